@@ -1,0 +1,101 @@
+# The wire of Lodestore, version 1.
+#
+# A connection opens with a 16-byte hello in both directions (src/hello.rs). After it every message
+# is a frame (src/frame.rs): an 8-byte prefix with two lengths, a head, a body. The head is one of
+# the two structs below in Cap'n Proto's standard stream framing. The body is bulk bytes that no
+# struct wraps: node ids of a pull (u32, little-endian) towards the server, rows back to back
+# towards the client. So bulk is read and written in place, and the head stays small enough to be
+# bounded before anything is allocated.
+
+@0xd4a6f0c1b7e2935c;
+
+struct Request {
+  deadlineMs @0 :UInt32;
+  # Time the client will still wait, from arrival. 0: no deadline.
+
+  union {
+    describe @1 :Void;
+    pull @2 :Pull;
+    stat @3 :Void;
+  }
+}
+
+struct Pull {
+  tensor @0 :UInt16;
+  # Position in Description.tensors. The body holds the node ids.
+  kind @1 :PullKind;
+}
+
+enum PullKind {
+  sync @0;    # SyncPull: the miss set of a batch, latency-bound.
+  vector @1;  # VectorPull: bulk, throughput-bound.
+}
+
+struct Reply {
+  union {
+    rows @0 :Rows;
+    description @1 :Description;
+    failure @2 :Failure;
+    stats @3 :Stats;
+  }
+}
+
+struct Rows {
+  # One chunk of a pull's answer. Chunks come in order and cover the request's ids without gaps;
+  # the body holds nRows rows back to back.
+  firstRow @0 :UInt32;
+  nRows @1 :UInt32;
+}
+
+struct Description {
+  graph @0 :Data;               # 16-byte uuid
+  nEdges @1 :UInt64;
+  bounds @2 :List(UInt32);      # partition book, parts + 1 entries
+  parts @3 :List(UInt16);       # partitions that this server holds
+  tensors @4 :List(Tensor);
+  shardPorts @5 :List(UInt16);  # TCP port of each shard; empty when the server has no TCP listener
+  nShards @6 :UInt16;
+}
+
+struct Tensor {
+  name @0 :Text;
+  dtype @1 :Text;
+  width @2 :UInt32;
+  rowBytes @3 :UInt32;
+  stripeRows @4 :UInt32;  # rows of a stripe: stripe s of partition p belongs to shard (s + p) mod nShards
+}
+
+struct Failure {
+  code @0 :FailureCode;
+  message @1 :Text;
+  retryAfterMs @2 :UInt32;
+}
+
+enum FailureCode {
+  invalid @0;      # the request is wrong and will stay wrong
+  tooLarge @1;     # past a limit
+  notFound @2;     # no such tensor, node or partition here
+  damaged @3;      # the data on disk failed its checksum
+  overloaded @4;   # try again after retryAfterMs
+  deadline @5;     # the deadline passed before the answer was ready
+  stopping @6;     # the server is going down
+  internal @7;     # a fault of the server
+}
+
+struct Stats {
+  shards @0 :List(ShardStats);
+}
+
+struct ShardStats {
+  requests @0 :UInt64;
+  rows @1 :UInt64;
+  bytes @2 :UInt64;
+  tierHits @3 :UInt64;
+  tierMisses @4 :UInt64;
+  tierBytes @5 :UInt64;       # bytes that the host tier may hold
+  readExtents @6 :UInt64;
+  readBytes @7 :UInt64;       # bytes read from disk, whole pages
+  forwardedRows @8 :UInt64;   # rows fetched from another shard for a client that is not shard-aware
+  failures @9 :UInt64;
+  connections @10 :UInt32;    # open now
+}

@@ -1,0 +1,54 @@
+//! What can be wrong with bytes from a peer.
+
+use thiserror::Error;
+
+use crate::limits::WIRE_VERSION;
+
+/// A peer broke the wire's rules. The connection cannot go on after any of these.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum WireError {
+    /// The peer is something else.
+    #[error(
+        "the peer does not speak Lodestore: expected a hello starting \"LODESTOR\", found \"{}\"; \
+         check the address", found.escape_ascii()
+    )]
+    Magic {
+        /// Its first 8 bytes.
+        found: [u8; 8],
+    },
+    /// The peer speaks another version.
+    #[error("the peer speaks wire version {found}, this side {WIRE_VERSION}; upgrade the older")]
+    Version {
+        /// Its version.
+        found: u16,
+    },
+    /// Reserved bytes of the hello are set.
+    #[error("the peer's hello sets reserved bytes; it may be newer than this side")]
+    Reserved,
+    /// A length passes its limit.
+    #[error("a frame announces a {part} of {found} bytes, the limit is {limit}")]
+    FrameTooLarge {
+        /// `head` or `body`.
+        part: &'static str,
+        /// Bytes announced.
+        found: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// The head is not a message of the schema.
+    #[error("the {message} cannot be decoded: {reason}")]
+    Malformed {
+        /// Which message.
+        message: &'static str,
+        /// What the decoder met.
+        reason: String,
+    },
+}
+
+impl WireError {
+    /// A head that the decoder refused.
+    #[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+    pub(crate) fn malformed(message: &'static str, reason: impl ToString) -> Self {
+        Self::Malformed { message, reason: reason.to_string() }
+    }
+}

@@ -1,0 +1,30 @@
+//! The wire of Lodestore: the messages, their frames, and every bound that a peer must keep.
+//!
+//! This crate is sans-I/O and the only one that knows Cap'n Proto's types: it turns plain structs
+//! into bytes and hostile bytes into plain structs or a [`WireError`]. It opens no socket and knows
+//! no disk format.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+pub mod limits;
+
+mod error;
+mod frame;
+mod hello;
+mod message;
+mod reply;
+mod request;
+
+#[expect(
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "generated from lodestore.capnp; tests/generated.rs holds it to the schema"
+)]
+#[rustfmt::skip]
+mod lodestore_capnp;
+
+pub use error::WireError;
+pub use frame::Prefix;
+pub use hello::{check_hello, hello};
+pub use reply::{Description, Failure, FailureCode, Reply, ShardStats, TensorDescription};
+pub use request::{PullKind, Request, RequestBody};

@@ -1,0 +1,36 @@
+//! Every bound of the wire, in one place. Both ends check them before they allocate.
+
+/// Bytes of the prefix of a frame.
+pub const PREFIX_BYTES: usize = 8;
+/// Bytes of the hello that each side sends first.
+pub const HELLO_BYTES: usize = 16;
+/// Version of the wire that this crate speaks.
+pub const WIRE_VERSION: u16 = 1;
+
+/// Largest head of a request. Requests are a few words; the ids travel in the body.
+pub const REQUEST_HEAD_BYTES_MAX: usize = 1024;
+/// Largest head of a reply: a description with the bounds of 65 535 partitions fits.
+pub const REPLY_HEAD_BYTES_MAX: usize = 1 << 20;
+
+/// Most ids of one pull; clients split longer lists.
+pub const IDS_PER_PULL_MAX: usize = 1 << 18;
+/// Largest body of a request.
+pub const REQUEST_BODY_BYTES_MAX: usize = IDS_PER_PULL_MAX * size_of::<u32>();
+
+/// Largest row that can be served.
+pub const ROW_BYTES_MAX: usize = 1 << 20;
+/// Rows of an answer are sent in chunks of about this many bytes (at least one row): small enough
+/// to stay in a core's cache between the gather and the socket, large enough to hide a system call.
+pub const CHUNK_BYTES: usize = 256 << 10;
+/// Largest body of a reply.
+pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX;
+
+/// Most words that a decoder may follow in one message; a head is read once, each list once.
+pub(crate) const TRAVERSAL_WORDS_MAX: usize = 4 * REPLY_HEAD_BYTES_MAX / 8;
+/// Deepest nesting of a message; ours are 4 deep.
+pub(crate) const NESTING_MAX: i32 = 8;
+
+const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
+const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
+const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);
+const _: () = assert!(REPLY_HEAD_BYTES_MAX >= 4 * (u16::MAX as usize + 1) + 2 * u16::MAX as usize);

@@ -1,0 +1,302 @@
+//! What a server answers.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::limits::{ROW_BYTES_MAX, WIRE_VERSION};
+use crate::lodestore_capnp::{self as wire, description, failure, reply, shard_stats, tensor};
+use crate::{WireError, message};
+
+/// A reply less its body: the rows of a chunk follow the head.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// One chunk of a pull's answer: rows `first_row..first_row + n_rows` of the request's ids.
+    Rows {
+        /// Position of the chunk's first row in the request's ids.
+        first_row: u32,
+        /// Rows in the chunk.
+        n_rows: u32,
+    },
+    /// The graph and where its rows live.
+    Description(Description),
+    /// The request failed; a pull that failed has no further chunks.
+    Failure(Failure),
+    /// Counters of each shard, in order.
+    Stats(Vec<ShardStats>),
+}
+
+/// The graph behind a server, and how to reach the owner of each row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// Identity of the graph (uuid).
+    pub graph: [u8; 16],
+    /// Edges of the whole graph.
+    pub n_edges: u64,
+    /// Partition book: parts + 1 bounds.
+    pub bounds: Vec<u32>,
+    /// Partitions that this server holds.
+    pub parts: Vec<u16>,
+    /// Tensors that this server serves.
+    pub tensors: Vec<TensorDescription>,
+    /// TCP port of each shard; empty without a TCP listener.
+    pub shard_ports: Vec<u16>,
+    /// Shards of this server, at least 1.
+    pub n_shards: u16,
+}
+
+/// One tensor as the wire tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TensorDescription {
+    /// Name, unique in the graph.
+    pub name: String,
+    /// Name of the element type.
+    pub dtype: String,
+    /// Elements of a row.
+    pub width: u32,
+    /// Bytes of a row, 1 to 1 MiB.
+    pub row_bytes: u32,
+    /// Rows of a stripe: stripe `s` of partition `p` belongs to shard `(s + p) mod n_shards`.
+    pub stripe_rows: u32,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{message}")]
+pub struct Failure {
+    /// Who is at fault and whether to retry.
+    pub code: FailureCode,
+    /// What was expected, what was found, what to do.
+    pub message: String,
+    /// When to retry an `Overloaded` request.
+    pub retry_after: Duration,
+}
+
+/// The kinds of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCode {
+    /// The request is wrong and will stay wrong.
+    Invalid,
+    /// The request passes a limit.
+    TooLarge,
+    /// No such tensor, node or partition here.
+    NotFound,
+    /// The data on disk failed its checksum.
+    Damaged,
+    /// The server has no room now; retry later.
+    Overloaded,
+    /// The deadline passed before the answer was ready.
+    Deadline,
+    /// The server is going down; another may answer.
+    Stopping,
+    /// A fault of the server.
+    Internal,
+}
+
+/// Counters of one shard since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardStats {
+    /// Requests answered, failures included.
+    pub requests: u64,
+    /// Rows sent.
+    pub rows: u64,
+    /// Bytes of rows sent.
+    pub bytes: u64,
+    /// Rows found in the host tier.
+    pub tier_hits: u64,
+    /// Rows looked up there in vain.
+    pub tier_misses: u64,
+    /// Bytes that the host tier may hold.
+    pub tier_bytes: u64,
+    /// Extents read from disk.
+    pub read_extents: u64,
+    /// Bytes read from disk, whole pages.
+    pub read_bytes: u64,
+    /// Rows fetched from another shard.
+    pub forwarded_rows: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// Connections open now.
+    pub connections: u32,
+}
+
+impl Reply {
+    /// Appends prefix and head for a reply whose body will be `body_bytes` long.
+    pub fn append_to(&self, body_bytes: usize, out: &mut Vec<u8>) {
+        let mut message = message::builder();
+        let mut root = message.init_root::<reply::Builder<'_>>();
+        match self {
+            Self::Rows { first_row, n_rows } => {
+                let mut rows = root.init_rows();
+                rows.set_first_row(*first_row);
+                rows.set_n_rows(*n_rows);
+            }
+            Self::Description(description) => {
+                write_description(description, root.init_description());
+            }
+            Self::Failure(failure) => write_failure(failure, root.init_failure()),
+            Self::Stats(shards) => {
+                let n = u32::try_from(shards.len()).unwrap_or(u32::MAX);
+                let mut list = root.reborrow().init_stats().init_shards(n);
+                for (i, stats) in (0..n).zip(shards) {
+                    write_stats(stats, list.reborrow().get(i));
+                }
+            }
+        }
+        message::append_frame(&message, body_bytes, out);
+    }
+
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// `Malformed` when the bytes are no reply of this schema, or describe what cannot be.
+    pub fn decode(head: &[u8]) -> Result<Self, WireError> {
+        let reader = message::open("reply", head)?;
+        let root = reader.get_root::<reply::Reader<'_>>().map_err(bad)?;
+        Ok(match root.which().map_err(bad)? {
+            reply::Rows(rows) => {
+                let rows = rows.map_err(bad)?;
+                Self::Rows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows() }
+            }
+            reply::Description(description) => {
+                Self::Description(read_description(description.map_err(bad)?)?)
+            }
+            reply::Failure(failure) => Self::Failure(read_failure(failure.map_err(bad)?)?),
+            reply::Stats(stats) => {
+                let shards = stats.map_err(bad)?.get_shards().map_err(bad)?;
+                Self::Stats(shards.iter().map(read_stats).collect())
+            }
+        })
+    }
+}
+
+fn bad(reason: impl ToString) -> WireError {
+    WireError::malformed("reply", reason)
+}
+
+fn write_description(from: &Description, mut to: description::Builder<'_>) {
+    to.set_graph(&from.graph);
+    to.set_n_edges(from.n_edges);
+    to.set_n_shards(from.n_shards);
+    to.set_bounds(&from.bounds[..]).expect("the list fits a message");
+    to.set_parts(&from.parts[..]).expect("the list fits a message");
+    to.set_shard_ports(&from.shard_ports[..]).expect("the list fits a message");
+    let n = u32::try_from(from.tensors.len()).unwrap_or(u32::MAX);
+    let mut tensors = to.init_tensors(n);
+    for (i, from) in (0..n).zip(&from.tensors) {
+        let mut to: tensor::Builder<'_> = tensors.reborrow().get(i);
+        to.set_name(&from.name);
+        to.set_dtype(&from.dtype);
+        to.set_width(from.width);
+        to.set_row_bytes(from.row_bytes);
+        to.set_stripe_rows(from.stripe_rows);
+    }
+}
+
+fn read_description(from: description::Reader<'_>) -> Result<Description, WireError> {
+    let graph = from.get_graph().map_err(bad)?;
+    let graph = graph.try_into().map_err(|_| bad(format!("uuid of {} bytes", graph.len())))?;
+    let n_shards = from.get_n_shards();
+    if n_shards == 0 {
+        return Err(bad("a server without shards"));
+    }
+    let shard_ports: Vec<u16> = from.get_shard_ports().map_err(bad)?.iter().collect();
+    if !shard_ports.is_empty() && shard_ports.len() != usize::from(n_shards) {
+        return Err(bad(format!("{} ports for {n_shards} shards", shard_ports.len())));
+    }
+    let tensors = from.get_tensors().map_err(bad)?;
+    Ok(Description {
+        graph,
+        n_edges: from.get_n_edges(),
+        bounds: from.get_bounds().map_err(bad)?.iter().collect(),
+        parts: from.get_parts().map_err(bad)?.iter().collect(),
+        tensors: tensors.iter().map(read_tensor).collect::<Result<_, _>>()?,
+        shard_ports,
+        n_shards,
+    })
+}
+
+fn read_tensor(from: tensor::Reader<'_>) -> Result<TensorDescription, WireError> {
+    let tensor = TensorDescription {
+        name: from.get_name().map_err(bad)?.to_string().map_err(bad)?,
+        dtype: from.get_dtype().map_err(bad)?.to_string().map_err(bad)?,
+        width: from.get_width(),
+        row_bytes: from.get_row_bytes(),
+        stripe_rows: from.get_stripe_rows(),
+    };
+    if tensor.row_bytes == 0 || tensor.row_bytes as usize > ROW_BYTES_MAX {
+        return Err(bad(format!("rows of {} bytes", tensor.row_bytes)));
+    }
+    if tensor.stripe_rows == 0 {
+        return Err(bad("stripes of 0 rows"));
+    }
+    Ok(tensor)
+}
+
+fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
+    to.set_code(match from.code {
+        FailureCode::Invalid => wire::FailureCode::Invalid,
+        FailureCode::TooLarge => wire::FailureCode::TooLarge,
+        FailureCode::NotFound => wire::FailureCode::NotFound,
+        FailureCode::Damaged => wire::FailureCode::Damaged,
+        FailureCode::Overloaded => wire::FailureCode::Overloaded,
+        FailureCode::Deadline => wire::FailureCode::Deadline,
+        FailureCode::Stopping => wire::FailureCode::Stopping,
+        FailureCode::Internal => wire::FailureCode::Internal,
+    });
+    to.set_message(&from.message);
+    to.set_retry_after_ms(u32::try_from(from.retry_after.as_millis()).unwrap_or(u32::MAX));
+}
+
+fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
+    let code = from.get_code().map_err(|e| {
+        bad(format!("failure code {} is unknown to wire version {WIRE_VERSION}", e.0))
+    })?;
+    Ok(Failure {
+        code: match code {
+            wire::FailureCode::Invalid => FailureCode::Invalid,
+            wire::FailureCode::TooLarge => FailureCode::TooLarge,
+            wire::FailureCode::NotFound => FailureCode::NotFound,
+            wire::FailureCode::Damaged => FailureCode::Damaged,
+            wire::FailureCode::Overloaded => FailureCode::Overloaded,
+            wire::FailureCode::Deadline => FailureCode::Deadline,
+            wire::FailureCode::Stopping => FailureCode::Stopping,
+            wire::FailureCode::Internal => FailureCode::Internal,
+        },
+        message: from.get_message().map_err(bad)?.to_string().map_err(bad)?,
+        retry_after: Duration::from_millis(u64::from(from.get_retry_after_ms())),
+    })
+}
+
+fn write_stats(from: &ShardStats, mut to: shard_stats::Builder<'_>) {
+    to.set_requests(from.requests);
+    to.set_rows(from.rows);
+    to.set_bytes(from.bytes);
+    to.set_tier_hits(from.tier_hits);
+    to.set_tier_misses(from.tier_misses);
+    to.set_tier_bytes(from.tier_bytes);
+    to.set_read_extents(from.read_extents);
+    to.set_read_bytes(from.read_bytes);
+    to.set_forwarded_rows(from.forwarded_rows);
+    to.set_failures(from.failures);
+    to.set_connections(from.connections);
+}
+
+fn read_stats(from: shard_stats::Reader<'_>) -> ShardStats {
+    ShardStats {
+        requests: from.get_requests(),
+        rows: from.get_rows(),
+        bytes: from.get_bytes(),
+        tier_hits: from.get_tier_hits(),
+        tier_misses: from.get_tier_misses(),
+        tier_bytes: from.get_tier_bytes(),
+        read_extents: from.get_read_extents(),
+        read_bytes: from.get_read_bytes(),
+        forwarded_rows: from.get_forwarded_rows(),
+        failures: from.get_failures(),
+        connections: from.get_connections(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Prefix;
+use crate::limits::{PREFIX_BYTES, REPLY_HEAD_BYTES_MAX};
+
+fn head_of(reply: &Reply) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reply.append_to(0, &mut bytes);
+    let prefix = Prefix::of_reply(bytes[..PREFIX_BYTES].try_into().unwrap()).unwrap();
+    assert_eq!(prefix, Prefix { head_bytes: bytes.len() - PREFIX_BYTES, body_bytes: 0 });
+    bytes.split_off(PREFIX_BYTES)
+}
+
+fn description() -> Description {
+    let tensor = TensorDescription {
+        name: "feat".into(),
+        dtype: "f32".into(),
+        width: 128,
+        row_bytes: 512,
+        stripe_rows: 512,
+    };
+    Description {
+        graph: *b"0123456789abcdef",
+        n_edges: 1 << 40,
+        bounds: vec![0, 10, 10, 25],
+        parts: vec![0, 2],
+        tensors: vec![tensor],
+        shard_ports: vec![7001, 7002],
+        n_shards: 2,
+    }
+}
+
+#[test]
+fn replies_survive_the_trip() {
+    let failure = Failure {
+        code: FailureCode::Overloaded,
+        message: "no room; retry".into(),
+        retry_after: Duration::from_millis(20),
+    };
+    let stats = ShardStats { requests: 1, rows: 2, connections: 3, ..ShardStats::default() };
+    for reply in [
+        Reply::Rows { first_row: 5, n_rows: 600 },
+        Reply::Description(description()),
+        Reply::Failure(failure),
+        Reply::Stats(vec![stats, ShardStats::default()]),
+        Reply::Stats(vec![]),
+    ] {
+        assert_eq!(Reply::decode(&head_of(&reply)), Ok(reply));
+    }
+}
+
+#[test]
+fn the_largest_book_fits_a_head() {
+    let parts = u16::MAX;
+    let bounds = (0..=u32::from(parts)).collect();
+    let reply =
+        Reply::Description(Description { bounds, parts: (0..parts).collect(), ..description() });
+    let head = head_of(&reply);
+    assert!(head.len() <= REPLY_HEAD_BYTES_MAX);
+    assert_eq!(Reply::decode(&head), Ok(reply));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let zero_rows = |change: fn(&mut Description)| {
+        let mut description = description();
+        change(&mut description);
+        Reply::decode(&head_of(&Reply::Description(description)))
+    };
+    assert!(zero_rows(|d| d.n_shards = 0).is_err());
+    assert!(zero_rows(|d| d.shard_ports.truncate(1)).is_err());
+    assert!(zero_rows(|d| d.tensors[0].row_bytes = 0).is_err());
+    assert!(zero_rows(|d| d.tensors[0].row_bytes = u32::MAX).is_err());
+    assert!(zero_rows(|d| d.tensors[0].stripe_rows = 0).is_err());
+}
+
+proptest! {
+    #[test]
+    fn no_head_panics(head in prop::collection::vec(any::<u8>(), 0..512)) {
+        let _ = Reply::decode(&head);
+    }
+
+    #[test]
+    fn no_flipped_bit_panics(bit in any::<prop::sample::Index>()) {
+        let mut head = head_of(&Reply::Description(description()));
+        let bit = bit.index(head.len() * 8);
+        head[bit / 8] ^= 1 << (bit % 8);
+        let _ = Reply::decode(&head);
+    }
+}

@@ -1,0 +1,166 @@
+//! What a client asks.
+
+use std::time::Duration;
+
+use crate::lodestore_capnp::{self as wire, request};
+use crate::{WireError, message};
+
+/// A request less its body: the node ids of a pull follow the head as u32, little-endian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How long the client will still wait, counted from arrival.
+    pub deadline: Option<Duration>,
+    /// What it wants.
+    pub body: RequestBody,
+}
+
+/// The kinds of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestBody {
+    /// Describe the graph, the tensors and where rows live.
+    Describe,
+    /// Rows of one tensor.
+    Pull {
+        /// Position in [`Description::tensors`](crate::Description::tensors).
+        tensor: u16,
+        /// How the rows will be used.
+        kind: PullKind,
+    },
+    /// Counters of every shard.
+    Stat,
+}
+
+/// How the rows of a pull will be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullKind {
+    /// The miss set of a batch: latency-bound.
+    Sync,
+    /// Bulk for a hot set: throughput-bound, yields to `Sync`.
+    Vector,
+}
+
+impl Request {
+    /// Appends prefix and head for a request whose body will be `body_bytes` long.
+    pub fn append_to(&self, body_bytes: usize, out: &mut Vec<u8>) {
+        let mut message = message::builder();
+        let mut root = message.init_root::<request::Builder<'_>>();
+        root.set_deadline_ms(self.deadline.map_or(0, deadline_ms));
+        match self.body {
+            RequestBody::Describe => root.set_describe(()),
+            RequestBody::Stat => root.set_stat(()),
+            RequestBody::Pull { tensor, kind } => {
+                let mut pull = root.init_pull();
+                pull.set_tensor(tensor);
+                pull.set_kind(match kind {
+                    PullKind::Sync => wire::PullKind::Sync,
+                    PullKind::Vector => wire::PullKind::Vector,
+                });
+            }
+        }
+        message::append_frame(&message, body_bytes, out);
+    }
+
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// `Malformed` when the bytes are no request of this schema.
+    pub fn decode(head: &[u8]) -> Result<Self, WireError> {
+        let bad = |e: capnp::Error| WireError::malformed("request", e);
+        let reader = message::open("request", head)?;
+        let root = reader.get_root::<request::Reader<'_>>().map_err(bad)?;
+        let body = match root.which().map_err(|e| WireError::malformed("request", e))? {
+            request::Describe(()) => RequestBody::Describe,
+            request::Stat(()) => RequestBody::Stat,
+            request::Pull(pull) => {
+                let pull = pull.map_err(bad)?;
+                let kind = pull.get_kind().map_err(|e| WireError::malformed("request", e))?;
+                let kind = match kind {
+                    wire::PullKind::Sync => PullKind::Sync,
+                    wire::PullKind::Vector => PullKind::Vector,
+                };
+                RequestBody::Pull { tensor: pull.get_tensor(), kind }
+            }
+        };
+        let deadline = match root.get_deadline_ms() {
+            0 => None,
+            ms => Some(Duration::from_millis(u64::from(ms))),
+        };
+        Ok(Self { deadline, body })
+    }
+}
+
+/// At least 1: a deadline below a millisecond must not read as none.
+fn deadline_ms(deadline: Duration) -> u32 {
+    u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Prefix;
+    use crate::limits::PREFIX_BYTES;
+
+    fn round_trip(request: &Request) -> Result<Request, WireError> {
+        let mut bytes = Vec::new();
+        request.append_to(12, &mut bytes);
+        let prefix = Prefix::of_request(bytes[..PREFIX_BYTES].try_into().unwrap()).unwrap();
+        assert_eq!(prefix.body_bytes, 12);
+        assert_eq!(prefix.head_bytes, bytes.len() - PREFIX_BYTES);
+        Request::decode(&bytes[PREFIX_BYTES..])
+    }
+
+    #[test]
+    fn requests_survive_the_trip() {
+        let bodies = [
+            RequestBody::Describe,
+            RequestBody::Stat,
+            RequestBody::Pull { tensor: 7, kind: PullKind::Sync },
+            RequestBody::Pull { tensor: u16::MAX, kind: PullKind::Vector },
+        ];
+        for body in bodies {
+            for deadline in [None, Some(Duration::from_millis(1500))] {
+                let request = Request { deadline, body };
+                assert_eq!(round_trip(&request), Ok(request));
+            }
+        }
+    }
+
+    #[test]
+    fn a_tiny_deadline_is_not_none() {
+        let deadline = Some(Duration::from_nanos(1));
+        let request = Request { deadline, body: RequestBody::Describe };
+        let found = round_trip(&request).unwrap();
+        assert_eq!(found.deadline, Some(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_truncated_head_is_refused() {
+        let mut bytes = Vec::new();
+        let body = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
+        Request { deadline: None, body }.append_to(0, &mut bytes);
+        for end in PREFIX_BYTES..bytes.len() {
+            assert!(Request::decode(&bytes[PREFIX_BYTES..end]).is_err(), "{end}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_head_panics_or_allocates_what_it_claims(
+            head in prop::collection::vec(any::<u8>(), 0..256)
+        ) {
+            let _ = Request::decode(&head);
+        }
+
+        #[test]
+        fn no_flipped_bit_panics(bit in 0usize..512) {
+            let mut bytes = Vec::new();
+            let body = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
+            Request { deadline: None, body }.append_to(0, &mut bytes);
+            let bit = bit % ((bytes.len() - PREFIX_BYTES) * 8);
+            bytes[PREFIX_BYTES + bit / 8] ^= 1 << (bit % 8);
+            let _ = Request::decode(&bytes[PREFIX_BYTES..]);
+        }
+    }
+}

@@ -81,6 +81,12 @@ impl PartitionBook {
         Self::new(bounds).ok()
     }
 
+    /// The book of one partition that owns every node.
+    #[must_use]
+    pub fn single(n_nodes: u32) -> Self {
+        Self { bounds: vec![0, n_nodes] }
+    }
+
     /// Number of partitions, at least 1.
     #[must_use]
     pub fn n_parts(&self) -> u16 {

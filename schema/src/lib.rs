@@ -14,9 +14,11 @@ mod hello;
 mod message;
 mod reply;
 mod request;
+mod stripes;
 
 #[expect(
     unreachable_pub,
+    clippy::semicolon_if_nothing_returned,
     clippy::unwrap_used,
     reason = "generated from lodestore.capnp; tests/generated.rs holds it to the schema"
 )]
@@ -28,3 +30,4 @@ pub use frame::Prefix;
 pub use hello::{check_hello, hello};
 pub use reply::{Description, Failure, FailureCode, Reply, ShardStats, TensorDescription};
 pub use request::{PullKind, Request, RequestBody};
+pub use stripes::Stripes;

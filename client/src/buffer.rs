@@ -1,0 +1,70 @@
+//! The memory of one batch of rows.
+
+use bytemuck::Pod;
+
+/// Rows as bytes, aligned for every dtype, in memory that serves one batch after another.
+#[derive(Debug, Default)]
+pub struct RowBuffer {
+    words: Vec<u64>,
+    n_bytes: usize,
+}
+
+impl RowBuffer {
+    /// Makes room for exactly `n_bytes`; what the bytes hold is unspecified until written.
+    ///
+    /// Memory grows to the largest batch and stays, so that a steady run allocates nothing.
+    pub fn resize(&mut self, n_bytes: usize) {
+        let n_words = n_bytes.div_ceil(size_of::<u64>());
+        if self.words.len() < n_words {
+            // Not `resize`: it would copy the old rows to the new place for nothing.
+            self.words = vec![0; n_words];
+        }
+        self.n_bytes = n_bytes;
+    }
+
+    /// The rows.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.n_bytes]
+    }
+
+    /// The rows, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.n_bytes]
+    }
+
+    /// The rows as elements; bytes past the last whole element are left out.
+    #[must_use]
+    pub fn elements<T: Pod>(&self) -> &[T] {
+        let whole = self.n_bytes / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice(&self.bytes()[..whole])
+    }
+
+    /// The rows as elements, to be changed in place.
+    pub fn elements_mut<T: Pod>(&mut self) -> &mut [T] {
+        let whole = self.n_bytes / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice_mut(&mut self.bytes_mut()[..whole])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_its_memory_for_smaller_batches() {
+        let mut buffer = RowBuffer::default();
+        assert!(buffer.bytes().is_empty());
+        buffer.resize(13);
+        let place = buffer.bytes().as_ptr();
+        buffer.bytes_mut().fill(7);
+        buffer.resize(8);
+        assert_eq!(buffer.bytes(), [7; 8]);
+        assert_eq!(buffer.bytes().as_ptr(), place);
+        assert_eq!(buffer.elements::<u16>(), [0x0707; 4]);
+        buffer.resize(5);
+        assert_eq!(buffer.elements::<f32>().len(), 1);
+        buffer.elements_mut::<f32>()[0] = 1.5;
+        assert_eq!(buffer.bytes()[..4], 1.5f32.to_ne_bytes());
+    }
+}

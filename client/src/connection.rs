@@ -1,0 +1,274 @@
+//! One blocking connection to one shard.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
+use lodestore_schema::{Prefix, Reply, Request, WireError, check_hello, hello};
+
+use crate::{Address, ClientError};
+
+/// Bytes asked of the socket at a time: a chunk of rows and its head.
+const BUFFER_BYTES: usize = 272 << 10;
+
+/// A connection past its hello, with the bytes that came and were not yet used.
+pub(crate) struct Connection {
+    address: Address,
+    stream: Stream,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Request under construction.
+    frame: Vec<u8>,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Connection {
+    /// Connects and exchanges hellos.
+    pub(crate) fn open(address: &Address, deadline: Instant) -> Result<Self, ClientError> {
+        let failed = |source| ClientError::Connect { address: address.clone(), source };
+        let stream = match address {
+            Address::Tcp(socket) => {
+                let left = time_left(address, deadline)?;
+                let stream = TcpStream::connect_timeout(socket, left).map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                Stream::Tcp(stream)
+            }
+            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(failed)?),
+        };
+        let mut connection = Self {
+            address: address.clone(),
+            stream,
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            frame: Vec::new(),
+        };
+        connection.limit(deadline)?;
+        connection.write(&hello())?;
+        let mut theirs = [0; HELLO_BYTES];
+        connection.need(HELLO_BYTES)?;
+        theirs.copy_from_slice(connection.take(HELLO_BYTES));
+        check_hello(&theirs).map_err(|source| connection.wire(source))?;
+        Ok(connection)
+    }
+
+    /// Sends a request with the ids of a pull, if it is one.
+    pub(crate) fn send(
+        &mut self,
+        request: &Request,
+        ids: &[NodeId],
+        deadline: Instant,
+    ) -> Result<(), ClientError> {
+        self.limit(deadline)?;
+        let body: &[u8] = bytemuck::cast_slice(ids);
+        self.frame.clear();
+        request.append_to(body.len(), &mut self.frame);
+        self.frame.extend_from_slice(body);
+        let frame = std::mem::take(&mut self.frame);
+        let sent = self.write(&frame);
+        self.frame = frame;
+        sent
+    }
+
+    /// Receives a reply that has no rows; a failure is an error.
+    pub(crate) fn receive(&mut self, deadline: Instant) -> Result<Reply, ClientError> {
+        self.limit(deadline)?;
+        let (reply, body_bytes) = self.head()?;
+        if body_bytes > 0 {
+            return Err(self.malformed(format!("{body_bytes} bytes of rows that nobody asked for")));
+        }
+        Ok(reply)
+    }
+
+    /// Receives the rows of a pull: row `i` goes to `out` at row `positions[i]`.
+    pub(crate) fn receive_rows(
+        &mut self,
+        positions: &[u32],
+        row_bytes: usize,
+        out: &mut [u8],
+        deadline: Instant,
+    ) -> Result<(), ClientError> {
+        let mut done = 0;
+        loop {
+            self.limit(deadline)?;
+            let (reply, body_bytes) = self.head()?;
+            let Reply::Rows { first_row, n_rows } = reply else {
+                return Err(self.malformed("an answer of another kind"));
+            };
+            let n_rows = n_rows as usize;
+            let fits = first_row as usize == done
+                && n_rows <= positions.len() - done
+                && (n_rows > 0 || positions.is_empty())
+                && Some(body_bytes) == n_rows.checked_mul(row_bytes);
+            if !fits {
+                let message = format!(
+                    "rows {first_row} + {n_rows} in {body_bytes} bytes; expected from {done} on, \
+                     at most {}, {row_bytes} bytes each",
+                    positions.len()
+                );
+                return Err(self.malformed(message));
+            }
+            self.scatter(&positions[done..done + n_rows], row_bytes, out)?;
+            done += n_rows;
+            if done == positions.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves rows from the socket to their positions, which ascend.
+    fn scatter(
+        &mut self,
+        positions: &[u32],
+        row_bytes: usize,
+        out: &mut [u8],
+    ) -> Result<(), ClientError> {
+        let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {
+            return Ok(());
+        };
+        if (last - first) as usize == positions.len() - 1 {
+            let start = first as usize * row_bytes;
+            return self.fill(start..start + positions.len() * row_bytes, out);
+        }
+        let mut positions = positions;
+        while !positions.is_empty() {
+            self.need(row_bytes)?;
+            let n_rows = positions.len().min((self.end - self.start) / row_bytes);
+            let (now, later) = positions.split_at(n_rows);
+            let rows = self.take(n_rows * row_bytes);
+            for (row, &position) in rows.chunks_exact(row_bytes).zip(now) {
+                let start = position as usize * row_bytes;
+                out[start..start + row_bytes].copy_from_slice(row);
+            }
+            positions = later;
+        }
+        Ok(())
+    }
+
+    /// Fills a range of `out` from the buffer, then straight from the socket.
+    fn fill(&mut self, range: std::ops::Range<usize>, out: &mut [u8]) -> Result<(), ClientError> {
+        let out = &mut out[range];
+        let n_buffered = out.len().min(self.end - self.start);
+        let (head, rest) = out.split_at_mut(n_buffered);
+        head.copy_from_slice(self.take(n_buffered));
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.stream.read_exact(rest).map_err(|error| self.io(error))
+    }
+
+    /// The next reply's head and the length of its body.
+    fn head(&mut self) -> Result<(Reply, usize), ClientError> {
+        self.need(PREFIX_BYTES)?;
+        let mut prefix = [0; PREFIX_BYTES];
+        prefix.copy_from_slice(self.take(PREFIX_BYTES));
+        let prefix = Prefix::of_reply(prefix).map_err(|source| self.wire(source))?;
+        self.need(prefix.head_bytes)?;
+        let reply = Reply::decode(self.take(prefix.head_bytes));
+        match reply.map_err(|source| self.wire(source))? {
+            Reply::Failure(failure) => {
+                Err(ClientError::Refused { address: self.address.clone(), failure })
+            }
+            reply => Ok((reply, prefix.body_bytes)),
+        }
+    }
+
+    /// Reads until at least `n_bytes` are buffered, and as many more as have come.
+    fn need(&mut self, n_bytes: usize) -> Result<(), ClientError> {
+        if self.end - self.start >= n_bytes {
+            return Ok(());
+        }
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        if self.buffer.len() < n_bytes {
+            self.buffer.resize(n_bytes, 0);
+        }
+        while self.end < n_bytes {
+            match self.stream.read(&mut self.buffer[self.end..]) {
+                Ok(0) => return Err(self.io(io::ErrorKind::UnexpectedEof.into())),
+                Ok(n) => self.end += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.io(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, n_bytes: usize) -> &[u8] {
+        let start = self.start;
+        self.start += n_bytes;
+        &self.buffer[start..start + n_bytes]
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
+        self.stream.write_all(bytes).map_err(|error| self.io(error))
+    }
+
+    /// Bounds every wait on the socket by the time left.
+    fn limit(&self, deadline: Instant) -> Result<(), ClientError> {
+        let left = Some(time_left(&self.address, deadline)?);
+        let set = match &self.stream {
+            Stream::Tcp(s) => s.set_read_timeout(left).and_then(|()| s.set_write_timeout(left)),
+            Stream::Unix(s) => s.set_read_timeout(left).and_then(|()| s.set_write_timeout(left)),
+        };
+        set.map_err(|error| self.io(error))
+    }
+
+    fn io(&self, source: io::Error) -> ClientError {
+        let address = self.address.clone();
+        match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ClientError::Deadline { address }
+            }
+            _ => ClientError::Unavailable { address, source },
+        }
+    }
+
+    fn wire(&self, source: WireError) -> ClientError {
+        ClientError::Wire { address: self.address.clone(), source }
+    }
+
+    fn malformed(&self, reason: impl Into<String>) -> ClientError {
+        self.wire(WireError::Malformed { message: "reply", reason: reason.into() })
+    }
+}
+
+/// Time until `deadline`, at least a millisecond; past it an error.
+pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration, ClientError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(ClientError::Deadline { address: address.clone() });
+    }
+    Ok(left.max(Duration::from_millis(1)))
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Everything that can go wrong between a node id and its row.
+
+use lodestore_cache::HotSetError;
+use lodestore_graph::schedule::ScheduleError;
+use lodestore_graph::{BookError, NodeId, PartId};
+use lodestore_schema::{Failure, WireError};
+use lodestore_store::StoreError;
+use thiserror::Error;
+
+use crate::Address;
+
+/// Why rows could not be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The store under an embedded source failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The schedule that names the batches could not be read.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// A hot set could not be made.
+    #[error(transparent)]
+    HotSet(#[from] HotSetError),
+    /// The graph has no such tensor.
+    #[error("the graph has no tensor `{name}`; it has: {known}")]
+    UnknownTensor {
+        /// Name asked for.
+        name: String,
+        /// Names that the graph has, separated by commas.
+        known: String,
+    },
+    /// The graph has no such node.
+    #[error("node {node} is not below the graph's {n_nodes} nodes")]
+    UnknownNode {
+        /// Id asked for.
+        node: NodeId,
+        /// Nodes of the graph.
+        n_nodes: u32,
+    },
+    /// The buffer for rows does not fit the ids.
+    #[error("tensor `{tensor}`: {n_ids} rows need a buffer of {expected} bytes, found {found}")]
+    BufferSize {
+        /// Tensor asked for.
+        tensor: String,
+        /// Ids asked for.
+        n_ids: usize,
+        /// Bytes that these rows need.
+        expected: usize,
+        /// Bytes of the buffer.
+        found: usize,
+    },
+    /// Two sources of one loader disagree about a tensor.
+    #[error(
+        "tensor `{tensor}` has rows of {local} bytes locally but {remote} bytes remotely; \
+         check that both sides serve the same graph"
+    )]
+    SourcesDiffer {
+        /// Tensor asked for.
+        tensor: String,
+        /// Bytes of a row in the local source.
+        local: usize,
+        /// Bytes of a row in the remote source.
+        remote: usize,
+    },
+    /// An address that cannot be read.
+    #[error("`{address}` is no address: {reason}; write HOST:PORT or unix:PATH")]
+    BadAddress {
+        /// As given.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No address was given.
+    #[error("no server was named; give at least one address")]
+    NoServers,
+    /// A server does not answer a connection.
+    #[error("cannot connect to {address}: {source}; is the server running?")]
+    Connect {
+        /// The server or one of its shards.
+        address: Address,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A connection broke before the answer was complete.
+    #[error("{address} broke the connection: {source}; the pull may be repeated")]
+    Unavailable {
+        /// The server or one of its shards.
+        address: Address,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// No answer in time.
+    #[error("{address} gave no answer before the deadline")]
+    Deadline {
+        /// The server or one of its shards.
+        address: Address,
+    },
+    /// A peer does not speak the wire, or breaks its rules.
+    #[error("{address}: {source}")]
+    Wire {
+        /// The peer.
+        address: Address,
+        /// What it did.
+        source: WireError,
+    },
+    /// The server answered that it will not or cannot.
+    #[error("{address}: {failure}")]
+    Refused {
+        /// The server or one of its shards.
+        address: Address,
+        /// Its reason.
+        failure: Failure,
+    },
+    /// The server answered another question.
+    #[error("{address} answered another question than was asked; it may be of another version")]
+    Confused {
+        /// The server.
+        address: Address,
+    },
+    /// Two servers hold different graphs.
+    #[error("{address} and {other} serve different graphs; name servers of one graph")]
+    GraphsDiffer {
+        /// One server.
+        address: Address,
+        /// The first that was named.
+        other: Address,
+    },
+    /// A server describes a partition book that cannot be.
+    #[error("{address} describes an impossible partition book: {source}")]
+    BadBook {
+        /// The server.
+        address: Address,
+        /// What is wrong with it.
+        source: BookError,
+    },
+    /// A server describes a tensor that cannot be.
+    #[error("{address} describes tensor `{tensor}` as {reason}, which cannot be")]
+    BadTensor {
+        /// The server.
+        address: Address,
+        /// Name of the tensor.
+        tensor: String,
+        /// Its shape.
+        reason: String,
+    },
+    /// None of the servers holds a partition.
+    #[error("no server that is connected holds partition {part}; connect to one that does")]
+    NoHolder {
+        /// The partition.
+        part: PartId,
+    },
+    /// A thread that works ahead has panicked; its message is in the log.
+    #[error("the {thread} thread panicked; the cause stands in the log above")]
+    Panicked {
+        /// What the thread was for.
+        thread: &'static str,
+    },
+}
+
+impl ClientError {
+    /// Checks that a buffer of `found` bytes holds exactly `n_ids` rows.
+    pub(crate) fn check_buffer(
+        tensor: &str,
+        n_ids: usize,
+        row_bytes: usize,
+        found: usize,
+    ) -> Result<(), Self> {
+        let expected = n_ids.saturating_mul(row_bytes);
+        if expected == found {
+            return Ok(());
+        }
+        Err(Self::BufferSize { tensor: tensor.to_owned(), n_ids, expected, found })
+    }
+}

@@ -1,0 +1,31 @@
+//! The trainer's way to rows: sources, batch loading, the steady cache and the prefetcher.
+//!
+//! This crate does not know what is trained, how rows lie on disk, or which policy is best. It
+//! turns node ids into bytes of rows, from wherever they are, and accounts for what moved.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+mod address;
+mod buffer;
+mod connection;
+mod embedded;
+mod error;
+mod loader;
+mod memory;
+mod prefetch;
+mod remote;
+mod route;
+mod scatter;
+mod source;
+mod steady;
+
+pub use address::Address;
+pub use buffer::RowBuffer;
+pub use embedded::EmbeddedSource;
+pub use error::ClientError;
+pub use loader::{BatchLoader, LoadStats};
+pub use memory::MemorySource;
+pub use prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch};
+pub use remote::{Client, ClientConfig};
+pub use source::{PullKind, PullStats, RowSource, TensorInfo};
+pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};

@@ -1,0 +1,212 @@
+//! The rows of one batch: local ones gathered, hot ones copied, the rest pulled once.
+
+use std::{ops::AddAssign, ops::Range, sync::Arc, time::Instant};
+
+use lodestore_cache::HotSet;
+use lodestore_graph::{NodeId, PartId};
+
+use crate::{ClientError, PullKind, PullStats, RowSource, scatter::pull_scattered};
+
+/// Local rows go through a buffer of this size on their way into the batch: it stays in cache.
+const LOCAL_CHUNK_BYTES: usize = 1 << 20;
+
+/// One worker's way to the rows of one tensor.
+///
+/// Each thread has its own clone, because a loader reuses its lists from batch to batch.
+#[derive(Clone)]
+pub struct BatchLoader {
+    local: Arc<dyn RowSource>,
+    remote: Arc<dyn RowSource>,
+    tensor: String,
+    row_bytes: usize,
+    owned: Vec<Range<u32>>,
+    split: Split,
+    chunk: Vec<u8>,
+}
+
+/// What loading one or more batches took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LoadStats {
+    /// Rows of the worker's own partitions.
+    pub local_rows: u64,
+    /// Rows of other partitions found in the hot set.
+    pub hit_rows: u64,
+    /// Rows of other partitions that had to be pulled.
+    pub remote_rows: u64,
+    /// Bytes of those pulls.
+    pub remote_bytes: u64,
+    /// Requests that the pulls took, one per server asked.
+    pub pulls: u64,
+    /// Time from the ids to the last row in place.
+    pub seconds: f64,
+}
+
+/// Which row of a batch comes from where; positions rise in each list.
+#[derive(Clone, Default)]
+struct Split {
+    local: Vec<NodeId>,
+    local_at: Vec<u32>,
+    missing: Vec<NodeId>,
+    missing_at: Vec<u32>,
+    hot_at: Vec<u32>,
+}
+
+impl BatchLoader {
+    /// A loader of `tensor` for a worker that owns the partitions `owned`: their rows come from
+    /// `local`, all others from `remote`.
+    pub fn new(
+        local: Arc<dyn RowSource>,
+        remote: Arc<dyn RowSource>,
+        tensor: &str,
+        owned: &[PartId],
+    ) -> Result<Self, ClientError> {
+        let row_bytes = local.tensor(tensor)?.row_bytes();
+        let remote_bytes = remote.tensor(tensor)?.row_bytes();
+        if row_bytes != remote_bytes {
+            let tensor = tensor.to_owned();
+            return Err(ClientError::SourcesDiffer {
+                tensor,
+                local: row_bytes,
+                remote: remote_bytes,
+            });
+        }
+        let owned = owned.iter().map(|&part| local.book().range(part)).collect();
+        let (split, chunk) = (Split::default(), Vec::new());
+        Ok(Self { local, remote, tensor: tensor.to_owned(), row_bytes, owned, split, chunk })
+    }
+
+    /// Bytes of one row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Whether the row of `node` is another worker's.
+    #[must_use]
+    pub fn is_remote(&self, node: NodeId) -> bool {
+        !self.owned.iter().any(|range| range.contains(&node.0))
+    }
+
+    /// Writes the rows of `nodes`, in order, to `out` of exactly `nodes.len() * row_bytes` bytes.
+    ///
+    /// Remote rows that `hot` lacks are fetched by one SyncPull (RapidGNN 4.7).
+    pub fn load(
+        &mut self,
+        nodes: &[NodeId],
+        hot: &HotSet,
+        out: &mut [u8],
+    ) -> Result<LoadStats, ClientError> {
+        let start = Instant::now();
+        ClientError::check_buffer(&self.tensor, nodes.len(), self.row_bytes, out.len())?;
+        self.split_nodes(nodes, hot);
+        // The pull of the missing rows first: it may overwrite every row of `out`.
+        let pulled = pull_scattered(
+            &*self.remote,
+            &self.tensor,
+            &self.split.missing,
+            &self.split.missing_at,
+            out,
+            PullKind::Sync,
+        )?;
+        self.gather_local(out)?;
+        for &position in &self.split.hot_at {
+            let at = position as usize;
+            if let Some(row) = hot.get(nodes[at].0) {
+                out[at * self.row_bytes..][..self.row_bytes].copy_from_slice(row);
+            }
+        }
+        Ok(LoadStats {
+            local_rows: self.split.local.len() as u64,
+            hit_rows: self.split.hot_at.len() as u64,
+            seconds: start.elapsed().as_secs_f64(),
+            ..LoadStats::from_pull(pulled)
+        })
+    }
+
+    /// The source of rows that this worker does not own.
+    pub(crate) fn remote(&self) -> &dyn RowSource {
+        &*self.remote
+    }
+
+    /// Name of the tensor.
+    pub(crate) fn tensor(&self) -> &str {
+        &self.tensor
+    }
+
+    fn split_nodes(&mut self, nodes: &[NodeId], hot: &HotSet) {
+        let split = &mut self.split;
+        split.clear();
+        for (position, &node) in (0u32..).zip(nodes) {
+            if self.owned.iter().any(|range| range.contains(&node.0)) {
+                split.local.push(node);
+                split.local_at.push(position);
+            } else if hot.get(node.0).is_some() {
+                split.hot_at.push(position);
+            } else {
+                split.missing.push(node);
+                split.missing_at.push(position);
+            }
+        }
+    }
+
+    fn gather_local(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
+        let row_bytes = self.row_bytes;
+        if row_bytes == 0 {
+            return Ok(());
+        }
+        let n_chunk = (LOCAL_CHUNK_BYTES / row_bytes).max(1);
+        let chunks = self.split.local.chunks(n_chunk).zip(self.split.local_at.chunks(n_chunk));
+        for (ids, positions) in chunks {
+            self.chunk.resize(ids.len() * row_bytes, 0);
+            self.local.pull(&self.tensor, ids, &mut self.chunk, PullKind::Sync)?;
+            for (row, &position) in self.chunk.chunks_exact(row_bytes).zip(positions) {
+                out[position as usize * row_bytes..][..row_bytes].copy_from_slice(row);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LoadStats {
+    /// The stats of rows that were pulled and nothing else.
+    #[must_use]
+    pub fn from_pull(pull: PullStats) -> Self {
+        Self {
+            remote_rows: pull.rows,
+            remote_bytes: pull.bytes,
+            pulls: pull.requests,
+            ..Self::default()
+        }
+    }
+}
+
+impl AddAssign for LoadStats {
+    fn add_assign(&mut self, more: Self) {
+        self.local_rows += more.local_rows;
+        self.hit_rows += more.hit_rows;
+        self.remote_rows += more.remote_rows;
+        self.remote_bytes += more.remote_bytes;
+        self.pulls += more.pulls;
+        self.seconds += more.seconds;
+    }
+}
+
+impl Split {
+    fn clear(&mut self) {
+        self.local.clear();
+        self.local_at.clear();
+        self.missing.clear();
+        self.missing_at.clear();
+        self.hot_at.clear();
+    }
+}
+
+impl std::fmt::Debug for BatchLoader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BatchLoader")
+            .field("tensor", &self.tensor)
+            .field("row_bytes", &self.row_bytes)
+            .field("owned", &self.owned)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,122 @@
+//! Rows held in memory: for small graphs, examples and tests.
+
+use std::collections::BTreeMap;
+
+use lodestore_graph::{NodeId, PartitionBook};
+use lodestore_store::Dtype;
+
+use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+
+/// A graph's rows in memory, every tensor whole.
+#[derive(Debug)]
+pub struct MemorySource {
+    book: PartitionBook,
+    tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>,
+}
+
+impl MemorySource {
+    /// A source without tensors.
+    #[must_use]
+    pub fn new(book: PartitionBook) -> Self {
+        Self { book, tensors: BTreeMap::new() }
+    }
+
+    /// Adds a tensor, or replaces the one of the same name. `rows` holds one row of `width`
+    /// elements for each node, in order of node ids; another length is an error.
+    pub fn add(
+        &mut self,
+        name: &str,
+        dtype: Dtype,
+        width: u32,
+        rows: Vec<u8>,
+    ) -> Result<(), ClientError> {
+        let info = TensorInfo { name: name.to_owned(), dtype, width };
+        let n_nodes = self.book.n_nodes() as usize;
+        ClientError::check_buffer(name, n_nodes, info.row_bytes(), rows.len())?;
+        self.tensors.insert(name.to_owned(), (info, rows));
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<&(TensorInfo, Vec<u8>), ClientError> {
+        self.tensors.get(name).ok_or_else(|| ClientError::UnknownTensor {
+            name: name.to_owned(),
+            known: self.tensors.keys().cloned().collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+impl RowSource for MemorySource {
+    fn book(&self) -> &PartitionBook {
+        &self.book
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.find(name).map(|(info, _)| info.clone())
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        _kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        let (info, rows) = self.find(tensor)?;
+        let row_bytes = info.row_bytes();
+        ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
+        let n_nodes = self.book.n_nodes();
+        if let Some(&node) = ids.iter().find(|id| id.0 >= n_nodes) {
+            return Err(ClientError::UnknownNode { node, n_nodes });
+        }
+        if row_bytes > 0 {
+            for (row, id) in out.chunks_exact_mut(row_bytes).zip(ids) {
+                row.copy_from_slice(&rows[id.index() * row_bytes..][..row_bytes]);
+            }
+        }
+        let requests = u64::from(!ids.is_empty());
+        Ok(PullStats { rows: ids.len() as u64, bytes: out.len() as u64, requests })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source() -> MemorySource {
+        let mut source = MemorySource::new(PartitionBook::from_counts(&[2, 1]).unwrap());
+        source.add("x", Dtype::U8, 2, vec![0, 1, 10, 11, 20, 21]).unwrap();
+        source
+    }
+
+    #[test]
+    fn pulls_in_any_order_with_duplicates() {
+        let mut out = [0; 6];
+        let ids = [NodeId(2), NodeId(0), NodeId(2)];
+        let stats = source().pull("x", &ids, &mut out, PullKind::Sync).unwrap();
+        assert_eq!(out, [20, 21, 0, 1, 20, 21]);
+        assert_eq!(stats, PullStats { rows: 3, bytes: 6, requests: 1 });
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_have() {
+        let source = source();
+        let pull = |name, id, out: &mut [u8]| source.pull(name, &[id], out, PullKind::Sync);
+        let unknown = pull("y", NodeId(0), &mut [0; 2]).unwrap_err();
+        assert_eq!(unknown.to_string(), "the graph has no tensor `y`; it has: x");
+        assert!(matches!(
+            pull("x", NodeId(3), &mut [0; 2]),
+            Err(ClientError::UnknownNode { node: NodeId(3), n_nodes: 3 })
+        ));
+        assert!(matches!(
+            pull("x", NodeId(0), &mut [0; 3]),
+            Err(ClientError::BufferSize { expected: 2, found: 3, .. })
+        ));
+        assert_eq!(source.pull("x", &[], &mut [], PullKind::Vector).unwrap().requests, 0);
+    }
+
+    #[test]
+    fn refuses_a_tensor_with_too_few_rows() {
+        let mut source = source();
+        assert!(source.add("z", Dtype::F32, 1, vec![0; 8]).is_err());
+    }
+}

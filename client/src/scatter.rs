@@ -1,0 +1,71 @@
+//! Rows pulled together, put where each belongs.
+
+use lodestore_graph::NodeId;
+
+use crate::{ClientError, PullKind, PullStats, RowSource};
+
+/// Pulls `ids` with one pull and writes row `i` to row `positions[i]` of `out`, in place.
+///
+/// `positions` rise and fit into `out`. Rows of `out` at other positions are overwritten with
+/// anything: the pull lands in the last rows of `out` and spreads from there, so that a batch
+/// needs no second copy of its missing rows.
+pub(crate) fn pull_scattered(
+    source: &dyn RowSource,
+    tensor: &str,
+    ids: &[NodeId],
+    positions: &[u32],
+    out: &mut [u8],
+    kind: PullKind,
+) -> Result<PullStats, ClientError> {
+    debug_assert_eq!(ids.len(), positions.len());
+    debug_assert!(positions.is_sorted());
+    if ids.is_empty() {
+        return Ok(PullStats::default());
+    }
+    let row_bytes = source.tensor(tensor)?.row_bytes();
+    let tail = out.len() - ids.len() * row_bytes;
+    let stats = source.pull(tensor, ids, &mut out[tail..], kind)?;
+    spread(out, row_bytes, positions);
+    Ok(stats)
+}
+
+/// Moves the last `positions.len()` rows of `rows` to `positions`, first row first.
+///
+/// Row `i` of `k` stands at `n - k + i`, and the rising positions leave room for the `k - 1 - i`
+/// after it, so `positions[i] <= n - k + i`: no move overwrites a row that is still to move.
+pub(crate) fn spread(rows: &mut [u8], row_bytes: usize, positions: &[u32]) {
+    let mut from = rows.len() - positions.len() * row_bytes;
+    for &position in positions {
+        let to = position as usize * row_bytes;
+        if to != from {
+            rows.copy_within(from..from + row_bytes, to);
+        }
+        from += row_bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn spread_agrees_with_a_second_buffer(
+            wanted in prop::collection::vec(any::<bool>(), 0..40),
+            row_bytes in 1usize..5,
+        ) {
+            let positions: Vec<u32> = (0..).zip(&wanted).filter(|(_, w)| **w).map(|(i, _)| i)
+                .collect();
+            let mut rows: Vec<u8> = (0..wanted.len() * row_bytes).map(|i| i as u8).collect();
+            let tail = rows[(wanted.len() - positions.len()) * row_bytes..].to_vec();
+            spread(&mut rows, row_bytes, &positions);
+            for (i, &position) in positions.iter().enumerate() {
+                prop_assert_eq!(
+                    &rows[position as usize * row_bytes..][..row_bytes],
+                    &tail[i * row_bytes..][..row_bytes]
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Where rows come from.
+
+use std::ops::AddAssign;
+
+use lodestore_graph::{NodeId, PartitionBook};
+use lodestore_store::Dtype;
+
+use crate::ClientError;
+
+/// A place that has the rows of a graph: servers, the embedded store, or memory.
+///
+/// One call moves a whole batch; implementations route it over partitions and servers.
+pub trait RowSource: Send + Sync {
+    /// Which partition owns which node.
+    fn book(&self) -> &PartitionBook;
+
+    /// What is known of a tensor; fails for a name that the graph does not have.
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError>;
+
+    /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out`.
+    ///
+    /// Ids come in any order and may repeat; no id is fine. `out` must hold exactly
+    /// `ids.len() * row_bytes` bytes, and on an error its content is unspecified.
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError>;
+}
+
+/// What a pull is for; servers give the two kinds different queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullKind {
+    /// The missing rows of one batch: bound by latency (RapidGNN's SyncPull).
+    Sync,
+    /// Rows in bulk, such as a hot set: bound by throughput (RapidGNN's VectorPull).
+    Vector,
+}
+
+/// What pulls moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PullStats {
+    /// Rows written to the caller.
+    pub rows: u64,
+    /// Bytes of those rows as they travelled.
+    pub bytes: u64,
+    /// Requests that it took, one per server asked.
+    pub requests: u64,
+}
+
+impl AddAssign for PullStats {
+    fn add_assign(&mut self, more: Self) {
+        self.rows += more.rows;
+        self.bytes += more.bytes;
+        self.requests += more.requests;
+    }
+}
+
+/// Name and shape of a tensor: one row of `width` elements per node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Name, such as `feat`.
+    pub name: String,
+    /// Type of one element.
+    pub dtype: Dtype,
+    /// Elements per row.
+    pub width: u32,
+}
+
+impl TensorInfo {
+    /// Bytes of one row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.width as usize * self.dtype.size_bytes()
+    }
+}

@@ -1,0 +1,242 @@
+//! RapidGNN's steady cache (section 4.6): the hot set of an epoch serves while that of the next
+//! is pulled in the background.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::{Scope, ScopedJoinHandle, sleep},
+    time::Duration,
+};
+
+use lodestore_cache::{DoubleBuffer, HotSet};
+use lodestore_graph::NodeId;
+
+use crate::{BatchLoader, ClientError, LoadStats, PullKind, scatter::pull_scattered};
+
+/// Chooses the hot set of an epoch: distinct ids that rise.
+pub type ChooseHotSet<'a> = dyn Fn(u32) -> Result<Vec<NodeId>, ClientError> + Send + Sync + 'a;
+
+/// Hot sets of one worker, epoch after epoch, in two buffers.
+///
+/// Memory: 2·n_hot·d bytes of rows (d: bytes of a row), since a set is built only when the
+/// buffer before the current one is free again.
+pub struct SteadyCache<'scope> {
+    shared: Arc<Shared>,
+    builder: Option<(Sender<u32>, ScopedJoinHandle<'scope, ()>)>,
+    n_epochs: u32,
+}
+
+/// What the steady cache kept and held.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SteadyStats {
+    /// Rows taken over from the set before instead of pulled again.
+    pub kept_rows: u64,
+    /// Epochs that began before their set was ready, and so were first served by an older one.
+    pub late: u64,
+    /// Most bytes of rows that both buffers held at once.
+    pub peak_bytes: u64,
+}
+
+/// What the callers and the builder share.
+struct Shared {
+    buffers: DoubleBuffer,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Epoch that callers are in.
+    epoch: u32,
+    /// The set that was current before; its buffer is free when nobody reads it any more.
+    retired: Weak<HotSet>,
+    error: Option<ClientError>,
+    stats: SteadyStats,
+    /// Each set built so far: its epoch, and what it took.
+    pulled: Vec<(u32, LoadStats)>,
+}
+
+impl<'scope> SteadyCache<'scope> {
+    /// Builds the set of epoch 0 now and begins with that of epoch 1.
+    ///
+    /// `choose` names the rows of each epoch; `loader` is the worker's, for its remote source.
+    pub fn start<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        loader: &BatchLoader,
+        n_epochs: u32,
+        choose: Arc<ChooseHotSet<'scope>>,
+    ) -> Result<Self, ClientError> {
+        let none = HotSet::empty(loader.row_bytes())?;
+        let built = build(loader, &choose(0)?, &none)?;
+        let mut state = State::default();
+        state.count(0, &built, &none);
+        let buffers = DoubleBuffer::new(built.set);
+        let shared = Arc::new(Shared { buffers, state: Mutex::new(state) });
+        let builder = (n_epochs > 1).then(|| {
+            let (requests, inbox) = channel();
+            // Cannot fail: the receiver lives.
+            let _ = requests.send(1);
+            let (shared, loader) = (Arc::clone(&shared), loader.clone());
+            (requests, scope.spawn(move || build_ahead(&shared, &loader, &*choose, &inbox)))
+        });
+        Ok(Self { shared, builder, n_epochs })
+    }
+
+    /// The set that serves `epoch`. The first call of an epoch swaps the buffers if the second
+    /// one is ready; else the old set goes on until the new one comes.
+    ///
+    /// Fails when a set could not be built.
+    pub fn for_epoch(&self, epoch: u32) -> Result<Arc<HotSet>, ClientError> {
+        let mut state = self.shared.lock();
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        while state.epoch < epoch {
+            state.epoch += 1;
+            let before = self.shared.buffers.current();
+            if self.shared.buffers.swap() {
+                state.retired = Arc::downgrade(&before);
+            }
+            self.request(state.epoch + 1);
+        }
+        Ok(self.shared.buffers.current())
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> SteadyStats {
+        let late = self.shared.buffers.late_swaps();
+        SteadyStats { late, ..self.shared.lock().stats }
+    }
+
+    /// The VectorPulls for the sets of all epochs up to and with `epoch`, as far as built.
+    #[must_use]
+    pub fn pulled_until(&self, epoch: u32) -> LoadStats {
+        let mut sum = LoadStats::default();
+        for &(_, pulled) in self.shared.lock().pulled.iter().filter(|(of, _)| *of <= epoch) {
+            sum += pulled;
+        }
+        sum
+    }
+
+    fn request(&self, epoch: u32) {
+        if let Some((requests, _)) = self.builder.as_ref().filter(|_| epoch < self.n_epochs) {
+            // The builder is gone only after an error or a panic, which the state tells.
+            let _ = requests.send(epoch);
+        }
+    }
+}
+
+impl Drop for SteadyCache<'_> {
+    /// Waits for the builder, which ends after the pull that it is in.
+    fn drop(&mut self) {
+        if let Some((requests, thread)) = self.builder.take() {
+            drop(requests);
+            // A panic was logged by its thread; the scope would report it once more.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A hot set and what it took.
+struct Built {
+    set: HotSet,
+    pulled: LoadStats,
+    kept_rows: u64,
+}
+
+impl State {
+    fn count(&mut self, epoch: u32, built: &Built, other: &HotSet) {
+        self.pulled.push((epoch, built.pulled));
+        self.stats.kept_rows += built.kept_rows;
+        let held = row_bytes_of(&built.set) + row_bytes_of(other);
+        self.stats.peak_bytes = self.stats.peak_bytes.max(held);
+    }
+}
+
+impl Shared {
+    /// A panic of another thread leaves the state usable: each change of it is complete in itself.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody reads the set before the current one: a batch that is being loaded may,
+    /// and a third set beside it would break the memory bound. Such a load is over soon.
+    fn wait_for_a_free_buffer(&self) {
+        let retired = self.lock().retired.clone();
+        while retired.strong_count() > 0 {
+            sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The builder thread: one set per request, published when it is complete.
+fn build_ahead(
+    shared: &Shared,
+    loader: &BatchLoader,
+    choose: &ChooseHotSet<'_>,
+    requests: &Receiver<u32>,
+) {
+    while let Ok(epoch) = requests.recv() {
+        shared.wait_for_a_free_buffer();
+        let current = shared.buffers.current();
+        let built = choose(epoch).and_then(|ids| build(loader, &ids, &current));
+        let mut state = shared.lock();
+        match built {
+            Ok(built) => {
+                state.count(epoch, &built, &current);
+                shared.buffers.publish(built.set);
+                if !Arc::ptr_eq(&current, &shared.buffers.current()) {
+                    state.retired = Arc::downgrade(&current);
+                }
+            }
+            Err(error) => {
+                state.error = Some(error);
+                return;
+            }
+        }
+    }
+}
+
+fn row_bytes_of(set: &HotSet) -> u64 {
+    (set.n_rows() * set.row_bytes()) as u64
+}
+
+/// The set of `ids`: rows that `previous` has are copied, the others come by one VectorPull.
+fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Built, ClientError> {
+    let row_bytes = loader.row_bytes();
+    let (mut missing, mut missing_at) = (Vec::new(), Vec::new());
+    for (position, &id) in (0u32..).zip(ids) {
+        if previous.get(id.0).is_none() {
+            missing.push(id);
+            missing_at.push(position);
+        }
+    }
+    let mut pulled = LoadStats::default();
+    let kept_rows = (ids.len() - missing.len()) as u64;
+    let ids = ids.iter().map(|id| id.0).collect();
+    let set = HotSet::build(ids, row_bytes, |ids, rows| {
+        pulled = LoadStats::from_pull(pull_scattered(
+            loader.remote(),
+            loader.tensor(),
+            &missing,
+            &missing_at,
+            rows,
+            PullKind::Vector,
+        )?);
+        for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(row_bytes)) {
+            if let Some(kept) = previous.get(id) {
+                row.copy_from_slice(kept);
+            }
+        }
+        Ok::<(), ClientError>(())
+    })?;
+    Ok(Built { set, pulled, kept_rows })
+}
+
+impl std::fmt::Debug for SteadyCache<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SteadyCache").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}

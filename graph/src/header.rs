@@ -1,0 +1,281 @@
+//! The 4 KiB page at the head of the files of a partition that hold topology.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..8 | magic of the kind of file |
+//! | 8..12 | format version, u32 |
+//! | 12..16 | partition, u32 |
+//! | 16..32 | uuid of the graph |
+//! | 32..36 | first node that the partition owns, u32 |
+//! | 36..40 | nodes of the whole graph, u32 |
+//! | 40..48 | nodes listed in this file, u64 |
+//! | 48..56 | edges listed in this file, u64 |
+//! | 56..68 | CRC-32 of each section in the order of the file, 3 × u32; 0 where there is none |
+//! | 68..4092 | zero |
+//! | 4092..4096 | CRC-32 of bytes 0..4092, u32 |
+//!
+//! All numbers are little-endian. CRC-32 is that of IEEE 802.3.
+
+use thiserror::Error;
+
+use crate::{PartId, PartitionBook};
+
+/// Bytes of the header; the first section starts here.
+pub(crate) const HEADER_BYTES: usize = 4096;
+const VERSION: u32 = 1;
+const CRC_AT: usize = HEADER_BYTES - 4;
+
+/// What a file holds, told by its first 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    Topology,
+    Halo,
+}
+
+impl FileKind {
+    const fn magic(self) -> [u8; 8] {
+        match self {
+            Self::Topology => *b"LODETOPO",
+            Self::Halo => *b"LODEHALO",
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Topology => "topology",
+            Self::Halo => "halo",
+        }
+    }
+}
+
+/// Where a file belongs. A file of another graph or partition is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) part: PartId,
+    /// First node that the partition owns.
+    pub(crate) first_node: u32,
+    /// Nodes of the whole graph.
+    pub(crate) graph_nodes: u32,
+}
+
+impl Identity {
+    pub(crate) fn of(book: &PartitionBook, part: PartId, uuid: [u8; 16]) -> Self {
+        let (first_node, graph_nodes) = (book.range(part).start, book.n_nodes());
+        Self { uuid, part, first_node, graph_nodes }
+    }
+}
+
+/// A header whose checksum and identity have been checked; its counts have not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: FileKind,
+    pub(crate) identity: Identity,
+    pub(crate) n_nodes: u64,
+    pub(crate) n_edges: u64,
+    pub(crate) section_crcs: [u32; 3],
+}
+
+/// Why the first page of a file is not the header that was expected.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum HeaderFault {
+    /// The file ends inside the header.
+    #[error("truncated: the header has {HEADER_BYTES} bytes, {found_bytes} are there")]
+    Truncated {
+        /// Bytes there are.
+        found_bytes: usize,
+    },
+    /// Another kind of file.
+    #[error("not a {expected} file: its first 8 bytes are {found:02x?}")]
+    Magic {
+        /// Kind of file that was expected.
+        expected: &'static str,
+        /// First bytes.
+        found: [u8; 8],
+    },
+    /// A damaged header.
+    #[error("the header is damaged: its checksum is {found:08x}, expected {expected:08x}")]
+    Checksum {
+        /// Checksum that the header carries.
+        expected: u32,
+        /// Checksum of its bytes.
+        found: u32,
+    },
+    /// Written by another release.
+    #[error("format version {found} is not known, {VERSION} is; use the release that wrote it")]
+    Version {
+        /// Version found.
+        found: u32,
+    },
+    /// A file of another graph.
+    #[error("the file belongs to graph {}, expected {}", hex(found), hex(expected))]
+    Graph {
+        /// Uuid of the graph that was opened.
+        expected: [u8; 16],
+        /// Uuid in the file.
+        found: [u8; 16],
+    },
+    /// A file of another partition.
+    #[error(
+        "the file belongs to partition {found_part} from node {found_first} of {found_nodes}, \
+         expected partition {part} from node {first} of {nodes}"
+    )]
+    Partition {
+        /// Partition that was opened.
+        part: PartId,
+        /// Its first node.
+        first: u32,
+        /// Nodes of the graph.
+        nodes: u32,
+        /// Partition in the file.
+        found_part: u32,
+        /// Its first node.
+        found_first: u32,
+        /// Nodes of its graph.
+        found_nodes: u32,
+    },
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut page = Vec::with_capacity(HEADER_BYTES);
+        page.extend_from_slice(&self.kind.magic());
+        page.extend_from_slice(&VERSION.to_le_bytes());
+        page.extend_from_slice(&u32::from(self.identity.part.0).to_le_bytes());
+        page.extend_from_slice(&self.identity.uuid);
+        page.extend_from_slice(&self.identity.first_node.to_le_bytes());
+        page.extend_from_slice(&self.identity.graph_nodes.to_le_bytes());
+        page.extend_from_slice(&self.n_nodes.to_le_bytes());
+        page.extend_from_slice(&self.n_edges.to_le_bytes());
+        for crc in self.section_crcs {
+            page.extend_from_slice(&crc.to_le_bytes());
+        }
+        page.resize(CRC_AT, 0);
+        let crc = crc32fast::hash(&page);
+        page.extend_from_slice(&crc.to_le_bytes());
+        page
+    }
+
+    /// Reads and checks the header of a file that should be of `kind` and belong to `expected`.
+    pub(crate) fn decode(
+        file: &[u8],
+        kind: FileKind,
+        expected: &Identity,
+    ) -> Result<Self, HeaderFault> {
+        let found_bytes = file.len();
+        let page = file.first_chunk::<HEADER_BYTES>();
+        let page = page.ok_or(HeaderFault::Truncated { found_bytes })?;
+        let magic = field::<8>(page, 0);
+        if magic != kind.magic() {
+            return Err(HeaderFault::Magic { expected: kind.name(), found: magic });
+        }
+        let (carried, computed) = (u32_at(page, CRC_AT), crc32fast::hash(&page[..CRC_AT]));
+        if carried != computed {
+            return Err(HeaderFault::Checksum { expected: carried, found: computed });
+        }
+        if u32_at(page, 8) != VERSION {
+            return Err(HeaderFault::Version { found: u32_at(page, 8) });
+        }
+        check_identity(page, expected)?;
+        Ok(Self {
+            kind,
+            identity: *expected,
+            n_nodes: u64::from_le_bytes(field(page, 40)),
+            n_edges: u64::from_le_bytes(field(page, 48)),
+            section_crcs: [u32_at(page, 56), u32_at(page, 60), u32_at(page, 64)],
+        })
+    }
+}
+
+fn check_identity(page: &[u8; HEADER_BYTES], expected: &Identity) -> Result<(), HeaderFault> {
+    let found = field::<16>(page, 16);
+    if found != expected.uuid {
+        return Err(HeaderFault::Graph { expected: expected.uuid, found });
+    }
+    let found = (u32_at(page, 12), u32_at(page, 32), u32_at(page, 36));
+    if found != (u32::from(expected.part.0), expected.first_node, expected.graph_nodes) {
+        return Err(HeaderFault::Partition {
+            part: expected.part,
+            first: expected.first_node,
+            nodes: expected.graph_nodes,
+            found_part: found.0,
+            found_first: found.1,
+            found_nodes: found.2,
+        });
+    }
+    Ok(())
+}
+
+fn field<const N: usize>(page: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&page[at..at + N]);
+    bytes
+}
+
+fn u32_at(page: &[u8; HEADER_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes(field(page, at))
+}
+
+fn hex(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Header {
+        Header {
+            kind: FileKind::Topology,
+            identity: Identity { uuid: [7; 16], part: PartId(3), first_node: 10, graph_nodes: 99 },
+            n_nodes: 12,
+            n_edges: 34,
+            section_crcs: [1, 2, 3],
+        }
+    }
+
+    fn decode(page: &[u8]) -> Result<Header, HeaderFault> {
+        Header::decode(page, FileKind::Topology, &sample().identity)
+    }
+
+    #[test]
+    fn reads_back_what_was_written() {
+        assert_eq!(sample().encode().len(), HEADER_BYTES);
+        assert_eq!(decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_truncation_is_an_error() {
+        let page = sample().encode();
+        for bit in 0..page.len() * 8 {
+            let mut damaged = page.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&damaged).is_err(), "bit {bit}");
+        }
+        for len in 0..page.len() {
+            assert_eq!(decode(&page[..len]), Err(HeaderFault::Truncated { found_bytes: len }));
+        }
+    }
+
+    #[test]
+    fn files_from_elsewhere_are_refused() {
+        let with = |change: fn(&mut Header)| {
+            let mut header = sample();
+            change(&mut header);
+            decode(&header.encode())
+        };
+        assert!(matches!(with(|h| h.kind = FileKind::Halo), Err(HeaderFault::Magic { .. })));
+        assert!(matches!(with(|h| h.identity.uuid[0] = 8), Err(HeaderFault::Graph { .. })));
+        assert!(matches!(with(|h| h.identity.part.0 = 4), Err(HeaderFault::Partition { .. })));
+        assert!(matches!(with(|h| h.identity.first_node = 9), Err(HeaderFault::Partition { .. })));
+    }
+
+    #[test]
+    fn another_version_is_refused_by_its_number() {
+        let mut page = sample().encode();
+        page[8] = 2;
+        let crc = crc32fast::hash(&page[..CRC_AT]);
+        page[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(decode(&page), Err(HeaderFault::Version { found: 2 }));
+    }
+}

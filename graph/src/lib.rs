@@ -1,0 +1,26 @@
+//! Topology of a graph: edge streams, partitioners, in-neighbour lists, a deterministic sampler,
+//! and schedules of mini-batches.
+//!
+//! This crate knows node ids and edges. It does not know features, caches or the network, and it
+//! holds no edge list in memory: partitioners see passes over a stream and O(|V|) state.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+mod book;
+mod header;
+mod ids;
+
+pub mod batch;
+pub mod edges;
+pub mod generate;
+pub mod halo;
+mod map;
+pub mod npy;
+pub mod partition;
+pub mod relabel;
+pub mod sampler;
+pub mod schedule;
+pub mod topology;
+
+pub use book::{BookError, PartitionBook};
+pub use ids::{NodeId, PartId};

@@ -1,0 +1,61 @@
+//! Read-only memory maps of whole files: the one place of this crate with `unsafe`.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use memmap2::Mmap;
+
+#[cfg(target_endian = "big")]
+compile_error!("files are little-endian and are used in place; big-endian machines need a port");
+
+/// A whole file, mapped. An empty file maps to no bytes.
+#[derive(Debug)]
+pub(crate) struct FileMap {
+    map: Mmap,
+}
+
+impl FileMap {
+    /// Maps all bytes that the file has now.
+    #[expect(unsafe_code, reason = "a memory map cannot be made without it")]
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        // SAFETY: the map is private to this value and only read. Another process that writes to
+        // the file changes what is read, which the types used over it (plain integers) allow; one
+        // that truncates it makes a later read fault (SIGBUS), which ends the process rather than
+        // giving wrong bytes. Files of a graph are written once, under another name, and renamed.
+        let map = unsafe { Mmap::map(file)? };
+        Ok(Self { map })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+/// An array of numbers: owned, or a part of a mapped file.
+#[derive(Debug)]
+pub(crate) enum Section<T> {
+    /// In memory.
+    Owned(Vec<T>),
+    /// Bytes of a mapped file; their bounds and alignment were checked by [`Section::mapped`].
+    Mapped(Arc<FileMap>, Range<usize>),
+}
+
+impl<T: Pod> Section<T> {
+    /// The bytes `range` of `map` as numbers; `None` when out of bounds or not aligned.
+    pub(crate) fn mapped(map: &Arc<FileMap>, range: Range<usize>) -> Option<Self> {
+        bytemuck::try_cast_slice::<u8, T>(map.bytes().get(range.clone())?).ok()?;
+        Some(Self::Mapped(Arc::clone(map), range))
+    }
+
+    /// The numbers.
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::Owned(values) => values,
+            Self::Mapped(map, range) => bytemuck::cast_slice(&map.bytes()[range.clone()]),
+        }
+    }
+}

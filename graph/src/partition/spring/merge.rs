@@ -1,0 +1,110 @@
+//! Cluster merging (Algorithm 1, lines 18–25), in O(|V| log |V|).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::cluster::{Node, UNSEEN};
+
+/// Clusters after merging: a forest whose roots are the clusters that are left.
+#[derive(Debug)]
+pub(super) struct Clusters {
+    /// The cluster that this one was merged into; itself when it was not.
+    parents: Vec<u32>,
+    /// Nodes of each root.
+    sizes: Vec<u32>,
+}
+
+impl Clusters {
+    /// The cluster that `cluster` has become part of. Halves the path to it for the next time.
+    pub(super) fn root(&mut self, mut cluster: u32) -> u32 {
+        loop {
+            let parent = self.parents[cluster as usize];
+            if parent == cluster {
+                return cluster;
+            }
+            let grandparent = self.parents[parent as usize];
+            self.parents[cluster as usize] = grandparent;
+            cluster = grandparent;
+        }
+    }
+
+    /// Number of clusters before merging; clusters are numbered below it.
+    pub(super) fn n_numbered(&self) -> usize {
+        self.parents.len()
+    }
+
+    /// Nodes of `root`.
+    pub(super) fn size(&self, root: u32) -> u32 {
+        self.sizes[root as usize]
+    }
+
+    /// The clusters that are left, largest first; of equal ones the lower number first.
+    pub(super) fn largest_first(&self) -> Vec<u32> {
+        let is_root = |&c: &u32| self.parents[c as usize] == c;
+        let mut roots: Vec<u32> = (0..self.parents.len() as u32).filter(is_root).collect();
+        roots.sort_unstable_by_key(|&root| (Reverse(self.size(root)), root));
+        roots
+    }
+}
+
+/// Renumbers the clusters that have nodes, then merges from the smallest up: each into the cluster
+/// that the richest neighbour of its representative is in, if both together have at most
+/// `max_size` nodes. A cluster that has grown takes its new place in the order.
+pub(super) fn merge(nodes: &mut [Node], n_created: usize, max_size: f64) -> Clusters {
+    let (mut clusters, mut targets) = renumber(nodes, n_created);
+    let mut queued = vec![true; clusters.n_numbered()];
+    let mut queue: BinaryHeap<Reverse<(u32, u32)>> =
+        (0..).zip(&clusters.sizes).map(|(cluster, &size)| Reverse((size, cluster))).collect();
+    while let Some(Reverse((size, cluster))) = queue.pop() {
+        if size != clusters.size(cluster) {
+            // It grew while it was waiting; one entry per cluster bounds the queue.
+            queue.push(Reverse((clusters.size(cluster), cluster)));
+            continue;
+        }
+        queued[cluster as usize] = false;
+        let target = targets[cluster as usize];
+        let into = clusters.root(nodes[target as usize].cluster);
+        let merged_size = f64::from(size) + f64::from(clusters.size(into));
+        if into == cluster || merged_size > max_size {
+            continue;
+        }
+        clusters.parents[cluster as usize] = into;
+        clusters.sizes[into as usize] += size;
+        let into_target = &mut targets[into as usize];
+        if nodes[*into_target as usize].degree < nodes[target as usize].degree {
+            *into_target = target;
+        }
+        if !queued[into as usize] {
+            queued[into as usize] = true;
+            queue.push(Reverse((clusters.size(into), into)));
+        }
+    }
+    clusters
+}
+
+/// Numbers the clusters that have nodes by their first node; gives also, for each, the richest
+/// neighbour of its representative: the neighbour of largest degree that any of its nodes has.
+fn renumber(nodes: &mut [Node], n_created: usize) -> (Clusters, Vec<u32>) {
+    let mut numbers = vec![UNSEEN; n_created];
+    let (mut sizes, mut targets) = (Vec::new(), Vec::new());
+    for i in 0..nodes.len() {
+        let node = nodes[i];
+        if node.cluster == UNSEEN {
+            continue;
+        }
+        let number = &mut numbers[node.cluster as usize];
+        if *number == UNSEEN {
+            *number = sizes.len() as u32;
+            sizes.push(0u32);
+            targets.push(node.richest);
+        }
+        let number = *number as usize;
+        nodes[i].cluster = number as u32;
+        sizes[number] += 1;
+        if nodes[targets[number] as usize].degree < node.richest_degree {
+            targets[number] = node.richest;
+        }
+    }
+    let parents = (0..sizes.len() as u32).collect();
+    (Clusters { parents, sizes }, targets)
+}

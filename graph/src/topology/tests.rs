@@ -1,0 +1,148 @@
+use super::*;
+use crate::PartId;
+use crate::edges::MemoryEdges;
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+const UUID: [u8; 16] = [9; 16];
+
+struct Written {
+    dir: TempDir,
+    relabelling: Relabelling,
+    paths: Vec<PathBuf>,
+    summary: TopologySummary,
+}
+
+fn write(edges: &MemoryEdges, assignment: &[u16], n_parts: u16, undirected: bool) -> Written {
+    let dir = tempfile::tempdir().unwrap();
+    let assignment: Vec<PartId> = assignment.iter().map(|&p| PartId(p)).collect();
+    let relabelling = Relabelling::new(&assignment, n_parts).unwrap();
+    let path_of = |part: PartId| dir.path().join(format!("{part}.csr"));
+    let summary = write_topologies(edges, &relabelling, undirected, UUID, &path_of).unwrap();
+    let paths = relabelling.book.parts().map(path_of).collect();
+    Written { dir, relabelling, paths, summary }
+}
+
+/// Partitions 1 and 3 own nodes, 0, 2 and 4 own none.
+fn small() -> Written {
+    let edges = MemoryEdges::new(vec![[0, 1], [1, 2], [2, 0], [3, 3], [0, 1]]).unwrap();
+    write(&edges, &[1, 3, 1, 3], 5, false)
+}
+
+fn open(written: &Written) -> Result<Topology, TopologyError> {
+    Topology::open(&written.paths, &written.relabelling.book, UUID)
+}
+
+#[test]
+fn lists_are_in_neighbours_with_loops_kept_and_repetitions_dropped() {
+    let written = small();
+    // External 0, 2 become 0, 1 in partition 1; external 1, 3 become 2, 3 in partition 3.
+    let topology = open(&written).unwrap();
+    let lists: Vec<&[u32]> = (0..5).map(|v| topology.in_neighbours(NodeId(v))).collect();
+    assert_eq!(lists, [[1].as_slice(), &[2], &[0], &[3], &[]]);
+    assert_eq!((topology.n_nodes(), topology.n_edges()), (4, 4));
+    assert_eq!(topology.in_degree(NodeId(u32::MAX)), 0);
+    let expected = TopologySummary { n_edges_directed: 4, n_self_loops: 1, n_duplicates: 1 };
+    assert_eq!(written.summary, expected);
+}
+
+#[test]
+fn no_edges_and_no_nodes_work() {
+    let none = MemoryEdges::default();
+    for assignment in [[].as_slice(), &[0], &[1, 1]] {
+        let topology = open(&write(&none, assignment, 2, true)).unwrap();
+        assert_eq!((topology.n_nodes() as usize, topology.n_edges()), (assignment.len(), 0));
+        assert!(topology.in_neighbours(NodeId(0)).is_empty());
+    }
+    let memory = Topology::from_edges(&none, &Relabelling::identity(0), true).unwrap();
+    assert_eq!((memory.n_nodes(), memory.in_degree(NodeId(0))), (0, 0));
+}
+
+#[test]
+fn every_truncation_and_every_flipped_bit_is_an_error() {
+    let written = small();
+    let path = &written.paths[3];
+    let identity = Identity::of(&written.relabelling.book, PartId(3), UUID);
+    let whole = std::fs::read(path).unwrap();
+    for len in 0..=whole.len() + 1 {
+        let mut bytes = whole.clone();
+        bytes.resize(len, 0);
+        std::fs::write(path, &bytes).unwrap();
+        assert_eq!(open_part(path, &identity, 2).is_ok(), len == whole.len(), "{len} bytes");
+    }
+    // Every bit of the header is flipped in the tests of the header; one of each byte here.
+    for bit in (0..HEADER_BYTES * 8).step_by(9).chain(HEADER_BYTES * 8..whole.len() * 8) {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(path, &bytes).unwrap();
+        let error = open_part(path, &identity, 2).unwrap_err().to_string();
+        assert!(error.contains("3.csr: "), "bit {bit}: {error}");
+    }
+}
+
+/// A well-sealed file whose numbers lie.
+fn forge(written: &Written, offsets: &[u64; 3], neighbours: &[u32], n_edges: u64) {
+    let (offsets, neighbours) = (bytemuck::cast_slice(offsets), bytemuck::cast_slice(neighbours));
+    let header = Header {
+        kind: FileKind::Topology,
+        identity: Identity::of(&written.relabelling.book, PartId(3), UUID),
+        n_nodes: 2,
+        n_edges,
+        section_crcs: [crc32fast::hash(offsets), crc32fast::hash(neighbours), 0],
+    };
+    let bytes = [header.encode().as_slice(), offsets, neighbours].concat();
+    std::fs::write(&written.paths[3], bytes).unwrap();
+}
+
+#[test]
+fn forged_contents_are_refused() {
+    let written = small();
+    forge(&written, &[0, 1, 2], &[0, 3], 2);
+    assert!(open(&written).is_ok());
+    let cases: [(_, &[u32], _); 6] = [
+        ([1, 1, 2], &[0, 3], 2),
+        ([0, 2, 1], &[0, 3], 2),
+        ([0, 1, 1], &[0, 3], 2),
+        ([0, u64::MAX, 2], &[0, 3], 2),
+        ([0, 1, 2], &[0, 4], 2),
+        ([0, 1, 2], &[0, 3], u64::MAX / 4 + 1),
+    ];
+    for (offsets, neighbours, n_edges) in cases {
+        forge(&written, &offsets, neighbours, n_edges);
+        assert!(open(&written).is_err(), "{offsets:?} {neighbours:?} {n_edges}");
+    }
+}
+
+#[test]
+fn files_in_the_wrong_place_are_refused() {
+    let mut written = small();
+    assert!(matches!(
+        Topology::open(&written.paths[1..], &written.relabelling.book, UUID),
+        Err(TopologyError::Files { expected: 5, found: 4 })
+    ));
+    assert!(Topology::open(&written.paths, &written.relabelling.book, [8; 16]).is_err());
+    written.paths.swap(1, 3);
+    assert!(matches!(open(&written), Err(TopologyError::Header { .. })));
+    written.paths[1] = written.dir.path().join("none.csr");
+    assert!(matches!(open(&written), Err(TopologyError::Io { .. })));
+}
+
+proptest! {
+    #[test]
+    fn files_and_memory_give_the_same_lists(
+        ends in prop::collection::vec((0u32..12, 0u32..12), 0..60),
+        assignment in prop::collection::vec(0u16..6, 12..15),
+        undirected: bool,
+    ) {
+        let pairs = ends.iter().map(|&(u, v)| [u, v]).collect();
+        let edges = MemoryEdges::new(pairs).unwrap();
+        let written = write(&edges, &assignment, 6, undirected);
+        let mapped = open(&written).unwrap();
+        let memory = Topology::from_edges(&edges, &written.relabelling, undirected).unwrap();
+        prop_assert_eq!(mapped.n_edges(), memory.n_edges());
+        prop_assert_eq!(mapped.n_edges(), written.summary.n_edges_directed);
+        for v in 0..=mapped.n_nodes() {
+            prop_assert_eq!(mapped.in_neighbours(NodeId(v)), memory.in_neighbours(NodeId(v)));
+        }
+    }
+}

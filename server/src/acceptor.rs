@@ -1,0 +1,102 @@
+//! The one thread that accepts connections and hands each to a shard.
+//!
+//! A plain thread, so that a stop closes the doors first, and a flood of connections or a lack of
+//! file descriptors never takes a shard's time.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use tracing::warn;
+
+use crate::ServerError;
+use crate::listen::Listeners;
+use crate::shard::Inbox;
+
+/// Pause after an accept that failed for want of descriptors or memory.
+const BACKOFF: Duration = Duration::from_millis(50);
+
+/// Handle to the accepting thread.
+pub(crate) struct Acceptor {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Acceptor {
+    /// Starts to accept. Connections of a door without a shard go to `inboxes` in turn.
+    pub(crate) fn start(listeners: Listeners, inboxes: Arc<[Inbox]>) -> Result<Self, ServerError> {
+        let thread_error = |e: rustix::io::Errno| ServerError::Thread(e.into());
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(thread_error)?);
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("lode-accept".into())
+            .spawn(move || run(&listeners, &inboxes, &stopped))
+            .map_err(ServerError::Thread)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Closes all doors; when it returns, no connection is taken any more.
+    pub(crate) fn stop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_err() {
+            warn!("the accepting thread cannot be told to stop");
+            return;
+        }
+        if thread.join().is_err() {
+            warn!("the accepting thread had panicked");
+        }
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(listeners: &Listeners, inboxes: &[Inbox], stop: &OwnedFd) {
+    let mut turn = 0;
+    loop {
+        let mut fds: Vec<PollFd<'_>> = std::iter::once(PollFd::new(stop, PollFlags::IN))
+            .chain(
+                listeners
+                    .doors()
+                    .iter()
+                    .map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)),
+            )
+            .collect();
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                warn!(%error, "poll failed; accepting no more connections");
+                return;
+            }
+        }
+        if !fds[0].revents().is_empty() {
+            return;
+        }
+        let ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (door, _) in listeners.doors().iter().zip(ready).filter(|(_, ready)| *ready) {
+            match door.accept() {
+                Ok(connection) => {
+                    let shard = door.shard.unwrap_or_else(|| {
+                        turn = (turn + 1) % inboxes.len();
+                        turn
+                    });
+                    // A full inbox drops the connection: the client sees it closed.
+                    if !inboxes[shard].connect(connection) {
+                        warn!(shard, "connection refused: the shard is overloaded or gone");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    warn!(%error, "accept failed");
+                    std::thread::sleep(BACKOFF);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Settings of a server, and their check before any file is opened.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use lodestore_graph::PartId;
+
+use crate::ServerError;
+use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
+
+/// What to serve and where.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Directory of the graph.
+    pub graph: PathBuf,
+    /// Partitions to serve; all of them if empty.
+    pub parts: Vec<PartId>,
+    /// TCP address; port 0 takes a free one.
+    pub listen: Option<SocketAddr>,
+    /// Path of a Unix socket; shard `i` listens on `PATH.i` besides.
+    pub unix: Option<PathBuf>,
+    /// Executors; 0 takes one per core.
+    pub n_shards: u16,
+    /// Bytes of rows that the host tiers of all shards hold together; 0 reads every row from disk.
+    pub tier_bytes: u64,
+    /// Allow an address that others can reach, without authentication.
+    pub insecure: bool,
+}
+
+impl ServerConfig {
+    /// Serves all of `graph` with default settings; the caller adds a listener.
+    #[must_use]
+    pub fn new(graph: impl Into<PathBuf>) -> Self {
+        Self {
+            graph: graph.into(),
+            parts: Vec::new(),
+            listen: None,
+            unix: None,
+            n_shards: 0,
+            tier_bytes: TIER_BYTES_DEFAULT,
+            insecure: false,
+        }
+    }
+
+    /// The number of shards, resolved; everything that can be wrong without looking at the graph.
+    pub(crate) fn check(&self) -> Result<u16, ServerError> {
+        if self.listen.is_none() && self.unix.is_none() {
+            return Err(ServerError::NoListener);
+        }
+        if let Some(address) = self.listen
+            && !address.ip().is_loopback()
+            && !self.insecure
+        {
+            return Err(ServerError::Exposed { address });
+        }
+        if self.n_shards > SHARDS_MAX {
+            return Err(ServerError::Shards { found: self.n_shards });
+        }
+        if self.n_shards > 0 {
+            return Ok(self.n_shards);
+        }
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Ok(u16::try_from(cores).unwrap_or(SHARDS_MAX).min(SHARDS_MAX))
+    }
+}

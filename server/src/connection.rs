@@ -1,0 +1,246 @@
+//! One client's connection: hello, then requests one after the other until it leaves.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
+use glommio::net::TcpStream;
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::{CHUNK_BYTES, HELLO_BYTES, PREFIX_BYTES};
+use lodestore_schema::{
+    Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireError, check_hello,
+    hello,
+};
+use thiserror::Error;
+
+use crate::error::failure;
+use crate::limits::{FRAME_TIMEOUT, HELLO_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
+use crate::shard::Shard;
+use crate::stats::count;
+
+/// Room before the rows of a chunk for prefix and head, so that one write sends all.
+const HEAD_ROOM: usize = 128;
+/// Bytes drained at a time from a request that is refused.
+const DRAIN_BYTES: usize = 64 << 10;
+
+/// One connection. What it keeps between requests is small: bulk buffers are borrowed.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    head: Vec<u8>,
+}
+
+/// Bulk buffers of one request, lent by the shard and reused.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    ids: Vec<NodeId>,
+    frame: Vec<u8>,
+}
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+pub(crate) enum Ended {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Glommio(#[from] glommio::GlommioError<()>),
+    #[error("a request panicked")]
+    Panic,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self { stream, head: Vec::new() }
+    }
+
+    /// Serves until the client leaves, breaks the wire's rules, or the shard stops.
+    pub(crate) async fn serve(mut self, shard: &Rc<Shard>) -> Result<(), Ended> {
+        self.stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        self.stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
+        self.stream.write_all(&hello()).await?;
+        let mut theirs = [0; HELLO_BYTES];
+        self.stream.read_exact(&mut theirs).await?;
+        check_hello(&theirs)?;
+        while let Some(prefix) = self.next_prefix().await? {
+            let request = self.read_head(prefix).await?;
+            let done = std::panic::AssertUnwindSafe(self.answer(shard, request, prefix))
+                .catch_unwind()
+                .await;
+            self = match done {
+                Ok(result) => result?,
+                // One panicking task would stop the whole executor.
+                Err(_) => return Err(Ended::Panic),
+            };
+        }
+        Ok(())
+    }
+
+    /// Waits for a frame as long as the client likes; `None` when it has left between frames.
+    async fn next_prefix(&mut self) -> Result<Option<Prefix>, Ended> {
+        self.stream.set_read_timeout(None)?;
+        let mut bytes = [0; PREFIX_BYTES];
+        let n_bytes = self.stream.read(&mut bytes).await?;
+        if n_bytes == 0 {
+            return Ok(None);
+        }
+        self.stream.set_read_timeout(Some(FRAME_TIMEOUT))?;
+        self.stream.read_exact(&mut bytes[n_bytes..]).await?;
+        Ok(Some(Prefix::of_request(bytes)?))
+    }
+
+    async fn read_head(&mut self, prefix: Prefix) -> Result<Request, Ended> {
+        self.head.resize(prefix.head_bytes, 0);
+        self.stream.read_exact(&mut self.head).await?;
+        Ok(Request::decode(&self.head)?)
+    }
+
+    /// Answers one request. The connection moves through, since bulk runs as a task of its own.
+    async fn answer(
+        mut self,
+        shard: &Rc<Shard>,
+        request: Request,
+        prefix: Prefix,
+    ) -> Result<Self, Ended> {
+        count(&shard.counters().requests, 1);
+        let timeout = request.deadline.map_or(REQUEST_TIMEOUT, |d| d.min(REQUEST_TIMEOUT));
+        let deadline = Instant::now() + timeout;
+        let (tensor, kind) = match request.body {
+            RequestBody::Pull { tensor, kind } => (tensor, kind),
+            RequestBody::Describe | RequestBody::Stat => {
+                self.drain(prefix.body_bytes).await?;
+                if request.body == RequestBody::Stat {
+                    self.reply(&Reply::Stats(shard.all_stats())).await?;
+                } else {
+                    self.stream.write_all(shard.description()).await?;
+                }
+                return Ok(self);
+            }
+        };
+        match kind {
+            PullKind::Sync => self.pull(shard, tensor, prefix.body_bytes, deadline).await,
+            PullKind::Vector => {
+                let task_shard = Rc::clone(shard);
+                let task = async move {
+                    self.pull(&task_shard, tensor, prefix.body_bytes, deadline).await
+                };
+                shard.spawn_bulk(task).await
+            }
+        }
+    }
+
+    async fn pull(
+        mut self,
+        shard: &Shard,
+        tensor: u16,
+        body_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Self, Ended> {
+        let result = match shard.admit_pull(tensor, body_bytes) {
+            Err(refusal) => {
+                self.drain(body_bytes).await?;
+                Err(refusal)
+            }
+            Ok(_room) => {
+                let mut buffers = shard.lend_buffers();
+                buffers.ids.resize(body_bytes / size_of::<NodeId>(), NodeId(0));
+                self.stream.read_exact(bytemuck::cast_slice_mut(&mut buffers.ids)).await?;
+                let sent = self.send_rows(shard, tensor, deadline, &mut buffers).await?;
+                shard.take_back(buffers);
+                sent
+            }
+        };
+        if let Err(refusal) = result {
+            count(&shard.counters().failures, 1);
+            self.reply(&Reply::Failure(refusal)).await?;
+        }
+        Ok(self)
+    }
+
+    /// Sends a reply that has no rows.
+    async fn reply(&mut self, reply: &Reply) -> Result<(), Ended> {
+        self.head.clear();
+        reply.append_to(0, &mut self.head);
+        Ok(self.stream.write_all(&self.head).await?)
+    }
+
+    /// Gathers and sends chunk after chunk. The inner result is what the client is told.
+    async fn send_rows(
+        &mut self,
+        shard: &Shard,
+        tensor: u16,
+        deadline: Instant,
+        Buffers { ids, frame }: &mut Buffers,
+    ) -> Result<Result<(), Failure>, Ended> {
+        let row_bytes = shard.row_bytes(tensor);
+        let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
+        frame.resize(HEAD_ROOM + chunk_rows.min(ids.len()) * row_bytes, 0);
+        let mut first_row = 0;
+        // An empty list is answered by one empty chunk.
+        loop {
+            let n_rows = (ids.len() - first_row).min(chunk_rows);
+            let body_end = HEAD_ROOM + n_rows * row_bytes;
+            let gather = shard.gather(
+                tensor,
+                &ids[first_row..first_row + n_rows],
+                &mut frame[HEAD_ROOM..body_end],
+            );
+            if let Err(refusal) = within(deadline, gather).await {
+                return Ok(Err(refusal));
+            }
+            self.head.clear();
+            let rows = Reply::Rows { first_row: to_u32(first_row), n_rows: to_u32(n_rows) };
+            rows.append_to(n_rows * row_bytes, &mut self.head);
+            let start = HEAD_ROOM - self.head.len();
+            frame[start..HEAD_ROOM].copy_from_slice(&self.head);
+            self.stream.write_all(&frame[start..body_end]).await?;
+            count(&shard.counters().rows, n_rows);
+            count(&shard.counters().bytes, n_rows * row_bytes);
+            first_row += n_rows;
+            if first_row == ids.len() {
+                return Ok(Ok(()));
+            }
+            glommio::yield_if_needed().await;
+        }
+    }
+
+    /// Reads and forgets the body of a request that is not served, to stay in step.
+    async fn drain(&mut self, mut n_bytes: usize) -> Result<(), Ended> {
+        self.head.resize(DRAIN_BYTES.min(n_bytes), 0);
+        while n_bytes > 0 {
+            let n = n_bytes.min(DRAIN_BYTES);
+            self.stream.read_exact(&mut self.head[..n]).await?;
+            n_bytes -= n;
+        }
+        Ok(())
+    }
+}
+
+/// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
+fn to_u32(n: usize) -> u32 {
+    u32::try_from(n).expect("a request has fewer rows than 2^32")
+}
+
+/// Runs `work` unless and until `deadline` has passed.
+async fn within(
+    deadline: Instant,
+    work: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    let expired =
+        || failure(FailureCode::Deadline, "the deadline passed before all rows were read");
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(expired());
+    }
+    let mut work = std::pin::pin!(work);
+    // Rows in the tier need no wait, and no timer.
+    if let Some(done) = futures_lite::future::poll_once(work.as_mut()).await {
+        return done;
+    }
+    let timer = async {
+        glommio::timer::sleep(left).await;
+        Err(expired())
+    };
+    work.or(timer).await
+}

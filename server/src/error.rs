@@ -1,0 +1,95 @@
+//! Why a server did not start, and how a request fails.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lodestore_graph::PartId;
+use lodestore_schema::{Failure, FailureCode};
+use lodestore_store::StoreError;
+use thiserror::Error;
+
+use crate::limits::{RETRY_AFTER, SHARDS_MAX};
+
+/// Why a server did not start or did not end well.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Neither a TCP address nor a Unix socket was given.
+    #[error("nothing to listen on: give a TCP address, a Unix socket, or both")]
+    NoListener,
+    /// A number of shards that cannot be.
+    #[error("a server has 1 to {SHARDS_MAX} shards, found {found}")]
+    Shards {
+        /// Shards asked for.
+        found: u16,
+    },
+    /// A partition that the graph does not have.
+    #[error("the graph has partitions 0 to {last}, there is no partition {found}")]
+    NoPart {
+        /// Partition asked for.
+        found: PartId,
+        /// Last one there is.
+        last: u16,
+    },
+    /// A row that no frame can carry.
+    #[error("tensor {tensor} has rows of {found} bytes, the server takes 1 to {limit}")]
+    RowBytes {
+        /// Name of the tensor.
+        tensor: String,
+        /// Bytes of a row.
+        found: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// Another address than loopback without saying that it is meant.
+    #[error(
+        "{address} is not a loopback address and connections are neither authenticated nor \
+         encrypted; listen on 127.0.0.1, use a Unix socket, or pass --insecure on a trusted network"
+    )]
+    Exposed {
+        /// Address asked for.
+        address: std::net::SocketAddr,
+    },
+    /// An address or socket path that cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose another address or stop its owner")]
+    Listen {
+        /// Address or path.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A path where something other than a stale socket lies.
+    #[error("{path} exists and is not a stale socket; remove it or choose another path")]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The graph cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A shard's executor did not start or died.
+    #[error("shard executor: {reason}; io_uring and at least 512 KiB of locked memory are needed")]
+    Executor {
+        /// What glommio said.
+        reason: String,
+    },
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// A failure that tells who is at fault.
+pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
+    let retry_after = if code == FailureCode::Overloaded { RETRY_AFTER } else { Duration::ZERO };
+    Failure { code, message: message.into(), retry_after }
+}
+
+/// A fault of the store while it serves a request.
+pub(crate) fn store_failure(error: &StoreError) -> Failure {
+    let code = match error {
+        StoreError::DamagedPage { .. } => FailureCode::Damaged,
+        _ => FailureCode::Internal,
+    };
+    failure(code, error.to_string())
+}

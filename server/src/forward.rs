@@ -1,0 +1,77 @@
+//! Rows of other shards, for clients that are not shard-aware: letters over the channel mesh.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use glommio::channels::channel_mesh::Senders;
+use glommio::channels::local_channel::{self, LocalSender};
+use lodestore_graph::NodeId;
+use lodestore_schema::{Failure, FailureCode};
+
+use crate::error::failure;
+
+/// What travels between two shards.
+pub(crate) enum Letter {
+    /// Gather these rows of tensor `tensor`, all of them the receiver's.
+    Ask { ticket: u64, tensor: u16, ids: Vec<NodeId> },
+    /// Their bytes, in the order asked.
+    Answer { ticket: u64, rows: Result<Vec<u8>, Failure> },
+}
+
+type Rows = Result<Vec<u8>, Failure>;
+
+/// One shard's end of the mesh.
+pub(crate) struct Post {
+    senders: Senders<Letter>,
+    next_ticket: Cell<u64>,
+    waiting: RefCell<HashMap<u64, LocalSender<Rows>>>,
+}
+
+impl Post {
+    pub(crate) fn new(senders: Senders<Letter>) -> Self {
+        Self { senders, next_ticket: Cell::new(0), waiting: RefCell::default() }
+    }
+
+    /// Asks `shard` for rows and waits for them.
+    pub(crate) async fn ask(&self, shard: usize, tensor: u16, ids: Vec<NodeId>) -> Rows {
+        let ticket = self.next_ticket.get();
+        self.next_ticket.set(ticket + 1);
+        let (sender, receiver) = local_channel::new_bounded(1);
+        self.waiting.borrow_mut().insert(ticket, sender);
+        // Whatever ends this wait, a deadline included, takes the ticket with it.
+        let _ticket = Ticket { post: self, ticket };
+        let gone = || failure(FailureCode::Stopping, format!("shard {shard} has stopped"));
+        let ask = Letter::Ask { ticket, tensor, ids };
+        self.senders.send_to(shard, ask).await.map_err(|_| gone())?;
+        receiver.recv().await.ok_or_else(gone)?
+    }
+
+    /// Sends rows back to the shard that asked.
+    pub(crate) async fn answer(&self, shard: usize, ticket: u64, rows: Rows) {
+        // The asker is gone only when the server stops.
+        let _ = self.senders.send_to(shard, Letter::Answer { ticket, rows }).await;
+    }
+
+    /// Hands arrived rows to whoever waits; late rows are dropped.
+    pub(crate) fn deliver(&self, ticket: u64, rows: Rows) {
+        if let Some(sender) = self.waiting.borrow_mut().remove(&ticket) {
+            let _ = sender.try_send(rows);
+        }
+    }
+
+    /// Ends the mesh: the other shards' receivers see it closed.
+    pub(crate) fn close(&self) {
+        self.senders.close();
+    }
+}
+
+struct Ticket<'a> {
+    post: &'a Post,
+    ticket: u64,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.post.waiting.borrow_mut().remove(&self.ticket);
+    }
+}

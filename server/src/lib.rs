@@ -1,0 +1,28 @@
+//! The feature server: shards on glommio executors that serve rows of a graph's partitions over
+//! TCP and Unix sockets.
+//!
+//! It joins the store (what lies on disk), the cache (which rows stay in memory) and the schema
+//! (what travels). It does not know clients, training or topology, and decides nothing about
+//! formats or policies. Nothing is shared between shards on the data path: a row has one owner,
+//! and a client that asks the wrong shard is answered by a letter to the owner.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+pub mod limits;
+
+mod acceptor;
+mod config;
+mod connection;
+mod dma;
+mod error;
+mod forward;
+mod holdings;
+mod listen;
+mod rows;
+mod server;
+mod shard;
+mod stats;
+
+pub use config::ServerConfig;
+pub use error::ServerError;
+pub use server::Server;

@@ -1,0 +1,41 @@
+//! Every bound of the server, in one place; the wire's own bounds stand in `lodestore_schema`.
+
+use std::time::Duration;
+
+use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, ROW_BYTES_MAX};
+
+/// Most shards of one server.
+pub const SHARDS_MAX: u16 = 256;
+/// Most connections of one shard; one more is closed at once.
+pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
+/// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
+pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
+/// Hint in an `overloaded` reply.
+pub const RETRY_AFTER: Duration = Duration::from_millis(20);
+/// Disk reads that one gather keeps going at once: deep enough for an NVMe device.
+pub const READS_IN_FLIGHT: usize = 64;
+/// Letters that may wait between two shards, and events that may wait for one.
+pub const MAILBOX_LEN: usize = 1024;
+
+/// All shards of a server must be up within this time.
+pub const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// A peer that is silent for this long is probed, and after three probes given up.
+pub const KEEPALIVE: Duration = Duration::from_secs(10);
+/// A new connection must say hello within this time.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The rest of a frame must follow its first byte within this time.
+pub const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
+/// A client that takes nothing for this long is cut off.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest that a request may take, whatever deadline it asks for.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Requests in flight get this long to finish at a stop.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Host tier of a server unless set: rows of one gigabyte.
+pub const TIER_BYTES_DEFAULT: u64 = 1 << 30;
+
+const _: () = assert!(
+    IN_FLIGHT_BYTES_PER_SHARD >= (8 * IDS_PER_PULL_MAX + CHUNK_BYTES + 2 * ROW_BYTES_MAX) as u64,
+    "the largest request must fit an idle shard"
+);

@@ -1,0 +1,151 @@
+//! The listening sockets: a common one and one per shard, for TCP and for Unix sockets.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::net::sockopt;
+
+use crate::ServerError;
+use crate::limits::KEEPALIVE;
+
+/// All listening sockets of a server. Socket files are removed on drop.
+pub(crate) struct Listeners {
+    doors: Vec<Door>,
+    tcp: Option<SocketAddr>,
+    shard_ports: Vec<u16>,
+    paths: Vec<PathBuf>,
+}
+
+/// One listening socket.
+pub(crate) struct Door {
+    socket: Socket,
+    /// The shard that its connections belong to; `None` deals them in turn.
+    pub(crate) shard: Option<usize>,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listeners {
+    /// Binds everything or nothing.
+    pub(crate) fn bind(
+        tcp: Option<SocketAddr>,
+        unix: Option<&Path>,
+        n_shards: u16,
+    ) -> Result<Self, ServerError> {
+        let mut all =
+            Self { doors: Vec::new(), tcp: None, shard_ports: Vec::new(), paths: Vec::new() };
+        if let Some(address) = tcp {
+            all.tcp = Some(all.bind_tcp(address, None)?);
+            for shard in 0..n_shards {
+                let bound = all.bind_tcp(SocketAddr::new(address.ip(), 0), Some(shard))?;
+                all.shard_ports.push(bound.port());
+            }
+        }
+        if let Some(path) = unix {
+            all.bind_unix(path.to_owned(), None)?;
+            for shard in 0..n_shards {
+                all.bind_unix(shard_path(path, shard), Some(shard))?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// The sockets to accept from.
+    pub(crate) fn doors(&self) -> &[Door] {
+        &self.doors
+    }
+
+    /// The common TCP address as bound.
+    pub(crate) fn tcp(&self) -> Option<SocketAddr> {
+        self.tcp
+    }
+
+    /// The TCP port of each shard; empty without TCP.
+    pub(crate) fn shard_ports(&self) -> &[u16] {
+        &self.shard_ports
+    }
+
+    /// Without `SO_REUSEPORT`, so that a second server on the same port is told.
+    fn bind_tcp(
+        &mut self,
+        address: SocketAddr,
+        shard: Option<u16>,
+    ) -> Result<SocketAddr, ServerError> {
+        let error = |source| ServerError::Listen { address: address.to_string(), source };
+        let listener = TcpListener::bind(address).map_err(error)?;
+        listener.set_nonblocking(true).map_err(error)?;
+        let bound = listener.local_addr().map_err(error)?;
+        self.doors.push(Door { socket: Socket::Tcp(listener), shard: shard.map(usize::from) });
+        Ok(bound)
+    }
+
+    /// A socket file that nobody listens on is replaced; anything else in the way is an error.
+    fn bind_unix(&mut self, path: PathBuf, shard: Option<u16>) -> Result<(), ServerError> {
+        let error = |source| ServerError::Listen { address: path.display().to_string(), source };
+        if let Ok(meta) = std::fs::symlink_metadata(&path) {
+            if !meta.file_type().is_socket() {
+                return Err(ServerError::SocketPath { path });
+            }
+            if UnixStream::connect(&path).is_ok() {
+                return Err(error(io::ErrorKind::AddrInUse.into()));
+            }
+            std::fs::remove_file(&path).map_err(error)?;
+        }
+        let listener = UnixListener::bind(&path).map_err(error)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(error)?;
+        listener.set_nonblocking(true).map_err(error)?;
+        self.paths.push(path);
+        self.doors.push(Door { socket: Socket::Unix(listener), shard: shard.map(usize::from) });
+        Ok(())
+    }
+}
+
+/// The socket of shard `shard` beside the common one.
+pub(crate) fn shard_path(path: &Path, shard: u16) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{shard}"));
+    name.into()
+}
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            // A file that is gone already is what we want.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Door {
+    /// Takes one waiting connection; `WouldBlock` when none waits.
+    pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
+        Ok(match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                sockopt::set_socket_keepalive(&stream, true)?;
+                sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
+                sockopt::set_tcp_keepintvl(&stream, KEEPALIVE)?;
+                sockopt::set_tcp_keepcnt(&stream, 3)?;
+                stream.into()
+            }
+            Socket::Unix(listener) => listener.accept()?.0.into(),
+        })
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.as_fd(),
+            Socket::Unix(listener) => listener.as_fd(),
+        }
+    }
+}

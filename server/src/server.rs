@@ -1,0 +1,182 @@
+//! Start, addresses and stop of a server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+
+use glommio::channels::channel_mesh::MeshBuilder;
+use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use lodestore_schema::{Reply, ShardStats};
+use tracing::info;
+
+use crate::acceptor::Acceptor;
+use crate::holdings::Holdings;
+use crate::limits::MAILBOX_LEN;
+use crate::listen::Listeners;
+use crate::shard::{self, Inbox, ShardPlan};
+use crate::stats::Counters;
+use crate::{ServerConfig, ServerError};
+
+/// A running server; dropping it stops it.
+///
+/// Its shards run on threads of their own, so this may be held by any program: the `lode` binary,
+/// a test, or a trainer that serves its own partition.
+pub struct Server {
+    address: Option<SocketAddr>,
+    unix: Option<PathBuf>,
+    n_shards: u16,
+    counters: Arc<[Counters]>,
+    acceptor: Acceptor,
+    inboxes: Arc<[Inbox]>,
+    executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
+}
+
+impl Server {
+    /// Opens the graph, binds every address, and returns when all shards serve.
+    ///
+    /// # Errors
+    /// Anything wrong with the settings, the graph, or an address: nothing is left running.
+    pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
+        let n_shards = config.check()?;
+        let holdings = Arc::new(Holdings::open(config, n_shards)?);
+        let listeners = Listeners::bind(config.listen, config.unix.as_deref(), n_shards)?;
+        let address = listeners.tcp();
+        let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
+        let description = holdings.describe(n_shards, listeners.shard_ports());
+        let mut frame = Vec::new();
+        Reply::Description(description).append_to(0, &mut frame);
+        let (started, starting) = mpsc::channel();
+        let plan = ShardPlan {
+            tier_bytes: tier_bytes(&holdings, config.tier_bytes, n_shards),
+            holdings,
+            counters: Arc::clone(&counters),
+            description: frame.into(),
+            started,
+        };
+        let executors = spawn(&plan, n_shards)?;
+        drop(plan);
+        let inboxes: Arc<[Inbox]> = collect_inboxes(&starting, n_shards)?.into();
+        let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes))?;
+        info!(?address, n_shards, "serving");
+        let unix = config.unix.clone();
+        Ok(Self { address, unix, n_shards, counters, acceptor, inboxes, executors })
+    }
+
+    /// The common TCP address, with the port that was bound.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// The common Unix socket.
+    #[must_use]
+    pub fn unix(&self) -> Option<&std::path::Path> {
+        self.unix.as_deref()
+    }
+
+    /// Shards that run.
+    #[must_use]
+    pub fn n_shards(&self) -> u16 {
+        self.n_shards
+    }
+
+    /// Counters of every shard.
+    #[must_use]
+    pub fn stats(&self) -> Vec<ShardStats> {
+        self.counters.iter().map(Counters::snapshot).collect()
+    }
+
+    /// Stops accepting, finishes what is in flight, and ends all threads.
+    ///
+    /// # Errors
+    /// `Executor` when a shard had died before.
+    pub fn stop(mut self) -> Result<(), ServerError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), ServerError> {
+        self.acceptor.stop();
+        for inbox in &*self.inboxes {
+            inbox.stop();
+        }
+        join(self.executors.drain(..))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Whoever wants to know how it ended calls `stop`.
+        let _ = self.end();
+    }
+}
+
+/// Starts one executor per shard. Where one cannot start, the others give up after
+/// `START_TIMEOUT`, since the mesh is never complete.
+fn spawn(
+    plan: &ShardPlan,
+    n_shards: u16,
+) -> Result<Vec<ExecutorJoinHandle<Result<(), String>>>, ServerError> {
+    let mesh = MeshBuilder::full(n_shards.into(), MAILBOX_LEN);
+    let executor_error =
+        |error: glommio::GlommioError<()>| ServerError::Executor { reason: error.to_string() };
+    (0..n_shards)
+        .map(|i| {
+            let (plan, mesh) = (plan.clone(), mesh.clone());
+            LocalExecutorBuilder::new(Placement::Unbound)
+                .name(&format!("lode-shard-{i}"))
+                .spawn(move || shard::run(plan, mesh))
+                .map_err(executor_error)
+        })
+        .collect()
+}
+
+/// Waits until every shard is up, and puts their inboxes in the order of shards.
+fn collect_inboxes(
+    starting: &mpsc::Receiver<(usize, Result<Inbox, String>)>,
+    n_shards: u16,
+) -> Result<Vec<Inbox>, ServerError> {
+    let mut inboxes: Vec<Option<Inbox>> = (0..n_shards).map(|_| None).collect();
+    let mut failed = None;
+    // The channel ends when every shard has reported or died.
+    for (shard, inbox) in starting {
+        match inbox {
+            Ok(inbox) => inboxes[shard] = Some(inbox),
+            Err(reason) => failed = Some(reason),
+        }
+    }
+    let complete: Option<Vec<Inbox>> = if failed.is_some() {
+        for inbox in inboxes.iter().flatten() {
+            inbox.stop();
+        }
+        None
+    } else {
+        inboxes.into_iter().collect()
+    };
+    complete.ok_or_else(|| ServerError::Executor {
+        reason: failed.unwrap_or_else(|| "a shard died as it started".into()),
+    })
+}
+
+fn join(
+    executors: impl Iterator<Item = ExecutorJoinHandle<Result<(), String>>>,
+) -> Result<(), ServerError> {
+    let mut result = Ok(());
+    for executor in executors {
+        let ended = executor.join().map_err(|error| error.to_string());
+        if let Err(reason) = ended.and_then(|inner| inner) {
+            result = Err(ServerError::Executor { reason });
+        }
+    }
+    result
+}
+
+/// Shares the budget among tensors by their size, and evenly among shards. A tier takes no more
+/// memory than its rows need, so a large budget is only a bound.
+fn tier_bytes(holdings: &Holdings, budget: u64, n_shards: u16) -> Arc<[usize]> {
+    let all: u64 = holdings.tensor_bytes().sum();
+    let share = |bytes: u64| {
+        let share = u128::from(budget) * u128::from(bytes) / u128::from(all.max(1));
+        usize::try_from(share / u128::from(n_shards)).unwrap_or(usize::MAX)
+    };
+    holdings.tensor_bytes().map(share).collect()
+}

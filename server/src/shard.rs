@@ -1,0 +1,337 @@
+//! One shard: an executor on its own thread with its rows, its connections, and its mailboxes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use futures_lite::FutureExt;
+use futures_util::future::join_all;
+use glommio::channels::channel_mesh::{FullMesh, Receivers};
+use glommio::channels::shared_channel::{self, ConnectedReceiver, ForeignSender};
+use glommio::net::TcpStream;
+use glommio::sync::{Semaphore, StaticPermit};
+use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::CHUNK_BYTES;
+use lodestore_schema::{Failure, FailureCode, ShardStats};
+use tracing::debug;
+
+use crate::connection::{Buffers, Connection};
+use crate::error::failure;
+use crate::forward::{Letter, Post};
+use crate::holdings::Holdings;
+use crate::limits::{
+    CONNECTIONS_PER_SHARD_MAX, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, START_TIMEOUT,
+};
+use crate::rows::{ShardRows, not_here};
+use crate::stats::{Counters, count};
+
+/// What other threads tell a shard.
+pub(crate) enum Event {
+    /// A client has come.
+    Connection(OwnedFd),
+    /// Finish what is in flight and end.
+    Stop,
+}
+
+/// The sending end of a shard's events, for threads without an executor.
+pub(crate) struct Inbox(Mutex<ForeignSender<Event>>);
+
+impl Inbox {
+    /// Hands over a connection; `false`, and the connection closed, when the mailbox is full.
+    pub(crate) fn connect(&self, connection: OwnedFd) -> bool {
+        self.lock().try_send(Event::Connection(connection)).is_ok()
+    }
+
+    /// Tells the shard to end, unless it has ended already.
+    pub(crate) fn stop(&self) {
+        while let Err(GlommioError::WouldBlock(_)) = self.lock().try_send(Event::Stop) {
+            // A full mailbox empties: the shard still takes events.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ForeignSender<Event>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a shard needs to start.
+#[derive(Clone)]
+pub(crate) struct ShardPlan {
+    pub(crate) holdings: Arc<Holdings>,
+    pub(crate) counters: Arc<[Counters]>,
+    /// Frame that answers `describe`.
+    pub(crate) description: Arc<[u8]>,
+    /// Bytes of this shard's tier for each tensor.
+    pub(crate) tier_bytes: Arc<[usize]>,
+    /// Where the shard reports that it is up: its number and its inbox, or why not.
+    pub(crate) started: mpsc::Sender<(usize, Result<Inbox, String>)>,
+}
+
+/// A running shard, shared by the tasks of its executor.
+pub(crate) struct Shard {
+    id: usize,
+    plan: ShardPlan,
+    tensors: Vec<ShardRows>,
+    post: Post,
+    room: Rc<Semaphore>,
+    bulk: TaskQueueHandle,
+    /// Buffers of requests that are not running: as many as ever ran at once.
+    buffers: RefCell<Vec<Buffers>>,
+    open: RefCell<HashMap<u64, OwnedFd>>,
+    next_connection: Cell<u64>,
+}
+
+/// The whole life of a shard's executor.
+pub(crate) async fn run(plan: ShardPlan, mesh: FullMesh<Letter>) -> Result<(), String> {
+    // A shard whose executor cannot start leaves its peers waiting here.
+    let late = async {
+        glommio::timer::sleep(START_TIMEOUT).await;
+        Err("the other shards did not start".to_owned())
+    };
+    let join = async { mesh.join().await.map_err(|error| error.to_string()) };
+    let (senders, receivers) = join.or(late).await?;
+    let id = senders.peer_id();
+    let (inbox_sender, inbox) = shared_channel::new_bounded(MAILBOX_LEN);
+    let (sender, inbox) = futures_lite::future::zip(inbox_sender.connect(), inbox.connect()).await;
+    let mut tensors = Vec::new();
+    for (tensor, &tier_bytes) in plan.holdings.tensors.iter().zip(&*plan.tier_bytes) {
+        match ShardRows::open(&plan.holdings, tensor, tier_bytes).await {
+            Ok(rows) => tensors.push(rows),
+            Err(reason) => {
+                // The receiver waits for every shard; it is there.
+                let _ = plan.started.send((id, Err(reason.clone())));
+                return Err(reason);
+            }
+        }
+    }
+    let tier_bytes: usize = plan.tier_bytes.iter().sum();
+    plan.counters[id].tier_bytes.store(tier_bytes as u64, Ordering::Relaxed);
+    let bulk = glommio::executor().create_task_queue(
+        Shares::Static(100),
+        Latency::NotImportant,
+        "vector-pull",
+    );
+    let sync = glommio::executor().create_task_queue(
+        Shares::Static(1000),
+        Latency::Matters(Duration::from_millis(1)),
+        "sync-pull",
+    );
+    let started = plan.started.clone();
+    let shard = Rc::new(Shard {
+        id,
+        plan,
+        tensors,
+        post: Post::new(senders),
+        room: Rc::new(Semaphore::new(IN_FLIGHT_BYTES_PER_SHARD)),
+        bulk,
+        buffers: RefCell::default(),
+        open: RefCell::default(),
+        next_connection: Cell::new(0),
+    });
+    shard.read_letters(receivers, sync);
+    let _ = started.send((id, Ok(Inbox(Mutex::new(sender.into_foreign())))));
+    drop(started);
+    shard.serve(&inbox, sync).await;
+    shard.end().await;
+    Ok(())
+}
+
+impl Shard {
+    /// Takes connections until told to stop.
+    async fn serve(self: &Rc<Self>, inbox: &ConnectedReceiver<Event>, sync: TaskQueueHandle) {
+        while let Some(Event::Connection(fd)) = inbox.recv().await {
+            if self.open.borrow().len() >= CONNECTIONS_PER_SHARD_MAX {
+                debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
+                continue;
+            }
+            let Ok(stream) = fd.try_clone() else { continue };
+            let number = self.next_connection.get();
+            self.next_connection.set(number + 1);
+            self.open.borrow_mut().insert(number, fd);
+            self.counters().connections.fetch_add(1, Ordering::Relaxed);
+            let shard = Rc::clone(self);
+            let task = async move {
+                // glommio's stream only sends to and receives from the descriptor: a Unix socket
+                // serves as well.
+                let stream = TcpStream::from(socket2::Socket::from(stream));
+                if let Err(reason) = Connection::new(stream).serve(&shard).await {
+                    debug!(shard = shard.id, %reason, "connection ended");
+                }
+                shard.open.borrow_mut().remove(&number);
+                shard.counters().connections.fetch_sub(1, Ordering::Relaxed);
+            };
+            // Without a task queue of its own the executor is ending, and so is the connection.
+            if let Ok(task) = glommio::spawn_local_into(task, sync) {
+                task.detach();
+            }
+        }
+    }
+
+    /// Ends every connection after its current request, then the files and the mesh.
+    async fn end(self: Rc<Self>) {
+        for fd in self.open.borrow().values() {
+            // Wakes a connection that waits for its next request; replies still go out.
+            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
+        }
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        while !self.open.borrow().is_empty() && Instant::now() < deadline {
+            glommio::timer::sleep(Duration::from_millis(2)).await;
+        }
+        self.post.close();
+        if let Ok(shard) = Rc::try_unwrap(self) {
+            join_all(shard.tensors.into_iter().map(ShardRows::close)).await;
+        }
+    }
+
+    /// Starts a task per peer that reads its letters.
+    fn read_letters(self: &Rc<Self>, mut receivers: Receivers<Letter>, sync: TaskQueueHandle) {
+        for (peer, receiver) in receivers.streams() {
+            // Weak: the readers end after the shard, when the peers close the mesh.
+            let shard = Rc::downgrade(self);
+            let read = async move {
+                while let Some(letter) = receiver.recv().await {
+                    let Some(shard) = shard.upgrade() else { return };
+                    match letter {
+                        Letter::Answer { ticket, rows } => shard.post.deliver(ticket, rows),
+                        Letter::Ask { ticket, tensor, ids } => {
+                            let task = async move {
+                                let rows = shard.gather_owned(tensor, &ids).await;
+                                shard.post.answer(peer, ticket, rows).await;
+                            };
+                            glommio::spawn_local(task).detach();
+                        }
+                    }
+                }
+            };
+            if let Ok(task) = glommio::spawn_local_into(read, sync) {
+                task.detach();
+            }
+        }
+    }
+
+    /// Runs bulk work behind latency-bound work.
+    pub(crate) async fn spawn_bulk<T: 'static>(
+        &self,
+        work: impl Future<Output = T> + 'static,
+    ) -> T {
+        match glommio::spawn_local_into(work, self.bulk) {
+            Ok(task) => task.await,
+            Err(error) => unreachable!("the bulk queue lives as long as its shard: {error}"),
+        }
+    }
+
+    pub(crate) fn lend_buffers(&self) -> Buffers {
+        self.buffers.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn take_back(&self, buffers: Buffers) {
+        self.buffers.borrow_mut().push(buffers);
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.plan.counters[self.id]
+    }
+
+    pub(crate) fn all_stats(&self) -> Vec<ShardStats> {
+        self.plan.counters.iter().map(Counters::snapshot).collect()
+    }
+
+    pub(crate) fn description(&self) -> &[u8] {
+        &self.plan.description
+    }
+
+    /// Bytes of a row of a tensor that [`Self::admit_pull`] has let through.
+    pub(crate) fn row_bytes(&self, tensor: u16) -> usize {
+        self.tensors[usize::from(tensor)].row_bytes
+    }
+
+    /// Checks a pull before its ids are read, and takes room for it until the permit is dropped.
+    pub(crate) fn admit_pull(
+        &self,
+        tensor: u16,
+        body_bytes: usize,
+    ) -> Result<StaticPermit, Failure> {
+        let Some(rows) = self.tensors.get(usize::from(tensor)) else {
+            let message = format!("there is no tensor {tensor}, only 0 to {}", self.tensors.len());
+            return Err(failure(FailureCode::NotFound, message));
+        };
+        if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
+            let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
+            return Err(failure(FailureCode::Invalid, message));
+        }
+        // Ids, a chunk of the answer, and the same again for keys and positions.
+        let bytes = 4 * body_bytes + CHUNK_BYTES.max(rows.row_bytes);
+        self.room.try_acquire_static_permit(bytes as u64).map_err(|_| {
+            let message = format!("shard {} has no room for {bytes} more bytes", self.id);
+            failure(FailureCode::Overloaded, message)
+        })
+    }
+
+    /// Rows of any shard: straight from here if all are ours, else split by owner and merged.
+    pub(crate) async fn gather(
+        &self,
+        tensor: u16,
+        ids: &[NodeId],
+        out: &mut [u8],
+    ) -> Result<(), Failure> {
+        let holdings = &*self.plan.holdings;
+        let rows = &self.tensors[usize::from(tensor)];
+        if self.plan.counters.len() == 1 || self.owns_all(tensor, ids)? {
+            return rows.gather(holdings, ids, out, self.counters()).await;
+        }
+        let mut by_shard = vec![(Vec::new(), Vec::new()); self.plan.counters.len()];
+        for (position, &id) in ids.iter().enumerate() {
+            let (shard_ids, positions) = &mut by_shard[self.owner(tensor, id)?];
+            shard_ids.push(id);
+            positions.push(position);
+        }
+        let asks = by_shard.into_iter().enumerate().filter(|(_, (ids, _))| !ids.is_empty()).map(
+            |(owner, (ids, positions))| async move {
+                let rows = if owner == self.id {
+                    self.gather_owned(tensor, &ids).await
+                } else {
+                    count(&self.counters().forwarded_rows, ids.len());
+                    self.post.ask(owner, tensor, ids).await
+                };
+                rows.map(|rows| (rows, positions))
+            },
+        );
+        let row_bytes = rows.row_bytes;
+        for answer in join_all(asks).await {
+            let (rows, positions) = answer?;
+            for (row, position) in rows.chunks_exact(row_bytes).zip(positions) {
+                out[position * row_bytes..][..row_bytes].copy_from_slice(row);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of this shard in a buffer of their own.
+    async fn gather_owned(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<u8>, Failure> {
+        let rows = &self.tensors[usize::from(tensor)];
+        let mut out = vec![0; ids.len() * rows.row_bytes];
+        rows.gather(&self.plan.holdings, ids, &mut out, self.counters()).await?;
+        Ok(out)
+    }
+
+    fn owns_all(&self, tensor: u16, ids: &[NodeId]) -> Result<bool, Failure> {
+        for &id in ids {
+            if self.owner(tensor, id)? != self.id {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn owner(&self, tensor: u16, id: NodeId) -> Result<usize, Failure> {
+        let holdings = &*self.plan.holdings;
+        let (part, row) = holdings.locate(id).ok_or_else(|| not_here(holdings, id))?;
+        Ok(holdings.tensors[usize::from(tensor)].stripes.shard_of(part.0, row).into())
+    }
+}

@@ -1,0 +1,141 @@
+//! The element types of a tensor.
+
+use std::str::FromStr;
+
+use lodestore_graph::npy::NpyType;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Element type of a tensor; rows are packed little-endian elements of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// bfloat16: the upper half of an `f32`.
+    BF16,
+    /// IEEE 754 double precision.
+    F64,
+    /// Unsigned byte.
+    U8,
+    /// Signed byte.
+    I8,
+    /// Signed 16-bit integer.
+    I16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer.
+    I64,
+}
+
+/// A name that is no element type.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("unknown dtype `{found}`; expected one of f32 f16 bf16 f64 u8 i8 i16 i32 i64")]
+pub struct UnknownDtype {
+    /// The name given.
+    pub found: String,
+}
+
+impl Dtype {
+    /// Every element type, in the order of its code in a segment header (the code is the position).
+    pub const ALL: [Self; 9] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::F64,
+        Self::U8,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+    ];
+
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 => 1,
+            Self::F16 | Self::BF16 | Self::I16 => 2,
+            Self::F32 | Self::I32 => 4,
+            Self::F64 | Self::I64 => 8,
+        }
+    }
+
+    /// The name that users write, for example `f32`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::F64 => "f64",
+            Self::U8 => "u8",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+        }
+    }
+
+    /// The number that stands for this type in a segment header.
+    #[must_use]
+    pub(crate) fn code(self) -> u32 {
+        Self::ALL.iter().position(|&dtype| dtype == self).map_or(u32::MAX, |i| i as u32)
+    }
+
+    /// The type that `code` stands for.
+    #[must_use]
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.get(code as usize).copied()
+    }
+
+    /// The type that holds elements of an `.npy` file unchanged; booleans become 0 and 1 in `u8`.
+    ///
+    /// `None` for unsigned integers wider than a byte, which tensors do not have.
+    #[must_use]
+    pub fn from_npy(npy: NpyType) -> Option<Self> {
+        match npy {
+            NpyType::F16 => Some(Self::F16),
+            NpyType::F32 => Some(Self::F32),
+            NpyType::F64 => Some(Self::F64),
+            NpyType::U8 | NpyType::Bool => Some(Self::U8),
+            NpyType::I8 => Some(Self::I8),
+            NpyType::I16 => Some(Self::I16),
+            NpyType::I32 => Some(Self::I32),
+            NpyType::I64 => Some(Self::I64),
+            NpyType::U16 | NpyType::U32 | NpyType::U64 => None,
+        }
+    }
+}
+
+impl FromStr for Dtype {
+    type Err = UnknownDtype;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDtype> {
+        let known = Self::ALL.into_iter().find(|dtype| dtype.name() == name);
+        known.ok_or_else(|| UnknownDtype { found: name.to_owned() })
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_codes_lead_back() {
+        for dtype in Dtype::ALL {
+            assert_eq!(dtype.name().parse(), Ok(dtype));
+            assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
+        }
+        assert_eq!(Dtype::from_code(9), None);
+        assert_eq!("f31".parse::<Dtype>(), Err(UnknownDtype { found: "f31".into() }));
+    }
+}

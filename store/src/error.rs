@@ -1,0 +1,158 @@
+//! What can go wrong between a stored graph and the rows asked of it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::{NodeId, PartId};
+use thiserror::Error;
+
+use crate::meta::MetaError;
+use crate::plan::PlanError;
+
+/// Why stored rows could not be opened, read or trusted.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The operating system refused.
+    #[error("{}: cannot {action}: {source}", file.display())]
+    Io {
+        /// File concerned.
+        file: PathBuf,
+        /// What was tried, for example `read`.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// `graph.toml` does not describe a graph.
+    #[error("{}: {source}", file.display())]
+    Meta {
+        /// The `graph.toml`.
+        file: PathBuf,
+        /// What is wrong with it.
+        source: MetaError,
+    },
+    /// The header, the checksum table or the footer of a segment is damaged.
+    #[error(
+        "{}: damaged {section} (byte offset {offset}): {reason}; \
+         restore the file from a copy or import again", file.display()
+    )]
+    DamagedSegment {
+        /// Segment file.
+        file: PathBuf,
+        /// `header`, `page table` or `footer`.
+        section: &'static str,
+        /// Where the section starts.
+        offset: u64,
+        /// What was expected and what was found.
+        reason: String,
+    },
+    /// The bytes of a page are not those that were written there.
+    #[error(
+        "{}: damaged page {page} (byte offset {offset}): checksum expected {expected:#010x}, \
+         found {found:#010x}; run `lode verify`, then restore the file from a copy",
+        file.display(), offset = crate::layout::DATA_OFFSET + page * crate::layout::PAGE_BYTES
+    )]
+    DamagedPage {
+        /// Segment file.
+        file: PathBuf,
+        /// Page, counted from the first row.
+        page: u64,
+        /// Checksum in the segment's table.
+        expected: u32,
+        /// Checksum of the bytes read.
+        found: u32,
+    },
+    /// The file is longer or shorter than its header says.
+    #[error(
+        "{}: expected {expected} bytes, found {found}; the file was cut or extended, \
+         restore it from a copy", file.display()
+    )]
+    FileLength {
+        /// Segment file.
+        file: PathBuf,
+        /// Length that follows from the header.
+        expected: u64,
+        /// Length on disk.
+        found: u64,
+    },
+    /// A sound segment in the place of another.
+    #[error(
+        "{}: this segment belongs elsewhere: expected {field} {expected}, found {found}; \
+         files were swapped or copied between graphs", file.display()
+    )]
+    Misplaced {
+        /// Segment file.
+        file: PathBuf,
+        /// What differs, for example `partition`.
+        field: &'static str,
+        /// Value that the graph's catalog promises.
+        expected: String,
+        /// Value in the file.
+        found: String,
+    },
+    /// A file of a later release.
+    #[error(
+        "{}: format version {found}, this release reads up to {supported}; use a newer `lode`",
+        file.display()
+    )]
+    NewerFormat {
+        /// File concerned.
+        file: PathBuf,
+        /// Version in the file.
+        found: u32,
+        /// Newest version that this release reads.
+        supported: u32,
+    },
+    /// The catalog of a partition cannot be used.
+    #[error("{}: catalog: {reason}", dir.display())]
+    Catalog {
+        /// Folder of the catalog.
+        dir: PathBuf,
+        /// RocksDB's or our own reason.
+        reason: String,
+    },
+    /// The graph has no such tensor.
+    #[error("no tensor `{tensor}` in this graph; it has: {known}")]
+    NoTensor {
+        /// Name asked for.
+        tensor: String,
+        /// Names that exist, comma separated.
+        known: String,
+    },
+    /// The partition does not exist, or was not opened here.
+    #[error("partition {part} is not here; opened: {opened}")]
+    NoPart {
+        /// Partition asked for.
+        part: PartId,
+        /// Partitions that could have been asked for.
+        opened: String,
+    },
+    /// A node id past the end of the graph.
+    #[error("node {node} at position {position} of the ids; the graph has {n_nodes} nodes")]
+    NoNode {
+        /// Id asked for.
+        node: NodeId,
+        /// Its position in the list.
+        position: usize,
+        /// Nodes of the graph.
+        n_nodes: u32,
+    },
+    /// The output has another length than the rows asked for.
+    #[error("the output must have {expected_bytes} bytes, found {found_bytes}")]
+    OutputLength {
+        /// Rows times bytes of a row.
+        expected_bytes: u64,
+        /// Bytes given.
+        found_bytes: u64,
+    },
+    /// The rows cannot be planned on this segment.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+impl StoreError {
+    /// Turns an [`io::Error`] at `file` into a [`StoreError::Io`].
+    pub(crate) fn io(file: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let file = file.to_owned();
+        move |source| Self::Io { file, action, source }
+    }
+}

@@ -1,0 +1,179 @@
+//! A stored graph: a folder with `graph.toml` and self-contained partitions.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::{PartId, PartitionBook};
+use uuid::Uuid;
+
+use crate::catalog::{Catalog, SegmentRecord};
+use crate::error::StoreError;
+use crate::limits::MAX_META_BYTES;
+use crate::meta::{GraphMeta, MetaError};
+use crate::reader::MappedReader;
+use crate::segment::{Segment, SegmentIdentity};
+use crate::tensor::TensorSpec;
+
+/// Name of the file that makes a folder a graph.
+pub const META_FILE: &str = "graph.toml";
+
+/// An open graph; partitions are looked at when they are asked for, so that a machine may hold
+/// only some of them.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    dir: PathBuf,
+    meta: GraphMeta,
+    book: PartitionBook,
+}
+
+impl Graph {
+    /// Reads and checks `graph.toml` in `dir`.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join(META_FILE);
+        let mut text = String::new();
+        File::open(&path)
+            .and_then(|file| file.take(MAX_META_BYTES).read_to_string(&mut text))
+            .map_err(StoreError::io(&path, "read"))?;
+        let parsed = GraphMeta::parse(&text);
+        let (meta, book) = parsed.map_err(|source| match source {
+            MetaError::Newer { found } => StoreError::NewerFormat {
+                file: path,
+                found,
+                supported: crate::meta::GRAPH_FORMAT_VERSION,
+            },
+            source => StoreError::Meta { file: path, source },
+        })?;
+        Ok(Self { dir: dir.to_owned(), meta, book })
+    }
+
+    /// What `graph.toml` says.
+    #[must_use]
+    pub fn meta(&self) -> &GraphMeta {
+        &self.meta
+    }
+
+    /// Identity of the graph.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.meta.uuid
+    }
+
+    /// Which partition owns which node.
+    #[must_use]
+    pub fn book(&self) -> &PartitionBook {
+        &self.book
+    }
+
+    /// Folder of the graph.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Folder of a partition; it need not exist on this machine.
+    #[must_use]
+    pub fn part_dir(&self, part: PartId) -> PathBuf {
+        part_dir(&self.dir, part)
+    }
+
+    /// In-neighbours of the nodes of a partition.
+    #[must_use]
+    pub fn topology_path(&self, part: PartId) -> PathBuf {
+        topology_path(&self.part_dir(part))
+    }
+
+    /// Halo of a partition.
+    #[must_use]
+    pub fn halo_path(&self, part: PartId) -> PathBuf {
+        halo_path(&self.part_dir(part))
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Result<&TensorSpec, StoreError> {
+        self.meta.tensor(name).ok_or_else(|| {
+            let known: Vec<&str> = self.meta.tensors.iter().map(|t| t.name.as_str()).collect();
+            StoreError::NoTensor { tensor: name.to_owned(), known: known.join(", ") }
+        })
+    }
+
+    /// Opens the catalog of a partition for reading.
+    pub fn catalog(&self, part: PartId) -> Result<Catalog, StoreError> {
+        if part.0 >= self.book.n_parts() {
+            let opened = format!("0 to {}", self.book.n_parts() - 1);
+            return Err(StoreError::NoPart { part, opened });
+        }
+        Catalog::open_read_only(&catalog_dir(&self.part_dir(part)), self.meta.uuid, part)
+    }
+
+    /// Opens the current segment of `tensor` in a partition and checks all of it but its rows.
+    pub fn segment(&self, part: PartId, tensor: &str) -> Result<Segment, StoreError> {
+        let catalog = self.catalog(part)?;
+        self.segment_of(&catalog, part, self.tensor(tensor)?)
+    }
+
+    /// Opens a mapped reader of the current segment of `tensor` in a partition.
+    pub fn reader(&self, part: PartId, tensor: &str) -> Result<MappedReader, StoreError> {
+        MappedReader::open(self.segment(part, tensor)?)
+    }
+
+    /// As [`Graph::segment`], with the partition's catalog already open.
+    pub(crate) fn segment_of(
+        &self,
+        catalog: &Catalog,
+        part: PartId,
+        tensor: &TensorSpec,
+    ) -> Result<Segment, StoreError> {
+        let version = catalog.current_version()?;
+        let record = catalog.segment(&tensor.name, version)?.ok_or_else(|| StoreError::Catalog {
+            dir: self.part_dir(part),
+            reason: format!("no segment of `{}` at version {version}", tensor.name),
+        })?;
+        let range = self.book.range(part);
+        let identity = SegmentIdentity {
+            graph: self.meta.uuid,
+            segment: record.segment,
+            part,
+            version,
+            tensor: tensor.clone(),
+            n_rows: range.end - range.start,
+        };
+        let segment = Segment::open(&self.part_dir(part).join(&record.file), &identity)?;
+        check_digest(&segment, &record)?;
+        Ok(segment)
+    }
+}
+
+/// A table of checksums that agrees with itself may still be an old one.
+pub(crate) fn check_digest(segment: &Segment, record: &SegmentRecord) -> Result<(), StoreError> {
+    if *segment.digest() == record.digest {
+        return Ok(());
+    }
+    Err(StoreError::Misplaced {
+        file: segment.path().to_owned(),
+        field: "digest of the page table",
+        expected: blake3::Hash::from(record.digest).to_hex().to_string(),
+        found: blake3::Hash::from(*segment.digest()).to_hex().to_string(),
+    })
+}
+
+pub(crate) fn part_dir(graph_dir: &Path, part: PartId) -> PathBuf {
+    graph_dir.join(format!("part-{:03}", part.0))
+}
+
+pub(crate) fn topology_path(part_dir: &Path) -> PathBuf {
+    part_dir.join("topology.csr")
+}
+
+pub(crate) fn halo_path(part_dir: &Path) -> PathBuf {
+    part_dir.join("halo.bin")
+}
+
+pub(crate) fn catalog_dir(part_dir: &Path) -> PathBuf {
+    part_dir.join("catalog")
+}
+
+/// Name of the file of a tensor at a version.
+pub(crate) fn segment_file(tensor: &str, version: u32) -> String {
+    format!("{tensor}.v{version}.seg")
+}

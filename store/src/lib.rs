@@ -1,0 +1,36 @@
+//! Rows on disk: graphs as folders of self-contained partitions, segments with page checksums,
+//! read plans, readers, import, verification.
+//!
+//! This crate knows bytes, files and node ids. It does not know the network, caches or their
+//! policies, sampling, or what the rows mean to a model.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+mod catalog;
+mod checksum;
+mod dtype;
+mod embedded;
+mod error;
+mod graph;
+mod layout;
+pub mod limits;
+mod map;
+mod meta;
+mod plan;
+mod reader;
+mod row;
+mod segment;
+mod tensor;
+
+pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, SegmentRecord};
+pub use dtype::{Dtype, UnknownDtype};
+pub use embedded::EmbeddedStore;
+pub use error::StoreError;
+pub use graph::{Graph, META_FILE};
+pub use layout::{DATA_OFFSET, LayoutError, PAGE_BYTES, SegmentLayout};
+pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
+pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};
+pub use reader::{Fault, FaultyReader, MappedReader, MemoryReader, RowReader};
+pub use row::RowIdx;
+pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
+pub use tensor::{TensorSpec, TensorSpecError};

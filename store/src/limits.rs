@@ -1,0 +1,23 @@
+//! Every limit of the store in one place; a file that asks for more is refused before it is read.
+
+use crate::layout::PAGE_BYTES;
+
+/// Longest tensor name, in bytes. Names become parts of file names and of catalog keys.
+pub const MAX_TENSOR_NAME_BYTES: usize = 64;
+
+/// Longest row, in bytes; 4 Mi columns of `f32`.
+pub const MAX_ROW_BYTES: usize = 16 << 20;
+
+/// Longest read that a plan asks for, unless one row alone is longer.
+///
+/// Larger single reads gain nothing on NVMe and have hung direct reads on some kernels.
+pub const MAX_EXTENT_BYTES: u64 = 1 << 20;
+
+/// Most tensors of one graph.
+pub const MAX_TENSORS: usize = 1024;
+
+/// Largest `graph.toml` that is read, in bytes; 65 535 partitions need 0.8 MiB.
+pub const MAX_META_BYTES: u64 = 4 << 20;
+
+const _: () = assert!(MAX_EXTENT_BYTES.is_multiple_of(PAGE_BYTES));
+const _: () = assert!(MAX_ROW_BYTES + 2 * PAGE_BYTES as usize <= u32::MAX as usize);

@@ -1,0 +1,231 @@
+//! `graph.toml`: what a graph is. Written once, atomically, at the end of an import.
+//!
+//! The first line holds the CRC-32 of all bytes after it, so that a damaged number is an error and
+//! not another graph.
+
+use lodestore_graph::{BookError, PartitionBook};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::limits::MAX_TENSORS;
+use crate::tensor::{TensorSpec, TensorSpecError};
+
+/// Newest format of a graph that this release writes and reads.
+pub const GRAPH_FORMAT_VERSION: u32 = 1;
+
+/// Identity, counts, partition bounds and tensors of a graph.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GraphMeta {
+    /// [`GRAPH_FORMAT_VERSION`] of the release that wrote it.
+    pub format_version: u32,
+    /// Identity of the graph, in every file of it.
+    pub uuid: Uuid,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// Number of stored in-edges; both directions of an undirected edge count.
+    pub edges: u64,
+    /// Whether each edge of the input was stored in both directions.
+    pub undirected: bool,
+    /// Bounds of the partitions' node ranges, one more than there are partitions.
+    pub bounds: Vec<u32>,
+    /// Tensors, in the order of their import.
+    pub tensors: Vec<TensorSpec>,
+}
+
+/// Why a text is not the description of a graph.
+#[derive(Debug, Error)]
+pub enum MetaError {
+    /// The first line is not the checksum line.
+    #[error("the first line must be `{}xxxxxxxx\"`; this is no graph.toml", CHECKSUM_KEY)]
+    NoChecksum,
+    /// The text is not the one that was written.
+    #[error(
+        "checksum expected {expected}, found {found:08x}; the file was damaged or edited, \
+         restore it from a copy"
+    )]
+    Checksum {
+        /// Checksum in the first line.
+        expected: String,
+        /// Checksum of the lines after it.
+        found: u32,
+    },
+    /// Not TOML, or not these keys.
+    #[error("{0}")]
+    Toml(#[from] toml::de::Error),
+    /// Written by a later release.
+    #[error(
+        "graph format version {found}, this release reads up to {GRAPH_FORMAT_VERSION}; \
+         use a newer `lode`"
+    )]
+    Newer {
+        /// Version in the file.
+        found: u32,
+    },
+    /// The bounds are no partition book.
+    #[error("bounds: {0}")]
+    Book(#[from] BookError),
+    /// Bounds and node count disagree.
+    #[error("bounds end at {bounds_end}, but nodes = {nodes}")]
+    Nodes {
+        /// Last bound.
+        bounds_end: u32,
+        /// Node count.
+        nodes: u32,
+    },
+    /// A tensor cannot be.
+    #[error(transparent)]
+    Tensor(#[from] TensorSpecError),
+    /// Two tensors of one name.
+    #[error("tensor `{name}` is listed twice")]
+    DuplicateTensor {
+        /// The name.
+        name: String,
+    },
+    /// Too many tensors.
+    #[error("{found} tensors; the limit is {MAX_TENSORS}")]
+    TooManyTensors {
+        /// Tensors listed.
+        found: usize,
+    },
+}
+
+const CHECKSUM_KEY: &str = "checksum = \"";
+
+/// The one key whose meaning no later format may change.
+#[derive(Deserialize)]
+struct Version {
+    format_version: u32,
+}
+
+impl GraphMeta {
+    /// Checks the text of a `graph.toml`; gives the description and its partition book.
+    pub fn parse(text: &str) -> Result<(Self, PartitionBook), MetaError> {
+        let body = check_checksum(text)?;
+        let found = toml::from_str::<Version>(body)?.format_version;
+        if found > GRAPH_FORMAT_VERSION {
+            return Err(MetaError::Newer { found });
+        }
+        let meta: Self = toml::from_str(body)?;
+        let book = meta.check()?;
+        Ok((meta, book))
+    }
+
+    /// The text of a `graph.toml`.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let body = toml::to_string(self).unwrap_or_else(|error| unserialisable(&error));
+        format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()))
+    }
+
+    /// The tensor called `name`.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&TensorSpec> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    fn check(&self) -> Result<PartitionBook, MetaError> {
+        let book = PartitionBook::new(self.bounds.clone())?;
+        if book.n_nodes() != self.nodes {
+            return Err(MetaError::Nodes { bounds_end: book.n_nodes(), nodes: self.nodes });
+        }
+        if self.tensors.len() > MAX_TENSORS {
+            return Err(MetaError::TooManyTensors { found: self.tensors.len() });
+        }
+        for (i, tensor) in self.tensors.iter().enumerate() {
+            tensor.check()?;
+            if self.tensors[..i].iter().any(|other| other.name == tensor.name) {
+                return Err(MetaError::DuplicateTensor { name: tensor.name.clone() });
+            }
+        }
+        Ok(book)
+    }
+}
+
+/// Integers, booleans and checked names always serialise.
+fn unserialisable(error: &toml::ser::Error) -> String {
+    unreachable!("a graph's description is plain TOML: {error}")
+}
+
+/// The text after a first line that vouches for it.
+fn check_checksum(text: &str) -> Result<&str, MetaError> {
+    let (line, body) = text.split_once('\n').ok_or(MetaError::NoChecksum)?;
+    let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
+    let expected = expected.ok_or(MetaError::NoChecksum)?;
+    let found = crc32fast::hash(body.as_bytes());
+    if format!("{found:08x}") == expected {
+        return Ok(body);
+    }
+    Err(MetaError::Checksum { expected: expected.chars().take(16).collect(), found })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+
+    fn cora() -> GraphMeta {
+        GraphMeta {
+            format_version: 1,
+            uuid: Uuid::from_u128(5),
+            nodes: 2708,
+            edges: 10_556,
+            undirected: true,
+            bounds: vec![0, 1000, 1000, 2708],
+            tensors: vec![
+                TensorSpec::new("feat", Dtype::F32, 1433).unwrap(),
+                TensorSpec::new("label", Dtype::I64, 1).unwrap(),
+            ],
+        }
+    }
+
+    /// The text of a changed description under a checksum that fits.
+    fn sealed(change: impl FnOnce(&str) -> String) -> String {
+        let text = cora().to_text();
+        let body = change(text.split_once('\n').unwrap().1);
+        format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()))
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (meta, book) = GraphMeta::parse(&cora().to_text()).unwrap();
+        assert_eq!(meta, cora());
+        assert_eq!(book.n_parts(), 3);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_refused() {
+        let text = cora().to_text().into_bytes();
+        for bit in 0..text.len() * 8 {
+            let mut damaged = text.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(damaged) = std::str::from_utf8(&damaged) {
+                assert!(GraphMeta::parse(damaged).is_err(), "bit {bit}");
+            }
+        }
+        for length in 0..text.len() {
+            let cut = std::str::from_utf8(&text[..length]).unwrap();
+            assert!(GraphMeta::parse(cut).is_err(), "length {length}");
+        }
+    }
+
+    #[test]
+    fn sealed_nonsense_is_refused_by_name() {
+        let parse = |change: fn(&str) -> String| GraphMeta::parse(&sealed(change)).unwrap_err();
+        let newer = parse(|t| t.replace("format_version = 1", "format_version = 2\nnews = 1"));
+        assert!(matches!(newer, MetaError::Newer { found: 2 }));
+        let unknown = parse(|t| t.replace("nodes", "colour = 1\nnodes"));
+        assert!(unknown.to_string().contains("colour"), "{unknown}");
+        let nodes = parse(|t| t.replace("nodes = 2708", "nodes = 2709"));
+        assert!(matches!(nodes, MetaError::Nodes { bounds_end: 2708, nodes: 2709 }));
+        let bounds = parse(|t| t.replace("1000, 1000", "1000, 999"));
+        assert!(matches!(bounds, MetaError::Book(_)), "{bounds}");
+        let width = parse(|t| t.replace("1433", "0"));
+        assert!(matches!(width, MetaError::Tensor(TensorSpecError::ZeroWidth { .. })));
+        let twice = parse(|t| t.replace("label", "feat"));
+        assert!(matches!(twice, MetaError::DuplicateTensor { .. }));
+        let outside = parse(|t| t.replace("\"label\"", "\"../label\""));
+        assert!(matches!(outside, MetaError::Tensor(TensorSpecError::Name { .. })));
+    }
+}

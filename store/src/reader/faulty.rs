@@ -1,0 +1,84 @@
+//! A reader whose disk fails on request, for tests of everything above readers.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{MemoryReader, RowReader};
+use crate::error::StoreError;
+use crate::layout::{PAGE_BYTES, SegmentLayout};
+use crate::plan::ReadPlan;
+
+/// What the disk does instead of giving the right bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The read fails.
+    Error,
+    /// The bytes end early by this many bytes.
+    Short {
+        /// Missing bytes, at least 1.
+        by_bytes: usize,
+    },
+    /// One bit of the bytes read is wrong.
+    FlippedBit {
+        /// Bit, counted from the extent's start, modulo the extent's bits.
+        bit: usize,
+    },
+    /// The first two pages come in each other's place; a single page comes as zeros.
+    SwappedPages,
+}
+
+/// A [`MemoryReader`] whose read number `at_read` (from 0, over all plans) suffers `fault`.
+#[derive(Debug)]
+pub struct FaultyReader {
+    memory: MemoryReader,
+    fault: Fault,
+    at_read: u64,
+    n_reads: AtomicU64,
+}
+
+impl FaultyReader {
+    /// Plans one fault.
+    #[must_use]
+    pub fn new(memory: MemoryReader, fault: Fault, at_read: u64) -> Self {
+        Self { memory, fault, at_read, n_reads: AtomicU64::new(0) }
+    }
+}
+
+impl RowReader for FaultyReader {
+    fn layout(&self) -> &SegmentLayout {
+        self.memory.layout()
+    }
+
+    fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
+        self.memory.execute_with(plan, out, |extent| {
+            let bytes = self.memory.bytes_of(extent);
+            if self.n_reads.fetch_add(1, Ordering::Relaxed) != self.at_read {
+                return Ok(bytes.into());
+            }
+            self.fault
+                .apply(bytes.to_vec())
+                .map(Into::into)
+                .map_err(StoreError::io(self.memory.segment().path(), "read"))
+        })
+    }
+}
+
+impl Fault {
+    fn apply(self, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+        let page = PAGE_BYTES as usize;
+        match self {
+            Self::Error => return Err(io::Error::other("injected")),
+            Self::Short { by_bytes } => bytes.truncate(bytes.len().saturating_sub(by_bytes)),
+            Self::FlippedBit { bit } => {
+                let bit = bit % (bytes.len() * 8);
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            Self::SwappedPages if bytes.len() == page => bytes.fill(0),
+            Self::SwappedPages => {
+                let (first, rest) = bytes.split_at_mut(page);
+                first.swap_with_slice(&mut rest[..page]);
+            }
+        }
+        Ok(bytes)
+    }
+}

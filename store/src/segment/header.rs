@@ -1,0 +1,184 @@
+//! The first page of a segment: what the file is and whose rows it holds.
+//!
+//! ```text
+//! offset  bytes  field (little-endian)
+//! 0       8      magic "LODESEG" and a zero byte
+//! 8       4      format version, now 1
+//! 12      4      codec: 0 = raw
+//! 16      16     uuid of the graph
+//! 32      16     uuid of the segment
+//! 48      4      partition
+//! 52      4      version of the tensor
+//! 56      4      dtype: 0 f32, 1 f16, 2 bf16, 3 f64, 4 u8, 5 i8, 6 i16, 7 i32, 8 i64
+//! 60      4      width: elements per row
+//! 64      4      rows
+//! 68      4      length of the tensor's name
+//! 72      64     name of the tensor, zero padded
+//! 136     3956   zeros
+//! 4092    4      CRC-32 of bytes 0 to 4091
+//! ```
+//!
+//! Magic, version and checksum keep their places in every later version.
+
+use lodestore_graph::PartId;
+use uuid::Uuid;
+
+use super::SEGMENT_FORMAT_VERSION;
+use crate::dtype::Dtype;
+use crate::layout::{LayoutError, PAGE_BYTES, SegmentLayout};
+use crate::limits::MAX_TENSOR_NAME_BYTES;
+use crate::tensor::TensorSpec;
+
+const MAGIC: [u8; 8] = *b"LODESEG\0";
+const CODEC_RAW: u32 = 0;
+const NAME_OFFSET: usize = 72;
+const CRC_OFFSET: usize = PAGE_BYTES as usize - 4;
+
+/// One page of bytes.
+pub(super) type Page = [u8; PAGE_BYTES as usize];
+
+/// Whose rows a segment holds: equal in its header, in its footer and in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentIdentity {
+    /// Uuid of the graph.
+    pub graph: Uuid,
+    /// Uuid of this file; seeds its page checksums.
+    pub segment: Uuid,
+    /// Partition that owns the rows.
+    pub part: PartId,
+    /// Version of the tensor, from 1.
+    pub version: u32,
+    /// Tensor that the rows belong to.
+    pub tensor: TensorSpec,
+    /// Number of rows.
+    pub n_rows: u32,
+}
+
+/// Why a header page is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HeaderFault {
+    Damaged(String),
+    Newer(u32),
+}
+
+impl SegmentIdentity {
+    /// Where the rows lie.
+    pub fn layout(&self) -> Result<SegmentLayout, LayoutError> {
+        SegmentLayout::new(self.n_rows, self.tensor.row_bytes())
+    }
+
+    /// The first field in which `self` (expected) and `found` differ, with both values.
+    pub(super) fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
+        let fields: [(&'static str, String, String); 6] = [
+            ("graph", self.graph.to_string(), found.graph.to_string()),
+            ("segment", self.segment.to_string(), found.segment.to_string()),
+            ("partition", self.part.to_string(), found.part.to_string()),
+            ("version", self.version.to_string(), found.version.to_string()),
+            ("tensor", describe(&self.tensor), describe(&found.tensor)),
+            ("row count", self.n_rows.to_string(), found.n_rows.to_string()),
+        ];
+        fields.into_iter().find(|(_, expected, found)| expected != found)
+    }
+
+    /// The header page of a segment with this identity.
+    pub(super) fn to_page(&self) -> Page {
+        let mut page = [0u8; PAGE_BYTES as usize];
+        let name = self.tensor.name.as_bytes();
+        page[0..8].copy_from_slice(&MAGIC);
+        page[16..32].copy_from_slice(self.graph.as_bytes());
+        page[32..48].copy_from_slice(self.segment.as_bytes());
+        let words = [
+            (8, SEGMENT_FORMAT_VERSION),
+            (12, CODEC_RAW),
+            (48, u32::from(self.part.0)),
+            (52, self.version),
+            (56, self.tensor.dtype.code()),
+            (60, self.tensor.width),
+            (64, self.n_rows),
+            (68, name.len() as u32),
+        ];
+        for (offset, word) in words {
+            put_u32(&mut page, offset, word);
+        }
+        page[NAME_OFFSET..NAME_OFFSET + name.len()].copy_from_slice(name);
+        seal(&mut page);
+        page
+    }
+
+    /// Checks a header page of a file that nobody vouches for.
+    pub(super) fn from_page(page: &Page) -> Result<Self, HeaderFault> {
+        let damaged = |reason: String| Err(HeaderFault::Damaged(reason));
+        if page[0..8] != MAGIC {
+            return damaged(format!("expected the magic {MAGIC:x?}, found {:x?}", &page[0..8]));
+        }
+        if let Err(reason) = check_seal(page) {
+            return damaged(reason);
+        }
+        if u32_at(page, 8) > SEGMENT_FORMAT_VERSION {
+            return Err(HeaderFault::Newer(u32_at(page, 8)));
+        }
+        if u32_at(page, 12) != CODEC_RAW {
+            return damaged(format!("expected codec 0 (raw), found {}", u32_at(page, 12)));
+        }
+        let Ok(part) = u16::try_from(u32_at(page, 48)) else {
+            return damaged(format!("partition {} is out of range", u32_at(page, 48)));
+        };
+        let tensor = match tensor_of(page) {
+            Ok(tensor) => tensor,
+            Err(reason) => return damaged(reason),
+        };
+        Ok(Self {
+            graph: uuid_at(page, 16),
+            segment: uuid_at(page, 32),
+            part: PartId(part),
+            version: u32_at(page, 52),
+            tensor,
+            n_rows: u32_at(page, 64),
+        })
+    }
+}
+
+fn tensor_of(page: &Page) -> Result<TensorSpec, String> {
+    let code = u32_at(page, 56);
+    let dtype = Dtype::from_code(code).ok_or_else(|| format!("unknown dtype code {code}"))?;
+    let name_bytes = u32_at(page, 68) as usize;
+    if name_bytes > MAX_TENSOR_NAME_BYTES {
+        return Err(format!("tensor name of {name_bytes} bytes"));
+    }
+    let name = std::str::from_utf8(&page[NAME_OFFSET..NAME_OFFSET + name_bytes])
+        .map_err(|_| "tensor name is not UTF-8".to_owned())?;
+    TensorSpec::new(name, dtype, u32_at(page, 60)).map_err(|error| error.to_string())
+}
+
+fn describe(tensor: &TensorSpec) -> String {
+    format!("`{}` ({} x {})", tensor.name, tensor.dtype, tensor.width)
+}
+
+/// Writes the CRC-32 of a page's other bytes to its end.
+pub(super) fn seal(page: &mut Page) {
+    let crc = crc32fast::hash(&page[..CRC_OFFSET]);
+    put_u32(page, CRC_OFFSET, crc);
+}
+
+/// Checks the CRC-32 at a page's end.
+pub(super) fn check_seal(page: &Page) -> Result<(), String> {
+    let (expected, found) = (u32_at(page, CRC_OFFSET), crc32fast::hash(&page[..CRC_OFFSET]));
+    if expected == found {
+        return Ok(());
+    }
+    Err(format!("checksum expected {expected:#010x}, found {found:#010x}"))
+}
+
+pub(super) fn put_u32(page: &mut Page, offset: usize, value: u32) {
+    page[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+pub(super) fn u32_at(page: &Page, offset: usize) -> u32 {
+    u32::from_le_bytes([page[offset], page[offset + 1], page[offset + 2], page[offset + 3]])
+}
+
+fn uuid_at(page: &Page, offset: usize) -> Uuid {
+    let mut bytes = [0u8; 16];
+    bytes.copy_from_slice(&page[offset..offset + 16]);
+    Uuid::from_bytes(bytes)
+}

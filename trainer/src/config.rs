@@ -1,0 +1,163 @@
+//! The settings of a training run.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use serde::Serialize;
+
+use crate::{ModelKind, TrainError};
+
+/// How a run trains and how it gets its rows; the second never changes the losses.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrainConfig {
+    /// How rows reach the trainer.
+    pub strategy: Strategy,
+    /// Which layers the model has.
+    pub model: ModelKind,
+    /// Workers in this process, at least 1; partition p belongs to worker p mod workers.
+    pub workers: u32,
+    /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots,
+    /// −1 takes all.
+    pub fanouts: Vec<i32>,
+    /// Width of hidden rows, at least 1.
+    pub hidden: usize,
+    /// Share of hidden elements dropped, in [0, 1).
+    pub dropout: f32,
+    /// Adam's step size.
+    pub learning_rate: f64,
+    /// Added to each gradient times the parameter.
+    pub weight_decay: f32,
+    /// Passes over the training nodes, at least 1.
+    pub epochs: u32,
+    /// Roots per batch and worker, at least 1.
+    pub batch_size: usize,
+    /// Fixes the batches, the first parameters and all dropout.
+    pub seed: u64,
+    /// Divides each feature row by the sum of its absolute values.
+    pub normalize: bool,
+    /// Accuracy is measured after every so many epochs, and after the last; 0: only there.
+    pub evaluate_every: u32,
+    /// `rapid`: rows in each worker's hot set, of those that it does not own.
+    pub n_hot: usize,
+    /// `rapid`: batches prepared ahead, Q in the paper.
+    pub window: usize,
+    /// `rapid`: where the schedule is written; replaced if it exists.
+    pub schedule_path: PathBuf,
+    /// Name of the tensor of features.
+    pub feature_tensor: String,
+    /// Name of the tensor of classes (i64, width 1; −1 for none).
+    pub label_tensor: String,
+    /// Name of the tensor of splits (u8, width 1: 0 train, 1 validation, 2 test).
+    pub split_tensor: String,
+}
+
+/// How rows reach the trainer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    /// Each batch is sampled and pulled when it is needed, as DGL does.
+    Ondemand,
+    /// RapidGNN: a schedule on disk, a steady cache and a prefetch window.
+    Rapid,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::Rapid,
+            model: ModelKind::Sage,
+            workers: 1,
+            fanouts: vec![10, 10],
+            hidden: 64,
+            dropout: 0.5,
+            learning_rate: 0.01,
+            weight_decay: 5e-4,
+            epochs: 10,
+            batch_size: 512,
+            seed: 0,
+            normalize: false,
+            evaluate_every: 1,
+            n_hot: 10_000,
+            window: 4,
+            schedule_path: PathBuf::from("train.schedule"),
+            feature_tensor: "feat".to_owned(),
+            label_tensor: "label".to_owned(),
+            split_tensor: "split".to_owned(),
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Fails for a setting that cannot work, before any file is opened.
+    pub fn validate(&self) -> Result<(), TrainError> {
+        let at_least_1 = |setting, found: u64| check(found >= 1, setting, "at least 1", found);
+        at_least_1("workers", u64::from(self.workers))?;
+        at_least_1("hidden", self.hidden as u64)?;
+        at_least_1("epochs", u64::from(self.epochs))?;
+        at_least_1("batch_size", self.batch_size as u64)?;
+        at_least_1("number of fanouts", self.fanouts.len() as u64)?;
+        for &fanout in &self.fanouts {
+            check(fanout == -1 || fanout >= 1, "fanout", "-1 (all) or at least 1", fanout)?;
+        }
+        let (dropout, rate) = (self.dropout, self.learning_rate);
+        check((0.0..1.0).contains(&dropout), "dropout", "in [0, 1)", dropout)?;
+        check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
+        let decay = self.weight_decay;
+        check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)
+    }
+}
+
+fn check(
+    holds: bool,
+    setting: &'static str,
+    expected: &str,
+    found: impl fmt::Display,
+) -> Result<(), TrainError> {
+    if holds {
+        return Ok(());
+    }
+    let (expected, found) = (expected.to_owned(), found.to_string());
+    Err(TrainError::Setting { setting, expected, found })
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ondemand => "ondemand",
+            Self::Rapid => "rapid",
+        })
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "ondemand" => Ok(Self::Ondemand),
+            "rapid" => Ok(Self::Rapid),
+            _ => Err(format!("no strategy `{name}`; there are: ondemand, rapid")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_cannot_work_are_named() {
+        assert!(TrainConfig::default().validate().is_ok());
+        let message = |change: fn(&mut TrainConfig)| {
+            let mut config = TrainConfig::default();
+            change(&mut config);
+            config.validate().unwrap_err().to_string()
+        };
+        assert_eq!(message(|c| c.workers = 0), "setting `workers` must be at least 1, found 0");
+        assert!(message(|c| c.fanouts = vec![5, 0]).contains("fanout"));
+        assert!(message(|c| c.fanouts = vec![]).contains("fanouts"));
+        assert!(message(|c| c.dropout = 1.0).contains("dropout"));
+        assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
+        assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));
+        assert!(message(|c| c.batch_size = 0).contains("batch_size"));
+    }
+}

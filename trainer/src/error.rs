@@ -1,0 +1,77 @@
+//! Everything that can end a training run early.
+
+use lodestore_client::ClientError;
+use lodestore_graph::{NodeId, schedule::ScheduleError};
+use thiserror::Error;
+
+/// Why training stopped.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// Rows could not be had.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The schedule could not be written or read.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// A tensor operation failed.
+    #[error("tensor operation: {0}")]
+    Tensor(#[from] candle_core::Error),
+    /// Threads could not be started.
+    #[error("cannot start compute threads: {0}")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
+    /// A setting that cannot work.
+    #[error("setting `{setting}` must be {expected}, found {found}")]
+    Setting {
+        /// Name of the setting.
+        setting: &'static str,
+        /// What it may be.
+        expected: String,
+        /// What it was.
+        found: String,
+    },
+    /// A tensor that training cannot use.
+    #[error("tensor `{tensor}` must be {expected}, found {found}")]
+    Tensors {
+        /// Name of the tensor.
+        tensor: String,
+        /// Dtype and width that training needs.
+        expected: &'static str,
+        /// Dtype and width found.
+        found: String,
+    },
+    /// A node of a split has no usable label.
+    #[error("node {node} is in the {split} split but its label is {label}; expected 0..{limit}")]
+    Label {
+        /// The node.
+        node: NodeId,
+        /// Split that it is in.
+        split: &'static str,
+        /// Label found.
+        label: i64,
+        /// Labels are below this.
+        limit: i64,
+    },
+    /// No node to train on.
+    #[error("tensor `{tensor}` marks no node for training; mark some with 0")]
+    NothingToTrain {
+        /// Name of the split tensor.
+        tensor: String,
+    },
+    /// The loss left the numbers.
+    #[error("loss is {loss} in epoch {epoch}, step {step}; try a lower learning rate")]
+    Diverged {
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Step of the epoch, from 0.
+        step: u32,
+        /// The loss.
+        loss: f64,
+    },
+    /// A worker's thread is gone; its message is in the log.
+    #[error("worker {worker} panicked; the cause stands in the log above")]
+    WorkerPanicked {
+        /// The worker, from 0.
+        worker: u32,
+    },
+}

@@ -1,0 +1,33 @@
+//! A thin GNN trainer on candle: GraphSAGE and GCN under the training strategies of the papers.
+//!
+//! This crate does not know where rows lie or how they travel: it sees features only through
+//! `lodestore-client`. It computes on the CPU, in f32.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+mod adam;
+mod config;
+mod dropout;
+mod error;
+mod evaluate;
+mod features;
+mod gcn;
+mod labels;
+mod linear;
+mod model;
+mod random;
+mod record;
+mod report;
+mod sage;
+mod setup;
+mod spmm;
+mod strategy;
+mod team;
+mod train;
+mod worker;
+
+pub use config::{Strategy, TrainConfig};
+pub use error::TrainError;
+pub use model::{Model, ModelKind};
+pub use report::{EpochReport, RowsFrom, TrainReport};
+pub use train::{Progress, TrainGraph, WorkerSources, train};

@@ -1,0 +1,128 @@
+//! A stack of message-passing layers.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use candle_core::{Device, Result, Tensor, Var};
+use lodestore_graph::{NodeId, batch::Block};
+use serde::Serialize;
+
+use crate::{dropout::ReluDropout, gcn, linear::Linear, sage, spmm::Spmm};
+
+/// Which layer a model is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// GraphSAGE with the mean aggregator.
+    Sage,
+    /// Graph convolution.
+    Gcn,
+}
+
+/// Layers with ReLU and dropout between them; the last gives one logit per class.
+///
+/// Every layer aggregates first and transforms after, `(A·X)·W`: blocks have several times fewer
+/// destinations than sources, so the matrix product gets the smaller side.
+#[derive(Clone, Debug)]
+pub struct Model {
+    kind: ModelKind,
+    layers: Vec<Linear>,
+    dropout: f32,
+}
+
+impl Model {
+    /// A model with layer widths `widths[0]` (features) to the last (classes), its parameters a
+    /// function of `seed`. Dropout in [0, 1) applies to hidden rows.
+    pub fn new(kind: ModelKind, widths: &[usize], dropout: f32, seed: u64) -> Result<Self> {
+        let inputs_per_width = match kind {
+            ModelKind::Sage => 2,
+            ModelKind::Gcn => 1,
+        };
+        let layers = (0u64..)
+            .zip(widths.windows(2))
+            .map(|(layer, w)| Linear::new(inputs_per_width * w[0], w[1], seed, layer))
+            .collect::<Result<_>>()?;
+        Ok(Self { kind, layers, dropout })
+    }
+
+    /// All parameters, in a fixed order.
+    #[must_use]
+    pub fn parameters(&self) -> Vec<Var> {
+        self.layers.iter().flat_map(|l| [l.weight().clone(), l.bias().clone()]).collect()
+    }
+
+    /// The layers, the first of which reads features.
+    #[must_use]
+    pub fn layers(&self) -> &[Linear] {
+        &self.layers
+    }
+
+    /// The message-passing step of each block; `degree` gives in-degrees in the whole graph.
+    #[must_use]
+    pub fn steps(
+        &self,
+        blocks: Vec<Block>,
+        nodes: &[NodeId],
+        degree: &dyn Fn(NodeId) -> u32,
+    ) -> Vec<Spmm> {
+        let step = |block| match self.kind {
+            ModelKind::Sage => sage::step(Arc::new(block)),
+            ModelKind::Gcn => gcn::step(Arc::new(block), nodes, degree),
+        };
+        blocks.into_iter().map(step).collect()
+    }
+
+    /// Logits of shape (n_roots, n_classes) for input rows `x` of shape (n_src, width), with
+    /// the dropout masks of `dropout_seed`.
+    pub fn forward(
+        &self,
+        steps: &[Spmm],
+        x: &[f32],
+        width: usize,
+        dropout_seed: u64,
+    ) -> Result<Tensor> {
+        let shape = (steps[0].block().n_dst as usize, steps[0].out_width(width));
+        let input = Tensor::from_vec(steps[0].product(x, width), shape, &Device::Cpu)?;
+        let hidden = self.layers[0].forward_constant(&input)?;
+        self.finish(&steps[1..], hidden, |layer| {
+            ReluDropout::new(self.dropout, dropout_seed, layer)
+        })
+    }
+
+    /// The layers after the first, from its output on, without dropout.
+    pub fn finish_evaluation(&self, steps: &[Spmm], hidden: Tensor) -> Result<Tensor> {
+        self.finish(steps, hidden, |_| ReluDropout::without_dropout())
+    }
+
+    fn finish(
+        &self,
+        steps: &[Spmm],
+        mut hidden: Tensor,
+        activation: impl Fn(u64) -> ReluDropout,
+    ) -> Result<Tensor> {
+        for ((layer, step), index) in self.layers[1..].iter().zip(steps).zip(0..) {
+            hidden = layer.forward(&step.apply(&activation(index).apply(&hidden)?)?)?;
+        }
+        Ok(hidden)
+    }
+}
+
+impl fmt::Display for ModelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sage => "sage",
+            Self::Gcn => "gcn",
+        })
+    }
+}
+
+impl FromStr for ModelKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        match name {
+            "sage" => Ok(Self::Sage),
+            "gcn" => Ok(Self::Gcn),
+            _ => Err(format!("no model `{name}`; there are: sage, gcn")),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The run's report as it grows.
+
+use lodestore_client::{LoadStats, PrefetchStats};
+
+use crate::{
+    EpochReport, TrainReport,
+    evaluate::Accuracy,
+    report::peak_rss_bytes,
+    setup::Setup,
+    team::{MemberStats, TeamStep},
+};
+
+/// What has been measured so far.
+pub(crate) struct Record {
+    setup_seconds: f64,
+    epochs: Vec<EpochReport>,
+    step_losses: Vec<f64>,
+    epoch: EpochSum,
+    /// Each worker's figures at the end of the epoch before.
+    before: Vec<MemberStats>,
+}
+
+/// Sums over the steps of the present epoch.
+#[derive(Default)]
+struct EpochSum {
+    epoch: u32,
+    steps: u32,
+    batches: u64,
+    n_roots: usize,
+    n_right: u64,
+    loss: f64,
+    load: LoadStats,
+}
+
+impl Record {
+    pub(crate) fn new(setup_seconds: f64) -> Self {
+        let (epochs, step_losses, before) = (Vec::new(), Vec::new(), Vec::new());
+        Self { setup_seconds, epochs, step_losses, epoch: EpochSum::default(), before }
+    }
+
+    pub(crate) fn begin_epoch(&mut self, epoch: u32) {
+        self.epoch = EpochSum { epoch, ..EpochSum::default() };
+    }
+
+    pub(crate) fn stepped(&mut self, step: &TeamStep) {
+        self.step_losses.push(step.loss);
+        self.epoch.steps += 1;
+        self.epoch.batches += step.n_batches;
+        self.epoch.n_roots += step.n_roots;
+        self.epoch.n_right += step.n_right;
+        self.epoch.loss += step.loss * step.n_roots as f64;
+        self.epoch.load += step.load;
+    }
+
+    /// Closes the epoch; `stats` are each worker's figures since the run began.
+    pub(crate) fn end_epoch(&mut self, seconds: f64, stats: &[MemberStats]) {
+        self.before.resize(stats.len(), MemberStats::default());
+        let (sum, mut hot, mut prefetch) =
+            (&self.epoch, LoadStats::default(), PrefetchStats::default());
+        for (now, before) in stats.iter().zip(&self.before) {
+            hot.remote_rows += now.pulled.remote_rows - before.pulled.remote_rows;
+            hot.remote_bytes += now.pulled.remote_bytes - before.pulled.remote_bytes;
+            hot.pulls += now.pulled.pulls - before.pulled.pulls;
+            prefetch.ready += now.prefetch.ready - before.prefetch.ready;
+            prefetch.waited += now.prefetch.waited - before.prefetch.waited;
+            prefetch.default_path += now.prefetch.default_path - before.prefetch.default_path;
+            prefetch.wait_seconds += now.prefetch.wait_seconds - before.prefetch.wait_seconds;
+        }
+        let remote_bytes = sum.load.remote_bytes + hot.remote_bytes;
+        let (n_batches, n_steps) = (sum.batches.max(1) as f64, f64::from(sum.steps.max(1)));
+        let n_roots = sum.n_roots.max(1) as f64;
+        let accesses = (sum.load.hit_rows + sum.load.remote_rows).max(1) as f64;
+        self.epochs.push(EpochReport {
+            epoch: sum.epoch,
+            seconds,
+            steps: sum.steps,
+            batches: sum.batches,
+            loss: sum.loss / n_roots,
+            accuracy: sum.n_right as f64 / n_roots,
+            validation_accuracy: None,
+            test_accuracy: None,
+            local_rows: sum.load.local_rows,
+            hit_rows: sum.load.hit_rows,
+            remote_rows: sum.load.remote_rows + hot.remote_rows,
+            remote_bytes,
+            hot_set_rows: hot.remote_rows,
+            pulls: sum.load.pulls + hot.pulls,
+            hit_rate: sum.load.hit_rows as f64 / accesses,
+            wait_seconds: prefetch.wait_seconds / stats.len().max(1) as f64,
+            mean_step_seconds: seconds / n_steps,
+            remote_bytes_per_step: remote_bytes as f64 / n_batches,
+            ready_batches: prefetch.ready,
+            waited_batches: prefetch.waited,
+            default_path_batches: prefetch.default_path,
+        });
+        self.before = stats.to_vec();
+    }
+
+    /// Notes the accuracy after the epoch closed last.
+    pub(crate) fn evaluated(&mut self, accuracy: Accuracy) {
+        if let Some(epoch) = self.epochs.last_mut() {
+            epoch.validation_accuracy = accuracy.validation;
+            epoch.test_accuracy = accuracy.test;
+        }
+    }
+
+    /// The epochs closed so far.
+    pub(crate) fn epochs(&self) -> &[EpochReport] {
+        &self.epochs
+    }
+
+    /// The whole run; `stats` are each worker's figures since it began.
+    pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
+        let config = setup.config;
+        let best = self.best();
+        let (test_accuracy, validation_accuracy, best_epoch) =
+            best.map_or((None, None, 0), |b| (b.test_accuracy, b.validation_accuracy, b.epoch));
+        let seconds: f64 = self.epochs.iter().map(|epoch| epoch.seconds).sum();
+        let n_steps: u32 = self.epochs.iter().map(|epoch| epoch.steps).sum();
+        let n_batches: u64 = self.epochs.iter().map(|epoch| epoch.batches).sum();
+        let remote_rows: u64 = self.epochs.iter().map(|epoch| epoch.remote_rows).sum();
+        let remote_bytes: u64 = self.epochs.iter().map(|epoch| epoch.remote_bytes).sum();
+        let written = setup.written.as_ref();
+        let bound = |stats: &MemberStats| {
+            let hot = 2 * config.n_hot as u64 * setup.row_bytes;
+            hot + config.window as u64 * stats.prefetch.max_nodes * setup.row_bytes
+        };
+        let held =
+            |stats: &MemberStats| stats.steady.peak_bytes + stats.prefetch.peak_window_bytes;
+        TrainReport {
+            strategy: config.strategy,
+            model: config.model,
+            workers: config.workers,
+            device: "cpu",
+            rows_from: setup.graph.rows_from,
+            test_accuracy,
+            validation_accuracy,
+            best_epoch,
+            mean_step_seconds: seconds / f64::from(n_steps.max(1)),
+            remote_rows_per_step: remote_rows as f64 / n_batches.max(1) as f64,
+            remote_bytes_per_step: remote_bytes as f64 / n_batches.max(1) as f64,
+            setup_seconds: self.setup_seconds,
+            schedule_seconds: written.map_or(0.0, |written| written.seconds),
+            schedule_bytes: written.map_or(0, |written| written.summary.bytes),
+            schedule_digest: written.map(|written| written.summary.digest.clone()),
+            memory_bound_bytes: written.map_or(0, |_| stats.iter().map(bound).max().unwrap_or(0)),
+            memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
+            peak_rss_bytes: peak_rss_bytes(),
+            epochs: self.epochs,
+            step_losses: self.step_losses,
+        }
+    }
+
+    /// The evaluated epoch that did best on the validation nodes, the first of equals; without
+    /// validation nodes the last epoch.
+    fn best(&self) -> Option<&EpochReport> {
+        let evaluated = self.epochs.iter().filter(|epoch| epoch.validation_accuracy.is_some());
+        let better = |a: &&EpochReport, b: &&EpochReport| {
+            a.validation_accuracy.partial_cmp(&b.validation_accuracy).unwrap_or(std::cmp::Ordering::Equal)
+        };
+        evaluated.rev().max_by(better).or(self.epochs.last())
+    }
+}

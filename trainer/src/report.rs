@@ -1,0 +1,116 @@
+//! What a run reports, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
+
+use serde::Serialize;
+
+use crate::{ModelKind, Strategy};
+
+/// Whence remote rows came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowsFrom {
+    /// The store in the trainer's process.
+    Embedded,
+    /// Servers, over a socket.
+    Servers,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrainReport {
+    /// How rows reached the trainer.
+    pub strategy: Strategy,
+    /// Which layers the model had.
+    pub model: ModelKind,
+    /// Workers.
+    pub workers: u32,
+    /// Where the model was computed: always `cpu`.
+    pub device: &'static str,
+    /// Whence remote rows came.
+    pub rows_from: RowsFrom,
+    /// Accuracy on the test nodes by the parameters that did best on the validation nodes (by
+    /// the last ones when there are none); absent without test nodes.
+    pub test_accuracy: Option<f64>,
+    /// Accuracy on the validation nodes by the same parameters.
+    pub validation_accuracy: Option<f64>,
+    /// Epoch of these parameters, from 0.
+    pub best_epoch: u32,
+    /// Every epoch in order.
+    pub epochs: Vec<EpochReport>,
+    /// Loss of every step of every epoch, averaged over the step's roots.
+    pub step_losses: Vec<f64>,
+    /// Mean of the epochs' `mean_step_seconds`, weighted by steps.
+    pub mean_step_seconds: f64,
+    /// Remote rows fetched per batch of one worker, hot sets included.
+    pub remote_rows_per_step: f64,
+    /// Remote bytes fetched per batch of one worker, hot sets included.
+    pub remote_bytes_per_step: f64,
+    /// Before the first step: labels, schedule, first hot sets.
+    pub setup_seconds: f64,
+    /// Part of it that wrote the schedule.
+    pub schedule_seconds: f64,
+    /// Bytes of the schedule's file; 0 without one.
+    pub schedule_bytes: u64,
+    /// Content digest of the schedule, in hex.
+    pub schedule_digest: Option<String>,
+    /// 2·n_hot·d + Q·m_max·d of the worker where it is largest (RapidGNN, section 3).
+    pub memory_bound_bytes: u64,
+    /// Most bytes of rows that hot sets and window of one worker really held.
+    pub memory_measured_bytes: u64,
+    /// Most memory that the process ever had resident; 0 where the system does not tell.
+    pub peak_rss_bytes: u64,
+}
+
+/// One epoch, summed over all workers unless it says otherwise.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct EpochReport {
+    /// From 0.
+    pub epoch: u32,
+    /// Time of its steps, without evaluation.
+    pub seconds: f64,
+    /// Steps: updates of the parameters.
+    pub steps: u32,
+    /// Batches: at most one per step and worker.
+    pub batches: u64,
+    /// Mean training loss over all roots.
+    pub loss: f64,
+    /// Share of roots that the model got right while it was trained on them.
+    pub accuracy: f64,
+    /// Accuracy on the validation nodes after the epoch, where measured.
+    pub validation_accuracy: Option<f64>,
+    /// Accuracy on the test nodes after the epoch, where measured.
+    pub test_accuracy: Option<f64>,
+    /// Rows of own partitions that batches used.
+    pub local_rows: u64,
+    /// Remote rows that batches found in a hot set.
+    pub hit_rows: u64,
+    /// Remote rows fetched: by batches and for this epoch's hot sets.
+    pub remote_rows: u64,
+    /// Bytes of them.
+    pub remote_bytes: u64,
+    /// Part of `remote_rows` that filled hot sets.
+    pub hot_set_rows: u64,
+    /// Requests that fetched them, one per server asked.
+    pub pulls: u64,
+    /// Share of the batches' remote rows that a hot set had.
+    pub hit_rate: f64,
+    /// Time in which a worker had no batch to train on, averaged over workers.
+    pub wait_seconds: f64,
+    /// Mean time of a step.
+    pub mean_step_seconds: f64,
+    /// Remote bytes per batch.
+    pub remote_bytes_per_step: f64,
+    /// Batches that lay ready in the window.
+    pub ready_batches: u64,
+    /// Batches that a trainer waited for.
+    pub waited_batches: u64,
+    /// Batches that a trainer fetched itself.
+    pub default_path_batches: u64,
+}
+
+/// Most memory that this process ever had resident, in bytes; 0 where the system does not tell.
+pub(crate) fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}

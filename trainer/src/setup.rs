@@ -1,0 +1,178 @@
+//! Everything that stands before the first step.
+
+use std::{
+    sync::Arc,
+    thread::{Scope, available_parallelism},
+    time::Instant,
+};
+
+use lodestore_client::{BatchLoader, BatchSource, Prefetcher, RowBuffer};
+use lodestore_graph::{
+    PartId,
+    sampler::{Fanout, Sampler},
+    schedule::{Schedule, ScheduleSpec, ScheduleSummary, write_schedule},
+};
+
+use crate::{
+    Model, Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    evaluate::Evaluator,
+    features::FeatureRows,
+    labels::Labels,
+    strategy::{Ondemand, Rapid, Share},
+    team::Recruit,
+    worker::Worker,
+};
+
+/// What a run needs and never changes, but for the model's parameters.
+pub(crate) struct Setup<'a> {
+    pub(crate) config: &'a TrainConfig,
+    pub(crate) graph: TrainGraph<'a>,
+    sources: &'a [WorkerSources],
+    fanouts: Vec<Fanout>,
+    labels: Labels,
+    features: FeatureRows,
+    pub(crate) row_bytes: u64,
+    pub(crate) model: Model,
+    pub(crate) written: Option<Written>,
+}
+
+/// A schedule on disk.
+pub(crate) struct Written {
+    schedule: Schedule,
+    pub(crate) summary: ScheduleSummary,
+    pub(crate) seconds: f64,
+}
+
+impl<'a> Setup<'a> {
+    /// Reads labels, makes the model, writes the schedule if the strategy has one.
+    pub(crate) fn new(
+        config: &'a TrainConfig,
+        graph: TrainGraph<'a>,
+        sources: &'a [WorkerSources],
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<Self, TrainError> {
+        check_sources(config, sources)?;
+        let fanouts = config.fanouts.iter().map(|&fanout| Fanout(fanout)).collect();
+        let labels = Labels::read(&sources[0], &owned_parts(config, graph, 0), graph.book, config)?;
+        let info = sources[0].local.tensor(&config.feature_tensor)?;
+        let features = FeatureRows::new(&info, config.normalize)?;
+        let mut widths = vec![config.hidden; config.fanouts.len() + 1];
+        widths[0] = features.width();
+        widths[config.fanouts.len()] = labels.n_classes;
+        let model = Model::new(config.model, &widths, config.dropout, config.seed)?;
+        let row_bytes = info.row_bytes() as u64;
+        let mut setup = Self {
+            config, graph, sources, fanouts, labels, features, row_bytes, model, written: None,
+        };
+        if config.strategy == Strategy::Rapid {
+            setup.written = Some(setup.write_schedule(progress)?);
+        }
+        Ok(setup)
+    }
+
+    /// What accuracy is measured with; reads through worker 0's sources.
+    pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
+        let all = vec![Fanout(-1); self.fanouts.len()];
+        Evaluator::new(
+            &self.model,
+            &self.labels,
+            self.graph.topology,
+            Sampler::new(self.graph.topology, &all),
+            self.features.clone(),
+            self.loader(0)?,
+        )
+    }
+
+    /// All workers, their prefetchers running.
+    pub(crate) fn recruits<'scope, 'env>(
+        &'scope self,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Result<Vec<Recruit<'scope>>, TrainError> {
+        (0..self.config.workers).map(|worker| self.recruit(scope, worker)).collect()
+    }
+
+    fn recruit<'scope, 'env>(
+        &'scope self,
+        scope: &'scope Scope<'scope, 'env>,
+        worker: u32,
+    ) -> Result<Recruit<'scope>, TrainError> {
+        let (config, topology) = (self.config, self.graph.topology);
+        let (loader, share) = (self.loader(worker)?, self.share(worker));
+        let n_batches = u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX);
+        let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
+            Some(Written { schedule, .. }) => {
+                let rapid = Arc::new(Rapid::start(scope, share, schedule, &loader)?);
+                (Arc::clone(&rapid) as _, Some(rapid), config.window)
+            }
+            None => {
+                let sampler = Sampler::new(topology, &self.fanouts);
+                let source = Ondemand::new(share, sampler, loader.row_bytes())?;
+                (Arc::new(source), None, 0)
+            }
+        };
+        let worker = Worker {
+            worker,
+            seed: config.seed,
+            prefetcher: Prefetcher::start(scope, source, loader, window),
+            features: self.features.clone(),
+            model: &self.model,
+            parameters: self.model.parameters(),
+            topology,
+            labels: &self.labels,
+            spent: RowBuffer::default(),
+        };
+        Ok(Recruit { worker, n_batches, rapid })
+    }
+
+    fn loader(&self, worker: u32) -> Result<BatchLoader, TrainError> {
+        let owned = owned_parts(self.config, self.graph, worker);
+        Ok(self.sources[worker as usize].loader(&self.config.feature_tensor, &owned)?)
+    }
+
+    fn share(&self, worker: u32) -> Share<'_> {
+        let (config, book, train) = (self.config, self.graph.book, &*self.labels.train);
+        Share { worker, config, book, train }
+    }
+
+    fn write_schedule(
+        &self,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<Written, TrainError> {
+        let (start, config) = (Instant::now(), self.config);
+        let spec = ScheduleSpec {
+            seed: config.seed,
+            fanouts: self.fanouts.clone(),
+            batch_size: config.batch_size,
+            epochs: config.epochs,
+            workers: config.workers,
+        };
+        let summary = write_schedule(
+            self.graph.topology,
+            self.graph.book,
+            &self.labels.train,
+            &spec,
+            &config.schedule_path,
+            &mut |done, total| progress(&Progress::Schedule { done, total }),
+            available_parallelism().map_or(1, usize::from),
+        )?;
+        let schedule = Schedule::open(&config.schedule_path)?;
+        Ok(Written { schedule, summary, seconds: start.elapsed().as_secs_f64() })
+    }
+}
+
+/// The partitions of worker w: those that leave w when divided by the number of workers.
+fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<PartId> {
+    graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
+}
+
+fn check_sources(config: &TrainConfig, sources: &[WorkerSources]) -> Result<(), TrainError> {
+    config.validate()?;
+    if sources.len() == config.workers as usize {
+        return Ok(());
+    }
+    Err(TrainError::Setting {
+        setting: "workers",
+        expected: format!("the number of sources ({})", sources.len()),
+        found: config.workers.to_string(),
+    })
+}

@@ -1,0 +1,61 @@
+//! The baseline: each batch is sampled and pulled when the trainer asks for it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lodestore_cache::HotSet;
+use lodestore_client::{BatchSource, ClientError};
+use lodestore_graph::{
+    NodeId,
+    batch::Batch,
+    sampler::{Sampler, batch_seed},
+};
+
+use super::Share;
+
+/// A worker's batches, sampled one by one. Nothing is kept between them.
+pub(crate) struct Ondemand<'a> {
+    share: Share<'a>,
+    per_epoch: u32,
+    no_hot: Arc<HotSet>,
+    state: Mutex<State<'a>>,
+}
+
+struct State<'a> {
+    sampler: Sampler<'a>,
+    /// The epoch whose roots are at hand, and these.
+    epoch: u32,
+    roots: Vec<Vec<NodeId>>,
+}
+
+impl<'a> Ondemand<'a> {
+    /// Batches of `share` with rows of `row_bytes`.
+    pub(crate) fn new(
+        share: Share<'a>,
+        sampler: Sampler<'a>,
+        row_bytes: usize,
+    ) -> Result<Self, ClientError> {
+        let roots = share.batches(0);
+        let per_epoch = u32::try_from(roots.len()).unwrap_or(u32::MAX);
+        let no_hot = Arc::new(HotSet::empty(row_bytes)?);
+        let state = Mutex::new(State { sampler, epoch: 0, roots });
+        Ok(Self { share, per_epoch, no_hot, state })
+    }
+}
+
+impl BatchSource for Ondemand<'_> {
+    fn n_batches(&self) -> u32 {
+        self.per_epoch.saturating_mul(self.share.config.epochs)
+    }
+
+    fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError> {
+        let (epoch, position) = (index / self.per_epoch, index % self.per_epoch);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.epoch != epoch {
+            state.roots = self.share.batches(epoch);
+            state.epoch = epoch;
+        }
+        let seed = batch_seed(self.share.config.seed, self.share.worker, epoch, position);
+        let State { sampler, roots, .. } = &mut *state;
+        Ok((sampler.sample(&roots[position as usize], seed), Arc::clone(&self.no_hot)))
+    }
+}

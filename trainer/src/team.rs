@@ -1,0 +1,187 @@
+//! The workers as threads, stepping together.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{Scope, ScopedJoinHandle, available_parallelism},
+};
+
+use lodestore_client::{LoadStats, PrefetchStats, SteadyStats};
+
+use crate::{
+    TrainError,
+    strategy::Rapid,
+    worker::{StepOrder, StepOutcome, Worker},
+};
+
+/// All workers of a run. Parameters stand still while a step is under way.
+pub(crate) struct Team<'scope> {
+    members: Vec<Member<'scope>>,
+}
+
+/// What a worker brings to a team.
+pub(crate) struct Recruit<'scope> {
+    pub(crate) worker: Worker<'scope>,
+    /// Batches in each epoch.
+    pub(crate) n_batches: u32,
+    /// Its schedule and hot sets, when the strategy has any.
+    pub(crate) rapid: Option<Arc<Rapid<'scope>>>,
+}
+
+/// One step of the whole team.
+#[derive(Debug, Default)]
+pub(crate) struct TeamStep {
+    /// Mean loss over all roots.
+    pub(crate) loss: f64,
+    pub(crate) n_roots: usize,
+    pub(crate) n_right: u64,
+    pub(crate) n_batches: u64,
+    /// Gradient of the mean loss over all roots, one flat list per parameter.
+    pub(crate) gradients: Vec<Vec<f32>>,
+    pub(crate) load: LoadStats,
+}
+
+/// One worker's figures since the run began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MemberStats {
+    pub(crate) prefetch: PrefetchStats,
+    pub(crate) steady: SteadyStats,
+    /// VectorPulls for hot sets up to the epoch asked for.
+    pub(crate) pulled: LoadStats,
+}
+
+struct Member<'scope> {
+    orders: SyncSender<StepOrder>,
+    outcomes: Receiver<Result<StepOutcome, TrainError>>,
+    thread: ScopedJoinHandle<'scope, ()>,
+    n_batches: u32,
+    rapid: Option<Arc<Rapid<'scope>>>,
+    prefetch: PrefetchStats,
+}
+
+impl<'scope> Team<'scope> {
+    /// Starts a thread per worker. Each computes in a pool of its own with its share of the
+    /// cores, so that workers neither wait for each other's tasks nor outnumber the cores.
+    pub(crate) fn start<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        recruits: Vec<Recruit<'scope>>,
+    ) -> Result<Self, TrainError> {
+        let n_cores = available_parallelism().map_or(1, usize::from);
+        let n_threads = (n_cores / recruits.len().max(1)).max(1);
+        let start = |Recruit { worker, n_batches, rapid }| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
+            let (orders, inbox) = sync_channel(1);
+            let (outbox, outcomes) = sync_channel(1);
+            let thread = scope.spawn(move || pool.install(move || worker.run(&inbox, &outbox)));
+            let prefetch = PrefetchStats::default();
+            Ok(Member { orders, outcomes, thread, n_batches, rapid, prefetch })
+        };
+        let members = recruits.into_iter().map(start).collect::<Result<_, TrainError>>()?;
+        Ok(Self { members })
+    }
+
+    /// Steps of an epoch: the batches of the worker that has most.
+    pub(crate) fn n_steps(&self) -> u32 {
+        self.members.iter().map(|member| member.n_batches).max().unwrap_or(0)
+    }
+
+    /// Lets every worker that has a batch left train on it, and averages in order of workers.
+    pub(crate) fn step(&mut self, epoch: u32, step: u32) -> Result<TeamStep, TrainError> {
+        let order = StepOrder { epoch, batch: step };
+        let mut outcomes = Vec::with_capacity(self.members.len());
+        for member in self.members.iter().filter(|member| step < member.n_batches) {
+            // A worker that is gone shows when its outcome is missing.
+            let _ = member.orders.send(order);
+        }
+        for (worker, member) in (0u32..).zip(&mut self.members) {
+            if step < member.n_batches {
+                let gone = |_| TrainError::WorkerPanicked { worker };
+                let outcome = member.outcomes.recv().map_err(gone)??;
+                member.prefetch = outcome.prefetch;
+                outcomes.push(outcome);
+            }
+        }
+        Ok(TeamStep::sum(outcomes))
+    }
+
+    /// Figures of each worker, with VectorPulls for the hot sets of epochs up to `epoch`.
+    pub(crate) fn stats(&self, epoch: u32) -> Vec<MemberStats> {
+        let of_member = |member: &Member<'_>| {
+            let steady = member.rapid.as_ref().map(|rapid| rapid.steady());
+            MemberStats {
+                prefetch: member.prefetch,
+                steady: steady.map_or_else(SteadyStats::default, |steady| steady.stats()),
+                pulled: steady.map_or_else(LoadStats::default, |s| s.pulled_until(epoch)),
+            }
+        };
+        self.members.iter().map(of_member).collect()
+    }
+}
+
+impl Drop for Team<'_> {
+    /// Ends the orders and waits for the threads, each of which ends after its present batch.
+    fn drop(&mut self) {
+        for Member { orders, outcomes, thread, .. } in self.members.drain(..) {
+            drop((orders, outcomes));
+            // A panic has been reported as a missing outcome; the scope would raise it again.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl TeamStep {
+    /// The step of these batches: means weighted by roots, summed in the order given.
+    fn sum(outcomes: Vec<StepOutcome>) -> Self {
+        let n_roots: usize = outcomes.iter().map(|outcome| outcome.n_roots).sum();
+        let mut sum = Self { n_roots, n_batches: outcomes.len() as u64, ..Self::default() };
+        for outcome in outcomes {
+            let share = outcome.n_roots as f64 / n_roots.max(1) as f64;
+            sum.loss += share * outcome.loss;
+            sum.n_right += outcome.n_right;
+            sum.load += outcome.load;
+            add_scaled(&mut sum.gradients, share as f32, outcome.gradients);
+        }
+        sum
+    }
+}
+
+/// `sum += share * gradients`, where an empty `sum` counts as zeros.
+fn add_scaled(sum: &mut Vec<Vec<f32>>, share: f32, mut gradients: Vec<Vec<f32>>) {
+    if sum.is_empty() {
+        gradients.iter_mut().flatten().for_each(|value| *value *= share);
+        *sum = gradients;
+        return;
+    }
+    for (sum, gradient) in sum.iter_mut().zip(gradients) {
+        for (sum, value) in sum.iter_mut().zip(gradient) {
+            *sum += share * value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(n_roots: usize, loss: f64, gradient: f32) -> StepOutcome {
+        StepOutcome {
+            loss,
+            n_roots,
+            n_right: 1,
+            gradients: vec![vec![gradient], vec![2.0 * gradient, 0.0]],
+            load: LoadStats { local_rows: 3, ..LoadStats::default() },
+            prefetch: PrefetchStats::default(),
+        }
+    }
+
+    #[test]
+    fn means_are_weighted_by_roots() {
+        let step = TeamStep::sum(vec![outcome(3, 1.0, 4.0), outcome(1, 5.0, 8.0)]);
+        assert_eq!((step.loss, step.n_roots, step.n_right, step.n_batches), (2.0, 4, 2, 2));
+        assert_eq!(step.gradients, [vec![5.0], vec![10.0, 0.0]]);
+        assert_eq!(step.load.local_rows, 6);
+        assert!(TeamStep::sum(Vec::new()).gradients.is_empty());
+    }
+}

@@ -1,0 +1,131 @@
+//! The training loop: workers compute gradients, the coordinator averages and updates.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{Scope, ScopedJoinHandle, available_parallelism, scope},
+    time::Instant,
+};
+
+use lodestore_client::{BatchLoader, BatchSource, ClientError, Prefetcher, RowBuffer, RowSource};
+use lodestore_graph::{
+    PartId, PartitionBook,
+    sampler::Sampler,
+    schedule::{Schedule, ScheduleSpec, ScheduleSummary, write_schedule},
+    topology::Topology,
+};
+
+use crate::{
+    EpochReport, Model, Strategy, TrainConfig, TrainError, TrainReport,
+    adam::Adam,
+    evaluate::{Accuracy, Evaluator},
+    features::FeatureRows,
+    labels::Labels,
+    report::RowsFrom,
+    strategy::{Ondemand, Rapid, Share},
+    worker::{StepOrder, StepOutcome, Worker},
+};
+
+/// The graph to train on; rows are not part of it.
+#[derive(Clone, Copy, Debug)]
+pub struct TrainGraph<'a> {
+    /// In-neighbours of all nodes.
+    pub topology: &'a Topology,
+    /// Which partition owns which node.
+    pub book: &'a PartitionBook,
+    /// What the remote sources are, for the report.
+    pub rows_from: RowsFrom,
+}
+
+/// Where one worker's rows come from.
+#[derive(Clone)]
+pub struct WorkerSources {
+    /// Rows of the worker's own partitions.
+    pub local: Arc<dyn RowSource>,
+    /// All other rows; only these count as communication.
+    pub remote: Arc<dyn RowSource>,
+}
+
+/// What a run tells while it runs.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// Batches of the schedule written so far.
+    Schedule {
+        /// Batches written.
+        done: u64,
+        /// Batches in all.
+        total: u64,
+    },
+    /// A step is done.
+    Step {
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Steps done in it.
+        done: u32,
+        /// Steps of an epoch.
+        total: u32,
+        /// Loss of the step.
+        loss: f64,
+    },
+    /// An epoch is done and evaluated.
+    Epoch(&'a EpochReport),
+}
+
+/// Trains as `config` says, with one entry of `sources` per worker.
+///
+/// The same config, graph and rows give the same losses bit for bit, whatever the strategy, the
+/// number of cores, and the sources' speed.
+pub fn train(
+    config: &TrainConfig,
+    graph: &TrainGraph<'_>,
+    sources: &[WorkerSources],
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> Result<TrainReport, TrainError> {
+    let start = Instant::now();
+    let setup = Setup::new(config, graph, sources, progress)?;
+    let model = &setup.model;
+    let mut adam = Adam::new(model.parameters(), config.learning_rate, config.weight_decay)?;
+    let mut evaluator = setup.evaluator()?;
+    scope(|scope| {
+        let mut team = Team::start(scope, setup.recruits(scope)?)?;
+        let mut record = Record::new(start.elapsed().as_secs_f64());
+        for epoch in 0..config.epochs {
+            train_epoch(epoch, &mut team, &mut adam, &mut record, progress)?;
+            let every = config.evaluate_every;
+            if epoch + 1 == config.epochs || (every > 0 && (epoch + 1) % every == 0) {
+                record.evaluated(evaluator.accuracy(model)?);
+            }
+            if let Some(epoch) = record.epochs().last() {
+                progress(&Progress::Epoch(epoch));
+            }
+        }
+        Ok(record.report(&setup, &team.stats(config.epochs)))
+    })
+}
+
+/// One pass over the training nodes.
+fn train_epoch(
+    epoch: u32,
+    team: &mut Team<'_>,
+    adam: &mut Adam,
+    record: &mut Record,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> Result<(), TrainError> {
+    let start = Instant::now();
+    let total = team.n_steps();
+    record.begin_epoch(epoch);
+    for step in 0..total {
+        let outcome = team.step(epoch, step)?;
+        let loss = outcome.loss;
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged { epoch, step, loss });
+        }
+        adam.step(&outcome.gradients)?;
+        record.stepped(&outcome);
+        progress(&Progress::Step { epoch, done: step + 1, total, loss });
+    }
+    record.end_epoch(start.elapsed().as_secs_f64(), &team.stats(epoch));
+    Ok(())
+}

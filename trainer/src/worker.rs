@@ -1,0 +1,110 @@
+//! One worker: batches in, gradients out.
+
+use std::{
+    mem::take,
+    sync::mpsc::{Receiver, SyncSender},
+};
+
+use candle_core::{D, Device, Tensor, Var};
+use lodestore_client::{LoadStats, PrefetchStats, Prefetcher, RowBuffer};
+use lodestore_graph::{sampler::batch_seed, topology::Topology};
+
+use crate::{Model, TrainError, features::FeatureRows, labels::Labels};
+
+/// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
+const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
+
+/// A worker's state between steps.
+pub(crate) struct Worker<'run> {
+    pub(crate) worker: u32,
+    pub(crate) seed: u64,
+    pub(crate) prefetcher: Prefetcher<'run>,
+    pub(crate) features: FeatureRows,
+    pub(crate) model: &'run Model,
+    pub(crate) parameters: Vec<Var>,
+    pub(crate) topology: &'run Topology,
+    pub(crate) labels: &'run Labels,
+    pub(crate) spent: RowBuffer,
+}
+
+/// Which batch a worker is to train on next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepOrder {
+    pub(crate) epoch: u32,
+    pub(crate) batch: u32,
+}
+
+/// What one batch gave.
+#[derive(Debug)]
+pub(crate) struct StepOutcome {
+    /// Mean loss over the roots.
+    pub(crate) loss: f64,
+    pub(crate) n_roots: usize,
+    /// Roots whose class the model had right.
+    pub(crate) n_right: u64,
+    /// One flat list per parameter: the gradient of the mean loss.
+    pub(crate) gradients: Vec<Vec<f32>>,
+    pub(crate) load: LoadStats,
+    /// The prefetcher's figures so far.
+    pub(crate) prefetch: PrefetchStats,
+}
+
+impl Worker<'_> {
+    /// Trains on one batch per order until the orders end or a batch fails.
+    pub(crate) fn run(
+        mut self,
+        orders: &Receiver<StepOrder>,
+        outcomes: &SyncSender<Result<StepOutcome, TrainError>>,
+    ) {
+        while let Ok(order) = orders.recv() {
+            let outcome = self.step(order);
+            let failed = outcome.is_err();
+            if outcomes.send(outcome).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, order: StepOrder) -> Result<StepOutcome, TrainError> {
+        let Some(prepared) = self.prefetcher.next(take(&mut self.spent))? else {
+            unreachable!("as many orders as batches")
+        };
+        let (batch, load) = (prepared.batch, prepared.load);
+        let n_roots = batch.n_roots;
+        let classes = self.labels.classes_of(batch.roots());
+        let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
+        let degree = |node| self.topology.in_degree(node);
+        let steps = self.model.steps(batch.blocks, &batch.nodes, &degree);
+
+        let mut rows = prepared.rows;
+        let seed = batch_seed(self.seed, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
+        let width = self.features.width();
+        let logits = self.model.forward(&steps, self.features.view(&mut rows), width, seed)?;
+        self.spent = rows;
+        let loss = candle_nn::loss::cross_entropy(&logits, &targets)?;
+        Ok(StepOutcome {
+            loss: f64::from(loss.to_scalar::<f32>()?),
+            n_roots,
+            n_right: count_right(&logits, &targets)?,
+            gradients: self.gradients(&loss)?,
+            load,
+            prefetch: self.prefetcher.stats(),
+        })
+    }
+
+    fn gradients(&self, loss: &Tensor) -> Result<Vec<Vec<f32>>, TrainError> {
+        let grads = loss.backward()?;
+        let gradient = |parameter: &Var| match grads.get(parameter) {
+            Some(grad) => grad.flatten_all()?.to_vec1(),
+            None => Ok(vec![0.0; parameter.elem_count()]),
+        };
+        Ok(self.parameters.iter().map(gradient).collect::<Result<_, _>>()?)
+    }
+}
+
+/// Rows whose largest logit is that of their class.
+pub(crate) fn count_right(logits: &Tensor, targets: &Tensor) -> Result<u64, TrainError> {
+    let right = logits.argmax(D::Minus1)?.eq(targets)?;
+    let n_right = right.to_vec1::<u8>()?.into_iter().map(u64::from).sum();
+    Ok(n_right)
+}

@@ -35,7 +35,9 @@ fn server_pull(c: &mut Criterion) {
             let mut pull = || client.sync_pull("feat", &ids, &mut out).map(|stats| stats.rows);
             // Once to make the rows resident.
             assert_eq!(pull().expect("rows"), n_rows as u64);
-            group.bench_function(BenchmarkId::new(kind, n_rows), |b| b.iter(|| pull().expect("rows")));
+            group.bench_function(BenchmarkId::new(kind, n_rows), |b| {
+                b.iter(|| pull().expect("rows"))
+            });
             for (row, id) in out.chunks_exact(ROW_BYTES).zip(&ids) {
                 assert!(row == row_of(*id, WIDTH), "row of node {id}");
             }

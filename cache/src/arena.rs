@@ -1,6 +1,6 @@
 //! The slots of a tier: equal pieces of one block of memory.
 
-use memmap2::{Advice, MmapMut};
+use memmap2::MmapMut;
 use thiserror::Error;
 
 use crate::index::{NO_SLOT, RowIndex};
@@ -53,7 +53,7 @@ impl Arena {
         let slots =
             MmapMut::map_anon(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
         #[cfg(target_os = "linux")]
-        let _only_slower_without = slots.advise(Advice::HugePage);
+        let _only_slower_without = slots.advise(memmap2::Advice::HugePage);
         Ok(Self { slots, n_slots, row_bytes })
     }
 

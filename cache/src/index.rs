@@ -114,6 +114,12 @@ impl SparseIndex {
         if at + 1 == self.entries.len() { 0 } else { at + 1 }
     }
 
+    /// How many steps of a probe lead from one entry to another.
+    #[inline]
+    fn steps(&self, from: usize, to: usize) -> usize {
+        if from <= to { to - from } else { to + self.entries.len() - from }
+    }
+
     #[inline]
     fn get(&self, id: u32) -> u32 {
         if self.entries.is_empty() {
@@ -142,14 +148,11 @@ impl SparseIndex {
         while (self.entries[hole] >> 32) as u32 != id {
             hole = self.after(hole);
         }
-        let n = self.entries.len();
         let mut at = self.after(hole);
         while self.entries[at] != EMPTY {
             // An entry may fill the hole when its probe starts at the hole or before it.
             let home = self.home((self.entries[at] >> 32) as u32);
-            let probed = (at + n - home) % n;
-            let moved = (at + n - hole) % n;
-            if probed >= moved {
+            if self.steps(home, at) >= self.steps(hole, at) {
                 self.entries[hole] = self.entries[at];
                 hole = at;
             }

@@ -1,1 +1,65 @@
-fn main() {}
+//! `lode`: one binary, thin commands over the crates of Lodestore.
+//!
+//! A command parses and checks what was typed, calls the library, and reports. It does not know
+//! formats, policies, or the wire; and nothing depends on it.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+mod commands;
+mod console;
+mod human;
+mod ids;
+mod interrupt;
+mod memory;
+mod size;
+mod staging;
+mod table;
+mod usage;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::commands::Command;
+use crate::console::Console;
+use crate::usage::UsageError;
+
+/// Graph feature store and cache server for training graph neural networks.
+#[derive(Parser)]
+#[command(name = "lode", version, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Start with `lode quickstart`; `lode COMMAND --help` shows an example of each command.
+Exit codes: 0 done, 1 failed, 2 wrong usage. LODE_LOG=debug logs to stderr.")]
+struct Cli {
+    /// Print one JSON object on stdout instead of text; rates are fractions, sizes bytes, times
+    /// seconds.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log();
+    let console = Console::new(cli.json);
+    match cli.command.run(&console) {
+        Ok(code) => code,
+        Err(error) => {
+            console.failed(&error);
+            if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// Warnings go to stderr, or what `LODE_LOG` asks for. RocksDB warns of its own defaults.
+fn start_log() {
+    let filter = EnvFilter::try_from_env("LODE_LOG");
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("warn,rocksdb=error")))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+}

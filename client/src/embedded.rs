@@ -21,15 +21,11 @@ impl EmbeddedSource {
 
 impl RowSource for EmbeddedSource {
     fn book(&self) -> &PartitionBook {
-        self.store.book()
+        self.store.graph().book()
     }
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
-        let tensors = &self.store.meta().tensors;
-        let spec = tensors.iter().find(|spec| spec.name == name).ok_or_else(|| {
-            let known = tensors.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>();
-            ClientError::UnknownTensor { name: name.to_owned(), known: known.join(", ") }
-        })?;
+        let spec = self.store.tensor(name)?;
         Ok(TensorInfo { name: spec.name.clone(), dtype: spec.dtype, width: spec.width })
     }
 

@@ -18,6 +18,8 @@ mod route;
 mod scatter;
 mod source;
 mod steady;
+#[cfg(test)]
+mod testing;
 
 pub use address::Address;
 pub use buffer::RowBuffer;

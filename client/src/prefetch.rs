@@ -257,3 +257,6 @@ fn prepare(
     let load = loader.load(&batch.nodes, &hot, rows.bytes_mut())?;
     Ok(PreparedBatch { batch, rows, load })
 }
+
+#[cfg(test)]
+mod tests;

@@ -240,3 +240,6 @@ impl std::fmt::Debug for SteadyCache<'_> {
         f.debug_struct("SteadyCache").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ pub mod edges;
 pub mod generate;
 pub mod halo;
 mod map;
+mod mix;
 pub mod npy;
 pub mod partition;
 pub mod relabel;

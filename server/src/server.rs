@@ -13,7 +13,7 @@ use crate::acceptor::Acceptor;
 use crate::holdings::Holdings;
 use crate::limits::MAILBOX_LEN;
 use crate::listen::Listeners;
-use crate::shard::{self, Inbox, ShardPlan};
+use crate::shard::{self, Inbox, ShardPlan, Started};
 use crate::stats::Counters;
 use crate::{ServerConfig, ServerError};
 
@@ -51,10 +51,9 @@ impl Server {
             holdings,
             counters: Arc::clone(&counters),
             description: frame.into(),
-            started,
         };
-        let executors = spawn(&plan, n_shards)?;
-        drop(plan);
+        let executors = spawn(&plan, &started, n_shards)?;
+        drop(started);
         let inboxes: Arc<[Inbox]> = collect_inboxes(&starting, n_shards)?.into();
         let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes))?;
         info!(?address, n_shards, "serving");
@@ -114,6 +113,7 @@ impl Drop for Server {
 /// `START_TIMEOUT`, since the mesh is never complete.
 fn spawn(
     plan: &ShardPlan,
+    started: &Started,
     n_shards: u16,
 ) -> Result<Vec<ExecutorJoinHandle<Result<(), String>>>, ServerError> {
     let mesh = MeshBuilder::full(n_shards.into(), MAILBOX_LEN);
@@ -121,10 +121,10 @@ fn spawn(
         |error: glommio::GlommioError<()>| ServerError::Executor { reason: error.to_string() };
     (0..n_shards)
         .map(|i| {
-            let (plan, mesh) = (plan.clone(), mesh.clone());
+            let (plan, mesh, started) = (plan.clone(), mesh.clone(), started.clone());
             LocalExecutorBuilder::new(Placement::Unbound)
                 .name(&format!("lode-shard-{i}"))
-                .spawn(move || shard::run(plan, mesh))
+                .spawn(move || shard::run(plan, mesh, started))
                 .map_err(executor_error)
         })
         .collect()

@@ -126,7 +126,8 @@ impl EmbeddedStore {
 
     fn not_opened(&self, part: usize) -> StoreError {
         let opened = self.tensors.first().into_iter().flatten().enumerate();
-        let opened = opened.filter(|(_, reader)| reader.is_some()).map(|(part, _)| part.to_string());
+        let opened =
+            opened.filter(|(_, reader)| reader.is_some()).map(|(part, _)| part.to_string());
         StoreError::NoPart {
             part: PartId(u16::try_from(part).unwrap_or(u16::MAX)),
             opened: opened.collect::<Vec<_>>().join(", "),
@@ -136,5 +137,76 @@ impl EmbeddedStore {
     /// The lock is held for a push or a pop, which cannot leave the list half-changed.
     fn pool(&self) -> std::sync::MutexGuard<'_, Vec<Scratch>> {
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fixture::{Ring, WIDTH, row};
+    use crate::import::EXTERNAL_ID_TENSOR;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        #[test]
+        fn every_row_comes_back_byte_for_byte(
+            n_nodes in 1u32..400,
+            n_parts in prop::sample::select(vec![1u16, 2, 7]),
+            picks in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
+        ) {
+            let ring = Ring::new(n_nodes, n_parts, n_parts);
+            let store = EmbeddedStore::of(ring.import(), None).unwrap();
+            let all = 0..n_nodes;
+            let picks = picks.iter().map(|pick| pick.index(n_nodes as usize) as u32);
+            let ids: Vec<NodeId> = all.chain(picks).map(NodeId).collect();
+            let external = ids.iter().map(|id| ring.nodes.external_of[id.index()]);
+            let mut out = vec![0xaa; ids.len() * WIDTH];
+            store.gather("feat", &ids, &mut out).unwrap();
+            let expected: Vec<u8> = external.clone().flat_map(|id| row(id, WIDTH)).collect();
+            prop_assert!(out == expected);
+            let mut out = vec![0xaa; ids.len() * 8];
+            store.gather(EXTERNAL_ID_TENSOR, &ids, &mut out).unwrap();
+            let expected: Vec<u8> = external.flat_map(|id| i64::from(id).to_le_bytes()).collect();
+            prop_assert!(out == expected);
+            let report = ring.verify();
+            prop_assert!(report.ok, "{:?}", report);
+        }
+    }
+
+    #[test]
+    fn no_nodes_one_node_and_partitions_without_nodes() {
+        for (n_nodes, n_owners, n_parts) in [(0, 1, 1), (0, 1, 3), (1, 1, 1), (1, 1, 4), (5, 2, 4)]
+        {
+            let ring = Ring::new(n_nodes, n_owners, n_parts);
+            let graph = ring.import();
+            assert_eq!(graph.meta().nodes, n_nodes);
+            let store = EmbeddedStore::of(graph, None).unwrap();
+            store.gather("feat", &[], &mut []).unwrap();
+            let unknown = store.gather("feat", &[NodeId(n_nodes)], &mut [0; WIDTH]).unwrap_err();
+            assert!(matches!(unknown, StoreError::NoNode { position: 0, .. }), "{unknown}");
+            assert!(ring.verify().ok, "{:?}", ring.verify());
+        }
+    }
+
+    #[test]
+    fn asking_for_what_is_not_there_is_an_error() {
+        let ring = Ring::new(10, 2, 2);
+        ring.import();
+        let store = EmbeddedStore::open(&ring.out(), Some(&[PartId(1)])).unwrap();
+        store.gather("feat", &[NodeId(7)], &mut [0; WIDTH]).unwrap();
+        let elsewhere =
+            store.gather("feat", &[NodeId(7), NodeId(0)], &mut [0; 2 * WIDTH]).unwrap_err();
+        assert!(matches!(elsewhere, StoreError::NoPart { part: PartId(0), .. }), "{elsewhere}");
+        let unknown = store.gather("label", &[NodeId(7)], &mut [0; 8]).unwrap_err();
+        assert!(unknown.to_string().contains("feat, external_id"), "{unknown}");
+        let short = store.gather("feat", &[NodeId(7)], &mut [0; WIDTH - 1]).unwrap_err();
+        assert!(matches!(short, StoreError::OutputLength { .. }), "{short}");
+        let none = store.gather("feat", &[], &mut [0; 1]).unwrap_err();
+        assert!(matches!(none, StoreError::OutputLength { .. }), "{none}");
+        assert!(EmbeddedStore::open(&ring.out(), Some(&[PartId(2)])).is_err());
+        assert!(matches!(Graph::open(ring.dir.path()), Err(StoreError::Io { .. })));
     }
 }

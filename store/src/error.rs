@@ -150,6 +150,26 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The file or folder that the error is about, where there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Io { file, .. }
+            | Self::Meta { file, .. }
+            | Self::DamagedSegment { file, .. }
+            | Self::DamagedPage { file, .. }
+            | Self::FileLength { file, .. }
+            | Self::Misplaced { file, .. }
+            | Self::NewerFormat { file, .. }
+            | Self::Catalog { dir: file, .. } => Some(file),
+            Self::NoTensor { .. }
+            | Self::NoPart { .. }
+            | Self::NoNode { .. }
+            | Self::OutputLength { .. }
+            | Self::Plan(_) => None,
+        }
+    }
+
     /// Turns an [`io::Error`] at `file` into a [`StoreError::Io`].
     pub(crate) fn io(file: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
         let file = file.to_owned();

@@ -31,11 +31,12 @@ impl Graph {
     /// Reads and checks `graph.toml` in `dir`.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
-        let mut text = String::new();
+        let mut text = Vec::new();
         File::open(&path)
-            .and_then(|file| file.take(MAX_META_BYTES).read_to_string(&mut text))
+            .and_then(|file| file.take(MAX_META_BYTES).read_to_end(&mut text))
             .map_err(StoreError::io(&path, "read"))?;
-        let parsed = GraphMeta::parse(&text);
+        // What is not UTF-8 changes here, and the checksum tells.
+        let parsed = GraphMeta::parse(&String::from_utf8_lossy(&text));
         let (meta, book) = parsed.map_err(|source| match source {
             MetaError::Newer { found } => StoreError::NewerFormat {
                 file: path,
@@ -125,10 +126,11 @@ impl Graph {
         tensor: &TensorSpec,
     ) -> Result<Segment, StoreError> {
         let version = catalog.current_version()?;
-        let record = catalog.segment(&tensor.name, version)?.ok_or_else(|| StoreError::Catalog {
-            dir: self.part_dir(part),
-            reason: format!("no segment of `{}` at version {version}", tensor.name),
-        })?;
+        let record =
+            catalog.segment(&tensor.name, version)?.ok_or_else(|| StoreError::Catalog {
+                dir: self.part_dir(part),
+                reason: format!("no segment of `{}` at version {version}", tensor.name),
+            })?;
         let range = self.book.range(part);
         let identity = SegmentIdentity {
             graph: self.meta.uuid,
@@ -176,4 +178,44 @@ pub(crate) fn catalog_dir(part_dir: &Path) -> PathBuf {
 /// Name of the file of a tensor at a version.
 pub(crate) fn segment_file(tensor: &str, version: u32) -> String {
     format!("{tensor}.v{version}.seg")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use lodestore_graph::NodeId;
+
+    use super::*;
+    use crate::embedded::EmbeddedStore;
+    use crate::fixture::{Ring, WIDTH, files};
+    use crate::inspect::inspect;
+    use crate::segment::SegmentWriter;
+
+    #[test]
+    fn reading_a_graph_changes_no_file() {
+        let ring = Ring::new(100, 2, 2);
+        let graph = ring.import();
+        let before = files(&ring.out());
+        let store = EmbeddedStore::of(graph.clone(), None).unwrap();
+        store.gather("feat", &[NodeId(3)], &mut [0; WIDTH]).unwrap();
+        assert!(ring.verify().ok);
+        inspect(&graph).unwrap();
+        assert_eq!(files(&ring.out()), before);
+    }
+
+    #[test]
+    fn an_old_state_of_a_segment_does_not_pass_for_the_new_one() {
+        let ring = Ring::new(500, 2, 2);
+        let graph = ring.import();
+        let path = graph.part_dir(PartId(0)).join("feat.v1.seg");
+        let identity = graph.segment(PartId(0), "feat").unwrap().identity().clone();
+        fs::remove_file(&path).unwrap();
+        let mut writer = SegmentWriter::create(&path, &identity).unwrap();
+        writer.write_rows(&vec![1; 250 * WIDTH]).unwrap();
+        writer.finish().unwrap();
+        Segment::open(&path, &identity).unwrap();
+        let error = graph.segment(PartId(0), "feat").unwrap_err();
+        assert!(error.to_string().contains("digest"), "{error}");
+    }
 }

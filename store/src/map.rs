@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
-use std::path::Path;
 
 /// A file's bytes, mapped.
 ///
@@ -15,11 +14,6 @@ pub(crate) struct FileMap {
 }
 
 impl FileMap {
-    /// Maps the whole of `path`.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Self::of(&File::open(path)?)
-    }
-
     /// Maps the whole of an open file; the map outlives the handle.
     #[expect(unsafe_code, reason = "a map cannot be made otherwise")]
     pub(crate) fn of(file: &File) -> io::Result<Self> {

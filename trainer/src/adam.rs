@@ -9,7 +9,7 @@ const EPSILON: f32 = 1e-8;
 /// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use
 /// it; plain loops, so that the result does not depend on threads.
 #[derive(Debug)]
-pub struct Adam {
+pub(crate) struct Adam {
     parameters: Vec<Parameter>,
     learning_rate: f64,
     weight_decay: f32,
@@ -27,7 +27,7 @@ struct Parameter {
 
 impl Adam {
     /// An optimiser of `parameters`, with their present values.
-    pub fn new(parameters: Vec<Var>, learning_rate: f64, weight_decay: f32) -> Result<Self> {
+    pub(crate) fn new(parameters: Vec<Var>, learning_rate: f64, weight_decay: f32) -> Result<Self> {
         let parameters = parameters
             .into_iter()
             .map(|var| {
@@ -40,7 +40,7 @@ impl Adam {
     }
 
     /// One update. `gradients` has one flat list per parameter, in the order of `new`.
-    pub fn step(&mut self, gradients: &[Vec<f32>]) -> Result<()> {
+    pub(crate) fn step(&mut self, gradients: &[Vec<f32>]) -> Result<()> {
         self.n_steps = self.n_steps.saturating_add(1);
         let correction1 = 1.0 - BETA1.powi(self.n_steps);
         let correction2 = 1.0 - BETA2.powi(self.n_steps);

@@ -2,6 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
+use lodestore_graph::sampler::Fanout;
 use serde::Serialize;
 
 use crate::{ModelKind, TrainError};
@@ -15,9 +16,8 @@ pub struct TrainConfig {
     pub model: ModelKind,
     /// Workers in this process, at least 1; partition p belongs to worker p mod workers.
     pub workers: u32,
-    /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots,
-    /// −1 takes all.
-    pub fanouts: Vec<i32>,
+    /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots.
+    pub fanouts: Vec<Fanout>,
     /// Width of hidden rows, at least 1.
     pub hidden: usize,
     /// Share of hidden elements dropped, in [0, 1).
@@ -66,7 +66,7 @@ impl Default for TrainConfig {
             strategy: Strategy::Rapid,
             model: ModelKind::Sage,
             workers: 1,
-            fanouts: vec![10, 10],
+            fanouts: Fanout::at_most(10).into_iter().cycle().take(2).collect(),
             hidden: 64,
             dropout: 0.5,
             learning_rate: 0.01,
@@ -94,10 +94,7 @@ impl TrainConfig {
         at_least_1("hidden", self.hidden as u64)?;
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
-        at_least_1("number of fanouts", self.fanouts.len() as u64)?;
-        for &fanout in &self.fanouts {
-            check(fanout == -1 || fanout >= 1, "fanout", "-1 (all) or at least 1", fanout)?;
-        }
+        at_least_1("fanouts", self.fanouts.len() as u64)?;
         let (dropout, rate) = (self.dropout, self.learning_rate);
         check((0.0..1.0).contains(&dropout), "dropout", "in [0, 1)", dropout)?;
         check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
@@ -153,7 +150,6 @@ mod tests {
             config.validate().unwrap_err().to_string()
         };
         assert_eq!(message(|c| c.workers = 0), "setting `workers` must be at least 1, found 0");
-        assert!(message(|c| c.fanouts = vec![5, 0]).contains("fanout"));
         assert!(message(|c| c.fanouts = vec![]).contains("fanouts"));
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));
         assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));

@@ -9,7 +9,7 @@ use crate::{random::CounterRandom, spmm::contiguous};
 /// The mask is computed again in the backward pass instead of being kept. No state of a process
 /// or thread enters it, so the same seed gives the same step under every strategy.
 #[derive(Clone, Copy, Debug)]
-pub struct ReluDropout {
+pub(crate) struct ReluDropout {
     random: CounterRandom,
     rate: f32,
 }
@@ -17,19 +17,19 @@ pub struct ReluDropout {
 impl ReluDropout {
     /// An operation for one layer of one step; `rate` in [0, 1).
     #[must_use]
-    pub fn new(rate: f32, seed: u64, layer: u64) -> Self {
+    pub(crate) fn new(rate: f32, seed: u64, layer: u64) -> Self {
         debug_assert!((0.0..1.0).contains(&rate));
         Self { random: CounterRandom::new(seed, layer), rate }
     }
 
     /// ReLU alone, as evaluation needs it.
     #[must_use]
-    pub fn without_dropout() -> Self {
+    pub(crate) fn without_dropout() -> Self {
         Self::new(0.0, 0, 0)
     }
 
     /// Applies the operation; gradients pass through.
-    pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         x.contiguous()?.apply_op1(*self)
     }
 
@@ -79,8 +79,8 @@ mod tests {
         let zeros = out.iter().filter(|&&v| v == 0.0).count() as f32 / n as f32;
         assert!((zeros - 0.3).abs() < 0.01, "{zeros}");
         assert!(out.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.7).abs() < 1e-6));
-        assert_ne!(out, ReluDropout::new(0.3, 1, 1).apply(&x).unwrap().to_vec1().unwrap());
-        assert_ne!(out, ReluDropout::new(0.3, 2, 0).apply(&x).unwrap().to_vec1().unwrap());
+        assert_ne!(out, ReluDropout::new(0.3, 1, 1).apply(&x).unwrap().to_vec1::<f32>().unwrap());
+        assert_ne!(out, ReluDropout::new(0.3, 2, 0).apply(&x).unwrap().to_vec1::<f32>().unwrap());
     }
 
     #[test]

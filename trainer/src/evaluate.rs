@@ -7,10 +7,11 @@ use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler, topology::Topology
 use rayon::prelude::*;
 
 use crate::{
-    Model, TrainError,
+    TrainError,
     features::FeatureRows,
     labels::Labels,
     linear::Linear,
+    model::Model,
     spmm::{OwnRows, Spmm},
     worker::count_right,
 };

@@ -12,7 +12,7 @@ use crate::spmm::{OwnRows, Spmm};
 /// layer. Of a sampled one each edge counts `deg v / sampled` times: the expected sum is the
 /// full one. `nodes` names at least the block's sources.
 #[must_use]
-pub fn step(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) -> u32) -> Spmm {
+pub(crate) fn step(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) -> u32) -> Spmm {
     let degrees: Vec<f32> =
         nodes[..block.n_src as usize].iter().map(|&node| degree(node) as f32).collect();
     let mut weights = Vec::with_capacity(block.sources.len());

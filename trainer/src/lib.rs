@@ -28,6 +28,6 @@ mod worker;
 
 pub use config::{Strategy, TrainConfig};
 pub use error::TrainError;
-pub use model::{Model, ModelKind};
+pub use model::ModelKind;
 pub use report::{EpochReport, RowsFrom, TrainReport};
 pub use train::{Progress, TrainGraph, WorkerSources, train};

@@ -8,7 +8,7 @@ use crate::random::CounterRandom;
 
 /// `x · weight + bias`.
 #[derive(Clone, Debug)]
-pub struct Linear {
+pub(crate) struct Linear {
     weight: Var,
     bias: Var,
 }
@@ -16,7 +16,7 @@ pub struct Linear {
 impl Linear {
     /// A layer from `in_width` to `out_width` with Glorot-uniform weights and no bias yet, a
     /// function of `seed` and `layer`.
-    pub fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Result<Self> {
+    pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Result<Self> {
         let bound = (6.0 / (in_width + out_width) as f32).sqrt();
         let random = CounterRandom::new(seed, layer);
         let weights = (0..(in_width * out_width) as u64)
@@ -29,25 +29,25 @@ impl Linear {
     }
 
     /// The layer's output of shape (n, out_width) for `x` of shape (n, in_width).
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         x.matmul(&self.weight)?.broadcast_add(&self.bias)
     }
 
     /// The same for rows that need no gradient, such as input features: candle would compute
     /// that gradient all the same, at the price of the forward pass.
-    pub fn forward_constant(&self, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn forward_constant(&self, x: &Tensor) -> Result<Tensor> {
         x.apply_op2(self.weight.as_tensor(), ConstantTimes)?.broadcast_add(&self.bias)
     }
 
     /// The weights, of shape (in_width, out_width).
     #[must_use]
-    pub fn weight(&self) -> &Var {
+    pub(crate) fn weight(&self) -> &Var {
         &self.weight
     }
 
     /// The bias, of shape (out_width,).
     #[must_use]
-    pub fn bias(&self) -> &Var {
+    pub(crate) fn bias(&self) -> &Var {
         &self.bias
     }
 }

@@ -23,7 +23,7 @@ pub enum ModelKind {
 /// Every layer aggregates first and transforms after, `(A·X)·W`: blocks have several times fewer
 /// destinations than sources, so the matrix product gets the smaller side.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub(crate) struct Model {
     kind: ModelKind,
     layers: Vec<Linear>,
     dropout: f32,
@@ -32,7 +32,7 @@ pub struct Model {
 impl Model {
     /// A model with layer widths `widths[0]` (features) to the last (classes), its parameters a
     /// function of `seed`. Dropout in [0, 1) applies to hidden rows.
-    pub fn new(kind: ModelKind, widths: &[usize], dropout: f32, seed: u64) -> Result<Self> {
+    pub(crate) fn new(kind: ModelKind, widths: &[usize], dropout: f32, seed: u64) -> Result<Self> {
         let inputs_per_width = match kind {
             ModelKind::Sage => 2,
             ModelKind::Gcn => 1,
@@ -46,19 +46,19 @@ impl Model {
 
     /// All parameters, in a fixed order.
     #[must_use]
-    pub fn parameters(&self) -> Vec<Var> {
+    pub(crate) fn parameters(&self) -> Vec<Var> {
         self.layers.iter().flat_map(|l| [l.weight().clone(), l.bias().clone()]).collect()
     }
 
     /// The layers, the first of which reads features.
     #[must_use]
-    pub fn layers(&self) -> &[Linear] {
+    pub(crate) fn layers(&self) -> &[Linear] {
         &self.layers
     }
 
     /// The message-passing step of each block; `degree` gives in-degrees in the whole graph.
     #[must_use]
-    pub fn steps(
+    pub(crate) fn steps(
         &self,
         blocks: Vec<Block>,
         nodes: &[NodeId],
@@ -73,7 +73,7 @@ impl Model {
 
     /// Logits of shape (n_roots, n_classes) for input rows `x` of shape (n_src, width), with
     /// the dropout masks of `dropout_seed`.
-    pub fn forward(
+    pub(crate) fn forward(
         &self,
         steps: &[Spmm],
         x: &[f32],
@@ -89,7 +89,7 @@ impl Model {
     }
 
     /// The layers after the first, from its output on, without dropout.
-    pub fn finish_evaluation(&self, steps: &[Spmm], hidden: Tensor) -> Result<Tensor> {
+    pub(crate) fn finish_evaluation(&self, steps: &[Spmm], hidden: Tensor) -> Result<Tensor> {
         self.finish(steps, hidden, |_| ReluDropout::without_dropout())
     }
 

@@ -10,7 +10,7 @@ use crate::spmm::{OwnRows, Spmm};
 ///
 /// A destination without neighbours has a mean of zeros.
 #[must_use]
-pub fn step(block: Arc<Block>) -> Spmm {
+pub(crate) fn step(block: Arc<Block>) -> Spmm {
     let mut weights = Vec::with_capacity(block.sources.len());
     for bounds in block.offsets.windows(2) {
         let n_edges = bounds[1] - bounds[0];

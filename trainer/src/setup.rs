@@ -14,10 +14,11 @@ use lodestore_graph::{
 };
 
 use crate::{
-    Model, Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
     evaluate::Evaluator,
     features::FeatureRows,
     labels::Labels,
+    model::Model,
     strategy::{Ondemand, Rapid, Share},
     team::Recruit,
     worker::Worker,
@@ -28,7 +29,6 @@ pub(crate) struct Setup<'a> {
     pub(crate) config: &'a TrainConfig,
     pub(crate) graph: TrainGraph<'a>,
     sources: &'a [WorkerSources],
-    fanouts: Vec<Fanout>,
     labels: Labels,
     features: FeatureRows,
     pub(crate) row_bytes: u64,
@@ -52,7 +52,6 @@ impl<'a> Setup<'a> {
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<Self, TrainError> {
         check_sources(config, sources)?;
-        let fanouts = config.fanouts.iter().map(|&fanout| Fanout(fanout)).collect();
         let labels = Labels::read(&sources[0], &owned_parts(config, graph, 0), graph.book, config)?;
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
@@ -62,7 +61,7 @@ impl<'a> Setup<'a> {
         let model = Model::new(config.model, &widths, config.dropout, config.seed)?;
         let row_bytes = info.row_bytes() as u64;
         let mut setup = Self {
-            config, graph, sources, fanouts, labels, features, row_bytes, model, written: None,
+            config, graph, sources, labels, features, row_bytes, model, written: None,
         };
         if config.strategy == Strategy::Rapid {
             setup.written = Some(setup.write_schedule(progress)?);
@@ -72,7 +71,7 @@ impl<'a> Setup<'a> {
 
     /// What accuracy is measured with; reads through worker 0's sources.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
-        let all = vec![Fanout(-1); self.fanouts.len()];
+        let all = vec![Fanout::All; self.config.fanouts.len()];
         Evaluator::new(
             &self.model,
             &self.labels,
@@ -105,7 +104,7 @@ impl<'a> Setup<'a> {
                 (Arc::clone(&rapid) as _, Some(rapid), config.window)
             }
             None => {
-                let sampler = Sampler::new(topology, &self.fanouts);
+                let sampler = Sampler::new(topology, &config.fanouts);
                 let source = Ondemand::new(share, sampler, loader.row_bytes())?;
                 (Arc::new(source), None, 0)
             }
@@ -140,8 +139,9 @@ impl<'a> Setup<'a> {
     ) -> Result<Written, TrainError> {
         let (start, config) = (Instant::now(), self.config);
         let spec = ScheduleSpec {
+            graph_uuid: self.graph.uuid,
             seed: config.seed,
-            fanouts: self.fanouts.clone(),
+            fanouts: config.fanouts.clone(),
             batch_size: config.batch_size,
             epochs: config.epochs,
             workers: config.workers,
@@ -156,6 +156,7 @@ impl<'a> Setup<'a> {
             available_parallelism().map_or(1, usize::from),
         )?;
         let schedule = Schedule::open(&config.schedule_path)?;
+        schedule.expect_graph(self.graph.uuid, self.graph.topology.n_nodes())?;
         Ok(Written { schedule, summary, seconds: start.elapsed().as_secs_f64() })
     }
 }

@@ -17,7 +17,7 @@ const ROWS_PER_TASK: usize = 64;
 /// Every output row is summed by one thread in the order of the block's edges, so the result
 /// does not depend on the number of threads.
 #[derive(Clone, Debug)]
-pub struct Spmm {
+pub(crate) struct Spmm {
     block: Arc<Block>,
     edge_weights: Arc<[f32]>,
     own_rows: OwnRows,
@@ -25,7 +25,7 @@ pub struct Spmm {
 
 /// What becomes of a destination's own row.
 #[derive(Clone, Debug)]
-pub enum OwnRows {
+pub(crate) enum OwnRows {
     /// It stands before the sum: rows of width 2·d (GraphSAGE, algorithm 1, line 5).
     Beside,
     /// It is added with this weight, one per destination: rows of width d (GCN's self loop).
@@ -39,7 +39,7 @@ impl Spmm {
     ///
     /// When the number of weights does not fit the block.
     #[must_use]
-    pub fn new(block: Arc<Block>, edge_weights: Vec<f32>, own_rows: OwnRows) -> Self {
+    pub(crate) fn new(block: Arc<Block>, edge_weights: Vec<f32>, own_rows: OwnRows) -> Self {
         assert_eq!(edge_weights.len(), block.sources.len(), "one weight per edge");
         if let OwnRows::Added(weights) = &own_rows {
             assert_eq!(weights.len(), block.n_dst as usize, "one weight per destination");
@@ -49,19 +49,19 @@ impl Spmm {
 
     /// The block.
     #[must_use]
-    pub fn block(&self) -> &Block {
+    pub(crate) fn block(&self) -> &Block {
         &self.block
     }
 
     /// What becomes of own rows.
     #[must_use]
-    pub fn own_rows(&self) -> &OwnRows {
+    pub(crate) fn own_rows(&self) -> &OwnRows {
         &self.own_rows
     }
 
     /// Elements of an output row when an input row has `width`.
     #[must_use]
-    pub fn out_width(&self, width: usize) -> usize {
+    pub(crate) fn out_width(&self, width: usize) -> usize {
         match self.own_rows {
             OwnRows::Beside => 2 * width,
             OwnRows::Added(_) => width,
@@ -70,7 +70,7 @@ impl Spmm {
 
     /// The product of plain rows: `x` has shape (n_src, width), the result (n_dst, out_width).
     #[must_use]
-    pub fn product(&self, x: &[f32], width: usize) -> Vec<f32> {
+    pub(crate) fn product(&self, x: &[f32], width: usize) -> Vec<f32> {
         let out_width = self.out_width(width);
         let mut out = vec![0.0; self.block.n_dst as usize * out_width];
         if out_width == 0 {
@@ -139,7 +139,7 @@ impl Spmm {
     }
 
     /// The product as a tensor operation that gradients pass through.
-    pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         x.contiguous()?.apply_op1(self.clone())
     }
 }

@@ -8,7 +8,7 @@ use std::{
     thread::{Scope, ScopedJoinHandle, available_parallelism},
 };
 
-use lodestore_client::{LoadStats, PrefetchStats, SteadyStats};
+use lodestore_client::{LoadStats, PrefetchStats, SteadyCache, SteadyStats};
 
 use crate::{
     TrainError,
@@ -112,7 +112,7 @@ impl<'scope> Team<'scope> {
             let steady = member.rapid.as_ref().map(|rapid| rapid.steady());
             MemberStats {
                 prefetch: member.prefetch,
-                steady: steady.map_or_else(SteadyStats::default, |steady| steady.stats()),
+                steady: steady.map_or_else(SteadyStats::default, SteadyCache::stats),
                 pulled: steady.map_or_else(LoadStats::default, |s| s.pulled_until(epoch)),
             }
         };

@@ -1,31 +1,13 @@
 //! The training loop: workers compute gradients, the coordinator averages and updates.
 
-use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
-    thread::{Scope, ScopedJoinHandle, available_parallelism, scope},
-    time::Instant,
-};
+use std::{sync::Arc, thread::scope, time::Instant};
 
-use lodestore_client::{BatchLoader, BatchSource, ClientError, Prefetcher, RowBuffer, RowSource};
-use lodestore_graph::{
-    PartId, PartitionBook,
-    sampler::Sampler,
-    schedule::{Schedule, ScheduleSpec, ScheduleSummary, write_schedule},
-    topology::Topology,
-};
+use lodestore_client::{BatchLoader, ClientError, RowSource};
+use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::{
-    EpochReport, Model, Strategy, TrainConfig, TrainError, TrainReport,
-    adam::Adam,
-    evaluate::{Accuracy, Evaluator},
-    features::FeatureRows,
-    labels::Labels,
-    report::RowsFrom,
-    strategy::{Ondemand, Rapid, Share},
-    worker::{StepOrder, StepOutcome, Worker},
+    EpochReport, TrainConfig, TrainError, TrainReport, adam::Adam, record::Record,
+    report::RowsFrom, setup::Setup, team::Team,
 };
 
 /// The graph to train on; rows are not part of it.
@@ -35,6 +17,8 @@ pub struct TrainGraph<'a> {
     pub topology: &'a Topology,
     /// Which partition owns which node.
     pub book: &'a PartitionBook,
+    /// Identity of the graph, which a schedule is bound to.
+    pub uuid: [u8; 16],
     /// What the remote sources are, for the report.
     pub rows_from: RowsFrom,
 }
@@ -46,6 +30,13 @@ pub struct WorkerSources {
     pub local: Arc<dyn RowSource>,
     /// All other rows; only these count as communication.
     pub remote: Arc<dyn RowSource>,
+}
+
+impl WorkerSources {
+    /// A loader of `tensor` for a worker that owns `owned`.
+    pub(crate) fn loader(&self, tensor: &str, owned: &[PartId]) -> Result<BatchLoader, ClientError> {
+        BatchLoader::new(Arc::clone(&self.local), Arc::clone(&self.remote), tensor, owned)
+    }
 }
 
 /// What a run tells while it runs.
@@ -84,7 +75,7 @@ pub fn train(
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<TrainReport, TrainError> {
     let start = Instant::now();
-    let setup = Setup::new(config, graph, sources, progress)?;
+    let setup = Setup::new(config, *graph, sources, progress)?;
     let model = &setup.model;
     let mut adam = Adam::new(model.parameters(), config.learning_rate, config.weight_decay)?;
     let mut evaluator = setup.evaluator()?;

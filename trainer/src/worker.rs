@@ -9,7 +9,7 @@ use candle_core::{D, Device, Tensor, Var};
 use lodestore_client::{LoadStats, PrefetchStats, Prefetcher, RowBuffer};
 use lodestore_graph::{sampler::batch_seed, topology::Topology};
 
-use crate::{Model, TrainError, features::FeatureRows, labels::Labels};
+use crate::{TrainError, features::FeatureRows, labels::Labels, model::Model};
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
 const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;

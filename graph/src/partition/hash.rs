@@ -1,6 +1,7 @@
 //! Partitions that look at ids only: by a hash of them, or by ranges of them.
 
 use crate::PartId;
+use crate::mix::mix;
 
 /// Spreads nodes over partitions by a mixed hash of their id, so that order means nothing.
 #[must_use]
@@ -15,14 +16,6 @@ pub(super) fn by_hash(n_nodes: u32, n_parts: u16) -> Vec<PartId> {
 pub(super) fn by_range(n_nodes: u32, n_parts: u16) -> Vec<PartId> {
     let part = |node| u64::from(node) * u64::from(n_parts) / u64::from(n_nodes);
     (0..n_nodes).map(|node| PartId(part(node) as u16)).collect()
-}
-
-/// SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014).
-fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -61,12 +61,11 @@ pub(super) fn measure(
     algorithm: &str,
     steps: Vec<StepSeconds>,
 ) -> Result<PartitionReport, EdgeError> {
-    let (n_cut, part_edges) = count_edges(edges, assignment, n_parts, undirected)?;
+    let Counts { n_cut, part_edges, part_halo } = count(edges, assignment, n_parts, undirected)?;
     let mut part_nodes = vec![0u64; usize::from(n_parts)];
     for part in assignment {
         part_nodes[part.index()] += 1;
     }
-    let part_halo = count_halos(edges, assignment, n_parts, undirected)?;
     let (n_nodes, n_edges) = (assignment.len(), edges.n_edges());
     let copies = n_nodes as u64 + part_halo.iter().sum::<u64>();
     Ok(PartitionReport {
@@ -87,34 +86,21 @@ pub(super) fn measure(
     })
 }
 
-/// Number of cut edges, and of edges into the nodes of each partition.
-fn count_edges(
-    edges: &dyn EdgeStream,
-    assignment: &[PartId],
-    n_parts: u16,
-    undirected: bool,
-) -> Result<(u64, Vec<u64>), EdgeError> {
-    let (mut n_cut, mut part_edges) = (0u64, vec![0u64; usize::from(n_parts)]);
-    edges.for_each_chunk(&mut |chunk| {
-        for &[u, v] in chunk {
-            let (owner_u, owner_v) = (assignment[u as usize], assignment[v as usize]);
-            n_cut += u64::from(owner_u != owner_v);
-            part_edges[owner_v.index()] += 1;
-            part_edges[owner_u.index()] += u64::from(undirected && u != v);
-        }
-        Ok(())
-    })?;
-    Ok((n_cut, part_edges))
+/// What passes over the edges count.
+struct Counts {
+    n_cut: u64,
+    part_edges: Vec<u64>,
+    part_halo: Vec<u64>,
 }
 
-/// Number of halo nodes of each partition.
-fn count_halos(
+fn count(
     edges: &dyn EdgeStream,
     assignment: &[PartId],
     n_parts: u16,
     undirected: bool,
-) -> Result<Vec<u64>, EdgeError> {
-    let mut part_halo = vec![0u64; usize::from(n_parts)];
+) -> Result<Counts, EdgeError> {
+    let (mut n_cut, mut part_edges) = (0, vec![0; usize::from(n_parts)]);
+    let mut part_halo = vec![0; usize::from(n_parts)];
     let mut needed_by = vec![0u64; assignment.len()];
     for (pass, halos) in part_halo.chunks_mut(PARTS_PER_PASS).enumerate() {
         let first = pass * PARTS_PER_PASS;
@@ -130,6 +116,11 @@ fn count_halos(
                     needed_by[u as usize] |= bit(owner_v);
                     needed_by[v as usize] |= if undirected { bit(owner_u) } else { 0 };
                 }
+                if pass == 0 {
+                    n_cut += u64::from(owner_u != owner_v);
+                    part_edges[owner_v.index()] += 1;
+                    part_edges[owner_u.index()] += u64::from(undirected && u != v);
+                }
             }
             Ok(())
         })?;
@@ -141,7 +132,7 @@ fn count_halos(
             }
         }
     }
-    Ok(part_halo)
+    Ok(Counts { n_cut, part_edges, part_halo })
 }
 
 /// 1 is perfect balance; nothing to balance is perfect.

@@ -15,6 +15,8 @@ use choice::Choice;
 use local_ids::LocalIds;
 use stream::Stream;
 
+pub(crate) use roots::batches_of;
+
 pub use fanout::{Fanout, FanoutError};
 pub use roots::{epoch_order, is_local, worker_batches};
 pub use stream::batch_seed;
@@ -59,6 +61,8 @@ impl<'a> Sampler<'a> {
             self.locals.translate(&mut sources, &mut nodes);
             *block = Block { n_src: nodes.len() as u32, n_dst, offsets, sources };
         }
+        // Translation makes room for more nodes than it meets, and batches may wait in a queue.
+        nodes.shrink_to_fit();
         Batch { nodes, n_roots, blocks }
     }
 

@@ -30,10 +30,10 @@ fn all_neighbours_of_two_hops() {
     let topology = topology_of(&[[4, 3], [3, 2], [2, 0], [3, 1]], 6);
     let mut sampler = Sampler::new(&topology, &[Fanout::All; 2]);
     let batch = sampler.sample(&[0, 1, 5, 0].map(NodeId), 1);
-    assert_eq!(batch.nodes, [0, 1, 5, 2, 3].map(NodeId));
+    assert_eq!(batch.nodes, [0, 1, 5, 2, 3, 4].map(NodeId));
     assert_eq!(batch.roots(), [0, 1, 5].map(NodeId));
     assert_eq!(edges_of(&batch, 1), [[2, 0], [3, 1]]);
-    assert_eq!(edges_of(&batch, 0), [[2, 0], [3, 1], [3, 2]]);
+    assert_eq!(edges_of(&batch, 0), [[2, 0], [3, 1], [3, 2], [4, 3]]);
     assert_eq!(batch.check(6), Ok(()));
 }
 
@@ -63,11 +63,14 @@ fn every_neighbour_is_drawn_equally_often() {
 
 #[test]
 fn a_fixed_batch_is_pinned() {
-    let edges: Vec<[u32; 2]> = (0u32..400).map(|i| [i * i % 61, i * 7 % 61]).collect();
+    let edges: Vec<[u32; 2]> = (0u32..400).map(|i| [i * 37 % 61, i * 11 % 59]).collect();
     let topology = topology_of(&edges, 61);
     let batch = Sampler::new(&topology, &at_most(&[3, 2])).sample(&[9, 4].map(NodeId), 42);
     assert_eq!(batch.check(61), Ok(()));
-    assert_eq!(batch.nodes, [0, 0].map(NodeId));
+    let edges = [[36, 9], [23, 9], [58, 9], [42, 4], [46, 4], [7, 4]];
+    assert_eq!(edges_of(&batch, 1), edges);
+    let last = [10, 33, 17, 52, 40, 5, 39, 47, 25, 45, 35, 48].map(NodeId);
+    assert_eq!(batch.nodes[8..], last);
 }
 
 fn graph() -> impl Strategy<Value = (u32, Vec<[u32; 2]>)> {

@@ -24,7 +24,7 @@ use crate::edges::{EdgeError, EdgeStream};
 use crate::header::{FileKind, HEADER_BYTES, Header, HeaderFault, Identity};
 use crate::map::{FileMap, Section};
 use crate::relabel::Relabelling;
-use crate::{NodeId, PartitionBook};
+use crate::{NodeId, PartId, PartitionBook};
 
 pub use write::{TopologySummary, write_topologies};
 
@@ -157,6 +157,17 @@ impl Topology {
             open_part(path, &Identity::of(book, part, uuid), n_nodes)
         });
         Ok(Self { parts: parts.collect::<Result<_, _>>()?, bounds: book.bounds().to_vec() })
+    }
+
+    /// Checks every byte of the file of one partition; gives its number of edges.
+    pub fn check_file(
+        path: &Path,
+        book: &PartitionBook,
+        part: PartId,
+        uuid: [u8; 16],
+    ) -> Result<u64, TopologyError> {
+        let part_lists = open_part(path, &Identity::of(book, part, uuid), book.range(part).len())?;
+        Ok(part_lists.neighbours.as_slice().len() as u64)
     }
 
     /// Builds the lists in memory. `undirected` adds the reverse of every edge.

@@ -1,1 +1,101 @@
-//! .
+use std::fs;
+
+use super::*;
+
+fn record() -> SegmentRecord {
+    SegmentRecord {
+        segment: Uuid::from_u128(9),
+        n_rows: 10,
+        row_bytes: 400,
+        digest: [7; 32],
+        file: "feat.v1.seg".to_owned(),
+    }
+}
+
+fn graph() -> Uuid {
+    Uuid::from_u128(1)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_was_recorded_is_read_by_several_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog");
+    let catalog = Catalog::create(&path, graph(), PartId(2)).unwrap();
+    catalog.commit_version(1, [("feat", &record())]).unwrap();
+    let first = Catalog::open_read_only(&path, graph(), PartId(2)).unwrap();
+    assert_eq!(first.segment("feat", 1).unwrap(), Some(record()), "seen before a flush");
+    catalog.flush().unwrap();
+    drop(catalog);
+    let second = Catalog::open_read_only(&path, graph(), PartId(2)).unwrap();
+    for catalog in [&first, &second] {
+        assert_eq!(catalog.current_version().unwrap(), 1);
+        assert_eq!(catalog.segment("feat", 1).unwrap(), Some(record()));
+        assert_eq!(catalog.segment("feat", 2).unwrap(), None);
+        assert_eq!(catalog.segment("fea", 1).unwrap(), None);
+    }
+}
+
+#[test]
+fn reading_changes_nothing_in_the_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog");
+    let catalog = Catalog::create(&path, graph(), PartId(2)).unwrap();
+    catalog.commit_version(1, []).unwrap();
+    drop(catalog);
+    let before = names(&path);
+    for _ in 0..2 {
+        drop(Catalog::open_read_only(&path, graph(), PartId(2)).unwrap());
+    }
+    assert_eq!(names(&path), before);
+}
+
+#[test]
+fn another_catalog_in_its_place_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog");
+    drop(Catalog::create(&path, graph(), PartId(2)).unwrap());
+    let other_part = Catalog::open_read_only(&path, graph(), PartId(3)).unwrap_err();
+    assert!(matches!(other_part, StoreError::Misplaced { .. }), "{other_part}");
+    let other_graph = Catalog::open_read_only(&path, Uuid::nil(), PartId(2)).unwrap_err();
+    assert!(matches!(other_graph, StoreError::Misplaced { .. }), "{other_graph}");
+    assert!(Catalog::create(&path, graph(), PartId(2)).is_err(), "an existing one is not reused");
+}
+
+#[test]
+fn a_missing_or_broken_catalog_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing =
+        Catalog::open_read_only(&dir.path().join("none"), graph(), PartId(0)).unwrap_err();
+    assert!(missing.to_string().contains("CURRENT"), "{missing}");
+    assert!(!dir.path().join("none").exists());
+    let path = dir.path().join("catalog");
+    drop(Catalog::create(&path, graph(), PartId(0)).unwrap());
+    fs::write(path.join("CURRENT"), b"MANIFEST-999999\n").unwrap();
+    let broken = Catalog::open_read_only(&path, graph(), PartId(0)).unwrap_err();
+    assert!(matches!(broken, StoreError::Catalog { .. }), "{broken}");
+}
+
+#[test]
+fn a_record_cut_anywhere_or_naming_a_path_is_refused() {
+    let bytes = record().to_bytes();
+    assert_eq!(SegmentRecord::from_bytes(&bytes), Ok(record()));
+    let fixed_bytes = bytes.len() - record().file.len();
+    for length in 0..=fixed_bytes {
+        assert!(SegmentRecord::from_bytes(&bytes[..length]).is_err(), "length {length}");
+    }
+    for name in ["..", "../x", "a/b", "/etc/passwd", "a\0b", ".hidden"] {
+        let record = SegmentRecord { file: name.to_owned(), ..record() };
+        assert!(SegmentRecord::from_bytes(&record.to_bytes()).is_err(), "{name:?}");
+    }
+    let mut newer = bytes.clone();
+    newer[0] = 2;
+    assert!(SegmentRecord::from_bytes(&newer).unwrap_err().contains("format 2"));
+}

@@ -1,5 +1,6 @@
-//! A reader over a segment's bytes in memory, and what it shares with readers of real extents.
+//! A reader over a segment's pages in memory: extent by extent, as a reader of a disk would.
 
+use std::borrow::Cow;
 use std::os::unix::fs::FileExt;
 
 use super::{RowReader, check_output};
@@ -36,19 +37,11 @@ impl MemoryReader {
         &'a self,
         plan: &ReadPlan,
         out: &mut [u8],
-        mut read: impl FnMut(&Extent) -> Result<std::borrow::Cow<'a, [u8]>, StoreError>,
+        mut read: impl FnMut(&Extent) -> Result<Cow<'a, [u8]>, StoreError>,
     ) -> Result<(), StoreError> {
-        let layout = self.segment.layout();
-        check_output(plan, layout, out)?;
-        let row_bytes = layout.row_bytes();
-        let mut rows = plan.rows.iter().peekable();
-        for (extent, extent_no) in plan.extents.iter().zip(0u32..) {
-            let bytes = read(extent)?;
-            self.segment.check_extent(extent, &bytes)?;
-            while let Some(row) = rows.next_if(|row| row.extent == extent_no) {
-                let (from, to) = (row.offset_bytes as usize, row.out_row as usize * row_bytes);
-                out[to..to + row_bytes].copy_from_slice(&bytes[from..from + row_bytes]);
-            }
+        check_output(plan, self.segment.layout(), out)?;
+        for (extent, rows) in plan.by_extent() {
+            self.segment.copy_rows(extent, rows, &read(extent)?, out)?;
         }
         Ok(())
     }

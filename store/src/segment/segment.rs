@@ -4,14 +4,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::SEGMENT_FORMAT_VERSION;
 use super::footer::check_footer;
 use super::header::{HeaderFault, Page, SegmentIdentity};
 use super::writer::SegmentDigest;
-use super::SEGMENT_FORMAT_VERSION;
 use crate::checksum::PageChecksum;
 use crate::error::StoreError;
 use crate::layout::{PAGE_BYTES, SegmentLayout};
-use crate::plan::Extent;
+use crate::plan::{Extent, PlannedRow};
 
 /// An open segment: everything about it is known to be sound but the rows themselves, whose pages
 /// are checked with [`Segment::check_page`] whenever they are read.
@@ -33,7 +33,8 @@ impl Segment {
     /// Holds 4 bytes of memory per page. Read-only files and mounts work.
     pub fn open(path: &Path, expected: &SegmentIdentity) -> Result<Self, StoreError> {
         let file = File::open(path).map_err(StoreError::io(path, "open"))?;
-        let found_bytes = file.metadata().map_err(StoreError::io(path, "read the length of"))?.len();
+        let found_bytes =
+            file.metadata().map_err(StoreError::io(path, "read the length of"))?.len();
         if found_bytes < 2 * PAGE_BYTES {
             let (file, expected) = (path.to_owned(), 2 * PAGE_BYTES);
             return Err(StoreError::FileLength { file, expected, found: found_bytes });
@@ -47,9 +48,8 @@ impl Segment {
                 supported: SEGMENT_FORMAT_VERSION,
             },
         })?;
-        let layout = identity
-            .layout()
-            .map_err(|error| damaged(path, "header", 0, error.to_string()))?;
+        let layout =
+            identity.layout().map_err(|error| damaged(path, "header", 0, error.to_string()))?;
         if layout.file_bytes() != found_bytes {
             let (file, expected) = (path.to_owned(), layout.file_bytes());
             return Err(StoreError::FileLength { file, expected, found: found_bytes });
@@ -78,18 +78,38 @@ impl Segment {
         Err(StoreError::DamagedPage { file: self.path.clone(), page, expected, found })
     }
 
-    /// Checks what one read of `extent` gave: its length, then every page.
+    /// Copies rows of a plan out of what one read of their extent gave, each to its place in `out`.
+    ///
+    /// Every page that holds one of the rows is checked before it is used. Pages of a gap that was
+    /// read through are not looked at: damage there is nobody's concern.
     ///
     /// # Panics
-    /// When the extent reaches past the last page, which no plan for this layout does.
-    pub fn check_extent(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
+    /// When extent and rows are not of a plan for this layout and for an output as long as `out`.
+    pub fn copy_rows(
+        &self,
+        extent: &Extent,
+        rows: &[PlannedRow],
+        bytes: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
         if bytes.len() != extent.len_bytes() {
             let source = std::io::ErrorKind::UnexpectedEof.into();
             return Err(StoreError::Io { file: self.path.clone(), action: "read", source });
         }
-        let pages = bytes.chunks_exact(PAGE_BYTES as usize);
-        let mut numbered = (extent.first_page..).zip(pages);
-        numbered.try_for_each(|(page, bytes)| self.check_page(page, bytes))
+        let (row_bytes, page_bytes) = (self.layout.row_bytes(), PAGE_BYTES as usize);
+        let mut checked = 0;
+        for row in rows {
+            let (start, to) = (row.offset_bytes as usize, row.out_row as usize * row_bytes);
+            let end = start + row_bytes;
+            // Rows come in the order of their places, so no page is checked twice.
+            for page in checked.max(start / page_bytes)..end.div_ceil(page_bytes) {
+                let bytes = &bytes[page * page_bytes..(page + 1) * page_bytes];
+                self.check_page(extent.first_page + page as u64, bytes)?;
+                checked = page + 1;
+            }
+            out[to..to + row_bytes].copy_from_slice(&bytes[start..end]);
+        }
+        Ok(())
     }
 
     /// Where the rows lie.

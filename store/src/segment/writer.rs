@@ -83,7 +83,11 @@ impl SegmentWriter {
     /// # Panics
     /// When fewer bytes came than the identity promised.
     pub fn finish(mut self) -> Result<SegmentDigest, StoreError> {
-        assert_eq!(self.n_bytes, self.layout.data_bytes(), "fewer rows than the segment's identity");
+        assert_eq!(
+            self.n_bytes,
+            self.layout.data_bytes(),
+            "fewer rows than the segment's identity"
+        );
         self.buffer.resize(self.buffer.len().next_multiple_of(PAGE_BYTES as usize), 0);
         self.flush()?;
         self.table.resize(self.layout.table_bytes() as usize, 0);

@@ -5,6 +5,9 @@ use crate::edges::{EdgeError, EdgeStream};
 /// The cluster of a node that no edge has named yet.
 pub(super) const UNSEEN: u32 = u32::MAX;
 
+/// Edges whose state is loaded ahead together.
+const TOUCH_EDGES: usize = 128;
+
 /// What is kept of a node; 16 bytes side by side, so that an edge costs one cache miss per end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node {
@@ -12,7 +15,7 @@ pub(super) struct Node {
     pub(super) degree: u32,
     /// The cluster that it is in.
     pub(super) cluster: u32,
-    /// Its neighbour of the largest degree, the first seen of several.
+    /// Its neighbour of the largest degree, the first seen of several; itself before there is one.
     pub(super) richest: u32,
     /// Degree of that neighbour; 0 before there is one.
     pub(super) richest_degree: u32,
@@ -20,8 +23,8 @@ pub(super) struct Node {
 
 /// Counts the degrees of all nodes in one pass. Self loops do not count.
 pub(super) fn degrees(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Vec<Node>, EdgeError> {
-    let unseen = Node { degree: 0, cluster: UNSEEN, richest: 0, richest_degree: 0 };
-    let mut nodes = vec![unseen; n_nodes as usize];
+    let unseen = |id| Node { degree: 0, cluster: UNSEEN, richest: id, richest_degree: 0 };
+    let mut nodes: Vec<Node> = (0..n_nodes).map(unseen).collect();
     edges.for_each_chunk(&mut |chunk| {
         for &[u, v] in chunk {
             let counted = u32::from(u != v);
@@ -43,13 +46,30 @@ pub(super) fn pass(
     tau_vol: u64,
 ) -> Result<(), EdgeError> {
     edges.for_each_chunk(&mut |chunk| {
-        for &[u, v] in chunk {
-            if u != v {
-                see_edge(nodes, volumes, tau_vol, u, v);
+        for edges in chunk.chunks(TOUCH_EDGES) {
+            touch(nodes, volumes, edges);
+            for &[u, v] in edges {
+                if u != v {
+                    see_edge(nodes, volumes, tau_vol, u, v);
+                }
             }
         }
         Ok(())
     })
+}
+
+/// Loads what the next edges will need. Each edge waits for the one before it, so that their cache
+/// misses would come one by one; here they overlap.
+fn touch(nodes: &[Node], volumes: &[u64], edges: &[[u32; 2]]) {
+    let mut sum = 0;
+    for &end in edges.as_flattened() {
+        sum ^= u64::from(nodes[end as usize].degree);
+    }
+    for &end in edges.as_flattened() {
+        let cluster = nodes[end as usize].cluster as usize;
+        sum ^= volumes.get(cluster).copied().unwrap_or(0);
+    }
+    std::hint::black_box(sum);
 }
 
 #[inline]

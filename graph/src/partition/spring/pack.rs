@@ -1,14 +1,10 @@
 //! Assigning clusters to partitions (Algorithm 1, lines 26–29).
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
 use super::cluster::{Node, UNSEEN};
 use super::merge::Clusters;
 use crate::PartId;
-
-/// Partition of each cluster that has none yet.
-const NOWHERE: PartId = PartId(u16::MAX);
 
 /// Clusters, largest first, go to the least occupied partition (longest processing time first),
 /// then nodes without edges one by one. `capacity` bounds the nodes of every partition.
@@ -18,7 +14,7 @@ pub(super) fn assign(
     n_parts: u16,
     capacity: Option<u64>,
 ) -> Vec<PartId> {
-    let mut owners = vec![NOWHERE; clusters.n_numbered()];
+    let mut owners = vec![PartId(0); clusters.n_numbered()];
     let mut loads = Loads::new(n_parts);
     let order = clusters.largest_first();
     for &root in &order {
@@ -49,25 +45,19 @@ pub(super) fn assign(
 /// Nodes in each partition, and the partitions from the least occupied up.
 struct Loads {
     loads: Vec<u64>,
-    /// May hold outdated entries; one with the present load is there for every partition.
-    queue: BinaryHeap<Reverse<(u64, u16)>>,
+    order: BTreeSet<(u64, u16)>,
 }
 
 impl Loads {
+    /// Empty partitions; `n_parts` is at least 1.
     fn new(n_parts: u16) -> Self {
-        let queue = (0..n_parts).map(|part| Reverse((0, part))).collect();
-        Self { loads: vec![0; usize::from(n_parts)], queue }
+        let order = (0..n_parts).map(|part| (0, part)).collect();
+        Self { loads: vec![0; usize::from(n_parts)], order }
     }
 
     /// The least occupied partition, of several the first.
-    fn least(&mut self) -> PartId {
-        while let Some(&Reverse((load, part))) = self.queue.peek() {
-            if self.loads[usize::from(part)] == load {
-                return PartId(part);
-            }
-            self.queue.pop();
-        }
-        PartId(0)
+    fn least(&self) -> PartId {
+        PartId(self.order.first().map_or(0, |&(_, part)| part))
     }
 
     fn add_to_least(&mut self, n_nodes: u64) -> PartId {
@@ -79,19 +69,16 @@ impl Loads {
     /// Moves `n_nodes` nodes of `owner` away if it has too many and they fit elsewhere.
     fn relieve(&mut self, owner: &mut PartId, n_nodes: u64, capacity: u64) {
         let load = self.loads[owner.index()];
-        if load <= capacity {
-            return;
-        }
         let least = self.least();
-        if self.loads[least.index()] + n_nodes <= capacity {
+        if load > capacity && self.loads[least.index()] + n_nodes <= capacity {
             self.set(*owner, load - n_nodes);
-            self.set(least, self.loads[least.index()] + n_nodes);
-            *owner = least;
+            *owner = self.add_to_least(n_nodes);
         }
     }
 
     fn set(&mut self, part: PartId, load: u64) {
-        self.loads[part.index()] = load;
-        self.queue.push(Reverse((load, part.0)));
+        let old = std::mem::replace(&mut self.loads[part.index()], load);
+        self.order.remove(&(old, part.0));
+        self.order.insert((load, part.0));
     }
 }

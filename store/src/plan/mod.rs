@@ -3,44 +3,17 @@
 //! A plan is pure: rows, the segment's layout and a device profile go in; extents come out.
 //! Readers execute plans and decide nothing.
 
-use thiserror::Error;
+mod error;
+mod profile;
+
+pub use error::PlanError;
+pub use profile::DeviceProfile;
 
 use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
 use crate::limits::MAX_EXTENT_BYTES;
 use crate::row::RowIdx;
 
 const MAX_EXTENT_PAGES: u64 = MAX_EXTENT_BYTES / PAGE_BYTES;
-
-/// What a device can do when it is asked for many pieces at once.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeviceProfile {
-    /// Random page reads per second with a deep queue.
-    pub iops: f64,
-    /// Sequential bytes per second.
-    pub bandwidth_bytes_per_s: f64,
-}
-
-impl Default for DeviceProfile {
-    /// A common NVMe disk behind virtio; reading through gaps of up to 16 KiB pays.
-    fn default() -> Self {
-        Self { iops: 90_000.0, bandwidth_bytes_per_s: 1.8e9 }
-    }
-}
-
-impl DeviceProfile {
-    /// Most pages worth reading through: gap bytes / bandwidth < 1 / IOPS.
-    ///
-    /// 0 for a profile without sense (zero, negative or not a number).
-    #[must_use]
-    pub fn max_gap_pages(&self) -> u64 {
-        let pages = self.bandwidth_bytes_per_s / self.iops / PAGE_BYTES as f64;
-        if !(self.iops > 0.0 && pages > 0.0) {
-            return 0;
-        }
-        // Strictly below: a gap that costs exactly one request is not joined. Saturating cast.
-        (pages.ceil() - 1.0).max(0.0) as u64
-    }
-}
 
 /// Consecutive pages of a segment, to be read by one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,35 +65,6 @@ pub struct ReadPlan {
     keys: Vec<u64>,
 }
 
-/// Why rows cannot be planned.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum PlanError {
-    /// A row past the end of the segment.
-    #[error("row {row} at position {position} of the request; the partition has {n_rows} rows")]
-    NoRow {
-        /// Row asked for.
-        row: RowIdx,
-        /// Its position in the request.
-        position: usize,
-        /// Rows of the segment.
-        n_rows: u32,
-    },
-    /// An output row past the end of the output.
-    #[error("output row {out_row}; the output has {out_rows} rows")]
-    NoOutputRow {
-        /// Output row asked for.
-        out_row: u32,
-        /// Rows of the output.
-        out_rows: u32,
-    },
-    /// More rows than one plan can count.
-    #[error("{found} rows in one plan; the limit is {}", u32::MAX)]
-    TooManyRows {
-        /// Rows asked for.
-        found: usize,
-    },
-}
-
 impl ReadPlan {
     /// Plans `rows`, in any order and with duplicates, to output rows `0..rows.len()`.
     ///
@@ -168,6 +112,11 @@ impl ReadPlan {
     #[must_use]
     pub fn out_rows(&self) -> u32 {
         self.out_rows
+    }
+
+    /// Each extent with its rows, which are at least one.
+    pub fn by_extent(&self) -> impl Iterator<Item = (&Extent, &[PlannedRow])> {
+        self.extents.iter().zip(self.rows.chunk_by(|a, b| a.extent == b.extent))
     }
 
     /// Bytes that the extents read.

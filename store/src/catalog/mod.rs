@@ -13,14 +13,18 @@
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
 //! so that it works on read-only mounts and from several processes at once.
 
+mod record;
+
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
-use rocksdb::{DB, InfoLogger, LogLevel, Options, WriteOptions};
+use rocksdb::{DB, InfoLogger, LogLevel, Options, WriteBatch, WriteOptions};
 use uuid::Uuid;
 
+pub use record::SegmentRecord;
+
 use crate::error::StoreError;
-use crate::segment::SegmentDigest;
+use record::Fields;
 
 /// Newest catalog format that this release writes and reads.
 pub const CATALOG_FORMAT_VERSION: u32 = 1;
@@ -35,21 +39,6 @@ pub struct Catalog {
     db: DB,
 }
 
-/// A segment as the catalog knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SegmentRecord {
-    /// Uuid in the segment's header.
-    pub segment: Uuid,
-    /// Number of rows.
-    pub n_rows: u32,
-    /// Bytes of one row.
-    pub row_bytes: u32,
-    /// BLAKE3 of the segment's page checksum table.
-    pub digest: SegmentDigest,
-    /// Name of the file in the partition's folder.
-    pub file: String,
-}
-
 impl Catalog {
     /// Creates the catalog of partition `part` in `dir`, which must not hold one.
     pub fn create(dir: &Path, graph: Uuid, part: PartId) -> Result<Self, StoreError> {
@@ -61,7 +50,9 @@ impl Catalog {
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         identity.extend_from_slice(graph.as_bytes());
         identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
-        catalog.put(IDENTITY_KEY, &identity)?;
+        let mut batch = WriteBatch::default();
+        batch.put(IDENTITY_KEY, &identity);
+        catalog.write(batch)?;
         Ok(catalog)
     }
 
@@ -76,14 +67,19 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Notes that `record` holds `tensor` at `version`; durable when it returns.
-    pub fn record_segment(
+    /// Records the segments of `version` by tensor and makes it the current one: all of it or
+    /// nothing, and durable when it returns.
+    pub fn commit_version<'a>(
         &self,
-        tensor: &str,
         version: u32,
-        record: &SegmentRecord,
+        segments: impl IntoIterator<Item = (&'a str, &'a SegmentRecord)>,
     ) -> Result<(), StoreError> {
-        self.put(&segment_key(tensor, version), &record.to_bytes())
+        let mut batch = WriteBatch::default();
+        for (tensor, record) in segments {
+            batch.put(segment_key(tensor, version), record.to_bytes());
+        }
+        batch.put(VERSION_KEY, version.to_le_bytes());
+        self.write(batch)
     }
 
     /// The segment that holds `tensor` at `version`, if there is one.
@@ -93,11 +89,6 @@ impl Catalog {
             broken(&self.dir, format!("record of `{tensor}` version {version}: {reason}"))
         })?;
         Ok(Some(record))
-    }
-
-    /// Makes `version` the current one; durable when it returns.
-    pub fn set_current_version(&self, version: u32) -> Result<(), StoreError> {
-        self.put(VERSION_KEY, &version.to_le_bytes())
     }
 
     /// The version that readers see.
@@ -138,59 +129,14 @@ impl Catalog {
         })
     }
 
-    fn put(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    fn write(&self, batch: WriteBatch) -> Result<(), StoreError> {
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        self.db.put_opt(key, value, &synced).map_err(failed(&self.dir))
+        self.db.write_opt(batch, &synced).map_err(failed(&self.dir))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.db.get(key).map_err(failed(&self.dir))
-    }
-}
-
-impl SegmentRecord {
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
-        bytes.extend_from_slice(self.segment.as_bytes());
-        bytes.extend_from_slice(&self.n_rows.to_le_bytes());
-        bytes.extend_from_slice(&self.row_bytes.to_le_bytes());
-        bytes.extend_from_slice(&self.digest);
-        bytes.extend_from_slice(self.file.as_bytes());
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let mut fields = Fields { bytes };
-        let format = fields.u32()?;
-        if format > CATALOG_FORMAT_VERSION {
-            return Err(format!("format {format}, this release reads {CATALOG_FORMAT_VERSION}"));
-        }
-        let segment = Uuid::from_bytes(fields.take()?);
-        let (n_rows, row_bytes, digest) = (fields.u32()?, fields.u32()?, fields.take()?);
-        let file = std::str::from_utf8(fields.bytes).map_err(|_| "file name is not UTF-8")?;
-        // A name from a file never becomes a path that leads out of the partition's folder.
-        if file.is_empty() || file.starts_with('.') || file.contains(['/', '\0']) {
-            return Err(format!("{file:?} is not a plain file name"));
-        }
-        Ok(Self { segment, n_rows, row_bytes, digest, file: file.to_owned() })
-    }
-}
-
-/// What is left of a record.
-struct Fields<'a> {
-    bytes: &'a [u8],
-}
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (&field, rest) = self.bytes.split_first_chunk().ok_or("it is too short")?;
-        self.bytes = rest;
-        Ok(field)
-    }
-
-    fn u32(&mut self) -> Result<u32, String> {
-        self.take().map(u32::from_le_bytes)
     }
 }
 

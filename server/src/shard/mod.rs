@@ -5,60 +5,32 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use glommio::channels::channel_mesh::{FullMesh, Receivers};
-use glommio::channels::shared_channel::{self, ConnectedReceiver, ForeignSender};
+use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::net::TcpStream;
-use glommio::sync::{Semaphore, StaticPermit};
-use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
-use lodestore_graph::NodeId;
-use lodestore_schema::limits::CHUNK_BYTES;
-use lodestore_schema::{Failure, FailureCode, ShardStats};
+use glommio::sync::Semaphore;
+use glommio::{Latency, Shares, TaskQueueHandle};
+use lodestore_schema::ShardStats;
 use tracing::debug;
 
 use crate::connection::{Buffers, Connection};
-use crate::error::failure;
 use crate::forward::{Letter, Post};
 use crate::holdings::Holdings;
 use crate::limits::{
     CONNECTIONS_PER_SHARD_MAX, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, START_TIMEOUT,
 };
-use crate::rows::{ShardRows, not_here};
-use crate::stats::{Counters, count};
+use crate::rows::ShardRows;
+use crate::stats::Counters;
 
-/// What other threads tell a shard.
-pub(crate) enum Event {
-    /// A client has come.
-    Connection(OwnedFd),
-    /// Finish what is in flight and end.
-    Stop,
-}
+mod gather;
+mod inbox;
 
-/// The sending end of a shard's events, for threads without an executor.
-pub(crate) struct Inbox(Mutex<ForeignSender<Event>>);
-
-impl Inbox {
-    /// Hands over a connection; `false`, and the connection closed, when the mailbox is full.
-    pub(crate) fn connect(&self, connection: OwnedFd) -> bool {
-        self.lock().try_send(Event::Connection(connection)).is_ok()
-    }
-
-    /// Tells the shard to end, unless it has ended already.
-    pub(crate) fn stop(&self) {
-        while let Err(GlommioError::WouldBlock(_)) = self.lock().try_send(Event::Stop) {
-            // A full mailbox empties: the shard still takes events.
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ForeignSender<Event>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(crate) use inbox::{Event, Inbox};
 
 /// What a shard needs to start.
 #[derive(Clone)]
@@ -69,9 +41,10 @@ pub(crate) struct ShardPlan {
     pub(crate) description: Arc<[u8]>,
     /// Bytes of this shard's tier for each tensor.
     pub(crate) tier_bytes: Arc<[usize]>,
-    /// Where the shard reports that it is up: its number and its inbox, or why not.
-    pub(crate) started: mpsc::Sender<(usize, Result<Inbox, String>)>,
 }
+
+/// How a shard reports that it is up: its number and its inbox, or why not.
+pub(crate) type Started = mpsc::Sender<(usize, Result<Inbox, String>)>;
 
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {
@@ -88,7 +61,11 @@ pub(crate) struct Shard {
 }
 
 /// The whole life of a shard's executor.
-pub(crate) async fn run(plan: ShardPlan, mesh: FullMesh<Letter>) -> Result<(), String> {
+pub(crate) async fn run(
+    plan: ShardPlan,
+    mesh: FullMesh<Letter>,
+    started: Started,
+) -> Result<(), String> {
     // A shard whose executor cannot start leaves its peers waiting here.
     let late = async {
         glommio::timer::sleep(START_TIMEOUT).await;
@@ -105,7 +82,7 @@ pub(crate) async fn run(plan: ShardPlan, mesh: FullMesh<Letter>) -> Result<(), S
             Ok(rows) => tensors.push(rows),
             Err(reason) => {
                 // The receiver waits for every shard; it is there.
-                let _ = plan.started.send((id, Err(reason.clone())));
+                let _ = started.send((id, Err(reason.clone())));
                 return Err(reason);
             }
         }
@@ -122,7 +99,6 @@ pub(crate) async fn run(plan: ShardPlan, mesh: FullMesh<Letter>) -> Result<(), S
         Latency::Matters(Duration::from_millis(1)),
         "sync-pull",
     );
-    let started = plan.started.clone();
     let shard = Rc::new(Shard {
         id,
         plan,
@@ -135,7 +111,7 @@ pub(crate) async fn run(plan: ShardPlan, mesh: FullMesh<Letter>) -> Result<(), S
         next_connection: Cell::new(0),
     });
     shard.read_letters(receivers, sync);
-    let _ = started.send((id, Ok(Inbox(Mutex::new(sender.into_foreign())))));
+    let _ = started.send((id, Ok(Inbox::new(sender.into_foreign()))));
     drop(started);
     shard.serve(&inbox, sync).await;
     shard.end().await;
@@ -244,94 +220,5 @@ impl Shard {
 
     pub(crate) fn description(&self) -> &[u8] {
         &self.plan.description
-    }
-
-    /// Bytes of a row of a tensor that [`Self::admit_pull`] has let through.
-    pub(crate) fn row_bytes(&self, tensor: u16) -> usize {
-        self.tensors[usize::from(tensor)].row_bytes
-    }
-
-    /// Checks a pull before its ids are read, and takes room for it until the permit is dropped.
-    pub(crate) fn admit_pull(
-        &self,
-        tensor: u16,
-        body_bytes: usize,
-    ) -> Result<StaticPermit, Failure> {
-        let Some(rows) = self.tensors.get(usize::from(tensor)) else {
-            let message = format!("there is no tensor {tensor}, only 0 to {}", self.tensors.len());
-            return Err(failure(FailureCode::NotFound, message));
-        };
-        if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
-            let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
-            return Err(failure(FailureCode::Invalid, message));
-        }
-        // Ids, a chunk of the answer, and the same again for keys and positions.
-        let bytes = 4 * body_bytes + CHUNK_BYTES.max(rows.row_bytes);
-        self.room.try_acquire_static_permit(bytes as u64).map_err(|_| {
-            let message = format!("shard {} has no room for {bytes} more bytes", self.id);
-            failure(FailureCode::Overloaded, message)
-        })
-    }
-
-    /// Rows of any shard: straight from here if all are ours, else split by owner and merged.
-    pub(crate) async fn gather(
-        &self,
-        tensor: u16,
-        ids: &[NodeId],
-        out: &mut [u8],
-    ) -> Result<(), Failure> {
-        let holdings = &*self.plan.holdings;
-        let rows = &self.tensors[usize::from(tensor)];
-        if self.plan.counters.len() == 1 || self.owns_all(tensor, ids)? {
-            return rows.gather(holdings, ids, out, self.counters()).await;
-        }
-        let mut by_shard = vec![(Vec::new(), Vec::new()); self.plan.counters.len()];
-        for (position, &id) in ids.iter().enumerate() {
-            let (shard_ids, positions) = &mut by_shard[self.owner(tensor, id)?];
-            shard_ids.push(id);
-            positions.push(position);
-        }
-        let asks = by_shard.into_iter().enumerate().filter(|(_, (ids, _))| !ids.is_empty()).map(
-            |(owner, (ids, positions))| async move {
-                let rows = if owner == self.id {
-                    self.gather_owned(tensor, &ids).await
-                } else {
-                    count(&self.counters().forwarded_rows, ids.len());
-                    self.post.ask(owner, tensor, ids).await
-                };
-                rows.map(|rows| (rows, positions))
-            },
-        );
-        let row_bytes = rows.row_bytes;
-        for answer in join_all(asks).await {
-            let (rows, positions) = answer?;
-            for (row, position) in rows.chunks_exact(row_bytes).zip(positions) {
-                out[position * row_bytes..][..row_bytes].copy_from_slice(row);
-            }
-        }
-        Ok(())
-    }
-
-    /// Rows of this shard in a buffer of their own.
-    async fn gather_owned(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<u8>, Failure> {
-        let rows = &self.tensors[usize::from(tensor)];
-        let mut out = vec![0; ids.len() * rows.row_bytes];
-        rows.gather(&self.plan.holdings, ids, &mut out, self.counters()).await?;
-        Ok(out)
-    }
-
-    fn owns_all(&self, tensor: u16, ids: &[NodeId]) -> Result<bool, Failure> {
-        for &id in ids {
-            if self.owner(tensor, id)? != self.id {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn owner(&self, tensor: u16, id: NodeId) -> Result<usize, Failure> {
-        let holdings = &*self.plan.holdings;
-        let (part, row) = holdings.locate(id).ok_or_else(|| not_here(holdings, id))?;
-        Ok(holdings.tensors[usize::from(tensor)].stripes.shard_of(part.0, row).into())
     }
 }

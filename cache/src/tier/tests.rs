@@ -1,0 +1,152 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+/// The row of an id: no two ids below 2³² share one of at least 4 bytes.
+fn row_of(id: u32, row_bytes: usize) -> impl Iterator<Item = u8> {
+    id.to_le_bytes().into_iter().cycle().take(row_bytes)
+}
+
+/// Looks `ids` up, checks every hit, brings the misses as their owner would; returns them.
+fn serve(tier: &mut Tier, ids: &[u32]) -> Vec<u32> {
+    let row_bytes = tier.row_bytes();
+    let mut out = vec![0xEE; ids.len() * row_bytes];
+    let mut misses = Vec::new();
+    tier.lookup(ids, &mut out, &mut misses);
+    for (position, (&id, row)) in (0..).zip(ids.iter().zip(out.chunks_mut(row_bytes))) {
+        if misses.binary_search(&position).is_ok() {
+            assert!(row.iter().all(|&byte| byte == 0xEE), "a miss leaves its row alone");
+            row.iter_mut().zip(row_of(id, row_bytes)).for_each(|(to, from)| *to = from);
+        } else {
+            assert!(row.iter().copied().eq(row_of(id, row_bytes)), "a hit is what was put");
+        }
+    }
+    tier.admit(ids, &out, &misses);
+    misses
+}
+
+/// CLOCK with second chances as the textbook has it: a queue whose front is under the hand.
+struct NaiveClock {
+    n_slots: usize,
+    queue: VecDeque<(u32, bool)>,
+}
+
+impl NaiveClock {
+    /// True on a hit.
+    fn access(&mut self, id: u32) -> bool {
+        if let Some(entry) = self.queue.iter_mut().find(|entry| entry.0 == id) {
+            entry.1 = true;
+            return true;
+        }
+        if self.n_slots == 0 {
+            return false;
+        }
+        while self.queue.len() == self.n_slots {
+            if let Some((id, true)) = self.queue.pop_front() {
+                self.queue.push_back((id, false));
+            }
+        }
+        self.queue.push_back((id, false));
+        false
+    }
+}
+
+#[test]
+fn misses_of_a_fixed_trace_are_pinned() {
+    let trace: Vec<u32> = (0u32..4000).map(|i| (i * i * 7 + i / 3) % 97 % (1 + i % 53)).collect();
+    let mut tier = Tier::with_slots(20, 8, 100, PolicyKind::Clock).unwrap();
+    for batch in trace.chunks(64) {
+        serve(&mut tier, batch);
+    }
+    let counted = TierStats { hits: 2012, misses: 1988, admissions: 963, evictions: 943 };
+    assert_eq!(tier.stats(), counted);
+}
+
+#[test]
+fn a_batch_larger_than_the_tier_is_served_and_repeats_are_stored_once() {
+    let mut tier = Tier::with_slots(2, 4, 100, PolicyKind::Clock).unwrap();
+    assert_eq!(serve(&mut tier, &[5, 5, 6, 7, 5, 8]), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(serve(&mut tier, &[8, 7, 6, 5]), [0, 1]);
+    assert_eq!(tier.n_resident(), 2);
+    let counted = TierStats { hits: 2, misses: 8, admissions: 4, evictions: 2 };
+    assert_eq!(tier.stats(), counted);
+}
+
+#[test]
+fn nothing_fits_into_nothing() {
+    for kind in PolicyKind::ALL {
+        let mut tier = Tier::new(0, 400, 1000, kind).unwrap();
+        assert_eq!(serve(&mut tier, &[1, 1]), [0, 1]);
+        assert_eq!(serve(&mut tier, &[1]), [0]);
+        assert_eq!((tier.n_resident(), tier.n_slots()), (0, 0));
+    }
+    let mut tier = Tier::new(1 << 20, 400, 0, PolicyKind::Clock).unwrap();
+    assert_eq!(serve(&mut tier, &[0, u32::MAX]), [0, 1]);
+    assert!(matches!(Tier::new(9, 0, 9, PolicyKind::Clock), Err(ArenaError::NoRowBytes)));
+}
+
+#[test]
+fn more_capacity_than_rows_takes_only_what_the_rows_need() {
+    let mut tier = Tier::new(usize::MAX, 16, 50, PolicyKind::Clock).unwrap();
+    assert_eq!(tier.n_slots(), 50);
+    let ids: Vec<u32> = (0..50).rev().collect();
+    assert_eq!(serve(&mut tier, &ids).len(), 50);
+    assert!(serve(&mut tier, &ids).is_empty());
+    assert_eq!(tier.stats().evictions, 0);
+}
+
+#[test]
+#[should_panic(expected = "do not fill an output")]
+fn an_output_of_the_wrong_size_is_refused() {
+    let mut tier = Tier::with_slots(2, 4, 100, PolicyKind::Clock).unwrap();
+    tier.lookup(&[1, 2], &mut [0; 7], &mut Vec::new());
+}
+
+proptest! {
+    #[test]
+    fn one_row_at_a_time_is_textbook_clock(
+        trace in prop::collection::vec(0u32..30, 0..300),
+        n_slots in 0u32..12,
+    ) {
+        let mut tier = Tier::with_slots(n_slots, 5, 30, PolicyKind::Clock).unwrap();
+        let mut naive = NaiveClock { n_slots: n_slots as usize, queue: VecDeque::new() };
+        for &id in &trace {
+            prop_assert_eq!(serve(&mut tier, &[id]).is_empty(), naive.access(id));
+        }
+    }
+
+    #[test]
+    fn batches_never_pass_the_capacity_and_always_get_their_rows(
+        batches in prop::collection::vec(prop::collection::vec(0u32..40, 0..600), 0..20),
+        n_slots in 0u32..50,
+        row_bytes in 1usize..70,
+        id_space in prop::sample::select(vec![30u32, 40, 1000]),
+    ) {
+        let mut tier = Tier::with_slots(n_slots, row_bytes, id_space, PolicyKind::Clock).unwrap();
+        for batch in &batches {
+            let misses = serve(&mut tier, batch);
+            let missed = |id| misses.iter().any(|&i| batch[i as usize] == id);
+            let fresh = batch.iter().collect::<std::collections::HashSet<_>>();
+            for &id in fresh.into_iter().filter(|&&id| id < id_space) {
+                let resident = tier.index.get(id) != NO_SLOT;
+                let room = tier.n_resident() < tier.n_slots() as usize;
+                prop_assert!(resident || !missed(id) || !room, "a missed row finds room");
+            }
+            let stats = tier.stats();
+            prop_assert!(tier.n_resident() <= n_slots as usize);
+            prop_assert_eq!(tier.n_resident() as u64, stats.admissions - stats.evictions);
+        }
+    }
+
+    #[test]
+    fn a_capacity_in_bytes_is_filled_and_never_passed(
+        capacity_bytes in 0usize..100_000,
+        row_bytes in 1usize..600,
+        id_space in 0u32..10_000,
+    ) {
+        let tier = Tier::new(capacity_bytes, row_bytes, id_space, PolicyKind::Clock).unwrap();
+        prop_assert!(tier.bytes() <= capacity_bytes);
+        let larger = Tier::with_slots(tier.n_slots() + 1, row_bytes, id_space, PolicyKind::Clock);
+        prop_assert!(tier.n_slots() == id_space || larger.unwrap().bytes() > capacity_bytes);
+    }
+}

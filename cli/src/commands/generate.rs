@@ -1,0 +1,150 @@
+//! `lode generate`: a graph with communities, features, labels and splits, as .npy files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lodestore_graph::generate::{GenerateError, GraphRecipe, generate as generate_topology};
+use lodestore_store::synthetic::write_features;
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::human;
+use crate::memory::peak_rss_bytes;
+use crate::staging::Staging;
+use crate::usage::UsageError;
+
+/// Files of a generated graph.
+pub(crate) const EDGES_FILE: &str = "edges.npy";
+pub(crate) const FEATURES_FILE: &str = "features.npy";
+pub(crate) const LABELS_FILE: &str = "labels.npy";
+pub(crate) const SPLIT_FILE: &str = "split.npy";
+
+/// Generate a power-law graph with communities; features correlate with labels.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode generate --nodes 200000 --degree 20 --dim 128 --classes 16 --seed 1 --out raw
+  lode import --edges raw/edges.npy --undirected --tensor feat=raw/features.npy \\
+      --tensor label=raw/labels.npy --tensor split=raw/split.npy --parts 4 --out my-graph
+
+Writes edges.npy (undirected, each edge once), features.npy, labels.npy and split.npy (0 train,
+1 validation, 2 test, 255 none). The same seed gives the same bytes.")]
+pub(crate) struct GenerateArgs {
+    /// Number of nodes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: u32,
+    /// Mean degree.
+    #[arg(long, value_name = "D", default_value_t = 20.0)]
+    degree: f32,
+    /// Features per node.
+    #[arg(long, value_name = "F", default_value_t = 128,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    dim: u32,
+    /// Communities; each is a class.
+    #[arg(long, value_name = "C", default_value_t = 16)]
+    classes: u32,
+    /// Share of edges that stay inside a community.
+    #[arg(long, value_name = "H", default_value_t = 0.8)]
+    homophily: f32,
+    /// Fixes every byte.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Folder for the files; must not exist.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+pub(crate) struct GenerateReport {
+    pub(crate) dir: String,
+    pub(crate) nodes: u32,
+    /// Lines of edges.npy: each undirected edge once.
+    pub(crate) edges: u64,
+    pub(crate) classes: u32,
+    pub(crate) dim: u32,
+    pub(crate) seed: u64,
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+    pub(crate) peak_rss_bytes: u64,
+}
+
+/// What to generate.
+pub(crate) struct GenerateConfig {
+    pub(crate) recipe: GraphRecipe,
+    pub(crate) dim: u32,
+    pub(crate) out: PathBuf,
+}
+
+impl GenerateArgs {
+    fn configure(self) -> GenerateConfig {
+        let recipe = GraphRecipe {
+            n_nodes: self.nodes,
+            mean_degree: self.degree,
+            n_classes: self.classes,
+            homophily: self.homophily,
+            seed: self.seed,
+            ..GraphRecipe::default()
+        };
+        GenerateConfig { recipe, dim: self.dim, out: self.out }
+    }
+
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let report = generate(&self.configure(), console)?;
+        console.report(&report, text)
+    }
+}
+
+/// Writes all files to a staging folder, and moves it to its place.
+pub(crate) fn generate(config: &GenerateConfig, console: &Console) -> Result<GenerateReport> {
+    let start = Instant::now();
+    let staging = Staging::begin(&config.out)?;
+    let dir = staging.path();
+    let made = generate_topology(&config.recipe, dir, &mut console.progress("edges"));
+    let made = made.map_err(usage_or_failure)?;
+    let (labels, features) = (dir.join(LABELS_FILE), dir.join(FEATURES_FILE));
+    let seed = config.recipe.seed;
+    write_features(&labels, config.dim, seed, &features, &mut console.progress("features"))?;
+    let bytes = folder_bytes(dir)?;
+    staging.commit()?;
+    Ok(GenerateReport {
+        dir: config.out.display().to_string(),
+        nodes: config.recipe.n_nodes,
+        edges: made.edges,
+        classes: config.recipe.n_classes,
+        dim: config.dim,
+        seed,
+        bytes,
+        seconds: start.elapsed().as_secs_f64(),
+        peak_rss_bytes: peak_rss_bytes(),
+    })
+}
+
+/// A recipe that cannot be is a matter of what was typed.
+fn usage_or_failure(error: GenerateError) -> anyhow::Error {
+    match error {
+        GenerateError::Recipe { .. } => UsageError::of(error).into(),
+        error => error.into(),
+    }
+}
+
+fn folder_bytes(dir: &Path) -> Result<u64> {
+    let sizes = fs::read_dir(dir)?.map(|entry| Ok(entry?.metadata()?.len()));
+    sizes.sum::<std::io::Result<u64>>().with_context(|| format!("{}: cannot list", dir.display()))
+}
+
+fn text(report: &GenerateReport) -> String {
+    format!(
+        "{}: {} nodes in {} communities, {} undirected edges, {} features per node; {} in {}",
+        report.dir,
+        human::count(report.nodes.into()),
+        report.classes,
+        human::count(report.edges),
+        report.dim,
+        human::bytes(report.bytes),
+        human::seconds(report.seconds),
+    )
+}

@@ -1,0 +1,50 @@
+//! `lode inspect`: what a graph holds.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_store::{Graph, GraphSummary, inspect};
+
+use crate::console::Console;
+use crate::human;
+use crate::table::Table;
+
+/// Show what a graph holds: nodes, tensors, partitions, sizes.
+#[derive(Args)]
+#[command(after_help = "Example:\n  lode inspect my-graph")]
+pub(crate) struct InspectArgs {
+    /// Folder of the graph.
+    graph: PathBuf,
+}
+
+impl InspectArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let summary = inspect(&Graph::open(&self.graph)?)?;
+        console.report(&summary, text)
+    }
+}
+
+fn text(summary: &GraphSummary) -> String {
+    let mut tensors = Table::new(["tensor", "dtype", "width", "codec", "size"]);
+    for t in &summary.tensors {
+        let width = human::count(t.width.into());
+        tensors.row([t.name.clone(), t.dtype.clone(), width, t.codec.clone(), human::bytes(t.bytes)]);
+    }
+    let mut parts = Table::new(["partition", "nodes", "size", ""]);
+    for p in &summary.parts {
+        let (nodes, bytes) = (human::count(p.nodes.into()), human::bytes(p.bytes));
+        let place = if p.present { "" } else { "not on this machine" };
+        parts.row([p.part.to_string(), nodes, bytes, place.to_owned()]);
+    }
+    format!(
+        "{}: {} nodes, {} in-edges{}, version {}, format {}, uuid {}\n\n{tensors}\n\n{parts}",
+        summary.graph,
+        human::count(summary.nodes.into()),
+        human::count(summary.edges),
+        if summary.undirected { " (both directions of each edge)" } else { "" },
+        summary.version,
+        summary.format_version,
+        summary.uuid,
+    )
+}

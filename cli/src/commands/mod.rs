@@ -1,0 +1,57 @@
+//! The commands, one file each: arguments, their check, one call, a report.
+
+mod gather;
+mod generate;
+mod import;
+mod inspect;
+mod partition;
+mod quickstart;
+mod schedule;
+mod serve;
+mod stat;
+mod train;
+mod verify;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::console::Console;
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Quickstart(quickstart::QuickstartArgs),
+    Generate(generate::GenerateArgs),
+    Import(import::ImportArgs),
+    Partition(partition::PartitionArgs),
+    Inspect(inspect::InspectArgs),
+    Verify(verify::VerifyArgs),
+    Gather(gather::GatherArgs),
+    Serve(serve::ServeArgs),
+    Schedule(schedule::ScheduleArgs),
+    Train(train::TrainArgs),
+    Stat(stat::StatArgs),
+}
+
+impl Command {
+    /// Runs the command; an error means exit code 1, or 2 for wrong usage.
+    pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
+        let done = match self {
+            Self::Quickstart(args) => args.run(console),
+            Self::Generate(args) => args.run(console),
+            Self::Import(args) => args.run(console),
+            Self::Partition(args) => args.run(console),
+            Self::Inspect(args) => args.run(console),
+            // It answers "damaged" by its exit code.
+            Self::Verify(args) => return args.run(console),
+            Self::Gather(args) => args.run(console),
+            Self::Serve(args) => args.run(console),
+            Self::Schedule(args) => args.run(console),
+            Self::Train(args) => args.run(console),
+            Self::Stat(args) => args.run(console),
+        };
+        done.map(|()| ExitCode::SUCCESS)
+    }
+}

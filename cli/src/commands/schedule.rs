@@ -1,0 +1,145 @@
+//! `lode schedule`: sample all batches of a run ahead of time.
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use lodestore_graph::NodeId;
+use lodestore_graph::sampler::Fanout;
+use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
+use lodestore_graph::topology::Topology;
+use lodestore_store::{Dtype, EmbeddedStore, Graph};
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::human;
+use crate::usage::UsageError;
+
+/// Split of training nodes in a tensor of splits.
+const TRAIN: u8 = 0;
+
+/// Sample every batch of a run ahead of time, and write the schedule.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode schedule my-graph --seed 1 --fanout 10,25 --batch 512 --epochs 10 --workers 2 \\
+      --out run.schedule
+
+The digest is of the content: the same settings give the same digest on every machine.")]
+pub(crate) struct ScheduleArgs {
+    /// Folder of the graph.
+    graph: PathBuf,
+    /// Fixes every batch.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Neighbours per node and layer, the hop next to the roots first; -1 takes all.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "10,10",
+          allow_hyphen_values = true)]
+    fanout: Vec<Fanout>,
+    /// Roots per batch and worker.
+    #[arg(long, value_name = "B", default_value_t = 512)]
+    batch: usize,
+    /// Passes over the roots.
+    #[arg(long, value_name = "E", default_value_t = 10)]
+    epochs: u32,
+    /// Workers; partition p belongs to worker p mod W.
+    #[arg(long, value_name = "W", default_value_t = 1)]
+    workers: u32,
+    /// Which nodes are roots.
+    #[arg(long, value_enum, default_value_t = Roots::Train)]
+    roots: Roots,
+    /// The schedule; replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+/// Nodes that batches are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Roots {
+    /// Nodes that tensor `split` marks with 0.
+    Train,
+    /// All nodes.
+    All,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct ScheduleReport {
+    schedule: String,
+    digest: String,
+    batches: u64,
+    ids: u64,
+    bytes: u64,
+    seconds: f64,
+}
+
+impl ScheduleArgs {
+    fn check(&self) -> Result<ScheduleSpec, UsageError> {
+        let spec = ScheduleSpec {
+            graph_uuid: [0; 16],
+            seed: self.seed,
+            fanouts: self.fanout.clone(),
+            batch_size: self.batch,
+            epochs: self.epochs,
+            workers: self.workers,
+        };
+        spec.check().map_err(UsageError::of)?;
+        Ok(spec)
+    }
+
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let start = Instant::now();
+        let spec = self.check()?;
+        let graph = Graph::open(&self.graph)?;
+        let (book, uuid) = (graph.book().clone(), *graph.uuid().as_bytes());
+        let spec = ScheduleSpec { graph_uuid: uuid, ..spec };
+        console.stage("topology");
+        let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
+        let topology = Topology::open(&paths, &book, uuid)?;
+        let roots = roots(graph, self.roots)?;
+        let mut progress = console.progress("schedule");
+        let threads = available_parallelism().map_or(1, NonZero::get);
+        let summary =
+            write_schedule(&topology, &book, &roots, &spec, &self.out, &mut progress, threads)?;
+        let report = ScheduleReport {
+            schedule: self.out.display().to_string(),
+            digest: summary.digest,
+            batches: summary.batches,
+            ids: summary.ids,
+            bytes: summary.bytes,
+            seconds: start.elapsed().as_secs_f64(),
+        };
+        console.report(&report, text)
+    }
+}
+
+fn roots(graph: Graph, which: Roots) -> Result<Vec<NodeId>> {
+    let all: Vec<NodeId> = (0..graph.book().n_nodes()).map(NodeId).collect();
+    if which == Roots::All {
+        return Ok(all);
+    }
+    let Some(spec) = graph.meta().tensor("split") else {
+        bail!("the graph has no tensor `split` that tells training nodes; add --roots all");
+    };
+    if spec.dtype != Dtype::U8 || spec.width != 1 {
+        bail!("tensor `split` must be u8 of width 1, found {} of width {}", spec.dtype, spec.width);
+    }
+    let mut splits = vec![0; all.len()];
+    EmbeddedStore::of(graph, None)?.gather("split", &all, &mut splits)?;
+    Ok(all.into_iter().zip(splits).filter(|&(_, split)| split == TRAIN).map(|(id, _)| id).collect())
+}
+
+fn text(report: &ScheduleReport) -> String {
+    format!(
+        "{}: {} batches, {} node ids, {} in {}\n  digest {}",
+        report.schedule,
+        human::count(report.batches),
+        human::count(report.ids),
+        human::bytes(report.bytes),
+        human::seconds(report.seconds),
+        report.digest,
+    )
+}

@@ -1,0 +1,163 @@
+//! `lode serve`: serve rows until told to stop.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lodestore_graph::PartId;
+use lodestore_server::{Server, ServerConfig};
+use lodestore_store::Graph;
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::low_level::pipe;
+
+use crate::console::Console;
+use crate::human;
+use crate::size::parse_size;
+use crate::usage::UsageError;
+
+/// Where a server listens if nothing is said.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
+
+/// Serve the rows of a graph's partitions over TCP and Unix sockets.
+#[derive(Args)]
+#[command(after_help = "\
+Example: two servers with two partitions each, and a client of both
+  lode serve my-graph --parts 0,1 --listen 127.0.0.1:7171 &
+  lode serve my-graph --parts 2,3 --listen 127.0.0.1:7172 &
+  lode gather --connect 127.0.0.1:7171 --connect 127.0.0.1:7172 \\
+      --tensor feat --ids ids.npy --out rows.npy
+
+SIGINT or SIGTERM stops it cleanly: requests in flight are answered first. A second one ends it
+at once.")]
+pub(crate) struct ServeArgs {
+    /// Folder of the graph.
+    graph: PathBuf,
+    /// Partitions to serve; all of them unless given.
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
+    parts: Vec<u16>,
+    /// TCP address; port 0 takes a free one. 127.0.0.1:7171 if neither this nor --unix is given.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Path of a Unix socket.
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// Shards, each with a core of its own; one per core unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    shards: Option<u16>,
+    /// Memory for rows that stay resident, over all shards; 0 reads every row from disk.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    memory: u64,
+    /// Listen on an address that is not loopback, without authentication or encryption.
+    #[arg(long)]
+    insecure: bool,
+    /// Stop when stdin ends: a parent that dies takes the server along.
+    #[arg(long, hide = true)]
+    exit_with_stdin: bool,
+}
+
+/// What `--json` prints when the server is ready.
+#[derive(Serialize)]
+struct ServeReport {
+    address: Option<String>,
+    unix: Option<String>,
+    parts: Vec<u16>,
+    shards: u16,
+}
+
+impl ServeArgs {
+    /// The settings, checked as far as that goes without opening the graph.
+    fn check(&self) -> Result<ServerConfig> {
+        let listen = match (self.listen, &self.unix) {
+            (None, None) => Some(DEFAULT_ADDRESS.parse()?),
+            (listen, _) => listen,
+        };
+        if let Some(address) = listen.filter(|address| !address.ip().is_loopback())
+            && !self.insecure
+        {
+            return Err(UsageError::new(format!(
+                "--listen {address} can be reached from outside, and connections are neither \
+                 authenticated nor encrypted; listen on 127.0.0.1, use --unix, or add --insecure \
+                 on a trusted network"
+            ))
+            .into());
+        }
+        Ok(ServerConfig {
+            parts: self.parts.iter().copied().map(PartId).collect(),
+            listen,
+            unix: self.unix.clone(),
+            n_shards: self.shards.unwrap_or(0),
+            tier_bytes: self.memory,
+            insecure: self.insecure,
+            ..ServerConfig::new(&self.graph)
+        })
+    }
+
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let config = self.check()?;
+        // Before the first thread starts: a signal must find its handler from now on.
+        let stop = stop_signal(self.exit_with_stdin)?;
+        let server = Server::start(&config)?;
+        let report = ServeReport {
+            address: server.address().map(|address| address.to_string()),
+            unix: server.unix().map(|path| path.display().to_string()),
+            parts: self.served_parts()?,
+            shards: server.n_shards(),
+        };
+        console.report(&report, text)?;
+        wait(stop)?;
+        Ok(server.stop()?)
+    }
+
+    fn served_parts(&self) -> Result<Vec<u16>> {
+        let mut parts = self.parts.clone();
+        if parts.is_empty() {
+            parts = (0..Graph::open(&self.graph)?.book().n_parts()).collect();
+        }
+        parts.sort_unstable();
+        parts.dedup();
+        Ok(parts)
+    }
+}
+
+fn text(report: &ServeReport) -> String {
+    let unix = report.unix.as_ref().map(|path| format!("unix:{path}"));
+    let addresses: Vec<_> = report.address.iter().chain(&unix).map(String::as_str).collect();
+    let parts: Vec<_> = report.parts.iter().map(ToString::to_string).collect();
+    format!(
+        "listening on {} ({} {}, {})",
+        addresses.join(" and "),
+        if parts.len() == 1 { "partition" } else { "partitions" },
+        parts.join(", "),
+        human::counted(report.shards.into(), "shard"),
+    )
+}
+
+/// The end of a pipe that becomes readable when the server shall stop. A second signal ends the
+/// process at once.
+fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> {
+    let (reader, writer) = std::io::pipe().context("cannot open a pipe")?;
+    let asked_before = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag down, and puts it up.
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked_before))?;
+        flag::register(signal, Arc::clone(&asked_before))?;
+        pipe::register(signal, writer.try_clone()?)?;
+    }
+    if exit_with_stdin {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            // Only the main thread's wait reads it, and it is gone only when the process is.
+            let _ = std::io::Write::write_all(&mut &writer, b".");
+        });
+    }
+    Ok(reader)
+}
+
+fn wait(mut stop: std::io::PipeReader) -> Result<()> {
+    std::io::Read::read_exact(&mut stop, &mut [0]).context("cannot wait for signals")
+}

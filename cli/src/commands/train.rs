@@ -1,0 +1,196 @@
+//! `lode train`: train a model on a graph, with rows from its servers or from its files.
+
+mod report;
+mod sources;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_client::ClientConfig;
+use lodestore_graph::topology::Topology;
+use lodestore_store::Graph;
+use lodestore_trainer::{
+    EpochReport, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
+};
+
+use crate::console::Console;
+use crate::usage::UsageError;
+
+/// Train a GNN on a graph; rows of other partitions come from servers.
+#[derive(Args)]
+#[command(after_help = "\
+Example: two workers, each with a partition of its own; the rest comes from two servers
+  lode train --graph my-graph --connect 127.0.0.1:7171 --connect 127.0.0.1:7172 \\
+      --workers 2 --strategy rapid --model sage --fanout 10,10 --epochs 20
+
+Needs tensors `feat` (float), `label` (i64) and `split` (u8: 0 train, 1 validation, 2 test).
+Partition p belongs to worker p mod W. Losses depend on the seed alone, never on the strategy.")]
+pub(crate) struct TrainArgs {
+    /// Folder of the graph: topology, and rows of each worker's own partitions.
+    #[arg(long, value_name = "G")]
+    graph: PathBuf,
+    /// Address of a server for all other rows; repeat for several. Without any, rows come from
+    /// the graph's files.
+    #[arg(long, value_name = "ADDR")]
+    connect: Vec<String>,
+    /// How rows reach a worker: ondemand (each batch pulled when needed) or rapid (schedule, hot
+    /// set, prefetch).
+    #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
+    strategy: Strategy,
+    /// Model: sage or gcn.
+    #[arg(long, value_name = "M", default_value_t = ModelKind::Sage)]
+    model: ModelKind,
+    /// Workers in this process; at most one per partition.
+    #[arg(long, value_name = "W", default_value_t = 1)]
+    workers: u32,
+    /// Neighbours per node and layer, the hop next to the roots first; -1 takes all.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "10,10",
+          allow_hyphen_values = true)]
+    fanout: Vec<lodestore_graph::sampler::Fanout>,
+    /// Width of hidden layers.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    hidden: usize,
+    /// Share of hidden elements dropped.
+    #[arg(long, value_name = "P", default_value_t = 0.5)]
+    dropout: f32,
+    /// Adam's learning rate.
+    #[arg(long = "lr", value_name = "X", default_value_t = 0.01)]
+    learning_rate: f64,
+    /// Weight decay.
+    #[arg(long, value_name = "X", default_value_t = 5e-4)]
+    weight_decay: f32,
+    /// Passes over the training nodes.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    epochs: u32,
+    /// Roots per batch and worker.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    batch: usize,
+    /// Fixes batches, first parameters and dropout.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Divide each feature row by the sum of its absolute values.
+    #[arg(long)]
+    normalize: bool,
+    /// Measure accuracy after every so many epochs; 0: after the last only.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    evaluate_every: u32,
+    /// rapid: rows in each worker's hot set.
+    #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
+    n_hot: usize,
+    /// rapid: batches prepared ahead.
+    #[arg(long, value_name = "Q", default_value_t = 4)]
+    window: usize,
+    /// rapid: where the schedule is kept; a temporary file unless given.
+    #[arg(long, value_name = "FILE")]
+    schedule: Option<PathBuf>,
+    /// With --connect: give up on a pull after this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    deadline: u64,
+}
+
+/// A run: settings of the trainer, and where its rows come from.
+pub(crate) struct TrainRun {
+    pub(crate) graph: PathBuf,
+    pub(crate) connect: Vec<String>,
+    pub(crate) client: ClientConfig,
+    /// `schedule_path` counts only if `keep_schedule`.
+    pub(crate) train: TrainConfig,
+    pub(crate) keep_schedule: bool,
+}
+
+impl TrainArgs {
+    fn check(self) -> Result<TrainRun, UsageError> {
+        let train = TrainConfig {
+            strategy: self.strategy,
+            model: self.model,
+            workers: self.workers,
+            fanouts: self.fanout,
+            hidden: self.hidden,
+            dropout: self.dropout,
+            learning_rate: self.learning_rate,
+            weight_decay: self.weight_decay,
+            epochs: self.epochs,
+            batch_size: self.batch,
+            seed: self.seed,
+            normalize: self.normalize,
+            evaluate_every: self.evaluate_every,
+            n_hot: self.n_hot,
+            window: self.window,
+            schedule_path: self.schedule.clone().unwrap_or_default(),
+            ..TrainConfig::default()
+        };
+        train.validate().map_err(UsageError::of)?;
+        let deadline = Duration::from_secs(self.deadline);
+        Ok(TrainRun {
+            graph: self.graph,
+            connect: self.connect,
+            client: ClientConfig { deadline, ..ClientConfig::default() },
+            train,
+            keep_schedule: self.schedule.is_some(),
+        })
+    }
+
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let run = self.check()?;
+        let report = train(&run, console, &mut |epoch| {
+            if epoch.epoch == 0 {
+                console.line(&report::epoch_head())?;
+            }
+            console.line(&report::epoch_row(epoch))
+        })?;
+        console.report(&report, report::text)
+    }
+}
+
+/// Trains; `on_epoch` is told of each epoch when it is done.
+pub(crate) fn train(
+    run: &TrainRun,
+    console: &Console,
+    on_epoch: &mut dyn FnMut(&EpochReport) -> Result<()>,
+) -> Result<TrainReport> {
+    let graph = Graph::open(&run.graph)?;
+    let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
+    check_workers(&run.train, book.n_parts())?;
+    console.stage("topology");
+    let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
+    let topology = Topology::open(&paths, book, uuid)?;
+    let sources = sources::open(run, &graph)?;
+    let rows_from = if run.connect.is_empty() { RowsFrom::Embedded } else { RowsFrom::Servers };
+    let on = TrainGraph { uuid, topology: &topology, book, rows_from };
+    // A schedule that nobody asked to keep goes away with the folder.
+    let folder = tempfile::tempdir()?;
+    let mut config = run.train.clone();
+    if !run.keep_schedule {
+        config.schedule_path = folder.path().join("schedule");
+    }
+    console.stage("setup");
+    let mut told = Ok(());
+    let report = lodestore_trainer::train(&config, &on, &sources, &mut |progress| match progress {
+        Progress::Schedule { done, total } => console.at("schedule", *done, *total),
+        Progress::Step { epoch, done, total, .. } => {
+            let stage = format!("{} epoch {} of {}", config.strategy, epoch + 1, config.epochs);
+            console.at(&stage, u64::from(*done), u64::from(*total));
+        }
+        Progress::Epoch(epoch) => {
+            if told.is_ok() {
+                told = on_epoch(epoch);
+            }
+        }
+    })?;
+    told?;
+    Ok(report)
+}
+
+fn check_workers(config: &TrainConfig, n_parts: u16) -> Result<(), UsageError> {
+    if config.workers <= u32::from(n_parts) {
+        return Ok(());
+    }
+    Err(UsageError::new(format!(
+        "--workers {} needs as many partitions, but the graph has {n_parts}; import it with \
+         --parts {} or use fewer workers",
+        config.workers, config.workers
+    )))
+}

@@ -1,0 +1,70 @@
+//! What a run tells: a line per epoch, then the summary.
+
+use lodestore_trainer::{EpochReport, RowsFrom, TrainReport};
+
+use crate::human;
+
+/// Heads of the columns of [`epoch_row`].
+pub(super) fn epoch_head() -> String {
+    row(["epoch", "loss", "train", "valid", "test", "time", "remote rows", "remote", "hits", "wait"])
+}
+
+/// One epoch as a line of a table.
+pub(super) fn epoch_row(epoch: &EpochReport) -> String {
+    row([
+        &(epoch.epoch + 1).to_string(),
+        &format!("{:.4}", epoch.loss),
+        &format!("{:.4}", epoch.accuracy),
+        &human::accuracy(epoch.validation_accuracy),
+        &human::accuracy(epoch.test_accuracy),
+        &human::seconds(epoch.seconds),
+        &human::count(epoch.remote_rows),
+        &human::bytes(epoch.remote_bytes),
+        &human::percent(epoch.hit_rate),
+        &human::percent(epoch.wait_seconds / epoch.seconds.max(1e-9)),
+    ])
+}
+
+/// The whole run.
+pub(super) fn text(report: &TrainReport) -> String {
+    let accuracy = match (report.test_accuracy, report.validation_accuracy) {
+        (None, _) => "no test nodes".to_owned(),
+        (Some(test), None) => format!("{test:.4}, after the last epoch"),
+        (Some(test), Some(validation)) => {
+            let epoch = report.best_epoch + 1;
+            format!("{test:.4}, after epoch {epoch}: best on validation nodes ({validation:.4})")
+        }
+    };
+    let rows_from = match report.rows_from {
+        RowsFrom::Embedded => "the graph's files; nothing travelled (no --connect)",
+        RowsFrom::Servers => "servers",
+    };
+    let mut lines = vec![
+        ("test accuracy", accuracy),
+        ("mean step", human::seconds(report.mean_step_seconds)),
+        ("remote per step", format!(
+            "{} rows, {} per batch of one worker",
+            human::count(report.remote_rows_per_step.round() as u64),
+            human::bytes_f64(report.remote_bytes_per_step)
+        )),
+        ("remote rows from", rows_from.to_owned()),
+        ("model", format!("{:?}, {} workers, on {}", report.model, report.workers, report.device)),
+    ];
+    if let Some(digest) = &report.schedule_digest {
+        let (size, seconds) = (report.schedule_bytes, report.schedule_seconds);
+        let (size, seconds) = (human::bytes(size), human::seconds(seconds));
+        lines.push(("schedule", format!("{size} in {seconds}, digest {}", &digest[..16])));
+        let held = human::bytes(report.memory_measured_bytes);
+        let bound = human::bytes(report.memory_bound_bytes);
+        lines.push(("hot sets + window", format!("{held} held, at most {bound} per worker")));
+    }
+    lines.push(("peak memory", human::bytes(report.peak_rss_bytes)));
+    let lines = lines.iter().map(|(name, value)| format!("\n  {name:<17}  {value}"));
+    lines.collect()
+}
+
+fn row(cells: [&str; 10]) -> String {
+    let widths = [5, 7, 7, 7, 7, 8, 12, 8, 7, 7];
+    let cells = cells.iter().zip(widths).map(|(cell, width)| format!("  {cell:>width$}"));
+    cells.collect()
+}

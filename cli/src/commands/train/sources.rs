@@ -1,0 +1,44 @@
+//! Where each worker's rows come from.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use lodestore_client::{Client, EmbeddedSource, RowSource};
+use lodestore_graph::PartId;
+use lodestore_store::{EmbeddedStore, Graph};
+use lodestore_trainer::WorkerSources;
+
+use super::TrainRun;
+
+/// Own partitions from the graph's files, and nothing else from there; all other rows from the
+/// servers, or from a store over the whole graph when no server is named.
+pub(super) fn open(run: &TrainRun, graph: &Graph) -> Result<Vec<WorkerSources>> {
+    let remote = remote(run, graph)?;
+    let n_workers = run.train.workers;
+    (0..n_workers)
+        .map(|worker| {
+            let parts = graph.book().parts();
+            let owned: Vec<PartId> = parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
+            let store = EmbeddedStore::of(graph.clone(), Some(&owned))?;
+            let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
+            Ok(WorkerSources { local, remote: Arc::clone(&remote) })
+        })
+        .collect()
+}
+
+fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
+    if run.connect.is_empty() {
+        let store = EmbeddedStore::of(graph.clone(), None)?;
+        return Ok(Arc::new(EmbeddedSource::new(store)));
+    }
+    let client = Client::connect(&run.connect, run.client)?;
+    if client.graph() != *graph.uuid().as_bytes() {
+        bail!(
+            "{} does not serve the graph in {}; name servers of this graph (uuid {})",
+            run.connect[0],
+            graph.dir().display(),
+            graph.uuid()
+        );
+    }
+    Ok(Arc::new(client))
+}

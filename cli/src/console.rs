@@ -1,0 +1,129 @@
+//! What the user sees: text or one JSON object on stdout, progress on a terminal's stderr.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+/// The one way to stdout and to the progress bar.
+pub(crate) struct Console {
+    json: bool,
+    bar: ProgressBar,
+}
+
+impl Console {
+    /// Text, or JSON. The bar shows only where stderr is a terminal.
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()) }
+    }
+
+    /// The command's answer: `report` as JSON, or `text` made from it.
+    pub(crate) fn report<T: Serialize>(
+        &self,
+        report: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<()> {
+        self.bar.finish_and_clear();
+        let text = if self.json { serde_json::to_string(report)? } else { text(report) };
+        Ok(print(&text)?)
+    }
+
+    /// A line of text ahead of the answer; nothing when JSON is wanted.
+    pub(crate) fn line(&self, text: &str) -> Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        Ok(self.bar.suspend(|| print(text))?)
+    }
+
+    /// Starts a stage whose length is not known.
+    pub(crate) fn stage(&self, name: &str) {
+        self.bar.reset();
+        self.bar.unset_length();
+        self.bar.set_style(style("{spinner} {msg} {elapsed}"));
+        self.bar.set_message(name.to_owned());
+        // A stage that reports nothing must not look dead; hidden bars need no thread.
+        if !self.bar.is_hidden() {
+            self.bar.enable_steady_tick(Duration::from_millis(120));
+        }
+    }
+
+    /// Starts a stage; the returned function takes what is done of what there is to do.
+    pub(crate) fn progress<'a>(&'a self, name: &'a str) -> impl FnMut(u64, u64) + 'a {
+        self.stage(name);
+        move |done, total| self.at(name, done, total)
+    }
+
+    /// Shows how far stage `name` is; another name starts another stage.
+    pub(crate) fn at(&self, name: &str, done: u64, total: u64) {
+        if self.bar.message() != name {
+            self.stage(name);
+        }
+        if self.bar.length() != Some(total) {
+            self.bar.set_length(total);
+            self.bar.set_style(style("{spinner} {msg} {wide_bar} {percent:>3} % {eta:>4}"));
+        }
+        self.bar.set_position(done);
+    }
+
+    /// Says why the command failed: on stderr, and as the JSON object if one is wanted.
+    pub(crate) fn failed(&self, error: &anyhow::Error) {
+        self.bar.finish_and_clear();
+        if is_broken_pipe(error) {
+            return;
+        }
+        let message = message(error);
+        eprintln!("lode: {message}");
+        if self.json {
+            // Whoever closed stdout does not want it.
+            let _ = print(&serde_json::json!({ "error": message }).to_string());
+        }
+    }
+}
+
+/// An error with its causes, less those that an outer message already ends with.
+fn message(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if message.is_empty() {
+            message = cause;
+        } else if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
+    message
+}
+
+/// The reader of our output has left, as `head` does: nothing to tell it.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{text}")?;
+    stdout.flush()
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = anyhow!("disk full").context("a.npy: cannot write: disk full");
+        assert_eq!(message(&error), "a.npy: cannot write: disk full");
+        let error = anyhow!("disk full").context("import failed");
+        assert_eq!(message(&error), "import failed: disk full");
+    }
+}

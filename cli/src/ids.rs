@@ -1,0 +1,110 @@
+//! Lists of node ids in files.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use lodestore_graph::NodeId;
+use lodestore_graph::npy::{NpyArray, NpyType};
+
+/// A checked list of node ids, mapped; read in pieces.
+pub(crate) struct IdFile {
+    array: NpyArray,
+    n_nodes: u32,
+}
+
+impl IdFile {
+    /// Opens a 1-D array of u32, i32, u64 or i64; ids must be below `n_nodes`.
+    pub(crate) fn open(path: &Path, n_nodes: u32) -> Result<Self> {
+        let array = NpyArray::open(path)?;
+        if array.shape().len() != 1 {
+            bail!("{}: ids must have shape (N,), found {:?}", path.display(), array.shape());
+        }
+        let dtype = array.dtype();
+        if !matches!(dtype, NpyType::U32 | NpyType::I32 | NpyType::U64 | NpyType::I64) {
+            bail!("{}: ids must be u32, i32, u64 or i64, found {dtype}", path.display());
+        }
+        Ok(Self { array, n_nodes })
+    }
+
+    /// Number of ids.
+    pub(crate) fn len(&self) -> u64 {
+        self.array.shape()[0]
+    }
+
+    /// The ids, `chunk_ids` at a time; the first that is no node is an error with its position.
+    pub(crate) fn chunks(
+        &self,
+        chunk_ids: usize,
+    ) -> impl Iterator<Item = Result<Vec<NodeId>>> + '_ {
+        let id_bytes = self.array.dtype().size_bytes();
+        self.array.bytes().chunks(chunk_ids * id_bytes).enumerate().map(move |(i, chunk)| {
+            let ids = chunk.chunks_exact(id_bytes).map(|bytes| self.number(bytes));
+            let first = i * chunk_ids;
+            ids.enumerate().map(|(j, id)| self.check(first + j, id)).collect()
+        })
+    }
+
+    fn check(&self, position: usize, id: i128) -> Result<NodeId> {
+        match u32::try_from(id) {
+            Ok(id) if id < self.n_nodes => Ok(NodeId(id)),
+            _ => bail!(
+                "{}: id {position} is {id}, but the graph has nodes 0 to below {}",
+                self.array.path().display(),
+                self.n_nodes
+            ),
+        }
+    }
+
+    fn number(&self, bytes: &[u8]) -> i128 {
+        let mut wide = [0; 8];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        let bits = u64::from_le_bytes(wide);
+        match self.array.dtype() {
+            NpyType::I32 => i128::from(bits as u32 as i32),
+            NpyType::I64 => i128::from(bits as i64),
+            _ => i128::from(bits),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lodestore_graph::npy::NpyWriter;
+
+    use super::*;
+
+    fn ids(dtype: NpyType, bytes: &[u8]) -> Result<Vec<NodeId>> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ids.npy");
+        let n = bytes.len() / dtype.size_bytes();
+        let mut writer = NpyWriter::create(&path, dtype, &[n as u64]).unwrap();
+        writer.write_all(bytes).unwrap();
+        writer.finish().unwrap();
+        let file = IdFile::open(&path, 10)?;
+        assert_eq!(file.len(), n as u64);
+        let chunks: Result<Vec<_>> = file.chunks(2).collect();
+        Ok(chunks?.concat())
+    }
+
+    #[test]
+    fn every_integer_type_is_read() {
+        let expected = [3, 0, 9].map(NodeId);
+        let bytes: Vec<u8> = [3i64, 0, 9].iter().flat_map(|id| id.to_le_bytes()).collect();
+        assert_eq!(ids(NpyType::I64, &bytes).unwrap(), expected);
+        assert_eq!(ids(NpyType::U64, &bytes).unwrap(), expected);
+        let bytes: Vec<u8> = [3i32, 0, 9].iter().flat_map(|id| id.to_le_bytes()).collect();
+        assert_eq!(ids(NpyType::I32, &bytes).unwrap(), expected);
+        assert_eq!(ids(NpyType::U32, &bytes).unwrap(), expected);
+        assert_eq!(ids(NpyType::U32, &[]).unwrap(), []);
+    }
+
+    #[test]
+    fn what_is_no_node_is_named_with_its_position() {
+        let bytes: Vec<u8> = [3i64, 0, -1].iter().flat_map(|id| id.to_le_bytes()).collect();
+        let error = ids(NpyType::I64, &bytes).unwrap_err().to_string();
+        assert!(error.contains("id 2 is -1"), "{error}");
+        let error = ids(NpyType::U32, &10u32.to_le_bytes()).unwrap_err().to_string();
+        assert!(error.contains("id 0 is 10") && error.contains("below 10"), "{error}");
+        assert!(ids(NpyType::F32, &[0; 4]).unwrap_err().to_string().contains("found <f4"));
+    }
+}

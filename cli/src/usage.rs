@@ -1,0 +1,23 @@
+//! What was typed cannot work: exit code 2, before any file is opened.
+
+use std::fmt::Display;
+
+use thiserror::Error;
+
+/// A flag, or several together, that cannot work.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(String);
+
+impl UsageError {
+    /// An error with this message, which says what was expected and what was found.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+
+    /// The message of a library's own check of its settings.
+    #[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+    pub(crate) fn of(error: impl Display) -> Self {
+        Self(error.to_string())
+    }
+}

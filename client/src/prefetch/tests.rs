@@ -1,0 +1,197 @@
+use std::{collections::BTreeMap, sync::Mutex, thread, time::Duration};
+
+use super::*;
+use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
+
+/// Batch i is nodes 0 to 4 + i mod 3; every index asked for is noted.
+struct Batches {
+    n: u32,
+    asked: Mutex<Vec<u32>>,
+    fails_at: Option<u32>,
+    panics_at: Option<u32>,
+}
+
+impl Batches {
+    fn new(n: u32) -> Self {
+        Self { n, asked: Mutex::default(), fails_at: None, panics_at: None }
+    }
+}
+
+impl BatchSource for Batches {
+    fn n_batches(&self) -> u32 {
+        self.n
+    }
+
+    fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError> {
+        self.asked.lock().unwrap().push(index);
+        assert_ne!(self.panics_at, Some(index), "as the test wants it");
+        if self.fails_at == Some(index) {
+            return Err(ClientError::Panicked { thread: "test batch" });
+        }
+        let batch = Batch { nodes: batch_nodes(index), ..Batch::default() };
+        Ok((batch, Arc::new(HotSet::empty(ROW_BYTES)?)))
+    }
+}
+
+fn batch_nodes(index: u32) -> Vec<NodeId> {
+    nodes((0..4 + index % 3).map(|i| (index + i) % 40))
+}
+
+fn slow(delay_ms: u64) -> Arc<TestSource> {
+    Arc::new(TestSource::new(Duration::from_millis(delay_ms), u64::MAX))
+}
+
+/// Runs through all batches, `train_ms` each, and checks every row.
+fn run(n: u32, window: usize, pull_ms: u64, train_ms: u64) -> (PrefetchStats, Arc<Batches>) {
+    let source = Arc::new(Batches::new(n));
+    let stats = thread::scope(|scope| {
+        let loader = loader(&slow(pull_ms));
+        let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, window);
+        let mut spent = RowBuffer::default();
+        for index in 0..n {
+            let prepared = prefetcher.next(spent).unwrap().unwrap();
+            assert_eq!(prepared.batch.nodes, batch_nodes(index));
+            assert_eq!(prepared.rows.bytes(), rows_of(&prepared.batch.nodes));
+            thread::sleep(Duration::from_millis(train_ms));
+            spent = prepared.rows;
+        }
+        assert!(prefetcher.next(spent).unwrap().is_none());
+        prefetcher.stats()
+    });
+    (stats, source)
+}
+
+#[test]
+fn every_batch_comes_once_and_in_order_whatever_the_window_and_speeds() {
+    for (window, pull_ms, train_ms) in
+        [(0, 0, 0), (1, 0, 0), (1, 2, 0), (1, 0, 2), (3, 0, 0), (3, 2, 0), (3, 0, 2), (99, 0, 1)]
+    {
+        let (stats, source) = run(40, window, pull_ms, train_ms);
+        let mut asked = source.asked.lock().unwrap().clone();
+        asked.sort_unstable();
+        assert_eq!(asked, (0..40).collect::<Vec<_>>(), "window {window}");
+        assert_eq!(stats.ready + stats.waited + stats.default_path, 40, "{stats:?}");
+        assert_eq!(stats.max_nodes, 6);
+    }
+}
+
+#[test]
+fn a_window_of_none_is_the_default_path() {
+    let (stats, _) = run(7, 0, 1, 0);
+    assert_eq!((stats.default_path, stats.peak_window_bytes), (7, 0));
+    assert!(stats.wait_seconds >= 0.007);
+}
+
+#[test]
+fn a_slow_trainer_finds_its_batches_ready() {
+    let (stats, _) = run(20, 2, 0, 5);
+    assert!(stats.ready >= 15, "{stats:?}");
+}
+
+#[test]
+fn a_slow_source_is_shared_by_both_paths() {
+    let (stats, _) = run(20, 2, 5, 0);
+    assert!(stats.waited + stats.default_path >= 15, "{stats:?}");
+    assert!(stats.wait_seconds > 0.02, "{stats:?}");
+}
+
+#[test]
+fn the_window_never_holds_more_than_its_batches() {
+    for window in [1, 2, 5] {
+        let (stats, _) = run(30, window, 0, 1);
+        let bound = (window * 6 * ROW_BYTES) as u64;
+        assert!((1..=bound).contains(&stats.peak_window_bytes), "{window} {stats:?}");
+    }
+}
+
+#[test]
+fn a_full_window_stalls_the_thread() {
+    let source = Arc::new(Batches::new(30));
+    thread::scope(|scope| {
+        let loader = loader(&slow(0));
+        let _prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3);
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(*source.asked.lock().unwrap(), [0, 1, 2]);
+    });
+}
+
+#[test]
+fn an_error_in_the_background_reaches_the_trainer_at_its_batch() {
+    for window in [0, 1, 4] {
+        let source = Arc::new(Batches { fails_at: Some(5), ..Batches::new(9) });
+        thread::scope(|scope| {
+            let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), window);
+            for _ in 0..5 {
+                prefetcher.next(RowBuffer::default()).unwrap().unwrap();
+            }
+            let error = prefetcher.next(RowBuffer::default()).unwrap_err().to_string();
+            assert!(error.contains("test batch"), "{error}");
+            assert!(prefetcher.next(RowBuffer::default()).unwrap().is_none());
+        });
+    }
+}
+
+#[test]
+fn a_failing_source_reaches_the_trainer() {
+    let remote = Arc::new(TestSource::new(Duration::ZERO, 3));
+    thread::scope(|scope| {
+        let source = Arc::new(Batches::new(9));
+        let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), 2);
+        let results: Vec<_> =
+            (0..4).map(|_| prefetcher.next(RowBuffer::default()).is_ok()).collect();
+        assert_eq!(results, [true, true, true, false]);
+    });
+}
+
+#[test]
+fn a_panic_in_the_background_is_an_error_not_a_hang() {
+    let source = Arc::new(Batches { panics_at: Some(2), ..Batches::new(9) });
+    thread::scope(|scope| {
+        let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), 3);
+        // Lets the thread claim batch 2; else this thread would, and panic itself.
+        thread::sleep(Duration::from_millis(50));
+        for _ in 0..2 {
+            prefetcher.next(RowBuffer::default()).unwrap().unwrap();
+        }
+        let found = prefetcher.next(RowBuffer::default());
+        assert!(matches!(found, Err(ClientError::Panicked { thread: "prefetch" })));
+    });
+}
+
+#[test]
+fn dropped_while_busy_or_full_it_ends() {
+    for (pull_ms, sleep_ms) in [(20, 5), (0, 20), (20, 0)] {
+        let source = Arc::new(Batches::new(1000));
+        thread::scope(|scope| {
+            let loader = loader(&slow(pull_ms));
+            let prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 2);
+            thread::sleep(Duration::from_millis(sleep_ms));
+            drop(prefetcher);
+        });
+        assert!(source.asked.lock().unwrap().len() <= 3);
+    }
+}
+
+#[test]
+fn an_empty_run_has_no_batches() {
+    for window in [0, 3] {
+        let (stats, _) = run(0, window, 0, 0);
+        assert_eq!(stats, PrefetchStats::default());
+    }
+}
+
+#[test]
+fn buffers_are_reused() {
+    let source = Arc::new(Batches::new(60));
+    thread::scope(|scope| {
+        let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), 2);
+        let mut places = BTreeMap::<usize, u32>::new();
+        let mut spent = RowBuffer::default();
+        while let Some(prepared) = prefetcher.next(spent).unwrap() {
+            *places.entry(prepared.rows.bytes().as_ptr() as usize).or_default() += 1;
+            spent = prepared.rows;
+        }
+        // Three buffers, each grown at most twice.
+        assert!(places.len() <= 9, "{places:?}");
+    });
+}

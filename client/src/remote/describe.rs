@@ -1,0 +1,63 @@
+//! Questions to a whole server: what it holds, and what it counted.
+
+use std::str::FromStr;
+use std::time::Instant;
+
+use lodestore_schema::{Description, Reply, Request, RequestBody, ShardStats};
+use lodestore_store::Dtype;
+
+use crate::connection::{Connection, time_left};
+use crate::{Address, ClientError, TensorInfo};
+
+pub(super) fn describe(address: &Address, deadline: Instant) -> Result<Description, ClientError> {
+    match ask_server(address, RequestBody::Describe, deadline)? {
+        Reply::Description(description) => Ok(description),
+        _ => Err(ClientError::Confused { address: address.clone() }),
+    }
+}
+
+pub(super) fn stats(address: &Address, deadline: Instant) -> Result<Vec<ShardStats>, ClientError> {
+    match ask_server(address, RequestBody::Stat, deadline)? {
+        Reply::Stats(stats) => Ok(stats),
+        _ => Err(ClientError::Confused { address: address.clone() }),
+    }
+}
+
+/// One request over a connection of its own to the common address.
+fn ask_server(
+    address: &Address,
+    body: RequestBody,
+    deadline: Instant,
+) -> Result<Reply, ClientError> {
+    let mut connection = Connection::open(address, deadline)?;
+    let left = time_left(address, deadline)?;
+    connection.send(&Request { deadline: Some(left), body }, &[], deadline)?;
+    connection.receive(deadline)
+}
+
+pub(super) fn tensors(
+    address: &Address,
+    from: &Description,
+) -> Result<Vec<TensorInfo>, ClientError> {
+    from.tensors
+        .iter()
+        .map(|tensor| {
+            let dtype = Dtype::from_str(&tensor.dtype).ok();
+            let info = dtype.map(|dtype| TensorInfo {
+                name: tensor.name.clone(),
+                dtype,
+                width: tensor.width,
+            });
+            info.filter(|info| info.row_bytes() == tensor.row_bytes as usize).ok_or_else(|| {
+                ClientError::BadTensor {
+                    address: address.clone(),
+                    tensor: tensor.name.clone(),
+                    reason: format!(
+                        "{} x {} in {} bytes",
+                        tensor.width, tensor.dtype, tensor.row_bytes
+                    ),
+                }
+            })
+        })
+        .collect()
+}

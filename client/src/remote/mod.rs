@@ -1,0 +1,183 @@
+//! Rows from servers.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lodestore_graph::{NodeId, PartitionBook};
+use lodestore_schema::{PullKind as WireKind, ShardStats};
+
+use crate::connection::Connection;
+use crate::route::{Bucket, Routes};
+use crate::{Address, ClientError, PullKind, PullStats, RowSource, TensorInfo};
+use describe::{describe, stats, tensors};
+use pull::Pull;
+
+mod describe;
+mod pull;
+
+/// Settings of a [`Client`].
+#[derive(Clone, Copy, Debug)]
+pub struct ClientConfig {
+    /// Longest time for one pull, retries included, and for connecting to all servers.
+    pub deadline: Duration,
+    /// How often a pull is tried when a server cannot be reached or has no room.
+    pub attempts: u32,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(30), attempts: 4 }
+    }
+}
+
+/// Rows of a graph from its servers: blocking, usable from any thread at once.
+///
+/// Each pull goes straight to the shards that own its rows, one request per shard, all sent
+/// before the first answer is read. A shard that cannot be reached is tried again, at another
+/// server if one holds the partition, until the attempts or the deadline are used up.
+pub struct Client {
+    config: ClientConfig,
+    routes: Routes,
+    tensors: Vec<TensorInfo>,
+    graph: [u8; 16],
+    n_edges: u64,
+    addresses: Vec<Address>,
+    /// By endpoint: connections that nobody uses.
+    idle: Vec<Mutex<Vec<Connection>>>,
+    /// Buckets of pulls that are not running.
+    scratch: Mutex<Vec<Vec<Bucket>>>,
+}
+
+impl Client {
+    /// Connects to every server and asks what it holds.
+    ///
+    /// # Errors
+    /// An address that cannot be read or reached, or servers of different graphs.
+    pub fn connect<A: AsRef<str>>(
+        addresses: &[A],
+        config: ClientConfig,
+    ) -> Result<Self, ClientError> {
+        let deadline = Instant::now() + config.deadline;
+        let mut servers = Vec::with_capacity(addresses.len());
+        for text in addresses {
+            let address: Address = text.as_ref().parse()?;
+            let description = describe(&address, deadline)?;
+            servers.push((address, description));
+        }
+        let routes = Routes::new(&servers)?;
+        let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
+        Ok(Self {
+            config,
+            tensors: tensors(address, first)?,
+            graph: first.graph,
+            n_edges: first.n_edges,
+            idle: routes.endpoints.iter().map(|_| Mutex::default()).collect(),
+            routes,
+            addresses: servers.into_iter().map(|(address, _)| address).collect(),
+            scratch: Mutex::default(),
+        })
+    }
+
+    /// Identity of the graph (uuid).
+    #[must_use]
+    pub fn graph(&self) -> [u8; 16] {
+        self.graph
+    }
+
+    /// Edges of the whole graph.
+    #[must_use]
+    pub fn n_edges(&self) -> u64 {
+        self.n_edges
+    }
+
+    /// Every tensor of the graph.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// Counters of every shard, server by server in the order of connecting.
+    ///
+    /// # Errors
+    /// When a server cannot be reached within the deadline.
+    pub fn stats(&self) -> Result<Vec<(Address, Vec<ShardStats>)>, ClientError> {
+        let deadline = Instant::now() + self.config.deadline;
+        self.addresses
+            .iter()
+            .map(|address| Ok((address.clone(), stats(address, deadline)?)))
+            .collect()
+    }
+
+    /// Rows for one batch, soon.
+    ///
+    /// # Errors
+    /// See [`RowSource::pull`].
+    pub fn sync_pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+    ) -> Result<PullStats, ClientError> {
+        self.pull(tensor, ids, out, PullKind::Sync)
+    }
+
+    /// Rows in bulk, behind everybody's batches.
+    ///
+    /// # Errors
+    /// See [`RowSource::pull`].
+    pub fn vector_pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+    ) -> Result<PullStats, ClientError> {
+        self.pull(tensor, ids, out, PullKind::Vector)
+    }
+
+    fn position(&self, name: &str) -> Result<usize, ClientError> {
+        self.tensors.iter().position(|tensor| tensor.name == name).ok_or_else(|| {
+            let known: Vec<_> = self.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+            ClientError::UnknownTensor { name: name.to_owned(), known: known.join(", ") }
+        })
+    }
+}
+
+impl RowSource for Client {
+    fn book(&self) -> &PartitionBook {
+        &self.routes.book
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        Ok(self.tensors[self.position(name)?].clone())
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        let position = self.position(tensor)?;
+        let row_bytes = self.tensors[position].row_bytes();
+        ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
+        let pull = Pull {
+            tensor: u16::try_from(position).unwrap_or(u16::MAX),
+            row_bytes,
+            kind: match kind {
+                PullKind::Sync => WireKind::Sync,
+                PullKind::Vector => WireKind::Vector,
+            },
+            deadline: Instant::now() + self.config.deadline,
+        };
+        let mut buckets = lock(&self.scratch).pop().unwrap_or_default();
+        let result = self.pull_all(&pull, ids, out, &mut buckets);
+        lock(&self.scratch).push(buckets);
+        Ok(PullStats { rows: ids.len() as u64, bytes: out.len() as u64, requests: result? })
+    }
+}
+
+/// A pool outlives a panic of one of its users.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

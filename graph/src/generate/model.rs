@@ -1,0 +1,168 @@
+//! The random graph: which edges, labels and splits a recipe makes, node by node.
+//!
+//! Nodes stand in a hidden order that is cut into communities, one label each. Node `r` of a
+//! community of `m` has weight ∝ √(r+1) − √r, a power law whose degrees fall with exponent 3 and
+//! whose distribution function √(r/m) is inverted by a square: no table, and, since IEEE square
+//! roots are exact, the same graph on every machine. The planted communities with given weights
+//! are those of the degree-corrected block model (Karrer and Newman, 2011).
+//!
+//! Edges between classes keep a sense of near and far, as those of real graphs do: most go to a
+//! community at distance d on the ring of communities with probability ∝ 1/d², the others to
+//! nodes that are hubs of the whole graph.
+
+use super::GraphRecipe;
+use super::bijection::Bijection;
+use crate::mix::mix;
+
+/// Draws for one end of an edge; more only fail where a graph is too small to have such an edge.
+const MAX_DRAWS: usize = 64;
+
+/// Share of the edges between classes that go to hubs of the whole graph.
+const HUB_SHARE: f64 = 0.05;
+
+/// What follows from a recipe; a few words, however many nodes it has.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    n_nodes: u64,
+    n_communities: u64,
+    n_classes: u64,
+    /// Edges that a node starts on average.
+    mean_started: f64,
+    homophily: f64,
+    seed: u64,
+    /// Place in the hidden order to node.
+    order: Bijection,
+    /// Rank among the hubs of the whole graph to node.
+    hubs: Bijection,
+    /// Place in the splits to node.
+    splits: Bijection,
+    /// Places where the training, validation and test nodes end.
+    split_ends: [u64; 3],
+}
+
+impl Model {
+    /// Takes a recipe that has been checked.
+    pub(super) fn new(recipe: &GraphRecipe) -> Self {
+        let (n_nodes, n_classes) = (u64::from(recipe.n_nodes), u64::from(recipe.n_classes));
+        let bijection = |purpose| Bijection::new(n_nodes, mix(recipe.seed ^ mix(purpose)));
+        let community_nodes = u64::from(recipe.community_nodes);
+        let per_class = (n_nodes / (n_classes * community_nodes)).max(1);
+        let mut place = 0.0;
+        let split_ends = [recipe.train, recipe.val, recipe.test].map(|fraction| {
+            place += f64::from(fraction);
+            // Rounded, since 0.1 + 0.05 + 0.1 of a float is a little off.
+            ((place * f64::from(recipe.n_nodes)).round() as u64).min(n_nodes)
+        });
+        Self {
+            n_nodes,
+            n_communities: n_classes * per_class,
+            n_classes,
+            mean_started: f64::from(recipe.mean_degree) / 2.0,
+            homophily: f64::from(recipe.homophily),
+            seed: recipe.seed,
+            order: bijection(1),
+            hubs: bijection(2),
+            splits: bijection(3),
+            split_ends,
+        }
+    }
+
+    /// The class of a node.
+    pub(super) fn label(&self, node: u64) -> u64 {
+        self.community(self.order.inverse(node)) % self.n_classes
+    }
+
+    /// 0 for training, 1 for validation, 2 for test, 255 for none.
+    pub(super) fn split(&self, node: u64) -> u8 {
+        let place = self.splits.inverse(node);
+        let split = self.split_ends.iter().position(|&end| place < end);
+        split.map_or(255, |split| split as u8)
+    }
+
+    /// How many edges start at a node: its weight, rounded up or down by chance.
+    pub(super) fn n_started(&self, node: u64) -> u64 {
+        if self.n_nodes < 2 {
+            return 0;
+        }
+        let place = self.order.inverse(node);
+        let (first, m) = self.span(self.community(place));
+        let (rank, m) = ((place - first) as f64, m as f64);
+        let weight = m.sqrt() * ((rank + 1.0).sqrt() - rank.sqrt());
+        (self.mean_started * weight + Stream::new(self.seed, node, 1).uniform()) as u64
+    }
+
+    /// The other ends of the edges that start at a node, `n` of them.
+    pub(super) fn ends(&self, node: u64, n: u64) -> impl Iterator<Item = u64> + use<'_> {
+        let mut stream = Stream::new(self.seed, node, 2);
+        let community = self.community(self.order.inverse(node));
+        (0..n).map(move |_| {
+            let same_class = stream.uniform() < self.homophily;
+            let draw = |_| {
+                if same_class {
+                    self.draw_in(community, &mut stream)
+                } else if stream.uniform() < HUB_SHARE {
+                    self.hubs.forward(square_law(stream.uniform(), self.n_nodes))
+                } else {
+                    self.draw_in(self.community_near(community, &mut stream), &mut stream)
+                }
+            };
+            let fits = |&end: &u64| {
+                end != node && (same_class || self.has_other_class(end, community))
+            };
+            // Only graphs of a few nodes lack such an end; any other node does there.
+            (0..MAX_DRAWS).map(draw).find(fits).unwrap_or((node + 1) % self.n_nodes)
+        })
+    }
+
+    /// A node of `community`, by weight.
+    fn draw_in(&self, community: u64, stream: &mut Stream) -> u64 {
+        let (first, m) = self.span(community);
+        self.order.forward(first + square_law(stream.uniform(), m))
+    }
+
+    /// Another community, d or more away with probability 1/d, on either side.
+    fn community_near(&self, community: u64, stream: &mut Stream) -> u64 {
+        let distance = (1.0 / (1.0 - stream.uniform())) as u64 % self.n_communities;
+        let ahead = stream.uniform() < 0.5;
+        let steps = if ahead { distance } else { self.n_communities - distance };
+        (community + steps) % self.n_communities
+    }
+
+    fn has_other_class(&self, node: u64, community: u64) -> bool {
+        self.n_classes == 1 || self.label(node) != community % self.n_classes
+    }
+
+    /// The community of a place in the hidden order.
+    fn community(&self, place: u64) -> u64 {
+        ((place + 1) * self.n_communities - 1) / self.n_nodes
+    }
+
+    /// First place and number of nodes of a community.
+    fn span(&self, community: u64) -> (u64, u64) {
+        let start = |community| community * self.n_nodes / self.n_communities;
+        (start(community), start(community + 1) - start(community))
+    }
+}
+
+/// A rank below `m` with distribution function √(rank/m).
+fn square_law(uniform: f64, m: u64) -> u64 {
+    ((uniform * uniform * m as f64) as u64).min(m - 1)
+}
+
+/// Random numbers that depend on nothing but seed, node and purpose.
+struct Stream {
+    state: u64,
+}
+
+impl Stream {
+    fn new(seed: u64, node: u64, purpose: u64) -> Self {
+        Self { state: mix(mix(seed ^ mix(purpose)) ^ node) }
+    }
+
+    /// Uniform from 0 to below 1.
+    fn uniform(&mut self) -> f64 {
+        let word = mix(self.state);
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (word >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+}

@@ -1,0 +1,121 @@
+//! How often an epoch needs each remote node, and which of them are worth keeping.
+
+use serde::Serialize;
+
+use super::{Schedule, ScheduleError};
+use crate::NodeId;
+
+/// How many batches of one worker and epoch need each remote node.
+pub struct AccessCounts {
+    /// By node id; 0 for local nodes.
+    counts: Vec<u32>,
+}
+
+/// What a worker's remote accesses of one epoch look like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AccessStats {
+    /// Remote input nodes over all batches: the rows that training without a cache pulls.
+    pub accesses: u64,
+    /// Distinct nodes among them.
+    pub nodes: u64,
+    /// Those of them that one batch only needs (RapidGNN, Fig. 3: the long tail).
+    pub nodes_once: u64,
+}
+
+/// The `n_hot` remote nodes that most batches of the worker's epoch need, by rising id; fewer
+/// when there are fewer (RapidGNN, section 4.5). The lower id wins a tie.
+pub fn hot_set(
+    schedule: &Schedule,
+    worker: u32,
+    epoch: u32,
+    n_hot: usize,
+    is_remote: &dyn Fn(NodeId) -> bool,
+) -> Result<Vec<NodeId>, ScheduleError> {
+    Ok(AccessCounts::of(schedule, worker, epoch, is_remote)?.hottest(n_hot))
+}
+
+impl AccessCounts {
+    /// Reads every batch of the worker's epoch. Memory: 4 bytes per node of the graph.
+    pub fn of(
+        schedule: &Schedule,
+        worker: u32,
+        epoch: u32,
+        is_remote: &dyn Fn(NodeId) -> bool,
+    ) -> Result<Self, ScheduleError> {
+        let mut counts = vec![0u32; schedule.n_nodes() as usize];
+        for batch in schedule.batches(worker, epoch) {
+            for node in batch?.nodes {
+                counts[node.index()] += 1;
+            }
+        }
+        for (id, count) in (0..).zip(&mut counts) {
+            if *count > 0 && !is_remote(NodeId(id)) {
+                *count = 0;
+            }
+        }
+        Ok(Self { counts })
+    }
+
+    /// The `n_hot` nodes with the highest counts, the lower id first among equals; by rising id.
+    #[must_use]
+    pub fn hottest(&self, n_hot: usize) -> Vec<NodeId> {
+        // Ordered by falling count, then by rising id.
+        let rank = |id: u32, count: u32| u64::from(u32::MAX - count) << 32 | u64::from(id);
+        let needed = (0u32..).zip(&self.counts).filter(|(_, count)| **count > 0);
+        let mut ranks: Vec<u64> = needed.map(|(id, &count)| rank(id, count)).collect();
+        if n_hot < ranks.len() {
+            ranks.select_nth_unstable(n_hot);
+            ranks.truncate(n_hot);
+        }
+        let mut hottest: Vec<NodeId> = ranks.into_iter().map(|rank| NodeId(rank as u32)).collect();
+        hottest.sort_unstable();
+        hottest
+    }
+
+    /// How many batches need `node`; 0 for a local one.
+    #[must_use]
+    pub fn of_node(&self, node: NodeId) -> u32 {
+        self.counts.get(node.index()).copied().unwrap_or(0)
+    }
+
+    /// Sums over all nodes.
+    #[must_use]
+    pub fn stats(&self) -> AccessStats {
+        let mut stats = AccessStats::default();
+        for &count in &self.counts {
+            stats.accesses += u64::from(count);
+            stats.nodes += u64::from(count > 0);
+            stats.nodes_once += u64::from(count == 1);
+        }
+        stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_hottest_are_those_of_a_full_sort(
+            counts in prop::collection::vec(0u32..5, 0..60),
+            n_hot in 0usize..70,
+        ) {
+            let mut naive: Vec<usize> = (0..counts.len()).filter(|&id| counts[id] > 0).collect();
+            naive.sort_by_key(|&id| (std::cmp::Reverse(counts[id]), id));
+            naive.truncate(n_hot);
+            naive.sort_unstable();
+            let hottest = AccessCounts { counts }.hottest(n_hot);
+            prop_assert_eq!(hottest.into_iter().map(NodeId::index).collect::<Vec<_>>(), naive);
+        }
+    }
+
+    #[test]
+    fn stats_count_the_long_tail() {
+        let counts = AccessCounts { counts: vec![0, 1, 3, 1] };
+        let expected = AccessStats { accesses: 5, nodes: 3, nodes_once: 2 };
+        assert_eq!(counts.stats(), expected);
+        assert_eq!([0, 2, 9].map(|id| counts.of_node(NodeId(id))), [0, 3, 0]);
+    }
+}

@@ -1,0 +1,294 @@
+use super::*;
+use crate::batch::Batch;
+use crate::edges::MemoryEdges;
+use crate::relabel::Relabelling;
+use crate::sampler::{Sampler, batch_seed, is_local, worker_batches};
+use crate::topology::Topology;
+use crate::{NodeId, PartitionBook};
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const N_NODES: u32 = 97;
+
+fn topology() -> Topology {
+    let edges = (0u32..600).map(|i| [i * i % N_NODES, i * 31 % N_NODES]).collect();
+    let edges = MemoryEdges::new(edges).unwrap();
+    Topology::from_edges(&edges, &Relabelling::identity(N_NODES), true).unwrap()
+}
+
+fn book() -> PartitionBook {
+    PartitionBook::new(vec![0, 30, 30, 60, N_NODES]).unwrap()
+}
+
+fn roots() -> Vec<NodeId> {
+    (0..N_NODES).step_by(2).map(NodeId).collect()
+}
+
+fn spec() -> ScheduleSpec {
+    ScheduleSpec {
+        graph_uuid: [3; 16],
+        seed: 11,
+        fanouts: vec![Fanout::at_most(3).unwrap(), Fanout::All],
+        batch_size: 7,
+        epochs: 3,
+        workers: 3,
+    }
+}
+
+fn write(spec: &ScheduleSpec, path: &Path, n_threads: usize) -> ScheduleSummary {
+    write_schedule(&topology(), &book(), &roots(), spec, path, &mut |_, _| {}, n_threads).unwrap()
+}
+
+fn written() -> (TempDir, PathBuf, ScheduleSummary) {
+    written_as(&spec())
+}
+
+fn written_as(spec: &ScheduleSpec) -> (TempDir, PathBuf, ScheduleSummary) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.sched");
+    let summary = write(spec, &path, 2);
+    (dir, path, summary)
+}
+
+/// A run of three batches.
+fn short() -> ScheduleSpec {
+    ScheduleSpec { epochs: 1, batch_size: 20, ..spec() }
+}
+
+/// Every batch of the run, sampled one after the other.
+fn naive(spec: &ScheduleSpec) -> Vec<(u32, u32, u32, Batch)> {
+    let topology = topology();
+    let mut sampler = Sampler::new(&topology, &spec.fanouts);
+    let mut all = Vec::new();
+    for epoch in 0..spec.epochs {
+        for worker in 0..spec.workers {
+            let (book, roots, seed) = (book(), roots(), spec.seed);
+            let batches =
+                worker_batches(seed, epoch, worker, spec.workers, &book, &roots, spec.batch_size);
+            for (batch, roots) in (0..).zip(batches) {
+                let seed = batch_seed(seed, worker, epoch, batch);
+                all.push((epoch, worker, batch, sampler.sample(&roots, seed)));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn batches_are_those_of_a_sampler_in_any_order() {
+    let (_dir, path, summary) = written();
+    let schedule = Schedule::open(&path).unwrap();
+    let naive = naive(&spec());
+    for (epoch, worker, batch, expected) in naive.iter().rev() {
+        assert_eq!(schedule.get(*worker, *epoch, *batch).unwrap(), *expected);
+    }
+    for (epoch, worker) in [(0, 0), (1, 1), (2, 2)] {
+        let batches: Vec<_> = schedule.batches(worker, epoch).map(Result::unwrap).collect();
+        let expected = naive.iter().filter(|(e, w, ..)| (*e, *w) == (epoch, worker));
+        assert!(batches.iter().eq(expected.map(|(.., batch)| batch)));
+        assert_eq!(batches.len(), schedule.n_batches(worker) as usize);
+    }
+    assert_eq!((schedule.spec(), schedule.n_nodes()), (&spec(), N_NODES));
+    let ids = naive.iter().map(|(.., batch)| batch.nodes.len());
+    assert_eq!(u64::from(summary.max_ids), ids.clone().max().unwrap() as u64);
+    assert_eq!((summary.batches, summary.ids), (naive.len() as u64, ids.sum::<usize>() as u64));
+    assert_eq!((schedule.max_ids(), schedule.n_ids()), (summary.max_ids, summary.ids));
+    assert_eq!(summary.bytes, std::fs::metadata(&path).unwrap().len());
+}
+
+#[test]
+fn the_content_does_not_depend_on_threads_but_on_everything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let first = write(&spec(), &at("a"), 1);
+    for n_threads in [0, 2, 5, 64] {
+        assert_eq!(write(&spec(), &at("b"), n_threads).digest, first.digest);
+        assert_eq!(std::fs::read(at("a")).unwrap(), std::fs::read(at("b")).unwrap());
+    }
+    let digest = Schedule::open(&at("a")).unwrap().digest();
+    assert_eq!(blake3::Hash::from_bytes(digest).to_hex().as_str(), first.digest);
+    let others = [
+        ScheduleSpec { seed: 12, ..spec() },
+        ScheduleSpec { epochs: 2, ..spec() },
+        ScheduleSpec { workers: 2, ..spec() },
+        ScheduleSpec { batch_size: 8, ..spec() },
+        ScheduleSpec { graph_uuid: [4; 16], ..spec() },
+    ];
+    for other in others {
+        assert_ne!(write(&other, &at("c"), 2).digest, first.digest, "{other:?}");
+    }
+    let fewer = roots()[1..].to_vec();
+    let (topology, book, path) = (topology(), book(), at("d"));
+    let other = write_schedule(&topology, &book, &fewer, &spec(), &path, &mut |_, _| {}, 2);
+    assert_ne!(other.unwrap().digest, first.digest);
+}
+
+#[test]
+fn progress_counts_up_to_the_total() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let mut seen = Vec::new();
+    let summary = write_schedule(
+        &topology(),
+        &book(),
+        &roots(),
+        &spec(),
+        &path,
+        &mut |done, total| seen.push((done, total)),
+        2,
+    )
+    .unwrap();
+    let total = summary.batches;
+    assert_eq!(seen, (1..=total).map(|done| (done, total)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_worker_without_roots_has_no_batches() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    // Partitions 0 to 3 leave workers 4 and 5 without any, and partition 1 owns no node.
+    write(&ScheduleSpec { workers: 6, ..spec() }, &path, 2);
+    let schedule = Schedule::open(&path).unwrap();
+    let n_batches: Vec<u32> = (0..7).map(|worker| schedule.n_batches(worker)).collect();
+    assert_eq!(n_batches, [3, 0, 3, 3, 0, 0, 0]);
+    assert!(schedule.batches(1, 0).next().is_none());
+    for (worker, epoch, batch) in [(1, 0, 0), (9, 0, 0), (0, 3, 0), (0, 0, 3), (u32::MAX, 0, 0)] {
+        let error = schedule.get(worker, epoch, batch).unwrap_err();
+        assert!(matches!(error, ScheduleError::NoSuchBatch { .. }), "{error}");
+    }
+    let none = write_schedule(&topology(), &book(), &[], &spec(), &path, &mut |_, _| {}, 2);
+    assert_eq!(none.unwrap().batches, 0);
+    assert_eq!(Schedule::open(&path).unwrap().n_batches(0), 0);
+}
+
+#[test]
+fn hot_sets_are_the_most_needed_remote_nodes() {
+    let (_dir, path, _) = written();
+    let schedule = Schedule::open(&path).unwrap();
+    let book = book();
+    let is_remote = |node| !is_local(&book, 2, 3, node);
+    let mut counts = std::collections::BTreeMap::new();
+    for (.., batch) in naive(&spec()).iter().filter(|(e, w, ..)| (*e, *w) == (1, 2)) {
+        for node in batch.nodes.iter().filter(|node| is_remote(**node)) {
+            *counts.entry(node.0).or_insert(0u32) += 1;
+        }
+    }
+    let mut ranked: Vec<_> = counts.iter().map(|(&id, &count)| (count, id)).collect();
+    ranked.sort_by_key(|&(count, id)| (std::cmp::Reverse(count), id));
+    for n_hot in [0, 1, 10, 1000] {
+        let mut expected: Vec<_> = ranked.iter().take(n_hot).map(|&(_, id)| NodeId(id)).collect();
+        expected.sort_unstable();
+        assert_eq!(hot_set(&schedule, 2, 1, n_hot, &is_remote).unwrap(), expected);
+    }
+    let stats = AccessCounts::of(&schedule, 2, 1, &is_remote).unwrap().stats();
+    assert_eq!(stats.nodes, counts.len() as u64);
+    assert_eq!(stats.accesses, counts.values().map(|&n| u64::from(n)).sum::<u64>());
+}
+
+#[test]
+fn another_graph_is_refused() {
+    let (_dir, path, _) = written();
+    let schedule = Schedule::open(&path).unwrap();
+    schedule.expect_graph([3; 16], N_NODES).unwrap();
+    for (uuid, n_nodes) in [([4; 16], N_NODES), ([3; 16], N_NODES + 1)] {
+        let error = schedule.expect_graph(uuid, n_nodes).unwrap_err();
+        assert!(matches!(error, ScheduleError::Graph { .. }), "{error}");
+    }
+}
+
+#[test]
+fn wrong_arguments_leave_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let (topology, good_book) = (topology(), book());
+    let failed = |book: &PartitionBook, roots: &[NodeId], spec: &ScheduleSpec| {
+        write_schedule(&topology, book, roots, spec, &path, &mut |_, _| {}, 2).unwrap_err()
+    };
+    let error = failed(&good_book, &[NodeId(0), NodeId(N_NODES)], &spec());
+    assert!(matches!(error, ScheduleError::Root { position: 1, .. }), "{error}");
+    let error = failed(&PartitionBook::single(5), &[], &spec());
+    assert!(matches!(error, ScheduleError::Book { book: 5, .. }), "{error}");
+    for spec in [
+        ScheduleSpec { epochs: 0, ..spec() },
+        ScheduleSpec { workers: 0, ..spec() },
+        ScheduleSpec { workers: 65_536, ..spec() },
+        ScheduleSpec { batch_size: 0, ..spec() },
+        ScheduleSpec { fanouts: vec![], ..spec() },
+        ScheduleSpec { fanouts: vec![Fanout::All; 65], ..spec() },
+    ] {
+        let error = failed(&good_book, &roots(), &spec);
+        assert!(matches!(error, ScheduleError::Spec { .. }), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_failed_rename_leaves_nothing_half_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join("inside"), "").unwrap();
+    let result = write_schedule(&topology(), &book(), &roots(), &spec(), &path, &mut |_, _| {}, 2);
+    assert!(matches!(result, Err(ScheduleError::Io { .. })));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// Opens the file and reads all that the schedule of `spec` has.
+fn read_all(path: &Path) -> Result<(), ScheduleError> {
+    let schedule = Schedule::open(path)?;
+    for epoch in 0..schedule.spec().epochs {
+        for worker in 0..schedule.spec().workers {
+            schedule.batches(worker, epoch).collect::<Result<Vec<_>, _>>()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_truncation_is_an_error_when_opened() {
+    let (_dir, path, _) = written_as(&short());
+    let whole = std::fs::read(&path).unwrap();
+    read_all(&path).unwrap();
+    for len in (0..whole.len()).chain([whole.len() + 1]) {
+        let mut bytes = whole.clone();
+        bytes.resize(len, 0);
+        std::fs::write(&path, &bytes).unwrap();
+        let error = Schedule::open(&path).unwrap_err().to_string();
+        assert!(error.contains("run.sched: "), "{len} bytes: {error}");
+    }
+}
+
+#[test]
+fn every_changed_byte_is_an_error_that_names_the_place() {
+    let (_dir, path, _) = written_as(&short());
+    let whole = std::fs::read(&path).unwrap();
+    // The zeros of the header page have a test of their own.
+    for at in (0..whole.len()).filter(|at| !(200..4000).contains(at)) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &bytes).unwrap();
+        let error = read_all(&path).unwrap_err().to_string();
+        assert!(error.contains("run.sched: "), "byte {at}: {error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_damage_is_an_error_or_no_change(
+        start in 0usize..1 << 20,
+        damage in prop::collection::vec(any::<u8>(), 1..200),
+    ) {
+        let (_dir, path, _) = written_as(&short());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let start = start % bytes.len();
+        let whole = bytes.clone();
+        for (byte, damage) in bytes[start..].iter_mut().zip(damage) {
+            *byte = damage;
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        prop_assert_eq!(read_all(&path).is_ok(), bytes == whole);
+    }
+}

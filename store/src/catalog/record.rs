@@ -1,0 +1,66 @@
+//! What the catalog holds about one segment, as bytes.
+
+use uuid::Uuid;
+
+use super::CATALOG_FORMAT_VERSION;
+use crate::segment::SegmentDigest;
+
+/// A segment as the catalog knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// Uuid in the segment's header.
+    pub segment: Uuid,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// Bytes of one row.
+    pub row_bytes: u32,
+    /// BLAKE3 of the segment's page checksum table.
+    pub digest: SegmentDigest,
+    /// Name of the file in the partition's folder.
+    pub file: String,
+}
+
+impl SegmentRecord {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
+        bytes.extend_from_slice(self.segment.as_bytes());
+        bytes.extend_from_slice(&self.n_rows.to_le_bytes());
+        bytes.extend_from_slice(&self.row_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.digest);
+        bytes.extend_from_slice(self.file.as_bytes());
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let mut fields = Fields { bytes };
+        let format = fields.u32()?;
+        if format > CATALOG_FORMAT_VERSION {
+            return Err(format!("format {format}, this release reads {CATALOG_FORMAT_VERSION}"));
+        }
+        let segment = Uuid::from_bytes(fields.take()?);
+        let (n_rows, row_bytes, digest) = (fields.u32()?, fields.u32()?, fields.take()?);
+        let file = std::str::from_utf8(fields.bytes).map_err(|_| "file name is not UTF-8")?;
+        // A name from a file never becomes a path that leads out of the partition's folder.
+        if file.is_empty() || file.starts_with('.') || file.contains(['/', '\0']) {
+            return Err(format!("{file:?} is not a plain file name"));
+        }
+        Ok(Self { segment, n_rows, row_bytes, digest, file: file.to_owned() })
+    }
+}
+
+/// What is left of a record.
+pub(super) struct Fields<'a> {
+    pub(super) bytes: &'a [u8],
+}
+
+impl Fields<'_> {
+    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (&field, rest) = self.bytes.split_first_chunk().ok_or("it is too short")?;
+        self.bytes = rest;
+        Ok(field)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, String> {
+        self.take().map(u32::from_le_bytes)
+    }
+}

@@ -1,0 +1,230 @@
+//! Import: a graph is built in a staging folder beside its place and appears there whole or not at
+//! all.
+//!
+//! Crash argument: everything is written under `<out>.importing-<uuid>`; every file and folder of
+//! it is synced; one rename moves it to `<out>`, which must not exist; the parent folder is synced.
+//! Before the rename there is no graph, after it there is a whole one. An import that fails removes
+//! its staging folder; one that is killed leaves it behind under that name, safe to delete.
+
+mod error;
+mod external_ids;
+mod rows;
+mod sync;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::{PartId, PartitionBook};
+use rustix::fs::{CWD, RenameFlags};
+use uuid::Uuid;
+
+pub use error::ImportError;
+
+use crate::catalog::{Catalog, SegmentRecord};
+use crate::embedded::EmbeddedStore;
+use crate::error::StoreError;
+use crate::graph::{self, Graph, META_FILE};
+use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
+use crate::nan::NanPolicy;
+use crate::segment::SegmentIdentity;
+use crate::source::{TensorSource, check_source};
+use crate::tensor::TensorSpec;
+use external_ids::ExternalIds;
+use rows::write_segment;
+use sync::{sync, sync_tree};
+
+/// The tensor that every graph has: `i64`, width 1, the input's id of each node.
+pub const EXTERNAL_ID_TENSOR: &str = "external_id";
+
+/// Version of the segments that an import writes.
+const FIRST_VERSION: u32 = 1;
+
+/// A graph that is being built.
+#[derive(Debug)]
+pub struct Importer {
+    out: PathBuf,
+    staging: PathBuf,
+    uuid: Uuid,
+    tensors: Vec<TensorSpec>,
+    records: Vec<(PartId, SegmentRecord)>,
+    committed: bool,
+}
+
+impl Importer {
+    /// Starts an import to `out`, which must not exist while its parent folder must.
+    pub fn begin(out: &Path) -> Result<Self, ImportError> {
+        if fs::symlink_metadata(out).is_ok() {
+            return Err(ImportError::Exists { out: out.to_owned() });
+        }
+        let uuid = Uuid::new_v4();
+        let mut name = out.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".importing-{uuid}"));
+        let staging = out.with_file_name(name);
+        fs::create_dir(&staging).map_err(StoreError::io(&staging, "create"))?;
+        let (tensors, records) = (Vec::new(), Vec::new());
+        Ok(Self { out: out.to_owned(), staging, uuid, tensors, records, committed: false })
+    }
+
+    /// Identity of the graph, to be written to its topology and halo files.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// The staging folder; gone once the import is committed or given up.
+    #[must_use]
+    pub fn staging_dir(&self) -> &Path {
+        &self.staging
+    }
+
+    /// Makes the staged folder of a partition, if it is not there yet.
+    pub fn part_dir(&self, part: PartId) -> Result<PathBuf, ImportError> {
+        let dir = graph::part_dir(&self.staging, part);
+        fs::create_dir_all(&dir).map_err(StoreError::io(&dir, "create"))?;
+        Ok(dir)
+    }
+
+    /// Where the staged topology of a partition goes; the folder is for [`Importer::part_dir`].
+    #[must_use]
+    pub fn topology_path(&self, part: PartId) -> PathBuf {
+        graph::topology_path(&graph::part_dir(&self.staging, part))
+    }
+
+    /// Where the staged halo of a partition goes; the folder is for [`Importer::part_dir`].
+    #[must_use]
+    pub fn halo_path(&self, part: PartId) -> PathBuf {
+        graph::halo_path(&graph::part_dir(&self.staging, part))
+    }
+
+    /// Writes the rows of `source` as tensor `name`: one segment per partition, synced, read back
+    /// and checked. `external_of` gives the source's row of each node of `book`.
+    ///
+    /// Memory: about 3 MiB, and 4 bytes per page of the longest segment. `progress` is told rows
+    /// done and rows in all.
+    pub fn add_tensor(
+        &mut self,
+        name: &str,
+        source: &dyn TensorSource,
+        nan: NanPolicy,
+        external_of: &[u32],
+        book: &PartitionBook,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), ImportError> {
+        if name == EXTERNAL_ID_TENSOR {
+            return Err(ImportError::DuplicateTensor { name: name.to_owned() });
+        }
+        self.write_tensor(name, source, nan, external_of, book, progress)
+    }
+
+    /// Adds [`EXTERNAL_ID_TENSOR`], catalogs and `graph.toml`, syncs everything, and moves the
+    /// graph to its place. `edges` counts the stored in-edges.
+    pub fn commit(
+        mut self,
+        external_of: &[u32],
+        book: &PartitionBook,
+        edges: u64,
+        undirected: bool,
+    ) -> Result<Graph, ImportError> {
+        let ids = ExternalIds { external_of };
+        let nan = NanPolicy::Keep;
+        self.write_tensor(EXTERNAL_ID_TENSOR, &ids, nan, external_of, book, &mut |_, _| {})?;
+        for part in book.parts() {
+            self.write_catalog(part)?;
+        }
+        let meta = GraphMeta {
+            format_version: GRAPH_FORMAT_VERSION,
+            uuid: self.uuid,
+            nodes: book.n_nodes(),
+            edges,
+            undirected,
+            bounds: book.bounds().to_vec(),
+            tensors: self.tensors.clone(),
+        };
+        let meta_path = self.staging.join(META_FILE);
+        fs::write(&meta_path, meta.to_text()).map_err(StoreError::io(&meta_path, "write"))?;
+        // What readers will do first must work before anybody can see the graph.
+        EmbeddedStore::open(&self.staging, None)?;
+        sync_tree(&self.staging)?;
+        self.publish()?;
+        Ok(Graph::open(&self.out)?)
+    }
+
+    fn write_tensor(
+        &mut self,
+        name: &str,
+        source: &dyn TensorSource,
+        nan: NanPolicy,
+        external_of: &[u32],
+        book: &PartitionBook,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), ImportError> {
+        assert_eq!(external_of.len(), book.n_nodes() as usize, "one external id per node");
+        if self.tensors.iter().any(|tensor| tensor.name == name) {
+            return Err(ImportError::DuplicateTensor { name: name.to_owned() });
+        }
+        let tensor = check_source(name, source, book.n_nodes())?;
+        let total = u64::from(book.n_nodes());
+        for part in book.parts() {
+            let range = book.range(part);
+            let rows = &external_of[range.start as usize..range.end as usize];
+            let identity = SegmentIdentity {
+                graph: self.uuid,
+                segment: Uuid::new_v4(),
+                part,
+                version: FIRST_VERSION,
+                tensor: tensor.clone(),
+                n_rows: range.end - range.start,
+            };
+            let (dir, file) = (self.part_dir(part)?, graph::segment_file(name, FIRST_VERSION));
+            let mut report = |done: u64| progress(u64::from(range.start) + done, total);
+            let record = write_segment((&dir, file), &identity, source, nan, rows, &mut report)?;
+            self.records.push((part, record));
+        }
+        self.tensors.push(tensor);
+        Ok(())
+    }
+
+    fn write_catalog(&self, part: PartId) -> Result<(), ImportError> {
+        let dir = graph::catalog_dir(&self.part_dir(part)?);
+        let catalog = Catalog::create(&dir, self.uuid, part)?;
+        let records = self.records.iter().filter(|(of, _)| *of == part);
+        let segments = self.tensors.iter().zip(records);
+        let segments = segments.map(|(tensor, (_, record))| (tensor.name.as_str(), record));
+        catalog.commit_version(FIRST_VERSION, segments)?;
+        catalog.flush()?;
+        Ok(())
+    }
+
+    /// Moves the staged folder to its place, which must still be free.
+    fn publish(&mut self) -> Result<(), ImportError> {
+        let renamed =
+            rustix::fs::renameat_with(CWD, &self.staging, CWD, &self.out, RenameFlags::NOREPLACE);
+        match renamed {
+            Ok(()) => self.committed = true,
+            Err(rustix::io::Errno::EXIST) => {
+                return Err(ImportError::Exists { out: self.out.clone() });
+            }
+            Err(error) => {
+                return Err(StoreError::io(&self.out, "move the graph to")(error.into()).into());
+            }
+        }
+        let parent = match self.out.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        Ok(sync(parent)?)
+    }
+}
+
+impl Drop for Importer {
+    fn drop(&mut self) {
+        if !self.committed
+            && let Err(error) = fs::remove_dir_all(&self.staging)
+        {
+            tracing::warn!("cannot remove {}: {error}; delete it", self.staging.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

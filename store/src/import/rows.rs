@@ -1,0 +1,61 @@
+//! One segment from a source: rows are copied, checked for NaN, written, synced, and read back.
+
+use std::path::Path;
+
+use super::ImportError;
+use crate::catalog::SegmentRecord;
+use crate::graph::check_digest;
+use crate::nan::{NanPolicy, first_nan};
+use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
+use crate::source::{SourceError, TensorSource};
+use crate::tensor::TensorSpec;
+use crate::verify::check_rows;
+
+/// Rows are copied from the source in pieces of about this many bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Writes `rows` of `source` as the segment `file` in `dir`; `report` is told the rows done.
+pub(super) fn write_segment(
+    (dir, file): (&Path, String),
+    identity: &SegmentIdentity,
+    source: &dyn TensorSource,
+    nan: NanPolicy,
+    rows: &[u32],
+    report: &mut dyn FnMut(u64),
+) -> Result<SegmentRecord, ImportError> {
+    let path = dir.join(&file);
+    let mut writer = SegmentWriter::create(&path, identity)?;
+    let row_bytes = identity.tensor.row_bytes();
+    let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
+    let mut buffer = vec![0u8; chunk_rows.min(rows.len()) * row_bytes];
+    let mut done = 0;
+    for rows in rows.chunks(chunk_rows) {
+        let bytes = &mut buffer[..rows.len() * row_bytes];
+        source.copy_rows(rows, bytes)?;
+        if nan == NanPolicy::Refuse {
+            refuse_nan(source, &identity.tensor, rows, bytes)?;
+        }
+        writer.write_rows(bytes)?;
+        done += rows.len() as u64;
+        report(done);
+    }
+    let digest = writer.finish()?;
+    let (segment, n_rows) = (identity.segment, identity.n_rows);
+    let record = SegmentRecord { segment, n_rows, row_bytes: row_bytes as u32, digest, file };
+    let written = Segment::open(&path, identity)?;
+    check_digest(&written, &record)?;
+    check_rows(&written)?;
+    Ok(record)
+}
+
+fn refuse_nan(
+    source: &dyn TensorSource,
+    tensor: &TensorSpec,
+    rows: &[u32],
+    bytes: &[u8],
+) -> Result<(), SourceError> {
+    let Some(element) = first_nan(tensor.dtype, bytes) else { return Ok(()) };
+    let width = tensor.width as usize;
+    let (row, column) = (rows[element / width], element % width);
+    Err(SourceError::Nan { file: source.path().to_owned(), row, column })
+}

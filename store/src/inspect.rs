@@ -1,0 +1,141 @@
+//! What a graph holds, in figures.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::StoreError;
+use crate::graph::Graph;
+
+/// A graph at a glance; the keys of `lode inspect --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GraphSummary {
+    /// Folder of the graph.
+    pub graph: String,
+    /// Identity.
+    pub uuid: String,
+    /// Format of the graph.
+    pub format_version: u32,
+    /// Current version of its tensors: the lowest over the partitions.
+    pub version: u32,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// Number of stored in-edges.
+    pub edges: u64,
+    /// Whether each edge of the input was stored in both directions.
+    pub undirected: bool,
+    /// Tensors.
+    pub tensors: Vec<TensorSummary>,
+    /// Partitions.
+    pub parts: Vec<PartSummary>,
+}
+
+/// A tensor at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TensorSummary {
+    /// Name.
+    pub name: String,
+    /// Element type.
+    pub dtype: String,
+    /// Elements per row.
+    pub width: u32,
+    /// How rows are encoded.
+    pub codec: String,
+    /// Bytes of its segments on this machine.
+    pub bytes: u64,
+}
+
+/// A partition at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PartSummary {
+    /// Partition.
+    pub part: u16,
+    /// Nodes that it owns.
+    pub nodes: u32,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// Whether its folder is on this machine.
+    pub present: bool,
+}
+
+/// Looks at catalogs and segment headers; reads no rows.
+pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
+    let meta = graph.meta();
+    let mut tensors: Vec<TensorSummary> = meta
+        .tensors
+        .iter()
+        .map(|tensor| TensorSummary {
+            name: tensor.name.clone(),
+            dtype: tensor.dtype.to_string(),
+            width: tensor.width,
+            codec: "raw".to_owned(),
+            bytes: 0,
+        })
+        .collect();
+    let mut parts = Vec::new();
+    let mut version = None;
+    for part in graph.book().parts() {
+        let (dir, range) = (graph.part_dir(part), graph.book().range(part));
+        let present = dir.is_dir();
+        if present {
+            let catalog = graph.catalog(part)?;
+            let current = catalog.current_version()?;
+            version = Some(version.map_or(current, |lowest: u32| lowest.min(current)));
+            for (tensor, summary) in meta.tensors.iter().zip(&mut tensors) {
+                let segment = graph.segment_of(&catalog, part, tensor)?;
+                summary.bytes += segment.layout().file_bytes();
+            }
+        }
+        let bytes = if present { folder_bytes(&dir)? } else { 0 };
+        parts.push(PartSummary { part: part.0, nodes: range.end - range.start, bytes, present });
+    }
+    Ok(GraphSummary {
+        graph: graph.dir().display().to_string(),
+        uuid: meta.uuid.to_string(),
+        format_version: meta.format_version,
+        version: version.unwrap_or(0),
+        nodes: meta.nodes,
+        edges: meta.edges,
+        undirected: meta.undirected,
+        tensors,
+        parts,
+    })
+}
+
+/// Bytes of all files below a folder.
+fn folder_bytes(dir: &Path) -> Result<u64, StoreError> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir).map_err(StoreError::io(dir, "list"))? {
+        let entry = entry.map_err(StoreError::io(dir, "list"))?;
+        let metadata = entry.metadata().map_err(StoreError::io(dir, "list"))?;
+        bytes += if metadata.is_dir() { folder_bytes(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use lodestore_graph::PartId;
+
+    use super::*;
+    use crate::fixture::{Ring, WIDTH};
+    use crate::import::EXTERNAL_ID_TENSOR;
+
+    #[test]
+    fn a_summary_adds_up() {
+        let ring = Ring::new(500, 2, 3);
+        let graph = ring.import();
+        let summary = inspect(&graph).unwrap();
+        assert_eq!((summary.nodes, summary.edges, summary.version), (500, 1000, 1));
+        let shapes: Vec<_> = summary.tensors.iter().map(|t| (t.name.as_str(), t.width)).collect();
+        assert_eq!(shapes, [("feat", WIDTH as u32), (EXTERNAL_ID_TENSOR, 1)]);
+        // Header, 7 pages of rows, table and footer twice; header and footer of the empty partition.
+        assert_eq!(summary.tensors[0].bytes, 4096 * (10 + 10 + 2));
+        let nodes: Vec<_> = summary.parts.iter().map(|part| (part.nodes, part.present)).collect();
+        assert_eq!(nodes, [(250, true), (250, true), (0, true)]);
+        fs::remove_dir_all(graph.part_dir(PartId(1))).unwrap();
+        let nodes = inspect(&graph).unwrap().parts.into_iter().map(|part| part.present);
+        assert_eq!(nodes.collect::<Vec<_>>(), [true, false, true]);
+    }
+}

@@ -1,0 +1,34 @@
+//! What a device's requests and bytes cost.
+
+use crate::layout::PAGE_BYTES;
+
+/// What a device can do when it is asked for many pieces at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceProfile {
+    /// Random page reads per second with a deep queue.
+    pub iops: f64,
+    /// Sequential bytes per second.
+    pub bandwidth_bytes_per_s: f64,
+}
+
+impl Default for DeviceProfile {
+    /// A common NVMe disk behind virtio; reading through gaps of up to 16 KiB pays.
+    fn default() -> Self {
+        Self { iops: 90_000.0, bandwidth_bytes_per_s: 1.8e9 }
+    }
+}
+
+impl DeviceProfile {
+    /// Most pages worth reading through: gap bytes / bandwidth < 1 / IOPS.
+    ///
+    /// 0 for a profile without sense (zero, negative or not a number).
+    #[must_use]
+    pub fn max_gap_pages(&self) -> u64 {
+        let pages = self.bandwidth_bytes_per_s / self.iops / PAGE_BYTES as f64;
+        if !(self.iops > 0.0 && pages > 0.0) {
+            return 0;
+        }
+        // Strictly below: a gap that costs exactly one request is not joined. Saturating cast.
+        (pages.ceil() - 1.0).max(0.0) as u64
+    }
+}

@@ -1,0 +1,133 @@
+//! What can be wrong with the arrays of an import.
+
+use std::io;
+use std::path::PathBuf;
+
+use lodestore_graph::npy::{NpyError, NpyFault};
+use thiserror::Error;
+
+use crate::tensor::TensorSpecError;
+
+/// Why a file is no source of rows.
+#[derive(Debug, Error)]
+pub enum SourceError {
+    /// The operating system refused.
+    #[error("{}: cannot {action}: {source}", file.display())]
+    Io {
+        /// File concerned.
+        file: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Neither of the known endings.
+    #[error("{}: unknown kind of file; expected .npy (dense) or .npz (CSR)", file.display())]
+    Kind {
+        /// File given.
+        file: PathBuf,
+    },
+    /// The `.npy` file cannot be read.
+    #[error(transparent)]
+    Npy(#[from] NpyError),
+    /// The array is neither one- nor two-dimensional.
+    #[error(
+        "{}: expected shape (nodes,) or (nodes, width), found {found:?}", file.display()
+    )]
+    Shape {
+        /// File concerned.
+        file: PathBuf,
+        /// Shape found.
+        found: Vec<u64>,
+    },
+    /// An element type that tensors do not have.
+    #[error(
+        "{}: element type {found} is no tensor type; \
+         convert it to f32 f16 f64 u8 i8 i16 i32 or i64", file.display()
+    )]
+    Dtype {
+        /// File concerned.
+        file: PathBuf,
+        /// Type found.
+        found: String,
+    },
+    /// Not one row per node.
+    #[error(
+        "{}: expected {expected} rows, one per node, found {found}", file.display()
+    )]
+    RowCount {
+        /// File concerned.
+        file: PathBuf,
+        /// Nodes of the graph.
+        expected: u32,
+        /// Rows found.
+        found: u64,
+    },
+    /// More columns than a row can have.
+    #[error("{}: {found} columns are more than a row can have", file.display())]
+    Width {
+        /// File concerned.
+        file: PathBuf,
+        /// Columns found.
+        found: u64,
+    },
+    /// The tensor cannot be stored.
+    #[error("{}: {source}", file.display())]
+    Spec {
+        /// File concerned.
+        file: PathBuf,
+        /// The tensor's fault.
+        source: TensorSpecError,
+    },
+    /// The archive cannot be read.
+    #[error("{}: {reason}", file.display())]
+    Archive {
+        /// File concerned.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A member of the archive is no array that can be used.
+    #[error("{}: member {member}: {fault}", file.display())]
+    Member {
+        /// File concerned.
+        file: PathBuf,
+        /// Name of the member.
+        member: String,
+        /// What is wrong with the array.
+        fault: NpyFault,
+    },
+    /// The CSR arrays contradict each other.
+    #[error("{}: row {row}: {reason}", file.display())]
+    Csr {
+        /// File concerned.
+        file: PathBuf,
+        /// Row concerned.
+        row: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A row past the end of the source.
+    #[error("{}: row {row} was asked for, there are {n_rows}", file.display())]
+    NoRow {
+        /// File concerned.
+        file: PathBuf,
+        /// Row asked for.
+        row: u32,
+        /// Rows there are.
+        n_rows: u64,
+    },
+    /// Not a number, where that is refused.
+    #[error(
+        "{}: row {row}, column {column} is NaN; clean the data, or keep NaN on purpose",
+        file.display()
+    )]
+    Nan {
+        /// File concerned.
+        file: PathBuf,
+        /// Row of the source.
+        row: u32,
+        /// Column of the source.
+        column: usize,
+    },
+}

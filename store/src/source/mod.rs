@@ -1,0 +1,67 @@
+//! Where the rows of an import come from: arrays in files, one row per node in the input's order.
+
+mod error;
+mod npy;
+mod npz_csr;
+mod npz_member;
+
+use std::path::Path;
+
+pub use error::SourceError;
+pub use npy::NpySource;
+pub use npz_csr::NpzCsrSource;
+
+use crate::dtype::Dtype;
+use crate::tensor::TensorSpec;
+
+/// Rows of one tensor by external node id; random access, nothing held in memory.
+pub trait TensorSource: Send + Sync {
+    /// Element type.
+    fn dtype(&self) -> Dtype;
+
+    /// Elements per row.
+    fn width(&self) -> u64;
+
+    /// Number of rows.
+    fn n_rows(&self) -> u64;
+
+    /// The file, for messages.
+    fn path(&self) -> &Path;
+
+    /// Copies `rows` to `out`, which has as many rows of `width` elements; every byte is written.
+    ///
+    /// Fails for a row past the last one.
+    fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError>;
+}
+
+/// Opens a source by its file name's ending: `.npy` (dense) or `.npz` (CSR).
+pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
+    match path.extension().and_then(std::ffi::OsStr::to_str) {
+        Some("npy") => Ok(Box::new(NpySource::open(path)?)),
+        Some("npz") => Ok(Box::new(NpzCsrSource::open(path)?)),
+        _ => Err(SourceError::Kind { file: path.to_owned() }),
+    }
+}
+
+/// The tensor that `source` makes in a graph of `n_nodes` nodes.
+///
+/// Fails, before anything is written, when the name or the width is out of bounds or when there is
+/// not exactly one row per node.
+pub fn check_source(
+    name: &str,
+    source: &dyn TensorSource,
+    n_nodes: u32,
+) -> Result<TensorSpec, SourceError> {
+    if source.n_rows() != u64::from(n_nodes) {
+        let (file, found) = (source.path().to_owned(), source.n_rows());
+        return Err(SourceError::RowCount { file, expected: n_nodes, found });
+    }
+    let file = || source.path().to_owned();
+    let width = u32::try_from(source.width())
+        .map_err(|_| SourceError::Width { file: file(), found: source.width() })?;
+    TensorSpec::new(name, source.dtype(), width)
+        .map_err(|source| SourceError::Spec { file: file(), source })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! Dense rows from an `.npy` file.
+
+use std::path::Path;
+
+use lodestore_graph::npy::NpyArray;
+
+use super::{SourceError, TensorSource};
+use crate::dtype::Dtype;
+
+/// A mapped array of shape (nodes,) or (nodes, width).
+#[derive(Debug)]
+pub struct NpySource {
+    array: NpyArray,
+    dtype: Dtype,
+    n_rows: u64,
+    width: u64,
+}
+
+impl NpySource {
+    /// Maps `path` and checks type and shape.
+    pub fn open(path: &Path) -> Result<Self, SourceError> {
+        let array = NpyArray::open(path)?;
+        let file = || path.to_owned();
+        let dtype = Dtype::from_npy(array.dtype())
+            .ok_or_else(|| SourceError::Dtype { file: file(), found: array.dtype().to_string() })?;
+        let (n_rows, width) = match *array.shape() {
+            [n_rows] => (n_rows, 1),
+            [n_rows, width] => (n_rows, width),
+            ref found => return Err(SourceError::Shape { file: file(), found: found.to_vec() }),
+        };
+        Ok(Self { array, dtype, n_rows, width })
+    }
+}
+
+impl TensorSource for NpySource {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn width(&self) -> u64 {
+        self.width
+    }
+
+    fn n_rows(&self) -> u64 {
+        self.n_rows
+    }
+
+    fn path(&self) -> &Path {
+        self.array.path()
+    }
+
+    fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
+        let row_bytes = self.width as usize * self.dtype.size_bytes();
+        assert_eq!(out.len(), rows.len() * row_bytes, "one place for every row");
+        let bytes = self.array.bytes();
+        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(row_bytes.max(1))) {
+            let start = row as usize * row_bytes;
+            let found = bytes.get(start..start + row_bytes).ok_or_else(|| SourceError::NoRow {
+                file: self.path().to_owned(),
+                row,
+                n_rows: self.n_rows,
+            })?;
+            out.copy_from_slice(found);
+        }
+        Ok(())
+    }
+}

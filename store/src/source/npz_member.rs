@@ -1,0 +1,138 @@
+//! Arrays inside `.npz` archives, mapped whether they are stored or deflated.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lodestore_graph::npy::{NpyFault, NpyHeader, NpyType};
+use zip::{CompressionMethod, ZipArchive};
+
+use super::SourceError;
+use crate::map::FileMap;
+
+/// Deflate gains at most about 1032:1; an archive that claims more would fill the disk.
+const MAX_DEFLATE_RATIO: u64 = 1100;
+
+/// An open archive of `.npy` members.
+pub(super) struct Npz {
+    path: PathBuf,
+    map: Arc<FileMap>,
+    archive: ZipArchive<File>,
+}
+
+/// One array of an archive: its header has been checked against its length.
+#[derive(Debug)]
+pub(super) struct NpzMember {
+    map: Arc<FileMap>,
+    header: NpyHeader,
+    /// First byte of the data in the map.
+    start: usize,
+}
+
+impl NpzMember {
+    pub(super) fn dtype(&self) -> NpyType {
+        self.header.dtype
+    }
+
+    pub(super) fn shape(&self) -> &[u64] {
+        &self.header.shape
+    }
+
+    /// The elements, exactly as many bytes as the shape asks for.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.map[self.start..self.start + self.header.data_bytes as usize]
+    }
+}
+
+impl Npz {
+    pub(super) fn open(path: &Path) -> Result<Self, SourceError> {
+        let io = |action| move |source| SourceError::Io { file: path.to_owned(), action, source };
+        let file = File::open(path).map_err(io("open"))?;
+        let map = FileMap::of(&file).map_err(io("map"))?;
+        let archive = ZipArchive::new(file).map_err(|error| SourceError::Archive {
+            file: path.to_owned(),
+            reason: format!("not a readable .npz archive: {error}"),
+        })?;
+        Ok(Self { path: path.to_owned(), map: Arc::new(map), archive })
+    }
+
+    /// The raw bytes of a small member, if the archive has it.
+    pub(super) fn small(&mut self, member: &str, max_bytes: u64) -> Option<Vec<u8>> {
+        let file = self.archive.by_name(member).ok()?;
+        let mut bytes = Vec::new();
+        file.take(max_bytes).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Maps the array called `member`, after checking its zip checksum.
+    pub(super) fn array(&mut self, member: &str) -> Result<NpzMember, SourceError> {
+        let (map, start, length) = self.locate(member)?;
+        let header = NpyHeader::parse(&map[start..start + length])
+            .map_err(|fault| self.fault(member, fault))?;
+        let expected_bytes = (header.data_offset as u64).checked_add(header.data_bytes);
+        let found_bytes = length as u64;
+        match expected_bytes {
+            Some(expected) if expected == found_bytes => {}
+            Some(expected) if expected < found_bytes => {
+                let extra_bytes = found_bytes - expected;
+                return Err(self.fault(member, NpyFault::Trailing { extra_bytes }));
+            }
+            _ => {
+                let expected_bytes = expected_bytes.unwrap_or(u64::MAX);
+                let fault = NpyFault::Truncated { expected_bytes, found_bytes };
+                return Err(self.fault(member, fault));
+            }
+        }
+        Ok(NpzMember { map, start: start + header.data_offset, header })
+    }
+
+    /// The map that holds a member's bytes, and where in it.
+    fn locate(&mut self, member: &str) -> Result<(Arc<FileMap>, usize, usize), SourceError> {
+        let names: Vec<String> = self.archive.file_names().flatten().map(Into::into).collect();
+        let broken = |reason: String| SourceError::Archive {
+            file: self.path.clone(),
+            reason: format!("member {member}: {reason}"),
+        };
+        if !names.iter().any(|name| name == member) {
+            let found = names.iter().take(10).map(String::as_str).collect::<Vec<_>>().join(", ");
+            return Err(broken(format!("missing; expected a CSR matrix, found {found}")));
+        }
+        let mut entry = self.archive.by_name(member).map_err(|e| broken(e.to_string()))?;
+        if entry.compression() != CompressionMethod::Stored {
+            let map = inflate(&mut entry).map_err(|e| broken(e.to_string()))?;
+            let length = map.len();
+            return Ok((Arc::new(map), 0, length));
+        }
+        let start = entry.data_start().unwrap_or(u64::MAX);
+        let end = start.checked_add(entry.size()).filter(|&end| end <= self.map.len() as u64);
+        let Some(end) = end else {
+            return Err(broken("it reaches past the end of the file".to_owned()));
+        };
+        let bytes = &self.map[start as usize..end as usize];
+        if crc32fast::hash(bytes) != entry.crc32() {
+            return Err(broken("its checksum is wrong; the archive is damaged".to_owned()));
+        }
+        Ok((self.map.clone(), start as usize, bytes.len()))
+    }
+
+    fn fault(&self, member: &str, fault: NpyFault) -> SourceError {
+        SourceError::Member { file: self.path.clone(), member: member.to_owned(), fault }
+    }
+}
+
+/// Unpacks a member into a nameless temporary file and maps that: memory stays bounded, and the
+/// archive's reader checks the zip checksum at the end.
+fn inflate(entry: &mut zip::read::ZipFile<'_, File>) -> io::Result<FileMap> {
+    let claimed = entry.size();
+    if claimed / MAX_DEFLATE_RATIO > entry.compressed_size() {
+        let packed = entry.compressed_size();
+        return Err(io::Error::other(format!("claims {claimed} bytes out of {packed}")));
+    }
+    let mut file = tempfile::tempfile()?;
+    let unpacked = io::copy(&mut entry.take(claimed.saturating_add(1)), &mut file)?;
+    if unpacked != claimed {
+        return Err(io::Error::other(format!("claims {claimed} bytes, holds {unpacked}")));
+    }
+    FileMap::of(&file)
+}

@@ -1,0 +1,217 @@
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+
+use lodestore_graph::npy::NpyType;
+use proptest::prelude::*;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use super::*;
+use crate::fixture::npy;
+
+/// The arrays of a CSR matrix of `f32`, easily spoilt.
+#[derive(Clone, Debug)]
+struct Csr {
+    shape: [i64; 2],
+    indptr: Vec<i64>,
+    columns: Vec<i32>,
+    data: Vec<f32>,
+}
+
+impl Csr {
+    /// 3 x 4: [0 0 -0.5 0] [] [1 0 2 3], the last row out of order.
+    fn small() -> Self {
+        Self {
+            shape: [3, 4],
+            indptr: vec![0, 1, 1, 4],
+            columns: vec![2, 3, 0, 2],
+            data: vec![-0.5, 3.0, 1.0, 2.0],
+        }
+    }
+
+    fn write(&self, dir: &Path, method: CompressionMethod) -> PathBuf {
+        let le = |values: &[i64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        let columns: Vec<u8> = self.columns.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let data: Vec<u8> = self.data.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let arrays = [
+            ("indptr", NpyType::I64, self.indptr.len(), le(&self.indptr)),
+            ("indices", NpyType::I32, self.columns.len(), columns),
+            ("data", NpyType::F32, self.data.len(), data),
+            ("shape", NpyType::I64, 2, le(&self.shape)),
+        ];
+        let path = dir.join("matrix.npz");
+        let mut archive = ZipWriter::new(File::create(&path).unwrap());
+        for (name, dtype, length, bytes) in arrays {
+            let array = npy(dir.join(format!("{name}.npy")), dtype, &[length as u64], &bytes);
+            let options = SimpleFileOptions::default().compression_method(method);
+            archive.start_file(format!("{name}.npy"), options).unwrap();
+            archive.write_all(&fs::read(array).unwrap()).unwrap();
+        }
+        archive.finish().unwrap();
+        path
+    }
+
+    fn open(&self) -> Result<NpzCsrSource, SourceError> {
+        let dir = tempfile::tempdir().unwrap();
+        NpzCsrSource::open(&self.write(dir.path(), CompressionMethod::Stored))
+    }
+}
+
+fn rows_of(source: &dyn TensorSource, rows: &[u32]) -> Vec<u8> {
+    let row_bytes = source.width() as usize * source.dtype().size_bytes();
+    let mut out = vec![0xaa; rows.len() * row_bytes];
+    source.copy_rows(rows, &mut out).unwrap();
+    out
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+#[test]
+fn sparse_rows_become_dense_whether_stored_or_deflated() {
+    for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
+        let dir = tempfile::tempdir().unwrap();
+        let source = open_source(&Csr::small().write(dir.path(), method)).unwrap();
+        assert_eq!((source.n_rows(), source.width(), source.dtype()), (3, 4, Dtype::F32));
+        let expected = [[1.0, 0.0, 2.0, 3.0], [0.0; 4], [0.0, 0.0, -0.5, 0.0], [0.0; 4]];
+        assert_eq!(rows_of(&*source, &[2, 1, 0, 1]), bytes(expected.as_flattened()));
+        let refused = source.copy_rows(&[3], &mut [0; 16]).unwrap_err();
+        assert!(matches!(refused, SourceError::NoRow { row: 3, n_rows: 3, .. }));
+    }
+}
+
+#[test]
+fn values_are_copied_bit_for_bit() {
+    let values = [-0.0, f32::from_bits(0x7fc0_1234), f32::MIN_POSITIVE / 2.0, f32::INFINITY];
+    let csr =
+        Csr { shape: [1, 4], indptr: vec![0, 4], columns: vec![0, 1, 2, 3], data: values.to_vec() };
+    assert_eq!(rows_of(&csr.open().unwrap(), &[0]), bytes(&values));
+}
+
+#[test]
+fn csr_arrays_that_contradict_each_other_are_refused() {
+    type Spoil = fn(&mut Csr);
+    let cases: [(&str, Spoil); 13] = [
+        ("pointers", |csr| csr.shape[0] = 4),
+        ("pointers", |csr| csr.shape[0] = -1),
+        ("pointers", |csr| csr.indptr.push(4)),
+        ("pointers", |csr| csr.indptr.clear()),
+        ("first pointer", |csr| csr.indptr[0] = 1),
+        ("elements", |csr| csr.indptr[1] = 2),
+        ("elements", |csr| csr.indptr[3] = 5),
+        ("elements", |csr| csr.indptr[1] = -1),
+        ("rows end", |csr| csr.indptr[3] = 3),
+        ("column 4", |csr| csr.columns[1] = 4),
+        ("column", |csr| csr.columns[1] = -1),
+        ("twice", |csr| csr.columns[1] = 0),
+        ("data of shape", |csr| csr.data.truncate(3)),
+    ];
+    for (message, spoil) in cases {
+        let mut csr = Csr::small();
+        spoil(&mut csr);
+        let error = csr.open().unwrap_err().to_string();
+        assert!(error.contains(message) && error.contains("matrix.npz"), "{message}: {error}");
+    }
+}
+
+#[test]
+fn a_width_without_bounds_is_refused_before_a_row_is_made() {
+    let csr = Csr { shape: [3, i64::MAX], ..Csr::small() };
+    let source = csr.open().unwrap();
+    let refused = check_source("feat", &source, 3).unwrap_err();
+    assert!(matches!(refused, SourceError::Width { .. }), "{refused}");
+    let csr = Csr { shape: [3, 1 << 30], ..Csr::small() };
+    let refused = check_source("feat", &csr.open().unwrap(), 3).unwrap_err();
+    assert!(matches!(refused, SourceError::Spec { .. }), "{refused}");
+}
+
+#[test]
+fn an_archive_cut_anywhere_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
+        let path = Csr::small().write(dir.path(), method);
+        let whole = fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(NpzCsrSource::open(&path).is_err(), "length {length}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_an_array_is_found_by_the_archives_checksum() {
+    let dir = tempfile::tempdir().unwrap();
+    for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
+        let path = Csr::small().write(dir.path(), method);
+        let whole = fs::read(&path).unwrap();
+        let good = rows_of(&NpzCsrSource::open(&path).unwrap(), &[0, 1, 2]);
+        for bit in 0..whole.len() * 8 {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &damaged).unwrap();
+            // Flips in dates and the like do no harm; no flip gives other rows.
+            if let Ok(source) = NpzCsrSource::open(&path) {
+                assert_eq!(rows_of(&source, &[0, 1, 2]), good, "bit {bit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn other_archives_are_refused_by_what_they_lack() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other.npz");
+    let mut archive = ZipWriter::new(File::create(&path).unwrap());
+    archive.start_file("arr_0.npy", SimpleFileOptions::default()).unwrap();
+    archive.finish().unwrap();
+    let error = NpzCsrSource::open(&path).unwrap_err().to_string();
+    assert!(error.contains("shape.npy") && error.contains("arr_0.npy"), "{error}");
+    let unknown = open_source(&dir.path().join("x.csv")).map(|_| ()).unwrap_err();
+    assert!(matches!(unknown, SourceError::Kind { .. }));
+}
+
+#[test]
+fn dense_arrays_of_one_and_two_dimensions() {
+    let dir = tempfile::tempdir().unwrap();
+    let labels = npy(dir.path().join("l.npy"), NpyType::I64, &[3], &[7; 24]);
+    let labels = open_source(&labels).unwrap();
+    assert_eq!((labels.n_rows(), labels.width(), labels.dtype()), (3, 1, Dtype::I64));
+    let cube = npy(dir.path().join("c.npy"), NpyType::U8, &[1, 2, 3], &[0; 6]);
+    assert!(matches!(NpySource::open(&cube), Err(SourceError::Shape { .. })));
+    let wide = npy(dir.path().join("w.npy"), NpyType::U32, &[2], &[0; 8]);
+    let refused = NpySource::open(&wide).unwrap_err();
+    assert!(matches!(refused, SourceError::Dtype { .. }), "{refused}");
+    let empty = npy(dir.path().join("e.npy"), NpyType::F32, &[5, 0], &[]);
+    let refused = check_source("feat", &NpySource::open(&empty).unwrap(), 5).unwrap_err();
+    assert!(refused.to_string().contains("width 0"), "{refused}");
+    let short = NpySource::open(&dir.path().join("l.npy")).unwrap();
+    let refused = check_source("label", &short, 4).unwrap_err();
+    assert!(matches!(refused, SourceError::RowCount { expected: 4, found: 3, .. }), "{refused}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn sparse_and_dense_agree(
+        dense in prop::collection::vec(prop::collection::vec(
+            prop_oneof![4 => Just(0.0f32), 1 => -9.0f32..9.0], 7), 1..20),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
+    ) {
+        let mut csr = Csr {
+            shape: [dense.len() as i64, 7], indptr: vec![0], columns: vec![], data: vec![],
+        };
+        for row in &dense {
+            for (column, &value) in (0..).zip(row).filter(|&(_, &value)| value != 0.0) {
+                csr.columns.push(column);
+                csr.data.push(value);
+            }
+            csr.indptr.push(csr.columns.len() as i64);
+        }
+        let rows: Vec<u32> = picks.iter().map(|pick| pick.index(dense.len()) as u32).collect();
+        let expected: Vec<f32> = rows.iter().flat_map(|&row| dense[row as usize].clone()).collect();
+        prop_assert_eq!(rows_of(&csr.open().unwrap(), &rows), bytes(&expected));
+    }
+}

@@ -1,0 +1,186 @@
+//! The `lode` binary as a user runs it.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Longest time for one command of a test.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(100);
+/// Longest time for a server to start or to stop.
+const SERVER_DEADLINE: Duration = Duration::from_secs(20);
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    /// The JSON object on stdout, which must be the only line there.
+    pub fn json(&self) -> Value {
+        assert_eq!(self.stdout.lines().count(), 1, "one object on stdout: {self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Asserts success.
+    pub fn succeeded(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// Asserts failure with `code` and a message that contains all of `parts`.
+    pub fn failed(self, code: i32, parts: &[&str]) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for part in parts {
+            assert!(self.stderr.contains(part), "no `{part}` in {}", self.stderr);
+        }
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        self
+    }
+}
+
+/// A `lode` command, not yet started.
+pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lode"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs `lode` with these arguments to its end.
+pub fn lode<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
+    finish(command(args).spawn().unwrap(), COMMAND_DEADLINE)
+}
+
+/// As [`lode`], for a line of arguments without spaces in them.
+pub fn lode_line(line: &str) -> Finished {
+    lode(line.split_whitespace())
+}
+
+/// Waits for a command; it is killed, and the test fails, at the deadline.
+pub fn finish(mut child: Child, deadline: Duration) -> Finished {
+    let stdout = collect(child.stdout.take());
+    let stderr = collect(child.stderr.take());
+    let code = wait(&mut child, deadline);
+    Finished { code, stdout: stdout.recv().unwrap(), stderr: stderr.recv().unwrap() }
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        pipe.map(|mut pipe| pipe.read_to_string(&mut text));
+        let _ = sender.send(text);
+    });
+    receiver
+}
+
+/// The exit code; `None` for a process that died of a signal.
+pub fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
+    let end = Instant::now() + deadline;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        if Instant::now() > end {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("a process still ran after {deadline:?}");
+        }
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sends a signal.
+pub fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// A running `lode serve`; killed on drop.
+pub struct Serving {
+    pub child: Child,
+    /// TCP address, if it has one.
+    pub address: String,
+    stderr: mpsc::Receiver<String>,
+}
+
+impl Serving {
+    /// Starts `lode serve GRAPH` with more arguments and waits until it is ready.
+    pub fn start(graph: &Path, more: &str) -> Self {
+        let mut args = vec!["serve".to_owned(), graph.display().to_string(), "--json".to_owned()];
+        args.extend(more.split_whitespace().map(str::to_owned));
+        let mut child = command(args).spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            BufReader::new(stdout).read_line(&mut line).unwrap();
+            let _ = sender.send(line);
+        });
+        let stderr = collect(child.stderr.take());
+        let line = receiver.recv_timeout(SERVER_DEADLINE).unwrap();
+        if line.is_empty() || line.contains("\"error\"") {
+            panic!("no server: {:?}", stderr.recv_timeout(SERVER_DEADLINE));
+        }
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let address = ready["address"].as_str().unwrap_or_default().to_owned();
+        Self { child, address, stderr }
+    }
+
+    /// Sends SIGTERM and asserts a clean end.
+    pub fn stop(mut self) {
+        signal(&self.child, Signal::TERM);
+        let code = wait(&mut self.child, SERVER_DEADLINE);
+        let stderr = self.stderr.recv_timeout(SERVER_DEADLINE).unwrap();
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
+
+    /// Kills it without a warning.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Processes whose parent is `pid`.
+pub fn children_of(pid: u32) -> Vec<u32> {
+    let is_child = |candidate: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{candidate}/stat")).unwrap_or_default();
+        // The name in parentheses may hold anything; state and parent follow it.
+        let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
+        fields.and_then(|mut f| f.nth(1)?.parse().ok()) == Some(pid)
+    };
+    let all = std::fs::read_dir("/proc").unwrap();
+    all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
+/// Waits until none of these processes runs.
+pub fn wait_until_gone(pids: &[u32]) {
+    let end = Instant::now() + SERVER_DEADLINE;
+    let runs = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A zombie is gone but for its parent's question.
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    };
+    while pids.iter().any(runs) {
+        assert!(Instant::now() < end, "one of {pids:?} outlives its parent");
+        sleep(Duration::from_millis(5));
+    }
+}

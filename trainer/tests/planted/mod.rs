@@ -1,0 +1,158 @@
+//! A small graph in memory: three communities, features that say little of one node alone.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use lodestore_client::{
+    ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo,
+};
+use lodestore_graph::{
+    NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
+    topology::Topology,
+};
+use lodestore_store::Dtype;
+use lodestore_trainer::{
+    RowsFrom, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train,
+};
+
+pub const N_NODES: u32 = 600;
+pub const N_CLASSES: u32 = 3;
+const WIDTH: u32 = 8;
+
+pub struct Planted {
+    pub topology: Topology,
+    pub book: PartitionBook,
+    pub rows: Arc<MemorySource>,
+}
+
+/// SplitMix64: enough for test data.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: u32) -> u32 {
+        (self.next() % u64::from(n)) as u32
+    }
+
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u32 << 24) as f32
+    }
+}
+
+/// The graph in `n_parts` partitions; node i has class i mod 3. Of the last 20 nodes one has an
+/// edge to itself, the others none.
+pub fn planted(n_parts: u16) -> Planted {
+    let mut random = Random(1);
+    let mut edges = Vec::new();
+    for from in 0..N_NODES - 20 {
+        for _ in 0..6 {
+            let same = random.unit() < 0.8;
+            let to = random.below((N_NODES - 20) / 3) * 3;
+            let to = to + if same { from % 3 } else { random.below(3) };
+            edges.push([from, to.min(N_NODES - 21)]);
+        }
+    }
+    // A hub, so that some remote rows are hot.
+    edges.extend((0..N_NODES / 2).map(|i| [i, 0]));
+    // Edges name as many nodes as their largest id asks for.
+    edges.push([N_NODES - 1, N_NODES - 1]);
+    let assignment: Vec<PartId> =
+        (0..N_NODES).map(|_| PartId(random.below(n_parts.into()) as u16)).collect();
+    let relabelling = Relabelling::new(&assignment, n_parts).unwrap();
+    let edges = MemoryEdges::new(edges).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+    let book = relabelling.book.clone();
+    let mut rows = MemorySource::new(book.clone());
+    let class = |id: u32| relabelling.external_of[id as usize] % N_CLASSES;
+    let features: Vec<f32> = (0..N_NODES)
+        .flat_map(|id| (0..WIDTH).map(move |column| (id, column)))
+        .map(|(id, column)| f32::from(column == class(id)) + 3.0 * (random.unit() - 0.5))
+        .collect();
+    let labels: Vec<i64> = (0..N_NODES).map(|id| class(id).into()).collect();
+    let splits: Vec<u8> = (0..N_NODES).map(|_| [0, 0, 1, 2, 255][random.below(5) as usize]).collect();
+    rows.add("feat", Dtype::F32, WIDTH, bytes_of(&features, |v| v.to_le_bytes())).unwrap();
+    rows.add("label", Dtype::I64, 1, bytes_of(&labels, |v| v.to_le_bytes())).unwrap();
+    rows.add("split", Dtype::U8, 1, splits).unwrap();
+    Planted { topology, book, rows: Arc::new(rows) }
+}
+
+pub fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&value| bytes(value)).collect()
+}
+
+/// Two epochs of small batches, the schedule in `dir`.
+pub fn config(strategy: Strategy, workers: u32, dir: &Path) -> TrainConfig {
+    TrainConfig {
+        strategy,
+        workers,
+        fanouts: vec![Fanout::at_most(3).unwrap(), Fanout::at_most(5).unwrap()],
+        hidden: 16,
+        epochs: 3,
+        batch_size: 32,
+        seed: 7,
+        n_hot: 60,
+        window: 2,
+        schedule_path: dir.join(format!("{strategy}-{workers}.schedule")),
+        ..TrainConfig::default()
+    }
+}
+
+pub fn run(graph: &Planted, config: &TrainConfig) -> Result<TrainReport, TrainError> {
+    run_with(graph, config, &(Arc::clone(&graph.rows) as Arc<dyn RowSource>))
+}
+
+pub fn run_with(
+    graph: &Planted,
+    config: &TrainConfig,
+    remote: &Arc<dyn RowSource>,
+) -> Result<TrainReport, TrainError> {
+    let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let sources: Vec<WorkerSources> = (0..config.workers)
+        .map(|_| WorkerSources { local: Arc::clone(&local), remote: Arc::clone(remote) })
+        .collect();
+    let (topology, book) = (&graph.topology, &graph.book);
+    let graph = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
+    train(config, &graph, &sources, &mut |_| ())
+}
+
+/// A source that fails after so many pulls of features.
+pub struct Failing {
+    pub rows: Arc<MemorySource>,
+    pub good_pulls: AtomicU64,
+}
+
+impl RowSource for Failing {
+    fn book(&self) -> &PartitionBook {
+        self.rows.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        let less = |good: u64| good.checked_sub(1);
+        let good = self.good_pulls.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+        if tensor == "feat" && !good {
+            return Err(ClientError::UnknownNode { node: NodeId(0), n_nodes: 0 });
+        }
+        self.rows.pull(tensor, ids, out, kind)
+    }
+}

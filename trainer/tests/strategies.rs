@@ -1,0 +1,143 @@
+//! The strategies against each other, on a graph in memory.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod planted;
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use lodestore_client::RowSource;
+use lodestore_store::Dtype;
+use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainError};
+use planted::{Failing, N_NODES, bytes_of, config, planted, run, run_with};
+
+/// The losses of every step, as bits.
+fn losses(losses: &[f64]) -> Vec<u64> {
+    losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+#[test]
+fn only_the_way_of_fetching_differs() {
+    let dir = tempfile::tempdir().unwrap();
+    for (n_parts, workers, model) in
+        [(1, 1, ModelKind::Sage), (4, 2, ModelKind::Sage), (3, 3, ModelKind::Gcn)]
+    {
+        let graph = planted(n_parts);
+        let ondemand = TrainConfig { model, ..config(Strategy::Ondemand, workers, dir.path()) };
+        let expected = run(&graph, &ondemand).unwrap();
+        assert_eq!(expected.step_losses.len() as u32, 3 * expected.epochs[0].steps);
+        for (n_hot, window) in [(0, 0), (0, 1), (60, 1), (60, 4), (N_NODES as usize * 2, 2)] {
+            let rapid = config(Strategy::Rapid, workers, dir.path());
+            let rapid = TrainConfig { model, n_hot, window, ..rapid };
+            let found = run(&graph, &rapid).unwrap();
+            let what = format!("{workers} workers, n_hot {n_hot}, window {window}");
+            assert_eq!(losses(&found.step_losses), losses(&expected.step_losses), "{what}");
+            assert_eq!(found.test_accuracy, expected.test_accuracy, "{what}");
+            for (found, expected) in found.epochs.iter().zip(&expected.epochs) {
+                assert_eq!(found.local_rows, expected.local_rows, "{what}");
+                let used = found.hit_rows + found.remote_rows - found.hot_set_rows;
+                assert_eq!(used, expected.remote_rows, "{what}");
+            }
+            let (held, bound) = (found.memory_measured_bytes, found.memory_bound_bytes);
+            assert!(held <= bound, "{what}: {held} of {bound} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_hot_set_for_all_remote_nodes_leaves_nothing_to_pull() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    let rapid = config(Strategy::Rapid, 2, dir.path());
+    let rapid = TrainConfig { n_hot: N_NODES as usize, ..rapid };
+    let rapid = run(&graph, &rapid).unwrap();
+    let ondemand = run(&graph, &config(Strategy::Ondemand, 2, dir.path())).unwrap();
+    // A set may come late, and then the one before it misses some rows; the first never is.
+    assert_eq!(rapid.epochs[0].hit_rate, 1.0);
+    assert_eq!(rapid.epochs[0].remote_rows, rapid.epochs[0].hot_set_rows);
+    assert!(rapid.remote_bytes_per_step * 3.0 < ondemand.remote_bytes_per_step);
+    assert_eq!(ondemand.epochs[0].hit_rate, 0.0);
+    assert!(ondemand.epochs[0].default_path_batches == ondemand.epochs[0].batches);
+}
+
+#[test]
+fn runs_repeat_and_seeds_differ() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let first = config(Strategy::Rapid, 2, dir.path());
+    let other = TrainConfig { seed: 8, ..first.clone() };
+    let bits = |config| losses(&run(&graph, config).unwrap().step_losses);
+    assert_eq!(bits(&first), bits(&first));
+    assert_ne!(bits(&first), bits(&other));
+}
+
+#[test]
+fn both_models_learn_the_communities() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    for model in [ModelKind::Sage, ModelKind::Gcn] {
+        let config = config(Strategy::Rapid, 2, dir.path());
+        let report = run(&graph, &TrainConfig { model, epochs: 20, ..config }).unwrap();
+        assert!(report.test_accuracy.unwrap() > 0.75, "{model}: {:?}", report.test_accuracy);
+        let (first, last) = (&report.epochs[0], &report.epochs[19]);
+        assert!(last.loss < 0.8 * first.loss, "{model}: {} to {}", first.loss, last.loss);
+    }
+}
+
+#[test]
+fn a_worker_without_roots_takes_no_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    // Three workers, two partitions: the third owns nothing.
+    for strategy in [Strategy::Ondemand, Strategy::Rapid] {
+        let report = run(&graph, &config(strategy, 3, dir.path())).unwrap();
+        let two = run(&graph, &config(strategy, 2, dir.path())).unwrap();
+        assert_eq!(losses(&report.step_losses), losses(&two.step_losses));
+    }
+}
+
+#[test]
+fn a_source_that_fails_ends_the_run_with_its_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(3);
+    for strategy in [Strategy::Ondemand, Strategy::Rapid] {
+        for good_pulls in [0, 1, 4, 20] {
+            let (rows, good_pulls) = (Arc::clone(&graph.rows), AtomicU64::new(good_pulls));
+            let remote: Arc<dyn RowSource> = Arc::new(Failing { rows, good_pulls });
+            let found = run_with(&graph, &config(strategy, 3, dir.path()), &remote);
+            assert!(matches!(found, Err(TrainError::Client(_))), "{strategy} {found:?}");
+        }
+    }
+}
+
+#[test]
+fn bad_labels_and_splits_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(Strategy::Rapid, 1, dir.path());
+    let error = |change: &dyn Fn(&mut lodestore_client::MemorySource)| {
+        let mut graph = planted(1);
+        change(Arc::get_mut(&mut graph.rows).unwrap());
+        run(&graph, &config).unwrap_err().to_string()
+    };
+    let n = N_NODES as usize;
+    let found = error(&|rows| rows.add("split", Dtype::U8, 1, vec![255; n]).unwrap());
+    assert!(found.contains("marks no node for training"), "{found}");
+    let labels = bytes_of(&vec![-1i64; n], i64::to_le_bytes);
+    let found = error(&|rows| rows.add("label", Dtype::I64, 1, labels.clone()).unwrap());
+    assert!(found.contains("label is -1"), "{found}");
+    let labels = bytes_of(&vec![1i64 << 40; n], i64::to_le_bytes);
+    let found = error(&|rows| rows.add("label", Dtype::I64, 1, labels.clone()).unwrap());
+    assert!(found.contains("label is 1099511627776"), "{found}");
+    let found = error(&|rows| rows.add("label", Dtype::U8, 1, vec![0; n]).unwrap());
+    assert!(found.contains("must be i64 of width 1, found u8 of width 1"), "{found}");
+    let found = error(&|rows| rows.add("feat", Dtype::U8, 2, vec![0; 2 * n]).unwrap());
+    assert!(found.contains("found u8 of width 2"), "{found}");
+}
+
+#[test]
+fn the_number_of_sources_must_be_that_of_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = TrainConfig { workers: 0, ..config(Strategy::Rapid, 1, dir.path()) };
+    let error = run(&planted(1), &config).unwrap_err().to_string();
+    assert!(error.contains("`workers` must be at least 1"), "{error}");
+}

@@ -4,22 +4,18 @@
 
 mod support;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use lodestore_client::{Client, ClientConfig, RowSource};
 use lodestore_graph::npy::{NpyArray, NpyType};
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
-use lodestore_schema::{
-    Description, Prefix, PullKind, Reply, Request, RequestBody, check_hello, hello,
-};
+use lodestore_schema::PullKind;
 use lodestore_store::{EXTERNAL_ID_TENSOR, EmbeddedStore};
 
 use support::graph::{Source, shuffled_ids};
 use support::process::{Serving, lode};
+use support::wire::PlainConnection;
 use support::write_npy;
 
 const TENSORS: [&str; 3] = ["feat", "wide", "label"];
@@ -144,64 +140,6 @@ impl Imported {
             store.gather(tensor, &self.ids, &mut out).unwrap();
             assert!(out == expected, "{tensor}");
         }
-    }
-}
-
-/// The wire by hand.
-struct PlainConnection {
-    stream: TcpStream,
-}
-
-impl PlainConnection {
-    fn open(address: &str) -> Self {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.write_all(&hello()).unwrap();
-        let mut theirs = [0; HELLO_BYTES];
-        stream.read_exact(&mut theirs).unwrap();
-        check_hello(&theirs).unwrap();
-        Self { stream }
-    }
-
-    fn ask(&mut self, body: RequestBody, ids: &[NodeId]) {
-        let ids: &[u8] = bytemuck::cast_slice(ids);
-        let mut frame = Vec::new();
-        Request { deadline: None, body }.append_to(ids.len(), &mut frame);
-        frame.extend_from_slice(ids);
-        self.stream.write_all(&frame).unwrap();
-    }
-
-    fn answer(&mut self) -> (Reply, Vec<u8>) {
-        let mut prefix = [0; PREFIX_BYTES];
-        self.stream.read_exact(&mut prefix).unwrap();
-        let prefix = Prefix::of_reply(prefix).unwrap();
-        let (mut head, mut body) = (vec![0; prefix.head_bytes], vec![0; prefix.body_bytes]);
-        self.stream.read_exact(&mut head).unwrap();
-        self.stream.read_exact(&mut body).unwrap();
-        (Reply::decode(&head).unwrap(), body)
-    }
-
-    fn describe(&mut self) -> Description {
-        self.ask(RequestBody::Describe, &[]);
-        match self.answer() {
-            (Reply::Description(description), _) => description,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn pull(&mut self, tensor: u16, kind: PullKind, ids: &[NodeId], row_bytes: usize) -> Vec<u8> {
-        self.ask(RequestBody::Pull { tensor, kind }, ids);
-        let mut rows = Vec::new();
-        while rows.len() < ids.len() * row_bytes {
-            match self.answer() {
-                (Reply::Rows { first_row, .. }, body) => {
-                    assert_eq!(first_row as usize * row_bytes, rows.len());
-                    rows.extend_from_slice(&body);
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        rows
     }
 }
 

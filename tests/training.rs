@@ -1,1 +1,122 @@
-//! .
+//! Real graphs, trained on through two server processes.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use support::process::{Finished, Serving, lode_line};
+
+/// The folder of a real graph, unless there is none here.
+fn data(name: &str) -> Option<PathBuf> {
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
+    let root = std::env::var_os("LODE_DATA").map_or_else(|| default.into(), PathBuf::from);
+    let dir = root.join(name);
+    if dir.is_dir() {
+        return Some(dir);
+    }
+    eprintln!("SKIPPED: no {}; set LODE_DATA to the folder with the real graphs", dir.display());
+    None
+}
+
+/// A real graph in two partitions, and a server process for each.
+struct Served {
+    _dir: tempfile::TempDir,
+    graph: PathBuf,
+    servers: [Serving; 2],
+}
+
+impl Served {
+    fn start(data: &Path) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (graph, data) = (dir.path().join("graph"), data.display());
+        lode_line(&format!(
+            "import --edges {data}/edges.npy --undirected --tensor feat={data}/features_csr.npz \
+             --tensor label={data}/labels.npy --tensor split={data}/split.npy \
+             --parts 2 --partitioner spring --out {}",
+            graph.display()
+        ))
+        .succeeded();
+        let serve = |part: u16| {
+            Serving::start(&graph, &format!("--parts {part} --listen 127.0.0.1:0 --shards 1"))
+        };
+        let servers = [serve(0), serve(1)];
+        Self { _dir: dir, graph, servers }
+    }
+
+    fn train(&self, strategy: &str, more: &str) -> Finished {
+        let [a, b] = &self.servers;
+        let (graph, a, b) = (self.graph.display(), &a.address, &b.address);
+        lode_line(&format!(
+            "train --graph {graph} --connect {a} --connect {b} --workers 2 \
+             --strategy {strategy} --json {more}"
+        ))
+        .succeeded()
+    }
+
+    fn stop(self) {
+        self.servers.into_iter().for_each(Serving::stop);
+    }
+}
+
+/// The losses of all steps as they were printed: every bit of an f64 is in its digits.
+fn losses(finished: &Finished) -> &str {
+    let (_, rest) = finished.stdout.split_once("\"step_losses\":[").unwrap();
+    let losses = rest.split_once(']').unwrap().0;
+    assert!(losses.len() > 50, "{losses}");
+    losses
+}
+
+fn test_accuracy(report: &Value) -> f64 {
+    assert_eq!(report["rows_from"], "servers");
+    report["test_accuracy"].as_f64().unwrap()
+}
+
+#[test]
+fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
+    let Some(data) = data("cora") else { return };
+    let served = Served::start(&data);
+    let settings = "--model sage --epochs 60 --batch 32 --fanout 10,10 --hidden 64 --dropout 0.6 \
+                    --weight-decay 0.005 --normalize --seed 1 --hot 500";
+    let (ondemand, rapid) = (served.train("ondemand", settings), served.train("rapid", settings));
+    assert_eq!(losses(&ondemand), losses(&rapid));
+    let (ondemand, rapid) = (ondemand.json(), rapid.json());
+    assert_eq!(test_accuracy(&ondemand), test_accuracy(&rapid));
+    assert!(test_accuracy(&rapid) >= 0.78, "{}", test_accuracy(&rapid));
+    let bytes = |report: &Value| report["remote_bytes_per_step"].as_f64().unwrap();
+    assert!(bytes(&rapid) < bytes(&ondemand));
+    served.stop();
+}
+
+#[test]
+fn gcn_learns_cora_and_rows_from_files_give_the_same_losses() {
+    let Some(data) = data("cora") else { return };
+    let served = Served::start(&data);
+    let settings = "--model gcn --epochs 10 --batch 64 --normalize --seed 3";
+    let through_servers = served.train("rapid", settings);
+    let embedded = lode_line(&format!(
+        "train --graph {} --workers 2 --strategy ondemand --json {settings}",
+        served.graph.display()
+    ))
+    .succeeded();
+    assert_eq!(embedded.json()["rows_from"], "embedded");
+    assert_eq!(losses(&embedded), losses(&through_servers));
+    served.stop();
+}
+
+#[test]
+fn sage_learns_physics_through_two_servers() {
+    if std::env::var_os("LODE_LONG").is_none() {
+        eprintln!("SKIPPED: takes minutes; set LODE_LONG=1");
+        return;
+    }
+    let Some(data) = data("coauthor-physics") else { return };
+    let served = Served::start(&data);
+    let settings = "--model sage --epochs 5 --batch 512 --fanout 10,10 --hidden 64 --seed 1";
+    let report = served.train("rapid", settings).json();
+    assert!(test_accuracy(&report) >= 0.94, "{}", test_accuracy(&report));
+    served.stop();
+}

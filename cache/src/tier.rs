@@ -31,6 +31,8 @@ pub struct Tier {
     policy: Policy,
     /// The id in each slot that was ever filled; slots fill from 0.
     ids: Vec<u32>,
+    /// Ids that the chunk being admitted pushes out.
+    evicted: Vec<u32>,
     id_space: u32,
     kind: PolicyKind,
     stats: TierStats,
@@ -80,6 +82,7 @@ impl Tier {
             index: RowIndex::new(id_space, n_slots),
             policy: Policy::new(kind, n_slots),
             ids: Vec::with_capacity(n_slots as usize),
+            evicted: Vec::with_capacity(RowIndex::SLACK_IDS),
             id_space,
             kind,
             stats: TierStats::default(),
@@ -117,35 +120,42 @@ impl Tier {
             ids.len(),
             rows.len()
         );
+        for positions in positions.chunks(RowIndex::SLACK_IDS) {
+            let wants_more = self.admit_chunk(ids, rows, positions);
+            self.index.remove_all(&self.evicted);
+            self.stats.evictions += self.evicted.len() as u64;
+            self.evicted.clear();
+            if !wants_more {
+                break;
+            }
+        }
+        self.policy.end_batch();
+    }
+
+    /// Stores rows until the policy keeps no more of this batch: then `false`. The ids that had
+    /// to go are in `evicted`, still in the index.
+    fn admit_chunk(&mut self, ids: &[u32], rows: &[u8], positions: &[u32]) -> bool {
+        let row_bytes = self.arena.row_bytes();
         for &position in positions {
             let position = position as usize;
             let id = ids[position];
             if id >= self.id_space || self.index.get(id) != NO_SLOT {
                 continue;
             }
-            let Some(slot) = self.policy.place() else { break };
-            self.take_slot(slot, id);
+            let Some(slot) = self.policy.place() else { return false };
+            match self.ids.get_mut(slot as usize) {
+                Some(resident) => self.evicted.push(std::mem::replace(resident, id)),
+                None => {
+                    debug_assert_eq!(slot as usize, self.ids.len(), "slots fill from 0");
+                    self.ids.push(id);
+                }
+            }
+            self.index.insert(id, slot);
             let start = position * row_bytes;
             self.arena.row_mut(slot).copy_from_slice(&rows[start..start + row_bytes]);
+            self.stats.admissions += 1;
         }
-        self.policy.end_batch();
-    }
-
-    /// Gives `slot` to `id`, evicting whoever has it.
-    fn take_slot(&mut self, slot: u32, id: u32) {
-        match self.ids.get_mut(slot as usize) {
-            Some(resident) => {
-                self.index.remove(*resident);
-                *resident = id;
-                self.stats.evictions += 1;
-            }
-            None => {
-                debug_assert_eq!(slot as usize, self.ids.len(), "slots fill from 0");
-                self.ids.push(id);
-            }
-        }
-        self.index.insert(id, slot);
-        self.stats.admissions += 1;
+        true
     }
 
     /// Number of rows held.

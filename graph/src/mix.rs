@@ -15,10 +15,10 @@ mod tests {
     #[test]
     fn gives_the_published_stream() {
         // The first outputs of SplitMix64 seeded with 1234567, as in its reference code.
-        let stream = [0u64, 1, 2].map(|i| {
-            super::mix(1_234_567u64.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
-        });
-        let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        let stream = [0u64, 1, 2]
+            .map(|i| super::mix(1_234_567u64.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+        let expected =
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!(stream, expected);
     }
 }

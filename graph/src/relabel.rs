@@ -31,7 +31,9 @@ pub enum RelabelError {
         n_parts: u16,
     },
     /// More nodes than ids, or no partition.
-    #[error("{n_nodes} nodes in {n_parts} partitions: at most 2^32 - 1 nodes, at least 1 partition")]
+    #[error(
+        "{n_nodes} nodes in {n_parts} partitions: at most 2^32 - 1 nodes, at least 1 partition"
+    )]
     Size {
         /// Number of nodes.
         n_nodes: usize,

@@ -1,11 +1,11 @@
-//! Executes read plans with direct I/O on a shard's executor, and verifies every page it reads.
+//! Executes read plans with direct I/O on a shard's executor, and verifies what it returns.
 
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 use glommio::io::{DmaFile, ReadResult};
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Extent, PAGE_BYTES, ReadPlan, Segment};
+use lodestore_store::{Extent, ReadPlan, Segment};
 
 use crate::error::{failure, store_failure};
 use crate::limits::READS_IN_FLIGHT;
@@ -30,7 +30,8 @@ impl DmaReader {
         &self.segment
     }
 
-    /// Reads the plan's extents, several at a time, and copies each planned row to its output row.
+    /// Reads the plan's extents, several at a time, checks every page that holds a planned row, and
+    /// copies each row to its output row.
     ///
     /// On an error some rows of `out` may have been written; none of them was unverified.
     pub(crate) async fn execute(
@@ -39,24 +40,17 @@ impl DmaReader {
         out: &mut [u8],
         counters: &Counters,
     ) -> Result<(), Failure> {
-        let row_bytes = self.segment.layout().row_bytes();
-        let reads = plan
-            .extents
-            .iter()
-            .enumerate()
-            .map(|(i, extent)| async move { self.read(extent).await.map(|pages| (i, pages)) });
+        let reads = plan.by_extent().map(|(extent, rows)| async move {
+            self.read(extent).await.map(|pages| (extent, rows, pages))
+        });
         let mut reads = stream::iter(reads).buffer_unordered(READS_IN_FLIGHT);
         while let Some(read) = reads.next().await {
-            let (extent, pages) = read?;
+            let (extent, rows, pages) = read?;
             count(&counters.read_extents, 1);
             count(&counters.read_bytes, pages.len());
-            let first = plan.rows.partition_point(|row| (row.extent as usize) < extent);
-            let rows = plan.rows[first..].iter().take_while(|row| row.extent as usize == extent);
-            for row in rows {
-                let from = row.offset_bytes as usize;
-                let to = row.out_row as usize * row_bytes;
-                out[to..to + row_bytes].copy_from_slice(&pages[from..from + row_bytes]);
-            }
+            self.segment
+                .copy_rows(extent, rows, &pages, out)
+                .map_err(|error| store_failure(&error))?;
         }
         Ok(())
     }
@@ -75,9 +69,6 @@ impl DmaReader {
                 pages.len()
             );
             return Err(failure(FailureCode::Damaged, message));
-        }
-        for (page_no, page) in (extent.first_page..).zip(pages.chunks_exact(PAGE_BYTES as usize)) {
-            self.segment.check_page(page_no, page).map_err(|error| store_failure(&error))?;
         }
         Ok(pages)
     }

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((summary.nodes, summary.edges, summary.version), (500, 1000, 1));
         let shapes: Vec<_> = summary.tensors.iter().map(|t| (t.name.as_str(), t.width)).collect();
         assert_eq!(shapes, [("feat", WIDTH as u32), (EXTERNAL_ID_TENSOR, 1)]);
-        // Header, 7 pages of rows, table and footer twice; header and footer of the empty partition.
+        // Twice header, 7 pages of rows, table and footer; then header and footer without rows.
         assert_eq!(summary.tensors[0].bytes, 4096 * (10 + 10 + 2));
         let nodes: Vec<_> = summary.parts.iter().map(|part| (part.nodes, part.present)).collect();
         assert_eq!(nodes, [(250, true), (250, true), (0, true)]);

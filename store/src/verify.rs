@@ -165,7 +165,6 @@ impl VerifyReport {
 mod tests {
     use std::fs;
 
-    use super::*;
     use crate::embedded::EmbeddedStore;
     use crate::fixture::{Ring, flip};
 

@@ -9,23 +9,23 @@ use super::process::{Finished, lode};
 use super::{Numbers, write_npy};
 
 /// The files of a graph before its import, and rows as they must come back.
-pub struct Source {
-    pub dir: TempDir,
-    pub n_nodes: u32,
+pub(crate) struct Source {
+    pub(crate) dir: TempDir,
+    pub(crate) n_nodes: u32,
     /// Rows of `feat`: 13 f32, so that most pages are crossed by one.
-    pub feat: Vec<[f32; 13]>,
+    pub(crate) feat: Vec<[f32; 13]>,
     /// Rows of `wide`: more than a page each.
-    pub wide: Vec<u8>,
+    pub(crate) wide: Vec<u8>,
     /// Rows of `label`.
-    pub label: Vec<i64>,
+    pub(crate) label: Vec<i64>,
 }
 
 /// Bytes of a row of `wide`.
-pub const WIDE: usize = 4500;
+pub(crate) const WIDE: usize = 4500;
 
 impl Source {
     /// A random graph; the last tenth of its nodes has no edge.
-    pub fn random(n_nodes: u32, n_edges: u32) -> Self {
+    pub(crate) fn random(n_nodes: u32, n_edges: u32) -> Self {
         let mut numbers = Numbers(7);
         let end = (n_nodes - n_nodes / 10).max(1);
         let edges: Vec<[u32; 2]> =
@@ -34,7 +34,7 @@ impl Source {
     }
 
     /// A graph with these edges.
-    pub fn with_edges(n_nodes: u32, edges: &[[u32; 2]]) -> Self {
+    pub(crate) fn with_edges(n_nodes: u32, edges: &[[u32; 2]]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut numbers = Numbers(11);
         let feat: Vec<[f32; 13]> =
@@ -54,12 +54,12 @@ impl Source {
     }
 
     /// A file in the folder.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Imports all tensors into `name`, which ends up in the folder.
-    pub fn import(&self, name: &str, n_parts: u16, partitioner: &str) -> PathBuf {
+    pub(crate) fn import(&self, name: &str, n_parts: u16, partitioner: &str) -> PathBuf {
         let out = self.file(name);
         let n_parts = n_parts.to_string();
         let more = ["--parts", &n_parts, "--partitioner", partitioner];
@@ -68,7 +68,7 @@ impl Source {
     }
 
     /// Imports the tensors named, each from its file, with more arguments.
-    pub fn try_import(&self, out: &Path, tensors: &[&str], more: &[&str]) -> Finished {
+    pub(crate) fn try_import(&self, out: &Path, tensors: &[&str], more: &[&str]) -> Finished {
         let mut args = vec!["import".to_owned(), "--undirected".to_owned()];
         args.extend(["--edges".to_owned(), self.file("edges.npy").display().to_string()]);
         for tensor in tensors {
@@ -81,7 +81,7 @@ impl Source {
     }
 
     /// Rows of a tensor for these external ids, as bytes.
-    pub fn rows(&self, tensor: &str, external: &[u32]) -> Vec<u8> {
+    pub(crate) fn rows(&self, tensor: &str, external: &[u32]) -> Vec<u8> {
         let row = |&node: &u32| -> &[u8] {
             let node = node as usize;
             match tensor {
@@ -96,7 +96,7 @@ impl Source {
 }
 
 /// Every node once in random order, and as many again with repetitions.
-pub fn shuffled_ids(n_nodes: u32) -> Vec<u32> {
+pub(crate) fn shuffled_ids(n_nodes: u32) -> Vec<u32> {
     let mut numbers = Numbers(u64::from(n_nodes));
     let mut ids: Vec<u32> = (0..n_nodes).collect();
     for n in (1..ids.len()).rev() {

@@ -2,36 +2,37 @@
 
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
-pub mod graph;
-pub mod process;
+pub(crate) mod graph;
+pub(crate) mod process;
+pub(crate) mod wire;
 
 use std::path::Path;
 
 use lodestore_graph::npy::{NpyType, NpyWriter};
 
 /// Numbers that look random and are the same in every run.
-pub struct Numbers(pub u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }
 
-    pub fn below(&mut self, bound: u32) -> u32 {
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
         (self.next() % u64::from(bound)) as u32
     }
 }
 
 /// Writes an array of plain numbers.
-pub fn write_npy<T: bytemuck::NoUninit>(path: &Path, dtype: NpyType, shape: &[u64], data: &[T]) {
+pub(crate) fn write_npy<T: bytemuck::NoUninit>(path: &Path, dtype: NpyType, shape: &[u64], data: &[T]) {
     let mut writer = NpyWriter::create(path, dtype, shape).unwrap();
     writer.write_all(bytemuck::cast_slice(data)).unwrap();
     writer.finish().unwrap();
 }
 
 /// Names in a folder, sorted.
-pub fn names_in(dir: &Path) -> Vec<String> {
+pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let names = dir.read_dir().unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();

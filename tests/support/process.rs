@@ -18,27 +18,27 @@ const SERVER_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A command that has ended.
 #[derive(Debug)]
-pub struct Finished {
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Finished {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Finished {
     /// The JSON object on stdout, which must be the only line there.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         assert_eq!(self.stdout.lines().count(), 1, "one object on stdout: {self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// Asserts success.
-    pub fn succeeded(self) -> Self {
+    pub(crate) fn succeeded(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:?}");
         self
     }
 
     /// Asserts failure with `code` and a message that contains all of `parts`.
-    pub fn failed(self, code: i32, parts: &[&str]) -> Self {
+    pub(crate) fn failed(self, code: i32, parts: &[&str]) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
         for part in parts {
             assert!(self.stderr.contains(part), "no `{part}` in {}", self.stderr);
@@ -49,24 +49,24 @@ impl Finished {
 }
 
 /// A `lode` command, not yet started.
-pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lode"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 /// Runs `lode` with these arguments to its end.
-pub fn lode<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
+pub(crate) fn lode<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
     finish(command(args).spawn().unwrap(), COMMAND_DEADLINE)
 }
 
 /// As [`lode`], for a line of arguments without spaces in them.
-pub fn lode_line(line: &str) -> Finished {
+pub(crate) fn lode_line(line: &str) -> Finished {
     lode(line.split_whitespace())
 }
 
 /// Waits for a command; it is killed, and the test fails, at the deadline.
-pub fn finish(mut child: Child, deadline: Duration) -> Finished {
+pub(crate) fn finish(mut child: Child, deadline: Duration) -> Finished {
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
     let code = wait(&mut child, deadline);
@@ -84,7 +84,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
 }
 
 /// The exit code; `None` for a process that died of a signal.
-pub fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
+pub(crate) fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
     let end = Instant::now() + deadline;
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -100,22 +100,22 @@ pub fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
 }
 
 /// Sends a signal.
-pub fn signal(child: &Child, signal: Signal) {
+pub(crate) fn signal(child: &Child, signal: Signal) {
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
 /// A running `lode serve`; killed on drop.
-pub struct Serving {
-    pub child: Child,
+pub(crate) struct Serving {
+    pub(crate) child: Child,
     /// TCP address, if it has one.
-    pub address: String,
+    pub(crate) address: String,
     stderr: mpsc::Receiver<String>,
 }
 
 impl Serving {
     /// Starts `lode serve GRAPH` with more arguments and waits until it is ready.
-    pub fn start(graph: &Path, more: &str) -> Self {
+    pub(crate) fn start(graph: &Path, more: &str) -> Self {
         let mut args = vec!["serve".to_owned(), graph.display().to_string(), "--json".to_owned()];
         args.extend(more.split_whitespace().map(str::to_owned));
         let mut child = command(args).spawn().unwrap();
@@ -137,7 +137,7 @@ impl Serving {
     }
 
     /// Sends SIGTERM and asserts a clean end.
-    pub fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         signal(&self.child, Signal::TERM);
         let code = wait(&mut self.child, SERVER_DEADLINE);
         let stderr = self.stderr.recv_timeout(SERVER_DEADLINE).unwrap();
@@ -146,7 +146,7 @@ impl Serving {
     }
 
     /// Kills it without a warning.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -160,7 +160,7 @@ impl Drop for Serving {
 }
 
 /// Processes whose parent is `pid`.
-pub fn children_of(pid: u32) -> Vec<u32> {
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let is_child = |candidate: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{candidate}/stat")).unwrap_or_default();
         // The name in parentheses may hold anything; state and parent follow it.
@@ -172,7 +172,7 @@ pub fn children_of(pid: u32) -> Vec<u32> {
 }
 
 /// Waits until none of these processes runs.
-pub fn wait_until_gone(pids: &[u32]) {
+pub(crate) fn wait_until_gone(pids: &[u32]) {
     let end = Instant::now() + SERVER_DEADLINE;
     let runs = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -48,7 +48,7 @@ impl Bijection {
             let (mut left, mut right) = (x >> self.right_bits, x & self.right_mask);
             for i in 0..N_ROUNDS {
                 let round = round_at(i);
-                if round % 2 == 0 {
+                if round.is_multiple_of(2) {
                     left ^= mix(self.keys[round] ^ right) & self.left_mask;
                 } else {
                     right ^= mix(self.keys[round] ^ left) & self.right_mask;
@@ -91,9 +91,8 @@ mod tests {
     #[test]
     fn neighbours_are_scattered() {
         let bijection = Bijection::new(100_000, 1);
-        let near = (0..99_999).filter(|&x| {
-            bijection.forward(x).abs_diff(bijection.forward(x + 1)) < 1000
-        });
+        let near =
+            (0..99_999).filter(|&x| bijection.forward(x).abs_diff(bijection.forward(x + 1)) < 1000);
         let near = near.count();
         assert!((1_700..2_300).contains(&near), "{near} of 99999 stay near, chance says 1990");
     }

@@ -119,9 +119,11 @@ impl GraphRecipe {
         ];
         // Not a number is in no range.
         match cases.into_iter().find(|&(_, low, high, found)| !(low..=high).contains(&found)) {
-            Some((name, low, high, found)) => {
-                Err(GenerateError::Recipe { name, expected: format!("from {low} to {high}"), found })
-            }
+            Some((name, low, high, found)) => Err(GenerateError::Recipe {
+                name,
+                expected: format!("from {low} to {high}"),
+                found,
+            }),
             None => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! The random graph: which edges, labels and splits a recipe makes, node by node.
 //!
 //! Nodes stand in a hidden order that is cut into communities, one label each. Node `r` of a
-//! community of `m` has weight ∝ √(r+1) − √r, a power law whose degrees fall with exponent 3 and
+//! community of `m` has weight ∝ √(r+1) − √r: a power law whose degrees fall with exponent 3 and
 //! whose distribution function √(r/m) is inverted by a square: no table, and, since IEEE square
 //! roots are exact, the same graph on every machine. The planted communities with given weights
 //! are those of the degree-corrected block model (Karrer and Newman, 2011).
@@ -106,9 +106,8 @@ impl Model {
                     self.draw_in(self.community_near(community, &mut stream), &mut stream)
                 }
             };
-            let fits = |&end: &u64| {
-                end != node && (same_class || self.has_other_class(end, community))
-            };
+            let fits =
+                |&end: &u64| end != node && (same_class || self.has_other_class(end, community));
             // Only graphs of a few nodes lack such an end; any other node does there.
             (0..MAX_DRAWS).map(draw).find(fits).unwrap_or((node + 1) % self.n_nodes)
         })

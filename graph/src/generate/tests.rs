@@ -94,7 +94,8 @@ fn splits_are_as_large_as_asked_for() {
 #[test]
 fn the_seed_decides_everything() {
     let of = |seed| {
-        let made = made(&GraphRecipe { n_nodes: 500, n_classes: 3, seed, ..GraphRecipe::default() });
+        let made =
+            made(&GraphRecipe { n_nodes: 500, n_classes: 3, seed, ..GraphRecipe::default() });
         (made.pairs, made.labels, made.split)
     };
     assert_eq!(of(1), of(1));

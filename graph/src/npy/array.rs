@@ -67,9 +67,9 @@ pub(crate) fn open_checked(path: &Path) -> Result<(File, NpyHeader), NpyError> {
     let header = NpyHeader::parse(&head[..n_read]).map_err(|f| NpyError::fault(path, f))?;
     let found_bytes = metadata.len();
     let offset_bytes = header.data_offset as u64;
-    let expected_bytes = offset_bytes.checked_add(header.data_bytes).ok_or_else(|| {
-        NpyError::fault(path, NpyFault::Overflow { shape: header.shape.clone() })
-    })?;
+    let expected_bytes = offset_bytes
+        .checked_add(header.data_bytes)
+        .ok_or_else(|| NpyError::fault(path, NpyFault::Overflow { shape: header.shape.clone() }))?;
     if found_bytes < expected_bytes {
         let fault = NpyFault::Truncated { expected_bytes, found_bytes };
         return Err(NpyError::fault(path, fault));

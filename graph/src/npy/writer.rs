@@ -20,9 +20,8 @@ pub struct NpyWriter {
 impl NpyWriter {
     /// Creates or replaces `path` and writes the header; `shape` is slowest dimension first.
     pub fn create(path: &Path, dtype: NpyType, shape: &[u64]) -> Result<Self, NpyError> {
-        let expected_bytes = header::data_bytes(dtype, shape).ok_or_else(|| {
-            NpyError::fault(path, NpyFault::Overflow { shape: shape.to_owned() })
-        })?;
+        let expected_bytes = header::data_bytes(dtype, shape)
+            .ok_or_else(|| NpyError::fault(path, NpyFault::Overflow { shape: shape.to_owned() }))?;
         let file = File::create(path).map_err(|e| NpyError::io(path, "create", e))?;
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, file);
         let header = header::encode(dtype, shape);
@@ -67,10 +66,8 @@ mod tests {
         writer.write_all(&[0; 5]).unwrap();
         let (expected_bytes, found_bytes) = (8, 9);
         let error = writer.write_all(&[0; 4]).unwrap_err();
-        assert!(
-            matches!(error, NpyError::WrittenBytes { expected_bytes: e, found_bytes: f, .. }
-                if (e, f) == (expected_bytes, found_bytes))
-        );
+        assert!(matches!(error, NpyError::WrittenBytes { expected_bytes: e, found_bytes: f, .. }
+                if (e, f) == (expected_bytes, found_bytes)));
         let error = writer.finish().unwrap_err();
         assert!(matches!(error, NpyError::WrittenBytes { found_bytes: 5, .. }));
         assert!(NpyWriter::create(&path, NpyType::F64, &[u64::MAX]).is_err());

@@ -155,7 +155,12 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn report(pairs: &[[u32; 2]], parts: &[u16], n_parts: u16, undirected: bool) -> PartitionReport {
+    fn report(
+        pairs: &[[u32; 2]],
+        parts: &[u16],
+        n_parts: u16,
+        undirected: bool,
+    ) -> PartitionReport {
         let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
         let assignment: Vec<PartId> = parts.iter().map(|&p| PartId(p)).collect();
         measure(&edges, &assignment, n_parts, undirected, "test", Vec::new()).unwrap()

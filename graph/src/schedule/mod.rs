@@ -3,10 +3,10 @@
 //!
 //! | section | content |
 //! |---|---|
-//! | header | 4 KiB: which graph, which run; see [`header`] |
-//! | blocks | one per batch, by epoch, then worker, then batch: 24 bytes of frame, zstd; [`block`] |
+//! | header | 4 KiB: which graph, which run (`header.rs`) |
+//! | blocks | one per batch, by epoch, then worker, then batch: 24 bytes of frame, zstd (`block.rs`) |
 //! | index | u32 × workers: batches per epoch; then u64 × batches: where each block starts |
-//! | footer | 80 bytes: totals, digest of the content, checksums; see [`footer`] |
+//! | footer | 80 bytes: totals, digest of the content, checksums (`footer.rs`) |
 //!
 //! All numbers are little-endian. Every checksum starts from that of the header, so that a piece
 //! of another schedule does not pass. The header says all that the batches depend on but the list

@@ -10,6 +10,9 @@ use crate::relabel::Relabelling;
 /// Edges that are gathered in one pass: 256 MiB of ids.
 pub(super) const WINDOW_EDGES: usize = 1 << 26;
 
+/// What is done with each node and its list.
+pub(super) type VisitList<'a> = dyn FnMut(NodeId, &[u32]) -> Result<(), TopologyError> + 'a;
+
 /// What the passes saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -31,7 +34,7 @@ pub(super) fn for_each(
     relabelling: &Relabelling,
     undirected: bool,
     window_edges: usize,
-    f: &mut dyn FnMut(NodeId, &[u32]) -> Result<(), TopologyError>,
+    f: &mut VisitList<'_>,
 ) -> Result<Counts, TopologyError> {
     let (expected, found) = (relabelling.internal_of.len(), edges.n_nodes());
     if found as usize > expected {
@@ -157,8 +160,8 @@ fn dedup(list: &mut [u32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edges::{EdgeError, MemoryEdges};
     use crate::PartId;
+    use crate::edges::{EdgeError, MemoryEdges, VisitChunk};
     use proptest::prelude::*;
     use std::cell::Cell;
     use std::collections::BTreeSet;
@@ -230,10 +233,7 @@ mod tests {
         fn n_nodes(&self) -> u32 {
             2
         }
-        fn for_each_chunk(
-            &self,
-            f: &mut dyn FnMut(&[[u32; 2]]) -> Result<(), EdgeError>,
-        ) -> Result<(), EdgeError> {
+        fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
             let pass = self.1.replace(self.1.get() + 1);
             self.0[pass % self.0.len()].for_each_chunk(f)
         }

@@ -134,6 +134,8 @@ fn files_in_the_wrong_place_are_refused() {
 }
 
 proptest! {
+    // Few cases: each syncs six files.
+    #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn files_and_memory_give_the_same_lists(
         ends in prop::collection::vec((0u32..12, 0u32..12), 0..60),

@@ -21,7 +21,8 @@ fn naive(pairs: &[[u32; 2]], n_nodes: u32, n_parts: u16, params: &SpringParams) 
     let tau_vol = params.tau_vol.unwrap() as u64;
     let mut clusters: Vec<BTreeSet<usize>> = Vec::new();
     let mut richest: Vec<Option<usize>> = vec![None; n];
-    let find = |clusters: &[BTreeSet<usize>], v: usize| clusters.iter().position(|c| c.contains(&v));
+    let find =
+        |clusters: &[BTreeSet<usize>], v: usize| clusters.iter().position(|c| c.contains(&v));
     let volume = |cluster: &BTreeSet<usize>| cluster.iter().map(|&v| degree(v)).sum::<u64>();
     for &[u, v] in &pairs {
         for end in [u, v] {
@@ -66,7 +67,8 @@ fn naive(pairs: &[[u32; 2]], n_nodes: u32, n_parts: u16, params: &SpringParams) 
         if i != j && (clusters[i].len() + clusters[j].len()) as f64 <= max_size {
             let merged = std::mem::take(&mut clusters[i]);
             clusters[j].extend(merged);
-            targets[j] = if degree(targets[j]) < degree(targets[i]) { targets[i] } else { targets[j] };
+            targets[j] =
+                if degree(targets[j]) < degree(targets[i]) { targets[i] } else { targets[j] };
             scanned[j] = false;
         }
     }

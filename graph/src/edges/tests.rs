@@ -1,0 +1,105 @@
+use super::*;
+use crate::npy::NpyWriter;
+use std::fs::File;
+use tempfile::TempDir;
+
+fn all(edges: &dyn EdgeStream) -> Result<Vec<[u32; 2]>, EdgeError> {
+    let mut out = Vec::new();
+    edges.for_each_chunk(&mut |chunk| {
+        out.extend_from_slice(chunk);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+fn npy(dir: &TempDir, dtype: NpyType, ids: &[i64]) -> PathBuf {
+    let path = dir.path().join("edges.npy");
+    let mut writer = NpyWriter::create(&path, dtype, &[ids.len() as u64 / 2, 2]).unwrap();
+    for id in ids {
+        writer.write_all(&id.to_le_bytes()[..dtype.size_bytes()]).unwrap();
+    }
+    writer.finish().unwrap();
+    path
+}
+
+#[test]
+fn all_integer_types_give_the_same_edges_across_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids: Vec<i64> = (0..2 * CHUNK_EDGES as i64 + 6).collect();
+    let expected: Vec<[u32; 2]> = ids.chunks(2).map(|e| [e[0] as u32, e[1] as u32]).collect();
+    for dtype in [NpyType::U32, NpyType::I32, NpyType::U64, NpyType::I64] {
+        let edges = NpyEdges::open(&npy(&dir, dtype, &ids), None).unwrap();
+        assert_eq!(edges.n_nodes(), ids.len() as u32);
+        assert_eq!(edges.n_edges(), expected.len() as u64);
+        assert_eq!(all(&edges).unwrap(), expected, "{dtype}");
+    }
+    assert_eq!(all(&MemoryEdges::new(expected.clone()).unwrap()).unwrap(), expected);
+}
+
+#[test]
+fn ids_out_of_range_name_edge_and_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ids = vec![0; 2 * CHUNK_EDGES + 8];
+    ids[2 * CHUNK_EDGES + 5] = 7;
+    for dtype in [NpyType::U32, NpyType::I32, NpyType::U64, NpyType::I64] {
+        let path = npy(&dir, dtype, &ids);
+        assert!(all(&NpyEdges::open(&path, Some(8)).unwrap()).is_ok());
+        let error = all(&NpyEdges::open(&path, Some(7)).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("edge 65538 names node 7"), "{error}");
+        assert!(all(&NpyEdges::open(&path, Some(0)).unwrap()).is_err());
+    }
+}
+
+#[test]
+fn negative_and_huge_ids_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = |dtype, id| match NpyEdges::open(&npy(&dir, dtype, &[0, id]), None) {
+        Err(EdgeError::OutOfRange { found, edge: 0, .. }) => found,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(found(NpyType::I32, -1), -1);
+    assert_eq!(found(NpyType::I64, -1), -1);
+    assert_eq!(found(NpyType::U64, -1), i128::from(u64::MAX));
+    assert_eq!(found(NpyType::U32, i64::from(u32::MAX)), i128::from(u32::MAX));
+    assert_eq!(found(NpyType::I64, 1 << 32), 1 << 32);
+    let last = npy(&dir, NpyType::U32, &[0, i64::from(u32::MAX) - 1]);
+    assert!(matches!(
+        NpyEdges::open(&last, None),
+        Err(EdgeError::Sparse { found: u32::MAX, n_edges: 1, .. })
+    ));
+    assert_eq!(all(&NpyEdges::open(&last, Some(u32::MAX)).unwrap()).unwrap().len(), 1);
+    let large = npy(&dir, NpyType::U32, &[0, (1 << 20) - 1]);
+    assert_eq!(NpyEdges::open(&large, None).unwrap().n_nodes(), 1 << 20);
+    let negative = npy(&dir, NpyType::I32, &[0, -1]);
+    assert!(all(&NpyEdges::open(&negative, Some(u32::MAX)).unwrap()).is_err());
+    assert!(MemoryEdges::new(vec![[0, u32::MAX]]).is_err());
+}
+
+#[test]
+fn other_types_and_shapes_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let float = npy(&dir, NpyType::F32, &[1, 2]);
+    assert!(matches!(NpyEdges::open(&float, None), Err(EdgeError::Type { .. })));
+    let path = dir.path().join("wide.npy");
+    NpyWriter::create(&path, NpyType::U32, &[2, 0]).unwrap().finish().unwrap();
+    let error = NpyEdges::open(&path, None).unwrap_err().to_string();
+    assert!(error.contains("(E, 2), found [2, 0]"), "{error}");
+}
+
+#[test]
+fn no_edges_are_no_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let edges = NpyEdges::open(&npy(&dir, NpyType::I64, &[]), None).unwrap();
+    assert_eq!((edges.n_edges(), edges.n_nodes()), (0, 0));
+    assert!(all(&edges).unwrap().is_empty());
+    assert_eq!(NpyEdges::open(&npy(&dir, NpyType::I64, &[]), Some(5)).unwrap().n_nodes(), 5);
+}
+
+#[test]
+fn a_file_that_shrinks_between_passes_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = npy(&dir, NpyType::U32, &[0, 1, 1, 0]);
+    let edges = NpyEdges::open(&path, None).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(130).unwrap();
+    assert!(matches!(all(&edges), Err(EdgeError::Io { edge: 0, .. })));
+}

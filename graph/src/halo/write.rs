@@ -1,0 +1,100 @@
+//! Finding and writing the halos of all partitions.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::{Halo, HaloError};
+use crate::header::{FileKind, Header, Identity};
+use crate::topology::Topology;
+use crate::{NodeId, PartId, PartitionBook};
+
+/// Writes `halo.bin` of every partition to `path_of(partition)`, syncs it, and gives the number of
+/// halo nodes of each.
+///
+/// Memory: 2 bytes and 1 bit per node, and the largest halo.
+pub fn write_halos(
+    topology: &Topology,
+    book: &PartitionBook,
+    uuid: [u8; 16],
+    path_of: &dyn Fn(PartId) -> PathBuf,
+) -> Result<Vec<u64>, HaloError> {
+    let (expected, found) = (book.n_nodes(), topology.n_nodes());
+    if expected != found {
+        return Err(HaloError::Nodes { expected, found });
+    }
+    let mut overlaps = vec![0u16; expected as usize];
+    let mut needed = BitSet::new(expected);
+    for part in book.parts() {
+        needed.fill_with_halo(topology, book, part);
+        needed.for_each(|id| overlaps[id.index()] += 1);
+    }
+    let mut n_halo = Vec::new();
+    for part in book.parts() {
+        needed.fill_with_halo(topology, book, part);
+        let mut halo = Halo::default();
+        needed.for_each(|id| {
+            halo.ids.push(id);
+            halo.overlap.push(overlaps[id.index()]);
+            halo.degree.push(topology.in_degree(id));
+        });
+        halo.write(&path_of(part), Identity::of(book, part, uuid))?;
+        n_halo.push(halo.ids.len() as u64);
+    }
+    Ok(n_halo)
+}
+
+impl Halo {
+    pub(super) fn write(&self, path: &Path, identity: Identity) -> Result<(), HaloError> {
+        let sections: [&[u8]; 3] = [
+            bytemuck::cast_slice(&self.ids),
+            bytemuck::cast_slice(&self.degree),
+            bytemuck::cast_slice(&self.overlap),
+        ];
+        let header = Header {
+            kind: FileKind::Halo,
+            identity,
+            n_nodes: self.ids.len() as u64,
+            n_edges: 0,
+            section_crcs: sections.map(crc32fast::hash),
+        };
+        let written = File::create(path).and_then(|mut file| {
+            file.write_all(&header.encode())?;
+            sections.iter().try_for_each(|section| file.write_all(section))?;
+            file.sync_all()
+        });
+        written.map_err(|source| HaloError::Io { path: path.to_owned(), action: "write", source })
+    }
+}
+
+/// A set of nodes, one bit each.
+struct BitSet {
+    words: Vec<u64>,
+}
+
+impl BitSet {
+    fn new(n_nodes: u32) -> Self {
+        Self { words: vec![0; (n_nodes as usize).div_ceil(64)] }
+    }
+
+    fn fill_with_halo(&mut self, topology: &Topology, book: &PartitionBook, part: PartId) {
+        self.words.fill(0);
+        let owned = book.range(part);
+        for node in owned.clone() {
+            for &id in topology.in_neighbours(NodeId(node)) {
+                let foreign = u64::from(!owned.contains(&id));
+                self.words[id as usize / 64] |= foreign << (id % 64);
+            }
+        }
+    }
+
+    fn for_each(&self, mut f: impl FnMut(NodeId)) {
+        for (i, &word) in self.words.iter().enumerate() {
+            let mut left = word;
+            while left != 0 {
+                f(NodeId(i as u32 * 64 + left.trailing_zeros()));
+                left &= left - 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Files and flags that are wrong, and graphs that are odd but right.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::npy::{NpyArray, NpyType};
+use rustix::process::Signal;
+
+use crate::support::graph::Source;
+use crate::support::process::{Serving, command, finish, lode_line, signal};
+use crate::support::{names_in, write_npy};
+
+/// A source, and what its folder holds before anything is imported.
+fn small() -> (Source, Vec<String>) {
+    let source = Source::random(50, 200);
+    let names = names_in(source.dir.path());
+    (source, names)
+}
+
+#[test]
+fn usage_errors_have_exit_code_2() {
+    let lines = [
+        ("import --edges e.npy --out g --colour red", "--colour"),
+        ("import --edges e.npy", "--out"),
+        ("import --edges e.npy --out g --parts 0", "--parts"),
+        ("import --edges e.npy --out g --partitioner best", "best"),
+        ("import --edges e.npy --out g --tensor feat", "NAME=FILE"),
+        ("import --edges e.npy --out g --tensor a=x.npy --tensor a=y.npy", "twice"),
+        ("gather --tensor feat --ids i.npy --out o.npy", "--graph"),
+        ("gather --graph g --connect a:1 --tensor feat --ids i.npy --out o.npy", "cannot be used"),
+        ("serve g --listen 0.0.0.0:0", "--insecure"),
+        ("serve g --listen nowhere", "nowhere"),
+        ("serve g --memory 12parsecs", "512MiB"),
+        ("serve g --shards 0", "--shards"),
+        ("train --graph g --strategy magic", "magic"),
+        ("train --graph g --epochs 0", "epochs"),
+        ("train --graph g --dropout 1.5", "dropout"),
+        ("train --graph g --fanout 10,0", "fan-out"),
+        ("schedule g --batch 0 --out s", "batch size"),
+        ("generate --nodes 0 --out d", "--nodes"),
+        ("generate --nodes 10 --classes 20 --out d", "n_classes"),
+        ("frobnicate", "frobnicate"),
+    ];
+    for (line, part) in lines {
+        lode_line(line).failed(2, &[part]);
+    }
+    assert_eq!(lode_line("--help").succeeded().stderr, "");
+}
+
+#[test]
+fn with_json_a_failure_is_one_object_too() {
+    let finished = lode_line("--json inspect no-such-graph").failed(1, &["no-such-graph"]);
+    let message = finished.json()["error"].as_str().unwrap().to_owned();
+    assert!(message.contains("graph.toml"), "{message}");
+}
+
+#[test]
+fn edges_out_of_range_are_named_and_nothing_is_written() {
+    let (source, names) = small();
+    let edges = [[0u32, 1], [2, 50], [3, 4]];
+    write_npy(&source.file("edges.npy"), NpyType::U32, &[3, 2], &edges);
+    let out = source.file("graph");
+    let failed = source.try_import(&out, &["feat"], &[]);
+    failed.failed(1, &["edges.npy", "edge 1", "node 50", "below 50"]);
+    assert_eq!(names_in(source.dir.path()), names);
+
+    let edges = [[0i64, 1], [-2, 5]];
+    write_npy(&source.file("edges.npy"), NpyType::I64, &[2, 2], &edges);
+    source.try_import(&out, &["feat"], &[]).failed(1, &["edge 1", "-2"]);
+    assert_eq!(names_in(source.dir.path()), names);
+}
+
+#[test]
+fn wrong_types_and_shapes_are_named() {
+    let (source, mut names) = small();
+    let out = source.file("graph");
+    let refuse = |tensors: &[&str], parts: &[&str]| {
+        source.try_import(&out, tensors, &[]).failed(1, parts);
+    };
+    write_npy(&source.file("cube.npy"), NpyType::F32, &[50, 2, 2], &[0f32; 200]);
+    refuse(&["cube"], &["cube.npy", "[50, 2, 2]"]);
+    fs::write(source.file("complex.npy"), array_of_complex_numbers()).unwrap();
+    refuse(&["complex"], &["complex.npy", "<c8"]);
+    write_npy(&source.file("thin.npy"), NpyType::F32, &[50, 0], &[0f32; 0]);
+    refuse(&["thin"], &["thin.npy"]);
+    fs::write(source.file("text.npy"), "not an array").unwrap();
+    refuse(&["text"], &["text.npy"]);
+    refuse(&["missing"], &["missing.npy"]);
+    names.extend(["cube.npy", "complex.npy", "thin.npy", "text.npy"].map(str::to_owned));
+    names.sort();
+
+    write_npy(&source.file("edges.npy"), NpyType::F32, &[2, 2], &[0f32; 4]);
+    refuse(&["feat"], &["edges.npy", "u32", "<f4"]);
+    write_npy(&source.file("edges.npy"), NpyType::U32, &[2, 3], &[0u32; 6]);
+    refuse(&["feat"], &["edges.npy", "(E, 2)", "[2, 3]"]);
+    assert_eq!(names_in(source.dir.path()), names);
+}
+
+/// 50 numbers of a type that no tensor has.
+fn array_of_complex_numbers() -> Vec<u8> {
+    let header = "{'descr': '<c8', 'fortran_order': False, 'shape': (50,), }";
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend_from_slice(format!("{header:<117}\n").as_bytes());
+    bytes.resize(128 + 50 * 8, 0);
+    bytes
+}
+
+#[test]
+fn a_truncated_array_is_refused() {
+    let (source, names) = small();
+    let path = source.file("feat.npy");
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    let failed = source.try_import(&source.file("graph"), &["feat"], &[]);
+    failed.failed(1, &["feat.npy", &format!("{}", whole.len() - 1)]);
+    assert_eq!(names_in(source.dir.path()), names);
+}
+
+#[test]
+fn too_few_rows_are_refused_before_anything_is_written() {
+    let (source, names) = small();
+    let out = source.file("graph");
+    write_npy(&source.file("label.npy"), NpyType::I64, &[49], &[0i64; 49]);
+    source.try_import(&out, &["feat", "label"], &[]).failed(1, &["label.npy", "49", "50"]);
+    source.try_import(&out, &["feat"], &["--nodes", "60"]).failed(1, &["feat.npy", "50", "60"]);
+    source.try_import(&out, &["feat"], &["--nodes", "40"]).failed(1, &["40"]);
+    assert_eq!(names_in(source.dir.path()), names);
+}
+
+#[test]
+fn nan_is_refused_by_row_or_kept() {
+    let (source, names) = small();
+    let mut rows = source.feat.clone();
+    rows[33][5] = f32::NAN;
+    write_npy(&source.file("feat.npy"), NpyType::F32, &[50, 13], &rows);
+    let out = source.file("graph");
+    source.try_import(&out, &["feat"], &[]).failed(1, &["feat.npy", "row 33", "NaN"]);
+    assert_eq!(names_in(source.dir.path()), names);
+    source.try_import(&out, &["feat"], &["--nan", "keep"]).succeeded();
+}
+
+#[test]
+fn an_existing_folder_is_never_touched() {
+    let (source, _) = small();
+    let out = source.file("graph");
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("mine"), "precious").unwrap();
+    let names = names_in(source.dir.path());
+    source.try_import(&out, &["feat"], &[]).failed(1, &["graph", "exists already"]);
+    let generate = format!("generate --nodes 10 --classes 2 --out {}", out.display());
+    lode_line(&generate).failed(1, &["graph", "exists already"]);
+    assert_eq!(names_in(source.dir.path()), names);
+    assert_eq!(fs::read(out.join("mine")).unwrap(), b"precious");
+}
+
+#[test]
+fn an_interrupted_import_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let raw = dir.path().join("raw");
+    lode_line(&format!(
+        "generate --nodes 60000 --degree 8 --dim 512 --out {}", raw.display()
+    ))
+    .succeeded();
+    let (edges, feat) = (raw.join("edges.npy"), raw.join("features.npy"));
+    for interrupt in [Signal::INT, Signal::TERM] {
+        let child = command([
+            "import".as_ref(),
+            "--edges".as_ref(),
+            edges.as_os_str(),
+            "--tensor".as_ref(),
+            format!("feat={}", feat.display()).as_ref(),
+            "--out".as_ref(),
+            dir.path().join("graph").as_os_str(),
+        ])
+        .spawn()
+        .unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        let staged = || names_in(dir.path()).iter().find(|name| name.contains("importing")).cloned();
+        while staged().is_none_or(|name| !dir.path().join(name).join("part-000").exists()) {
+            assert!(Instant::now() < end, "no staging folder appears");
+        }
+        std::thread::sleep(Duration::from_millis(30));
+        signal(&child, interrupt);
+        let finished = finish(child, Duration::from_secs(20));
+        assert_eq!(finished.code, Some(128 + interrupt.as_raw()), "{finished:?}");
+        assert_eq!(names_in(dir.path()), ["raw"], "{finished:?}");
+    }
+}
+
+#[test]
+fn zero_edges_one_node_and_isolated_nodes_are_graphs() {
+    // More partitions than nodes in the first two: some stay empty.
+    for (n_nodes, edges, n_parts) in [
+        (1, vec![], 3),
+        (5, vec![], 7),
+        (40, vec![[0, 1], [1, 1]], 2),
+        (300, vec![], 2),
+    ] {
+        let source = Source::with_edges(n_nodes, &edges);
+        for partitioner in ["spring", "hash"] {
+            let graph = source.import(&format!("graph-{partitioner}"), n_parts, partitioner);
+            lode_line(&format!("verify {}", graph.display())).succeeded();
+            let ids: Vec<u32> = (0..n_nodes).rev().collect();
+            let (ids_path, out) = (source.file("ids.npy"), source.file("out.npy"));
+            write_npy(&ids_path, NpyType::U32, &[ids.len() as u64], &ids);
+            let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 2");
+            let from = [format!("--graph {}", graph.display()), format!("--connect {}", server.address)];
+            for from in from {
+                lode_line(&format!(
+                    "gather {from} --tensor wide --external-ids --ids {} --out {}",
+                    ids_path.display(), out.display()
+                ))
+                .succeeded();
+                let found = NpyArray::open(&out).unwrap();
+                assert!(found.bytes() == source.rows("wide", &ids), "{n_nodes} nodes from {from}");
+            }
+            server.stop();
+        }
+    }
+}
+
+#[test]
+fn a_graph_of_no_nodes_is_refused() {
+    let source = Source::with_edges(0, &[]);
+    let out = source.file("graph");
+    source.try_import(&out, &[], &[]).failed(1, &["edges.npy", "--nodes"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn an_edge_list_alone_is_a_graph() {
+    let (source, _) = small();
+    let out = source.file("graph");
+    let report = source.try_import(&out, &[], &["--json", "--nodes", "70"]).succeeded().json();
+    assert_eq!(report["nodes"], 70);
+    lode_line(&format!("schedule {} --out {}", out.display(), source.file("s").display()))
+        .failed(1, &["split", "--roots all"]);
+    let schedule = format!(
+        "schedule {} --roots all --epochs 2 --json --out {}",
+        out.display(), source.file("s").display()
+    );
+    let first = lode_line(&schedule).succeeded().json();
+    assert_eq!(first["batches"], 2);
+    assert_eq!(lode_line(&schedule).succeeded().json()["digest"], first["digest"]);
+}

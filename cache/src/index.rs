@@ -7,7 +7,7 @@ use std::hint::black_box;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
 /// Not the answer yet: the probe goes on past its first entry. No slot of a sparse index, which
-/// has at most a quarter as many slots as there are ids.
+/// has about a quarter as many slots as there are ids at most.
 const PROBE: u32 = u32::MAX - 1;
 
 /// Map id → slot of at most a fixed number of ids. Its memory never grows.
@@ -79,8 +79,8 @@ impl RowIndex {
         }
     }
 
-    /// Adds an id that is not in the index. There must be room for it: the caller removes before
-    /// it inserts once all slots are taken.
+    /// Adds an id that is not in the index; once all slots are taken, at most
+    /// [`RowIndex::SLACK_IDS`] times before the ids that they replace are removed.
     pub(crate) fn insert(&mut self, id: u32, slot: u32) {
         debug_assert!(slot != NO_SLOT && self.get(id) == NO_SLOT);
         match self {
@@ -110,8 +110,8 @@ fn sparse_bytes(n_slots: u32) -> usize {
     size_of::<u64>() * SparseIndex::n_entries(n_slots)
 }
 
-/// Linear probing at a load of about one half at most, with removal by shifting back: no tombstones, so
-/// probes stay short however many ids come and go.
+/// Linear probing in a table that stays half empty, with removal by shifting back: no tombstones,
+/// so probes stay short however many ids come and go.
 pub(crate) struct SparseIndex {
     /// `id << 32 | slot`, or [`EMPTY`].
     entries: Vec<u64>,

@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod address;
+mod budget;
 mod buffer;
 mod connection;
 mod embedded;
@@ -22,6 +23,7 @@ mod steady;
 mod testing;
 
 pub use address::Address;
+pub use budget::RowBudget;
 pub use buffer::RowBuffer;
 pub use embedded::EmbeddedSource;
 pub use error::ClientError;

@@ -11,9 +11,7 @@ use std::{
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Dtype;
 
-use crate::{
-    BatchLoader, ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo,
-};
+use crate::{BatchLoader, ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo};
 
 /// Bytes of a row of the test graph.
 pub(crate) const ROW_BYTES: usize = 4;

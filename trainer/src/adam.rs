@@ -80,7 +80,8 @@ mod tests {
                 let g = [0.3, -0.1][i] + 0.5 * expected[i];
                 mean[i] = 0.9 * mean[i] + 0.1 * g;
                 variance[i] = 0.999 * variance[i] + 0.001 * g * g;
-                let (m, v) = (mean[i] / (1.0 - 0.9f64.powi(t)), variance[i] / (1.0 - 0.999f64.powi(t)));
+                let m = mean[i] / (1.0 - 0.9f64.powi(t));
+                let v: f64 = variance[i] / (1.0 - 0.999f64.powi(t));
                 expected[i] -= 0.1 * m / (v.sqrt() + 1e-8);
             }
         }

@@ -20,7 +20,7 @@ pub struct TrainConfig {
     pub fanouts: Vec<Fanout>,
     /// Width of hidden rows, at least 1.
     pub hidden: usize,
-    /// Share of hidden elements dropped, in [0, 1).
+    /// Share of the elements of aggregated features and hidden rows dropped, in [0, 1).
     pub dropout: f32,
     /// Adam's step size.
     pub learning_rate: f64,
@@ -40,6 +40,9 @@ pub struct TrainConfig {
     pub n_hot: usize,
     /// `rapid`: batches prepared ahead, Q in the paper.
     pub window: usize,
+    /// `rapid`: most bytes of rows that one worker's hot sets and window may hold; `window` and
+    /// `n_hot` shrink to it.
+    pub memory_budget_bytes: Option<u64>,
     /// `rapid`: where the schedule is written; replaced if it exists.
     pub schedule_path: PathBuf,
     /// Name of the tensor of features.
@@ -78,6 +81,7 @@ impl Default for TrainConfig {
             evaluate_every: 1,
             n_hot: 10_000,
             window: 4,
+            memory_budget_bytes: None,
             schedule_path: PathBuf::from("train.schedule"),
             feature_tensor: "feat".to_owned(),
             label_tensor: "label".to_owned(),

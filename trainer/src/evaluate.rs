@@ -16,11 +16,20 @@ use crate::{
     worker::count_right,
 };
 
-/// Roots evaluated together: their neighbourhoods overlap, and each row is read once for all.
-const ROOTS_PER_BATCH: usize = 1 << 16;
+/// What is held at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EvaluationLimits {
+    /// Roots evaluated together: their neighbourhoods overlap, and each row is read once for all.
+    pub(crate) roots: usize,
+    /// Bytes of feature rows, as f32.
+    pub(crate) chunk_bytes: usize,
+}
 
-/// Bytes of feature rows in memory at once.
-const CHUNK_BYTES: usize = 16 << 20;
+impl Default for EvaluationLimits {
+    fn default() -> Self {
+        Self { roots: 1 << 16, chunk_bytes: 16 << 20 }
+    }
+}
 
 /// The nodes to evaluate with their full computation graphs, sampled once and used every time.
 ///
@@ -32,6 +41,7 @@ pub(crate) struct Evaluator<'a> {
     features: FeatureRows,
     loader: BatchLoader,
     no_hot: HotSet,
+    limits: EvaluationLimits,
 }
 
 struct EvaluationBatch {
@@ -59,14 +69,15 @@ impl<'a> Evaluator<'a> {
         mut sampler: Sampler<'_>,
         features: FeatureRows,
         loader: BatchLoader,
+        limits: EvaluationLimits,
     ) -> Result<Self, TrainError> {
         let no_hot = HotSet::empty(loader.row_bytes()).map_err(ClientError::from)?;
         let roots: Vec<NodeId> = labels.validation.iter().chain(&labels.test).copied().collect();
         let batches = roots
-            .chunks(ROOTS_PER_BATCH)
+            .chunks(limits.roots)
             .enumerate()
             .map(|(i, roots)| {
-                let before = i * ROOTS_PER_BATCH;
+                let before = i * limits.roots;
                 let n_validation = labels.validation.len().saturating_sub(before).min(roots.len());
                 let Batch { nodes, blocks, .. } = sampler.sample(roots, 0);
                 let degree = |node| topology.in_degree(node);
@@ -74,7 +85,7 @@ impl<'a> Evaluator<'a> {
                 EvaluationBatch { nodes, n_roots: roots.len(), n_validation, steps }
             })
             .collect();
-        Ok(Self { batches, labels, features, loader, no_hot })
+        Ok(Self { batches, labels, features, loader, no_hot, limits })
     }
 
     /// The accuracy of `model` as it is now.
@@ -112,15 +123,13 @@ impl<'a> Evaluator<'a> {
         let (n_dst, out_width) = (step.block().n_dst as usize, layer.weight().dim(1)?);
         let weight = layer.weight().as_tensor();
         let (own_weight, weight) = match step.own_rows() {
-            OwnRows::Beside => {
-                (Some(weight.narrow(0, 0, width)?), weight.narrow(0, width, width)?)
-            }
+            OwnRows::Beside => (Some(weight.narrow(0, 0, width)?), weight.narrow(0, width, width)?),
             OwnRows::Added(_) => (None, weight.clone()),
         };
         let mut transformed = Vec::with_capacity(nodes.len() * out_width);
         let mut out = Vec::with_capacity(n_dst * out_width);
         let mut buffer = RowBuffer::default();
-        for chunk in nodes.chunks((CHUNK_BYTES / (4 * width)).max(1)) {
+        for chunk in nodes.chunks((self.limits.chunk_bytes / (4 * width)).max(1)) {
             buffer.resize(chunk.len() * self.loader.row_bytes());
             self.loader.load(chunk, &self.no_hot, buffer.bytes_mut())?;
             let rows = self.features.view(&mut buffer);
@@ -138,7 +147,9 @@ impl<'a> Evaluator<'a> {
         out.par_chunks_exact_mut(out_width).enumerate().for_each(|(dst, row)| {
             step.add_neighbours(dst, &transformed, row);
         });
-        Ok(Tensor::from_vec(out, (n_dst, out_width), &Device::Cpu)?
-            .broadcast_add(layer.bias())?)
+        Ok(Tensor::from_vec(out, (n_dst, out_width), &Device::Cpu)?.broadcast_add(layer.bias())?)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,7 +83,8 @@ mod tests {
     #[test]
     fn converts_each_dtype() {
         let values = [1.5f32, -2.0, 0.0];
-        let f16: Vec<u8> = values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect();
+        let f16: Vec<u8> =
+            values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect();
         let bf16: Vec<u8> =
             values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect();
         let f64: Vec<u8> = values.iter().flat_map(|&v| f64::from(v).to_le_bytes()).collect();

@@ -23,9 +23,8 @@ pub(crate) fn step(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) 
         let edges = bounds[0] as usize..bounds[1] as usize;
         let scale = degrees[dst] / edges.len().max(1) as f32;
         let sources = block.sources[edges].iter();
-        weights.extend(
-            sources.map(|&source| scale / ((degrees[source as usize] + 1.0) * own).sqrt()),
-        );
+        weights
+            .extend(sources.map(|&source| scale / ((degrees[source as usize] + 1.0) * own).sqrt()));
     }
     Spmm::new(block, weights, OwnRows::Added(own_weights.into()))
 }

@@ -107,7 +107,8 @@ impl Column {
             return Err(TrainError::Tensors { tensor: tensor.to_owned(), expected, found });
         }
         let loader = sources.loader(tensor, owned)?;
-        let no_hot = HotSet::empty(loader.row_bytes()).map_err(lodestore_client::ClientError::from)?;
+        let no_hot =
+            HotSet::empty(loader.row_bytes()).map_err(lodestore_client::ClientError::from)?;
         Ok(Self { loader, buffer: RowBuffer::default(), no_hot: Arc::new(no_hot) })
     }
 

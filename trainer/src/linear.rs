@@ -96,8 +96,7 @@ mod tests {
         let random = CounterRandom::new(2, 0);
         let x: Vec<f32> = (0..20).map(|i| random.unit(i)).collect();
         let x = Tensor::from_vec(x, (4, 5), &Device::Cpu).unwrap();
-        let (plain, constant) =
-            (layer.forward(&x).unwrap(), layer.forward_constant(&x).unwrap());
+        let (plain, constant) = (layer.forward(&x).unwrap(), layer.forward_constant(&x).unwrap());
         let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         assert_eq!(values(&plain), values(&constant));
         let backward = |out: &Tensor| out.sqr().unwrap().sum_all().unwrap().backward().unwrap();

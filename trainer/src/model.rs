@@ -6,7 +6,13 @@ use candle_core::{Device, Result, Tensor, Var};
 use lodestore_graph::{NodeId, batch::Block};
 use serde::Serialize;
 
-use crate::{dropout::ReluDropout, gcn, linear::Linear, sage, spmm::Spmm};
+use crate::{
+    dropout::{Dropout, ReluDropout},
+    gcn,
+    linear::Linear,
+    sage,
+    spmm::Spmm,
+};
 
 /// Which layer a model is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -31,7 +37,8 @@ pub(crate) struct Model {
 
 impl Model {
     /// A model with layer widths `widths[0]` (features) to the last (classes), its parameters a
-    /// function of `seed`. Dropout in [0, 1) applies to hidden rows.
+    /// function of `seed`. Dropout in [0, 1) applies to what each layer transforms or aggregates:
+    /// the aggregated features, and the hidden rows.
     pub(crate) fn new(kind: ModelKind, widths: &[usize], dropout: f32, seed: u64) -> Result<Self> {
         let inputs_per_width = match kind {
             ModelKind::Sage => 2,
@@ -81,26 +88,30 @@ impl Model {
         dropout_seed: u64,
     ) -> Result<Tensor> {
         let shape = (steps[0].block().n_dst as usize, steps[0].out_width(width));
-        let input = Tensor::from_vec(steps[0].product(x, width), shape, &Device::Cpu)?;
+        let mut rows = steps[0].product(x, width);
+        let dropout = |layer| Dropout::new(self.dropout, dropout_seed, layer);
+        if let Some(dropout) = dropout(0) {
+            dropout.apply(&mut rows);
+        }
+        let input = Tensor::from_vec(rows, shape, &Device::Cpu)?;
         let hidden = self.layers[0].forward_constant(&input)?;
-        self.finish(&steps[1..], hidden, |layer| {
-            ReluDropout::new(self.dropout, dropout_seed, layer)
-        })
+        self.finish(&steps[1..], hidden, &dropout)
     }
 
     /// The layers after the first, from its output on, without dropout.
     pub(crate) fn finish_evaluation(&self, steps: &[Spmm], hidden: Tensor) -> Result<Tensor> {
-        self.finish(steps, hidden, |_| ReluDropout::without_dropout())
+        self.finish(steps, hidden, &|_| None)
     }
 
     fn finish(
         &self,
         steps: &[Spmm],
         mut hidden: Tensor,
-        activation: impl Fn(u64) -> ReluDropout,
+        dropout: &dyn Fn(u64) -> Option<Dropout>,
     ) -> Result<Tensor> {
-        for ((layer, step), index) in self.layers[1..].iter().zip(steps).zip(0..) {
-            hidden = layer.forward(&step.apply(&activation(index).apply(&hidden)?)?)?;
+        for ((layer, step), index) in self.layers[1..].iter().zip(steps).zip(1..) {
+            hidden = ReluDropout::new(dropout(index)).apply(&hidden)?;
+            hidden = layer.forward(&step.apply(&hidden)?)?;
         }
         Ok(hidden)
     }

@@ -21,6 +21,17 @@ impl CounterRandom {
     pub(crate) fn unit(self, counter: u64) -> f32 {
         (self.bits(counter) >> 40) as f32 / (1u32 << 24) as f32
     }
+
+    /// Calls `f` with each of `values` and 16 uniform bits for it, the same for the same position.
+    pub(crate) fn for_each_lane(self, values: &mut [f32], mut f: impl FnMut(&mut f32, u16)) {
+        for (counter, lanes) in (0u64..).zip(values.chunks_mut(4)) {
+            let mut bits = self.bits(counter);
+            for value in lanes {
+                f(value, bits as u16);
+                bits >>= 16;
+            }
+        }
+    }
 }
 
 /// The finaliser of SplitMix64: a bijection of 64 bits that passes statistical tests on counters.

@@ -121,12 +121,7 @@ impl Record {
         let remote_rows: u64 = self.epochs.iter().map(|epoch| epoch.remote_rows).sum();
         let remote_bytes: u64 = self.epochs.iter().map(|epoch| epoch.remote_bytes).sum();
         let written = setup.written.as_ref();
-        let bound = |stats: &MemberStats| {
-            let hot = 2 * config.n_hot as u64 * setup.row_bytes;
-            hot + config.window as u64 * stats.prefetch.max_nodes * setup.row_bytes
-        };
-        let held =
-            |stats: &MemberStats| stats.steady.peak_bytes + stats.prefetch.peak_window_bytes;
+        let held = |stats: &MemberStats| stats.steady.peak_bytes + stats.prefetch.peak_window_bytes;
         TrainReport {
             strategy: config.strategy,
             model: config.model,
@@ -143,7 +138,9 @@ impl Record {
             schedule_seconds: written.map_or(0.0, |written| written.seconds),
             schedule_bytes: written.map_or(0, |written| written.summary.bytes),
             schedule_digest: written.map(|written| written.summary.digest.clone()),
-            memory_bound_bytes: written.map_or(0, |_| stats.iter().map(bound).max().unwrap_or(0)),
+            memory_bound_bytes: written.map_or(0, |written| written.bound_bytes),
+            n_hot: written.map_or(0, |written| written.budget.n_hot as u64),
+            window: written.map_or(0, |written| written.budget.window as u64),
             memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
             peak_rss_bytes: peak_rss_bytes(),
             epochs: self.epochs,
@@ -156,7 +153,9 @@ impl Record {
     fn best(&self) -> Option<&EpochReport> {
         let evaluated = self.epochs.iter().filter(|epoch| epoch.validation_accuracy.is_some());
         let better = |a: &&EpochReport, b: &&EpochReport| {
-            a.validation_accuracy.partial_cmp(&b.validation_accuracy).unwrap_or(std::cmp::Ordering::Equal)
+            a.validation_accuracy
+                .partial_cmp(&b.validation_accuracy)
+                .unwrap_or(std::cmp::Ordering::Equal)
         };
         evaluated.rev().max_by(better).or(self.epochs.last())
     }

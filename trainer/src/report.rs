@@ -52,7 +52,11 @@ pub struct TrainReport {
     pub schedule_bytes: u64,
     /// Content digest of the schedule, in hex.
     pub schedule_digest: Option<String>,
-    /// 2·n_hot·d + Q·m_max·d of the worker where it is largest (RapidGNN, section 3).
+    /// Rows of a hot set, after the memory budget; 0 without one.
+    pub n_hot: u64,
+    /// Batches prepared ahead, after the memory budget.
+    pub window: u64,
+    /// 2·n_hot·d + Q·m_max·d, for each worker (RapidGNN, section 3).
     pub memory_bound_bytes: u64,
     /// Most bytes of rows that hot sets and window of one worker really held.
     pub memory_measured_bytes: u64,

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::{BatchLoader, BatchSource, Prefetcher, RowBuffer};
+use lodestore_client::{BatchLoader, BatchSource, Prefetcher, RowBudget, RowBuffer};
 use lodestore_graph::{
     PartId,
     sampler::{Fanout, Sampler},
@@ -15,7 +15,7 @@ use lodestore_graph::{
 
 use crate::{
     Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
-    evaluate::Evaluator,
+    evaluate::{EvaluationLimits, Evaluator},
     features::FeatureRows,
     labels::Labels,
     model::Model,
@@ -31,7 +31,7 @@ pub(crate) struct Setup<'a> {
     sources: &'a [WorkerSources],
     labels: Labels,
     features: FeatureRows,
-    pub(crate) row_bytes: u64,
+    row_bytes: usize,
     pub(crate) model: Model,
     pub(crate) written: Option<Written>,
 }
@@ -41,6 +41,9 @@ pub(crate) struct Written {
     schedule: Schedule,
     pub(crate) summary: ScheduleSummary,
     pub(crate) seconds: f64,
+    /// Sizes of hot sets and window as they fit into the memory budget.
+    pub(crate) budget: RowBudget,
+    pub(crate) bound_bytes: u64,
 }
 
 impl<'a> Setup<'a> {
@@ -59,10 +62,10 @@ impl<'a> Setup<'a> {
         widths[0] = features.width();
         widths[config.fanouts.len()] = labels.n_classes;
         let model = Model::new(config.model, &widths, config.dropout, config.seed)?;
-        let row_bytes = info.row_bytes() as u64;
-        let mut setup = Self {
-            config, graph, sources, labels, features, row_bytes, model, written: None,
-        };
+        let row_bytes = info.row_bytes();
+        let written = None;
+        let mut setup =
+            Self { config, graph, sources, labels, features, row_bytes, model, written };
         if config.strategy == Strategy::Rapid {
             setup.written = Some(setup.write_schedule(progress)?);
         }
@@ -79,6 +82,7 @@ impl<'a> Setup<'a> {
             Sampler::new(self.graph.topology, &all),
             self.features.clone(),
             self.loader(0)?,
+            EvaluationLimits::default(),
         )
     }
 
@@ -99,9 +103,10 @@ impl<'a> Setup<'a> {
         let (loader, share) = (self.loader(worker)?, self.share(worker));
         let n_batches = u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX);
         let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
-            Some(Written { schedule, .. }) => {
-                let rapid = Arc::new(Rapid::start(scope, share, schedule, &loader)?);
-                (Arc::clone(&rapid) as _, Some(rapid), config.window)
+            Some(Written { schedule, budget, .. }) => {
+                let rapid = Rapid::start(scope, worker, schedule, &loader, budget.n_hot)?;
+                let rapid = Arc::new(rapid);
+                (Arc::clone(&rapid) as _, Some(rapid), budget.window)
             }
             None => {
                 let sampler = Sampler::new(topology, &config.fanouts);
@@ -157,7 +162,14 @@ impl<'a> Setup<'a> {
         )?;
         let schedule = Schedule::open(&config.schedule_path)?;
         schedule.expect_graph(self.graph.uuid, self.graph.topology.n_nodes())?;
-        Ok(Written { schedule, summary, seconds: start.elapsed().as_secs_f64() })
+        let seconds = start.elapsed().as_secs_f64();
+        let (max_nodes, row_bytes) = (schedule.max_ids() as usize, self.row_bytes);
+        let mut budget = RowBudget { n_hot: config.n_hot, window: config.window };
+        if let Some(budget_bytes) = config.memory_budget_bytes {
+            budget = budget.fit(budget_bytes, max_nodes, row_bytes);
+        }
+        let bound_bytes = budget.bound_bytes(max_nodes, row_bytes);
+        Ok(Written { schedule, summary, seconds, budget, bound_bytes })
     }
 }
 

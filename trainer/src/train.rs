@@ -34,7 +34,11 @@ pub struct WorkerSources {
 
 impl WorkerSources {
     /// A loader of `tensor` for a worker that owns `owned`.
-    pub(crate) fn loader(&self, tensor: &str, owned: &[PartId]) -> Result<BatchLoader, ClientError> {
+    pub(crate) fn loader(
+        &self,
+        tensor: &str,
+        owned: &[PartId],
+    ) -> Result<BatchLoader, ClientError> {
         BatchLoader::new(Arc::clone(&self.local), Arc::clone(&self.remote), tensor, owned)
     }
 }

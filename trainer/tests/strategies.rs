@@ -1,6 +1,6 @@
 //! The strategies against each other, on a graph in memory.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod planted;
 
@@ -140,4 +140,20 @@ fn the_number_of_sources_must_be_that_of_workers() {
     let config = TrainConfig { workers: 0, ..config(Strategy::Rapid, 1, dir.path()) };
     let error = run(&planted(1), &config).unwrap_err().to_string();
     assert!(error.contains("`workers` must be at least 1"), "{error}");
+}
+
+#[test]
+fn a_memory_budget_shrinks_window_and_hot_sets() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let wide = config(Strategy::Rapid, 2, dir.path());
+    let expected = run(&graph, &wide).unwrap();
+    for budget in [expected.memory_bound_bytes - 1, expected.memory_bound_bytes / 3, 1000, 0] {
+        let tight = TrainConfig { memory_budget_bytes: Some(budget), ..wide.clone() };
+        let found = run(&graph, &tight).unwrap();
+        assert!((found.n_hot, found.window) < (expected.n_hot, expected.window));
+        assert!(found.memory_bound_bytes <= budget);
+        assert!(found.memory_measured_bytes <= budget);
+        assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
+    }
 }

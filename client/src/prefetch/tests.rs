@@ -1,4 +1,9 @@
-use std::{collections::BTreeMap, sync::Mutex, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
 
 use super::*;
 use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
@@ -15,6 +20,16 @@ impl Batches {
     fn new(n: u32) -> Self {
         Self { n, asked: Mutex::default(), fails_at: None, panics_at: None }
     }
+
+    fn wait_until_asked_for(&self, index: u32) {
+        while !self.asked().contains(&index) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn asked(&self) -> Vec<u32> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl BatchSource for Batches {
@@ -23,7 +38,9 @@ impl BatchSource for Batches {
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError> {
-        self.asked.lock().unwrap().push(index);
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.push(index);
+        drop(asked);
         assert_ne!(self.panics_at, Some(index), "as the test wants it");
         if self.fails_at == Some(index) {
             return Err(ClientError::Panicked { thread: "test batch" });
@@ -67,7 +84,7 @@ fn every_batch_comes_once_and_in_order_whatever_the_window_and_speeds() {
         [(0, 0, 0), (1, 0, 0), (1, 2, 0), (1, 0, 2), (3, 0, 0), (3, 2, 0), (3, 0, 2), (99, 0, 1)]
     {
         let (stats, source) = run(40, window, pull_ms, train_ms);
-        let mut asked = source.asked.lock().unwrap().clone();
+        let mut asked = source.asked();
         asked.sort_unstable();
         assert_eq!(asked, (0..40).collect::<Vec<_>>(), "window {window}");
         assert_eq!(stats.ready + stats.waited + stats.default_path, 40, "{stats:?}");
@@ -85,13 +102,13 @@ fn a_window_of_none_is_the_default_path() {
 #[test]
 fn a_slow_trainer_finds_its_batches_ready() {
     let (stats, _) = run(20, 2, 0, 5);
-    assert!(stats.ready >= 15, "{stats:?}");
+    assert!(stats.ready >= 10, "{stats:?}");
 }
 
 #[test]
 fn a_slow_source_is_shared_by_both_paths() {
     let (stats, _) = run(20, 2, 5, 0);
-    assert!(stats.waited + stats.default_path >= 15, "{stats:?}");
+    assert!(stats.waited + stats.default_path >= 10, "{stats:?}");
     assert!(stats.wait_seconds > 0.02, "{stats:?}");
 }
 
@@ -110,8 +127,9 @@ fn a_full_window_stalls_the_thread() {
     thread::scope(|scope| {
         let loader = loader(&slow(0));
         let _prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3);
-        thread::sleep(Duration::from_millis(50));
-        assert_eq!(*source.asked.lock().unwrap(), [0, 1, 2]);
+        source.wait_until_asked_for(2);
+        thread::sleep(Duration::from_millis(30));
+        assert_eq!(source.asked(), [0, 1, 2]);
     });
 }
 
@@ -147,9 +165,10 @@ fn a_failing_source_reaches_the_trainer() {
 fn a_panic_in_the_background_is_an_error_not_a_hang() {
     let source = Arc::new(Batches { panics_at: Some(2), ..Batches::new(9) });
     thread::scope(|scope| {
-        let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), 3);
-        // Lets the thread claim batch 2; else this thread would, and panic itself.
-        thread::sleep(Duration::from_millis(50));
+        let loader = loader(&slow(0));
+        let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3);
+        // Else this thread might claim batch 2, and panic itself.
+        source.wait_until_asked_for(2);
         for _ in 0..2 {
             prefetcher.next(RowBuffer::default()).unwrap().unwrap();
         }
@@ -168,7 +187,7 @@ fn dropped_while_busy_or_full_it_ends() {
             thread::sleep(Duration::from_millis(sleep_ms));
             drop(prefetcher);
         });
-        assert!(source.asked.lock().unwrap().len() <= 3);
+        assert!(source.asked().len() <= 3);
     }
 }
 

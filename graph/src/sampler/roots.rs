@@ -101,9 +101,10 @@ mod tests {
             for worker in 0..n_workers {
                 let batches =
                     worker_batches(7, epoch, worker, n_workers, &book, &roots, batch_size);
-                let (last, full) = batches.split_last().map_or((None, &[][..]), |(l, f)| (Some(l), f));
-                prop_assert!(full.iter().all(|batch| batch.len() == batch_size));
-                prop_assert!(last.is_none_or(|batch| (1..=batch_size).contains(&batch.len())));
+                if let Some((last, full)) = batches.split_last() {
+                    prop_assert!(full.iter().all(|batch| batch.len() == batch_size));
+                    prop_assert!((1..=batch_size).contains(&last.len()));
+                }
                 let own = batches.concat();
                 let place = |node| order.iter().position(|&other| other == node);
                 prop_assert!(own.is_sorted_by_key(|&node| place(node)));

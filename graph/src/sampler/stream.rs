@@ -6,8 +6,7 @@ use crate::mix::mix;
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Seed of one mini-batch: BLAKE3 over the run's seed and the batch's place, each a fixed-width
-/// little-endian field (RapidGNN, section 4.1). Nobody who lacks `s0` can tell two runs apart, and
-/// no two places of a run share a seed.
+/// little-endian field (RapidGNN, section 4.1). Seeds of different places are unrelated.
 #[must_use]
 pub fn batch_seed(s0: u64, worker: u32, epoch: u32, batch: u32) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("lodestore 1 seed of a mini-batch");
@@ -31,7 +30,8 @@ fn first_word(hasher: &blake3::Hasher) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// A sequence of random words (SplitMix64: Steele, Lea and Flood, OOPSLA 2014); two streams of different keys are unrelated.
+/// A sequence of random words (SplitMix64: Steele, Lea and Flood, OOPSLA 2014); two streams of
+/// different keys are unrelated.
 #[derive(Clone, Copy)]
 pub(super) struct Stream {
     state: u64,

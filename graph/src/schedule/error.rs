@@ -98,7 +98,10 @@ pub enum ScheduleError {
         found: u32,
     },
     /// A block that does not hold the batch that it should.
-    #[error("{}: the block at byte {offset} (epoch {epoch}, worker {worker}, batch {batch}) {fault}", path.display())]
+    #[error(
+        "{}: the block at byte {offset} (epoch {epoch}, worker {worker}, batch {batch}) {fault}",
+        path.display()
+    )]
     Block {
         /// The file.
         path: PathBuf,

@@ -4,7 +4,7 @@
 //! | section | content |
 //! |---|---|
 //! | header | 4 KiB: which graph, which run (`header.rs`) |
-//! | blocks | one per batch, by epoch, then worker, then batch: 24 bytes of frame, zstd (`block.rs`) |
+//! | blocks | one per batch, by epoch, worker, batch: frame of 24 bytes, zstd (`block.rs`) |
 //! | index | u32 × workers: batches per epoch; then u64 × batches: where each block starts |
 //! | footer | 80 bytes: totals, digest of the content, checksums (`footer.rs`) |
 //!

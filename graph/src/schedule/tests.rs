@@ -273,6 +273,32 @@ fn every_changed_byte_is_an_error_that_names_the_place() {
     }
 }
 
+/// The file of a short run with other index bytes under good checksums; what opening it says.
+fn with_forged_index(change: impl FnOnce(&mut [u8])) -> Result<Schedule, ScheduleError> {
+    let (_dir, path, summary) = written_as(&short());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header_crc = crc32fast::hash(&bytes[..header::HEADER_BYTES - 4]);
+    let footer_at = bytes.len() - footer::FOOTER_BYTES;
+    let index_at = footer_at - 4 * 3 - 8 * summary.batches as usize;
+    change(&mut bytes[index_at..footer_at]);
+    let mut footer = footer::Footer::decode(bytes[footer_at..].try_into().unwrap(), header_crc);
+    let footer = footer.as_mut().unwrap();
+    footer.index_crc = footer::crc_of(header_crc, &[&bytes[index_at..footer_at]]);
+    bytes.splice(footer_at.., footer.encode(header_crc));
+    std::fs::write(&path, bytes).unwrap();
+    Schedule::open(&path)
+}
+
+#[test]
+fn a_forged_index_is_refused() {
+    assert!(with_forged_index(|_| {}).is_ok());
+    // 3 counts, then offsets: the first is that of the header's end, 4096.
+    for (at, byte) in [(0, 9), (3, 255), (12, 1), (13, 0), (21, 0), (21, 16), (27, 1), (27, 255)] {
+        let error = with_forged_index(|index| index[at] = byte).unwrap_err();
+        assert!(matches!(error, ScheduleError::Format { what: "index", .. }), "{at}: {error}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -9,35 +9,29 @@ use lodestore_graph::{
     schedule::{Schedule, hot_set},
 };
 
-use super::Share;
-
 /// A worker's batches as scheduled, with the hot set of their epoch.
 pub(crate) struct Rapid<'scope> {
     schedule: &'scope Schedule,
     worker: u32,
-    per_epoch: u32,
-    n_epochs: u32,
     steady: SteadyCache<'scope>,
 }
 
 impl<'scope> Rapid<'scope> {
-    /// Pulls the first hot set; the others follow in the background.
+    /// Pulls the first hot set, of at most `n_hot` rows; the others follow in the background.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
-        share: Share<'_>,
+        worker: u32,
         schedule: &'scope Schedule,
         loader: &BatchLoader,
+        n_hot: usize,
     ) -> Result<Self, ClientError> {
-        let (worker, n_epochs) = (share.worker, share.config.epochs);
-        let per_epoch = u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX);
-        let n_hot = share.config.n_hot;
         let of_loader = loader.clone();
         let choose = Arc::new(move |epoch| {
             let is_remote = |node| of_loader.is_remote(node);
             Ok(hot_set(schedule, worker, epoch, n_hot, &is_remote)?)
         });
-        let steady = SteadyCache::start(scope, loader, n_epochs, choose)?;
-        Ok(Self { schedule, worker, per_epoch, n_epochs, steady })
+        let steady = SteadyCache::start(scope, loader, schedule.spec().epochs, choose)?;
+        Ok(Self { schedule, worker, steady })
     }
 
     /// The hot sets.
@@ -48,11 +42,12 @@ impl<'scope> Rapid<'scope> {
 
 impl BatchSource for Rapid<'_> {
     fn n_batches(&self) -> u32 {
-        self.per_epoch.saturating_mul(self.n_epochs)
+        self.schedule.n_batches(self.worker).saturating_mul(self.schedule.spec().epochs)
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError> {
-        let (epoch, position) = (index / self.per_epoch, index % self.per_epoch);
+        let per_epoch = self.schedule.n_batches(self.worker);
+        let (epoch, position) = (index / per_epoch, index % per_epoch);
         let hot = self.steady.for_epoch(epoch)?;
         Ok((self.schedule.get(self.worker, epoch, position)?, hot))
     }

@@ -8,9 +8,7 @@ use std::{
     },
 };
 
-use lodestore_client::{
-    ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo,
-};
+use lodestore_client::{ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
@@ -20,14 +18,14 @@ use lodestore_trainer::{
     RowsFrom, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train,
 };
 
-pub const N_NODES: u32 = 600;
-pub const N_CLASSES: u32 = 3;
+pub(crate) const N_NODES: u32 = 600;
+pub(crate) const N_CLASSES: u32 = 3;
 const WIDTH: u32 = 8;
 
-pub struct Planted {
-    pub topology: Topology,
-    pub book: PartitionBook,
-    pub rows: Arc<MemorySource>,
+pub(crate) struct Planted {
+    pub(crate) topology: Topology,
+    pub(crate) book: PartitionBook,
+    pub(crate) rows: Arc<MemorySource>,
 }
 
 /// SplitMix64: enough for test data.
@@ -52,7 +50,7 @@ impl Random {
 
 /// The graph in `n_parts` partitions; node i has class i mod 3. Of the last 20 nodes one has an
 /// edge to itself, the others none.
-pub fn planted(n_parts: u16) -> Planted {
+pub(crate) fn planted(n_parts: u16) -> Planted {
     let mut random = Random(1);
     let mut edges = Vec::new();
     for from in 0..N_NODES - 20 {
@@ -80,19 +78,20 @@ pub fn planted(n_parts: u16) -> Planted {
         .map(|(id, column)| f32::from(column == class(id)) + 3.0 * (random.unit() - 0.5))
         .collect();
     let labels: Vec<i64> = (0..N_NODES).map(|id| class(id).into()).collect();
-    let splits: Vec<u8> = (0..N_NODES).map(|_| [0, 0, 1, 2, 255][random.below(5) as usize]).collect();
-    rows.add("feat", Dtype::F32, WIDTH, bytes_of(&features, |v| v.to_le_bytes())).unwrap();
-    rows.add("label", Dtype::I64, 1, bytes_of(&labels, |v| v.to_le_bytes())).unwrap();
+    let splits: Vec<u8> =
+        (0..N_NODES).map(|_| [0, 0, 1, 2, 255][random.below(5) as usize]).collect();
+    rows.add("feat", Dtype::F32, WIDTH, bytes_of(&features, f32::to_le_bytes)).unwrap();
+    rows.add("label", Dtype::I64, 1, bytes_of(&labels, i64::to_le_bytes)).unwrap();
     rows.add("split", Dtype::U8, 1, splits).unwrap();
     Planted { topology, book, rows: Arc::new(rows) }
 }
 
-pub fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+pub(crate) fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(|&value| bytes(value)).collect()
 }
 
 /// Two epochs of small batches, the schedule in `dir`.
-pub fn config(strategy: Strategy, workers: u32, dir: &Path) -> TrainConfig {
+pub(crate) fn config(strategy: Strategy, workers: u32, dir: &Path) -> TrainConfig {
     TrainConfig {
         strategy,
         workers,
@@ -108,11 +107,11 @@ pub fn config(strategy: Strategy, workers: u32, dir: &Path) -> TrainConfig {
     }
 }
 
-pub fn run(graph: &Planted, config: &TrainConfig) -> Result<TrainReport, TrainError> {
+pub(crate) fn run(graph: &Planted, config: &TrainConfig) -> Result<TrainReport, TrainError> {
     run_with(graph, config, &(Arc::clone(&graph.rows) as Arc<dyn RowSource>))
 }
 
-pub fn run_with(
+pub(crate) fn run_with(
     graph: &Planted,
     config: &TrainConfig,
     remote: &Arc<dyn RowSource>,
@@ -127,9 +126,9 @@ pub fn run_with(
 }
 
 /// A source that fails after so many pulls of features.
-pub struct Failing {
-    pub rows: Arc<MemorySource>,
-    pub good_pulls: AtomicU64,
+pub(crate) struct Failing {
+    pub(crate) rows: Arc<MemorySource>,
+    pub(crate) good_pulls: AtomicU64,
 }
 
 impl RowSource for Failing {

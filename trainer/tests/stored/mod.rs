@@ -65,7 +65,8 @@ pub(crate) fn import(data: &Path, features: &str, n_parts: u16, out: &Path) -> S
 
 impl Stored {
     pub(crate) fn train(&self, config: &TrainConfig) -> Result<TrainReport, TrainError> {
-        let one = WorkerSources { local: Arc::clone(&self.source), remote: Arc::clone(&self.source) };
+        let one =
+            WorkerSources { local: Arc::clone(&self.source), remote: Arc::clone(&self.source) };
         let sources = vec![one; config.workers as usize];
         let graph = TrainGraph {
             topology: &self.topology,

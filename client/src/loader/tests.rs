@@ -1,0 +1,69 @@
+use super::*;
+use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
+use proptest::prelude::*;
+use std::time::Duration;
+
+fn hot(ids: Vec<u32>) -> HotSet {
+    HotSet::build(ids, ROW_BYTES, |ids, rows| {
+        rows.copy_from_slice(&rows_of(&nodes(ids.iter().copied())));
+        Ok::<_, lodestore_cache::HotSetError>(())
+    })
+    .unwrap()
+}
+
+fn remote() -> Arc<TestSource> {
+    Arc::new(TestSource::new(Duration::ZERO, u64::MAX))
+}
+
+proptest! {
+    #[test]
+    fn every_row_comes_from_its_place_and_the_rest_by_one_pull(
+        ids in prop::collection::vec(0u32..40, 0..60),
+        hot_ids in prop::collection::btree_set(
+            prop_oneof![0u32..10, 30u32..40], 0..12),
+    ) {
+        let remote = remote();
+        let ids = nodes(ids);
+        let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+        let set = hot(hot_ids.iter().copied().collect());
+        let stats = loader(&remote).load(&ids, &set, &mut out).unwrap();
+        prop_assert_eq!(out, rows_of(&ids));
+        let is_local = |id: &&NodeId| (10..30).contains(&id.0);
+        let local = ids.iter().filter(is_local).count() as u64;
+        let hits = ids.iter().filter(|id| hot_ids.contains(&id.0)).count() as u64;
+        let missing = ids.len() as u64 - local - hits;
+        let found = (stats.local_rows, stats.hit_rows, stats.remote_rows);
+        prop_assert_eq!(found, (local, hits, missing));
+        prop_assert_eq!(stats.remote_bytes, missing * ROW_BYTES as u64);
+        prop_assert_eq!(remote.n_pulls() as u64, u64::from(missing > 0));
+        prop_assert_eq!(stats.pulls, u64::from(missing > 0));
+    }
+}
+
+#[test]
+fn local_rows_past_one_chunk_are_in_place() {
+    let ids: Vec<NodeId> =
+        (0..LOCAL_CHUNK_BYTES / 2).map(|i| NodeId(10 + (i as u32 * 7) % 20)).collect();
+    let mut out = vec![0; ids.len() * ROW_BYTES];
+    loader(&remote()).load(&ids, &hot(Vec::new()), &mut out).unwrap();
+    assert!(out == rows_of(&ids));
+}
+
+#[test]
+fn a_node_past_the_last_and_a_wrong_buffer_are_errors() {
+    let mut loader = loader(&remote());
+    let none = hot(Vec::new());
+    let found = loader.load(&nodes([40]), &none, &mut [0; ROW_BYTES]);
+    assert!(matches!(found, Err(ClientError::UnknownNode { node: NodeId(40), n_nodes: 40 })));
+    let found = loader.load(&nodes([3]), &none, &mut [0; 3]);
+    assert!(matches!(found, Err(ClientError::BufferSize { expected: 4, found: 3, .. })));
+}
+
+#[test]
+fn sources_with_different_rows_are_refused() {
+    let book = lodestore_graph::PartitionBook::from_counts(&[40]).unwrap();
+    let mut other = crate::MemorySource::new(book);
+    other.add("x", lodestore_store::Dtype::U8, 1, vec![0; 40]).unwrap();
+    let found = BatchLoader::new(remote(), Arc::new(other), "x", &[]);
+    assert!(matches!(found, Err(ClientError::SourcesDiffer { local: 4, remote: 1, .. })));
+}

@@ -1,0 +1,117 @@
+use super::*;
+use crate::random::CounterRandom;
+use candle_core::{Device, Var};
+
+/// 5 sources, 3 destinations: one without edges, one with a repeated source.
+fn block() -> Arc<Block> {
+    Arc::new(Block { n_src: 5, n_dst: 3, offsets: vec![0, 3, 3, 5], sources: vec![1, 4, 4, 0, 3] })
+}
+
+fn ops() -> [Spmm; 2] {
+    let weights = vec![0.5, -1.0, 2.0, 0.25, 1.0];
+    let own: Arc<[f32]> = vec![0.5, 1.0, -0.5].into();
+    [
+        Spmm::new(block(), weights.clone(), OwnRows::Beside),
+        Spmm::new(block(), weights, OwnRows::Added(own)),
+    ]
+}
+
+fn values(n: usize, stream: u64) -> Vec<f32> {
+    let random = CounterRandom::new(3, stream);
+    (0..n as u64).map(|i| random.unit(i) * 2.0 - 1.0).collect()
+}
+
+/// The product with a dense matrix, entry by entry, in f64.
+fn naive(op: &Spmm, x: &[f32], width: usize) -> Vec<f64> {
+    let (n_src, n_dst) = (op.block.n_src as usize, op.block.n_dst as usize);
+    let mut dense = vec![0.0; n_dst * n_src];
+    for dst in 0..n_dst {
+        for edge in op.block.offsets[dst]..op.block.offsets[dst + 1] {
+            let source = op.block.sources[edge as usize] as usize;
+            dense[dst * n_src + source] += f64::from(op.edge_weights[edge as usize]);
+        }
+        if let OwnRows::Added(weights) = &op.own_rows {
+            dense[dst * n_src + dst] += f64::from(weights[dst]);
+        }
+    }
+    let mut out = Vec::new();
+    for dst in 0..n_dst {
+        if matches!(op.own_rows, OwnRows::Beside) {
+            out.extend(x[dst * width..][..width].iter().map(|&v| f64::from(v)));
+        }
+        out.extend((0..width).map(|column| {
+            (0..n_src)
+                .map(|src| dense[dst * n_src + src] * f64::from(x[src * width + column]))
+                .sum::<f64>()
+        }));
+    }
+    out
+}
+
+#[test]
+fn product_agrees_with_a_dense_matrix() {
+    for op in ops() {
+        for width in [0, 1, 7] {
+            let x = values(5 * width, 0);
+            let (found, expected) = (op.product(&x, width), naive(&op, &x, width));
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradient_agrees_with_finite_differences() {
+    let width = 3;
+    for op in ops() {
+        let x = values(5 * width, 1);
+        let n_out = 3 * op.out_width(width);
+        let weights = values(n_out, 2);
+        // The loss Σ weights · spmm(x)², so that its gradient depends on x.
+        let loss = |x: &[f32]| -> f64 {
+            naive(&op, x, width)
+                .iter()
+                .zip(&weights)
+                .map(|(out, w)| out * out * f64::from(*w))
+                .sum()
+        };
+        let var = Var::from_vec(x.clone(), (5, width), &Device::Cpu).unwrap();
+        let w = Tensor::from_vec(weights.clone(), (3, op.out_width(width)), &Device::Cpu);
+        let out = op.apply(&var).unwrap();
+        let total = (out.sqr().unwrap() * w.unwrap()).unwrap().sum_all().unwrap();
+        let grads = total.backward().unwrap();
+        let grad = grads.get(&var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for i in 0..x.len() {
+            let step = 1e-3;
+            let (mut up, mut down) = (x.clone(), x.clone());
+            up[i] += step;
+            down[i] -= step;
+            let expected = (loss(&up) - loss(&down)) / f64::from(up[i] - down[i]);
+            assert!((f64::from(grad[i]) - expected).abs() < 2e-3, "{} {expected}", grad[i]);
+        }
+    }
+}
+
+#[test]
+fn product_is_the_same_for_any_number_of_threads() {
+    let n = 1000;
+    let random = CounterRandom::new(5, 0);
+    let sources: Vec<u32> = (0..10 * n).map(|i| (random.bits(i) % n) as u32).collect();
+    let offsets = (0..=n as u32).map(|i| 10 * i).collect();
+    let block = Arc::new(Block { n_src: n as u32, n_dst: n as u32, offsets, sources });
+    let op = Spmm::new(block, values(10 * n as usize, 1), OwnRows::Beside);
+    let x = values(n as usize * 16, 2);
+    let product = |n_threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
+        pool.install(|| op.product(&x, 16))
+    };
+    assert_eq!(product(1), product(3));
+}
+
+#[test]
+fn refuses_rows_that_are_not_the_blocks() {
+    let x = Tensor::zeros((4, 2), candle_core::DType::F32, &Device::Cpu).unwrap();
+    assert!(ops()[0].apply(&x).unwrap_err().to_string().contains("5 sources"));
+}

@@ -101,8 +101,6 @@ impl Imported {
 
     /// All ways to the rows over `n_servers` servers of `n_shards` shards each.
     fn check_servers(&self, n_servers: u16, n_shards: u16, more: &str) {
-        let mut at = std::time::Instant::now();
-        let mut tick = |what: &str| { let e = at.elapsed(); if e.as_secs_f64() > 1.5 { eprintln!("SLOW {what} {e:?} parts {} servers {n_servers} shards {n_shards}", self.n_parts); } at = std::time::Instant::now(); };
         let servers: Vec<(Serving, PathBuf)> = (0..n_servers)
             .map(|server| {
                 let parts = (0..self.n_parts).filter(|part| part % n_servers == server);
@@ -120,20 +118,15 @@ impl Imported {
         let unix: Vec<String> =
             servers.iter().map(|(_, socket)| format!("unix:{}", socket.display())).collect();
         for addresses in [&tcp, &unix] {
-            tick("start");
             self.check_client(addresses);
-            tick("client");
             let from = addresses.iter().flat_map(|a| ["--connect".to_owned(), a.clone()]);
             self.check_command(&from.collect::<Vec<_>>());
-            tick("command");
         }
         for address in &tcp {
             self.check_plain_connection(address);
-            tick("plain");
         }
         for (server, socket) in servers {
             server.stop();
-            tick("stop");
             assert!(!socket.exists(), "a clean stop removes {}", socket.display());
         }
     }

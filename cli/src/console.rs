@@ -98,9 +98,7 @@ fn message(error: &anyhow::Error) -> String {
 
 /// The reader of our output has left, as `head` does: nothing to tell it.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn print(text: &str) -> io::Result<()> {

@@ -74,9 +74,10 @@ mod tests {
     #[test]
     fn sizes_and_times_have_units() {
         assert_eq!([12, 1_500, 102_400_000].map(bytes), ["12 B", "1.50 kB", "102 MB"]);
-        assert_eq!([0.0005, 0.0123, 12.34, 125.9].map(seconds), [
-            "500 us", "12.3 ms", "12.3 s", "2 min 05 s"
-        ]);
+        assert_eq!(
+            [0.0005, 0.0123, 12.34, 125.9].map(seconds),
+            ["500 us", "12.3 ms", "12.3 s", "2 min 05 s"]
+        );
         assert_eq!(percent(0.1234), "12.3 %");
     }
 }

@@ -16,8 +16,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "TiB" => 1 << 40,
         _ => return Err("expected a size such as 512MiB, 2GB or 1048576".to_owned()),
     };
-    let number: u64 =
-        number.parse().map_err(|_| "expected a whole number of bytes, such as 512MiB".to_owned())?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "expected a whole number of bytes, such as 512MiB".to_owned())?;
     number.checked_mul(factor).ok_or_else(|| "that is more than 2^64 bytes".to_owned())
 }
 

@@ -1,6 +1,8 @@
 //! A client and servers in one process: every row arrives as it was imported, whatever the
 //! partitions, shards, sockets and ways of asking; and what is wrong is told.
 
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 #[path = "../../benches/src/graph.rs"]
 #[expect(unreachable_pub, reason = "public where it lives")]
 mod graph;

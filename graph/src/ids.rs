@@ -7,7 +7,18 @@ use serde::{Deserialize, Serialize};
 ///
 /// 32 bits bound a graph to 2³² − 1 nodes and halve the topology and the id lists on the wire.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable, Serialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Pod,
+    Zeroable,
+    Serialize,
     Deserialize,
 )]
 #[repr(transparent)]
@@ -16,7 +27,18 @@ pub struct NodeId(pub u32);
 
 /// A partition of a graph, counted from 0.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable, Serialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Pod,
+    Zeroable,
+    Serialize,
     Deserialize,
 )]
 #[repr(transparent)]

@@ -111,11 +111,9 @@ fn a_truncated_segment_is_refused_by_all() {
 fn damaged_topology_halo_and_description_are_found() {
     let (source, graph) = imported();
     let train = format!("train --graph {} --epochs 1", graph.display());
-    for (file, stops_training) in [
-        ("part-000/topology.csr", true),
-        ("part-000/halo.bin", false),
-        ("graph.toml", true),
-    ] {
+    for (file, stops_training) in
+        [("part-000/topology.csr", true), ("part-000/halo.bin", false), ("graph.toml", true)]
+    {
         let path = graph.join(file);
         let whole = fs::read(&path).unwrap();
         flip(&path, whole.len() as u64 - 3, 5);

@@ -157,10 +157,8 @@ fn an_existing_folder_is_never_touched() {
 fn an_interrupted_import_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let raw = dir.path().join("raw");
-    lode_line(&format!(
-        "generate --nodes 60000 --degree 8 --dim 512 --out {}", raw.display()
-    ))
-    .succeeded();
+    lode_line(&format!("generate --nodes 60000 --degree 8 --dim 512 --out {}", raw.display()))
+        .succeeded();
     let (edges, feat) = (raw.join("edges.npy"), raw.join("features.npy"));
     for interrupt in [Signal::INT, Signal::TERM] {
         let child = command([
@@ -175,7 +173,8 @@ fn an_interrupted_import_leaves_nothing() {
         .spawn()
         .unwrap();
         let end = Instant::now() + Duration::from_secs(20);
-        let staged = || names_in(dir.path()).iter().find(|name| name.contains("importing")).cloned();
+        let staged =
+            || names_in(dir.path()).iter().find(|name| name.contains("importing")).cloned();
         while staged().is_none_or(|name| !dir.path().join(name).join("part-000").exists()) {
             assert!(Instant::now() < end, "no staging folder appears");
         }
@@ -190,12 +189,9 @@ fn an_interrupted_import_leaves_nothing() {
 #[test]
 fn zero_edges_one_node_and_isolated_nodes_are_graphs() {
     // More partitions than nodes in the first two: some stay empty.
-    for (n_nodes, edges, n_parts) in [
-        (1, vec![], 3),
-        (5, vec![], 7),
-        (40, vec![[0, 1], [1, 1]], 2),
-        (300, vec![], 2),
-    ] {
+    for (n_nodes, edges, n_parts) in
+        [(1, vec![], 3), (5, vec![], 7), (40, vec![[0, 1], [1, 1]], 2), (300, vec![], 2)]
+    {
         let source = Source::with_edges(n_nodes, &edges);
         for partitioner in ["spring", "hash"] {
             let graph = source.import(&format!("graph-{partitioner}"), n_parts, partitioner);
@@ -204,11 +200,13 @@ fn zero_edges_one_node_and_isolated_nodes_are_graphs() {
             let (ids_path, out) = (source.file("ids.npy"), source.file("out.npy"));
             write_npy(&ids_path, NpyType::U32, &[ids.len() as u64], &ids);
             let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 2");
-            let from = [format!("--graph {}", graph.display()), format!("--connect {}", server.address)];
+            let from =
+                [format!("--graph {}", graph.display()), format!("--connect {}", server.address)];
             for from in from {
                 lode_line(&format!(
                     "gather {from} --tensor wide --external-ids --ids {} --out {}",
-                    ids_path.display(), out.display()
+                    ids_path.display(),
+                    out.display()
                 ))
                 .succeeded();
                 let found = NpyArray::open(&out).unwrap();
@@ -237,7 +235,8 @@ fn an_edge_list_alone_is_a_graph() {
         .failed(1, &["split", "--roots all"]);
     let schedule = format!(
         "schedule {} --roots all --epochs 2 --json --out {}",
-        out.display(), source.file("s").display()
+        out.display(),
+        source.file("s").display()
     );
     let first = lode_line(&schedule).succeeded().json();
     assert_eq!(first["batches"], 2);

@@ -44,7 +44,9 @@ fn a_server_that_holds_too_little_says_so() {
     let (ids, out) = (source.file("ids.npy"), source.file("out.npy"));
     lode_line(&format!(
         "gather --connect {} --tensor feat --ids {} --out {}",
-        server.address, ids.display(), out.display()
+        server.address,
+        ids.display(),
+        out.display()
     ))
     .failed(1, &["partition 0"]);
     assert!(!out.exists());
@@ -146,7 +148,9 @@ fn oversized_requests_are_refused_and_others_go_on() {
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, ANY_PORT);
     let mut friend = PlainConnection::open(&server.address);
-    for prefix in [[0xff; 8], too_large_prefix(), Prefix { head_bytes: 1024, body_bytes: 0 }.to_bytes()] {
+    for prefix in
+        [[0xff; 8], too_large_prefix(), Prefix { head_bytes: 1024, body_bytes: 0 }.to_bytes()]
+    {
         let mut connection = PlainConnection::open(&server.address);
         connection.stream.write_all(&prefix).unwrap();
         connection.stream.write_all(&[0x5a; 1024]).unwrap();
@@ -222,7 +226,9 @@ fn a_server_killed_in_mid_pull_is_an_error_in_time_and_a_retry_works_when_it_is_
         let (error, after) = puller.join().unwrap();
         let clear = matches!(
             error,
-            ClientError::Connect { .. } | ClientError::Unavailable { .. } | ClientError::Deadline { .. }
+            ClientError::Connect { .. }
+                | ClientError::Unavailable { .. }
+                | ClientError::Deadline { .. }
         );
         assert!(clear, "{error:?}");
         assert!(error.to_string().contains("127.0.0.1"), "{error}");

@@ -39,8 +39,7 @@ impl Source {
         let mut numbers = Numbers(11);
         let feat: Vec<[f32; 13]> =
             (0..n_nodes).map(|_| std::array::from_fn(|_| numbers.next() as f32)).collect();
-        let wide: Vec<u8> =
-            (0..n_nodes as usize * WIDE).map(|_| numbers.next() as u8).collect();
+        let wide: Vec<u8> = (0..n_nodes as usize * WIDE).map(|_| numbers.next() as u8).collect();
         let label: Vec<i64> = (0..n_nodes).map(|_| i64::from(numbers.below(3))).collect();
         let split: Vec<u8> = (0..n_nodes).map(|node| (node % 3) as u8).collect();
         let n = u64::from(n_nodes);

@@ -15,7 +15,8 @@ pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }
 
@@ -25,7 +26,12 @@ impl Numbers {
 }
 
 /// Writes an array of plain numbers.
-pub(crate) fn write_npy<T: bytemuck::NoUninit>(path: &Path, dtype: NpyType, shape: &[u64], data: &[T]) {
+pub(crate) fn write_npy<T: bytemuck::NoUninit>(
+    path: &Path,
+    dtype: NpyType,
+    shape: &[u64],
+    data: &[T],
+) {
     let mut writer = NpyWriter::create(path, dtype, shape).unwrap();
     writer.write_all(bytemuck::cast_slice(data)).unwrap();
     writer.finish().unwrap();

@@ -168,7 +168,9 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
         fields.and_then(|mut f| f.nth(1)?.parse().ok()) == Some(pid)
     };
     let all = std::fs::read_dir("/proc").unwrap();
-    all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+    all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(is_child)
+        .collect()
 }
 
 /// Waits until none of these processes runs.

@@ -55,7 +55,13 @@ impl PlainConnection {
         }
     }
 
-    pub(crate) fn pull(&mut self, tensor: u16, kind: PullKind, ids: &[NodeId], row_bytes: usize) -> Vec<u8> {
+    pub(crate) fn pull(
+        &mut self,
+        tensor: u16,
+        kind: PullKind,
+        ids: &[NodeId],
+        row_bytes: usize,
+    ) -> Vec<u8> {
         self.ask(RequestBody::Pull { tensor, kind }, ids);
         let mut rows = Vec::new();
         while rows.len() < ids.len() * row_bytes {

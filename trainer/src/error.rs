@@ -30,6 +30,19 @@ pub enum TrainError {
         /// What it was.
         found: String,
     },
+    /// Rows or topology are not those of the graph.
+    #[error(
+        "the {what} has {found} nodes in its partitions, the graph has {expected} in its own; \
+         check that servers and folder hold the same graph"
+    )]
+    OtherGraph {
+        /// What differs.
+        what: &'static str,
+        /// Nodes of the graph.
+        expected: u32,
+        /// Nodes found; the same number in other partitions is an error too.
+        found: u32,
+    },
     /// A tensor that training cannot use.
     #[error("tensor `{tensor}` must be {expected}, found {found}")]
     Tensors {

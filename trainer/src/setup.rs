@@ -54,7 +54,8 @@ impl<'a> Setup<'a> {
         sources: &'a [WorkerSources],
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<Self, TrainError> {
-        check_sources(config, sources)?;
+        config.validate()?;
+        check_sources(config, graph, sources)?;
         let labels = Labels::read(&sources[0], &owned_parts(config, graph, 0), graph.book, config)?;
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
@@ -178,14 +179,30 @@ fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<
     graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
 }
 
-fn check_sources(config: &TrainConfig, sources: &[WorkerSources]) -> Result<(), TrainError> {
-    config.validate()?;
-    if sources.len() == config.workers as usize {
-        return Ok(());
+/// One source per worker, and all of the same graph.
+fn check_sources(
+    config: &TrainConfig,
+    graph: TrainGraph<'_>,
+    sources: &[WorkerSources],
+) -> Result<(), TrainError> {
+    if sources.len() != config.workers as usize {
+        return Err(TrainError::Setting {
+            setting: "workers",
+            expected: format!("the number of sources ({})", sources.len()),
+            found: config.workers.to_string(),
+        });
     }
-    Err(TrainError::Setting {
-        setting: "workers",
-        expected: format!("the number of sources ({})", sources.len()),
-        found: config.workers.to_string(),
-    })
+    let expected = graph.book.n_nodes();
+    let found = graph.topology.n_nodes();
+    if found != expected {
+        return Err(TrainError::OtherGraph { what: "topology", expected, found });
+    }
+    let rows = sources.iter().flat_map(|of| [&of.local, &of.remote]);
+    match rows.map(|source| source.book()).find(|book| *book != graph.book) {
+        None => Ok(()),
+        Some(book) => {
+            let found = book.n_nodes();
+            Err(TrainError::OtherGraph { what: "source of rows", expected, found })
+        }
+    }
 }

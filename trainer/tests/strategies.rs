@@ -135,6 +135,14 @@ fn bad_labels_and_splits_are_named() {
 }
 
 #[test]
+fn rows_of_another_graph_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = Arc::clone(&planted(3).rows) as Arc<dyn RowSource>;
+    let found = run_with(&planted(2), &config(Strategy::Rapid, 1, dir.path()), &other);
+    assert!(matches!(found, Err(TrainError::OtherGraph { what: "source of rows", .. })));
+}
+
+#[test]
 fn the_number_of_sources_must_be_that_of_workers() {
     let dir = tempfile::tempdir().unwrap();
     let config = TrainConfig { workers: 0, ..config(Strategy::Rapid, 1, dir.path()) };

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_client::{Client, ClientConfig, EmbeddedSource, PullKind, PullStats, RowSource, TensorInfo};
+use lodestore_client::{
+    Client, ClientConfig, EmbeddedSource, PullKind, PullStats, RowSource, TensorInfo,
+};
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore};

@@ -29,7 +29,13 @@ fn text(summary: &GraphSummary) -> String {
     let mut tensors = Table::new(["tensor", "dtype", "width", "codec", "size"]);
     for t in &summary.tensors {
         let width = human::count(t.width.into());
-        tensors.row([t.name.clone(), t.dtype.clone(), width, t.codec.clone(), human::bytes(t.bytes)]);
+        tensors.row([
+            t.name.clone(),
+            t.dtype.clone(),
+            width,
+            t.codec.clone(),
+            human::bytes(t.bytes),
+        ]);
     }
     let mut parts = Table::new(["partition", "nodes", "size", ""]);
     for p in &summary.parts {

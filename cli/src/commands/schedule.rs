@@ -36,8 +36,13 @@ pub(crate) struct ScheduleArgs {
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
     /// Neighbours per node and layer, the hop next to the roots first; -1 takes all.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "10,10",
-          allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_value = "10,10",
+        allow_hyphen_values = true
+    )]
     fanout: Vec<Fanout>,
     /// Roots per batch and worker.
     #[arg(long, value_name = "B", default_value_t = 512)]

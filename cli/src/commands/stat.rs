@@ -71,8 +71,17 @@ impl StatArgs {
 
 fn text(report: &StatReport) -> String {
     let mut table = Table::new([
-        "shard", "requests", "failed", "rows", "sent", "tier hits", "tier size", "reads",
-        "read", "forwarded", "connections",
+        "shard",
+        "requests",
+        "failed",
+        "rows",
+        "sent",
+        "tier hits",
+        "tier size",
+        "reads",
+        "read",
+        "forwarded",
+        "connections",
     ]);
     for s in &report.shards {
         let lookups = (s.tier_hits + s.tier_misses).max(1);

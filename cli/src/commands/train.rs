@@ -46,8 +46,13 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "W", default_value_t = 1)]
     workers: u32,
     /// Neighbours per node and layer, the hop next to the roots first; -1 takes all.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "10,10",
-          allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_value = "10,10",
+        allow_hyphen_values = true
+    )]
     fanout: Vec<lodestore_graph::sampler::Fanout>,
     /// Width of hidden layers.
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -168,18 +173,19 @@ pub(crate) fn train(
     }
     console.stage("setup");
     let mut told = Ok(());
-    let report = lodestore_trainer::train(&config, &on, &sources, &mut |progress| match progress {
-        Progress::Schedule { done, total } => console.at("schedule", *done, *total),
-        Progress::Step { epoch, done, total, .. } => {
-            let stage = format!("{} epoch {} of {}", config.strategy, epoch + 1, config.epochs);
-            console.at(&stage, u64::from(*done), u64::from(*total));
-        }
-        Progress::Epoch(epoch) => {
-            if told.is_ok() {
-                told = on_epoch(epoch);
+    let report =
+        lodestore_trainer::train(&config, &on, &sources, &mut |progress| match progress {
+            Progress::Schedule { done, total } => console.at("schedule", *done, *total),
+            Progress::Step { epoch, done, total, .. } => {
+                let stage = format!("{} epoch {} of {}", config.strategy, epoch + 1, config.epochs);
+                console.at(&stage, u64::from(*done), u64::from(*total));
             }
-        }
-    })?;
+            Progress::Epoch(epoch) => {
+                if told.is_ok() {
+                    told = on_epoch(epoch);
+                }
+            }
+        })?;
     told?;
     Ok(report)
 }

@@ -52,8 +52,11 @@ impl ImportReport {
         start: Instant,
     ) -> Result<Self> {
         let summary = inspect(graph)?;
-        let parts = summary.parts.iter().zip(halos).map(|(part, &halo)| {
-            PartReport { part: part.part, nodes: part.nodes, halo, bytes: part.bytes }
+        let parts = summary.parts.iter().zip(halos).map(|(part, &halo)| PartReport {
+            part: part.part,
+            nodes: part.nodes,
+            halo,
+            bytes: part.bytes,
         });
         Ok(Self {
             parts: parts.collect(),

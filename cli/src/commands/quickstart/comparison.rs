@@ -85,7 +85,9 @@ fn commands(config: &QuickstartConfig) -> String {
         import.push_str(&format!(" --tensor {}=raw/{}", tensor.name, file.display()));
     }
     let (n_parts, partitioner) = (config.import.n_parts, &config.import.partitioner);
-    lines.push(format!("{import} \\\n      --parts {n_parts} --partitioner {partitioner} --out graph"));
+    lines.push(format!(
+        "{import} \\\n      --parts {n_parts} --partitioner {partitioner} --out graph"
+    ));
     let mut connect = String::new();
     for (parts, port) in SERVED.iter().zip(FIRST_PORT..) {
         let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();

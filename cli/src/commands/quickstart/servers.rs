@@ -110,10 +110,11 @@ impl Running {
             // Nobody listens any more once the patience is over.
             let _ = sender.send(read.map(|_| line));
         });
-        let line = receiver
-            .recv_timeout(PATIENCE)
-            .map_err(|_| anyhow!("a server is not ready after {PATIENCE:?}{}", self.log_tail()))??;
-        serde_json::from_str(&line).map_err(|_| anyhow!("a server did not start{}", self.log_tail()))
+        let line = receiver.recv_timeout(PATIENCE).map_err(|_| {
+            anyhow!("a server is not ready after {PATIENCE:?}{}", self.log_tail())
+        })??;
+        serde_json::from_str(&line)
+            .map_err(|_| anyhow!("a server did not start{}", self.log_tail()))
     }
 
     fn wait_until_gone(&mut self) -> Result<Address> {

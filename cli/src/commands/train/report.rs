@@ -6,7 +6,18 @@ use crate::human;
 
 /// Heads of the columns of [`epoch_row`].
 pub(super) fn epoch_head() -> String {
-    row(["epoch", "loss", "train", "valid", "test", "time", "remote rows", "remote", "hits", "wait"])
+    row([
+        "epoch",
+        "loss",
+        "train",
+        "valid",
+        "test",
+        "time",
+        "remote rows",
+        "remote",
+        "hits",
+        "wait",
+    ])
 }
 
 /// One epoch as a line of a table.
@@ -42,11 +53,14 @@ pub(super) fn text(report: &TrainReport) -> String {
     let mut lines = vec![
         ("test accuracy", accuracy),
         ("mean step", human::seconds(report.mean_step_seconds)),
-        ("remote per step", format!(
-            "{} rows, {} per batch of one worker",
-            human::count(report.remote_rows_per_step.round() as u64),
-            human::bytes_f64(report.remote_bytes_per_step)
-        )),
+        (
+            "remote per step",
+            format!(
+                "{} rows, {} per batch of one worker",
+                human::count(report.remote_rows_per_step.round() as u64),
+                human::bytes_f64(report.remote_bytes_per_step)
+            ),
+        ),
         ("remote rows from", rows_from.to_owned()),
         ("model", format!("{:?}, {} workers, on {}", report.model, report.workers, report.device)),
     ];

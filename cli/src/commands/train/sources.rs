@@ -18,7 +18,8 @@ pub(super) fn open(run: &TrainRun, graph: &Graph) -> Result<Vec<WorkerSources>> 
     (0..n_workers)
         .map(|worker| {
             let parts = graph.book().parts();
-            let owned: Vec<PartId> = parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
+            let owned: Vec<PartId> =
+                parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
             let store = EmbeddedStore::of(graph.clone(), Some(&owned))?;
             let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
             Ok(WorkerSources { local, remote: Arc::clone(&remote) })

@@ -36,7 +36,7 @@ fn server_pull(c: &mut Criterion) {
             // Once to make the rows resident.
             assert_eq!(pull().expect("rows"), n_rows as u64);
             group.bench_function(BenchmarkId::new(kind, n_rows), |b| {
-                b.iter(|| pull().expect("rows"))
+                b.iter(|| pull().expect("rows"));
             });
             for (row, id) in out.chunks_exact(ROW_BYTES).zip(&ids) {
                 assert!(row == row_of(*id, WIDTH), "row of node {id}");

@@ -79,8 +79,7 @@ fn test_accuracy(report: &Value) -> f64 {
 fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     let Some(data) = data("cora") else { return };
     let served = Served::start(&data);
-    let settings = "--model sage --epochs 60 --batch 32 --fanout 10,10 --hidden 64 --dropout 0.6 \
-                    --weight-decay 0.005 --normalize --seed 1 --hot 500";
+    let settings = "--model sage --epochs 60 --batch 70 --fanout -1,-1 --normalize --hot 500";
     let (ondemand, rapid) = (served.train("ondemand", settings), served.train("rapid", settings));
     assert_eq!(losses(&ondemand), losses(&rapid));
     let (ondemand, rapid) = (ondemand.json(), rapid.json());
@@ -115,7 +114,7 @@ fn sage_learns_physics_through_two_servers() {
     }
     let Some(data) = data("coauthor-physics") else { return };
     let served = Served::start(&data);
-    let settings = "--model sage --epochs 5 --batch 512 --fanout 10,10 --hidden 64 --seed 1";
+    let settings = "--model sage --epochs 3 --batch 500 --fanout 5,5 --normalize --hot 2000";
     let report = served.train("rapid", settings).json();
     assert!(test_accuracy(&report) >= 0.94, "{}", test_accuracy(&report));
     served.stop();

@@ -16,7 +16,6 @@ impl UsageError {
     }
 
     /// The message of a library's own check of its settings.
-    #[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
     pub(crate) fn of(error: impl Display) -> Self {
         Self(error.to_string())
     }

@@ -377,3 +377,18 @@ fn many_threads_share_a_client() {
     assert_eq!(client.book().n_parts(), 3);
     server.stop().unwrap();
 }
+
+#[test]
+fn a_server_that_comes_back_with_other_shards_and_ports_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
+    let (server, address) = start(&config(&graph, 2));
+    let client = connect(&[&address]);
+    let ids = all_ids(1000);
+    assert_rows(&ids, &pull(&client, &ids).unwrap());
+    server.stop().unwrap();
+    let again = ServerConfig { listen: Some(address.parse().unwrap()), ..config(&graph, 1) };
+    let (server, _) = start(&again);
+    assert_rows(&ids, &pull(&client, &ids).unwrap());
+    server.stop().unwrap();
+}

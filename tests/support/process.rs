@@ -128,9 +128,8 @@ impl Serving {
         });
         let stderr = collect(child.stderr.take());
         let line = receiver.recv_timeout(SERVER_DEADLINE).unwrap();
-        if line.is_empty() || line.contains("\"error\"") {
-            panic!("no server: {:?}", stderr.recv_timeout(SERVER_DEADLINE));
-        }
+        let up = !line.is_empty() && !line.contains("\"error\"");
+        assert!(up, "no server: {:?}", stderr.recv_timeout(SERVER_DEADLINE));
         let ready: Value = serde_json::from_str(&line).unwrap();
         let address = ready["address"].as_str().unwrap_or_default().to_owned();
         Self { child, address, stderr }

@@ -1,18 +1,19 @@
 //! Rows from servers.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_schema::{PullKind as WireKind, ShardStats};
 
-use crate::connection::Connection;
-use crate::route::{Bucket, Routes};
+use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, TensorInfo};
 use describe::{describe, stats, tensors};
+use fleet::Fleet;
 use pull::Pull;
 
 mod describe;
+mod fleet;
 mod pull;
 
 /// Settings of a [`Client`].
@@ -33,17 +34,17 @@ impl Default for ClientConfig {
 /// Rows of a graph from its servers: blocking, usable from any thread at once.
 ///
 /// Each pull goes straight to the shards that own its rows, one request per shard, all sent
-/// before the first answer is read. A shard that cannot be reached is tried again, at another
-/// server if one holds the partition, until the attempts or the deadline are used up.
+/// before the first answer is read. A shard that cannot be reached is tried again until the
+/// attempts or the deadline are used up: where its server now listens, if that was started anew, or
+/// at another server that holds the partition.
 pub struct Client {
     config: ClientConfig,
-    routes: Routes,
+    book: PartitionBook,
     tensors: Vec<TensorInfo>,
     graph: [u8; 16],
     n_edges: u64,
-    addresses: Vec<Address>,
-    /// By endpoint: connections that nobody uses.
-    idle: Vec<Mutex<Vec<Connection>>>,
+    /// Replaced when a server comes back with other shards or ports.
+    fleet: RwLock<Arc<Fleet>>,
     /// Buckets of pulls that are not running.
     scratch: Mutex<Vec<Vec<Bucket>>>,
 }
@@ -64,18 +65,12 @@ impl Client {
             let description = describe(&address, deadline)?;
             servers.push((address, description));
         }
-        let routes = Routes::new(&servers)?;
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
-        Ok(Self {
-            config,
-            tensors: tensors(address, first)?,
-            graph: first.graph,
-            n_edges: first.n_edges,
-            idle: routes.endpoints.iter().map(|_| Mutex::default()).collect(),
-            routes,
-            addresses: servers.into_iter().map(|(address, _)| address).collect(),
-            scratch: Mutex::default(),
-        })
+        let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
+        let fleet = Fleet::new(servers)?;
+        let book = fleet.routes.book.clone();
+        let fleet = RwLock::new(Arc::new(fleet));
+        Ok(Self { config, book, tensors, graph, n_edges, fleet, scratch: Mutex::default() })
     }
 
     /// Identity of the graph (uuid).
@@ -102,8 +97,8 @@ impl Client {
     /// When a server cannot be reached within the deadline.
     pub fn stats(&self) -> Result<Vec<(Address, Vec<ShardStats>)>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        self.addresses
-            .iter()
+        self.fleet()
+            .addresses()
             .map(|address| Ok((address.clone(), stats(address, deadline)?)))
             .collect()
     }
@@ -134,6 +129,10 @@ impl Client {
         self.pull(tensor, ids, out, PullKind::Vector)
     }
 
+    fn fleet(&self) -> Arc<Fleet> {
+        Arc::clone(&self.fleet.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn position(&self, name: &str) -> Result<usize, ClientError> {
         self.tensors.iter().position(|tensor| tensor.name == name).ok_or_else(|| {
             let known: Vec<_> = self.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
@@ -144,7 +143,7 @@ impl Client {
 
 impl RowSource for Client {
     fn book(&self) -> &PartitionBook {
-        &self.routes.book
+        &self.book
     }
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {

@@ -1,5 +1,6 @@
 //! One pull: split by shard, ask all, receive all, try again what failed.
 
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
@@ -7,15 +8,14 @@ use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_schema::{FailureCode, PullKind, Request, RequestBody};
 use tracing::debug;
 
-use super::{Client, lock};
+use super::Client;
+use super::fleet::Fleet;
 use crate::ClientError;
 use crate::connection::{Connection, time_left};
 use crate::route::Bucket;
 
 /// First pause before a retry; it doubles.
 const BACKOFF: Duration = Duration::from_millis(10);
-/// Idle connections kept per shard.
-const IDLE_MAX: usize = 16;
 
 /// What all requests of one pull share.
 pub(super) struct Pull {
@@ -61,81 +61,42 @@ impl Client {
         out: &mut [u8],
         buckets: &mut Vec<Bucket>,
     ) -> Result<u64, ClientError> {
-        self.routes.split(pull.tensor.into(), ids, 0..row_count(ids), buckets)?;
+        let mut fleet = self.fleet();
+        fleet.routes.split(pull.tensor.into(), ids, 0..row_count(ids), buckets)?;
         let (mut requests, mut attempt) = (0, 0);
         loop {
-            let Some((endpoint, error)) = self.try_all(pull, out, buckets, &mut requests) else {
-                return Ok(requests);
-            };
+            let failed = try_all(&fleet, pull, out, buckets, &mut requests);
+            let Some((endpoint, error)) = failed else { return Ok(requests) };
             attempt += 1;
+            let address = &fleet.routes.endpoints[endpoint].address;
+            debug!(%address, attempt, %error, "pull failed");
             let pause = self.pause_before_retry(&error, attempt).ok_or(error)?;
-            let endpoint = &self.routes.endpoints[endpoint];
-            time_left(&endpoint.address, pull.deadline)?;
-            debug!(address = %endpoint.address, attempt, "pull failed; trying again");
-            std::thread::sleep(pause);
-            self.routes.avoid(endpoint.server);
+            std::thread::sleep(pause.min(time_left(address, pull.deadline)?));
+            fleet = self.after_failure(fleet, endpoint, pull.deadline)?;
             let left: Vec<u32> = buckets.iter().flat_map(|b| b.positions.iter().copied()).collect();
-            self.routes.split(pull.tensor.into(), ids, left.into_iter(), buckets)?;
+            fleet.routes.split(pull.tensor.into(), ids, left.into_iter(), buckets)?;
         }
     }
 
-    /// One attempt at every bucket. Those that succeed are emptied; of the others one error comes
-    /// back, with its endpoint.
-    fn try_all(
+    /// The fleet to try next: with the failed server as it is now, or with another asked instead.
+    fn after_failure(
         &self,
-        pull: &Pull,
-        out: &mut [u8],
-        buckets: &mut [Bucket],
-        requests: &mut u64,
-    ) -> Option<(usize, ClientError)> {
-        let mut failed = None;
-        let mut asked = Vec::new();
-        for (endpoint, bucket) in buckets.iter().enumerate().filter(|(_, b)| !b.ids.is_empty()) {
-            match self.ask(endpoint, pull, bucket) {
-                Ok(connection) => asked.push((endpoint, connection)),
-                Err(error) => failed = Some((endpoint, error)),
-            }
-        }
-        for (endpoint, mut connection) in asked {
-            let bucket = &mut buckets[endpoint];
-            match receive(&mut connection, pull, bucket, out) {
-                Ok(n) => {
-                    *requests += n;
-                    bucket.ids.clear();
-                    bucket.positions.clear();
-                    let mut idle = lock(&self.idle[endpoint]);
-                    if idle.len() < IDLE_MAX {
-                        idle.push(connection);
-                    }
-                }
-                Err(error) => {
-                    // Its neighbours in the pool are of the same age.
-                    lock(&self.idle[endpoint]).clear();
-                    failed = Some((endpoint, error));
-                }
-            }
-        }
-        failed
-    }
-
-    /// Sends the first request of a bucket.
-    fn ask(
-        &self,
+        fleet: Arc<Fleet>,
         endpoint: usize,
-        pull: &Pull,
-        bucket: &Bucket,
-    ) -> Result<Connection, ClientError> {
-        let pooled = lock(&self.idle[endpoint]).pop();
-        let mut connection = match pooled {
-            Some(connection) => connection,
-            None => Connection::open(&self.routes.endpoints[endpoint].address, pull.deadline)?,
-        };
-        let n_ids = bucket.ids.len().min(IDS_PER_PULL_MAX);
-        let sent = connection.send(&pull.request(), &bucket.ids[..n_ids], pull.deadline);
-        if sent.is_err() {
-            lock(&self.idle[endpoint]).clear();
+        deadline: Instant,
+    ) -> Result<Arc<Fleet>, ClientError> {
+        let server = fleet.routes.endpoints[endpoint].server;
+        match fleet.rediscover(server, deadline)? {
+            Some(found) => {
+                let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
+                *current = Arc::clone(&found);
+                Ok(found)
+            }
+            None => {
+                fleet.routes.avoid(server);
+                Ok(fleet)
+            }
         }
-        sent.map(|()| connection)
     }
 
     fn pause_before_retry(&self, error: &ClientError, attempt: u32) -> Option<Duration> {
@@ -152,6 +113,54 @@ impl Client {
         };
         Some(least.max(BACKOFF * (1 << (attempt - 1).min(6))))
     }
+}
+
+/// One attempt at every bucket. Those that succeed are emptied; of the others one error comes back,
+/// with its endpoint.
+fn try_all(
+    fleet: &Fleet,
+    pull: &Pull,
+    out: &mut [u8],
+    buckets: &mut [Bucket],
+    requests: &mut u64,
+) -> Option<(usize, ClientError)> {
+    let mut failed = None;
+    let mut asked = Vec::new();
+    for (endpoint, bucket) in buckets.iter().enumerate().filter(|(_, b)| !b.ids.is_empty()) {
+        match ask(fleet, endpoint, pull, bucket) {
+            Ok(connection) => asked.push((endpoint, connection)),
+            Err(error) => failed = Some((endpoint, error)),
+        }
+    }
+    for (endpoint, mut connection) in asked {
+        let bucket = &mut buckets[endpoint];
+        match receive(&mut connection, pull, bucket, out) {
+            Ok(n) => {
+                *requests += n;
+                bucket.ids.clear();
+                bucket.positions.clear();
+                fleet.give_back(endpoint, connection);
+            }
+            Err(error) => failed = Some((endpoint, error)),
+        }
+    }
+    if let Some((endpoint, _)) = failed {
+        fleet.forget(endpoint);
+    }
+    failed
+}
+
+/// Sends the first request of a bucket.
+fn ask(
+    fleet: &Fleet,
+    endpoint: usize,
+    pull: &Pull,
+    bucket: &Bucket,
+) -> Result<Connection, ClientError> {
+    let mut connection = fleet.connection(endpoint, pull.deadline)?;
+    let n_ids = bucket.ids.len().min(IDS_PER_PULL_MAX);
+    connection.send(&pull.request(), &bucket.ids[..n_ids], pull.deadline)?;
+    Ok(connection)
 }
 
 /// Positions of a batch travel as 32 bits.

@@ -4,7 +4,9 @@
 
 mod support;
 
+use std::net::TcpListener;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use support::names_in;
-use support::process::{children_of, command, lode_line, signal, wait, wait_until_gone};
+use support::process::{children_of, command, finish, lode_line, signal, wait, wait_until_gone};
 
 const SMALL: &str = "quickstart --nodes 3000 --dim 16 --epochs 2";
 
@@ -65,6 +67,32 @@ fn its_text_tells_how_to_repeat_it_and_cleanup_removes_the_files() {
         assert!(finished.stdout.contains(part), "no `{part}` in {}", finished.stdout);
     }
     assert!(!dir.path().join("graph").exists() && !dir.path().join("raw").exists());
+}
+
+#[test]
+fn the_commands_that_it_prints_do_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = format!("{SMALL} --dir {}", dir.path().display());
+    let printed = lode_line(&line).succeeded().stdout;
+    let script = printed.split_once("The same by hand:").unwrap().1;
+    // Its ports may be taken here.
+    let script = [(7171, free_port()), (7172, free_port())]
+        .into_iter()
+        .fold(script.to_owned(), |script, (printed, free)| {
+            script.replace(&printed.to_string(), &free.to_string())
+        });
+    let mut bash = Command::new("bash");
+    bash.args(["-e", "-c", &script]).env("TMPDIR", dir.path());
+    let bash = bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let finished = finish(bash.spawn().unwrap(), Duration::from_secs(60)).succeeded();
+    let accuracies: Vec<&str> =
+        finished.stdout.lines().filter(|line| line.contains("test accuracy")).collect();
+    assert_eq!(accuracies.len(), 2, "{finished:?}");
+    assert_eq!(accuracies[0], accuracies[1], "{finished:?}");
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]

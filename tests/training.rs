@@ -6,6 +6,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
+use lodestore_graph::npy::NpyArray;
 use serde_json::Value;
 
 use support::process::{Finished, Serving, lode_line};
@@ -104,6 +105,68 @@ fn gcn_learns_cora_and_rows_from_files_give_the_same_losses() {
     assert_eq!(embedded.json()["rows_from"], "embedded");
     assert_eq!(losses(&embedded), losses(&through_servers));
     served.stop();
+}
+
+/// Test accuracy of the nearest class mean: for equal, round noise the best linear classifier.
+fn linear_accuracy(raw: &Path) -> f64 {
+    let array = |name: &str| NpyArray::open(&raw.join(name)).unwrap();
+    let (features, labels, split) =
+        (array("features.npy"), array("labels.npy"), array("split.npy"));
+    let width = usize::try_from(features.shape()[1]).unwrap();
+    let rows: Vec<f32> = features
+        .bytes()
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|bytes| f32::from_le_bytes(*bytes))
+        .collect();
+    let label = |node: usize| usize::from(labels.bytes()[node * 8]);
+    let of_split =
+        |wanted: u8| (0..split.bytes().len()).filter(move |&node| split.bytes()[node] == wanted);
+    let mut sums = vec![(vec![0.0; width], 0.0); 8];
+    for node in of_split(0) {
+        let (sum, n) = &mut sums[label(node)];
+        *n += 1.0;
+        for (sum, value) in sum.iter_mut().zip(&rows[node * width..]) {
+            *sum += value;
+        }
+    }
+    let distance = |row: &[f32], (sum, n): &(Vec<f32>, f32)| -> f32 {
+        row.iter().zip(sum).map(|(value, sum)| (value - sum / n).powi(2)).sum()
+    };
+    let (mut n_right, mut n_all) = (0.0, 0.0);
+    for node in of_split(2) {
+        let row = &rows[node * width..][..width];
+        let nearest = (0..sums.len())
+            .min_by(|&a, &b| distance(row, &sums[a]).total_cmp(&distance(row, &sums[b])));
+        n_right += f64::from(u8::from(nearest == Some(label(node))));
+        n_all += 1.0;
+    }
+    n_right / n_all
+}
+
+#[test]
+fn a_gnn_does_clearly_better_than_a_linear_classifier_on_generated_features() {
+    let dir = tempfile::tempdir().unwrap();
+    let (raw, graph) = (dir.path().join("raw"), dir.path().join("graph"));
+    let (r, g) = (raw.display(), graph.display());
+    lode_line(&format!(
+        "generate --nodes 6000 --degree 20 --dim 64 --classes 8 --seed 3 --out {r}"
+    ))
+    .succeeded();
+    lode_line(&format!(
+        "import --edges {r}/edges.npy --undirected --tensor feat={r}/features.npy \
+         --tensor label={r}/labels.npy --tensor split={r}/split.npy --parts 2 --out {g}"
+    ))
+    .succeeded();
+    let report =
+        lode_line(&format!("train --graph {g} --workers 2 --epochs 15 --batch 100 --json"))
+            .succeeded()
+            .json();
+    let (gnn, linear) = (report["test_accuracy"].as_f64().unwrap(), linear_accuracy(&raw));
+    println!("GNN {gnn:.3}, linear {linear:.3}");
+    assert!(linear > 0.2, "features say something of labels: {linear}");
+    assert!(gnn > linear + 0.2, "GNN {gnn}, linear {linear}");
 }
 
 #[test]

@@ -40,10 +40,11 @@ impl Console {
 
     /// Starts a stage whose length is not known.
     pub(crate) fn stage(&self, name: &str) {
-        self.bar.reset();
-        self.bar.unset_length();
+        // In this order: each call may draw, and must not draw the bar of the stage before.
         self.bar.set_style(style("{spinner} {msg} {elapsed}"));
         self.bar.set_message(name.to_owned());
+        self.bar.unset_length();
+        self.bar.reset();
         // A stage that reports nothing must not look dead; hidden bars need no thread.
         if !self.bar.is_hidden() {
             self.bar.enable_steady_tick(Duration::from_millis(120));

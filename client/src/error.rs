@@ -159,6 +159,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// No tensor `name` among those that are `known`.
+    pub(crate) fn unknown_tensor<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
+        let known: Vec<_> = known.collect();
+        Self::UnknownTensor { name: name.to_owned(), known: known.join(", ") }
+    }
+
     /// Checks that a buffer of `found` bytes holds exactly `n_ids` rows.
     pub(crate) fn check_buffer(
         tensor: &str,

@@ -38,9 +38,8 @@ impl MemorySource {
     }
 
     fn find(&self, name: &str) -> Result<&(TensorInfo, Vec<u8>), ClientError> {
-        self.tensors.get(name).ok_or_else(|| ClientError::UnknownTensor {
-            name: name.to_owned(),
-            known: self.tensors.keys().cloned().collect::<Vec<_>>().join(", "),
+        self.tensors.get(name).ok_or_else(|| {
+            ClientError::unknown_tensor(name, self.tensors.keys().map(String::as_str))
         })
     }
 }

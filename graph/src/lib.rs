@@ -25,3 +25,4 @@ pub mod topology;
 
 pub use book::{BookError, PartitionBook};
 pub use ids::{NodeId, PartId};
+pub use mix::mix;

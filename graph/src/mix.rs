@@ -3,7 +3,8 @@
 /// A bijection of 64-bit words in which every input bit moves about half of the output bits:
 /// one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[inline]
-pub(crate) const fn mix(mut word: u64) -> u64 {
+#[must_use]
+pub const fn mix(mut word: u64) -> u64 {
     word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

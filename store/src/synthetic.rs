@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use lodestore_graph::mix;
 use lodestore_graph::npy::{NpyArray, NpyType, NpyWriter};
 
 use crate::dtype::Dtype;
@@ -82,14 +83,6 @@ fn normal(counter: u64) -> f32 {
     let sum: u32 = (0..4).map(|lane| u32::from((bits >> (16 * lane)) as u16)).sum();
     // Four uniform numbers below 2^16 have mean 4 * (2^16 - 1) / 2 and deviation 2^16 / sqrt(3).
     (sum as f32 - 131_070.0) * (1.732_050_8 / 65_536.0)
-}
-
-/// The finaliser of SplitMix64: every bit of the result depends on every bit of the argument.
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

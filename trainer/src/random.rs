@@ -1,5 +1,7 @@
 //! Random numbers by counter: the same key and counter give the same number on any thread.
 
+use lodestore_graph::mix;
+
 /// A stream of random numbers that is a function of its seed and of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CounterRandom {
@@ -32,14 +34,6 @@ impl CounterRandom {
             }
         }
     }
-}
-
-/// The finaliser of SplitMix64: a bijection of 64 bits that passes statistical tests on counters.
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `lode quickstart`: generate, import, serve, train twice, compare.
 
+mod by_hand;
 mod comparison;
 mod servers;
 
@@ -31,6 +32,8 @@ const SERVED: [&[u16]; 2] = [&[0, 1], &[2, 3]];
 /// Communities of the graph.
 const CLASSES: u32 = 16;
 const SEED: u64 = 1;
+/// Roots per batch of a worker.
+const BATCH: usize = 256;
 /// Folders below the one of everything.
 const RAW: &str = "raw";
 const GRAPH: &str = "graph";
@@ -54,7 +57,7 @@ pub(crate) struct QuickstartArgs {
           value_parser = clap::value_parser!(u32).range(1..))]
     dim: u32,
     /// Epochs of each training run.
-    #[arg(long, value_name = "N", default_value_t = 5,
+    #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
     /// Folder for everything, made if it does not exist; a new temporary one unless given.
@@ -138,7 +141,8 @@ impl QuickstartArgs {
             workers: PARTS.into(),
             epochs: self.epochs,
             evaluate_every: 0,
-            n_hot: self.nodes as usize / 5,
+            batch_size: BATCH,
+            n_hot: self.nodes as usize / 4,
             seed: SEED,
             ..TrainConfig::default()
         };

@@ -135,8 +135,8 @@ impl Client {
 
     fn position(&self, name: &str) -> Result<usize, ClientError> {
         self.tensors.iter().position(|tensor| tensor.name == name).ok_or_else(|| {
-            let known: Vec<_> = self.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-            ClientError::UnknownTensor { name: name.to_owned(), known: known.join(", ") }
+            let known = self.tensors.iter().map(|tensor| tensor.name.as_str());
+            ClientError::unknown_tensor(name, known)
         })
     }
 }

@@ -50,6 +50,7 @@ pub(super) fn text(report: &TrainReport) -> String {
         RowsFrom::Embedded => "the graph's files; nothing travelled (no --connect)",
         RowsFrom::Servers => "servers",
     };
+    let workers = human::counted(report.workers.into(), "worker");
     let mut lines = vec![
         ("test accuracy", accuracy),
         ("mean step", human::seconds(report.mean_step_seconds)),
@@ -62,7 +63,7 @@ pub(super) fn text(report: &TrainReport) -> String {
             ),
         ),
         ("remote rows from", rows_from.to_owned()),
-        ("model", format!("{:?}, {} workers, on {}", report.model, report.workers, report.device)),
+        ("model", format!("{}, {workers}, on {}", report.model, report.device)),
     ];
     if let Some(digest) = &report.schedule_digest {
         let (size, seconds) = (report.schedule_bytes, report.schedule_seconds);

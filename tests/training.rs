@@ -121,8 +121,8 @@ fn linear_accuracy(raw: &Path) -> f64 {
         .map(|bytes| f32::from_le_bytes(*bytes))
         .collect();
     let label = |node: usize| usize::from(labels.bytes()[node * 8]);
-    let of_split =
-        |wanted: u8| (0..split.bytes().len()).filter(move |&node| split.bytes()[node] == wanted);
+    let split = split.bytes();
+    let of_split = |wanted: u8| (0..split.len()).filter(move |&node| split[node] == wanted);
     let mut sums = vec![(vec![0.0; width], 0.0); 8];
     for node in of_split(0) {
         let (sum, n) = &mut sums[label(node)];

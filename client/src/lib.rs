@@ -33,3 +33,8 @@ pub use prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch};
 pub use remote::{Client, ClientConfig};
 pub use source::{PullKind, PullStats, RowSource, TensorInfo};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};
+
+/// The README's code compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Longest time for one command of a test.
+/// Longest time for one command of a test; of a long one if those are asked for.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(100);
+const LONG_COMMAND_DEADLINE: Duration = Duration::from_secs(1200);
 /// Longest time for a server to start or to stop.
 const SERVER_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -57,7 +58,9 @@ pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Com
 
 /// Runs `lode` with these arguments to its end.
 pub(crate) fn lode<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
-    finish(command(args).spawn().unwrap(), COMMAND_DEADLINE)
+    let long = std::env::var_os("LODE_LONG").is_some();
+    let deadline = if long { LONG_COMMAND_DEADLINE } else { COMMAND_DEADLINE };
+    finish(command(args).spawn().unwrap(), deadline)
 }
 
 /// As [`lode`], for a line of arguments without spaces in them.

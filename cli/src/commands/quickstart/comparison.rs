@@ -35,6 +35,7 @@ fn table(ondemand: &TrainReport, rapid: &TrainReport) -> Table {
     row("remote MB per step", &|r| format!("{:.2}", r.remote_bytes_per_step / 1e6));
     row("hit rate", &|r| human::percent(mean(r, |e| e.hit_rate)));
     row("wait share", &|r| human::percent(wait_share(r)));
+    row("MB of hot sets and window", &|r| format!("{:.1}", r.memory_measured_bytes as f64 / 1e6));
     row("setup seconds", &|r| format!("{:.2}", r.setup_seconds));
     table
 }

@@ -18,6 +18,7 @@ mod error;
 mod forward;
 mod holdings;
 mod listen;
+mod pulse;
 mod rows;
 mod server;
 mod shard;

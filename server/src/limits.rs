@@ -21,6 +21,8 @@ pub const MAILBOX_LEN: usize = 1024;
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is probed, and after three probes given up.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Longest that a shard sleeps.
+pub const PULSE: Duration = Duration::from_millis(5);
 /// A new connection must say hello within this time.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The rest of a frame must follow its first byte within this time.

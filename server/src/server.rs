@@ -13,6 +13,7 @@ use crate::acceptor::Acceptor;
 use crate::holdings::Holdings;
 use crate::limits::MAILBOX_LEN;
 use crate::listen::Listeners;
+use crate::pulse::Pulse;
 use crate::shard::{self, Inbox, ShardPlan, Started};
 use crate::stats::Counters;
 use crate::{ServerConfig, ServerError};
@@ -29,6 +30,8 @@ pub struct Server {
     acceptor: Acceptor,
     inboxes: Arc<[Inbox]>,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
+    /// Outlives the shards.
+    _pulse: Pulse,
 }
 
 impl Server {
@@ -46,11 +49,13 @@ impl Server {
         let mut frame = Vec::new();
         Reply::Description(description).append_to(0, &mut frame);
         let (started, starting) = mpsc::channel();
+        let pulse = Pulse::start()?;
         let plan = ShardPlan {
             tier_bytes: tier_bytes(&holdings, config.tier_bytes, n_shards),
             holdings,
             counters: Arc::clone(&counters),
             description: frame.into(),
+            pulsed: pulse.shards(),
         };
         let executors = spawn(&plan, &started, n_shards)?;
         drop(started);
@@ -58,7 +63,7 @@ impl Server {
         let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes))?;
         info!(?address, n_shards, "serving");
         let unix = config.unix.clone();
-        Ok(Self { address, unix, n_shards, counters, acceptor, inboxes, executors })
+        Ok(Self { address, unix, n_shards, counters, acceptor, inboxes, executors, _pulse: pulse })
     }
 
     /// The common TCP address, with the port that was bound.

@@ -24,6 +24,7 @@ use crate::holdings::Holdings;
 use crate::limits::{
     CONNECTIONS_PER_SHARD_MAX, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, START_TIMEOUT,
 };
+use crate::pulse::Shards;
 use crate::rows::ShardRows;
 use crate::stats::Counters;
 
@@ -41,6 +42,8 @@ pub(crate) struct ShardPlan {
     pub(crate) description: Arc<[u8]>,
     /// Bytes of this shard's tier for each tensor.
     pub(crate) tier_bytes: Arc<[usize]>,
+    /// Where it joins, to be woken regularly.
+    pub(crate) pulsed: Shards,
 }
 
 /// How a shard reports that it is up: its number and its inbox, or why not.
@@ -66,6 +69,7 @@ pub(crate) async fn run(
     mesh: FullMesh<Letter>,
     started: Started,
 ) -> Result<(), String> {
+    plan.pulsed.join().await;
     // A shard whose executor cannot start leaves its peers waiting here.
     let late = async {
         glommio::timer::sleep(START_TIMEOUT).await;

@@ -149,7 +149,8 @@ fn options() -> Options {
     options.set_paranoid_checks(true);
     // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.
     options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Warn, |_, line| {
-        tracing::warn!(target: "rocksdb", "{}", line.trim_end());
+        // Its settings at every opening pass any level; errors come back as results anyway.
+        tracing::debug!(target: "rocksdb", "{}", line.trim_end());
     }));
     options
 }

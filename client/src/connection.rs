@@ -14,6 +14,9 @@ use crate::{Address, ClientError};
 /// Bytes asked of the socket at a time: a chunk of rows and its head.
 const BUFFER_BYTES: usize = 272 << 10;
 
+/// A host that does not answer is given up after this time, so that another can be tried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// A connection past its hello, with the bytes that came and were not yet used.
 pub(crate) struct Connection {
     address: Address,
@@ -36,7 +39,7 @@ impl Connection {
         let failed = |source| ClientError::Connect { address: address.clone(), source };
         let stream = match address {
             Address::Tcp(socket) => {
-                let left = time_left(address, deadline)?;
+                let left = time_left(address, deadline)?.min(CONNECT_TIMEOUT);
                 let stream = TcpStream::connect_timeout(socket, left).map_err(failed)?;
                 stream.set_nodelay(true).map_err(failed)?;
                 Stream::Tcp(stream)
@@ -134,7 +137,8 @@ impl Connection {
         let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {
             return Ok(());
         };
-        if (last - first) as usize == positions.len() - 1 {
+        debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
+        if last.checked_sub(first).map(|gap| gap as usize) == Some(positions.len() - 1) {
             let start = first as usize * row_bytes;
             return self.fill(start..start + positions.len() * row_bytes, out);
         }

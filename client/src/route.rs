@@ -59,10 +59,7 @@ impl Routes {
             servers: Vec::new(),
         };
         for (address, description) in servers {
-            let same = description.graph == first.graph
-                && description.bounds == first.bounds
-                && names(description).eq(names(first));
-            if !same {
+            if !same_graph(description, first) {
                 let (address, other) = (address.clone(), first_address.clone());
                 return Err(ClientError::GraphsDiffer { address, other });
             }
@@ -124,6 +121,15 @@ impl Routes {
         Ok(server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row)))
     }
 
+    /// Asks the holders that `other` asks, which is over the same servers.
+    pub(crate) fn ask_like(&self, other: &Self) {
+        for (holders, other) in self.holders.iter().zip(&other.holders) {
+            if holders.servers == other.servers {
+                holders.asked.store(other.asked.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Asks another holder, where there is one, for every partition that `server` was asked for.
     pub(crate) fn avoid(&self, server: usize) {
         for holders in &self.holders {
@@ -136,8 +142,12 @@ impl Routes {
     }
 }
 
-fn names(description: &Description) -> impl Iterator<Item = (&str, &str, u32)> {
-    description.tensors.iter().map(|t| (t.name.as_str(), t.dtype.as_str(), t.width))
+/// Whether two servers describe one graph with the same tensors in the same order.
+pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
+    let tensors = |d: &Description| -> Vec<(String, String, u32)> {
+        d.tensors.iter().map(|t| (t.name.clone(), t.dtype.clone(), t.width)).collect()
+    };
+    a.graph == b.graph && a.bounds == b.bounds && tensors(a) == tensors(b)
 }
 
 #[cfg(test)]

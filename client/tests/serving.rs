@@ -379,6 +379,20 @@ fn many_threads_share_a_client() {
 }
 
 #[test]
+fn another_graph_at_the_same_address_is_refused() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [graph, other] = dirs.each_ref().map(|dir| feature_graph(dir.path(), 1000, WIDTH, 1));
+    let (server, address) = start(&config(&graph, 1));
+    let client = connect(&[&address]);
+    server.stop().unwrap();
+    let again = ServerConfig { listen: Some(address.parse().unwrap()), ..config(&other, 1) };
+    let (server, _) = start(&again);
+    let error = pull(&client, &[NodeId(1)]).unwrap_err();
+    assert!(matches!(error, ClientError::GraphsDiffer { .. }), "{error}");
+    server.stop().unwrap();
+}
+
+#[test]
 fn a_server_that_comes_back_with_other_shards_and_ports_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
@@ -389,6 +403,8 @@ fn a_server_that_comes_back_with_other_shards_and_ports_is_found() {
     server.stop().unwrap();
     let again = ServerConfig { listen: Some(address.parse().unwrap()), ..config(&graph, 1) };
     let (server, _) = start(&again);
+    // Alternating stripes: merged without sorting, the shards' positions would look contiguous.
+    let ids: Vec<NodeId> = [0, 200, 1, 201].map(NodeId).into();
     assert_rows(&ids, &pull(&client, &ids).unwrap());
     server.stop().unwrap();
 }

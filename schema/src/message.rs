@@ -17,7 +17,7 @@ pub(crate) fn builder() -> Builder<HeapAllocator> {
     Builder::new(HeapAllocator::new().first_segment_words(FIRST_SEGMENT_WORDS))
 }
 
-/// Opens a head. Fails on bytes past the message, too.
+/// Opens a head; bytes past the message are not looked at.
 pub(crate) fn open<'a>(what: &'static str, head: &'a [u8]) -> Result<HeadReader<'a>, WireError> {
     let mut options = ReaderOptions::new();
     options.traversal_limit_in_words(Some(TRAVERSAL_WORDS_MAX)).nesting_limit(NESTING_MAX);

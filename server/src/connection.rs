@@ -1,6 +1,7 @@
 //! One client's connection: hello, then requests one after the other until it leaves.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -65,9 +66,7 @@ impl Connection {
         check_hello(&theirs)?;
         while let Some(prefix) = self.next_prefix().await? {
             let request = self.read_head(prefix).await?;
-            let done = std::panic::AssertUnwindSafe(self.answer(shard, request, prefix))
-                .catch_unwind()
-                .await;
+            let done = AssertUnwindSafe(self.answer(shard, request, prefix)).catch_unwind().await;
             self = match done {
                 Ok(result) => result?,
                 // One panicking task would stop the whole executor.
@@ -123,7 +122,8 @@ impl Connection {
             PullKind::Vector => {
                 let task_shard = Rc::clone(shard);
                 let task = async move {
-                    self.pull(&task_shard, tensor, prefix.body_bytes, deadline).await
+                    let pull = self.pull(&task_shard, tensor, prefix.body_bytes, deadline);
+                    AssertUnwindSafe(pull).catch_unwind().await.unwrap_or(Err(Ended::Panic))
                 };
                 shard.spawn_bulk(task).await
             }

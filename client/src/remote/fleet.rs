@@ -8,7 +8,7 @@ use lodestore_schema::Description;
 use super::describe::describe;
 use super::lock;
 use crate::connection::Connection;
-use crate::route::Routes;
+use crate::route::{Routes, same_graph};
 use crate::{Address, ClientError};
 
 /// Idle connections kept per shard.
@@ -59,9 +59,13 @@ impl Fleet {
         }
     }
 
-    /// Drops the idle connections of an endpoint that failed: they are of the same age.
-    pub(super) fn forget(&self, endpoint: usize) {
-        lock(&self.idle[endpoint]).clear();
+    /// Drops the idle connections of a server that failed: they are of the same age.
+    pub(super) fn forget(&self, server: usize) {
+        for (endpoint, idle) in self.routes.endpoints.iter().zip(&self.idle) {
+            if endpoint.server == server {
+                lock(idle).clear();
+            }
+        }
     }
 
     /// The fleet with `server` asked anew what it holds and where its shards listen.
@@ -78,10 +82,16 @@ impl Fleet {
         let (address, known) = &self.servers[server];
         let deadline = deadline.min(Instant::now() + REDISCOVER_TIMEOUT);
         match describe(address, deadline) {
+            Ok(found) if !same_graph(&found, known) => {
+                let (address, other) = (address.clone(), address.clone());
+                Err(ClientError::GraphsDiffer { address, other })
+            }
             Ok(found) if found != *known => {
                 let mut servers = self.servers.clone();
                 servers[server].1 = found;
-                Ok(Some(Arc::new(Self::new(servers)?)))
+                let fleet = Self::new(servers)?;
+                fleet.routes.ask_like(&self.routes);
+                Ok(Some(Arc::new(fleet)))
             }
             _ => Ok(None),
         }

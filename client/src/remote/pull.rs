@@ -33,25 +33,6 @@ impl Pull {
     }
 }
 
-/// Receives a bucket's rows; ids past the first request are asked for as they are reached.
-fn receive(
-    connection: &mut Connection,
-    pull: &Pull,
-    bucket: &Bucket,
-    out: &mut [u8],
-) -> Result<u64, ClientError> {
-    let mut requests = 0;
-    let ids = bucket.ids.chunks(IDS_PER_PULL_MAX);
-    for (ids, positions) in ids.zip(bucket.positions.chunks(IDS_PER_PULL_MAX)) {
-        if requests > 0 {
-            connection.send(&pull.request(), ids, pull.deadline)?;
-        }
-        connection.receive_rows(positions, pull.row_bytes, out, pull.deadline)?;
-        requests += 1;
-    }
-    Ok(requests)
-}
-
 impl Client {
     /// Tries all buckets until none is left; returns the number of requests.
     pub(super) fn pull_all(
@@ -65,101 +46,128 @@ impl Client {
         fleet.routes.split(pull.tensor.into(), ids, 0..row_count(ids), buckets)?;
         let (mut requests, mut attempt) = (0, 0);
         loop {
-            let failed = try_all(&fleet, pull, out, buckets, &mut requests);
-            let Some((endpoint, error)) = failed else { return Ok(requests) };
+            let failures = try_all(&fleet, pull, out, buckets, &mut requests);
+            let failed: Vec<usize> = failures.iter().map(|(endpoint, _)| *endpoint).collect();
+            let Some((endpoint, error)) = worst(failures) else { return Ok(requests) };
             attempt += 1;
             let address = &fleet.routes.endpoints[endpoint].address;
             debug!(%address, attempt, %error, "pull failed");
             let pause = self.pause_before_retry(&error, attempt).ok_or(error)?;
             std::thread::sleep(pause.min(time_left(address, pull.deadline)?));
-            fleet = self.after_failure(fleet, endpoint, pull.deadline)?;
-            let left: Vec<u32> = buckets.iter().flat_map(|b| b.positions.iter().copied()).collect();
+            fleet = self.after_failures(fleet, &failed, pull.deadline)?;
+            // Buckets keep the order of positions, which receiving relies on.
+            let mut left: Vec<u32> =
+                buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()).collect();
+            left.sort_unstable();
             fleet.routes.split(pull.tensor.into(), ids, left.into_iter(), buckets)?;
         }
     }
 
-    /// The fleet to try next: with the failed server as it is now, or with another asked instead.
-    fn after_failure(
+    /// The fleet to try next: each failed server as it is now, or another asked instead.
+    fn after_failures(
         &self,
-        fleet: Arc<Fleet>,
-        endpoint: usize,
+        mut fleet: Arc<Fleet>,
+        failed: &[usize],
         deadline: Instant,
     ) -> Result<Arc<Fleet>, ClientError> {
-        let server = fleet.routes.endpoints[endpoint].server;
-        match fleet.rediscover(server, deadline)? {
-            Some(found) => {
-                let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
-                *current = Arc::clone(&found);
-                Ok(found)
-            }
-            None => {
-                fleet.routes.avoid(server);
-                Ok(fleet)
+        let server_of = |&endpoint: &usize| fleet.routes.endpoints[endpoint].server;
+        let mut servers: Vec<usize> = failed.iter().map(server_of).collect();
+        servers.dedup();
+        for server in servers {
+            fleet.forget(server);
+            match fleet.rediscover(server, deadline)? {
+                Some(found) => {
+                    let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
+                    *current = Arc::clone(&found);
+                    fleet = found;
+                }
+                None => fleet.routes.avoid(server),
             }
         }
+        Ok(fleet)
     }
 
     fn pause_before_retry(&self, error: &ClientError, attempt: u32) -> Option<Duration> {
         if attempt >= self.config.attempts {
             return None;
         }
-        let least = match error {
-            ClientError::Connect { .. } | ClientError::Unavailable { .. } => Duration::ZERO,
-            ClientError::Refused { failure, .. } => match failure.code {
-                FailureCode::Overloaded | FailureCode::Stopping => failure.retry_after,
-                _ => return None,
-            },
-            _ => return None,
-        };
-        Some(least.max(BACKOFF * (1 << (attempt - 1).min(6))))
+        Some(retry_after(error)?.max(BACKOFF * (1 << (attempt - 1).min(6))))
     }
 }
 
-/// One attempt at every bucket. Those that succeed are emptied; of the others one error comes back,
-/// with its endpoint.
+/// How long to wait before a pull that failed so is worth another try; `None`: it never is.
+fn retry_after(error: &ClientError) -> Option<Duration> {
+    match error {
+        ClientError::Connect { .. } | ClientError::Unavailable { .. } => Some(Duration::ZERO),
+        ClientError::Refused { failure, .. } => match failure.code {
+            FailureCode::Overloaded | FailureCode::Stopping => Some(failure.retry_after),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// An error that no retry helps, if there is one; else the first.
+fn worst(mut failures: Vec<(usize, ClientError)>) -> Option<(usize, ClientError)> {
+    let fatal = failures.iter().position(|(_, error)| retry_after(error).is_none());
+    (!failures.is_empty()).then(|| failures.swap_remove(fatal.unwrap_or(0)))
+}
+
+/// One attempt at every bucket, in rounds of one request each, so that no shard waits long for its
+/// answer to be taken. Buckets that succeed are emptied; of the others the errors come back, with
+/// their endpoints in order.
 fn try_all(
     fleet: &Fleet,
     pull: &Pull,
     out: &mut [u8],
     buckets: &mut [Bucket],
     requests: &mut u64,
-) -> Option<(usize, ClientError)> {
-    let mut failed = None;
-    let mut asked = Vec::new();
-    for (endpoint, bucket) in buckets.iter().enumerate().filter(|(_, b)| !b.ids.is_empty()) {
-        match ask(fleet, endpoint, pull, bucket) {
-            Ok(connection) => asked.push((endpoint, connection)),
-            Err(error) => failed = Some((endpoint, error)),
-        }
-    }
-    for (endpoint, mut connection) in asked {
-        let bucket = &mut buckets[endpoint];
-        match receive(&mut connection, pull, bucket, out) {
-            Ok(n) => {
-                *requests += n;
-                bucket.ids.clear();
-                bucket.positions.clear();
-                fleet.give_back(endpoint, connection);
+) -> Vec<(usize, ClientError)> {
+    let mut failures: Vec<(usize, ClientError)> = Vec::new();
+    let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
+    for round in 0..n_rounds.unwrap_or(0) {
+        let mut asked = Vec::new();
+        for (endpoint, bucket) in buckets.iter().enumerate() {
+            let Some(ids) = bucket.ids.chunks(IDS_PER_PULL_MAX).nth(round) else { continue };
+            if failures.iter().any(|(failed, _)| *failed == endpoint) {
+                continue;
             }
-            Err(error) => failed = Some((endpoint, error)),
+            match ask(fleet, endpoint, pull, ids) {
+                Ok(connection) => asked.push((endpoint, connection)),
+                Err(error) => failures.push((endpoint, error)),
+            }
+        }
+        for (endpoint, mut connection) in asked {
+            let positions = buckets[endpoint].positions.chunks(IDS_PER_PULL_MAX).nth(round);
+            let positions = positions.unwrap_or_default();
+            match connection.receive_rows(positions, pull.row_bytes, out, pull.deadline) {
+                Ok(()) => {
+                    *requests += 1;
+                    fleet.give_back(endpoint, connection);
+                }
+                Err(error) => failures.push((endpoint, error)),
+            }
         }
     }
-    if let Some((endpoint, _)) = failed {
-        fleet.forget(endpoint);
+    failures.sort_unstable_by_key(|(endpoint, _)| *endpoint);
+    for (endpoint, bucket) in buckets.iter_mut().enumerate() {
+        if failures.iter().all(|(failed, _)| *failed != endpoint) {
+            bucket.ids.clear();
+            bucket.positions.clear();
+        }
     }
-    failed
+    failures
 }
 
-/// Sends the first request of a bucket.
+/// Sends one request of a bucket.
 fn ask(
     fleet: &Fleet,
     endpoint: usize,
     pull: &Pull,
-    bucket: &Bucket,
+    ids: &[NodeId],
 ) -> Result<Connection, ClientError> {
     let mut connection = fleet.connection(endpoint, pull.deadline)?;
-    let n_ids = bucket.ids.len().min(IDS_PER_PULL_MAX);
-    connection.send(&pull.request(), &bucket.ids[..n_ids], pull.deadline)?;
+    connection.send(&pull.request(), ids, pull.deadline)?;
     Ok(connection)
 }
 

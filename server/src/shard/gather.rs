@@ -1,5 +1,8 @@
 //! A pull at a shard: admission, then rows from here and from the other owners.
 
+use std::panic::AssertUnwindSafe;
+
+use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
@@ -32,11 +35,7 @@ impl Shard {
             return Err(failure(FailureCode::Invalid, message));
         }
         // Ids, a chunk of the answer, and the same again for keys and positions.
-        let bytes = 4 * body_bytes + CHUNK_BYTES.max(rows.row_bytes);
-        self.room.try_acquire_static_permit(bytes as u64).map_err(|_| {
-            let message = format!("shard {} has no room for {bytes} more bytes", self.id);
-            failure(FailureCode::Overloaded, message)
-        })
+        self.take_room(4 * body_bytes + CHUNK_BYTES.max(rows.row_bytes))
     }
 
     /// Rows of any shard: straight from here if all are ours, else split by owner and merged.
@@ -78,12 +77,29 @@ impl Shard {
         Ok(())
     }
 
-    /// Rows of this shard in a buffer of their own.
-    pub(super) async fn gather_owned(
+    /// Rows of this shard for another, within this shard's own room.
+    pub(super) async fn gather_asked(
         &self,
         tensor: u16,
         ids: &[NodeId],
     ) -> Result<Vec<u8>, Failure> {
+        let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
+        let _room = self.take_room(n_bytes)?;
+        // One panicking task would stop the whole executor.
+        let gathered = AssertUnwindSafe(self.gather_owned(tensor, ids)).catch_unwind().await;
+        gathered.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a gather panicked")))
+    }
+
+    /// Takes room for `n_bytes` until the permit is dropped.
+    fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
+        self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| {
+            let message = format!("shard {} has no room for {n_bytes} more bytes", self.id);
+            failure(FailureCode::Overloaded, message)
+        })
+    }
+
+    /// Rows of this shard in a buffer of their own.
+    async fn gather_owned(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<u8>, Failure> {
         let rows = &self.tensors[usize::from(tensor)];
         let mut out = vec![0; ids.len() * rows.row_bytes];
         rows.gather(&self.plan.holdings, ids, &mut out, self.counters()).await?;

@@ -181,7 +181,7 @@ impl Shard {
                         Letter::Answer { ticket, rows } => shard.post.deliver(ticket, rows),
                         Letter::Ask { ticket, tensor, ids } => {
                             let task = async move {
-                                let rows = shard.gather_owned(tensor, &ids).await;
+                                let rows = shard.gather_asked(tensor, &ids).await;
                                 shard.post.answer(peer, ticket, rows).await;
                             };
                             glommio::spawn_local(task).detach();

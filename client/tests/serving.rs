@@ -404,7 +404,7 @@ fn a_server_that_comes_back_with_other_shards_and_ports_is_found() {
     let again = ServerConfig { listen: Some(address.parse().unwrap()), ..config(&graph, 1) };
     let (server, _) = start(&again);
     // Alternating stripes: merged without sorting, the shards' positions would look contiguous.
-    let ids: Vec<NodeId> = [0, 200, 1, 201].map(NodeId).into();
+    let ids: Vec<NodeId> = [0, 700, 1, 701].map(NodeId).into();
     assert_rows(&ids, &pull(&client, &ids).unwrap());
     server.stop().unwrap();
 }

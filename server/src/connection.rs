@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
 use glommio::net::TcpStream;
@@ -45,8 +45,6 @@ pub(crate) enum Ended {
     Wire(#[from] WireError),
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error(transparent)]
-    Glommio(#[from] glommio::GlommioError<()>),
     #[error("a request panicked")]
     Panic,
 }
@@ -58,11 +56,9 @@ impl Connection {
 
     /// Serves until the client leaves, breaks the wire's rules, or the shard stops.
     pub(crate) async fn serve(mut self, shard: &Rc<Shard>) -> Result<(), Ended> {
-        self.stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        self.stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
-        self.stream.write_all(&hello()).await?;
+        self.write(&hello()).await?;
         let mut theirs = [0; HELLO_BYTES];
-        self.stream.read_exact(&mut theirs).await?;
+        in_time(HELLO_TIMEOUT, self.stream.read_exact(&mut theirs)).await?;
         check_hello(&theirs)?;
         while let Some(prefix) = self.next_prefix().await? {
             let request = self.read_head(prefix).await?;
@@ -78,20 +74,18 @@ impl Connection {
 
     /// Waits for a frame as long as the client likes; `None` when it has left between frames.
     async fn next_prefix(&mut self) -> Result<Option<Prefix>, Ended> {
-        self.stream.set_read_timeout(None)?;
         let mut bytes = [0; PREFIX_BYTES];
         let n_bytes = self.stream.read(&mut bytes).await?;
         if n_bytes == 0 {
             return Ok(None);
         }
-        self.stream.set_read_timeout(Some(FRAME_TIMEOUT))?;
-        self.stream.read_exact(&mut bytes[n_bytes..]).await?;
+        in_time(FRAME_TIMEOUT, self.stream.read_exact(&mut bytes[n_bytes..])).await?;
         Ok(Some(Prefix::of_request(bytes)?))
     }
 
     async fn read_head(&mut self, prefix: Prefix) -> Result<Request, Ended> {
         self.head.resize(prefix.head_bytes, 0);
-        self.stream.read_exact(&mut self.head).await?;
+        in_time(FRAME_TIMEOUT, self.stream.read_exact(&mut self.head)).await?;
         Ok(Request::decode(&self.head)?)
     }
 
@@ -112,7 +106,7 @@ impl Connection {
                 if request.body == RequestBody::Stat {
                     self.reply(&Reply::Stats(shard.all_stats())).await?;
                 } else {
-                    self.stream.write_all(shard.description()).await?;
+                    self.write(shard.description()).await?;
                 }
                 return Ok(self);
             }
@@ -145,7 +139,8 @@ impl Connection {
             Ok(_room) => {
                 let mut buffers = shard.lend_buffers();
                 buffers.ids.resize(body_bytes / size_of::<NodeId>(), NodeId(0));
-                self.stream.read_exact(bytemuck::cast_slice_mut(&mut buffers.ids)).await?;
+                let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
+                in_time(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
                 let sent = self.send_rows(shard, tensor, deadline, &mut buffers).await?;
                 shard.take_back(buffers);
                 sent
@@ -162,7 +157,11 @@ impl Connection {
     async fn reply(&mut self, reply: &Reply) -> Result<(), Ended> {
         self.head.clear();
         reply.append_to(0, &mut self.head);
-        Ok(self.stream.write_all(&self.head).await?)
+        in_time(WRITE_TIMEOUT, self.stream.write_all(&self.head)).await
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        in_time(WRITE_TIMEOUT, self.stream.write_all(bytes)).await
     }
 
     /// Gathers and sends chunk after chunk. The inner result is what the client is told.
@@ -194,7 +193,7 @@ impl Connection {
             rows.append_to(n_rows * row_bytes, &mut self.head);
             let start = HEAD_ROOM - self.head.len();
             frame[start..HEAD_ROOM].copy_from_slice(&self.head);
-            self.stream.write_all(&frame[start..body_end]).await?;
+            self.write(&frame[start..body_end]).await?;
             count(&shard.counters().rows, n_rows);
             count(&shard.counters().bytes, n_rows * row_bytes);
             first_row += n_rows;
@@ -208,18 +207,30 @@ impl Connection {
     /// Reads and forgets the body of a request that is not served, to stay in step.
     async fn drain(&mut self, mut n_bytes: usize) -> Result<(), Ended> {
         self.head.resize(DRAIN_BYTES.min(n_bytes), 0);
-        while n_bytes > 0 {
-            let n = n_bytes.min(DRAIN_BYTES);
-            self.stream.read_exact(&mut self.head[..n]).await?;
-            n_bytes -= n;
-        }
-        Ok(())
+        let drain = async {
+            while n_bytes > 0 {
+                let n = n_bytes.min(DRAIN_BYTES);
+                self.stream.read_exact(&mut self.head[..n]).await?;
+                n_bytes -= n;
+            }
+            Ok(())
+        };
+        in_time(FRAME_TIMEOUT, drain).await
     }
 }
 
 /// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
 fn to_u32(n: usize) -> u32 {
     u32::try_from(n).expect("a request has fewer rows than 2^32")
+}
+
+/// One exchange with the client, ended when it takes longer than `limit` in all: a client that
+/// trickles holds a shard's room no longer than that.
+async fn in_time<T>(
+    limit: Duration,
+    exchange: impl Future<Output = io::Result<T>>,
+) -> Result<T, Ended> {
+    Ok(before(limit, exchange, || io::ErrorKind::TimedOut.into()).await?)
 }
 
 /// Runs `work` unless and until `deadline` has passed.
@@ -233,14 +244,22 @@ async fn within(
     if left.is_zero() {
         return Err(expired());
     }
+    before(left, work, expired).await
+}
+
+/// Runs `work` for at most `limit`. Work that is done at once needs no timer.
+async fn before<T, E>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, E>>,
+    late: impl FnOnce() -> E,
+) -> Result<T, E> {
     let mut work = std::pin::pin!(work);
-    // Rows in the tier need no wait, and no timer.
     if let Some(done) = futures_lite::future::poll_once(work.as_mut()).await {
         return done;
     }
     let timer = async {
-        glommio::timer::sleep(left).await;
-        Err(expired())
+        glommio::timer::sleep(limit).await;
+        Err(late())
     };
     work.or(timer).await
 }

@@ -25,11 +25,11 @@ pub const KEEPALIVE: Duration = Duration::from_secs(10);
 pub const PULSE: Duration = Duration::from_millis(5);
 /// A new connection must say hello within this time.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// The rest of a frame must follow its first byte within this time.
+/// Each part of a frame (prefix, head, body) must come whole within this time once it is awaited.
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that takes nothing for this long is cut off.
+/// A client that does not take a reply's chunk within this time is cut off.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest that a request may take, whatever deadline it asks for.
+/// Longest that the rows of a request may take, whatever deadline it asks for.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests in flight get this long to finish at a stop.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use lodestore_schema::shard_socket;
+
 use crate::ClientError;
 
 /// Where a server listens: `HOST:PORT`, or `unix:PATH`.
@@ -47,11 +49,7 @@ impl Address {
                 Some(port) => Self::Tcp(SocketAddr::new(common.ip(), port)),
                 None => self.clone(),
             },
-            Self::Unix(path) => {
-                let mut path = path.as_os_str().to_owned();
-                path.push(format!(".{shard}"));
-                Self::Unix(path.into())
-            }
+            Self::Unix(path) => Self::Unix(shard_socket(path, shard)),
         }
     }
 }

@@ -14,6 +14,7 @@ mod hello;
 mod message;
 mod reply;
 mod request;
+mod socket;
 mod stripes;
 
 #[expect(
@@ -30,4 +31,5 @@ pub use frame::Prefix;
 pub use hello::{check_hello, hello};
 pub use reply::{Description, Failure, FailureCode, Reply, ShardStats, TensorDescription};
 pub use request::{PullKind, Request, RequestBody};
+pub use socket::shard_socket;
 pub use stripes::Stripes;

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use lodestore_schema::shard_socket;
 use rustix::net::sockopt;
 
 use crate::ServerError;
@@ -51,7 +52,7 @@ impl Listeners {
         if let Some(path) = unix {
             all.bind_unix(path.to_owned(), None)?;
             for shard in 0..n_shards {
-                all.bind_unix(shard_path(path, shard), Some(shard))?;
+                all.bind_unix(shard_socket(path, shard), Some(shard))?;
             }
         }
         Ok(all)
@@ -105,13 +106,6 @@ impl Listeners {
         self.doors.push(Door { socket: Socket::Unix(listener), shard: shard.map(usize::from) });
         Ok(())
     }
-}
-
-/// The socket of shard `shard` beside the common one.
-pub(crate) fn shard_path(path: &Path, shard: u16) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{shard}"));
-    name.into()
 }
 
 impl Drop for Listeners {

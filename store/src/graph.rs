@@ -1,13 +1,14 @@
 //! A stored graph: a folder with `graph.toml` and self-contained partitions.
 
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lodestore_graph::{PartId, PartitionBook};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, SegmentRecord};
+use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::limits::MAX_META_BYTES;
 use crate::meta::{GraphMeta, MetaError};
@@ -22,6 +23,7 @@ pub const META_FILE: &str = "graph.toml";
 /// only some of them.
 #[derive(Clone, Debug)]
 pub struct Graph {
+    device: Arc<dyn Device>,
     dir: PathBuf,
     meta: GraphMeta,
     book: PartitionBook,
@@ -30,11 +32,13 @@ pub struct Graph {
 impl Graph {
     /// Reads and checks `graph.toml` in `dir`.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_on(Arc::new(Disk), dir)
+    }
+
+    /// As [`Graph::open`], on any device.
+    pub fn open_on(device: Arc<dyn Device>, dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
-        let mut text = Vec::new();
-        File::open(&path)
-            .and_then(|file| file.take(MAX_META_BYTES).read_to_end(&mut text))
-            .map_err(StoreError::io(&path, "read"))?;
+        let text = read_meta(&*device, &path).map_err(StoreError::io(&path, "read"))?;
         // What is not UTF-8 changes here, and the checksum tells.
         let parsed = GraphMeta::parse(&String::from_utf8_lossy(&text));
         let (meta, book) = parsed.map_err(|source| match source {
@@ -45,7 +49,7 @@ impl Graph {
             },
             source => StoreError::Meta { file: path, source },
         })?;
-        Ok(Self { dir: dir.to_owned(), meta, book })
+        Ok(Self { device, dir: dir.to_owned(), meta, book })
     }
 
     /// What `graph.toml` says.
@@ -64,6 +68,12 @@ impl Graph {
     #[must_use]
     pub fn book(&self) -> &PartitionBook {
         &self.book
+    }
+
+    /// Where the graph's files live.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
     }
 
     /// Folder of the graph.
@@ -104,7 +114,8 @@ impl Graph {
             let opened = format!("0 to {}", self.book.n_parts() - 1);
             return Err(StoreError::NoPart { part, opened });
         }
-        Catalog::open_read_only(&catalog_dir(&self.part_dir(part)), self.meta.uuid, part)
+        let dir = catalog_dir(&self.part_dir(part));
+        Catalog::open_read_only(&*self.device, &dir, self.meta.uuid, part)
     }
 
     /// Opens the current segment of `tensor` in a partition and checks all of it but its rows.
@@ -140,10 +151,19 @@ impl Graph {
             tensor: tensor.clone(),
             n_rows: range.end - range.start,
         };
-        let segment = Segment::open(&self.part_dir(part).join(&record.file), &identity)?;
+        let segment =
+            Segment::open(&*self.device, &self.part_dir(part).join(&record.file), &identity)?;
         check_digest(&segment, &record)?;
         Ok(segment)
     }
+}
+
+/// The bytes of a `graph.toml`; a longer file than any of ours is cut, and its checksum tells.
+fn read_meta(device: &dyn Device, path: &Path) -> io::Result<Vec<u8>> {
+    let file = device.open(path)?;
+    let mut text = vec![0; file.len_bytes()?.min(MAX_META_BYTES) as usize];
+    file.read_exact_at(&mut text, 0)?;
+    Ok(text)
 }
 
 /// A table of checksums that agrees with itself may still be an old one.
@@ -187,6 +207,7 @@ mod tests {
     use lodestore_graph::NodeId;
 
     use super::*;
+    use crate::device::Disk;
     use crate::embedded::EmbeddedStore;
     use crate::fixture::{Ring, WIDTH, files};
     use crate::inspect::inspect;
@@ -211,10 +232,10 @@ mod tests {
         let path = graph.part_dir(PartId(0)).join("feat.v1.seg");
         let identity = graph.segment(PartId(0), "feat").unwrap().identity().clone();
         fs::remove_file(&path).unwrap();
-        let mut writer = SegmentWriter::create(&path, &identity).unwrap();
+        let mut writer = SegmentWriter::create(&Disk, &path, &identity).unwrap();
         writer.write_rows(&vec![1; 250 * WIDTH]).unwrap();
         writer.finish().unwrap();
-        Segment::open(&path, &identity).unwrap();
+        Segment::open(&Disk, &path, &identity).unwrap();
         let error = graph.segment(PartId(0), "feat").unwrap_err();
         assert!(error.to_string().contains("digest"), "{error}");
     }

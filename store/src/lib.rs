@@ -8,6 +8,7 @@
 
 mod catalog;
 mod checksum;
+mod device;
 mod dtype;
 mod embedded;
 mod error;
@@ -31,6 +32,7 @@ mod tensor;
 mod verify;
 
 pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, SegmentRecord};
+pub use device::{Access, Change, Device, Disk, Entry, FileReader, FileWriter, KeyValues};
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;

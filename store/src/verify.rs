@@ -1,7 +1,6 @@
 //! Verification: everything of a graph is read and checked; every fault is reported, not only the
 //! first.
 
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use lodestore_graph::PartId;

@@ -18,11 +18,11 @@ mod record;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
-use rocksdb::{DB, InfoLogger, LogLevel, Options, WriteBatch, WriteOptions};
 use uuid::Uuid;
 
 pub use record::SegmentRecord;
 
+use crate::device::{Access, Change, Device, KeyValues};
 use crate::error::StoreError;
 use record::Fields;
 
@@ -36,33 +36,35 @@ const VERSION_KEY: &[u8] = b"version";
 #[derive(Debug)]
 pub struct Catalog {
     dir: PathBuf,
-    db: DB,
+    pairs: Box<dyn KeyValues>,
 }
 
 impl Catalog {
     /// Creates the catalog of partition `part` in `dir`, which must not hold one.
-    pub fn create(dir: &Path, graph: Uuid, part: PartId) -> Result<Self, StoreError> {
-        let mut options = options();
-        options.create_if_missing(true);
-        options.set_error_if_exists(true);
-        let db = DB::open(&options, dir).map_err(failed(dir))?;
-        let catalog = Self { dir: dir.to_owned(), db };
+    pub fn create(
+        device: &dyn Device,
+        dir: &Path,
+        graph: Uuid,
+        part: PartId,
+    ) -> Result<Self, StoreError> {
+        let pairs = device.key_values(dir, Access::Create).map_err(failed(dir))?;
+        let catalog = Self { dir: dir.to_owned(), pairs };
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         identity.extend_from_slice(graph.as_bytes());
         identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
-        let mut batch = WriteBatch::default();
-        batch.put(IDENTITY_KEY, &identity);
-        catalog.write(batch)?;
+        catalog.write(&[Change::Put(IDENTITY_KEY.to_vec(), identity)])?;
         Ok(catalog)
     }
 
     /// Opens the catalog in `dir` for reading and checks that it is partition `part` of `graph`.
-    pub fn open_read_only(dir: &Path, graph: Uuid, part: PartId) -> Result<Self, StoreError> {
-        if !dir.join("CURRENT").is_file() {
-            return Err(broken(dir, "there is none (no file CURRENT)".to_owned()));
-        }
-        let db = DB::open_for_read_only(&options(), dir, false).map_err(failed(dir))?;
-        let catalog = Self { dir: dir.to_owned(), db };
+    pub fn open_read_only(
+        device: &dyn Device,
+        dir: &Path,
+        graph: Uuid,
+        part: PartId,
+    ) -> Result<Self, StoreError> {
+        let pairs = device.key_values(dir, Access::Read).map_err(failed(dir))?;
+        let catalog = Self { dir: dir.to_owned(), pairs };
         catalog.check_identity(graph, part)?;
         Ok(catalog)
     }
@@ -74,12 +76,11 @@ impl Catalog {
         version: u32,
         segments: impl IntoIterator<Item = (&'a str, &'a SegmentRecord)>,
     ) -> Result<(), StoreError> {
-        let mut batch = WriteBatch::default();
-        for (tensor, record) in segments {
-            batch.put(segment_key(tensor, version), record.to_bytes());
-        }
-        batch.put(VERSION_KEY, version.to_le_bytes());
-        self.write(batch)
+        let records = segments
+            .into_iter()
+            .map(|(tensor, record)| Change::Put(segment_key(tensor, version), record.to_bytes()));
+        let version = Change::Put(VERSION_KEY.to_vec(), version.to_le_bytes().to_vec());
+        self.write(&records.chain([version]).collect::<Vec<_>>())
     }
 
     /// The segment that holds `tensor` at `version`, if there is one.
@@ -101,7 +102,7 @@ impl Catalog {
 
     /// Moves what is in the log into tables, so that a reader has nothing to replay.
     pub fn flush(&self) -> Result<(), StoreError> {
-        self.db.flush().map_err(failed(&self.dir))
+        self.pairs.flush().map_err(failed(&self.dir))
     }
 
     fn check_identity(&self, graph: Uuid, part: PartId) -> Result<(), StoreError> {
@@ -129,14 +130,12 @@ impl Catalog {
         })
     }
 
-    fn write(&self, batch: WriteBatch) -> Result<(), StoreError> {
-        let mut synced = WriteOptions::default();
-        synced.set_sync(true);
-        self.db.write_opt(batch, &synced).map_err(failed(&self.dir))
+    fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
+        self.pairs.write(changes).map_err(failed(&self.dir))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        self.db.get(key).map_err(failed(&self.dir))
+        self.pairs.get(key).map_err(failed(&self.dir))
     }
 }
 
@@ -144,20 +143,9 @@ fn segment_key(tensor: &str, version: u32) -> Vec<u8> {
     [b"segment/", tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
 }
 
-fn options() -> Options {
-    let mut options = Options::default();
-    options.set_paranoid_checks(true);
-    // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.
-    options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Warn, |_, line| {
-        // Its settings at every opening pass any level; errors come back as results anyway.
-        tracing::debug!(target: "rocksdb", "{}", line.trim_end());
-    }));
-    options
-}
-
-fn failed(dir: &Path) -> impl FnOnce(rocksdb::Error) -> StoreError {
+fn failed(dir: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
     let dir = dir.to_owned();
-    move |error| StoreError::Catalog { dir, reason: error.into_string() }
+    move |error| StoreError::Catalog { dir, reason: error.to_string() }
 }
 
 fn broken(dir: &Path, reason: String) -> StoreError {

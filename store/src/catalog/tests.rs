@@ -1,6 +1,7 @@
 use std::fs;
 
 use super::*;
+use crate::device::Disk;
 
 fn record() -> SegmentRecord {
     SegmentRecord {
@@ -28,13 +29,13 @@ fn names(dir: &Path) -> Vec<String> {
 fn what_was_recorded_is_read_by_several_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog");
-    let catalog = Catalog::create(&path, graph(), PartId(2)).unwrap();
+    let catalog = Catalog::create(&Disk, &path, graph(), PartId(2)).unwrap();
     catalog.commit_version(1, [("feat", &record())]).unwrap();
-    let first = Catalog::open_read_only(&path, graph(), PartId(2)).unwrap();
+    let first = Catalog::open_read_only(&Disk, &path, graph(), PartId(2)).unwrap();
     assert_eq!(first.segment("feat", 1).unwrap(), Some(record()), "seen before a flush");
     catalog.flush().unwrap();
     drop(catalog);
-    let second = Catalog::open_read_only(&path, graph(), PartId(2)).unwrap();
+    let second = Catalog::open_read_only(&Disk, &path, graph(), PartId(2)).unwrap();
     for catalog in [&first, &second] {
         assert_eq!(catalog.current_version().unwrap(), 1);
         assert_eq!(catalog.segment("feat", 1).unwrap(), Some(record()));
@@ -47,12 +48,12 @@ fn what_was_recorded_is_read_by_several_at_once() {
 fn reading_changes_nothing_in_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog");
-    let catalog = Catalog::create(&path, graph(), PartId(2)).unwrap();
+    let catalog = Catalog::create(&Disk, &path, graph(), PartId(2)).unwrap();
     catalog.commit_version(1, []).unwrap();
     drop(catalog);
     let before = names(&path);
     for _ in 0..2 {
-        drop(Catalog::open_read_only(&path, graph(), PartId(2)).unwrap());
+        drop(Catalog::open_read_only(&Disk, &path, graph(), PartId(2)).unwrap());
     }
     assert_eq!(names(&path), before);
 }
@@ -61,25 +62,28 @@ fn reading_changes_nothing_in_the_folder() {
 fn another_catalog_in_its_place_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog");
-    drop(Catalog::create(&path, graph(), PartId(2)).unwrap());
-    let other_part = Catalog::open_read_only(&path, graph(), PartId(3)).unwrap_err();
+    drop(Catalog::create(&Disk, &path, graph(), PartId(2)).unwrap());
+    let other_part = Catalog::open_read_only(&Disk, &path, graph(), PartId(3)).unwrap_err();
     assert!(matches!(other_part, StoreError::Misplaced { .. }), "{other_part}");
-    let other_graph = Catalog::open_read_only(&path, Uuid::nil(), PartId(2)).unwrap_err();
+    let other_graph = Catalog::open_read_only(&Disk, &path, Uuid::nil(), PartId(2)).unwrap_err();
     assert!(matches!(other_graph, StoreError::Misplaced { .. }), "{other_graph}");
-    assert!(Catalog::create(&path, graph(), PartId(2)).is_err(), "an existing one is not reused");
+    assert!(
+        Catalog::create(&Disk, &path, graph(), PartId(2)).is_err(),
+        "an existing one is not reused"
+    );
 }
 
 #[test]
 fn a_missing_or_broken_catalog_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let missing =
-        Catalog::open_read_only(&dir.path().join("none"), graph(), PartId(0)).unwrap_err();
+        Catalog::open_read_only(&Disk, &dir.path().join("none"), graph(), PartId(0)).unwrap_err();
     assert!(missing.to_string().contains("CURRENT"), "{missing}");
     assert!(!dir.path().join("none").exists());
     let path = dir.path().join("catalog");
-    drop(Catalog::create(&path, graph(), PartId(0)).unwrap());
+    drop(Catalog::create(&Disk, &path, graph(), PartId(0)).unwrap());
     fs::write(path.join("CURRENT"), b"MANIFEST-999999\n").unwrap();
-    let broken = Catalog::open_read_only(&path, graph(), PartId(0)).unwrap_err();
+    let broken = Catalog::open_read_only(&Disk, &path, graph(), PartId(0)).unwrap_err();
     assert!(matches!(broken, StoreError::Catalog { .. }), "{broken}");
 }
 

@@ -11,16 +11,17 @@ mod external_ids;
 mod rows;
 mod sync;
 
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lodestore_graph::{PartId, PartitionBook};
-use rustix::fs::{CWD, RenameFlags};
 use uuid::Uuid;
 
 pub use error::ImportError;
 
 use crate::catalog::{Catalog, SegmentRecord};
+use crate::device::{Device, Disk};
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::graph::{self, Graph, META_FILE};
@@ -42,6 +43,7 @@ const FIRST_VERSION: u32 = 1;
 /// A graph that is being built.
 #[derive(Debug)]
 pub struct Importer {
+    device: Arc<dyn Device>,
     out: PathBuf,
     staging: PathBuf,
     uuid: Uuid,
@@ -53,16 +55,22 @@ pub struct Importer {
 impl Importer {
     /// Starts an import to `out`, which must not exist while its parent folder must.
     pub fn begin(out: &Path) -> Result<Self, ImportError> {
-        if fs::symlink_metadata(out).is_ok() {
+        Self::begin_on(Arc::new(Disk), out)
+    }
+
+    /// As [`Importer::begin`], on any device.
+    pub fn begin_on(device: Arc<dyn Device>, out: &Path) -> Result<Self, ImportError> {
+        if device.exists(out) {
             return Err(ImportError::Exists { out: out.to_owned() });
         }
         let uuid = Uuid::new_v4();
         let mut name = out.file_name().unwrap_or_default().to_owned();
         name.push(format!(".importing-{uuid}"));
         let staging = out.with_file_name(name);
-        fs::create_dir(&staging).map_err(StoreError::io(&staging, "create"))?;
+        device.create_dir(&staging).map_err(StoreError::io(&staging, "create"))?;
         let (tensors, records) = (Vec::new(), Vec::new());
-        Ok(Self { out: out.to_owned(), staging, uuid, tensors, records, committed: false })
+        let (out, committed) = (out.to_owned(), false);
+        Ok(Self { device, out, staging, uuid, tensors, records, committed })
     }
 
     /// Identity of the graph, to be written to its topology and halo files.
@@ -80,7 +88,7 @@ impl Importer {
     /// Makes the staged folder of a partition, if it is not there yet.
     pub fn part_dir(&self, part: PartId) -> Result<PathBuf, ImportError> {
         let dir = graph::part_dir(&self.staging, part);
-        fs::create_dir_all(&dir).map_err(StoreError::io(&dir, "create"))?;
+        self.device.create_dir(&dir).map_err(StoreError::io(&dir, "create"))?;
         Ok(dir)
     }
 
@@ -141,12 +149,17 @@ impl Importer {
             tensors: self.tensors.clone(),
         };
         let meta_path = self.staging.join(META_FILE);
-        fs::write(&meta_path, meta.to_text()).map_err(StoreError::io(&meta_path, "write"))?;
+        let written = self.device.create(&meta_path);
+        written
+            .and_then(|mut file| file.append(meta.to_text().as_bytes()))
+            .map_err(StoreError::io(&meta_path, "write"))?;
         // What readers will do first must work before anybody can see the graph.
-        EmbeddedStore::open(&self.staging, None)?;
-        sync_tree(&self.staging)?;
+        let staged = Graph::open_on(Arc::clone(&self.device), &self.staging)?;
+        EmbeddedStore::of(staged, None)?;
+        sync_tree(&*self.device, &self.staging)?;
         self.publish()?;
-        Ok(Graph::open(&self.out)?)
+        let (device, out) = (Arc::clone(&self.device), self.out.clone());
+        Ok(Graph::open_on(device, &out)?)
     }
 
     fn write_tensor(
@@ -177,7 +190,15 @@ impl Importer {
             };
             let (dir, file) = (self.part_dir(part)?, graph::segment_file(name, FIRST_VERSION));
             let mut report = |done: u64| progress(u64::from(range.start) + done, total);
-            let record = write_segment((&dir, file), &identity, source, nan, rows, &mut report)?;
+            let record = write_segment(
+                &*self.device,
+                (&dir, file),
+                &identity,
+                source,
+                nan,
+                rows,
+                &mut report,
+            )?;
             self.records.push((part, record));
         }
         self.tensors.push(tensor);
@@ -186,7 +207,7 @@ impl Importer {
 
     fn write_catalog(&self, part: PartId) -> Result<(), ImportError> {
         let dir = graph::catalog_dir(&self.part_dir(part)?);
-        let catalog = Catalog::create(&dir, self.uuid, part)?;
+        let catalog = Catalog::create(&*self.device, &dir, self.uuid, part)?;
         let records = self.records.iter().filter(|(of, _)| *of == part);
         let segments = self.tensors.iter().zip(records);
         let segments = segments.map(|(tensor, (_, record))| (tensor.name.as_str(), record));
@@ -197,29 +218,27 @@ impl Importer {
 
     /// Moves the staged folder to its place, which must still be free.
     fn publish(&mut self) -> Result<(), ImportError> {
-        let renamed =
-            rustix::fs::renameat_with(CWD, &self.staging, CWD, &self.out, RenameFlags::NOREPLACE);
-        match renamed {
+        match self.device.rename(&self.staging, &self.out) {
             Ok(()) => self.committed = true,
-            Err(rustix::io::Errno::EXIST) => {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(ImportError::Exists { out: self.out.clone() });
             }
             Err(error) => {
-                return Err(StoreError::io(&self.out, "move the graph to")(error.into()).into());
+                return Err(StoreError::io(&self.out, "move the graph to")(error).into());
             }
         }
         let parent = match self.out.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        Ok(sync(parent)?)
+        Ok(sync(&*self.device, parent)?)
     }
 }
 
 impl Drop for Importer {
     fn drop(&mut self) {
         if !self.committed
-            && let Err(error) = fs::remove_dir_all(&self.staging)
+            && let Err(error) = self.device.remove_dir_all(&self.staging)
         {
             tracing::warn!("cannot remove {}: {error}; delete it", self.staging.display());
         }

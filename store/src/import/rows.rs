@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::ImportError;
 use crate::catalog::SegmentRecord;
+use crate::device::Device;
 use crate::graph::check_digest;
 use crate::nan::{NanPolicy, first_nan};
 use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
@@ -16,6 +17,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Writes `rows` of `source` as the segment `file` in `dir`; `report` is told the rows done.
 pub(super) fn write_segment(
+    device: &dyn Device,
     (dir, file): (&Path, String),
     identity: &SegmentIdentity,
     source: &dyn TensorSource,
@@ -24,7 +26,7 @@ pub(super) fn write_segment(
     report: &mut dyn FnMut(u64),
 ) -> Result<SegmentRecord, ImportError> {
     let path = dir.join(&file);
-    let mut writer = SegmentWriter::create(&path, identity)?;
+    let mut writer = SegmentWriter::create(device, &path, identity)?;
     let row_bytes = identity.tensor.row_bytes();
     let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
     let mut buffer = vec![0u8; chunk_rows.min(rows.len()) * row_bytes];
@@ -42,7 +44,7 @@ pub(super) fn write_segment(
     let digest = writer.finish()?;
     let (segment, n_rows) = (identity.segment, identity.n_rows);
     let record = SegmentRecord { segment, n_rows, row_bytes: row_bytes as u32, digest, file };
-    let written = Segment::open(&path, identity)?;
+    let written = Segment::open(device, &path, identity)?;
     check_digest(&written, &record)?;
     check_rows(&written)?;
     Ok(record)

@@ -1,3 +1,4 @@
+use std::fs;
 use std::path::Path;
 
 use lodestore_graph::NodeId;

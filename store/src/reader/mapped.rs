@@ -24,8 +24,8 @@ pub struct MappedReader {
 impl MappedReader {
     /// Maps a segment.
     pub fn open(segment: Segment) -> Result<Self, StoreError> {
-        let mapped = FileMap::of(segment.file());
-        let map = mapped.map_err(StoreError::io(segment.path(), "map"))?;
+        let file = segment.file().as_file().ok_or_else(|| std::io::ErrorKind::Unsupported.into());
+        let map = file.and_then(FileMap::of).map_err(StoreError::io(segment.path(), "map"))?;
         let expected = segment.layout().file_bytes();
         if map.len() as u64 != expected {
             let (file, found) = (segment.path().to_owned(), map.len() as u64);

@@ -1,7 +1,6 @@
 //! A reader over a segment's pages in memory: extent by extent, as a reader of a disk would.
 
 use std::borrow::Cow;
-use std::os::unix::fs::FileExt;
 
 use super::{RowReader, check_output};
 use crate::error::StoreError;

@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::Disk;
 use crate::fixture::{identity, row, segment};
 use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 use crate::plan::DeviceProfile;
@@ -24,7 +25,7 @@ fn readers(dir: &std::path::Path, n_rows: u32, row_bytes: u32) -> Vec<Box<dyn Ro
 fn segment_again(dir: &std::path::Path, n_rows: u32, row_bytes: u32) -> Segment {
     let path = dir.join(format!("{n_rows}x{row_bytes}.seg"));
     if path.exists() {
-        return Segment::open(&path, &identity(n_rows, row_bytes)).unwrap();
+        return Segment::open(&Disk, &path, &identity(n_rows, row_bytes)).unwrap();
     }
     segment(dir, n_rows, row_bytes)
 }

@@ -1,7 +1,5 @@
 //! A segment whose header, checksum table and footer have been checked.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::SEGMENT_FORMAT_VERSION;
@@ -9,6 +7,7 @@ use super::footer::check_footer;
 use super::header::{HeaderFault, Page, SegmentIdentity};
 use super::writer::SegmentDigest;
 use crate::checksum::PageChecksum;
+use crate::device::{Device, FileReader};
 use crate::error::StoreError;
 use crate::layout::{PAGE_BYTES, SegmentLayout};
 use crate::plan::{Extent, PlannedRow};
@@ -18,7 +17,7 @@ use crate::plan::{Extent, PlannedRow};
 #[derive(Debug)]
 pub struct Segment {
     path: PathBuf,
-    file: File,
+    file: Box<dyn FileReader>,
     identity: SegmentIdentity,
     layout: SegmentLayout,
     checksum: PageChecksum,
@@ -31,15 +30,18 @@ impl Segment {
     /// Opens `path` for reading and checks it against its own length and against `expected`.
     ///
     /// Holds 4 bytes of memory per page. Read-only files and mounts work.
-    pub fn open(path: &Path, expected: &SegmentIdentity) -> Result<Self, StoreError> {
-        let file = File::open(path).map_err(StoreError::io(path, "open"))?;
-        let found_bytes =
-            file.metadata().map_err(StoreError::io(path, "read the length of"))?.len();
+    pub fn open(
+        device: &dyn Device,
+        path: &Path,
+        expected: &SegmentIdentity,
+    ) -> Result<Self, StoreError> {
+        let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+        let found_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
         if found_bytes < 2 * PAGE_BYTES {
             let (file, expected) = (path.to_owned(), 2 * PAGE_BYTES);
             return Err(StoreError::FileLength { file, expected, found: found_bytes });
         }
-        let header = read_page(&file, path, 0)?;
+        let header = read_page(&*file, path, 0)?;
         let identity = SegmentIdentity::from_page(&header).map_err(|fault| match fault {
             HeaderFault::Damaged(reason) => damaged(path, "header", 0, reason),
             HeaderFault::Newer(found) => StoreError::NewerFormat {
@@ -57,10 +59,10 @@ impl Segment {
         if let Some((field, expected, found)) = expected.difference(&identity) {
             return Err(StoreError::Misplaced { file: path.to_owned(), field, expected, found });
         }
-        let footer = read_page(&file, path, layout.footer_offset())?;
+        let footer = read_page(&*file, path, layout.footer_offset())?;
         let table_crc = check_footer(&footer, &header, &layout)
             .map_err(|reason| damaged(path, "footer", layout.footer_offset(), reason))?;
-        let (table, digest) = read_table(&file, path, &layout, table_crc)?;
+        let (table, digest) = read_table(&*file, path, &layout, table_crc)?;
         let checksum = PageChecksum::new(identity.segment);
         Ok(Self { path: path.to_owned(), file, identity, layout, checksum, table, digest })
     }
@@ -138,12 +140,12 @@ impl Segment {
 
     /// The open file.
     #[must_use]
-    pub(crate) fn file(&self) -> &File {
-        &self.file
+    pub(crate) fn file(&self) -> &dyn FileReader {
+        &*self.file
     }
 }
 
-fn read_page(file: &File, path: &Path, offset: u64) -> Result<Page, StoreError> {
+fn read_page(file: &dyn FileReader, path: &Path, offset: u64) -> Result<Page, StoreError> {
     let mut page = [0u8; PAGE_BYTES as usize];
     file.read_exact_at(&mut page, offset).map_err(StoreError::io(path, "read"))?;
     Ok(page)
@@ -151,7 +153,7 @@ fn read_page(file: &File, path: &Path, offset: u64) -> Result<Page, StoreError> 
 
 /// Reads the checksum table, whose length was checked against the file's before.
 fn read_table(
-    file: &File,
+    file: &dyn FileReader,
     path: &Path,
     layout: &SegmentLayout,
     table_crc: u32,

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::header::HeaderFault;
 use super::*;
+use crate::device::Disk;
 use crate::dtype::Dtype;
 use crate::error::StoreError;
 use crate::fixture::{identity, row, write_segment};
@@ -20,7 +21,7 @@ fn rows_are_packed_and_the_length_is_promised() {
     for (n_rows, row_bytes) in [(0, 8), (1, 1), (100, 400), (3, 5000), (2, 3 << 20)] {
         let (path, identity) = (dir.path().join(format!("{n_rows}")), identity(n_rows, row_bytes));
         let digest = write_segment(&path, &identity);
-        let segment = Segment::open(&path, &identity).unwrap();
+        let segment = Segment::open(&Disk, &path, &identity).unwrap();
         assert_eq!(segment.digest(), &digest);
         let bytes = fs::read(&path).unwrap();
         assert_eq!(bytes.len() as u64, segment.layout().file_bytes());
@@ -47,7 +48,7 @@ fn a_file_cut_or_extended_anywhere_near_a_page_edge_is_refused() {
         let mut bytes = whole.clone();
         bytes.resize(length, 0);
         fs::write(&path, bytes).unwrap();
-        let error = Segment::open(&path, &identity).unwrap_err();
+        let error = Segment::open(&Disk, &path, &identity).unwrap_err();
         assert!(matches!(error, StoreError::FileLength { .. }), "{length}: {error}");
         assert!(error.to_string().contains("cut.seg"), "{error}");
     }
@@ -60,12 +61,12 @@ fn every_flipped_bit_outside_the_rows_is_found_when_opening() {
     write_segment(&path, &identity);
     let bytes = fs::read(&path).unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
-    let n_pages = Segment::open(&path, &identity).unwrap().layout().n_pages() as usize;
+    let n_pages = Segment::open(&Disk, &path, &identity).unwrap().layout().n_pages() as usize;
     let rows = PAGE..PAGE * (1 + n_pages);
     for offset in (0..bytes.len()).filter(|offset| !rows.contains(offset)) {
         for bit in 0..8 {
             file.write_all_at(&[bytes[offset] ^ (1 << bit)], offset as u64).unwrap();
-            let error = Segment::open(&path, &identity).expect_err("a flipped bit");
+            let error = Segment::open(&Disk, &path, &identity).expect_err("a flipped bit");
             let section = match offset / PAGE {
                 0 => "header",
                 page if page == 1 + n_pages => "page table",
@@ -76,7 +77,7 @@ fn every_flipped_bit_outside_the_rows_is_found_when_opening() {
         }
         file.write_all_at(&bytes[offset..=offset], offset as u64).unwrap();
     }
-    Segment::open(&path, &identity).unwrap();
+    Segment::open(&Disk, &path, &identity).unwrap();
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn every_damaged_page_of_rows_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let (path, identity) = (dir.path().join("rows.seg"), identity(30, 400));
     write_segment(&path, &identity);
-    let segment = Segment::open(&path, &identity).unwrap();
+    let segment = Segment::open(&Disk, &path, &identity).unwrap();
     let bytes = fs::read(&path).unwrap();
     let pages: Vec<&[u8]> = bytes[PAGE..].chunks(PAGE).take(3).collect();
     for (no, page) in (0u64..).zip(&pages) {
@@ -127,7 +128,7 @@ fn a_sound_segment_in_the_place_of_another_is_refused_by_field() {
         ("row count", SegmentIdentity { n_rows: 31, ..right.clone() }),
     ];
     for (name, expected) in others {
-        let error = Segment::open(&path, &expected).expect_err(name);
+        let error = Segment::open(&Disk, &path, &expected).expect_err(name);
         assert!(matches!(error, StoreError::Misplaced { field, .. } if field == name), "{error}");
     }
 }
@@ -162,7 +163,7 @@ fn a_newer_format_is_refused_by_number() {
     let crc = crc32fast::hash(&bytes[..PAGE - 4]);
     bytes[PAGE - 4..PAGE].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, bytes).unwrap();
-    let error = Segment::open(&path, &identity).unwrap_err();
+    let error = Segment::open(&Disk, &path, &identity).unwrap_err();
     assert!(matches!(error, StoreError::NewerFormat { found: 9, supported: 1, .. }), "{error}");
 }
 
@@ -172,9 +173,9 @@ fn random_files_are_refused() {
     let path = dir.path().join("random.seg");
     for (length, byte) in [(0, 0), (1, 0), (PAGE, 0), (3 * PAGE, 0), (4 * PAGE, 0xff)] {
         fs::write(&path, vec![byte; length]).unwrap();
-        assert!(Segment::open(&path, &identity(1, 4)).is_err(), "{length} times {byte}");
+        assert!(Segment::open(&Disk, &path, &identity(1, 4)).is_err(), "{length} times {byte}");
     }
-    let missing = Segment::open(&dir.path().join("none"), &identity(1, 4)).unwrap_err();
+    let missing = Segment::open(&Disk, &dir.path().join("none"), &identity(1, 4)).unwrap_err();
     assert!(matches!(missing, StoreError::Io { action: "open", .. }));
 }
 
@@ -182,7 +183,7 @@ fn random_files_are_refused() {
 #[should_panic(expected = "more rows")]
 fn a_writer_takes_no_more_than_was_promised() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = SegmentWriter::create(&dir.path().join("a"), &identity(2, 4)).unwrap();
+    let mut writer = SegmentWriter::create(&Disk, &dir.path().join("a"), &identity(2, 4)).unwrap();
     let _ = writer.write_rows(&[0; 9]);
 }
 
@@ -190,7 +191,7 @@ fn a_writer_takes_no_more_than_was_promised() {
 #[should_panic(expected = "fewer rows")]
 fn a_writer_seals_no_less_than_was_promised() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = SegmentWriter::create(&dir.path().join("a"), &identity(2, 4)).unwrap();
+    let mut writer = SegmentWriter::create(&Disk, &dir.path().join("a"), &identity(2, 4)).unwrap();
     writer.write_rows(&[0; 7]).unwrap();
     let _ = writer.finish();
 }
@@ -200,6 +201,6 @@ fn a_writer_never_overwrites() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("there");
     File::create(&path).unwrap();
-    let error = SegmentWriter::create(&path, &identity(2, 4)).unwrap_err();
+    let error = SegmentWriter::create(&Disk, &path, &identity(2, 4)).unwrap_err();
     assert!(matches!(error, StoreError::Io { action: "create", .. }), "{error}");
 }

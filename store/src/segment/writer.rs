@@ -1,12 +1,11 @@
 //! Writing a segment once, front to back, in bounded memory.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::footer::footer_page;
 use super::header::{Page, SegmentIdentity};
 use crate::checksum::PageChecksum;
+use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
 use crate::layout::{PAGE_BYTES, SegmentLayout};
 
@@ -24,7 +23,7 @@ pub type SegmentDigest = [u8; 32];
 #[derive(Debug)]
 pub struct SegmentWriter {
     path: PathBuf,
-    file: File,
+    file: Box<dyn FileWriter>,
     header: Page,
     layout: SegmentLayout,
     checksum: PageChecksum,
@@ -35,19 +34,19 @@ pub struct SegmentWriter {
 
 impl SegmentWriter {
     /// Creates `path`, which must not exist.
-    pub fn create(path: &Path, identity: &SegmentIdentity) -> Result<Self, StoreError> {
+    pub fn create(
+        device: &dyn Device,
+        path: &Path,
+        identity: &SegmentIdentity,
+    ) -> Result<Self, StoreError> {
         let layout = identity.layout().map_err(|error| StoreError::Io {
             file: path.to_owned(),
             action: "write a segment",
             source: std::io::Error::other(error),
         })?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .map_err(StoreError::io(path, "create"))?;
+        let mut file = device.create(path).map_err(StoreError::io(path, "create"))?;
         let header = identity.to_page();
-        file.write_all(&header).map_err(StoreError::io(path, "write"))?;
+        file.append(&header).map_err(StoreError::io(path, "write"))?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -93,9 +92,9 @@ impl SegmentWriter {
         self.table.resize(self.layout.table_bytes() as usize, 0);
         let table_crc = crc32fast::hash(&self.table);
         let footer = footer_page(&self.header, &self.layout, table_crc);
-        let written = self.file.write_all(&self.table).and_then(|()| self.file.write_all(&footer));
+        let written = self.file.append(&self.table).and_then(|()| self.file.append(&footer));
         written.map_err(StoreError::io(&self.path, "write"))?;
-        self.file.sync_all().map_err(StoreError::io(&self.path, "sync"))?;
+        self.file.sync().map_err(StoreError::io(&self.path, "sync"))?;
         Ok(blake3::hash(&self.table).into())
     }
 
@@ -105,7 +104,7 @@ impl SegmentWriter {
             let page_no = (self.table.len() / 4) as u64;
             self.table.extend_from_slice(&self.checksum.of(page_no, page).to_le_bytes());
         }
-        self.file.write_all(&self.buffer).map_err(StoreError::io(&self.path, "write"))?;
+        self.file.append(&self.buffer).map_err(StoreError::io(&self.path, "write"))?;
         self.buffer.clear();
         Ok(())
     }

@@ -1,0 +1,108 @@
+//! The file system.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock};
+
+use super::rocks::Rocks;
+use super::{Access, Device, Entry, FileReader, FileWriter, KeyValues};
+
+/// The file system of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Disk;
+
+impl Device for Disk {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
+        Ok(Box::new(File::open(path)?))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
+        Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            created => created,
+        }
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            entries.push(Entry { name, is_dir: entry.file_type()?.is_dir() });
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
+    }
+
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
+        Ok(Box::new(Rocks::open(dir, access)?))
+    }
+}
+
+impl FileReader for File {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, offset)
+    }
+
+    fn as_file(&self) -> Option<&File> {
+        Some(self)
+    }
+
+    fn pin(&self) -> io::Result<()> {
+        // The kernel lets go of it when the file is closed, however the process ends.
+        Ok(flock(self, FlockOperation::NonBlockingLockShared)?)
+    }
+
+    fn is_pinned(&self) -> io::Result<bool> {
+        match flock(self, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(flock(self, FlockOperation::Unlock).map(|()| false)?),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl FileWriter for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}

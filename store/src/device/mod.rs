@@ -1,0 +1,151 @@
+//! Where a graph's files and key-value stores live: the one seam between the store and a disk.
+//!
+//! Everything that the store writes, and everything that it reads but for the fast readers of an
+//! open file, goes through [`Device`]. [`Disk`] is the file system; tests have devices that lose
+//! what was not synced, tear it, or fail.
+
+mod disk;
+mod rocks;
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+pub use disk::Disk;
+
+/// A file system with key-value stores in some of its folders.
+///
+/// Invariant: what `sync` has returned for is there after a crash; what it has not may be there,
+/// be gone, or be half there.
+pub trait Device: Debug + Send + Sync {
+    /// Opens a file for reading.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>>;
+
+    /// Creates a file for writing; fails if anything is at `path`.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>>;
+
+    /// Creates a folder, if it is not there yet; its parent must be.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Names in a folder, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+
+    /// Whether anything is at `path`, a broken link included.
+    fn exists(&self, path: &Path) -> bool;
+
+    /// Moves a file or folder within the device, at once or not at all; fails if `to` exists.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Moves a file over `to`, at once or not at all, whatever is there.
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes a folder and all below it.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes durable what a file holds, or which names a folder holds.
+    fn sync(&self, path: &Path) -> io::Result<()>;
+
+    /// Opens the key-value store in folder `dir`.
+    fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>>;
+}
+
+/// A name in a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The name; names that are not UTF-8 are not ours, and are replaced lossily.
+    pub name: String,
+    /// Whether it is a folder.
+    pub is_dir: bool,
+}
+
+/// An open file, read at positions.
+pub trait FileReader: Debug + Send + Sync {
+    /// Bytes of the file.
+    fn len_bytes(&self) -> io::Result<u64>;
+
+    /// Reads some bytes at `offset`, 0 at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Fills `buffer` from `offset`, or fails.
+    fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match self.read_at(buffer, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    buffer = &mut buffer[n..];
+                    offset += n as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The system's handle, for maps and direct reads; a simulated device has none.
+    fn as_file(&self) -> Option<&File>;
+
+    /// Marks the file as read from for as long as it stays open: nobody deletes it meanwhile.
+    fn pin(&self) -> io::Result<()>;
+
+    /// Whether some other open file has pinned this one, in any process.
+    fn is_pinned(&self) -> io::Result<bool>;
+}
+
+/// A file that is being written, front to back.
+pub trait FileWriter: Debug + Send {
+    /// Appends all of `bytes`.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes durable what was appended; the file's name is its folder's matter.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// How a key-value store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// For writing, where there must be none.
+    Create,
+    /// For writing, by one process at a time.
+    Write,
+    /// For reading: no lock, no file written, any number of processes.
+    Read,
+}
+
+/// Ordered pairs of bytes with atomic, durable batches.
+pub trait KeyValues: Debug + Send + Sync {
+    /// The value of `key`.
+    fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+
+    /// Tells `found` the position and the value of each key of the ascending `keys` that is there.
+    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()>;
+
+    /// Tells `each` the pairs whose key starts with `prefix`, ascending, until it breaks.
+    fn scan(
+        &self,
+        prefix: &[u8],
+        each: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> io::Result<()>;
+
+    /// Applies all changes or none, in their order; durable when it returns.
+    fn write(&self, changes: &[Change]) -> io::Result<()>;
+
+    /// Moves what is in the log into tables, so that a reader has nothing to replay.
+    fn flush(&self) -> io::Result<()>;
+}
+
+/// One change of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Sets the value of a key.
+    Put(Vec<u8>, Vec<u8>),
+    /// Removes a key, if it is there.
+    Delete(Vec<u8>),
+    /// Removes all keys from the first to before the second.
+    DeleteRange(Vec<u8>, Vec<u8>),
+}

@@ -1,0 +1,115 @@
+//! RocksDB as a key-value store.
+//!
+//! Opening for reading takes no lock and creates no file, so that it works on read-only mounts and
+//! from several processes at once. Every write is synced; writes of several threads share a sync.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use rocksdb::{DB, Direction, InfoLogger, IteratorMode, LogLevel, Options, ReadOptions};
+use rocksdb::{WriteBatch, WriteOptions};
+
+use super::{Access, Change, KeyValues};
+
+/// An open RocksDB.
+#[derive(Debug)]
+pub(super) struct Rocks {
+    db: DB,
+}
+
+impl Rocks {
+    pub(super) fn open(dir: &Path, access: Access) -> io::Result<Self> {
+        let mut options = options();
+        let db = match access {
+            Access::Create => {
+                options.create_if_missing(true);
+                options.set_error_if_exists(true);
+                DB::open(&options, dir)
+            }
+            _ if !dir.join("CURRENT").is_file() => {
+                return Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "there is none (no file CURRENT)",
+                ));
+            }
+            Access::Write => DB::open(&options, dir),
+            Access::Read => DB::open_for_read_only(&options, dir, false),
+        };
+        Ok(Self { db: db.map_err(failed)? })
+    }
+}
+
+impl KeyValues for Rocks {
+    fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.db.get(key).map_err(failed)
+    }
+
+    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
+        let Some(cf) = self.db.cf_handle(rocksdb::DEFAULT_COLUMN_FAMILY_NAME) else {
+            return Err(io::Error::other("it has no default column family"));
+        };
+        let values = self.db.batched_multi_get_cf(cf, keys, true);
+        for (position, value) in values.into_iter().enumerate() {
+            if let Some(value) = value.map_err(failed)? {
+                found(position, &value);
+            }
+        }
+        Ok(())
+    }
+
+    fn scan(
+        &self,
+        prefix: &[u8],
+        each: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        let options = ReadOptions::default();
+        let from = IteratorMode::From(prefix, Direction::Forward);
+        // The iterator's own error ends it as an item, so that damage never looks like the end.
+        for pair in self.db.iterator_opt(from, options) {
+            let (key, value) = pair.map_err(failed)?;
+            if !key.starts_with(prefix) || each(&key, &value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, changes: &[Change]) -> io::Result<()> {
+        let mut batch = WriteBatch::default();
+        for change in changes {
+            match change {
+                Change::Put(key, value) => batch.put(key, value),
+                Change::Delete(key) => batch.delete(key),
+                Change::DeleteRange(from, to) => batch.delete_range(from, to),
+            }
+        }
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        self.db.write_opt(batch, &synced).map_err(failed)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.db.flush().map_err(failed)
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.set_paranoid_checks(true);
+    // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.
+    options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Warn, |_, line| {
+        // Its settings at every opening pass any level; errors come back as results anyway.
+        tracing::debug!(target: "rocksdb", "{}", line.trim_end());
+    }));
+    options
+}
+
+fn failed(error: rocksdb::Error) -> io::Error {
+    let kind = match error.kind() {
+        rocksdb::ErrorKind::Corruption => io::ErrorKind::InvalidData,
+        rocksdb::ErrorKind::NotFound => io::ErrorKind::NotFound,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error.into_string())
+}

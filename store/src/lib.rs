@@ -32,7 +32,9 @@ mod tensor;
 mod verify;
 
 pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, SegmentRecord};
-pub use device::{Access, Change, Device, Disk, Entry, FileReader, FileWriter, KeyValues};
+pub use device::{
+    Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, KeyValues,
+};
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;

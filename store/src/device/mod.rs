@@ -117,6 +117,9 @@ pub enum Access {
     Read,
 }
 
+/// What a scan tells each key and value to, until it breaks.
+pub type EachPair<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
 /// Ordered pairs of bytes with atomic, durable batches.
 pub trait KeyValues: Debug + Send + Sync {
     /// The value of `key`.
@@ -126,11 +129,7 @@ pub trait KeyValues: Debug + Send + Sync {
     fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()>;
 
     /// Tells `each` the pairs whose key starts with `prefix`, ascending, until it breaks.
-    fn scan(
-        &self,
-        prefix: &[u8],
-        each: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> io::Result<()>;
+    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()>;
 
     /// Applies all changes or none, in their order; durable when it returns.
     fn write(&self, changes: &[Change]) -> io::Result<()>;

@@ -4,13 +4,12 @@
 //! from several processes at once. Every write is synced; writes of several threads share a sync.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use rocksdb::{DB, Direction, InfoLogger, IteratorMode, LogLevel, Options, ReadOptions};
 use rocksdb::{WriteBatch, WriteOptions};
 
-use super::{Access, Change, KeyValues};
+use super::{Access, Change, EachPair, KeyValues};
 
 /// An open RocksDB.
 #[derive(Debug)]
@@ -58,11 +57,7 @@ impl KeyValues for Rocks {
         Ok(())
     }
 
-    fn scan(
-        &self,
-        prefix: &[u8],
-        each: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> io::Result<()> {
+    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         let options = ReadOptions::default();
         let from = IteratorMode::From(prefix, Direction::Forward);
         // The iterator's own error ends it as an item, so that damage never looks like the end.

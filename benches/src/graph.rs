@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::{Dtype, Importer, NanPolicy, SourceError, TensorSource};
+use lodestore_store::{Dtype, Importer, SourceError, TensorOptions, TensorSource};
 
 /// The f32 row of `node`, as bytes: column `c` holds `node + c / 4096`.
 #[must_use]
@@ -25,7 +25,7 @@ pub fn feature_graph(dir: &Path, n_nodes: u32, width: u32, n_parts: u16) -> Path
     let rows = KnownRows { n_nodes, width };
     let mut importer = Importer::begin(&out).expect("a free place");
     importer
-        .add_tensor("feat", &rows, NanPolicy::Refuse, &external_of, &book, &mut |_, _| {})
+        .add_tensor("feat", &rows, TensorOptions::default(), &external_of, &book, &mut |_, _| {})
         .expect("rows are written");
     importer.commit(&external_of, &book, 0, false).expect("the graph is published");
     out

@@ -88,7 +88,7 @@ pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure 
 /// A fault of the store while it serves a request.
 pub(crate) fn store_failure(error: &StoreError) -> Failure {
     let code = match error {
-        StoreError::DamagedPage { .. } => FailureCode::Damaged,
+        StoreError::DamagedPage { .. } | StoreError::DamagedGroup { .. } => FailureCode::Damaged,
         _ => FailureCode::Internal,
     };
     failure(code, error.to_string())

@@ -8,7 +8,7 @@ use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{EmbeddedStore, Importer, NanPolicy, NpySource, verify};
+use lodestore_store::{EmbeddedStore, Importer, NpySource, TensorOptions, verify};
 
 const N_NODES: u32 = 1000;
 const WIDTH: u32 = 16;
@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let topology = Topology::from_edges(&ring, &nodes, true)?;
     write_halos(&topology, book, uuid, &|part| importer.halo_path(part))?;
     let (source, order) = (NpySource::open(&features)?, &nodes.external_of);
-    importer.add_tensor("feat", &source, NanPolicy::Refuse, order, book, &mut |_, _| {})?;
+    let options = TensorOptions::default();
+    importer.add_tensor("feat", &source, options, order, book, &mut |_, _| {})?;
     importer.commit(order, book, topology.n_edges(), true)?;
 
     // The rows of the input's nodes 7, 4 and 7 again.

@@ -88,26 +88,27 @@ impl EmbeddedStore {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), StoreError> {
-        let out_rows = self.route(ids, &mut scratch.routed)?;
+        self.route(ids, &mut scratch.routed)?;
         for (part, rows) in scratch.routed.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
             let reader = readers[part].as_ref().ok_or_else(|| self.not_opened(part))?;
-            scratch.plan.build_scattered(rows, out_rows, reader.layout(), &self.profile)?;
-            reader.execute(&scratch.plan, out)?;
+            reader.gather(rows, &self.profile, &mut scratch.plan, out)?;
         }
         Ok(())
     }
 
-    /// Splits ids by partition; gives the number of output rows.
+    /// Splits ids by partition.
     fn route(
         &self,
         ids: &[NodeId],
         routed: &mut Vec<Vec<(RowIdx, u32)>>,
-    ) -> Result<u32, StoreError> {
+    ) -> Result<(), StoreError> {
         let book = self.graph.book();
         routed.resize_with(usize::from(book.n_parts()), Vec::new);
         routed.iter_mut().for_each(Vec::clear);
         let found = ids.len();
-        let out_rows = u32::try_from(found).map_err(|_| crate::PlanError::TooManyRows { found })?;
+        if u32::try_from(found).is_err() {
+            return Err(crate::PlanError::TooManyRows { found }.into());
+        }
         for (&node, out_row) in ids.iter().zip(0u32..) {
             let Some((part, row)) = book.locate(node) else {
                 let (position, n_nodes) = (out_row as usize, book.n_nodes());
@@ -115,7 +116,7 @@ impl EmbeddedStore {
             };
             routed[part.index()].push((RowIdx(row), out_row));
         }
-        Ok(out_rows)
+        Ok(())
     }
 
     fn readers(&self, tensor: &str) -> Result<&[Option<MappedReader>], StoreError> {

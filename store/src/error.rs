@@ -38,7 +38,7 @@ pub enum StoreError {
     DamagedSegment {
         /// Segment file.
         file: PathBuf,
-        /// `header`, `page table` or `footer`.
+        /// `header`, `page table`, `group index` or `footer`.
         section: &'static str,
         /// Where the section starts.
         offset: u64,
@@ -60,6 +60,19 @@ pub enum StoreError {
         expected: u32,
         /// Checksum of the bytes read.
         found: u32,
+    },
+    /// A row group cannot be unpacked although its pages are as they were written.
+    #[error(
+        "{}: row group {group} cannot be unpacked: {reason}; \
+         restore the file from a copy or import again", file.display()
+    )]
+    DamagedGroup {
+        /// Segment file.
+        file: PathBuf,
+        /// Row group, counted from the first row.
+        group: u32,
+        /// What was expected and what was found.
+        reason: String,
     },
     /// The file is longer or shorter than its header says.
     #[error(
@@ -158,6 +171,7 @@ impl StoreError {
             | Self::Meta { file, .. }
             | Self::DamagedSegment { file, .. }
             | Self::DamagedPage { file, .. }
+            | Self::DamagedGroup { file, .. }
             | Self::FileLength { file, .. }
             | Self::Misplaced { file, .. }
             | Self::NewerFormat { file, .. }

@@ -207,6 +207,7 @@ mod tests {
     use lodestore_graph::NodeId;
 
     use super::*;
+    use crate::codec::SegmentCodec;
     use crate::device::Disk;
     use crate::embedded::EmbeddedStore;
     use crate::fixture::{Ring, WIDTH, files};
@@ -232,7 +233,7 @@ mod tests {
         let path = graph.part_dir(PartId(0)).join("feat.v1.seg");
         let identity = graph.segment(PartId(0), "feat").unwrap().identity().clone();
         fs::remove_file(&path).unwrap();
-        let mut writer = SegmentWriter::create(&Disk, &path, &identity).unwrap();
+        let mut writer = SegmentWriter::create(&Disk, &path, &identity, SegmentCodec::Raw).unwrap();
         writer.write_rows(&vec![1; 250 * WIDTH]).unwrap();
         writer.finish().unwrap();
         Segment::open(&Disk, &path, &identity).unwrap();

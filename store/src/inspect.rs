@@ -40,7 +40,7 @@ pub struct TensorSummary {
     pub dtype: String,
     /// Elements per row.
     pub width: u32,
-    /// How rows are encoded.
+    /// How rows are stored: `raw`, `zstd`, `mixed` where its segments differ, empty without any.
     pub codec: String,
     /// Bytes of its segments on this machine.
     pub bytes: u64,
@@ -69,7 +69,7 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
             name: tensor.name.clone(),
             dtype: tensor.dtype.to_string(),
             width: tensor.width,
-            codec: "raw".to_owned(),
+            codec: String::new(),
             bytes: 0,
         })
         .collect();
@@ -85,6 +85,12 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
             for (tensor, summary) in meta.tensors.iter().zip(&mut tensors) {
                 let segment = graph.segment_of(&catalog, part, tensor)?;
                 summary.bytes += segment.layout().file_bytes();
+                let codec = segment.codec().name();
+                match summary.codec.as_str() {
+                    "" => codec.clone_into(&mut summary.codec),
+                    found if found != codec => "mixed".clone_into(&mut summary.codec),
+                    _ => {}
+                }
             }
         }
         let bytes = if present { folder_bytes(&dir)? } else { 0 };

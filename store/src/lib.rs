@@ -8,6 +8,7 @@
 
 mod catalog;
 mod checksum;
+mod codec;
 mod device;
 mod dtype;
 mod embedded;
@@ -23,6 +24,7 @@ mod map;
 mod meta;
 mod nan;
 mod plan;
+mod prefetch;
 mod reader;
 mod row;
 mod segment;
@@ -32,6 +34,7 @@ mod tensor;
 mod verify;
 
 pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, SegmentRecord};
+pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use device::{
     Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, KeyValues,
 };
@@ -39,9 +42,9 @@ pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;
 pub use graph::{Graph, META_FILE};
-pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer};
+pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{GraphSummary, PartSummary, TensorSummary, inspect};
-pub use layout::{DATA_OFFSET, LayoutError, PAGE_BYTES, SegmentLayout};
+pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use nan::NanPolicy;
 pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};

@@ -8,6 +8,10 @@ pub const MAX_TENSOR_NAME_BYTES: usize = 64;
 /// Longest row, in bytes; 4 Mi columns of `f32`.
 pub const MAX_ROW_BYTES: usize = 16 << 20;
 
+/// Longest row group of more than one row, in bytes before compression: a read of any row of a
+/// group unpacks all of it.
+pub const MAX_GROUP_BYTES: usize = 1 << 20;
+
 /// Longest read that a plan asks for, unless one row alone is longer.
 ///
 /// Larger single reads gain nothing on NVMe and have hung direct reads on some kernels.
@@ -20,4 +24,5 @@ pub const MAX_TENSORS: usize = 1024;
 pub const MAX_META_BYTES: u64 = 4 << 20;
 
 const _: () = assert!(MAX_EXTENT_BYTES.is_multiple_of(PAGE_BYTES));
+const _: () = assert!(MAX_GROUP_BYTES <= MAX_ROW_BYTES);
 const _: () = assert!(MAX_ROW_BYTES + 2 * PAGE_BYTES as usize <= u32::MAX as usize);

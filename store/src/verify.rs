@@ -128,7 +128,20 @@ fn verify_segment(segment: &Segment, report: &mut VerifyReport) {
 }
 
 /// Reads every page of rows, 1 MiB at a time, and names each fault; gives the number of pages.
+/// Where all pages are sound, row groups must unpack, too.
 fn scan_rows(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) -> u64 {
+    let mut all_sound = true;
+    let n_pages = scan_pages(segment, &mut |page, error| {
+        all_sound = false;
+        fault(page, error);
+    });
+    if all_sound {
+        segment.check_groups(fault);
+    }
+    n_pages
+}
+
+fn scan_pages(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) -> u64 {
     let n_pages = segment.layout().n_pages();
     let pages_per_read = MAX_EXTENT_BYTES / PAGE_BYTES;
     let mut buffer = vec![0u8; MAX_EXTENT_BYTES as usize];

@@ -14,7 +14,7 @@ use lodestore_graph::partition::{Algorithm, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{PartId, PartitionBook};
-use lodestore_store::{Importer, NanPolicy};
+use lodestore_store::{CodecChoice, Importer, NanPolicy, TensorOptions};
 
 use crate::console::Console;
 use crate::interrupt::RemovedOnInterrupt;
@@ -158,7 +158,8 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     for (name, source) in &input.tensors {
         let mut progress = console.progress(name);
         let external_of = &relabelling.external_of;
-        importer.add_tensor(name, &**source, config.nan, external_of, book, &mut progress)?;
+        let options = TensorOptions { nan: config.nan, codec: CodecChoice::Auto };
+        importer.add_tensor(name, &**source, options, external_of, book, &mut progress)?;
     }
     console.stage("sync");
     let n_edges = edges.n_edges_directed;

@@ -21,6 +21,7 @@ use uuid::Uuid;
 pub use error::ImportError;
 
 use crate::catalog::{Catalog, SegmentRecord};
+use crate::codec::CodecChoice;
 use crate::device::{Device, Disk};
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
@@ -31,6 +32,7 @@ use crate::segment::SegmentIdentity;
 use crate::source::{TensorSource, check_source};
 use crate::tensor::TensorSpec;
 use external_ids::ExternalIds;
+pub use rows::TensorOptions;
 use rows::write_segment;
 use sync::{sync, sync_tree};
 
@@ -113,7 +115,7 @@ impl Importer {
         &mut self,
         name: &str,
         source: &dyn TensorSource,
-        nan: NanPolicy,
+        options: TensorOptions,
         external_of: &[u32],
         book: &PartitionBook,
         progress: &mut dyn FnMut(u64, u64),
@@ -121,7 +123,7 @@ impl Importer {
         if name == EXTERNAL_ID_TENSOR {
             return Err(ImportError::DuplicateTensor { name: name.to_owned() });
         }
-        self.write_tensor(name, source, nan, external_of, book, progress)
+        self.write_tensor(name, source, options, external_of, book, progress)
     }
 
     /// Adds [`EXTERNAL_ID_TENSOR`], catalogs and `graph.toml`, syncs everything, and moves the
@@ -134,8 +136,9 @@ impl Importer {
         undirected: bool,
     ) -> Result<Graph, ImportError> {
         let ids = ExternalIds { external_of };
-        let nan = NanPolicy::Keep;
-        self.write_tensor(EXTERNAL_ID_TENSOR, &ids, nan, external_of, book, &mut |_, _| {})?;
+        // Ids are looked up one by one.
+        let options = TensorOptions { nan: NanPolicy::Keep, codec: CodecChoice::Raw };
+        self.write_tensor(EXTERNAL_ID_TENSOR, &ids, options, external_of, book, &mut |_, _| {})?;
         for part in book.parts() {
             self.write_catalog(part)?;
         }
@@ -166,7 +169,7 @@ impl Importer {
         &mut self,
         name: &str,
         source: &dyn TensorSource,
-        nan: NanPolicy,
+        options: TensorOptions,
         external_of: &[u32],
         book: &PartitionBook,
         progress: &mut dyn FnMut(u64, u64),
@@ -195,7 +198,7 @@ impl Importer {
                 (&dir, file),
                 &identity,
                 source,
-                nan,
+                options,
                 rows,
                 &mut report,
             )?;

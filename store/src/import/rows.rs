@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::ImportError;
 use crate::catalog::SegmentRecord;
+use crate::codec::{CodecChoice, SegmentCodec, choose};
 use crate::device::Device;
 use crate::graph::check_digest;
 use crate::nan::{NanPolicy, first_nan};
@@ -11,6 +12,15 @@ use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
 use crate::source::{SourceError, TensorSource};
 use crate::tensor::TensorSpec;
 use crate::verify::check_rows;
+
+/// How the rows of a tensor are imported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TensorOptions {
+    /// What to do with NaN.
+    pub nan: NanPolicy,
+    /// How to store the rows.
+    pub codec: CodecChoice,
+}
 
 /// Rows are copied from the source in pieces of about this many bytes.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -21,20 +31,21 @@ pub(super) fn write_segment(
     (dir, file): (&Path, String),
     identity: &SegmentIdentity,
     source: &dyn TensorSource,
-    nan: NanPolicy,
+    options: TensorOptions,
     rows: &[u32],
     report: &mut dyn FnMut(u64),
 ) -> Result<SegmentRecord, ImportError> {
     let path = dir.join(&file);
-    let mut writer = SegmentWriter::create(device, &path, identity)?;
     let row_bytes = identity.tensor.row_bytes();
+    let codec = codec_for(options.codec, &path, source, rows, row_bytes)?;
+    let mut writer = SegmentWriter::create(device, &path, identity, codec)?;
     let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
     let mut buffer = vec![0u8; chunk_rows.min(rows.len()) * row_bytes];
     let mut done = 0;
     for rows in rows.chunks(chunk_rows) {
         let bytes = &mut buffer[..rows.len() * row_bytes];
         source.copy_rows(rows, bytes)?;
-        if nan == NanPolicy::Refuse {
+        if options.nan == NanPolicy::Refuse {
             refuse_nan(source, &identity.tensor, rows, bytes)?;
         }
         writer.write_rows(bytes)?;
@@ -48,6 +59,20 @@ pub(super) fn write_segment(
     check_digest(&written, &record)?;
     check_rows(&written)?;
     Ok(record)
+}
+
+/// The codec that was asked for, or that serves a sample of the rows better.
+fn codec_for(
+    choice: CodecChoice,
+    file: &Path,
+    source: &dyn TensorSource,
+    rows: &[u32],
+    row_bytes: usize,
+) -> Result<SegmentCodec, ImportError> {
+    choose(choice, file, rows.len() as u32, row_bytes, |first, sample| {
+        let first = first as usize;
+        Ok(source.copy_rows(&rows[first..first + sample.len() / row_bytes], sample)?)
+    })
 }
 
 fn refuse_nan(

@@ -60,8 +60,9 @@ fn the_external_ids_have_their_name_for_themselves() {
     let ring = Ring::new(4, 1, 1);
     let (mut importer, order) = (ring.begin(), &ring.nodes.external_of);
     let source = ring.features(4);
-    let (name, nan) = (EXTERNAL_ID_TENSOR, NanPolicy::Keep);
-    let added = importer.add_tensor(name, &source, nan, order, &ring.nodes.book, &mut |_, _| {});
+    let (name, options) = (EXTERNAL_ID_TENSOR, TensorOptions::default());
+    let book = &ring.nodes.book;
+    let added = importer.add_tensor(name, &source, options, order, book, &mut |_, _| {});
     assert!(matches!(added, Err(ImportError::DuplicateTensor { .. })));
 }
 
@@ -80,8 +81,9 @@ fn nan_is_refused_by_row_and_column_or_kept_on_purpose() {
     drop(importer);
     assert!(ring.names().is_empty());
     let (mut importer, order) = (ring.begin(), &ring.nodes.external_of);
-    let (book, nan) = (&ring.nodes.book, NanPolicy::Keep);
-    importer.add_tensor("feat", &source, nan, order, book, &mut |_, _| {}).unwrap();
+    let book = &ring.nodes.book;
+    let keep = TensorOptions { nan: NanPolicy::Keep, ..TensorOptions::default() };
+    importer.add_tensor("feat", &source, keep, order, book, &mut |_, _| {}).unwrap();
     let store = EmbeddedStore::of(ring.commit(importer).unwrap(), None).unwrap();
     let mut out = [0; 12];
     store.gather("feat", &[NodeId(ring.nodes.internal_of[4])], &mut out).unwrap();
@@ -98,6 +100,7 @@ fn progress_counts_every_row_once() {
         assert!(done > last && done <= total && total == 50);
         last = done;
     };
-    importer.add_tensor("feat", &source, NanPolicy::Keep, order, book, &mut progress).unwrap();
+    let options = TensorOptions::default();
+    importer.add_tensor("feat", &source, options, order, book, &mut progress).unwrap();
     assert_eq!(last, 50);
 }

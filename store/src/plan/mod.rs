@@ -5,6 +5,9 @@
 
 mod error;
 mod profile;
+mod sort;
+
+use std::ops::Range;
 
 pub use error::PlanError;
 pub use profile::DeviceProfile;
@@ -12,6 +15,7 @@ pub use profile::DeviceProfile;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
 use crate::limits::MAX_EXTENT_BYTES;
 use crate::row::RowIdx;
+use sort::sort_by_row;
 
 const MAX_EXTENT_PAGES: u64 = MAX_EXTENT_BYTES / PAGE_BYTES;
 
@@ -38,31 +42,30 @@ impl Extent {
     }
 }
 
-/// Where one asked-for row lies in the plan's extents and where it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One asked-for row and where it goes; the layout knows where it lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannedRow {
+    /// Row of the segment.
+    pub row: RowIdx,
     /// Row of the output.
     pub out_row: u32,
-    /// Position in [`ReadPlan::extents`].
-    pub extent: u32,
-    /// First byte of the row, counted from the extent's start.
-    pub offset_bytes: u32,
 }
 
 /// Deduplicated, sorted, coalesced extents, and where each row goes.
 ///
 /// Invariant: extents ascend and do not overlap, but for one case: where the 1 MiB limit cuts a
-/// run, the next extent may start with the last page of the one before. `rows` is sorted by place
-/// in the segment, so the rows of one extent are neighbours.
+/// run, the next extent may start with the last page of the one before. Rows ascend, so the rows
+/// of one extent are neighbours. Each row, or the whole row group that it is in, lies within its
+/// extent; so no group is in two extents.
 #[derive(Clone, Debug, Default)]
 pub struct ReadPlan {
-    /// What to read, ascending.
-    pub extents: Vec<Extent>,
-    /// Every asked-for row once, by place in the segment; duplicates stay.
-    pub rows: Vec<PlannedRow>,
+    extents: Vec<Extent>,
+    /// Per extent: the end of its rows in `rows`.
+    row_ends: Vec<u32>,
+    rows: Vec<PlannedRow>,
     out_rows: u32,
-    /// Scratch: row in the upper half, output row in the lower half.
-    keys: Vec<u64>,
+    /// Scratch of the sort.
+    spare: Vec<PlannedRow>,
 }
 
 impl ReadPlan {
@@ -75,13 +78,25 @@ impl ReadPlan {
         layout: &SegmentLayout,
         profile: &DeviceProfile,
     ) -> Result<(), PlanError> {
+        self.build_window(&[rows], layout, profile)
+    }
+
+    /// Plans the rows of several batches as one: what several of them need is read once, and
+    /// neighbours across batches join.
+    ///
+    /// Output rows are counted over the window: batch by batch, in the order of each batch.
+    pub fn build_window(
+        &mut self,
+        batches: &[&[RowIdx]],
+        layout: &SegmentLayout,
+        profile: &DeviceProfile,
+    ) -> Result<(), PlanError> {
         self.clear();
-        let found = rows.len();
+        let found = batches.iter().map(|batch| batch.len()).sum();
         self.out_rows = u32::try_from(found).map_err(|_| PlanError::TooManyRows { found })?;
-        let pairs = rows.iter().zip(0u32..).map(|(&row, out_row)| (row, out_row));
-        self.take_keys(pairs, layout)?;
-        self.coalesce(layout, profile.max_gap_pages());
-        Ok(())
+        let rows = batches.iter().copied().flatten().zip(0u32..);
+        self.rows.extend(rows.map(|(&row, out_row)| PlannedRow { row, out_row }));
+        self.finish(layout, profile)
     }
 
     /// Plans pairs of a row and its output row, for an output of `out_rows` rows that other plans
@@ -103,9 +118,8 @@ impl ReadPlan {
             return Err(PlanError::NoOutputRow { out_row, out_rows });
         }
         self.out_rows = out_rows;
-        self.take_keys(rows.iter().copied(), layout)?;
-        self.coalesce(layout, profile.max_gap_pages());
-        Ok(())
+        self.rows.extend(rows.iter().map(|&(row, out_row)| PlannedRow { row, out_row }));
+        self.finish(layout, profile)
     }
 
     /// Rows of the output that the plan writes into.
@@ -114,9 +128,31 @@ impl ReadPlan {
         self.out_rows
     }
 
+    /// What to read, ascending.
+    #[must_use]
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// Every asked-for row once, ascending; duplicates stay.
+    #[must_use]
+    pub fn rows(&self) -> &[PlannedRow] {
+        &self.rows
+    }
+
+    /// The rows that the extent at this position of [`ReadPlan::extents`] was planned for.
+    ///
+    /// # Panics
+    /// When there is no such extent.
+    #[must_use]
+    pub fn rows_of(&self, extent: usize) -> &[PlannedRow] {
+        let start = extent.checked_sub(1).map_or(0, |before| self.row_ends[before]);
+        &self.rows[start as usize..self.row_ends[extent] as usize]
+    }
+
     /// Each extent with its rows, which are at least one.
-    pub fn by_extent(&self) -> impl Iterator<Item = (&Extent, &[PlannedRow])> {
-        self.extents.iter().zip(self.rows.chunk_by(|a, b| a.extent == b.extent))
+    pub fn by_extent(&self) -> impl ExactSizeIterator<Item = (&Extent, &[PlannedRow])> {
+        self.extents.iter().enumerate().map(|(i, extent)| (extent, self.rows_of(i)))
     }
 
     /// Bytes that the extents read.
@@ -134,53 +170,55 @@ impl ReadPlan {
 
     fn clear(&mut self) {
         self.extents.clear();
+        self.row_ends.clear();
         self.rows.clear();
-        self.keys.clear();
         self.out_rows = 0;
     }
 
-    /// Checks the rows and sorts them by place.
-    fn take_keys(
-        &mut self,
-        pairs: impl Iterator<Item = (RowIdx, u32)>,
-        layout: &SegmentLayout,
-    ) -> Result<(), PlanError> {
+    /// Checks the rows taken, sorts them by place and finds their extents.
+    fn finish(&mut self, layout: &SegmentLayout, profile: &DeviceProfile) -> Result<(), PlanError> {
         let n_rows = layout.n_rows();
-        self.keys.extend(pairs.map(|(row, out)| u64::from(row.0) << 32 | u64::from(out)));
-        if let Some(position) = self.keys.iter().position(|key| key >> 32 >= u64::from(n_rows)) {
-            let row = RowIdx((self.keys[position] >> 32) as u32);
+        if self.rows.iter().fold(false, |any, planned| any | (planned.row.0 >= n_rows)) {
+            let position = self.rows.iter().position(|planned| planned.row.0 >= n_rows);
+            let position = position.unwrap_or_default();
+            let row = self.rows[position].row;
             self.clear();
             return Err(PlanError::NoRow { row, position, n_rows });
         }
-        self.keys.sort_unstable();
+        sort_by_row(&mut self.rows, &mut self.spare, n_rows);
+        let max_gap_pages = profile.max_gap_pages();
+        match layout.groups() {
+            None => self.coalesce(max_gap_pages, |row| layout.packed_span(row)),
+            Some(groups) => self.coalesce(max_gap_pages, |row| groups.span_of_row(row)),
+        }
         Ok(())
     }
 
-    /// Turns sorted keys into extents: a row joins the last extent when that is cheaper than a
+    /// Turns sorted rows into extents: a row joins the last extent when that is cheaper than a
     /// request of its own and the extent stays within its limit.
-    fn coalesce(&mut self, layout: &SegmentLayout, max_gap_pages: u64) {
-        let row_bytes = layout.row_bytes() as u64;
-        self.rows.reserve(self.keys.len());
-        let (mut first_page, mut end_page) = (0u64, 0u64);
-        for &key in &self.keys {
-            let start = (key >> 32) * row_bytes;
-            let (first, end) = (start / PAGE_BYTES, (start + row_bytes).div_ceil(PAGE_BYTES));
-            let joins = first <= end_page.saturating_add(max_gap_pages)
-                && end - first_page <= MAX_EXTENT_PAGES;
+    fn coalesce(&mut self, max_gap_pages: u64, span_of: impl Fn(RowIdx) -> Range<u64>) {
+        let Some(first) = self.rows.first() else { return };
+        let pages_of = |row| {
+            let span = span_of(row);
+            (span.start / PAGE_BYTES, span.end.div_ceil(PAGE_BYTES))
+        };
+        let (mut first_page, mut end_page) = pages_of(first.row);
+        for (planned, n_before) in self.rows.iter().zip(0u32..).skip(1) {
+            let (first, end) = pages_of(planned.row);
             // A row that lies within the extent always belongs to it, whatever its length.
-            if self.extents.is_empty() || !(joins || end <= end_page) {
-                self.extents.push(Extent { first_page: first, n_pages: 0 });
+            let joins = end <= end_page
+                || first <= end_page.saturating_add(max_gap_pages)
+                    && end - first_page <= MAX_EXTENT_PAGES;
+            if !joins {
+                let n_pages = (end_page - first_page) as u32;
+                self.extents.push(Extent { first_page, n_pages });
+                self.row_ends.push(n_before);
                 (first_page, end_page) = (first, end);
             }
             end_page = end_page.max(end);
-            let extent = self.extents.len() - 1;
-            self.extents[extent].n_pages = (end_page - first_page) as u32;
-            self.rows.push(PlannedRow {
-                out_row: key as u32,
-                extent: extent as u32,
-                offset_bytes: (start - first_page * PAGE_BYTES) as u32,
-            });
         }
+        self.extents.push(Extent { first_page, n_pages: (end_page - first_page) as u32 });
+        self.row_ends.push(self.rows.len() as u32);
     }
 }
 

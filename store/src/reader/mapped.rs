@@ -1,13 +1,19 @@
 //! A reader over a memory map: best when the page cache holds the rows.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{RowReader, check_output};
+use super::{RowReader, check_output, whole_rows};
 use crate::error::StoreError;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
 use crate::map::FileMap;
-use crate::plan::ReadPlan;
-use crate::segment::Segment;
+use crate::plan::{DeviceProfile, PlannedRow, ReadPlan};
+use crate::prefetch::prefetch;
+use crate::row::RowIdx;
+use crate::segment::{Segment, SoundBytes};
+
+/// Rows are asked of the processor this many bytes before they are copied.
+const AHEAD_BYTES: usize = 8 << 10;
 
 /// Copies rows out of a mapped segment; checks each page when it is first touched.
 ///
@@ -56,6 +62,52 @@ impl MappedReader {
         }
         Ok(())
     }
+
+    /// Copies rows that lie as they are, `n` of them, in any order, each to its place in `out`:
+    /// `at` gives a row, which is below the number of rows, and its output row.
+    fn copy_packed(
+        &self,
+        n: usize,
+        at: impl Fn(usize) -> (RowIdx, u32),
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let row_bytes = self.layout().row_bytes();
+        let rows = &self.map[DATA_OFFSET as usize..];
+        let place = |i: usize| {
+            let span = self.layout().packed_span(at(i).0);
+            span.start as usize..span.end as usize
+        };
+        let n_ahead = (AHEAD_BYTES / row_bytes).max(1);
+        for i in 0..n.min(n_ahead) {
+            prefetch(&rows[place(i)]);
+        }
+        for i in 0..n {
+            if i + n_ahead < n {
+                prefetch(&rows[place(i + n_ahead)]);
+            }
+            let (span, to) = (place(i), at(i).1 as usize * row_bytes);
+            let (first, end) = (span.start as u64 / PAGE_BYTES, span.end as u64);
+            self.check_pages(first, end.div_ceil(PAGE_BYTES))?;
+            out[to..to + row_bytes].copy_from_slice(&rows[span]);
+        }
+        Ok(())
+    }
+
+    /// Copies planned rows, in the order of their places.
+    fn copy_planned(&self, rows: &[PlannedRow], out: &mut [u8]) -> Result<(), StoreError> {
+        match self.layout().groups() {
+            None => self.copy_packed(rows.len(), |i| (rows[i].row, rows[i].out_row), out),
+            Some(groups) => self.segment.copy_groups(groups, rows, out, self),
+        }
+    }
+}
+
+impl<'a> SoundBytes<'a> for &'a MappedReader {
+    fn sound(&mut self, span: Range<u64>) -> Result<&'a [u8], StoreError> {
+        self.check_pages(span.start / PAGE_BYTES, span.end.div_ceil(PAGE_BYTES))?;
+        let (start, end) = (DATA_OFFSET + span.start, DATA_OFFSET + span.end);
+        Ok(&self.map[start as usize..end as usize])
+    }
 }
 
 impl RowReader for MappedReader {
@@ -63,18 +115,30 @@ impl RowReader for MappedReader {
         self.segment.layout()
     }
 
+    /// Touches only pages that hold rows: reading through a gap gains nothing here.
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
-        check_output(plan, self.layout(), out)?;
-        let row_bytes = self.layout().row_bytes();
-        // Only pages that hold rows are touched: reading through a gap gains nothing here.
-        for row in &plan.rows {
-            let extent = &plan.extents[row.extent as usize];
-            let start = extent.first_page * PAGE_BYTES + u64::from(row.offset_bytes);
-            let end = start + row_bytes as u64;
-            self.check_pages(start / PAGE_BYTES, end.div_ceil(PAGE_BYTES))?;
-            let (from, to) = ((DATA_OFFSET + start) as usize, row.out_row as usize * row_bytes);
-            out[to..to + row_bytes].copy_from_slice(&self.map[from..from + row_bytes]);
+        check_output(plan.out_rows(), self.layout(), out)?;
+        self.copy_planned(plan.rows(), out)
+    }
+
+    /// Rows that lie as they are get copied in the order asked for: sorting them costs more than
+    /// it saves.
+    fn gather(
+        &self,
+        rows: &[(RowIdx, u32)],
+        profile: &DeviceProfile,
+        plan: &mut ReadPlan,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let layout = self.layout();
+        let (n_rows, out_rows) = (layout.n_rows(), whole_rows(layout, out));
+        let unknown = |&(row, out_row): &(RowIdx, u32)| row.0 >= n_rows || out_row >= out_rows;
+        // Rows that do not exist are left to the plan to refuse.
+        if layout.groups().is_some() || rows.iter().fold(false, |any, pair| any | unknown(pair)) {
+            plan.build_scattered(rows, out_rows, layout, profile)?;
+            return self.execute(plan, out);
         }
-        Ok(())
+        check_output(out_rows, layout, out)?;
+        self.copy_packed(rows.len(), |i| rows[i], out)
     }
 }

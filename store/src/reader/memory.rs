@@ -38,7 +38,7 @@ impl MemoryReader {
         out: &mut [u8],
         mut read: impl FnMut(&Extent) -> Result<Cow<'a, [u8]>, StoreError>,
     ) -> Result<(), StoreError> {
-        check_output(plan, self.segment.layout(), out)?;
+        check_output(plan.out_rows(), self.segment.layout(), out)?;
         for (extent, rows) in plan.by_extent() {
             self.segment.copy_rows(extent, rows, &read(extent)?, out)?;
         }

@@ -10,7 +10,8 @@ pub use memory::MemoryReader;
 
 use crate::error::StoreError;
 use crate::layout::SegmentLayout;
-use crate::plan::ReadPlan;
+use crate::plan::{DeviceProfile, ReadPlan};
+use crate::row::RowIdx;
 
 /// A way to the rows of one segment.
 pub trait RowReader: Send + Sync {
@@ -22,11 +23,32 @@ pub trait RowReader: Send + Sync {
     /// `out` has `plan.out_rows() * row_bytes` bytes. Every byte copied comes from a page whose
     /// checksum was right. After an error the content of `out` means nothing.
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError>;
+
+    /// Copies rows, given with their output rows, into `out`, which has a whole number of rows;
+    /// output rows that are not named stay as they are.
+    ///
+    /// A reader that gains from a plan builds it in `plan`, whose content before and after means
+    /// nothing; one that gains nothing does without.
+    fn gather(
+        &self,
+        rows: &[(RowIdx, u32)],
+        profile: &DeviceProfile,
+        plan: &mut ReadPlan,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        plan.build_scattered(rows, whole_rows(self.layout(), out), self.layout(), profile)?;
+        self.execute(plan, out)
+    }
+}
+
+/// Rows that `out` has room for.
+fn whole_rows(layout: &SegmentLayout, out: &[u8]) -> u32 {
+    u32::try_from(out.len() / layout.row_bytes()).unwrap_or(u32::MAX)
 }
 
 /// Checks the output's length once, so that readers need not check it per row.
-fn check_output(plan: &ReadPlan, layout: &SegmentLayout, out: &[u8]) -> Result<(), StoreError> {
-    let expected_bytes = u64::from(plan.out_rows()) * layout.row_bytes() as u64;
+fn check_output(out_rows: u32, layout: &SegmentLayout, out: &[u8]) -> Result<(), StoreError> {
+    let expected_bytes = u64::from(out_rows) * layout.row_bytes() as u64;
     let found_bytes = out.len() as u64;
     if expected_bytes == found_bytes {
         return Ok(());

@@ -3,51 +3,74 @@
 //! ```text
 //! offset  bytes  field (little-endian)
 //! 0       8      magic "LODEEND" and a zero byte
-//! 8       4      CRC-32 of the padded page checksum table
+//! 8       4      CRC-32 of the tables: padded page checksum table, padded group index
 //! 12      4      CRC-32 at the end of the header page
-//! 16      8      offset of the page checksum table
-//! 24      8      bytes of the padded table
+//! 16      8      offset of the tables
+//! 24      8      bytes of the tables
 //! 32      8      bytes of the whole file
 //! 40      136    bytes 0 to 135 of the header page, for salvage
-//! 176     3916   zeros
+//! 176     8      codec 1: bytes of all groups, without padding; codec 0: zero
+//! 184     4      codec 1: rows of a group; codec 0: zero
+//! 188     3904   zeros
 //! 4092    4      CRC-32 of bytes 0 to 4091
 //! ```
 
 use super::header::{Page, check_seal, put_u32, seal, u32_at};
-use crate::layout::{PAGE_BYTES, SegmentLayout};
+use crate::codec::SegmentCodec;
+use crate::layout::{PAGE_BYTES, Sections};
 
 const MAGIC: [u8; 8] = *b"LODEEND\0";
 const COPY_BYTES: usize = 136;
 const COPY_OFFSET: usize = 40;
+const DATA_BYTES_OFFSET: usize = 176;
+const GROUP_ROWS_OFFSET: usize = 184;
 
-/// The footer page that seals a segment with this header and table.
-pub(super) fn footer_page(header: &Page, layout: &SegmentLayout, table_crc: u32) -> Page {
+/// The footer page that seals a segment with this header, these sections and these tables.
+pub(super) fn footer_page(
+    header: &Page,
+    codec: SegmentCodec,
+    sections: &Sections,
+    tables_crc: u32,
+) -> Page {
     let mut page = [0u8; PAGE_BYTES as usize];
     page[0..8].copy_from_slice(&MAGIC);
-    put_u32(&mut page, 8, table_crc);
+    put_u32(&mut page, 8, tables_crc);
     put_u32(&mut page, 12, u32_at(header, PAGE_BYTES as usize - 4));
-    let lengths = [layout.table_offset(), layout.table_bytes(), layout.file_bytes()];
+    let lengths = [sections.table_offset(), sections.tables_bytes(), sections.file_bytes()];
     for (i, value) in lengths.into_iter().enumerate() {
         page[16 + 8 * i..24 + 8 * i].copy_from_slice(&value.to_le_bytes());
     }
     page[COPY_OFFSET..COPY_OFFSET + COPY_BYTES].copy_from_slice(&header[..COPY_BYTES]);
+    if codec != SegmentCodec::Raw {
+        let data_bytes = sections.data_bytes.to_le_bytes();
+        page[DATA_BYTES_OFFSET..DATA_BYTES_OFFSET + 8].copy_from_slice(&data_bytes);
+        put_u32(&mut page, GROUP_ROWS_OFFSET, codec.group_rows());
+    }
     seal(&mut page);
     page
 }
 
-/// Checks a footer against the header that was checked before; gives the table's CRC-32.
+/// Bytes of all groups, as a footer says that nobody has compared with its header.
+pub(super) fn data_bytes_of(footer: &Page) -> Result<u64, String> {
+    check_seal(footer)?;
+    let word = |offset| u64::from(u32_at(footer, offset));
+    Ok(word(DATA_BYTES_OFFSET) | word(DATA_BYTES_OFFSET + 4) << 32)
+}
+
+/// Checks a footer against the header that was checked before; gives the tables' CRC-32.
 ///
-/// Everything in a footer but that one number follows from the header, so the check builds the
-/// footer that must stand there and compares.
+/// Everything in a footer but that one number follows from header and sections, so the check
+/// builds the footer that must stand there and compares.
 pub(super) fn check_footer(
     footer: &Page,
     header: &Page,
-    layout: &SegmentLayout,
+    codec: SegmentCodec,
+    sections: &Sections,
 ) -> Result<u32, String> {
     check_seal(footer)?;
-    let table_crc = u32_at(footer, 8);
-    if *footer == footer_page(header, layout, table_crc) {
-        return Ok(table_crc);
+    let tables_crc = u32_at(footer, 8);
+    if *footer == footer_page(header, codec, sections, tables_crc) {
+        return Ok(tables_crc);
     }
     Err("it does not belong to this header".to_owned())
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! offset  bytes  field (little-endian)
 //! 0       8      magic "LODESEG" and a zero byte
-//! 8       4      format version, now 1
-//! 12      4      codec: 0 = raw
+//! 8       4      format version: 1 for codec 0, 2 for codec 1
+//! 12      4      codec: 0 = raw, 1 = zstd row groups
 //! 16      16     uuid of the graph
 //! 32      16     uuid of the segment
 //! 48      4      partition
@@ -14,7 +14,8 @@
 //! 64      4      rows
 //! 68      4      length of the tensor's name
 //! 72      64     name of the tensor, zero padded
-//! 136     3956   zeros
+//! 136     4      codec 1: rows of a group; codec 0: zero
+//! 140     3952   zeros
 //! 4092    4      CRC-32 of bytes 0 to 4091
 //! ```
 //!
@@ -24,14 +25,15 @@ use lodestore_graph::PartId;
 use uuid::Uuid;
 
 use super::SEGMENT_FORMAT_VERSION;
+use crate::codec::SegmentCodec;
 use crate::dtype::Dtype;
-use crate::layout::{LayoutError, PAGE_BYTES, SegmentLayout};
+use crate::layout::PAGE_BYTES;
 use crate::limits::MAX_TENSOR_NAME_BYTES;
 use crate::tensor::TensorSpec;
 
 const MAGIC: [u8; 8] = *b"LODESEG\0";
-const CODEC_RAW: u32 = 0;
 const NAME_OFFSET: usize = 72;
+const GROUP_ROWS_OFFSET: usize = 136;
 const CRC_OFFSET: usize = PAGE_BYTES as usize - 4;
 
 /// One page of bytes.
@@ -62,11 +64,6 @@ pub(super) enum HeaderFault {
 }
 
 impl SegmentIdentity {
-    /// Where the rows lie.
-    pub fn layout(&self) -> Result<SegmentLayout, LayoutError> {
-        SegmentLayout::new(self.n_rows, self.tensor.row_bytes())
-    }
-
     /// The first field in which `self` (expected) and `found` differ, with both values.
     pub(super) fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
         let fields: [(&'static str, String, String); 6] = [
@@ -80,22 +77,23 @@ impl SegmentIdentity {
         fields.into_iter().find(|(_, expected, found)| expected != found)
     }
 
-    /// The header page of a segment with this identity.
-    pub(super) fn to_page(&self) -> Page {
+    /// The header page of a segment with this identity and codec.
+    pub(super) fn to_page(&self, codec: SegmentCodec) -> Page {
         let mut page = [0u8; PAGE_BYTES as usize];
         let name = self.tensor.name.as_bytes();
         page[0..8].copy_from_slice(&MAGIC);
         page[16..32].copy_from_slice(self.graph.as_bytes());
         page[32..48].copy_from_slice(self.segment.as_bytes());
         let words = [
-            (8, SEGMENT_FORMAT_VERSION),
-            (12, CODEC_RAW),
+            (8, format_version(codec)),
+            (12, codec.code()),
             (48, u32::from(self.part.0)),
             (52, self.version),
             (56, self.tensor.dtype.code()),
             (60, self.tensor.width),
             (64, self.n_rows),
             (68, name.len() as u32),
+            (GROUP_ROWS_OFFSET, codec.group_rows()),
         ];
         for (offset, word) in words {
             put_u32(&mut page, offset, word);
@@ -106,7 +104,7 @@ impl SegmentIdentity {
     }
 
     /// Checks a header page of a file that nobody vouches for.
-    pub(super) fn from_page(page: &Page) -> Result<Self, HeaderFault> {
+    pub(super) fn from_page(page: &Page) -> Result<(Self, SegmentCodec), HeaderFault> {
         let damaged = |reason: String| Err(HeaderFault::Damaged(reason));
         if page[0..8] != MAGIC {
             return damaged(format!("expected the magic {MAGIC:x?}, found {:x?}", &page[0..8]));
@@ -117,9 +115,6 @@ impl SegmentIdentity {
         if u32_at(page, 8) > SEGMENT_FORMAT_VERSION {
             return Err(HeaderFault::Newer(u32_at(page, 8)));
         }
-        if u32_at(page, 12) != CODEC_RAW {
-            return damaged(format!("expected codec 0 (raw), found {}", u32_at(page, 12)));
-        }
         let Ok(part) = u16::try_from(u32_at(page, 48)) else {
             return damaged(format!("partition {} is out of range", u32_at(page, 48)));
         };
@@ -127,15 +122,43 @@ impl SegmentIdentity {
             Ok(tensor) => tensor,
             Err(reason) => return damaged(reason),
         };
-        Ok(Self {
+        let codec = match codec_of(page, tensor.row_bytes()) {
+            Ok(codec) => codec,
+            Err(reason) => return damaged(reason),
+        };
+        let identity = Self {
             graph: uuid_at(page, 16),
             segment: uuid_at(page, 32),
             part: PartId(part),
             version: u32_at(page, 52),
             tensor,
             n_rows: u32_at(page, 64),
-        })
+        };
+        Ok((identity, codec))
     }
+}
+
+/// The oldest format that knows the codec, so that older releases read what they can.
+fn format_version(codec: SegmentCodec) -> u32 {
+    match codec {
+        SegmentCodec::Raw => 1,
+        SegmentCodec::Zstd { .. } => 2,
+    }
+}
+
+fn codec_of(page: &Page, row_bytes: usize) -> Result<SegmentCodec, String> {
+    let (version, group_rows) = (u32_at(page, 8), u32_at(page, GROUP_ROWS_OFFSET));
+    let codec = match u32_at(page, 12) {
+        0 => SegmentCodec::Raw,
+        1 => SegmentCodec::Zstd { group_rows },
+        code => return Err(format!("expected codec 0 (raw) or 1 (zstd), found {code}")),
+    };
+    if version != format_version(codec) || group_rows != codec.group_rows() {
+        let code = codec.code();
+        return Err(format!("codec {code} with format {version} and groups of {group_rows} rows"));
+    }
+    codec.check(row_bytes).map_err(|error| error.to_string())?;
+    Ok(codec)
 }
 
 fn tensor_of(page: &Page) -> Result<TensorSpec, String> {

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::header::HeaderFault;
 use super::*;
+use crate::codec::SegmentCodec;
 use crate::device::Disk;
 use crate::dtype::Dtype;
 use crate::error::StoreError;
@@ -135,19 +136,28 @@ fn a_sound_segment_in_the_place_of_another_is_refused_by_field() {
 
 #[test]
 fn sealed_headers_that_make_no_sense_are_refused() {
-    let good = identity(30, 400).to_page();
-    assert_eq!(SegmentIdentity::from_page(&good), Ok(identity(30, 400)));
+    let good = identity(30, 400).to_page(SegmentCodec::Raw);
+    assert_eq!(SegmentIdentity::from_page(&good), Ok((identity(30, 400), SegmentCodec::Raw)));
     let refused = |offset: usize, value: u32| {
         let mut page = good;
         header::put_u32(&mut page, offset, value);
         header::seal(&mut page);
         SegmentIdentity::from_page(&page).unwrap_err()
     };
-    assert_eq!(refused(8, 2), HeaderFault::Newer(2));
+    assert_eq!(refused(8, 3), HeaderFault::Newer(3));
     // Codec, partition, dtype, width (none, too many), length of the name.
-    for (offset, value) in
-        [(12, 1), (48, 1 << 16), (56, 9), (60, 0), (60, u32::MAX), (68, 65), (68, 0), (72, 0xff)]
-    {
+    for (offset, value) in [
+        (8, 2),
+        (12, 1),
+        (136, 1),
+        (48, 1 << 16),
+        (56, 9),
+        (60, 0),
+        (60, u32::MAX),
+        (68, 65),
+        (68, 0),
+        (72, 0xff),
+    ] {
         let fault = refused(offset, value);
         assert!(matches!(fault, HeaderFault::Damaged(_)), "{offset} {value}: {fault:?}");
     }
@@ -164,7 +174,7 @@ fn a_newer_format_is_refused_by_number() {
     bytes[PAGE - 4..PAGE].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let error = Segment::open(&Disk, &path, &identity).unwrap_err();
-    assert!(matches!(error, StoreError::NewerFormat { found: 9, supported: 1, .. }), "{error}");
+    assert!(matches!(error, StoreError::NewerFormat { found: 9, supported: 2, .. }), "{error}");
 }
 
 #[test]
@@ -183,7 +193,9 @@ fn random_files_are_refused() {
 #[should_panic(expected = "more rows")]
 fn a_writer_takes_no_more_than_was_promised() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = SegmentWriter::create(&Disk, &dir.path().join("a"), &identity(2, 4)).unwrap();
+    let mut writer =
+        SegmentWriter::create(&Disk, &dir.path().join("a"), &identity(2, 4), SegmentCodec::Raw)
+            .unwrap();
     let _ = writer.write_rows(&[0; 9]);
 }
 
@@ -191,7 +203,9 @@ fn a_writer_takes_no_more_than_was_promised() {
 #[should_panic(expected = "fewer rows")]
 fn a_writer_seals_no_less_than_was_promised() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = SegmentWriter::create(&Disk, &dir.path().join("a"), &identity(2, 4)).unwrap();
+    let mut writer =
+        SegmentWriter::create(&Disk, &dir.path().join("a"), &identity(2, 4), SegmentCodec::Raw)
+            .unwrap();
     writer.write_rows(&[0; 7]).unwrap();
     let _ = writer.finish();
 }
@@ -201,6 +215,7 @@ fn a_writer_never_overwrites() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("there");
     File::create(&path).unwrap();
-    let error = SegmentWriter::create(&Disk, &path, &identity(2, 4)).unwrap_err();
+    let error =
+        SegmentWriter::create(&Disk, &path, &identity(2, 4), SegmentCodec::Raw).unwrap_err();
     assert!(matches!(error, StoreError::Io { action: "create", .. }), "{error}");
 }

@@ -1,35 +1,40 @@
 //! Writing a segment once, front to back, in bounded memory.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::footer::footer_page;
 use super::header::{Page, SegmentIdentity};
+use super::pages::PageWriter;
 use crate::checksum::PageChecksum;
-use crate::device::{Device, FileWriter};
+use crate::codec::{GroupEncoder, SegmentCodec};
+use crate::device::Device;
 use crate::error::StoreError;
-use crate::layout::{PAGE_BYTES, SegmentLayout};
+use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
 
-/// Rows are handed to the file in pieces of this size.
-const BUFFER_BYTES: usize = 1 << 20;
-
-/// BLAKE3 of a segment's page checksum table, held in the catalog.
+/// BLAKE3 of a segment's tables, held in the catalog: page checksums, and in a compressed segment
+/// the lengths of its row groups.
 ///
 /// A page that was valid once and is stale now agrees with a stale table, never with this.
 pub type SegmentDigest = [u8; 32];
 
-/// Writes header, rows, checksum table and footer of one segment.
+/// Writes header, rows, tables and footer of one segment.
 ///
-/// Memory: 1 MiB, and 4 bytes per page written (1 MiB per GiB of rows).
+/// Memory: 1 MiB and 4 bytes per page written; with zstd two row groups, 4 bytes per group
+/// written and 1 MiB more.
 #[derive(Debug)]
 pub struct SegmentWriter {
     path: PathBuf,
-    file: Box<dyn FileWriter>,
+    pages: PageWriter,
+    /// `None` where rows are stored as they are.
+    groups: Option<GroupEncoder>,
+    codec: SegmentCodec,
     header: Page,
-    layout: SegmentLayout,
-    checksum: PageChecksum,
-    buffer: Vec<u8>,
-    table: Vec<u8>,
+    /// Bytes of rows that were promised.
+    expected_bytes: u64,
     n_bytes: u64,
+    /// Bytes of stored groups.
+    stored_bytes: u64,
 }
 
 impl SegmentWriter {
@@ -38,24 +43,31 @@ impl SegmentWriter {
         device: &dyn Device,
         path: &Path,
         identity: &SegmentIdentity,
+        codec: SegmentCodec,
     ) -> Result<Self, StoreError> {
-        let layout = identity.layout().map_err(|error| StoreError::Io {
-            file: path.to_owned(),
-            action: "write a segment",
-            source: std::io::Error::other(error),
-        })?;
-        let mut file = device.create(path).map_err(StoreError::io(path, "create"))?;
-        let header = identity.to_page();
-        file.append(&header).map_err(StoreError::io(path, "write"))?;
+        let failed = StoreError::io(path, "write a segment");
+        let row_bytes = identity.tensor.row_bytes();
+        let layout = SegmentLayout::new(identity.n_rows, row_bytes)
+            .and_then(|layout| codec.check(row_bytes).map(|()| layout));
+        let (layout, groups) = match (layout, codec) {
+            (Err(error), _) => return Err(failed(io::Error::other(error))),
+            (Ok(layout), SegmentCodec::Raw) => (layout, None),
+            (Ok(layout), SegmentCodec::Zstd { group_rows }) => {
+                let encoder = GroupEncoder::new(group_rows as usize * row_bytes);
+                (layout, Some(encoder.map_err(failed)?))
+            }
+        };
+        let header = identity.to_page(codec);
+        let checksum = PageChecksum::new(identity.segment);
         Ok(Self {
             path: path.to_owned(),
-            file,
+            pages: PageWriter::create(device, path, &header, checksum)?,
+            groups,
+            codec,
             header,
-            layout,
-            checksum: PageChecksum::new(identity.segment),
-            buffer: Vec::with_capacity(BUFFER_BYTES),
-            table: Vec::new(),
+            expected_bytes: layout.raw_bytes(),
             n_bytes: 0,
+            stored_bytes: 0,
         })
     }
 
@@ -65,47 +77,41 @@ impl SegmentWriter {
     /// When more bytes come than the identity promised.
     pub fn write_rows(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         self.n_bytes += bytes.len() as u64;
-        assert!(self.n_bytes <= self.layout.data_bytes(), "more rows than the segment's identity");
-        while !bytes.is_empty() {
-            let take = bytes.len().min(BUFFER_BYTES - self.buffer.len());
-            self.buffer.extend_from_slice(&bytes[..take]);
-            bytes = &bytes[take..];
-            if self.buffer.len() == BUFFER_BYTES {
-                self.flush()?;
-            }
+        assert!(self.n_bytes <= self.expected_bytes, "more rows than the segment's identity");
+        let Some(groups) = &mut self.groups else { return self.pages.push(bytes) };
+        while let Some(stored) =
+            groups.take(&mut bytes).map_err(StoreError::io(&self.path, "compress"))?
+        {
+            self.stored_bytes += stored.len() as u64;
+            self.pages.push(stored)?;
         }
         Ok(())
     }
 
-    /// Writes table and footer, syncs the file, and gives the digest for the catalog.
+    /// Writes tables and footer, syncs the file, and gives the digest for the catalog.
     ///
     /// # Panics
     /// When fewer bytes came than the identity promised.
     pub fn finish(mut self) -> Result<SegmentDigest, StoreError> {
-        assert_eq!(
-            self.n_bytes,
-            self.layout.data_bytes(),
-            "fewer rows than the segment's identity"
-        );
-        self.buffer.resize(self.buffer.len().next_multiple_of(PAGE_BYTES as usize), 0);
-        self.flush()?;
-        self.table.resize(self.layout.table_bytes() as usize, 0);
-        let table_crc = crc32fast::hash(&self.table);
-        let footer = footer_page(&self.header, &self.layout, table_crc);
-        let written = self.file.append(&self.table).and_then(|()| self.file.append(&footer));
-        written.map_err(StoreError::io(&self.path, "write"))?;
-        self.file.sync().map_err(StoreError::io(&self.path, "sync"))?;
-        Ok(blake3::hash(&self.table).into())
-    }
-
-    /// Writes the buffered whole pages and notes their checksums.
-    fn flush(&mut self) -> Result<(), StoreError> {
-        for page in self.buffer.chunks_exact(PAGE_BYTES as usize) {
-            let page_no = (self.table.len() / 4) as u64;
-            self.table.extend_from_slice(&self.checksum.of(page_no, page).to_le_bytes());
+        assert_eq!(self.n_bytes, self.expected_bytes, "fewer rows than the segment's identity");
+        let mut sections = Sections { data_bytes: self.n_bytes, n_groups: 0 };
+        let mut index = Vec::new();
+        if let Some(mut groups) = self.groups.take() {
+            let last = groups.finish().map_err(StoreError::io(&self.path, "compress"))?;
+            if let Some(stored) = last {
+                self.stored_bytes += stored.len() as u64;
+                self.pages.push(stored)?;
+            }
+            index = groups.into_index();
+            let n_groups = (index.len() / 4) as u32;
+            sections = Sections { data_bytes: self.stored_bytes, n_groups };
+            index.resize(index.len().next_multiple_of(PAGE_BYTES as usize), 0);
         }
-        self.file.append(&self.buffer).map_err(StoreError::io(&self.path, "write"))?;
-        self.buffer.clear();
-        Ok(())
+        let mut tables = self.pages.finish_data()?;
+        tables.append(&mut index);
+        debug_assert_eq!(tables.len() as u64, sections.tables_bytes());
+        let footer = footer_page(&self.header, self.codec, &sections, crc32fast::hash(&tables));
+        self.pages.seal(&tables, &footer)?;
+        Ok(blake3::hash(&tables).into())
     }
 }

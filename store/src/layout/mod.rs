@@ -1,0 +1,286 @@
+//! Where the rows of a segment lie.
+
+mod groups;
+mod sections;
+
+use std::ops::Range;
+
+use thiserror::Error;
+
+pub use groups::RowGroups;
+pub(crate) use sections::Sections;
+
+use crate::limits::{MAX_GROUP_BYTES, MAX_ROW_BYTES};
+use crate::row::RowIdx;
+
+/// Bytes of a page: the unit of checksums and of reads.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Byte of the file at which the first row starts: one page of header lies before it.
+pub const DATA_OFFSET: u64 = PAGE_BYTES;
+
+/// The shape of a segment: rows, or compressed groups of rows, packed back to back from
+/// [`DATA_OFFSET`], not padded to pages.
+///
+/// Pages are counted from the first row: page `k` holds the file's bytes from
+/// `DATA_OFFSET + k * PAGE_BYTES`. The last page is padded with zeros.
+///
+/// Invariant: every byte position of the file fits a `u64`, every row fits [`MAX_ROW_BYTES`], and
+/// every group fits [`MAX_GROUP_BYTES`] or is one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentLayout {
+    n_rows: u32,
+    row_bytes: u32,
+    /// `None` where rows lie as they are.
+    groups: Option<RowGroups>,
+}
+
+/// A row length or group length that no segment can have.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum LayoutError {
+    /// Rows of no bytes or too many.
+    #[error("a row must have 1 to {MAX_ROW_BYTES} bytes, found {found_bytes}")]
+    Row {
+        /// Bytes of one row.
+        found_bytes: u64,
+    },
+    /// Groups of no rows or too many.
+    #[error(
+        "a row group must have 1 row, or more in at most {MAX_GROUP_BYTES} bytes; \
+         found {group_rows} rows of {row_bytes} bytes"
+    )]
+    Group {
+        /// Rows of a group.
+        group_rows: u32,
+        /// Bytes of one row.
+        row_bytes: u32,
+    },
+    /// Group lengths that cannot be.
+    #[error(transparent)]
+    Index(#[from] GroupIndexError),
+}
+
+/// A list of group lengths that contradicts the rows.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum GroupIndexError {
+    /// Not one length per group.
+    #[error("expected {expected} row groups, found {found}")]
+    Count {
+        /// Groups that the rows make.
+        expected: u32,
+        /// Lengths given.
+        found: u64,
+    },
+    /// A group of no bytes, or of more than its rows.
+    #[error("row group {group} has {stored_bytes} bytes, expected 1 to {raw_bytes}")]
+    Length {
+        /// The group.
+        group: u32,
+        /// Its length in the list.
+        stored_bytes: u32,
+        /// Bytes of its rows.
+        raw_bytes: u64,
+    },
+}
+
+impl SegmentLayout {
+    /// The layout of `n_rows` rows of `row_bytes` bytes each, stored as they are.
+    pub fn new(n_rows: u32, row_bytes: usize) -> Result<Self, LayoutError> {
+        match u32::try_from(row_bytes) {
+            Ok(row_bytes) if (1..=MAX_ROW_BYTES as u32).contains(&row_bytes) => {
+                Ok(Self { n_rows, row_bytes, groups: None })
+            }
+            _ => Err(LayoutError::Row { found_bytes: row_bytes as u64 }),
+        }
+    }
+
+    /// The layout of the same rows in groups of `group_rows`, stored in these many bytes each.
+    pub fn grouped(
+        n_rows: u32,
+        row_bytes: usize,
+        group_rows: u32,
+        lengths: impl ExactSizeIterator<Item = u32>,
+    ) -> Result<Self, LayoutError> {
+        let packed = Self::new(n_rows, row_bytes)?;
+        check_group_rows(packed.row_bytes, group_rows)?;
+        let groups = RowGroups::new(n_rows, packed.row_bytes, group_rows, lengths)?;
+        Ok(Self { groups: Some(groups), ..packed })
+    }
+
+    /// Number of rows; 0 for an empty partition.
+    #[must_use]
+    pub const fn n_rows(&self) -> u32 {
+        self.n_rows
+    }
+
+    /// Bytes of one row.
+    #[must_use]
+    pub const fn row_bytes(&self) -> usize {
+        self.row_bytes as usize
+    }
+
+    /// The row groups; `None` where rows lie as they are.
+    #[must_use]
+    pub const fn groups(&self) -> Option<&RowGroups> {
+        self.groups.as_ref()
+    }
+
+    /// Bytes of all rows as they are handed out: not compressed, without padding.
+    #[must_use]
+    pub const fn raw_bytes(&self) -> u64 {
+        self.n_rows as u64 * self.row_bytes as u64
+    }
+
+    /// Bytes of all rows as they are stored, without padding.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        self.groups.as_ref().map_or(self.raw_bytes(), RowGroups::data_bytes)
+    }
+
+    /// Number of pages that hold rows.
+    #[must_use]
+    pub fn n_pages(&self) -> u64 {
+        self.data_bytes().div_ceil(PAGE_BYTES)
+    }
+
+    /// Bytes that must be read for `row`, counted from the first data page: those of the row, or
+    /// of the group that it is in. `None` past the last row.
+    #[must_use]
+    pub fn row_range(&self, row: RowIdx) -> Option<Range<u64>> {
+        if row.0 >= self.n_rows {
+            return None;
+        }
+        Some(match &self.groups {
+            None => self.packed_span(row),
+            Some(groups) => groups.span_of_row(row),
+        })
+    }
+
+    /// Pages that must be read for `row`; `None` past the last row.
+    #[must_use]
+    pub fn row_pages(&self, row: RowIdx) -> Option<Range<u64>> {
+        let bytes = self.row_range(row)?;
+        Some(bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES))
+    }
+
+    /// Bytes of a row of a segment without groups; `row` may be any number.
+    #[inline]
+    pub(crate) const fn packed_span(&self, row: RowIdx) -> Range<u64> {
+        let start = row.0 as u64 * self.row_bytes as u64;
+        start..start + self.row_bytes as u64
+    }
+
+    /// Byte of the file at which the page checksum table starts.
+    #[must_use]
+    pub fn table_offset(&self) -> u64 {
+        self.sections().table_offset()
+    }
+
+    /// Bytes from the page checksum table to the footer: the table and, in a segment with groups,
+    /// their index, each 4 bytes per entry and padded to whole pages.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.sections().tables_bytes()
+    }
+
+    /// Byte of the file at which the footer page starts.
+    #[must_use]
+    pub fn footer_offset(&self) -> u64 {
+        self.sections().footer_offset()
+    }
+
+    /// Length of the whole file.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.sections().file_bytes()
+    }
+
+    /// Where everything in the file lies.
+    pub(crate) fn sections(&self) -> Sections {
+        let n_groups = self.groups.as_ref().map_or(0, RowGroups::n_groups);
+        Sections { data_bytes: self.data_bytes(), n_groups }
+    }
+}
+
+/// Checks that groups of so many rows can be.
+pub(crate) fn check_group_rows(row_bytes: u32, group_rows: u32) -> Result<(), LayoutError> {
+    let group_bytes = u64::from(group_rows) * u64::from(row_bytes);
+    if group_rows == 1 || group_rows > 1 && group_bytes <= MAX_GROUP_BYTES as u64 {
+        return Ok(());
+    }
+    Err(LayoutError::Group { group_rows, row_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_cross_pages_but_never_touch_more_than_needed() {
+        let layout = SegmentLayout::new(100, 400).unwrap();
+        assert_eq!(layout.n_pages(), 10);
+        assert_eq!(layout.row_pages(RowIdx(9)), Some(0..1));
+        assert_eq!(layout.row_pages(RowIdx(10)), Some(0..2));
+        assert_eq!(layout.row_pages(RowIdx(11)), Some(1..2));
+        assert_eq!(layout.row_pages(RowIdx(100)), None);
+        assert_eq!(layout.file_bytes(), (1 + 10 + 1 + 1) * PAGE_BYTES);
+    }
+
+    #[test]
+    fn rows_of_a_group_lie_where_the_group_lies() {
+        let lengths = [4000, 200, 7];
+        let layout = SegmentLayout::grouped(25, 400, 10, lengths.into_iter()).unwrap();
+        assert_eq!(layout.row_range(RowIdx(9)), Some(0..4000));
+        assert_eq!(layout.row_range(RowIdx(10)), Some(4000..4200));
+        assert_eq!(layout.row_pages(RowIdx(19)), Some(0..2));
+        assert_eq!(layout.row_range(RowIdx(24)), Some(4200..4207));
+        assert_eq!(layout.row_range(RowIdx(25)), None);
+        assert_eq!((layout.data_bytes(), layout.raw_bytes()), (4207, 10_000));
+        let groups = layout.groups().unwrap();
+        let raw = |group| layout.group_raw_bytes(groups, group);
+        assert_eq!([raw(0), raw(1), raw(2)], [4000, 4000, 2000]);
+        // Header, two pages of rows, page table, group index, footer.
+        assert_eq!(layout.file_bytes(), 6 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn group_lengths_that_cannot_be_are_refused() {
+        let refused = |lengths: &[u32]| {
+            SegmentLayout::grouped(25, 400, 10, lengths.iter().copied()).unwrap_err()
+        };
+        let count = GroupIndexError::Count { expected: 3, found: 2 };
+        assert_eq!(refused(&[1, 1]), LayoutError::Index(count));
+        for (group, lengths) in [(0, [0, 1, 1]), (1, [1, 4001, 1]), (2, [1, 1, 2001])] {
+            let error = refused(&lengths);
+            let place = matches!(
+                error,
+                LayoutError::Index(GroupIndexError::Length { group: found, .. }) if found == group
+            );
+            assert!(place, "{error}");
+        }
+        for group_rows in [0, MAX_GROUP_BYTES as u32 / 400 + 1, u32::MAX] {
+            let error = SegmentLayout::grouped(0, 400, group_rows, [].into_iter()).unwrap_err();
+            assert_eq!(error, LayoutError::Group { group_rows, row_bytes: 400 });
+        }
+        assert!(SegmentLayout::grouped(0, MAX_ROW_BYTES, 1, [].into_iter()).is_ok());
+    }
+
+    #[test]
+    fn the_largest_layout_does_not_overflow() {
+        let layout = SegmentLayout::new(u32::MAX, MAX_ROW_BYTES).unwrap();
+        assert!(layout.file_bytes() > layout.data_bytes());
+        assert_eq!(SegmentLayout::new(1, 0), Err(LayoutError::Row { found_bytes: 0 }));
+        assert!(SegmentLayout::new(1, MAX_ROW_BYTES + 1).is_err());
+        let most = Sections { data_bytes: layout.data_bytes(), n_groups: u32::MAX };
+        assert!(most.file_bytes() > layout.file_bytes());
+    }
+
+    #[test]
+    fn an_empty_segment_is_a_header_and_a_footer() {
+        for layout in [SegmentLayout::new(0, 8), SegmentLayout::grouped(0, 8, 100, [].into_iter())]
+        {
+            let layout = layout.unwrap();
+            assert_eq!((layout.n_pages(), layout.file_bytes()), (0, 2 * PAGE_BYTES));
+        }
+    }
+}

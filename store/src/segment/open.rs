@@ -1,0 +1,149 @@
+//! Opening a segment: nothing in the file is believed before it is checked.
+
+use std::path::Path;
+
+use super::SEGMENT_FORMAT_VERSION;
+use super::footer::{check_footer, data_bytes_of};
+use super::header::{HeaderFault, Page, SegmentIdentity};
+use super::segment::Segment;
+use crate::checksum::PageChecksum;
+use crate::codec::SegmentCodec;
+use crate::device::{Device, FileReader};
+use crate::error::StoreError;
+use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+
+impl Segment {
+    /// Opens `path` for reading and checks it against its own length and against `expected`.
+    ///
+    /// Holds 4 bytes of memory per page, and 8 per row group of a compressed segment. Read-only
+    /// files and mounts work.
+    pub fn open(
+        device: &dyn Device,
+        path: &Path,
+        expected: &SegmentIdentity,
+    ) -> Result<Self, StoreError> {
+        let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+        let found_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
+        check_length(path, 2 * PAGE_BYTES, found_bytes, found_bytes >= 2 * PAGE_BYTES)?;
+        let header = read_page(&*file, path, 0)?;
+        let (identity, codec) =
+            SegmentIdentity::from_page(&header).map_err(|fault| match fault {
+                HeaderFault::Damaged(reason) => damaged(path, "header", 0, reason),
+                HeaderFault::Newer(found) => StoreError::NewerFormat {
+                    file: path.to_owned(),
+                    found,
+                    supported: SEGMENT_FORMAT_VERSION,
+                },
+            })?;
+        let sections = sections_of(&*file, path, &identity, codec, found_bytes)?;
+        check_length(
+            path,
+            sections.file_bytes(),
+            found_bytes,
+            sections.file_bytes() == found_bytes,
+        )?;
+        if let Some((field, expected, found)) = expected.difference(&identity) {
+            return Err(StoreError::Misplaced { file: path.to_owned(), field, expected, found });
+        }
+        let footer = read_page(&*file, path, sections.footer_offset())?;
+        let tables_crc = check_footer(&footer, &header, codec, &sections)
+            .map_err(|reason| damaged(path, "footer", sections.footer_offset(), reason))?;
+        let tables = read_tables(&*file, path, &sections, tables_crc)?;
+        let index_start = (sections.index_offset() - sections.table_offset()) as usize;
+        let (table, index) = tables.split_at(index_start);
+        let layout = layout_of(&identity, codec, &sections, index)
+            .map_err(|reason| damaged(path, "group index", sections.index_offset(), reason))?;
+        let table = words(table).take(sections.n_pages() as usize).collect();
+        let checksum = PageChecksum::new(identity.segment);
+        let (path, digest) = (path.to_owned(), blake3::hash(&tables).into());
+        Ok(Self { path, file, identity, layout, checksum, table, digest })
+    }
+}
+
+/// The sections that follow from the header, and in a compressed segment from one length in the
+/// footer, which is within the bounds that the rows set.
+fn sections_of(
+    file: &dyn FileReader,
+    path: &Path,
+    identity: &SegmentIdentity,
+    codec: SegmentCodec,
+    found_bytes: u64,
+) -> Result<Sections, StoreError> {
+    let raw_bytes = u64::from(identity.n_rows) * identity.tensor.row_bytes() as u64;
+    let SegmentCodec::Zstd { group_rows } = codec else {
+        return Ok(Sections { data_bytes: raw_bytes, n_groups: 0 });
+    };
+    let footer_offset = found_bytes - PAGE_BYTES;
+    let footer = read_page(file, path, footer_offset)?;
+    let data_bytes = data_bytes_of(&footer).map_err(|reason| {
+        let reason = format!("{reason}; or the file was cut or extended");
+        damaged(path, "footer", footer_offset, reason)
+    })?;
+    let n_groups = identity.n_rows.div_ceil(group_rows);
+    if !(u64::from(n_groups)..=raw_bytes).contains(&data_bytes) {
+        let reason =
+            format!("expected {n_groups} to {raw_bytes} bytes of rows, found {data_bytes}");
+        return Err(damaged(path, "footer", footer_offset, reason));
+    }
+    Ok(Sections { data_bytes, n_groups })
+}
+
+/// Reads the tables, whose length was checked against the file's before.
+fn read_tables(
+    file: &dyn FileReader,
+    path: &Path,
+    sections: &Sections,
+    tables_crc: u32,
+) -> Result<Vec<u8>, StoreError> {
+    let offset = sections.table_offset();
+    let mut tables = vec![0u8; sections.tables_bytes() as usize];
+    file.read_exact_at(&mut tables, offset).map_err(StoreError::io(path, "read"))?;
+    let found = crc32fast::hash(&tables);
+    if found == tables_crc {
+        return Ok(tables);
+    }
+    let reason = format!("checksum expected {tables_crc:#010x}, found {found:#010x}");
+    Err(damaged(path, "page table", offset, reason))
+}
+
+/// The layout that the padded group index describes; fails when it contradicts rows or data.
+fn layout_of(
+    identity: &SegmentIdentity,
+    codec: SegmentCodec,
+    sections: &Sections,
+    index: &[u8],
+) -> Result<SegmentLayout, String> {
+    let (n_rows, row_bytes) = (identity.n_rows, identity.tensor.row_bytes());
+    let SegmentCodec::Zstd { group_rows } = codec else {
+        return SegmentLayout::new(n_rows, row_bytes).map_err(|error| error.to_string());
+    };
+    let lengths = words(index).take(sections.n_groups as usize);
+    let layout = SegmentLayout::grouped(n_rows, row_bytes, group_rows, lengths)
+        .map_err(|error| error.to_string())?;
+    if layout.sections() == *sections {
+        return Ok(layout);
+    }
+    let (expected, found) = (sections.data_bytes, layout.data_bytes());
+    Err(format!("row groups of {expected} bytes in all expected, found {found}"))
+}
+
+fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u32> {
+    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word))
+}
+
+fn read_page(file: &dyn FileReader, path: &Path, offset: u64) -> Result<Page, StoreError> {
+    let mut page = [0u8; PAGE_BYTES as usize];
+    file.read_exact_at(&mut page, offset).map_err(StoreError::io(path, "read"))?;
+    Ok(page)
+}
+
+fn check_length(path: &Path, expected: u64, found: u64, fits: bool) -> Result<(), StoreError> {
+    if fits {
+        return Ok(());
+    }
+    Err(StoreError::FileLength { file: path.to_owned(), expected, found })
+}
+
+fn damaged(path: &Path, section: &'static str, offset: u64, reason: String) -> StoreError {
+    StoreError::DamagedSegment { file: path.to_owned(), section, offset, reason }
+}

@@ -23,7 +23,9 @@ mod map;
 mod meta;
 mod nan;
 mod plan;
+mod probe;
 mod reader;
+mod ring;
 mod row;
 mod segment;
 mod source;
@@ -45,7 +47,14 @@ pub use layout::{DATA_OFFSET, LayoutError, PAGE_BYTES, SegmentLayout};
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use nan::NanPolicy;
 pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};
-pub use reader::{Fault, FaultyReader, MappedReader, MemoryReader, RowReader};
+pub use probe::{
+    DEVICE_FILE, ProbeCell, ProbeOptions, ProbeReport, ProfileError, StoredProfile, probe,
+};
+pub use reader::{
+    DirectReader, Fault, FaultyReader, MappedReader, MemoryReader, OpenOptions, PreadReader,
+    ReaderKind, RowReader, UnknownReader, available_memory_bytes, choose as choose_reader,
+    open as open_reader,
+};
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source};

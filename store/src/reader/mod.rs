@@ -1,12 +1,19 @@
 //! Readers: they execute read plans and decide nothing.
 
+mod choice;
+mod direct;
 mod faulty;
 mod mapped;
 mod memory;
+mod pread;
+mod queued;
 
+pub use choice::{OpenOptions, ReaderKind, UnknownReader, available_memory_bytes, choose, open};
+pub use direct::DirectReader;
 pub use faulty::{Fault, FaultyReader};
 pub use mapped::MappedReader;
 pub use memory::MemoryReader;
+pub use pread::PreadReader;
 
 use crate::error::StoreError;
 use crate::layout::SegmentLayout;

@@ -42,7 +42,9 @@ pub use embedded::EmbeddedStore;
 pub use error::StoreError;
 pub use graph::{Graph, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer};
-pub use inspect::{GraphSummary, PartSummary, TensorSummary, inspect};
+pub use inspect::{
+    DeviceSummary, GraphSummary, PartSummary, ReaderSummary, TensorSummary, inspect,
+};
 pub use layout::{DATA_OFFSET, LayoutError, PAGE_BYTES, SegmentLayout};
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use nan::NanPolicy;

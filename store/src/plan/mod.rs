@@ -3,6 +3,7 @@
 //! A plan is pure: rows, the segment's layout and a device profile go in; extents come out.
 //! Readers execute plans and decide nothing.
 
+mod apart;
 mod error;
 mod profile;
 

@@ -15,12 +15,14 @@ pub use mapped::MappedReader;
 pub use memory::MemoryReader;
 pub use pread::PreadReader;
 
+use std::fmt::Debug;
+
 use crate::error::StoreError;
 use crate::layout::SegmentLayout;
 use crate::plan::ReadPlan;
 
 /// A way to the rows of one segment.
-pub trait RowReader: Send + Sync {
+pub trait RowReader: Debug + Send + Sync {
     /// Where the rows lie; plans for this reader are built on it.
     fn layout(&self) -> &SegmentLayout;
 

@@ -19,16 +19,20 @@ pub fn row_of(node: NodeId, width: u32) -> Vec<u8> {
 #[must_use]
 pub fn feature_graph(dir: &Path, n_nodes: u32, width: u32, n_parts: u16) -> PathBuf {
     let out = dir.join("graph");
+    import_features(&out, &KnownRows { n_nodes, width }, n_nodes, n_parts);
+    out
+}
+
+/// Imports `rows` as the tensor `feat` to `out`, which must not exist.
+pub(crate) fn import_features(out: &Path, rows: &dyn TensorSource, n_nodes: u32, n_parts: u16) {
     let bound = |part: u16| (u64::from(n_nodes) * u64::from(part) / u64::from(n_parts)) as u32;
     let book = PartitionBook::new((0..=n_parts).map(bound).collect()).expect("even bounds");
     let external_of: Vec<u32> = (0..n_nodes).collect();
-    let rows = KnownRows { n_nodes, width };
-    let mut importer = Importer::begin(&out).expect("a free place");
+    let mut importer = Importer::begin(out).expect("a free place");
     importer
-        .add_tensor("feat", &rows, TensorOptions::default(), &external_of, &book, &mut |_, _| {})
+        .add_tensor("feat", rows, TensorOptions::default(), &external_of, &book, &mut |_, _| {})
         .expect("rows are written");
     importer.commit(&external_of, &book, 0, false).expect("the graph is published");
-    out
 }
 
 /// `n` node ids below `n_nodes` in an order without locality, repeatable and, up to `n_nodes` of

@@ -4,6 +4,10 @@
 
 mod graph;
 mod loopback;
+mod table;
+mod trace;
 
 pub use graph::{feature_graph, row_of, shuffled_ids};
 pub use loopback::PlainPeer;
+pub use table::table_graph;
+pub use trace::Trace;

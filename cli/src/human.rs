@@ -1,5 +1,7 @@
 //! Figures as people read them.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -34,6 +36,17 @@ pub(crate) fn seconds(s: f64) -> String {
         s if s >= 1.0 => format!("{} s", three_digits(s)),
         s if s >= 1e-3 => format!("{} ms", three_digits(s * 1e3)),
         s => format!("{} us", three_digits(s * 1e6)),
+    }
+}
+
+/// How long ago a moment was, given in seconds since 1970 UTC.
+pub(crate) fn ago(unix_s: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match now.saturating_sub(unix_s) {
+        s if s >= 2 * 86_400 => format!("{} days ago", count(s / 86_400)),
+        s if s >= 2 * 3600 => format!("{} hours ago", s / 3600),
+        s if s >= 120 => format!("{} minutes ago", s / 60),
+        _ => "just now".to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use lodestore_graph::{NodeId, PartId};
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::plan::{DeviceProfile, ReadPlan};
-use crate::reader::{MappedReader, RowReader};
+use crate::reader::{self, OpenOptions, RowReader};
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
@@ -19,7 +19,7 @@ pub struct EmbeddedStore {
     profile: DeviceProfile,
     /// Tensors as in the graph's description, each with one reader per partition; `None` for a
     /// partition that was not asked for.
-    tensors: Vec<Vec<Option<MappedReader>>>,
+    tensors: Vec<Vec<Option<Box<dyn RowReader>>>>,
     /// Memory of finished gathers, for the next ones: one entry per thread that gathers at once.
     scratch: Mutex<Vec<Scratch>>,
 }
@@ -40,18 +40,32 @@ impl EmbeddedStore {
 
     /// Opens all tensors of the given partitions of `graph`, or of all.
     pub fn of(graph: Graph, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
+        Self::with(graph, parts, &OpenOptions::default())
+    }
+
+    /// As [`EmbeddedStore::of`], with a choice of how to read.
+    pub fn with(
+        graph: Graph,
+        parts: Option<&[PartId]>,
+        options: &OpenOptions,
+    ) -> Result<Self, StoreError> {
         let all: Vec<PartId> = graph.book().parts().collect();
-        let mut tensors: Vec<Vec<Option<MappedReader>>> = Vec::new();
-        tensors.resize_with(graph.meta().tensors.len(), || all.iter().map(|_| None).collect());
+        let mut segments = Vec::new();
         for &part in parts.unwrap_or(&all) {
             let catalog = graph.catalog(part)?;
-            for (tensor, readers) in graph.meta().tensors.iter().zip(&mut tensors) {
-                let segment = graph.segment_of(&catalog, part, tensor)?;
-                readers[part.index()] = Some(MappedReader::open(segment)?);
+            for (i, tensor) in graph.meta().tensors.iter().enumerate() {
+                segments.push((i, part, graph.segment_of(&catalog, part, tensor)?));
             }
         }
-        let scratch = Mutex::default();
-        Ok(Self { graph, profile: DeviceProfile::default(), tensors, scratch })
+        let bytes = segments.iter().map(|(_, _, segment)| segment.layout().file_bytes()).sum();
+        let kind = options.reader.settle(bytes);
+        let mut tensors: Vec<Vec<Option<Box<dyn RowReader>>>> = Vec::new();
+        tensors.resize_with(graph.meta().tensors.len(), || all.iter().map(|_| None).collect());
+        for (tensor, part, segment) in segments {
+            tensors[tensor][part.index()] = Some(reader::open(segment, kind)?);
+        }
+        let profile = DeviceProfile::load(&**graph.device(), graph.dir());
+        Ok(Self { graph, profile, tensors, scratch: Mutex::default() })
     }
 
     /// The graph behind the store.
@@ -83,7 +97,7 @@ impl EmbeddedStore {
 
     fn gather_with(
         &self,
-        readers: &[Option<MappedReader>],
+        readers: &[Option<Box<dyn RowReader>>],
         ids: &[NodeId],
         out: &mut [u8],
         scratch: &mut Scratch,
@@ -119,7 +133,7 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    fn readers(&self, tensor: &str) -> Result<&[Option<MappedReader>], StoreError> {
+    fn readers(&self, tensor: &str) -> Result<&[Option<Box<dyn RowReader>>], StoreError> {
         self.graph.tensor(tensor)?;
         let position = self.graph.meta().tensors.iter().position(|t| t.name == tensor);
         Ok(position.map_or(&[], |i| self.tensors[i].as_slice()))

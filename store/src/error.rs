@@ -22,6 +22,16 @@ pub enum StoreError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The device failed, or the file ends too early.
+    #[error("{}: cannot read at byte {offset_bytes}: {source}", file.display())]
+    Read {
+        /// File concerned.
+        file: PathBuf,
+        /// First byte that could not be read.
+        offset_bytes: u64,
+        /// The system's reason, or that the file was cut.
+        source: io::Error,
+    },
     /// `graph.toml` does not describe a graph.
     #[error("{}: {source}", file.display())]
     Meta {
@@ -168,6 +178,7 @@ impl StoreError {
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::Io { file, .. }
+            | Self::Read { file, .. }
             | Self::Meta { file, .. }
             | Self::DamagedSegment { file, .. }
             | Self::DamagedPage { file, .. }

@@ -7,9 +7,12 @@ use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::graph::Graph;
+use crate::plan::DeviceProfile;
+use crate::probe::StoredProfile;
+use crate::reader::{available_memory_bytes, choose};
 
 /// A graph at a glance; the keys of `lode inspect --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GraphSummary {
     /// Folder of the graph.
     pub graph: String,
@@ -29,6 +32,32 @@ pub struct GraphSummary {
     pub tensors: Vec<TensorSummary>,
     /// Partitions.
     pub parts: Vec<PartSummary>,
+    /// How its rows would be read here.
+    pub reader: ReaderSummary,
+    /// What plans take the disk for.
+    pub device: DeviceSummary,
+}
+
+/// The reader that would be chosen on this machine at this moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReaderSummary {
+    /// Its name.
+    pub kind: String,
+    /// Why this one.
+    pub reason: String,
+}
+
+/// The device profile in force.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeviceSummary {
+    /// Requests per second.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bandwidth_bytes_per_s: f64,
+    /// When `lode probe` measured it, in seconds since 1970 UTC; `null` for the default.
+    pub measured_unix_s: Option<u64>,
+    /// Why what was measured cannot be used.
+    pub fault: Option<String>,
 }
 
 /// A tensor at a glance.
@@ -96,6 +125,8 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
         let bytes = if present { folder_bytes(&dir)? } else { 0 };
         parts.push(PartSummary { part: part.0, nodes: range.end - range.start, bytes, present });
     }
+    let segment_bytes = tensors.iter().map(|tensor| tensor.bytes).sum();
+    let (kind, reason) = choose(segment_bytes, available_memory_bytes());
     Ok(GraphSummary {
         graph: graph.dir().display().to_string(),
         uuid: meta.uuid.to_string(),
@@ -106,7 +137,23 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
         undirected: meta.undirected,
         tensors,
         parts,
+        reader: ReaderSummary { kind: kind.to_string(), reason },
+        device: device_of(graph),
     })
+}
+
+fn device_of(graph: &Graph) -> DeviceSummary {
+    let (stored, fault) = match StoredProfile::read(&**graph.device(), graph.dir()) {
+        Ok(stored) => (stored, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let profile = stored.map_or_else(DeviceProfile::default, |stored| stored.profile());
+    DeviceSummary {
+        iops: profile.iops,
+        bandwidth_bytes_per_s: profile.bandwidth_bytes_per_s,
+        measured_unix_s: stored.map(|stored| stored.measured_unix_s),
+        fault,
+    }
 }
 
 /// Bytes of all files below a folder.
@@ -140,6 +187,18 @@ mod tests {
         assert_eq!(summary.tensors[0].bytes, 4096 * (10 + 10 + 2));
         let nodes: Vec<_> = summary.parts.iter().map(|part| (part.nodes, part.present)).collect();
         assert_eq!(nodes, [(250, true), (250, true), (0, true)]);
+        assert_eq!(
+            (summary.reader.kind.as_str(), summary.device.measured_unix_s),
+            ("mapped", None)
+        );
+        let profile = DeviceProfile { iops: 5.0, ..DeviceProfile::default() };
+        StoredProfile::new(profile, true, 7).write(&**graph.device(), graph.dir()).unwrap();
+        let device = inspect(&graph).unwrap().device;
+        assert_eq!((device.iops, device.measured_unix_s, device.fault), (5.0, Some(7), None));
+        fs::write(graph.dir().join(crate::DEVICE_FILE), "nonsense").unwrap();
+        let device = inspect(&graph).unwrap().device;
+        assert_eq!((device.iops, device.measured_unix_s), (DeviceProfile::default().iops, None));
+        assert!(device.fault.unwrap().contains("lode probe"));
         fs::remove_dir_all(graph.part_dir(PartId(1))).unwrap();
         let nodes = inspect(&graph).unwrap().parts.into_iter().map(|part| part.present);
         assert_eq!(nodes.collect::<Vec<_>>(), [true, false, true]);

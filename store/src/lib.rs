@@ -25,7 +25,9 @@ mod meta;
 mod nan;
 mod plan;
 mod prefetch;
+mod probe;
 mod reader;
+mod ring;
 mod row;
 mod segment;
 mod source;
@@ -43,12 +45,21 @@ pub use embedded::EmbeddedStore;
 pub use error::StoreError;
 pub use graph::{Graph, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
-pub use inspect::{GraphSummary, PartSummary, TensorSummary, inspect};
+pub use inspect::{
+    DeviceSummary, GraphSummary, PartSummary, ReaderSummary, TensorSummary, inspect,
+};
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use nan::NanPolicy;
 pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};
-pub use reader::{Fault, FaultyReader, MappedReader, MemoryReader, RowReader};
+pub use probe::{
+    DEVICE_FILE, ProbeCell, ProbeOptions, ProbeReport, ProfileError, StoredProfile, probe,
+};
+pub use reader::{
+    DirectReader, Fault, FaultyReader, MappedReader, MemoryReader, OpenOptions, PreadReader,
+    ReaderKind, RowReader, UnknownReader, available_memory_bytes, choose as choose_reader,
+    open as open_reader,
+};
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source};

@@ -10,7 +10,7 @@ use lodestore_client::{
 };
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::{NpyType, NpyWriter};
-use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore};
+use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, OpenOptions, ReaderKind};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -36,6 +36,10 @@ pub(crate) struct GatherArgs {
     /// Address of a server: HOST:PORT or unix:PATH; repeat for several.
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
+    /// With --graph: how rows are read: auto (mapped if they fit in half of the free memory, else
+    /// direct), mapped, direct or pread.
+    #[arg(long, value_name = "R", default_value_t, conflicts_with = "connect")]
+    reader: ReaderKind,
     /// Name of the tensor.
     #[arg(long, value_name = "T")]
     tensor: String,
@@ -88,7 +92,11 @@ impl GatherArgs {
 
     fn source(&self) -> Result<Box<dyn RowSource>> {
         Ok(match &self.graph {
-            Some(graph) => Box::new(EmbeddedSource::new(EmbeddedStore::open(graph, None)?)),
+            Some(graph) => {
+                let options = OpenOptions { reader: self.reader };
+                let store = EmbeddedStore::with(Graph::open(graph)?, None, &options)?;
+                Box::new(EmbeddedSource::new(store))
+            }
             None => {
                 let deadline = Duration::from_secs(self.deadline);
                 let config = ClientConfig { deadline, ..ClientConfig::default() };

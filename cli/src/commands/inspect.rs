@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_store::{Graph, GraphSummary, inspect};
+use lodestore_store::{DeviceSummary, Graph, GraphSummary, inspect};
 
 use crate::console::Console;
 use crate::human;
@@ -44,7 +44,8 @@ fn text(summary: &GraphSummary) -> String {
         parts.row([p.part.to_string(), nodes, bytes, place.to_owned()]);
     }
     format!(
-        "{}: {} nodes, {} in-edges{}, version {}, format {}, uuid {}\n\n{tensors}\n\n{parts}",
+        "{}: {} nodes, {} in-edges{}, version {}, format {}, uuid {}\n\n{tensors}\n\n{parts}\n\n\
+         reader on this machine: {}, because {}\n{}",
         summary.graph,
         human::count(summary.nodes.into()),
         human::count(summary.edges),
@@ -52,5 +53,21 @@ fn text(summary: &GraphSummary) -> String {
         summary.version,
         summary.format_version,
         summary.uuid,
+        summary.reader.kind,
+        summary.reader.reason,
+        device(&summary.device),
+    )
+}
+
+fn device(device: &DeviceSummary) -> String {
+    let origin = match (device.measured_unix_s, &device.fault) {
+        (Some(measured_unix_s), _) => format!("measured {}", human::ago(measured_unix_s)),
+        (None, Some(fault)) => format!("the default, for {fault}"),
+        (None, None) => "the default; `lode probe` measures".to_owned(),
+    };
+    format!(
+        "device profile: {} requests/s, {}/s ({origin})",
+        human::count(device.iops as u64),
+        human::bytes_f64(device.bandwidth_bytes_per_s),
     )
 }

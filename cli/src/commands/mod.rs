@@ -5,6 +5,7 @@ mod generate;
 mod import;
 mod inspect;
 mod partition;
+mod probe;
 mod quickstart;
 mod schedule;
 mod serve;
@@ -28,6 +29,7 @@ pub(crate) enum Command {
     Partition(partition::PartitionArgs),
     Inspect(inspect::InspectArgs),
     Verify(verify::VerifyArgs),
+    Probe(probe::ProbeArgs),
     Gather(gather::GatherArgs),
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
@@ -46,6 +48,7 @@ impl Command {
             Self::Inspect(args) => args.run(console),
             // It answers "damaged" by its exit code.
             Self::Verify(args) => return args.run(console),
+            Self::Probe(args) => args.run(console),
             Self::Gather(args) => args.run(console),
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),

@@ -12,7 +12,7 @@ use clap::Args;
 use lodestore_client::ClientConfig;
 use lodestore_graph::generate::GraphRecipe;
 use lodestore_graph::partition::{Algorithm, SpringParams};
-use lodestore_store::NanPolicy;
+use lodestore_store::{NanPolicy, OpenOptions};
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
@@ -200,6 +200,7 @@ fn run_strategy(
         graph: config.import.out.clone(),
         connect: servers.addresses(),
         client: ClientConfig::default(),
+        store: OpenOptions::default(),
         train: TrainConfig { strategy, ..config.train.clone() },
         keep_schedule: false,
     };

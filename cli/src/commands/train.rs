@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use lodestore_client::ClientConfig;
 use lodestore_graph::topology::Topology;
-use lodestore_store::Graph;
+use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
     EpochReport, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
 };
@@ -90,6 +90,10 @@ pub(crate) struct TrainArgs {
     /// rapid: where the schedule is kept; a temporary file unless given.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
+    /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
+    /// memory, else direct), mapped, direct or pread.
+    #[arg(long, value_name = "R", default_value_t)]
+    reader: ReaderKind,
     /// With --connect: give up on a pull after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -101,6 +105,7 @@ pub(crate) struct TrainRun {
     pub(crate) graph: PathBuf,
     pub(crate) connect: Vec<String>,
     pub(crate) client: ClientConfig,
+    pub(crate) store: OpenOptions,
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
@@ -133,6 +138,7 @@ impl TrainArgs {
             graph: self.graph,
             connect: self.connect,
             client: ClientConfig { deadline, ..ClientConfig::default() },
+            store: OpenOptions { reader: self.reader },
             train,
             keep_schedule: self.schedule.is_some(),
         })

@@ -3,6 +3,7 @@
 //! A plan is pure: rows, the segment's layout and a device profile go in; extents come out.
 //! Readers execute plans and decide nothing.
 
+mod apart;
 mod error;
 mod profile;
 mod sort;
@@ -177,6 +178,17 @@ impl ReadPlan {
 
     /// Checks the rows taken, sorts them by place and finds their extents.
     fn finish(&mut self, layout: &SegmentLayout, profile: &DeviceProfile) -> Result<(), PlanError> {
+        self.take_rows(layout)?;
+        let max_gap_pages = profile.max_gap_pages();
+        match layout.groups() {
+            None => self.coalesce(max_gap_pages, |row| layout.packed_span(row)),
+            Some(groups) => self.coalesce(max_gap_pages, |row| groups.span_of_row(row)),
+        }
+        Ok(())
+    }
+
+    /// Checks the rows taken and sorts them by place.
+    fn take_rows(&mut self, layout: &SegmentLayout) -> Result<(), PlanError> {
         let n_rows = layout.n_rows();
         if self.rows.iter().fold(false, |any, planned| any | (planned.row.0 >= n_rows)) {
             let position = self.rows.iter().position(|planned| planned.row.0 >= n_rows);
@@ -186,11 +198,6 @@ impl ReadPlan {
             return Err(PlanError::NoRow { row, position, n_rows });
         }
         sort_by_row(&mut self.rows, &mut self.spare, n_rows);
-        let max_gap_pages = profile.max_gap_pages();
-        match layout.groups() {
-            None => self.coalesce(max_gap_pages, |row| layout.packed_span(row)),
-            Some(groups) => self.coalesce(max_gap_pages, |row| groups.span_of_row(row)),
-        }
         Ok(())
     }
 

@@ -19,6 +19,18 @@ impl Default for DeviceProfile {
 }
 
 impl DeviceProfile {
+    /// Whether some device could be so: 1 to 10⁹ requests and 1 kB to 1 PB per second.
+    #[must_use]
+    pub fn is_sensible(&self) -> bool {
+        (1.0..=1e9).contains(&self.iops) && (1e3..=1e15).contains(&self.bandwidth_bytes_per_s)
+    }
+
+    /// Seconds that a request of `n_bytes` costs the device.
+    #[must_use]
+    pub fn request_seconds(&self, n_bytes: u64) -> f64 {
+        1.0 / self.iops + n_bytes as f64 / self.bandwidth_bytes_per_s
+    }
+
     /// Most pages worth reading through: gap bytes / bandwidth < 1 / IOPS.
     ///
     /// 0 for a profile without sense (zero, negative or not a number).

@@ -1,12 +1,21 @@
 //! Readers: they execute read plans and decide nothing.
 
+mod choice;
+mod direct;
 mod faulty;
 mod mapped;
 mod memory;
+mod pread;
+mod queued;
 
+pub use choice::{OpenOptions, ReaderKind, UnknownReader, available_memory_bytes, choose, open};
+pub use direct::DirectReader;
 pub use faulty::{Fault, FaultyReader};
 pub use mapped::MappedReader;
 pub use memory::MemoryReader;
+pub use pread::PreadReader;
+
+use std::fmt::Debug;
 
 use crate::error::StoreError;
 use crate::layout::SegmentLayout;
@@ -14,7 +23,7 @@ use crate::plan::{DeviceProfile, ReadPlan};
 use crate::row::RowIdx;
 
 /// A way to the rows of one segment.
-pub trait RowReader: Send + Sync {
+pub trait RowReader: Debug + Send + Sync {
     /// Where the rows lie; plans for this reader are built on it.
     fn layout(&self) -> &SegmentLayout;
 

@@ -17,6 +17,8 @@ fn readers(dir: &std::path::Path, n_rows: u32, row_bytes: u32) -> Vec<Box<dyn Ro
     let memory = || MemoryReader::load(open()).unwrap();
     vec![
         Box::new(MappedReader::open(open()).unwrap()),
+        Box::new(DirectReader::open(open()).unwrap()),
+        Box::new(PreadReader::open(open()).unwrap()),
         Box::new(memory()),
         Box::new(FaultyReader::new(memory(), Fault::Error, u64::MAX)),
     ]

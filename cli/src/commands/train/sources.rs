@@ -20,7 +20,7 @@ pub(super) fn open(run: &TrainRun, graph: &Graph) -> Result<Vec<WorkerSources>> 
             let parts = graph.book().parts();
             let owned: Vec<PartId> =
                 parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
-            let store = EmbeddedStore::of(graph.clone(), Some(&owned))?;
+            let store = EmbeddedStore::with(graph.clone(), Some(&owned), &run.store)?;
             let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
             Ok(WorkerSources { local, remote: Arc::clone(&remote) })
         })
@@ -29,7 +29,7 @@ pub(super) fn open(run: &TrainRun, graph: &Graph) -> Result<Vec<WorkerSources>> 
 
 fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
     if run.connect.is_empty() {
-        let store = EmbeddedStore::of(graph.clone(), None)?;
+        let store = EmbeddedStore::with(graph.clone(), None, &run.store)?;
         return Ok(Arc::new(EmbeddedSource::new(store)));
     }
     let client = Client::connect(&run.connect, run.client)?;

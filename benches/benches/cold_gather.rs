@@ -1,0 +1,224 @@
+//! Cold gather: rows of neighbour-sampled batches from a disk whose pages are not cached.
+//!
+//! One thread; planning counts. The ideal is that of each plan on the disk as it was probed in the
+//! same run. It does not measure what a cache beside the reader saves, nor several threads. What
+//! lies below the system, such as the cache of a hypervisor, is part of the disk.
+//!
+//! By default a small generated graph; `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
+//! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`), imported
+//! to DIR once. `LODE_COLD_SECONDS` bounds each case, before which the segment's pages are dropped
+//! from the page cache.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lodestore_benches::{Trace, feature_graph, row_of, table_graph};
+use lodestore_graph::{NodeId, PartId};
+use lodestore_store::{
+    DeviceProfile, Graph, ProbeOptions, ReadPlan, ReaderKind, RowIdx, RowReader, TensorSource,
+    open_reader, open_source, probe,
+};
+
+/// Batches that a plan of a window spans.
+const WINDOW: usize = 8;
+
+/// Rows of the last plan of a case that are compared with what they must be.
+const CHECKED_ROWS: usize = 1000;
+
+/// How a case plans.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Planning {
+    /// Neighbours join, within so many batches.
+    Joined(usize),
+    /// One read for each row.
+    Apart,
+}
+
+const CASES: [(&str, ReaderKind, Planning); 6] = [
+    ("direct, window of 8 batches", ReaderKind::Direct, Planning::Joined(WINDOW)),
+    ("direct, batch by batch", ReaderKind::Direct, Planning::Joined(1)),
+    ("direct, one read per row", ReaderKind::Direct, Planning::Apart),
+    ("pread, batch by batch", ReaderKind::Pread, Planning::Joined(1)),
+    ("mapped, window of 8 batches", ReaderKind::Mapped, Planning::Joined(WINDOW)),
+    ("mapped, batch by batch", ReaderKind::Mapped, Planning::Joined(1)),
+];
+
+/// What there is to gather, and what must come out.
+struct Subject {
+    graph: Graph,
+    trace: Trace,
+    /// The table that was imported; `None` for the generated one.
+    table: Option<Box<dyn TensorSource>>,
+    _dir: tempfile::TempDir,
+}
+
+/// Figures of a case.
+#[derive(Default)]
+struct Figures {
+    n_gathers: usize,
+    n_rows: usize,
+    n_extents: usize,
+    read_bytes: u64,
+    seconds: f64,
+    plan_seconds: f64,
+    ideal_seconds: f64,
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let is_smoke = args.iter().any(|arg| arg == "--test");
+    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    if !filters.is_empty() && !filters.iter().any(|filter| "cold_gather".contains(*filter)) {
+        return;
+    }
+    let subject = Subject::open(is_smoke);
+    let seconds = std::env::var("LODE_COLD_SECONDS").ok().and_then(|text| text.parse().ok());
+    let budget = Duration::from_secs_f64(seconds.unwrap_or(if is_smoke { 0.05 } else { 15.0 }));
+    let profile = probed(subject.graph.dir(), is_smoke);
+    println!(
+        "cold_gather: {} batches of {} rows of {} B; the disk: {:.0} requests/s, {:.3} GB/s",
+        subject.trace.n_batches(),
+        subject.trace.rows(0..subject.trace.n_batches()).len() / subject.trace.n_batches(),
+        subject.row_bytes(),
+        profile.iops,
+        profile.bandwidth_bytes_per_s / 1e9,
+    );
+    for (name, kind, planning) in CASES {
+        let figures = subject.measure(kind, planning, &profile, budget);
+        figures.print(name, subject.row_bytes());
+    }
+}
+
+impl Subject {
+    fn open(is_smoke: bool) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path_of = |name: &str| std::env::var_os(name).map(PathBuf::from);
+        match (path_of("LODE_COLD_TABLE"), path_of("LODE_COLD_TRACE")) {
+            (Some(table), Some(trace)) => {
+                let place = path_of("LODE_COLD_GRAPH").unwrap_or_else(|| dir.path().join("graph"));
+                let (graph, trace) = (table_graph(&table, &place), Trace::read(&trace));
+                let table = Some(open_source(&table).expect("a table"));
+                Self { graph, trace, table, _dir: dir }
+            }
+            _ => {
+                let n_nodes = if is_smoke { 5_000 } else { 500_000 };
+                let trace = Trace::sampled(n_nodes, 2 * WINDOW as u32, n_nodes / 1000);
+                let graph = feature_graph(dir.path(), n_nodes, 128, 1);
+                let graph = Graph::open(&graph).expect("a graph");
+                Self { graph, trace, table: None, _dir: dir }
+            }
+        }
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.graph.tensor("feat").expect("features").row_bytes()
+    }
+
+    fn reader(&self, kind: ReaderKind) -> Box<dyn RowReader> {
+        let segment = self.graph.segment(PartId(0), "feat").expect("a segment");
+        drop_cached(segment.path());
+        open_reader(segment, kind).expect("a reader")
+    }
+
+    fn measure(
+        &self,
+        kind: ReaderKind,
+        planning: Planning,
+        profile: &DeviceProfile,
+        budget: Duration,
+    ) -> Figures {
+        let reader = self.reader(kind);
+        let n_batches = self.trace.n_batches();
+        let step = if let Planning::Joined(step) = planning { step.min(n_batches) } else { 1 };
+        let windows =
+            || (0..=n_batches - step).step_by(step).map(|at| self.trace.rows(at..at + step));
+        let longest = windows().map(<[RowIdx]>::len).max().unwrap_or(0);
+        // Touched once, so that the system's making of pages is not part of a gather.
+        let mut out = vec![1u8; longest * self.row_bytes()];
+        let (mut plan, mut figures) = (ReadPlan::default(), Figures::default());
+        let begin = Instant::now();
+        for rows in windows() {
+            let out = &mut out[..rows.len() * self.row_bytes()];
+            figures.gather(&*reader, planning, rows, profile, &mut plan, out);
+            if begin.elapsed() >= budget {
+                break;
+            }
+        }
+        if let Some(rows) = windows().nth(figures.n_gathers.saturating_sub(1)) {
+            self.check(rows, &out[..rows.len() * self.row_bytes()]);
+        }
+        figures
+    }
+
+    /// Compares some rows with what they must be.
+    fn check(&self, rows: &[RowIdx], out: &[u8]) {
+        let row_bytes = self.row_bytes();
+        let mut expected = vec![0; row_bytes];
+        let every = (rows.len() / CHECKED_ROWS).max(1);
+        for (row, found) in rows.iter().zip(out.chunks_exact(row_bytes)).step_by(every) {
+            match &self.table {
+                Some(table) => table.copy_rows(&[row.0], &mut expected).expect("a row"),
+                None => expected = row_of(NodeId(row.0), row_bytes as u32 / 4),
+            }
+            assert!(found == expected, "row {row}");
+        }
+    }
+}
+
+impl Figures {
+    /// Plans and gathers some rows.
+    fn gather(
+        &mut self,
+        reader: &dyn RowReader,
+        planning: Planning,
+        rows: &[RowIdx],
+        profile: &DeviceProfile,
+        plan: &mut ReadPlan,
+        out: &mut [u8],
+    ) {
+        let start = Instant::now();
+        let planned = match planning {
+            Planning::Joined(_) => plan.build(rows, reader.layout(), profile),
+            Planning::Apart => plan.build_apart(rows, reader.layout()),
+        };
+        planned.expect("rows of the segment");
+        self.plan_seconds += start.elapsed().as_secs_f64();
+        reader.execute(plan, out).expect("rows");
+        self.seconds += start.elapsed().as_secs_f64();
+        self.n_gathers += 1;
+        self.n_rows += rows.len();
+        self.n_extents += plan.by_extent().count();
+        self.read_bytes += plan.read_bytes();
+        self.ideal_seconds += plan.ideal_seconds(profile);
+    }
+
+    fn print(&self, name: &str, row_bytes: usize) {
+        println!(
+            "  {name:<28} {:>9.0} rows/s  {:>6.2} bytes read per byte used  {:>7.1} KiB per read  \
+             {:>5.1} % of ideal  {:>4.1} ns/row planning  ({} rows in {:.2} s)",
+            self.n_rows as f64 / self.seconds,
+            self.read_bytes as f64 / (self.n_rows * row_bytes) as f64,
+            self.read_bytes as f64 / self.n_extents as f64 / 1024.0,
+            100.0 * self.ideal_seconds / self.seconds,
+            self.plan_seconds * 1e9 / self.n_rows as f64,
+            self.n_rows,
+            self.seconds,
+        );
+    }
+}
+
+fn probed(dir: &Path, is_smoke: bool) -> DeviceProfile {
+    let options = if is_smoke {
+        ProbeOptions { scratch_bytes: Some(8 << 20), duration: Duration::from_millis(300) }
+    } else {
+        ProbeOptions::default()
+    };
+    probe(dir, &options, &mut |_, _, _| {}).expect("a measurement").profile()
+}
+
+/// Makes the system forget what it has cached of a file that nobody maps.
+fn drop_cached(path: &Path) {
+    let file = File::open(path).expect("the segment");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("the pages go");
+}

@@ -1,0 +1,112 @@
+//! `lode probe`: what the disk under a folder can do.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_store::{
+    Graph, META_FILE, PAGE_BYTES, ProbeCell, ProbeOptions, ProbeReport, StoredProfile, probe,
+};
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::human;
+use crate::size::parse_size;
+use crate::table::Table;
+
+/// Measure random reads at several sizes and queue depths; a graph keeps the result, and its rows
+/// are read accordingly.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode probe my-graph
+  lode probe /mnt/nvme --size 4GiB
+
+Writes a file without a name in PATH, which is gone however the command ends, and reads it past the
+page cache. Run it on an idle machine, and again when the graph has moved to another disk.")]
+pub(crate) struct ProbeArgs {
+    /// A folder on the file system to measure, or a graph.
+    path: PathBuf,
+    /// Size of the file that is written and read; 1GiB, or a quarter of the free space if that is
+    /// less.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Seconds of reading, for all sizes and depths together.
+    #[arg(long, value_name = "SECONDS", default_value_t = 12,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    probe: ProbeReport,
+    /// The file that keeps the profile; `null` where PATH is no graph.
+    kept: Option<String>,
+}
+
+impl ProbeArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let is_graph = self.path.join(META_FILE).exists();
+        let graph = if is_graph { Some(Graph::open(&self.path)?) } else { None };
+        let duration = Duration::from_secs(self.seconds);
+        let options = ProbeOptions { scratch_bytes: self.size, duration };
+        let probe = probe(&self.path, &options, &mut |stage, done, total| {
+            console.at(stage, done, total);
+        })?;
+        let kept = graph.map(|graph| keep(&graph, &probe)).transpose()?;
+        console.report(&Report { probe, kept }, text)
+    }
+}
+
+/// Keeps the profile with the graph; gives the file's name.
+fn keep(graph: &Graph, probe: &ProbeReport) -> Result<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let stored = StoredProfile::new(probe.profile(), probe.direct, now.as_secs());
+    stored.write(&**graph.device(), graph.dir())?;
+    Ok(graph.dir().join(lodestore_store::DEVICE_FILE).display().to_string())
+}
+
+fn text(report: &Report) -> String {
+    let probe = &report.probe;
+    let way = if probe.io_uring { "through io_uring" } else { "by threads, without io_uring" };
+    let cache = if probe.direct {
+        "past the page cache"
+    } else {
+        "through the page cache: this file system has no direct reads, so this is mostly memory"
+    };
+    let kept = match &report.kept {
+        Some(file) => format!("kept in {file}"),
+        None => "not kept: this folder is no graph".to_owned(),
+    };
+    format!(
+        "{}: random reads of {}, {way}, {cache}\n\nrequests/s by request size and queue depth\n{}\n\n\
+         bytes/s\n{}\n\nprofile: {} requests/s and {}/s; reading through a gap of up to {} pays \
+         ({kept})",
+        probe.path,
+        human::bytes(probe.scratch_bytes),
+        table(&probe.cells, |cell| human::count(cell.iops as u64)),
+        table(&probe.cells, |cell| human::bytes_f64(cell.bytes_per_s)),
+        human::count(probe.iops as u64),
+        human::bytes_f64(probe.bandwidth_bytes_per_s),
+        human::bytes(probe.profile().max_gap_pages() * PAGE_BYTES),
+    )
+}
+
+/// Sizes down, depths across.
+fn table(cells: &[ProbeCell], figure: fn(&ProbeCell) -> String) -> Table {
+    let mut depths: Vec<u32> = cells.iter().map(|cell| cell.depth).collect();
+    depths.sort_unstable();
+    depths.dedup();
+    let mut table =
+        Table::new(std::iter::once("size".to_owned()).chain(depths.iter().map(u32::to_string)));
+    for of_size in cells.chunk_by(|a, b| a.request_bytes == b.request_bytes) {
+        let size = format!("{} KiB", of_size[0].request_bytes >> 10);
+        let cell_at = |depth: &u32| of_size.iter().find(|cell| cell.depth == *depth);
+        let figures = depths.iter().map(|depth| cell_at(depth).map_or_else(String::new, figure));
+        table.row(std::iter::once(size).chain(figures));
+    }
+    table
+}

@@ -1,0 +1,80 @@
+//! The file that the probe reads: without a name, so that nothing stays behind.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::cell::next_random;
+use crate::error::StoreError;
+use crate::ring::ReadFile;
+
+/// Size of the file where there is room for it: larger than the caches within disks.
+const DEFAULT_BYTES: u64 = 1 << 30;
+
+/// Smallest file worth reading.
+const MIN_BYTES: u64 = 4 << 20;
+
+/// The file is written in pieces of this size, and is a multiple of it.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A file of random bytes.
+pub(super) struct Scratch {
+    pub(super) file: Arc<ReadFile>,
+    pub(super) n_bytes: u64,
+}
+
+/// Writes the file in `dir` and syncs it.
+pub(super) fn write(
+    dir: &Path,
+    n_bytes: Option<u64>,
+    progress: &mut dyn FnMut(&str, u64, u64),
+) -> Result<Scratch, StoreError> {
+    let n_bytes = match n_bytes {
+        Some(n_bytes) => n_bytes,
+        None => DEFAULT_BYTES.min(free_bytes(dir).map_err(StoreError::io(dir, "look at"))? / 4),
+    };
+    let n_bytes = n_bytes - n_bytes % PIECE_BYTES as u64;
+    if n_bytes < MIN_BYTES {
+        let reason = format!(
+            "a file of {n_bytes} bytes is too small to measure with, {MIN_BYTES} are needed; free \
+             some space or measure another folder on the same device"
+        );
+        return Err(StoreError::io(dir, "measure")(io::Error::other(reason)));
+    }
+    let mut file = tempfile::tempfile_in(dir).map_err(StoreError::io(dir, "create a file in"))?;
+    write_random(&mut file, n_bytes, progress).map_err(StoreError::io(dir, "write a file in"))?;
+    // It has no name, so it is opened again through the one handle that there is.
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let opened = ReadFile::open(&path, &file).map_err(StoreError::io(dir, "read a file in"))?;
+    Ok(Scratch { file: Arc::new(opened), n_bytes })
+}
+
+/// Fills a file with bytes that no disk can compress or deduplicate.
+fn write_random(
+    file: &mut File,
+    n_bytes: u64,
+    progress: &mut dyn FnMut(&str, u64, u64),
+) -> io::Result<()> {
+    let mut piece = vec![0u8; PIECE_BYTES];
+    // Another start in every run: some storage remembers what it has seen.
+    let mut state = uuid::Uuid::new_v4().as_u64_pair().0;
+    for done in (0..n_bytes).step_by(PIECE_BYTES) {
+        progress("write", done, n_bytes);
+        for word in piece.as_chunks_mut::<8>().0 {
+            *word = next_random(&mut state).to_le_bytes();
+        }
+        file.write_all(&piece)?;
+    }
+    progress("write", n_bytes, n_bytes);
+    file.sync_all()?;
+    // For file systems that read through the page cache all the same.
+    rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
+fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let system = rustix::fs::statvfs(dir)?;
+    Ok(system.f_bavail.saturating_mul(system.f_frsize))
+}

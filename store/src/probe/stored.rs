@@ -1,0 +1,231 @@
+//! A measured profile, kept with the graph: `device.toml`.
+//!
+//! The first line is `checksum = "xxxxxxxx"`, the CRC-32 in hexadecimal of all bytes after it; then
+//! follow, as TOML, the keys of [`StoredProfile`]. The file may be missing or deleted: rows are
+//! read all the same, by plans for a usual disk.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::device::Device;
+use crate::plan::DeviceProfile;
+
+/// Name of the file in the graph's folder.
+pub const DEVICE_FILE: &str = "device.toml";
+
+/// Newest format that this release writes and reads.
+const FORMAT_VERSION: u32 = 1;
+
+/// Longest file that is read.
+const MAX_BYTES: u64 = 64 << 10;
+
+const CHECKSUM_KEY: &str = "checksum = \"";
+
+/// A profile and how it came about.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoredProfile {
+    format_version: u32,
+    /// When it was measured, in seconds since 1970 UTC.
+    pub measured_unix_s: u64,
+    /// Whether the reads that were measured bypassed the page cache.
+    pub direct: bool,
+    /// Requests per second.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bandwidth_bytes_per_s: f64,
+}
+
+/// Why a `device.toml` cannot be used, or not be written.
+#[derive(Debug, Error)]
+#[error("{}: {reason}; measure again with `lode probe`", file.display())]
+pub struct ProfileError {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl StoredProfile {
+    /// A profile that was measured at `measured_unix_s`.
+    #[must_use]
+    pub fn new(profile: DeviceProfile, direct: bool, measured_unix_s: u64) -> Self {
+        let DeviceProfile { iops, bandwidth_bytes_per_s } = profile;
+        let format_version = FORMAT_VERSION;
+        Self { format_version, measured_unix_s, direct, iops, bandwidth_bytes_per_s }
+    }
+
+    /// The profile.
+    #[must_use]
+    pub fn profile(&self) -> DeviceProfile {
+        let (iops, bandwidth_bytes_per_s) = (self.iops, self.bandwidth_bytes_per_s);
+        DeviceProfile { iops, bandwidth_bytes_per_s }
+    }
+
+    /// Reads the profile kept with the graph in `dir`; `None` where there is none.
+    pub fn read(device: &dyn Device, dir: &Path) -> Result<Option<Self>, ProfileError> {
+        let path = dir.join(DEVICE_FILE);
+        let failed = |reason: String| ProfileError { file: path.clone(), reason };
+        let file = match device.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(|error| failed(error.to_string()))?,
+        };
+        let mut text = file.len_bytes().and_then(|n| {
+            let mut text = vec![0; n.min(MAX_BYTES) as usize];
+            file.read_exact_at(&mut text, 0).map(|()| text)
+        });
+        let text = text.as_mut().map_err(|error| failed(error.to_string()))?;
+        // What is not UTF-8 changes here, and the checksum tells.
+        Self::parse(&String::from_utf8_lossy(text)).map(Some).map_err(failed)
+    }
+
+    /// Keeps the profile with the graph in `dir`: the old file is there, or the new one is.
+    pub fn write(&self, device: &dyn Device, dir: &Path) -> Result<(), ProfileError> {
+        let path = dir.join(DEVICE_FILE);
+        // Its own name for each writer: a second one at the same time must not mix with this one.
+        let temporary = dir.join(format!(".{DEVICE_FILE}.{}", uuid::Uuid::new_v4()));
+        let write = || -> io::Result<()> {
+            let mut file = device.create(&temporary)?;
+            file.append(self.to_text()?.as_bytes())?;
+            file.sync()?;
+            device.replace(&temporary, &path)?;
+            device.sync(dir)
+        };
+        write().map_err(|error| {
+            // It may never have been created, or have been moved to its place.
+            let _ = device.remove_file(&temporary);
+            ProfileError { file: path.clone(), reason: format!("cannot write: {error}") }
+        })
+    }
+
+    fn to_text(self) -> io::Result<String> {
+        let body = toml::to_string(&self).map_err(io::Error::other)?;
+        Ok(format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let not_ours = || format!("the first line must be `{CHECKSUM_KEY}xxxxxxxx\"`");
+        let (line, body) = text.split_once('\n').ok_or_else(not_ours)?;
+        let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
+        let expected = expected.ok_or_else(not_ours)?;
+        let found = crc32fast::hash(body.as_bytes());
+        if format!("{found:08x}") != expected {
+            let expected: String = expected.chars().take(16).collect();
+            return Err(format!("checksum expected {expected}, found {found:08x}"));
+        }
+        /// The one key whose meaning no later format may change.
+        #[derive(Deserialize)]
+        struct Version {
+            format_version: u32,
+        }
+        let found = toml::from_str::<Version>(body).map_err(|error| error.to_string())?;
+        if found.format_version > FORMAT_VERSION {
+            let found = found.format_version;
+            return Err(format!("format version {found}, this release reads {FORMAT_VERSION}"));
+        }
+        let stored: Self = toml::from_str(body).map_err(|error| error.to_string())?;
+        if !stored.profile().is_sensible() {
+            let (iops, bandwidth) = (stored.iops, stored.bandwidth_bytes_per_s);
+            return Err(format!("no device has {iops} IOPS and {bandwidth} bytes per second"));
+        }
+        Ok(stored)
+    }
+}
+
+impl DeviceProfile {
+    /// The profile kept with the graph in `dir`, or else the default one; a file that cannot be
+    /// used is warned of, once in a process.
+    #[must_use]
+    pub fn load(device: &dyn Device, dir: &Path) -> Self {
+        match StoredProfile::read(device, dir) {
+            Ok(stored) => stored.map_or_else(Self::default, |stored| stored.profile()),
+            Err(error) => {
+                static WARNING: Once = Once::new();
+                WARNING.call_once(|| tracing::warn!("{error}; reading as from a usual disk"));
+                Self::default()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::device::Disk;
+
+    fn stored() -> StoredProfile {
+        let profile = DeviceProfile { iops: 91_234.5, bandwidth_bytes_per_s: 1.3e9 };
+        StoredProfile::new(profile, true, 1_800_000_000)
+    }
+
+    /// A changed text under a checksum that fits.
+    fn sealed(change: impl FnOnce(&str) -> String) -> String {
+        let text = stored().to_text().unwrap();
+        let body = change(text.split_once('\n').unwrap().1);
+        format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()))
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(StoredProfile::read(&Disk, dir.path()).unwrap(), None);
+        assert_eq!(DeviceProfile::load(&Disk, dir.path()), DeviceProfile::default());
+        stored().write(&Disk, dir.path()).unwrap();
+        assert_eq!(StoredProfile::read(&Disk, dir.path()).unwrap(), Some(stored()));
+        let later = StoredProfile { measured_unix_s: 1_900_000_000, iops: 5.0, ..stored() };
+        later.write(&Disk, dir.path()).unwrap();
+        assert_eq!(DeviceProfile::load(&Disk, dir.path()), later.profile());
+        let names: Vec<_> =
+            dir.path().read_dir().unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, [DEVICE_FILE], "no temporary file stays");
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_gives_the_default() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DEVICE_FILE);
+        let text = stored().to_text().unwrap().into_bytes();
+        for bit in 0..text.len() * 8 {
+            let mut damaged = text.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, damaged).unwrap();
+            assert!(StoredProfile::read(&Disk, dir.path()).is_err(), "bit {bit}");
+            assert_eq!(DeviceProfile::load(&Disk, dir.path()), DeviceProfile::default());
+        }
+        for length in 0..text.len() {
+            fs::write(&path, &text[..length]).unwrap();
+            assert!(StoredProfile::read(&Disk, dir.path()).is_err(), "length {length}");
+        }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(StoredProfile::read(&Disk, dir.path()).is_err());
+    }
+
+    #[test]
+    fn sealed_nonsense_is_refused_by_name() {
+        let refused = |from: &str, to: &str| {
+            StoredProfile::parse(&sealed(|text| text.replace(from, to))).unwrap_err()
+        };
+        assert!(refused("direct", "colour = 1\ndirect").contains("colour"));
+        assert!(refused("format_version = 1", "format_version = 2\nx = 1").contains("version 2"));
+        for nonsense in ["0.0", "-1.0", "nan", "inf", "1e300", "\"many\""] {
+            refused("91234.5", nonsense);
+            refused("1300000000.0", nonsense);
+        }
+        refused("direct = true", "");
+        assert_eq!(StoredProfile::parse(&sealed(str::to_owned)), Ok(stored()));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = stored().write(&Disk, &dir.path().join("none")).unwrap_err();
+        assert!(error.to_string().contains(DEVICE_FILE), "{error}");
+    }
+}

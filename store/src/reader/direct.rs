@@ -1,0 +1,66 @@
+//! A reader past the page cache: best when the rows do not fit in memory.
+
+use std::sync::{Arc, Once};
+
+use super::pread::execute_by_threads;
+use super::queued::execute;
+use super::{RowReader, check_output};
+use crate::error::StoreError;
+use crate::layout::SegmentLayout;
+use crate::plan::ReadPlan;
+use crate::ring::{ReadFile, lease};
+use crate::segment::Segment;
+
+/// Reads a segment through an io_uring, past the page cache where the file system can, and checks
+/// every page that holds a planned row each time it is read.
+///
+/// Shared between threads; each has a ring with 4 MiB of memory while it executes a plan, and at
+/// most eight stay with the process. Where the system refuses rings, threads read instead.
+#[derive(Debug)]
+pub struct DirectReader {
+    segment: Segment,
+    file: Arc<ReadFile>,
+}
+
+impl DirectReader {
+    /// Opens a segment's file once more, for direct reads.
+    pub fn open(segment: Segment) -> Result<Self, StoreError> {
+        let file = open_file(&segment)?;
+        Ok(Self { segment, file })
+    }
+
+    /// The segment that is read.
+    #[must_use]
+    pub fn segment(&self) -> &Segment {
+        &self.segment
+    }
+}
+
+impl RowReader for DirectReader {
+    fn layout(&self) -> &SegmentLayout {
+        self.segment.layout()
+    }
+
+    fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
+        check_output(plan.out_rows(), self.layout(), out)?;
+        match lease(&self.file) {
+            Ok(mut ring) => execute(&self.segment, plan, out, &mut *ring),
+            Err(error) => {
+                static WARNING: Once = Once::new();
+                WARNING.call_once(|| {
+                    tracing::warn!("no io_uring ({error}): threads read instead, which is slower");
+                });
+                execute_by_threads(&self.segment, &self.file, plan, out)
+            }
+        }
+    }
+}
+
+/// Opens a segment's file for direct reads.
+pub(super) fn open_file(segment: &Segment) -> Result<Arc<ReadFile>, StoreError> {
+    let opened = match segment.file().as_file() {
+        Some(same) => ReadFile::open(segment.path(), same),
+        None => Err(std::io::Error::other("it lies on no disk; use the pread reader")),
+    };
+    opened.map(Arc::new).map_err(StoreError::io(segment.path(), "open for direct reads"))
+}

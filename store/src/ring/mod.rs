@@ -1,0 +1,81 @@
+//! Reads in flight: memory, reads and the queues that carry them, without knowing rows or plans.
+//!
+//! A [`Read`] owns the memory that it fills. It moves into a [`ReadQueue`] when it is pushed and
+//! comes back, with its result, when it is finished; so nobody can look at memory that the kernel
+//! still writes, whatever the order of errors, returns and panics.
+//!
+//! Invariant: memory of a read that the kernel may still write is neither reused nor freed.
+
+mod buffers;
+mod file;
+mod inline;
+mod pool;
+mod read;
+mod uring;
+mod workers;
+
+pub(crate) use buffers::{Arena, Region};
+pub(crate) use file::ReadFile;
+pub(crate) use inline::InlineQueue;
+pub(crate) use pool::{lease, lend_arena};
+pub(crate) use read::{Read, ReadFault, Step};
+pub(crate) use uring::Ring;
+pub(crate) use workers::WorkerQueue;
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// Most reads in flight of one queue: enough for the IOPS of an NVMe disk, whose requests take
+/// about 0.1 ms.
+pub(crate) const DEPTH: usize = 128;
+
+/// Memory of a queue's reads.
+///
+/// Two threads can register theirs within the 8 MiB of locked memory that systems allow by
+/// default; whoever comes later reads into memory that is not registered.
+pub(crate) const ARENA_BYTES: usize = 4 << 20;
+
+/// Most bytes of one read. Longer regions are filled by several, one after the other: single reads
+/// beyond this gain nothing on NVMe and have hung direct reads on some kernels.
+pub(crate) const MAX_READ_BYTES: usize = 1 << 20;
+
+/// What a finished read gave: bytes, or the system's refusal.
+pub(crate) type Outcome = Result<usize, Errno>;
+
+/// A way to have several reads of one file in flight.
+pub(crate) trait ReadQueue {
+    /// Memory that reads of this queue fill.
+    fn arena(&mut self) -> &mut Arena;
+
+    /// Most reads that may be in flight.
+    fn depth(&self) -> usize;
+
+    /// Reads that were pushed and have not come back.
+    fn in_flight(&self) -> usize;
+
+    /// Takes a read; the caller keeps below [`ReadQueue::depth`].
+    fn push(&mut self, read: Read);
+
+    /// Hands pushed reads to the system, and waits until `want` of those in flight are finished.
+    ///
+    /// May return earlier, never later. An error means that the queue is beyond use.
+    fn submit(&mut self, want: usize) -> io::Result<()>;
+
+    /// A finished read and what it gave.
+    fn pop(&mut self) -> Option<(Read, Outcome)>;
+
+    /// Waits for all reads in flight and gives their memory back, whatever they gave.
+    fn drain(&mut self) -> io::Result<()> {
+        while self.in_flight() > 0 {
+            self.submit(1)?;
+            while let Some((read, _)) = self.pop() {
+                self.arena().give_back(read.into_region());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

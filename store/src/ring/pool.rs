@@ -1,0 +1,120 @@
+//! Idle rings and memory, for whoever reads next.
+//!
+//! They belong to the process and not to a file, so that their number follows the threads that
+//! read at once and not the files that are open.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::{ARENA_BYTES, Arena, DEPTH, ReadFile, ReadQueue, Ring};
+
+/// Most idle rings, and most idle arenas, that are kept: 32 MiB each.
+const MAX_IDLE: usize = 8;
+
+static RINGS: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
+static ARENAS: Mutex<Vec<Arena>> = Mutex::new(Vec::new());
+
+/// The system refuses rings for good.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// A ring on loan, with its file attached.
+pub(crate) struct Lease {
+    ring: Option<Ring>,
+}
+
+/// Lends a ring for reads of `file`.
+pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
+    if is_refused() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let mut ring = match idle_ring(file) {
+        Some(ring) => ring,
+        None => Ring::new(DEPTH as u32, ARENA_BYTES).inspect_err(note_refusal)?,
+    };
+    ring.attach(file);
+    Ok(Lease { ring: Some(ring) })
+}
+
+/// Whether the system has refused rings for good.
+pub(crate) fn is_refused() -> bool {
+    REFUSED.load(Ordering::Relaxed)
+}
+
+/// Makes rings that are idle forget a file; the others forget it when they come back.
+pub(super) fn forget(file: &ReadFile) {
+    lock(&RINGS).iter_mut().for_each(|ring| ring.forget(file));
+}
+
+/// Lends memory to `with`, for reads without a ring.
+pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T> {
+    let idle = lock(&ARENAS).pop();
+    let mut arena = match idle {
+        Some(arena) => arena,
+        None => Arena::new(ARENA_BYTES)?,
+    };
+    let result = with(&mut arena);
+    let mut idle = lock(&ARENAS);
+    // What was not given back stays with whoever has it.
+    if arena.is_whole() && idle.len() < MAX_IDLE {
+        idle.push(arena);
+    }
+    Ok(result)
+}
+
+/// One that knows the file already, or any.
+fn idle_ring(file: &ReadFile) -> Option<Ring> {
+    let mut rings = lock(&RINGS);
+    let position = rings.iter().position(|ring| ring.knows(file));
+    match position {
+        Some(position) => Some(rings.swap_remove(position)),
+        None => rings.pop(),
+    }
+}
+
+fn note_refusal(error: &io::Error) {
+    let refusals = [Errno::NOSYS, Errno::PERM, Errno::ACCESS, Errno::OPNOTSUPP];
+    if refusals.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
+        REFUSED.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Lease {
+    type Target = Ring;
+
+    fn deref(&self) -> &Ring {
+        self.ring.as_ref().unwrap_or_else(|| unreachable!("a lease has a ring until it ends"))
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut Ring {
+        self.ring.as_mut().unwrap_or_else(|| unreachable!("a lease has a ring until it ends"))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(mut ring) = self.ring.take() else { return };
+        // After a panic reads may be in flight, and memory be lost to the arena.
+        if ring.drain().is_err() || !ring.arena().is_whole() {
+            return;
+        }
+        let file = ring.detach();
+        let mut rings = lock(&RINGS);
+        if rings.len() < MAX_IDLE {
+            rings.push(ring);
+        }
+        drop(rings);
+        // Last: the end of the file's last user makes idle rings forget it, this one included.
+        drop(file);
+    }
+}
+
+/// Holds a list, which no panic leaves half-changed.
+fn lock<T>(list: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}

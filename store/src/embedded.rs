@@ -1,25 +1,27 @@
 //! The store in the trainer's own process: rows by node id, over all partitions, without a server.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lodestore_graph::{NodeId, PartId};
 
+use crate::catalog::{OverlayRow, RowKeys};
 use crate::error::StoreError;
 use crate::graph::Graph;
+use crate::live::{LiveGraph, LiveMode, TensorView, View};
 use crate::plan::{DeviceProfile, ReadPlan};
-use crate::reader::{self, OpenOptions, RowReader};
+use crate::reader::OpenOptions;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
 /// Gathers rows of the partitions that it opened. Shared freely between threads.
 #[derive(Debug)]
 pub struct EmbeddedStore {
-    graph: Graph,
+    live: Arc<LiveGraph>,
     profile: DeviceProfile,
-    /// Tensors as in the graph's description, each with one reader per partition; `None` for a
+    /// Tensors as in the graph's description, each with one view per partition; `None` for a
     /// partition that was not asked for.
-    tensors: Vec<Vec<Option<Box<dyn RowReader>>>>,
+    tensors: Vec<Vec<Option<TensorView>>>,
     /// Memory of finished gathers, for the next ones: one entry per thread that gathers at once.
     scratch: Mutex<Vec<Scratch>>,
 }
@@ -30,15 +32,18 @@ struct Scratch {
     /// Per partition: rows and where they go.
     routed: Vec<Vec<(RowIdx, u32)>>,
     plan: ReadPlan,
+    overlaid: Vec<OverlayRow>,
+    keys: RowKeys,
 }
 
 impl EmbeddedStore {
-    /// Opens all tensors of the given partitions, or of all.
+    /// Opens all tensors of the given partitions, or of all, for reading: everything that was put
+    /// until this moment.
     pub fn open(dir: &Path, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
         Self::of(Graph::open(dir)?, parts)
     }
 
-    /// Opens all tensors of the given partitions of `graph`, or of all.
+    /// As [`EmbeddedStore::open`], of an open `graph`.
     pub fn of(graph: Graph, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
         Self::with(graph, parts, &OpenOptions::default())
     }
@@ -49,63 +54,74 @@ impl EmbeddedStore {
         parts: Option<&[PartId]>,
         options: &OpenOptions,
     ) -> Result<Self, StoreError> {
-        let all: Vec<PartId> = graph.book().parts().collect();
-        let mut segments = Vec::new();
-        for &part in parts.unwrap_or(&all) {
-            let catalog = graph.catalog(part)?;
-            for (i, tensor) in graph.meta().tensors.iter().enumerate() {
-                segments.push((i, part, graph.segment_of(&catalog, part, tensor)?));
-            }
-        }
-        let bytes = segments.iter().map(|(_, _, segment)| segment.layout().file_bytes()).sum();
-        let kind = options.reader.settle(bytes);
-        let mut tensors: Vec<Vec<Option<Box<dyn RowReader>>>> = Vec::new();
-        tensors.resize_with(graph.meta().tensors.len(), || all.iter().map(|_| None).collect());
-        for (tensor, part, segment) in segments {
-            tensors[tensor][part.index()] = Some(reader::open(segment, kind)?);
-        }
-        let profile = DeviceProfile::load(&**graph.device(), graph.dir());
-        Ok(Self { graph, profile, tensors, scratch: Mutex::default() })
+        let live = LiveGraph::open(graph, parts, LiveMode::Read, options)?;
+        Self::over(Arc::new(live), View::Latest)
+    }
+
+    /// Gathers from what is open already, and sees what `view` says.
+    ///
+    /// Fails with [`StoreError::NoVersion`] for a version that cannot be read.
+    pub fn over(live: Arc<LiveGraph>, view: View) -> Result<Self, StoreError> {
+        let book = live.graph().book();
+        let views_of = |position| {
+            book.parts().map(|part| live.view(part, position, view)).collect::<Result<_, _>>()
+        };
+        let tensors = (0..live.graph().meta().tensors.len()).map(views_of);
+        let tensors = tensors.collect::<Result<_, _>>()?;
+        let profile = DeviceProfile::load(&**live.graph().device(), live.graph().dir());
+        Ok(Self { live, profile, tensors, scratch: Mutex::default() })
     }
 
     /// The graph behind the store.
     #[must_use]
     pub fn graph(&self) -> &Graph {
-        &self.graph
+        self.live.graph()
+    }
+
+    /// The open partitions behind the store.
+    #[must_use]
+    pub fn live(&self) -> &Arc<LiveGraph> {
+        &self.live
     }
 
     /// The tensor called `name`.
     pub fn tensor(&self, name: &str) -> Result<&TensorSpec, StoreError> {
-        self.graph.tensor(name)
+        self.graph().tensor(name)
     }
 
     /// Copies the rows of `ids` to `out`, in their order; duplicates are fine.
     ///
     /// `out` has `ids.len() * row_bytes` bytes. After an error its content means nothing.
     pub fn gather(&self, tensor: &str, ids: &[NodeId], out: &mut [u8]) -> Result<(), StoreError> {
-        let readers = self.readers(tensor)?;
+        let views = &self.tensors[self.graph().tensor_position(tensor)?];
         let expected_bytes = ids.len() as u64 * self.tensor(tensor)?.row_bytes() as u64;
         let found_bytes = out.len() as u64;
         if expected_bytes != found_bytes {
             return Err(StoreError::OutputLength { expected_bytes, found_bytes });
         }
         let mut scratch = self.pool().pop().unwrap_or_default();
-        let gathered = self.gather_with(readers, ids, out, &mut scratch);
+        let gathered = self.gather_with(views, ids, out, &mut scratch);
         self.pool().push(scratch);
         gathered
     }
 
     fn gather_with(
         &self,
-        readers: &[Option<Box<dyn RowReader>>],
+        views: &[Option<TensorView>],
         ids: &[NodeId],
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), StoreError> {
-        self.route(ids, &mut scratch.routed)?;
-        for (part, rows) in scratch.routed.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
-            let reader = readers[part].as_ref().ok_or_else(|| self.not_opened(part))?;
-            reader.gather(rows, &self.profile, &mut scratch.plan, out)?;
+        let Scratch { routed, plan, overlaid, keys } = scratch;
+        self.route(ids, routed)?;
+        for (part, rows) in routed.iter_mut().enumerate().filter(|(_, rows)| !rows.is_empty()) {
+            let view = views[part].as_ref().ok_or_else(|| self.not_opened(part))?;
+            // Held until the overlaid rows are read too.
+            let base = view.split(rows, overlaid);
+            base.reader().gather(rows, &self.profile, plan, out)?;
+            if !overlaid.is_empty() {
+                view.read_overlaid(overlaid, out, keys)?;
+            }
         }
         Ok(())
     }
@@ -116,7 +132,7 @@ impl EmbeddedStore {
         ids: &[NodeId],
         routed: &mut Vec<Vec<(RowIdx, u32)>>,
     ) -> Result<(), StoreError> {
-        let book = self.graph.book();
+        let book = self.graph().book();
         routed.resize_with(usize::from(book.n_parts()), Vec::new);
         routed.iter_mut().for_each(Vec::clear);
         let found = ids.len();
@@ -133,20 +149,9 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    fn readers(&self, tensor: &str) -> Result<&[Option<Box<dyn RowReader>>], StoreError> {
-        self.graph.tensor(tensor)?;
-        let position = self.graph.meta().tensors.iter().position(|t| t.name == tensor);
-        Ok(position.map_or(&[], |i| self.tensors[i].as_slice()))
-    }
-
     fn not_opened(&self, part: usize) -> StoreError {
-        let opened = self.tensors.first().into_iter().flatten().enumerate();
-        let opened =
-            opened.filter(|(_, reader)| reader.is_some()).map(|(part, _)| part.to_string());
-        StoreError::NoPart {
-            part: PartId(u16::try_from(part).unwrap_or(u16::MAX)),
-            opened: opened.collect::<Vec<_>>().join(", "),
-        }
+        let part = PartId(u16::try_from(part).unwrap_or(u16::MAX));
+        StoreError::NoPart { part, opened: self.live.opened() }
     }
 
     /// The lock is held for a push or a pop, which cannot leave the list half-changed.

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::{NodeId, PartId};
 use thiserror::Error;
 
+use crate::limits::MAX_PUT_BYTES;
 use crate::meta::MetaError;
 use crate::plan::PlanError;
+use crate::row::RowIdx;
 
 /// Why stored rows could not be opened, read or trusted.
 #[derive(Debug, Error)]
@@ -133,6 +135,73 @@ pub enum StoreError {
         /// RocksDB's or our own reason.
         reason: String,
     },
+    /// A row of the overlay is not as it was put.
+    #[error(
+        "{}: overlay row {row} of `{tensor}` at version {version}: {reason}; \
+         run `lode verify`, then put the row again", dir.display()
+    )]
+    DamagedOverlay {
+        /// Folder of the catalog.
+        dir: PathBuf,
+        /// Tensor that the row belongs to.
+        tensor: String,
+        /// Version that it was put for.
+        version: u32,
+        /// The row in its partition.
+        row: RowIdx,
+        /// What was expected and what was found.
+        reason: String,
+    },
+    /// Somebody else writes.
+    #[error(
+        "{}: another process has this graph open for writing; \
+         wait for it, stop it, or write through it", dir.display()
+    )]
+    Locked {
+        /// Folder of the catalog that is taken.
+        dir: PathBuf,
+    },
+    /// A change of a graph that was opened for reading.
+    #[error("{}: opened for reading; open it for writing to put, commit or compact", dir.display())]
+    ReadOnly {
+        /// Folder of the graph.
+        dir: PathBuf,
+    },
+    /// A write has failed before, and what it left on disk is not known.
+    #[error(
+        "{}: an earlier write failed ({reason}), so that nothing more is written; \
+         make room or mend the disk, then open the graph again", dir.display()
+    )]
+    WritesStopped {
+        /// Folder of the graph.
+        dir: PathBuf,
+        /// The failure.
+        reason: String,
+    },
+    /// A version that was compacted away, or that nobody has committed yet.
+    #[error("version {asked} cannot be read; the oldest is {oldest}, the newest {newest}")]
+    NoVersion {
+        /// Version asked for.
+        asked: u32,
+        /// Oldest version that can be read: that of the newest segment.
+        oldest: u32,
+        /// Newest committed version.
+        newest: u32,
+    },
+    /// Rows of another length than their ids and the tensor say.
+    #[error("the rows put must have {expected_bytes} bytes, found {found_bytes}")]
+    PutLength {
+        /// Ids times bytes of a row.
+        expected_bytes: u64,
+        /// Bytes given.
+        found_bytes: u64,
+    },
+    /// More than one put may carry.
+    #[error("{found_bytes} bytes in one put; the limit is {MAX_PUT_BYTES}, put it in pieces")]
+    PutTooLarge {
+        /// Bytes given.
+        found_bytes: u64,
+    },
     /// The graph has no such tensor.
     #[error("no tensor `{tensor}` in this graph; it has: {known}")]
     NoTensor {
@@ -186,13 +255,27 @@ impl StoreError {
             | Self::FileLength { file, .. }
             | Self::Misplaced { file, .. }
             | Self::NewerFormat { file, .. }
-            | Self::Catalog { dir: file, .. } => Some(file),
+            | Self::Catalog { dir: file, .. }
+            | Self::DamagedOverlay { dir: file, .. }
+            | Self::Locked { dir: file }
+            | Self::ReadOnly { dir: file }
+            | Self::WritesStopped { dir: file, .. } => Some(file),
             Self::NoTensor { .. }
             | Self::NoPart { .. }
             | Self::NoNode { .. }
             | Self::OutputLength { .. }
+            | Self::NoVersion { .. }
+            | Self::PutLength { .. }
+            | Self::PutTooLarge { .. }
             | Self::Plan(_) => None,
         }
+    }
+
+    /// Whether a file is gone that the catalog named a moment ago: a compaction may have taken its
+    /// place, and a fresh look at the catalog tells.
+    pub(crate) fn is_gone(&self) -> bool {
+        let gone = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
+        matches!(self, Self::Io { source, .. } if gone.contains(&source.kind()))
     }
 
     /// Turns an [`io::Error`] at `file` into a [`StoreError::Io`].

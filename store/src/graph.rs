@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use lodestore_graph::{PartId, PartitionBook};
 use uuid::Uuid;
@@ -18,6 +20,13 @@ use crate::tensor::TensorSpec;
 
 /// Name of the file that makes a folder a graph.
 pub const META_FILE: &str = "graph.toml";
+
+/// What the name of a segment ends with while it is being written.
+pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// Fresh looks at a catalog for a segment that a compaction moves.
+const MAX_ATTEMPTS: usize = 8;
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// An open graph; partitions are looked at when they are asked for, so that a machine may hold
 /// only some of them.
@@ -108,40 +117,77 @@ impl Graph {
         })
     }
 
+    /// Position of the tensor called `name` in the graph's description.
+    pub(crate) fn tensor_position(&self, name: &str) -> Result<usize, StoreError> {
+        let position = self.meta.tensors.iter().position(|tensor| tensor.name == name);
+        position.map_or_else(|| self.tensor(name).map(|_| 0), Ok)
+    }
+
     /// Opens the catalog of a partition for reading.
     pub fn catalog(&self, part: PartId) -> Result<Catalog, StoreError> {
-        if part.0 >= self.book.n_parts() {
-            let opened = format!("0 to {}", self.book.n_parts() - 1);
-            return Err(StoreError::NoPart { part, opened });
-        }
-        let dir = catalog_dir(&self.part_dir(part));
+        let dir = self.catalog_dir(part)?;
         Catalog::open_read_only(&*self.device, &dir, self.meta.uuid, part)
     }
 
-    /// Opens the current segment of `tensor` in a partition and checks all of it but its rows.
-    pub fn segment(&self, part: PartId, tensor: &str) -> Result<Segment, StoreError> {
-        let catalog = self.catalog(part)?;
-        self.segment_of(&catalog, part, self.tensor(tensor)?)
+    /// Opens the catalog of a partition for writing, by one process at a time.
+    pub(crate) fn catalog_for_writing(&self, part: PartId) -> Result<Catalog, StoreError> {
+        let dir = self.catalog_dir(part)?;
+        Catalog::open_for_writing(&*self.device, &dir, self.meta.uuid, part)
     }
 
-    /// Opens a mapped reader of the current segment of `tensor` in a partition.
+    /// Opens the segment under `tensor` in a partition and checks all of it but its rows.
+    ///
+    /// Rows that were put since it was written lie over it, in the catalog: see
+    /// [`LiveGraph`](crate::LiveGraph).
+    pub fn segment(&self, part: PartId, tensor: &str) -> Result<Segment, StoreError> {
+        let tensor = self.tensor(tensor)?;
+        self.with_catalog(part, |catalog| self.segment_of(&catalog, part, tensor))
+    }
+
+    /// Opens a mapped reader of the segment under `tensor` in a partition.
     pub fn reader(&self, part: PartId, tensor: &str) -> Result<MappedReader, StoreError> {
         MappedReader::open(self.segment(part, tensor)?)
     }
 
-    /// As [`Graph::segment`], with the partition's catalog already open.
+    /// Calls `read` with the catalog of a partition, and again with a fresh one if a file is gone
+    /// that it names: a compaction in another process has put another in its place.
+    pub(crate) fn with_catalog<T>(
+        &self,
+        part: PartId,
+        read: impl Fn(Catalog) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        for _ in 1..MAX_ATTEMPTS {
+            match self.catalog(part).and_then(&read) {
+                Err(error) if error.is_gone() => thread::sleep(RETRY_PAUSE),
+                done => return done,
+            }
+        }
+        self.catalog(part).and_then(&read)
+    }
+
+    /// The segment under `tensor` at the partition's committed version.
     pub(crate) fn segment_of(
         &self,
         catalog: &Catalog,
         part: PartId,
         tensor: &TensorSpec,
     ) -> Result<Segment, StoreError> {
-        let version = catalog.current_version()?;
-        let record =
-            catalog.segment(&tensor.name, version)?.ok_or_else(|| StoreError::Catalog {
-                dir: self.part_dir(part),
-                reason: format!("no segment of `{}` at version {version}", tensor.name),
-            })?;
+        self.segment_at(catalog, part, tensor, catalog.current_version()?)
+    }
+
+    /// The segment under `tensor` at `version`, pinned for as long as it is open.
+    pub(crate) fn segment_at(
+        &self,
+        catalog: &Catalog,
+        part: PartId,
+        tensor: &TensorSpec,
+        version: u32,
+    ) -> Result<Segment, StoreError> {
+        let found = catalog.segment(&tensor.name, version)?;
+        let (version, record) = found.ok_or_else(|| StoreError::Catalog {
+            dir: self.part_dir(part),
+            reason: format!("no segment of `{}` up to version {version}", tensor.name),
+        })?;
         let range = self.book.range(part);
         let identity = SegmentIdentity {
             graph: self.meta.uuid,
@@ -152,10 +198,33 @@ impl Graph {
             n_rows: range.end - range.start,
         };
         let segment =
-            Segment::open(&*self.device, &self.part_dir(part).join(&record.file), &identity)?;
+            open_pinned(&*self.device, &self.part_dir(part).join(&record.file), &identity)?;
         check_digest(&segment, &record)?;
         Ok(segment)
     }
+
+    fn catalog_dir(&self, part: PartId) -> Result<PathBuf, StoreError> {
+        if part.0 >= self.book.n_parts() {
+            let opened = format!("0 to {}", self.book.n_parts() - 1);
+            return Err(StoreError::NoPart { part, opened });
+        }
+        Ok(catalog_dir(&self.part_dir(part)))
+    }
+}
+
+/// Opens a segment and pins it. It is gone, with [`io::ErrorKind::NotFound`] or
+/// [`io::ErrorKind::WouldBlock`], if somebody removed it or is about to.
+pub(crate) fn open_pinned(
+    device: &dyn Device,
+    path: &Path,
+    identity: &SegmentIdentity,
+) -> Result<Segment, StoreError> {
+    let segment = Segment::open(device, path, identity)?;
+    segment.file().pin().map_err(StoreError::io(path, "pin"))?;
+    if !device.exists(path) {
+        return Err(StoreError::io(path, "pin")(io::ErrorKind::NotFound.into()));
+    }
+    Ok(segment)
 }
 
 /// The bytes of a `graph.toml`; a longer file than any of ours is cut, and its checksum tells.
@@ -200,6 +269,13 @@ pub(crate) fn segment_file(tensor: &str, version: u32) -> String {
     format!("{tensor}.v{version}.seg")
 }
 
+/// The version that [`segment_file`] made this name of `tensor` from, if it did.
+pub(crate) fn version_of_file(name: &str, tensor: &str) -> Option<u32> {
+    let version =
+        name.strip_prefix(tensor)?.strip_prefix(".v")?.strip_suffix(".seg")?.parse().ok()?;
+    (segment_file(tensor, version) == name).then_some(version)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -224,6 +300,17 @@ mod tests {
         assert!(ring.verify().ok);
         inspect(&graph).unwrap();
         assert_eq!(files(&ring.out()), before);
+    }
+
+    #[test]
+    fn only_names_of_segments_have_versions() {
+        assert_eq!(version_of_file("feat.v12.seg", "feat"), Some(12));
+        assert_eq!(version_of_file(&segment_file("a-b", u32::MAX), "a-b"), Some(u32::MAX));
+        for name in ["feat.v.seg", "feat.v01.seg", "feat.v+1.seg", "feat.v4294967296.seg"] {
+            assert_eq!(version_of_file(name, "feat"), None, "{name}");
+        }
+        assert_eq!(version_of_file("feat.v1.seg", "fea"), None);
+        assert_eq!(version_of_file("feat.v1.seg.tmp", "feat"), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod catalog;
 mod checksum;
 mod codec;
+mod compact;
 mod device;
 mod dtype;
 mod embedded;
@@ -20,9 +21,11 @@ mod import;
 mod inspect;
 mod layout;
 pub mod limits;
+mod live;
 mod map;
 mod meta;
 mod nan;
+mod overlay;
 mod plan;
 mod prefetch;
 mod probe;
@@ -35,8 +38,9 @@ pub mod synthetic;
 mod tensor;
 mod verify;
 
-pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, SegmentRecord};
+pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, OverlayRow, RowKeys, SegmentRecord};
 pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
+pub use compact::Compacted;
 pub use device::{
     Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, KeyValues,
 };
@@ -49,6 +53,7 @@ pub use inspect::{
     DeviceSummary, GraphSummary, PartSummary, ReaderSummary, TensorSummary, inspect,
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
+pub use live::{Base, LiveGraph, LiveMode, LiveTensor, TensorView, View};
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use nan::NanPolicy;
 pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};

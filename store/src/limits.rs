@@ -23,6 +23,10 @@ pub const MAX_TENSORS: usize = 1024;
 /// Largest `graph.toml` that is read, in bytes; 65 535 partitions need 0.8 MiB.
 pub const MAX_META_BYTES: u64 = 4 << 20;
 
+/// Most bytes of rows that one put may carry; they are in memory three times while it runs.
+pub const MAX_PUT_BYTES: u64 = 256 << 20;
+
+const _: () = assert!(MAX_PUT_BYTES >= MAX_ROW_BYTES as u64);
 const _: () = assert!(MAX_EXTENT_BYTES.is_multiple_of(PAGE_BYTES));
 const _: () = assert!(MAX_GROUP_BYTES <= MAX_ROW_BYTES);
 const _: () = assert!(MAX_ROW_BYTES + 2 * PAGE_BYTES as usize <= u32::MAX as usize);

@@ -1,26 +1,37 @@
-//! The catalog of a partition: which segment holds which tensor at which version.
+//! The catalog of a partition: its version, which segment holds which tensor, and the rows that
+//! were put over segments.
 //!
-//! A small RocksDB. Keys and values (integers little-endian, but for the version in a key, which
-//! is big-endian so that versions sort):
+//! A RocksDB. Keys and values (integers little-endian, but for those in keys, which are big-endian
+//! so that they sort):
 //!
 //! ```text
 //! identity                    format u32 | graph uuid 16 | partition u32
-//! version                     current version u32
+//! version                     committed version u32
 //! segment/NAME/VERSION        format u32 | segment uuid 16 | rows u32 | bytes of a row u32
 //!                             | digest 32 | file name
+//! overlay/NAME/VERSION ROW    the row's bytes
 //! ```
+//!
+//! A tensor's segment at version V is that of the newest record up to V; overlay rows of later
+//! versions up to V lie over it, those of the version after the committed one are pending, and
+//! those up to the segment's version are garbage.
 //!
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
 //! so that it works on read-only mounts and from several processes at once.
 
+mod keys;
 mod record;
+mod rows;
+mod segments;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
 pub use record::SegmentRecord;
+pub use rows::{OverlayRow, RowKeys};
 
 use crate::device::{Access, Change, Device, KeyValues};
 use crate::error::StoreError;
@@ -28,9 +39,6 @@ use record::Fields;
 
 /// Newest catalog format that this release writes and reads.
 pub const CATALOG_FORMAT_VERSION: u32 = 1;
-
-const IDENTITY_KEY: &[u8] = b"identity";
-const VERSION_KEY: &[u8] = b"version";
 
 /// The open catalog of one partition.
 #[derive(Debug)]
@@ -52,7 +60,7 @@ impl Catalog {
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         identity.extend_from_slice(graph.as_bytes());
         identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
-        catalog.write(&[Change::Put(IDENTITY_KEY.to_vec(), identity)])?;
+        catalog.write(&[Change::Put(keys::IDENTITY.to_vec(), identity)])?;
         Ok(catalog)
     }
 
@@ -69,6 +77,24 @@ impl Catalog {
         Ok(catalog)
     }
 
+    /// Opens the catalog in `dir` for writing and checks that it is partition `part` of `graph`.
+    ///
+    /// Fails with [`StoreError::Locked`] while anybody else has it open for writing.
+    pub fn open_for_writing(
+        device: &dyn Device,
+        dir: &Path,
+        graph: Uuid,
+        part: PartId,
+    ) -> Result<Self, StoreError> {
+        let pairs = device.key_values(dir, Access::Write).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
+            _ => failed(dir)(error),
+        })?;
+        let catalog = Self { dir: dir.to_owned(), pairs };
+        catalog.check_identity(graph, part)?;
+        Ok(catalog)
+    }
+
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
     /// nothing, and durable when it returns.
     pub fn commit_version<'a>(
@@ -78,26 +104,28 @@ impl Catalog {
     ) -> Result<(), StoreError> {
         let records = segments
             .into_iter()
-            .map(|(tensor, record)| Change::Put(segment_key(tensor, version), record.to_bytes()));
-        let version = Change::Put(VERSION_KEY.to_vec(), version.to_le_bytes().to_vec());
+            .map(|(tensor, record)| Change::Put(keys::segment(tensor, version), record.to_bytes()));
+        let version = Change::Put(keys::VERSION.to_vec(), version.to_le_bytes().to_vec());
         self.write(&records.chain([version]).collect::<Vec<_>>())
     }
 
-    /// The segment that holds `tensor` at `version`, if there is one.
-    pub fn segment(&self, tensor: &str, version: u32) -> Result<Option<SegmentRecord>, StoreError> {
-        let Some(bytes) = self.get(&segment_key(tensor, version))? else { return Ok(None) };
-        let record = SegmentRecord::from_bytes(&bytes).map_err(|reason| {
-            broken(&self.dir, format!("record of `{tensor}` version {version}: {reason}"))
-        })?;
-        Ok(Some(record))
+    /// Makes `version` the committed one: durable when it returns.
+    pub fn set_version(&self, version: u32) -> Result<(), StoreError> {
+        self.write(&[Change::Put(keys::VERSION.to_vec(), version.to_le_bytes().to_vec())])
     }
 
-    /// The version that readers see.
+    /// The committed version.
     pub fn current_version(&self) -> Result<u32, StoreError> {
-        let bytes = self.get(VERSION_KEY)?.unwrap_or_default();
+        let bytes = self.get(keys::VERSION)?.unwrap_or_default();
         let bytes = <[u8; 4]>::try_from(bytes.as_slice())
             .map_err(|_| broken(&self.dir, "no current version".to_owned()))?;
         Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Folder of the catalog.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Moves what is in the log into tables, so that a reader has nothing to replay.
@@ -106,7 +134,7 @@ impl Catalog {
     }
 
     fn check_identity(&self, graph: Uuid, part: PartId) -> Result<(), StoreError> {
-        let bytes = self.get(IDENTITY_KEY)?.unwrap_or_default();
+        let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
         let mut fields = Fields { bytes: &bytes };
         let (Ok(format), Ok(found_graph), Ok(found_part)) =
             (fields.u32(), fields.take::<16>(), fields.u32())
@@ -137,10 +165,6 @@ impl Catalog {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.pairs.get(key).map_err(failed(&self.dir))
     }
-}
-
-fn segment_key(tensor: &str, version: u32) -> Vec<u8> {
-    [b"segment/", tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
 }
 
 fn failed(dir: &Path) -> impl FnOnce(std::io::Error) -> StoreError {

@@ -32,14 +32,15 @@ fn what_was_recorded_is_read_by_several_at_once() {
     let catalog = Catalog::create(&Disk, &path, graph(), PartId(2)).unwrap();
     catalog.commit_version(1, [("feat", &record())]).unwrap();
     let first = Catalog::open_read_only(&Disk, &path, graph(), PartId(2)).unwrap();
-    assert_eq!(first.segment("feat", 1).unwrap(), Some(record()), "seen before a flush");
+    assert_eq!(first.segment("feat", 1).unwrap(), Some((1, record())), "seen before a flush");
     catalog.flush().unwrap();
     drop(catalog);
     let second = Catalog::open_read_only(&Disk, &path, graph(), PartId(2)).unwrap();
     for catalog in [&first, &second] {
         assert_eq!(catalog.current_version().unwrap(), 1);
-        assert_eq!(catalog.segment("feat", 1).unwrap(), Some(record()));
-        assert_eq!(catalog.segment("feat", 2).unwrap(), None);
+        assert_eq!(catalog.segment("feat", 1).unwrap(), Some((1, record())));
+        assert_eq!(catalog.segment("feat", 2).unwrap(), Some((1, record())), "the newest up to it");
+        assert_eq!(catalog.segment("feat", 0).unwrap(), None);
         assert_eq!(catalog.segment("fea", 1).unwrap(), None);
     }
 }

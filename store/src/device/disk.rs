@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock};
+use rustix::io::Errno;
 
 use super::rocks::Rocks;
 use super::{Access, Device, Entry, FileReader, FileWriter, KeyValues};
@@ -85,16 +86,25 @@ impl FileReader for File {
 
     fn pin(&self) -> io::Result<()> {
         // The kernel lets go of it when the file is closed, however the process ends.
-        Ok(flock(self, FlockOperation::NonBlockingLockShared)?)
+        match flock(self, FlockOperation::NonBlockingLockShared) {
+            Err(error) if knows_no_locks(error) => Ok(()),
+            pinned => Ok(pinned?),
+        }
     }
 
     fn is_pinned(&self) -> io::Result<bool> {
         match flock(self, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(flock(self, FlockOperation::Unlock).map(|()| false)?),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(error) if knows_no_locks(error) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// A file system without locks: nobody can pin there, so every file counts as pinned.
+fn knows_no_locks(error: Errno) -> bool {
+    matches!(error, Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP)
 }
 
 impl FileWriter for File {

@@ -51,6 +51,9 @@ pub trait Device: Debug + Send + Sync {
     fn sync(&self, path: &Path) -> io::Result<()>;
 
     /// Opens the key-value store in folder `dir`.
+    ///
+    /// For [`Access::Write`] fails with [`io::ErrorKind::WouldBlock`] while another handle has it
+    /// open for writing, in any process.
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>>;
 }
 
@@ -91,6 +94,8 @@ pub trait FileReader: Debug + Send + Sync {
     fn as_file(&self) -> Option<&File>;
 
     /// Marks the file as read from for as long as it stays open: nobody deletes it meanwhile.
+    ///
+    /// Fails with [`io::ErrorKind::WouldBlock`] while somebody finds out whether it is pinned.
     fn pin(&self) -> io::Result<()>;
 
     /// Whether some other open file has pinned this one, in any process.

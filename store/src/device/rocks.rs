@@ -3,13 +3,18 @@
 //! Opening for reading takes no lock and creates no file, so that it works on read-only mounts and
 //! from several processes at once. Every write is synced; writes of several threads share a sync.
 
-use std::io;
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
+use std::{fs, io, thread};
 
 use rocksdb::{DB, Direction, InfoLogger, IteratorMode, LogLevel, Options, ReadOptions};
 use rocksdb::{WriteBatch, WriteOptions};
 
 use super::{Access, Change, EachPair, KeyValues};
+
+/// Attempts to open a store for reading beside a writer that moves files meanwhile.
+const MAX_READ_ATTEMPTS: usize = 50;
 
 /// An open RocksDB.
 #[derive(Debug)]
@@ -33,9 +38,36 @@ impl Rocks {
                 ));
             }
             Access::Write => DB::open(&options, dir),
-            Access::Read => DB::open_for_read_only(&options, dir, false),
+            Access::Read => return Self::open_for_reading(&options, dir),
         };
-        Ok(Self { db: db.map_err(failed)? })
+        db.map(|db| Self { db }).map_err(|error| match access {
+            Access::Write if is_locked(&error) => {
+                io::Error::new(io::ErrorKind::WouldBlock, error.into_string())
+            }
+            _ => failed(error),
+        })
+    }
+
+    /// Opens a consistent state beside a process that writes.
+    ///
+    /// RocksDB reads its manifest first and its logs after. A log whose rows went into tables in
+    /// between is in neither: so logs that are gone afterwards mean to look again, and so does a
+    /// failure while files came and went.
+    fn open_for_reading(options: &Options, dir: &Path) -> io::Result<Self> {
+        for _ in 0..MAX_READ_ATTEMPTS {
+            let before = names(dir)?;
+            let db = DB::open_for_read_only(options, dir, false);
+            let after = names(dir)?;
+            let is_log = |name: &&String| name.ends_with(".log");
+            let lost_a_log = before.iter().filter(is_log).any(|log| !after.contains(log));
+            match db {
+                Ok(db) if !lost_a_log => return Ok(Self { db }),
+                Err(error) if before == after => return Err(failed(error)),
+                _ => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        let message = "its writer moved files at every attempt to open it for reading; try again";
+        Err(io::Error::new(io::ErrorKind::WouldBlock, message))
     }
 }
 
@@ -87,6 +119,20 @@ impl KeyValues for Rocks {
     fn flush(&self) -> io::Result<()> {
         self.db.flush().map_err(failed)
     }
+}
+
+/// Names in a folder.
+fn names(dir: &Path) -> io::Result<BTreeSet<String>> {
+    let name = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|entry| entry.file_name().to_string_lossy().into_owned())
+    };
+    fs::read_dir(dir)?.map(name).collect()
+}
+
+/// RocksDB tells a taken lock only in words.
+fn is_locked(error: &rocksdb::Error) -> bool {
+    let words = error.as_ref();
+    words.contains("lock hold by current process") || words.contains("While lock file")
 }
 
 fn options() -> Options {

@@ -4,6 +4,7 @@ mod available;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -109,7 +110,11 @@ pub fn choose(segment_bytes: u64, available_bytes: Option<u64>) -> (ReaderKind, 
 /// Opens `segment` with a reader of this kind; `Auto` looks at this segment alone.
 ///
 /// A segment that lies on no disk is read with positional reads, whatever was asked for.
-pub fn open(segment: Segment, kind: ReaderKind) -> Result<Box<dyn RowReader>, StoreError> {
+pub fn open(
+    segment: impl Into<Arc<Segment>>,
+    kind: ReaderKind,
+) -> Result<Box<dyn RowReader>, StoreError> {
+    let segment = segment.into();
     let kind = kind.settle(segment.layout().file_bytes());
     Ok(match kind {
         _ if segment.file().as_file().is_none() => Box::new(PreadReader::open(segment)?),

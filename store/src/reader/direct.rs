@@ -18,13 +18,14 @@ use crate::segment::Segment;
 /// most eight stay with the process. Where the system refuses rings, threads read instead.
 #[derive(Debug)]
 pub struct DirectReader {
-    segment: Segment,
+    segment: Arc<Segment>,
     file: Arc<ReadFile>,
 }
 
 impl DirectReader {
     /// Opens a segment's file once more, for direct reads.
-    pub fn open(segment: Segment) -> Result<Self, StoreError> {
+    pub fn open(segment: impl Into<Arc<Segment>>) -> Result<Self, StoreError> {
+        let segment = segment.into();
         let file = open_file(&segment)?;
         Ok(Self { segment, file })
     }

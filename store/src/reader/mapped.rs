@@ -1,6 +1,7 @@
 //! A reader over a memory map: best when the page cache holds the rows.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{RowReader, check_output, whole_rows};
@@ -21,7 +22,7 @@ const AHEAD_BYTES: usize = 8 << 10;
 /// first touch is noticed at the next opening, as with every use of the page cache.
 #[derive(Debug)]
 pub struct MappedReader {
-    segment: Segment,
+    segment: Arc<Segment>,
     map: FileMap,
     /// One bit per page: set once the page has been found sound.
     sound: Box<[AtomicU64]>,
@@ -29,7 +30,8 @@ pub struct MappedReader {
 
 impl MappedReader {
     /// Maps a segment.
-    pub fn open(segment: Segment) -> Result<Self, StoreError> {
+    pub fn open(segment: impl Into<Arc<Segment>>) -> Result<Self, StoreError> {
+        let segment = segment.into();
         let file = segment.file().as_file().ok_or_else(|| std::io::ErrorKind::Unsupported.into());
         let map = file.and_then(FileMap::of).map_err(StoreError::io(segment.path(), "map"))?;
         let expected = segment.layout().file_bytes();

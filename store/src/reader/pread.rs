@@ -21,14 +21,15 @@ const INLINE_EXTENTS: usize = 2;
 /// Shared between threads; each has 4 MiB of memory while it executes a plan.
 #[derive(Debug)]
 pub struct PreadReader {
-    segment: Segment,
+    segment: Arc<Segment>,
     /// None on a device that is no disk: the thread that asks reads there.
     file: Option<Arc<ReadFile>>,
 }
 
 impl PreadReader {
     /// Opens a segment's file once more, for direct reads, if it has one.
-    pub fn open(segment: Segment) -> Result<Self, StoreError> {
+    pub fn open(segment: impl Into<Arc<Segment>>) -> Result<Self, StoreError> {
+        let segment = segment.into();
         let has_file = segment.file().as_file().is_some();
         let file = if has_file { Some(open_file(&segment)?) } else { None };
         Ok(Self { segment, file })

@@ -1,0 +1,101 @@
+//! Keys of the catalog. Versions and rows in them are big-endian, so that they sort.
+
+use crate::row::RowIdx;
+
+pub(super) const IDENTITY: &[u8] = b"identity";
+pub(super) const VERSION: &[u8] = b"version";
+
+/// Bytes of a row's key after its tensor's prefix: version and row.
+const ROW_SUFFIX_BYTES: usize = 8;
+
+/// What the keys of all segments of a tensor start with; names hold no slash.
+pub(super) fn segments_of(tensor: &str) -> Vec<u8> {
+    [b"segment/", tensor.as_bytes(), b"/"].concat()
+}
+
+pub(super) fn segment(tensor: &str, version: u32) -> Vec<u8> {
+    [&segments_of(tensor), version.to_be_bytes().as_slice()].concat()
+}
+
+/// The version in the key of a segment, given what follows its prefix.
+pub(super) fn segment_version(suffix: &[u8]) -> Option<u32> {
+    suffix.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// What the keys of all overlay rows of a tensor start with.
+pub(super) fn rows_of(tensor: &str) -> Vec<u8> {
+    [b"overlay/", tensor.as_bytes(), b"/"].concat()
+}
+
+/// Appends version and row to the prefix of [`rows_of`].
+pub(super) fn push_row(key: &mut Vec<u8>, version: u32, row: RowIdx) {
+    key.extend_from_slice(&version.to_be_bytes());
+    key.extend_from_slice(&row.0.to_be_bytes());
+}
+
+/// Version and row in the key of an overlay row, given what follows its prefix.
+pub(super) fn row_of(suffix: &[u8]) -> Option<(u32, RowIdx)> {
+    let (version, row) = suffix.split_first_chunk()?;
+    let row = row.try_into().ok().map(u32::from_be_bytes)?;
+    Some((u32::from_be_bytes(*version), RowIdx(row)))
+}
+
+/// First key, and the key after the last, of the overlay rows of the versions from `first` to
+/// `last`, both included.
+pub(super) fn row_range(tensor: &str, first: u32, last: u32) -> (Vec<u8>, Vec<u8>) {
+    let (mut from, mut to) = (rows_of(tensor), rows_of(tensor));
+    from.extend_from_slice(&first.to_be_bytes());
+    to.extend_from_slice(&last.to_be_bytes());
+    // No suffix of a row's key sorts behind this one, which is longer than all of them.
+    to.extend_from_slice(&[0xff; ROW_SUFFIX_BYTES]);
+    (from, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(tensor: &str, version: u32, row: u32) -> Vec<u8> {
+        let mut key = rows_of(tensor);
+        push_row(&mut key, version, RowIdx(row));
+        key
+    }
+
+    proptest! {
+        #[test]
+        fn keys_sort_as_versions_and_rows_do(a: (u32, u32), b: (u32, u32)) {
+            let order = key("feat", a.0, a.1).cmp(&key("feat", b.0, b.1));
+            prop_assert_eq!(order, a.cmp(&b));
+            let suffix = &key("feat", a.0, a.1)[rows_of("feat").len()..];
+            prop_assert_eq!(row_of(suffix), Some((a.0, RowIdx(a.1))));
+        }
+
+        #[test]
+        fn a_range_holds_its_versions_and_no_other(
+            first in 0u32..5, more in 0u32..3, version in 0u32..9, row: u32,
+        ) {
+            let (from, to) = row_range("feat", first, first + more);
+            let key = key("feat", version, row);
+            let within = from <= key && key < to;
+            prop_assert_eq!(within, (first..=first + more).contains(&version));
+        }
+    }
+
+    #[test]
+    fn the_last_row_of_the_last_version_is_within_its_range() {
+        let (from, to) = row_range("feat", u32::MAX, u32::MAX);
+        let last = key("feat", u32::MAX, u32::MAX);
+        assert!(from <= last && last < to);
+        assert!(to < key("feat0", 0, 0) && to.starts_with(&rows_of("feat")));
+    }
+
+    #[test]
+    fn suffixes_of_another_length_are_no_rows() {
+        assert_eq!(row_of(&[]), None);
+        assert_eq!(row_of(&[0; 7]), None);
+        assert_eq!(row_of(&[0; 9]), None);
+        assert_eq!(segment_version(&[0; 3]), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! Compaction: committed overlay rows and the segment under them become a segment.
+//!
+//! Crash argument, for each tensor of each partition:
+//!
+//! 1. The segment is written beside the old one under a temporary name, synced, read back and
+//!    checked page by page. A crash leaves a file that the next opening for writing removes.
+//! 2. It is moved to its name, and the folder is synced. A crash leaves a file that no record
+//!    names, removed in the same way.
+//! 3. One synced batch of the catalog puts its record in the place of the old one. Before it the
+//!    old segment and its overlay rows count, after it the new one; both give the same rows.
+//! 4. Old file and folded rows are removed when no view needs them. A crash leaves them to the next
+//!    opening for writing; overlay rows up to their segment's version are seen by nobody.
+//!
+//! A failure before step 3 removes what was written and changes nothing.
+
+mod rewrite;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lodestore_graph::PartId;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::catalog::{Catalog, SegmentRecord};
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::graph::{self, Graph, TEMPORARY_SUFFIX, check_digest, open_pinned};
+use crate::live::Pinned;
+use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
+use crate::tensor::TensorSpec;
+use crate::verify::check_rows;
+use rewrite::rewrite;
+
+/// What a compaction did to one tensor of one partition; the keys of `lode compact --json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compacted {
+    /// Partition.
+    pub part: u16,
+    /// Tensor.
+    pub tensor: String,
+    /// Version of its segment.
+    pub version: u32,
+    /// Overlay rows that the segment has taken in; 0 where there was none and nothing was done.
+    pub rows: u64,
+    /// Bytes of the segment that was written.
+    pub bytes: u64,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+/// A tensor of a partition that is to be compacted.
+#[derive(Debug)]
+pub(crate) struct Compaction<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) part: PartId,
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) spec: &'a TensorSpec,
+    /// What was committed.
+    pub(crate) pinned: &'a Pinned,
+    /// The partition's committed version: that of the new segment.
+    pub(crate) version: u32,
+}
+
+impl Compaction<'_> {
+    /// Steps 1 and 2: a whole new segment under its name, open and pinned, which no record names
+    /// yet; with its record. `progress` is told bytes of rows as they are written.
+    pub(crate) fn write(
+        &self,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(SegmentRecord, Segment), StoreError> {
+        let (device, dir) = (&**self.graph.device(), self.graph.part_dir(self.part));
+        let file = graph::segment_file(&self.spec.name, self.version);
+        let (path, temporary) = (dir.join(&file), dir.join(format!("{file}{TEMPORARY_SUFFIX}")));
+        // Whatever has these names is left from a failure: there is one compaction at a time, and
+        // no record names a file of a version that nothing has been folded into.
+        remove_if_there(device, &temporary)?;
+        remove_if_there(device, &path)?;
+        let old = self.pinned.base.segment().identity();
+        let (segment, version) = (Uuid::new_v4(), self.version);
+        let identity = SegmentIdentity { segment, version, ..old.clone() };
+        let written = self.write_checked(device, &temporary, &identity, progress);
+        let written = written.and_then(|digest| {
+            device.rename(&temporary, &path).map_err(StoreError::io(&path, "move a segment to"))?;
+            device.sync(&dir).map_err(StoreError::io(&dir, "sync"))?;
+            let (n_rows, row_bytes) = (identity.n_rows, self.spec.row_bytes() as u32);
+            let record = SegmentRecord { segment, n_rows, row_bytes, digest, file };
+            let segment = open_pinned(device, &path, &identity)?;
+            check_digest(&segment, &record)?;
+            Ok((record, segment))
+        });
+        if written.is_err() {
+            for left in [&temporary, &path] {
+                if let Err(error) = remove_if_there(device, left) {
+                    tracing::warn!("{error}; the next opening for writing removes it");
+                }
+            }
+        }
+        written
+    }
+
+    /// Step 1: a segment that is on disk as it was meant.
+    fn write_checked(
+        &self,
+        device: &dyn Device,
+        path: &Path,
+        identity: &SegmentIdentity,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<SegmentDigest, StoreError> {
+        let digest = rewrite(self, device, path, identity, progress)?;
+        check_rows(&Segment::open(device, path, identity)?)?;
+        Ok(digest)
+    }
+}
+
+/// The report of one tensor.
+pub(crate) fn report(
+    compaction: &Compaction<'_>,
+    new: Option<&Arc<Segment>>,
+    start: Instant,
+) -> Compacted {
+    Compacted {
+        part: compaction.part.0,
+        tensor: compaction.spec.name.clone(),
+        version: new.map_or(compaction.pinned.base.version(), |new| new.identity().version),
+        rows: compaction.pinned.layers.rows().len(),
+        bytes: new.map_or(0, |new| new.layout().file_bytes()),
+        seconds: start.elapsed().as_secs_f64(),
+    }
+}
+
+fn remove_if_there(device: &dyn Device, path: &Path) -> Result<(), StoreError> {
+    if !device.exists(path) {
+        return Ok(());
+    }
+    device.remove_file(path).map_err(StoreError::io(path, "remove"))
+}

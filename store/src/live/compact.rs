@@ -1,0 +1,96 @@
+//! Compaction of a live graph: one tensor of one partition after the other.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use lodestore_graph::PartId;
+
+use super::garbage::{Garbage, Retired};
+use super::{Base, LiveGraph, LivePart, LiveTensor};
+use crate::compact::{Compacted, Compaction, report};
+use crate::error::StoreError;
+
+impl LiveGraph {
+    /// Folds the committed overlay rows of a tensor, or of all, in a partition, or in all that are
+    /// open, into segments of the committed version. Puts, commits and gathers go on meanwhile;
+    /// pinned views keep what they see.
+    ///
+    /// `progress` is told bytes of rows written and to write. Tensors without committed overlay
+    /// rows are left as they are. Each tensor of a partition is switched on its own: after an error
+    /// those before it are done, and nothing else has changed. A damaged page of a segment is such
+    /// an error, unless all of its rows have been put anew.
+    ///
+    /// Needs room on disk for the largest segment once more; memory does not depend on its length
+    /// but for 4 bytes per page.
+    pub fn compact(
+        &self,
+        part: Option<PartId>,
+        tensor: Option<&str>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<Compacted>, StoreError> {
+        self.check_writable()?;
+        let position = tensor.map(|name| self.graph.tensor_position(name)).transpose()?;
+        if let Some(part) = part
+            && !self.parts().any(|open| open == part)
+        {
+            return Err(StoreError::NoPart { part, opened: self.opened() });
+        }
+        let mut garbage = self.garbage();
+        self.sweep_garbage(&mut garbage)?;
+        let parts = self.open_parts().filter(|open| part.is_none_or(|part| part == open.part));
+        let tensors: Vec<(&LivePart, &Arc<LiveTensor>)> = parts
+            .flat_map(|part| {
+                let chosen = part.tensors.iter().enumerate();
+                let chosen = chosen.filter(|(at, _)| position.is_none_or(|chosen| chosen == *at));
+                chosen.map(move |(_, tensor)| (part, tensor))
+            })
+            .collect();
+        let to_write = tensors.iter().filter(|(_, tensor)| !tensor.committed().layers.is_empty());
+        let total = to_write.map(|(_, tensor)| tensor.base().segment().layout().data_bytes()).sum();
+        let mut done = 0;
+        let mut advance = |bytes| {
+            done += bytes;
+            progress(done, total);
+        };
+        let mut reports = Vec::with_capacity(tensors.len());
+        for (part, tensor) in tensors {
+            reports.push(self.compact_tensor(part, tensor, &mut garbage, &mut advance)?);
+        }
+        self.sweep_garbage(&mut garbage)?;
+        Ok(reports)
+    }
+
+    fn compact_tensor(
+        &self,
+        part: &LivePart,
+        tensor: &Arc<LiveTensor>,
+        garbage: &mut Garbage,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Compacted, StoreError> {
+        let start = Instant::now();
+        // The version first: a commit in between only adds layers that stay.
+        let version = self.version();
+        let mut pinned = tensor.committed();
+        pinned.layers = Arc::new(pinned.layers.up_to(version));
+        let compaction = Compaction {
+            graph: &self.graph,
+            part: part.part,
+            catalog: &part.catalog,
+            spec: tensor.spec(),
+            pinned: &pinned,
+            version,
+        };
+        if pinned.layers.is_empty() {
+            return Ok(report(&compaction, None, start));
+        }
+        let (record, segment) = compaction.write(progress)?;
+        // Opened before it counts: after the switch nothing can fail but memory.
+        let base = Base::open(segment, self.reader)?;
+        let switched = part.catalog.switch_segment(&tensor.spec().name, version, &record);
+        self.written(switched)?;
+        let report = report(&compaction, Some(base.segment()), start);
+        let old = tensor.rebase(base);
+        garbage.push(Retired::new(old, Arc::clone(tensor), version));
+        Ok(report)
+    }
+}

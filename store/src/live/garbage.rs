@@ -1,0 +1,103 @@
+//! What compactions leave behind: segment files and overlay rows that nobody needs once the last
+//! view of them is gone.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+
+use super::{Base, LiveGraph, LiveTensor};
+use crate::device::Device;
+use crate::error::StoreError;
+
+/// Bases that compactions have taken out of use, oldest first.
+pub(super) type Garbage = Vec<Retired>;
+
+/// A base that no record names any more, with what goes when nobody holds it.
+#[derive(Debug)]
+pub(super) struct Retired {
+    base: Weak<Base>,
+    tensor: Arc<LiveTensor>,
+    /// Its file; `None` once that is removed.
+    file: Option<PathBuf>,
+    /// Versions of the overlay rows that its successor has taken in; `None` once they are removed.
+    folded: Option<RangeInclusive<u32>>,
+}
+
+impl Retired {
+    /// Takes over `base`, whose successor is of version `folded_up_to`.
+    pub(super) fn new(base: Arc<Base>, tensor: Arc<LiveTensor>, folded_up_to: u32) -> Self {
+        let folded = Some(base.version().saturating_add(1)..=folded_up_to);
+        let file = Some(base.segment().path().to_owned());
+        Self { base: Arc::downgrade(&base), tensor, file, folded }
+    }
+
+    fn is_held(&self) -> bool {
+        self.base.strong_count() > 0
+    }
+
+    fn is_done(&self) -> bool {
+        self.file.is_none() && self.folded.is_none()
+    }
+}
+
+impl LiveGraph {
+    /// Removes what compactions have left and no view needs any more; gives how many retired
+    /// segments are still waiting for a view to go.
+    ///
+    /// Every compaction does it too, and so does opening for writing.
+    pub fn sweep(&self) -> Result<usize, StoreError> {
+        self.check_writable()?;
+        let mut garbage = self.garbage();
+        self.sweep_garbage(&mut garbage)?;
+        Ok(garbage.len())
+    }
+
+    pub(super) fn garbage(&self) -> MutexGuard<'_, Garbage> {
+        self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn sweep_garbage(&self, garbage: &mut Garbage) -> Result<(), StoreError> {
+        for at in 0..garbage.len() {
+            if garbage[at].is_held() {
+                continue;
+            }
+            if let Some(file) = &garbage[at].file
+                && remove_unpinned(&**self.graph.device(), file)
+            {
+                garbage[at].file = None;
+            }
+            // A view of an older base may read rows that came over it before this one was made.
+            let mut older = garbage[..at].iter();
+            let needed =
+                older.any(|it| it.is_held() && Arc::ptr_eq(&it.tensor, &garbage[at].tensor));
+            if !needed && let Some(versions) = garbage[at].folded.take() {
+                let tensor = &garbage[at].tensor;
+                let removed = tensor.catalog().remove_rows(&tensor.spec().name, versions);
+                self.written(removed)?;
+            }
+        }
+        garbage.retain(|retired| !retired.is_done());
+        Ok(())
+    }
+}
+
+/// Removes a file unless some process has pinned it; gives whether it is gone. What cannot be
+/// removed stays for another time: it harms nobody.
+pub(super) fn remove_unpinned(device: &dyn Device, file: &Path) -> bool {
+    let pinned = match device.open(file).and_then(|open| open.is_pinned()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
+        pinned => pinned,
+    };
+    match pinned.and_then(|pinned| if pinned { Ok(false) } else { remove(device, file) }) {
+        Ok(removed) => removed,
+        Err(error) => {
+            tracing::warn!("{}: cannot remove: {error}; left for later", file.display());
+            false
+        }
+    }
+}
+
+fn remove(device: &dyn Device, file: &Path) -> io::Result<bool> {
+    device.remove_file(file).map(|()| true)
+}

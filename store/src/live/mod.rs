@@ -1,0 +1,169 @@
+//! A graph that changes: puts, commits, pinned views and compaction over its partitions.
+//!
+//! A partition has a committed version V. Puts go to the pending version V + 1, as overlay rows in
+//! the partition's catalog; a commit makes it the committed one and changes no row. Compaction
+//! folds committed overlay rows into a segment of its own. Partitions are self-contained and share
+//! no commit point, so a graph's version is the lowest of its partitions'; opening for writing
+//! rolls the others forward.
+//!
+//! Locks, in the order in which they are taken: `garbage` by a compaction for all of its time, so
+//! that there is one; `gate`, shared by puts and exclusive for commits; a tensor's own, for a
+//! moment.
+
+mod base;
+mod commit;
+mod compact;
+mod garbage;
+mod open;
+mod parallel;
+mod put;
+mod tensor;
+mod view;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use lodestore_graph::PartId;
+
+pub use base::Base;
+pub use tensor::LiveTensor;
+pub use view::{TensorView, View};
+
+pub(crate) use tensor::Pinned;
+
+use crate::catalog::Catalog;
+use crate::error::StoreError;
+use crate::graph::Graph;
+use crate::reader::ReaderKind;
+use garbage::Garbage;
+
+/// How a graph is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LiveMode {
+    /// For reading: the state at this moment, whatever other processes put. No lock, no file
+    /// written, read-only mounts work.
+    #[default]
+    Read,
+    /// For reading and writing, by one process at a time.
+    Write,
+}
+
+/// Open partitions of a graph with all of their tensors. Shared freely between threads.
+#[derive(Debug)]
+pub struct LiveGraph {
+    graph: Graph,
+    mode: LiveMode,
+    /// The reader of every segment, those to come too.
+    reader: ReaderKind,
+    /// By partition; `None` for one that was not asked for.
+    parts: Vec<Option<LivePart>>,
+    /// The lowest committed version of the partitions; that of all of them where puts are taken.
+    version: AtomicU32,
+    /// Puts share it over their writes; a commit has it alone, so that what it freezes stays.
+    gate: RwLock<()>,
+    /// Why nothing more is written, once a write has failed.
+    stopped: OnceLock<String>,
+    /// What compactions have left; locked by a compaction for all of its time.
+    garbage: Mutex<Garbage>,
+}
+
+/// An open partition.
+#[derive(Debug)]
+struct LivePart {
+    part: PartId,
+    catalog: Arc<Catalog>,
+    /// As in the graph's description.
+    tensors: Vec<Arc<LiveTensor>>,
+}
+
+impl LiveGraph {
+    /// The graph.
+    #[must_use]
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The newest version that every open partition has committed.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The oldest version that can be read: that of the newest segment.
+    #[must_use]
+    pub fn oldest_version(&self) -> u32 {
+        self.tensors().map(|tensor| tensor.base().version()).max().unwrap_or(0)
+    }
+
+    /// The tensor at `position` of the graph's description in a partition, if it is open here.
+    #[must_use]
+    pub fn tensor(&self, part: PartId, position: usize) -> Option<&Arc<LiveTensor>> {
+        self.parts.get(part.index())?.as_ref()?.tensors.get(position)
+    }
+
+    /// A view of the tensor at `position` of the graph's description in a partition; `None` for a
+    /// partition that is not open here.
+    ///
+    /// Fails with [`StoreError::NoVersion`] for a version before the segment's or after the
+    /// graph's.
+    pub fn view(
+        &self,
+        part: PartId,
+        position: usize,
+        view: View,
+    ) -> Result<Option<TensorView>, StoreError> {
+        let Some(tensor) = self.tensor(part, position).cloned() else { return Ok(None) };
+        let View::At(asked) = view else { return Ok(Some(TensorView::latest(tensor))) };
+        let mut pinned = tensor.committed();
+        if asked < pinned.base.version() || asked > self.version() {
+            let (oldest, newest) = (self.oldest_version(), self.version());
+            return Err(StoreError::NoVersion { asked, oldest, newest });
+        }
+        pinned.layers = Arc::new(pinned.layers.up_to(asked));
+        Ok(Some(TensorView::pinned(tensor, pinned)))
+    }
+
+    /// The partitions that are open here.
+    pub fn parts(&self) -> impl Iterator<Item = PartId> + '_ {
+        self.open_parts().map(|part| part.part)
+    }
+
+    /// Fails unless the graph is open for writing and every write so far has succeeded.
+    fn check_writable(&self) -> Result<(), StoreError> {
+        let dir = || self.graph.dir().to_owned();
+        match (self.mode, self.stopped.get()) {
+            (LiveMode::Read, _) => Err(StoreError::ReadOnly { dir: dir() }),
+            (_, Some(reason)) => {
+                Err(StoreError::WritesStopped { dir: dir(), reason: reason.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Passes on how a write to a catalog ended. After one that failed nobody knows what is on
+    /// disk, and a later sync that succeeds would prove nothing about it: so it is the last.
+    fn written<T>(&self, written: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(error) = &written {
+            // Only the first reason counts.
+            let _ = self.stopped.set(error.to_string());
+        }
+        written
+    }
+
+    fn open_parts(&self) -> impl Iterator<Item = &LivePart> {
+        self.parts.iter().flatten()
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &Arc<LiveTensor>> {
+        self.open_parts().flat_map(|part| &part.tensors)
+    }
+
+    /// Partitions that are open, for messages.
+    pub(crate) fn opened(&self) -> String {
+        let parts: Vec<String> = self.parts().map(|part| part.to_string()).collect();
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! Opening: catalogs, versions, segments, and which rows lie over them.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use lodestore_graph::PartId;
+
+use super::garbage::{Garbage, remove_unpinned};
+use super::{Base, LiveGraph, LiveMode, LivePart, LiveTensor};
+use crate::catalog::Catalog;
+use crate::error::StoreError;
+use crate::graph::{Graph, TEMPORARY_SUFFIX, version_of_file};
+use crate::overlay::{LoadedOverlay, load};
+use crate::reader::{OpenOptions, ReaderKind};
+use crate::segment::Segment;
+use crate::tensor::TensorSpec;
+
+impl LiveGraph {
+    /// Opens all tensors of the given partitions of `graph`, or of all.
+    ///
+    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`];
+    /// brings all to the highest version among them; and removes what crashes and pinned readers
+    /// have left. For reading it takes no lock and writes nothing.
+    pub fn open(
+        graph: Graph,
+        parts: Option<&[PartId]>,
+        mode: LiveMode,
+        options: &OpenOptions,
+    ) -> Result<Self, StoreError> {
+        let wanted: BTreeSet<PartId> = match parts {
+            Some(parts) => parts.iter().copied().collect(),
+            None => graph.book().parts().collect(),
+        };
+        let (version, opened) = match mode {
+            LiveMode::Read => open_to_read(&graph, &wanted)?,
+            LiveMode::Write => open_to_write(&graph, &wanted)?,
+        };
+        // Which reader is best depends on all segments together.
+        let bytes = opened.iter().flat_map(OpenedPart::segments);
+        let reader = options.reader.settle(bytes.map(|s| s.layout().file_bytes()).sum());
+        let mut parts: Vec<Option<LivePart>> = Vec::new();
+        parts.resize_with(graph.book().n_parts().into(), || None);
+        for part in opened {
+            let position = part.part.index();
+            parts[position] = Some(part.live(reader)?);
+        }
+        Ok(Self {
+            graph,
+            mode,
+            reader,
+            parts,
+            version: AtomicU32::new(version),
+            gate: RwLock::default(),
+            stopped: OnceLock::new(),
+            garbage: Mutex::new(Garbage::new()),
+        })
+    }
+}
+
+/// A partition without readers.
+struct OpenedPart {
+    part: PartId,
+    catalog: Catalog,
+    tensors: Vec<(TensorSpec, Segment, LoadedOverlay)>,
+}
+
+/// Opens partitions as they are; gives the lowest version too.
+fn open_to_read(
+    graph: &Graph,
+    wanted: &BTreeSet<PartId>,
+) -> Result<(u32, Vec<OpenedPart>), StoreError> {
+    let open = |&part: &PartId| {
+        graph.with_catalog(part, |catalog| {
+            let version = catalog.current_version()?;
+            Ok((version, OpenedPart::open(graph, part, catalog, version)?))
+        })
+    };
+    let parts = wanted.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let lowest = parts.iter().map(|(version, _)| *version).min().unwrap_or(0);
+    Ok((lowest, parts.into_iter().map(|(_, part)| part).collect()))
+}
+
+/// Locks all partitions, rolls them forward to the highest version, which it gives too, and removes
+/// garbage.
+///
+/// A commit has reached some partitions and not others when it was cut off. No put came in between,
+/// since commits keep them out: what the others have pending is what that commit was to freeze.
+fn open_to_write(
+    graph: &Graph,
+    wanted: &BTreeSet<PartId>,
+) -> Result<(u32, Vec<OpenedPart>), StoreError> {
+    let lock = |&part: &PartId| Ok((part, graph.catalog_for_writing(part)?));
+    let catalogs = wanted.iter().map(lock).collect::<Result<Vec<_>, StoreError>>()?;
+    let versions = catalogs.iter().map(|(_, catalog)| catalog.current_version());
+    let versions = versions.collect::<Result<Vec<u32>, _>>()?;
+    let highest = versions.iter().copied().max().unwrap_or(0);
+    let mut parts = Vec::with_capacity(catalogs.len());
+    for ((part, catalog), version) in catalogs.into_iter().zip(versions) {
+        if version < highest {
+            catalog.set_version(highest)?;
+        }
+        let opened = OpenedPart::open(graph, part, catalog, highest)?;
+        for (spec, _, overlay) in &opened.tensors {
+            if let Some(newest) = overlay.folded {
+                opened.catalog.remove_rows(&spec.name, 0..=newest)?;
+            }
+        }
+        opened.remove_orphans(graph, highest)?;
+        parts.push(opened);
+    }
+    Ok((highest, parts))
+}
+
+impl OpenedPart {
+    /// Opens the segments of a partition at `version` and indexes what lies over them.
+    fn open(
+        graph: &Graph,
+        part: PartId,
+        catalog: Catalog,
+        version: u32,
+    ) -> Result<Self, StoreError> {
+        let open = |spec: &TensorSpec| {
+            let segment = graph.segment_at(&catalog, part, spec, version)?;
+            let (n_rows, base) = (segment.identity().n_rows, segment.identity().version);
+            let overlay = load(&catalog, spec, n_rows, base, version)?;
+            Ok((spec.clone(), segment, overlay))
+        };
+        let tensors = graph.meta().tensors.iter().map(open).collect::<Result<_, StoreError>>()?;
+        Ok(Self { part, catalog, tensors })
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.tensors.iter().map(|(_, segment, _)| segment)
+    }
+
+    fn live(self, reader: ReaderKind) -> Result<LivePart, StoreError> {
+        let catalog = Arc::new(self.catalog);
+        let live = |(spec, segment, overlay)| {
+            let (base, catalog) = (Base::open(segment, reader)?, Arc::clone(&catalog));
+            let LoadedOverlay { frozen, pending, .. } = overlay;
+            Ok(Arc::new(LiveTensor::new(spec, catalog, base, frozen, pending)))
+        };
+        let tensors = self.tensors.into_iter().map(live).collect::<Result<_, StoreError>>()?;
+        Ok(LivePart { part: self.part, catalog, tensors })
+    }
+
+    /// Removes files that a compaction did not finish, and segments that none needs any more.
+    ///
+    /// A segment of a later version than the partition's is left alone: no crash leaves one, but a
+    /// catalog that was put back from an old copy does.
+    fn remove_orphans(&self, graph: &Graph, version: u32) -> Result<(), StoreError> {
+        let (device, dir) = (&**graph.device(), graph.part_dir(self.part));
+        for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
+            let path = dir.join(&entry.name);
+            let unfinished = entry.name.strip_suffix(TEMPORARY_SUFFIX);
+            let of = self.tensors.iter().find_map(|(spec, ..)| {
+                version_of_file(unfinished.unwrap_or(&entry.name), &spec.name)
+            });
+            let Some(of) = of else { continue };
+            if unfinished.is_none() && self.segments().any(|segment| segment.path() == path) {
+                continue;
+            }
+            if unfinished.is_none() && of > version {
+                tracing::warn!(
+                    "{}: of a later version than the catalog's {version}; is the catalog an old \
+                     copy? left as it is",
+                    path.display()
+                );
+            } else if !remove_unpinned(device, &path) {
+                tracing::debug!("{}: still read from; left for later", path.display());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! The same over several partitions at once: each waits for a sync of its own.
+
+use std::thread;
+
+/// Threads that wait at once at most.
+const MAX_THREADS: usize = 16;
+
+/// Calls `each` for all items, one of them in this thread; gives the results in their order.
+pub(super) fn for_each<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let per_thread = items.len().div_ceil(MAX_THREADS).max(1);
+    let Some((first, others)) = items.split_at_checked(per_thread.min(items.len())) else {
+        return Vec::new();
+    };
+    thread::scope(|scope| {
+        let each = &each;
+        let threads: Vec<_> = others
+            .chunks(per_thread)
+            .map(|items| scope.spawn(move || items.iter().map(each).collect::<Vec<R>>()))
+            .collect();
+        let mut results: Vec<R> = first.iter().map(each).collect();
+        for thread in threads {
+            results.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        results
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_the_order_of_their_items() {
+        for n in [0, 1, 2, 15, 16, 17, 33, 100] {
+            let items: Vec<usize> = (0..n).collect();
+            assert_eq!(
+                for_each(&items, |item| item * 2),
+                (0..n).map(|i| i * 2).collect::<Vec<_>>()
+            );
+        }
+    }
+}

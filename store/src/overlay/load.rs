@@ -1,0 +1,68 @@
+//! The index of a partition's overlay from its catalog.
+
+use std::ops::ControlFlow;
+
+use roaring::RoaringBitmap;
+
+use super::{Layers, Pending};
+use crate::catalog::Catalog;
+use crate::error::StoreError;
+use crate::tensor::TensorSpec;
+
+/// What a catalog holds over the segment of a tensor.
+#[derive(Debug)]
+pub(crate) struct LoadedOverlay {
+    /// Rows of versions after the segment's, up to the committed one.
+    pub(crate) frozen: Layers,
+    /// Rows of the version after that.
+    pub(crate) pending: Pending,
+    /// The newest version with rows that a segment has taken in: they are garbage.
+    pub(crate) folded: Option<u32>,
+}
+
+/// Reads which rows lie over a segment of `n_rows` rows at version `base`; `committed` is the
+/// partition's version.
+///
+/// Fails for a row that the tensor cannot have, or of a version that nobody could put for yet.
+pub(crate) fn load(
+    catalog: &Catalog,
+    tensor: &TensorSpec,
+    n_rows: u32,
+    base: u32,
+    committed: u32,
+) -> Result<LoadedOverlay, StoreError> {
+    let mut by_version: Vec<(u32, RoaringBitmap)> = Vec::new();
+    let (mut folded, mut fault) = (None, None);
+    let next = committed.saturating_add(1);
+    catalog.scan_rows(&tensor.name, &mut |version, row, _| {
+        if version <= base {
+            folded = Some(version);
+            return ControlFlow::Continue(());
+        }
+        if version > next || row.0 >= n_rows {
+            let reason = format!(
+                "expected rows below {n_rows} and versions up to {next}, the one after the \
+                 committed version"
+            );
+            let (dir, tensor) = (catalog.dir().to_owned(), tensor.name.clone());
+            fault = Some(StoreError::DamagedOverlay { dir, tensor, version, row, reason });
+            return ControlFlow::Break(());
+        }
+        match by_version.last_mut() {
+            Some((of, rows)) if *of == version => {
+                rows.insert(row.0);
+            }
+            _ => by_version.push((version, RoaringBitmap::from_iter([row.0]))),
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some(fault) = fault {
+        return Err(fault);
+    }
+    let mut pending = RoaringBitmap::new();
+    let mut frozen = Layers::default();
+    for (version, rows) in by_version {
+        if version > committed { pending = rows } else { frozen = frozen.with(version, rows) }
+    }
+    Ok(LoadedOverlay { frozen, pending: Pending { version: next, rows: pending }, folded })
+}

@@ -8,12 +8,15 @@ use lodestore_graph::halo::Halo;
 use lodestore_graph::topology::Topology;
 use serde::Serialize;
 
+use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
 use crate::layout::PAGE_BYTES;
 use crate::limits::MAX_EXTENT_BYTES;
+use crate::overlay;
 use crate::plan::Extent;
 use crate::segment::Segment;
+use crate::tensor::TensorSpec;
 
 /// More faults of one file than this are counted, not listed.
 const MAX_DAMAGES_PER_FILE: u64 = 1000;
@@ -93,7 +96,7 @@ fn verify_topology(graph: &Graph, part: PartId, report: &mut VerifyReport) -> Op
         .ok()
 }
 
-/// Checks catalog and segments of a partition.
+/// Checks catalog, segments and overlay rows of a partition.
 fn verify_rows(
     graph: &Graph,
     part: PartId,
@@ -105,12 +108,46 @@ fn verify_rows(
         Err(error) => return report.add_error(&graph.part_dir(part), None, &error),
     };
     for (tensor, done) in graph.meta().tensors.iter().zip(1u64..) {
-        match graph.segment_of(&catalog, part, tensor) {
+        let segment = match graph.segment_of(&catalog, part, tensor) {
+            // A compaction has moved on since the catalog was opened, or the file is really gone.
+            Err(error) if error.is_gone() => graph.segment(part, &tensor.name),
+            opened => opened,
+        };
+        match segment {
             Ok(segment) => verify_segment(&segment, report),
             Err(error) => report.add_error(&graph.part_dir(part), None, &error),
         }
+        if let Err(error) = verify_overlay(graph, part, &catalog, tensor, report) {
+            report.add_error(&graph.part_dir(part), None, &error);
+        }
         progress(done);
     }
+}
+
+/// Checks the rows over a segment, whether or not the segment is sound.
+fn verify_overlay(
+    graph: &Graph,
+    part: PartId,
+    catalog: &Catalog,
+    tensor: &TensorSpec,
+    report: &mut VerifyReport,
+) -> Result<(), StoreError> {
+    let committed = catalog.current_version()?;
+    // Without a record the segment's own fault has been told.
+    let Some((base, _)) = catalog.segment(&tensor.name, committed)? else { return Ok(()) };
+    let range = graph.book().range(part);
+    let (n_rows, mut n_faults) = (range.end - range.start, 0);
+    overlay::check(catalog, tensor, n_rows, base, committed, &mut |error| {
+        n_faults += 1;
+        if n_faults <= MAX_DAMAGES_PER_FILE {
+            report.add_error(catalog.dir(), None, &error);
+        }
+    })?;
+    if n_faults > MAX_DAMAGES_PER_FILE {
+        let more = n_faults - MAX_DAMAGES_PER_FILE;
+        report.add(catalog.dir(), None, format!("{more} more damaged overlay rows"));
+    }
+    Ok(())
 }
 
 fn verify_segment(segment: &Segment, report: &mut VerifyReport) {

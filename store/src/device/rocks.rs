@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use rocksdb::{DB, Direction, InfoLogger, IteratorMode, LogLevel, Options, ReadOptions};
-use rocksdb::{WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Direction, InfoLogger};
+use rocksdb::{IteratorMode, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions};
 
 use super::{Access, Change, EachPair, KeyValues};
 
@@ -29,7 +29,7 @@ impl Rocks {
             Access::Create => {
                 options.create_if_missing(true);
                 options.set_error_if_exists(true);
-                DB::open(&options, dir)
+                DB::open_cf_descriptors(&options, dir, [rows(&options)])
             }
             _ if !dir.join("CURRENT").is_file() => {
                 return Err(io::Error::new(
@@ -37,7 +37,7 @@ impl Rocks {
                     "there is none (no file CURRENT)",
                 ));
             }
-            Access::Write => DB::open(&options, dir),
+            Access::Write => DB::open_cf_descriptors(&options, dir, [rows(&options)]),
             Access::Read => return Self::open_for_reading(&options, dir),
         };
         db.map(|db| Self { db }).map_err(|error| match access {
@@ -56,7 +56,7 @@ impl Rocks {
     fn open_for_reading(options: &Options, dir: &Path) -> io::Result<Self> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let before = names(dir)?;
-            let db = DB::open_for_read_only(options, dir, false);
+            let db = DB::open_cf_descriptors_read_only(options, dir, [rows(options)], false);
             let after = names(dir)?;
             let is_log = |name: &&String| name.ends_with(".log");
             let lost_a_log = before.iter().filter(is_log).any(|log| !after.contains(log));
@@ -77,7 +77,7 @@ impl KeyValues for Rocks {
     }
 
     fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        let Some(cf) = self.db.cf_handle(rocksdb::DEFAULT_COLUMN_FAMILY_NAME) else {
+        let Some(cf) = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
             return Err(io::Error::other("it has no default column family"));
         };
         let values = self.db.batched_multi_get_cf(cf, keys, true);
@@ -119,6 +119,11 @@ impl KeyValues for Rocks {
     fn flush(&self) -> io::Result<()> {
         self.db.flush().map_err(failed)
     }
+}
+
+/// The one family of keys; only families that are named have a handle for batches of look-ups.
+fn rows(options: &Options) -> ColumnFamilyDescriptor {
+    ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone())
 }
 
 /// Names in a folder.

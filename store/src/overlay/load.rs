@@ -7,6 +7,7 @@ use roaring::RoaringBitmap;
 use super::{Layers, Pending};
 use crate::catalog::Catalog;
 use crate::error::StoreError;
+use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
 /// What a catalog holds over the segment of a tensor.
@@ -39,11 +40,7 @@ pub(crate) fn load(
             folded = Some(version);
             return ControlFlow::Continue(());
         }
-        if version > next || row.0 >= n_rows {
-            let reason = format!(
-                "expected rows below {n_rows} and versions up to {next}, the one after the \
-                 committed version"
-            );
+        if let Some(reason) = out_of_place(version, row, n_rows, next) {
             let (dir, tensor) = (catalog.dir().to_owned(), tensor.name.clone());
             fault = Some(StoreError::DamagedOverlay { dir, tensor, version, row, reason });
             return ControlFlow::Break(());
@@ -65,4 +62,36 @@ pub(crate) fn load(
         if version > committed { pending = rows } else { frozen = frozen.with(version, rows) }
     }
     Ok(LoadedOverlay { frozen, pending: Pending { version: next, rows: pending }, folded })
+}
+
+/// Reads every overlay row of a tensor whose partition has `n_rows` rows, and tells `fault` what is
+/// wrong with each that is not as it must be. Rows that a segment at `base` has taken in are seen
+/// by nobody and not looked at.
+pub(crate) fn check(
+    catalog: &Catalog,
+    tensor: &TensorSpec,
+    n_rows: u32,
+    base: u32,
+    committed: u32,
+    fault: &mut dyn FnMut(StoreError),
+) -> Result<(), StoreError> {
+    let (next, expected) = (committed.saturating_add(1), tensor.row_bytes());
+    catalog.scan_rows(&tensor.name, &mut |version, row, found| {
+        let reason = out_of_place(version, row, n_rows, next).or_else(|| {
+            (found != expected).then(|| format!("expected {expected} bytes, found {found}"))
+        });
+        if let Some(reason) = reason.filter(|_| version > base) {
+            let (dir, tensor) = (catalog.dir().to_owned(), tensor.name.clone());
+            fault(StoreError::DamagedOverlay { dir, tensor, version, row, reason });
+        }
+        ControlFlow::Continue(())
+    })
+}
+
+/// Why nobody can have put this row, if so; `next` is the version that puts are for.
+fn out_of_place(version: u32, row: RowIdx, n_rows: u32, next: u32) -> Option<String> {
+    if version <= next && row.0 < n_rows {
+        return None;
+    }
+    Some(format!("expected rows below {n_rows}, and versions up to {next} to be put"))
 }

@@ -1,0 +1,124 @@
+//! Damage and failures: reported, and nothing half-done.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use lodestore_graph::PartId;
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::device::Disk;
+use crate::fixture::{files, flip};
+use crate::row::RowIdx;
+
+#[test]
+fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_anew() {
+    // 99 bytes a row: page 1 holds rows 41 to 82, some of them in part.
+    let ring = ring(200, 1, 1);
+    let live = writer(&ring);
+    let path = ring.out().join("part-000/feat.v1.seg");
+    flip(&path, 2 * 4096 + 50);
+    put(&live, "feat", &[50], 1);
+    live.commit_version().unwrap();
+    let before = files(&ring.out().join("part-000"));
+    let error = live.compact(None, Some("feat"), &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StoreError::DamagedPage { page: 1, .. }), "{error}");
+    let names =
+        |files: &std::collections::BTreeMap<_, _>| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&files(&ring.out().join("part-000"))), names(&before));
+    let store = latest(&live);
+    assert_eq!(seqs_of(&store, "feat", &[NodeId(50), NodeId(0)]).unwrap(), [1, 0]);
+    assert!(seqs_of(&store, "feat", &[NodeId(51)]).is_err(), "its neighbour is damaged");
+    put(&live, "feat", &(41..83).collect::<Vec<_>>(), 2);
+    live.commit_version().unwrap();
+    assert_eq!(compact(&live), 42);
+    assert_eq!(seqs(&store, "feat")[40..84].iter().filter(|&&seq| seq == 2).count(), 42);
+    drop(store);
+    drop(live);
+    assert!(ring.verify().ok, "{:?}", ring.verify());
+}
+
+#[test]
+fn a_row_that_is_lost_or_of_another_length_is_reported() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1, 2, 3], 1);
+    let tensor = live.tensor(PartId(0), 1).unwrap();
+    tensor.catalog().put_rows("feat", 2, [(RowIdx(2), &[1u8; 98][..])]).unwrap();
+    let store = latest(&live);
+    let error = seqs_of(&store, "feat", &[NodeId(1), NodeId(2), NodeId(3)]).unwrap_err();
+    assert!(error.to_string().contains("expected 99 bytes, found 98"), "{error}");
+    assert_eq!(seqs_of(&store, "feat", &[NodeId(3), NodeId(1)]).unwrap(), [1, 1]);
+    assert!(!ring.verify().ok, "verify finds it too");
+    tensor.catalog().remove_rows("feat", 2..=2).unwrap();
+    let error = seqs_of(&store, "feat", &[NodeId(0), NodeId(2)]).unwrap_err();
+    assert!(matches!(&error, StoreError::DamagedOverlay { row: RowIdx(2), .. }), "{error}");
+    assert!(error.to_string().contains("not there"), "{error}");
+}
+
+#[test]
+fn overlay_rows_that_nobody_could_put_are_refused_when_opening() {
+    for (version, row) in [(2, 20), (3, 0), (u32::MAX, 0)] {
+        let ring = ring(20, 1, 1);
+        let graph = Graph::open(&ring.out()).unwrap();
+        let dir = graph.part_dir(PartId(0)).join("catalog");
+        let catalog = Catalog::open_for_writing(&Disk, &dir, graph.uuid(), PartId(0)).unwrap();
+        catalog.put_rows("feat", version, [(RowIdx(row), &[1u8; 99][..])]).unwrap();
+        drop(catalog);
+        for mode in [LiveMode::Read, LiveMode::Write] {
+            let error = open(&ring.out(), mode).unwrap_err();
+            assert!(matches!(error, StoreError::DamagedOverlay { .. }), "{error}");
+        }
+        assert!(!ring.verify().ok);
+    }
+}
+
+#[test]
+fn after_a_failed_write_nothing_more_is_written_and_reads_go_on() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    let failed: Result<(), _> = live.written(Err(StoreError::Catalog {
+        dir: ring.out(),
+        reason: "the disk is on fire".to_owned(),
+    }));
+    failed.unwrap_err();
+    let refused = [
+        try_put(&live, "feat", &[1], 2),
+        live.commit_version().map(drop),
+        live.commit_through(9).map(drop),
+        live.compact(None, None, &mut |_, _| {}).map(drop),
+        live.sweep().map(drop),
+    ];
+    for refused in refused {
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("on fire") && message.contains("open the graph again"));
+    }
+    assert_eq!(seqs(&latest(&live), "feat")[1], 1);
+    drop(live);
+    put(&writer(&ring), "feat", &[1], 2);
+}
+
+#[test]
+fn a_graph_that_cannot_be_written_can_be_read() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    put(&live, "feat", &[2], 2);
+    drop(live);
+    let before = files(&ring.out());
+    let set_mode = |mode| {
+        for path in before.keys() {
+            let is_dir = path.is_dir();
+            let mode = if is_dir { mode | 0o111 } else { mode };
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    set_mode(0o444);
+    let reader = open(&ring.out(), LiveMode::Read).unwrap();
+    assert_eq!(seqs(&latest(&reader), "feat")[..4], [0, 1, 2, 0]);
+    drop(reader);
+    assert_eq!(files(&ring.out()), before, "reading changes nothing");
+    set_mode(0o644);
+}

@@ -1,0 +1,170 @@
+//! What compaction leaves: it stays while anybody reads from it, and goes after that.
+
+use std::fs;
+
+use super::*;
+use crate::device::{Device, Disk};
+use crate::graph::Graph;
+
+fn segments(ring: &Ring) -> Vec<String> {
+    let entries = fs::read_dir(ring.out().join("part-000")).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name.starts_with("feat"));
+    names.sort();
+    names
+}
+
+/// Overlay rows on disk, whoever sees them.
+fn stored_rows(live: &LiveGraph) -> usize {
+    let mut n_rows = 0;
+    let tensor = live.tensor(lodestore_graph::PartId(0), 1).unwrap();
+    let mut each = |_, _, _| {
+        n_rows += 1;
+        std::ops::ControlFlow::Continue(())
+    };
+    tensor.catalog().scan_rows("feat", &mut each).unwrap();
+    n_rows
+}
+
+#[test]
+fn a_pinned_view_survives_compaction_and_its_garbage_goes_with_it() {
+    let ring = ring(100, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1, 2], 1);
+    live.commit_version().unwrap();
+    let pins = [at(&live, 1).unwrap(), at(&live, 2).unwrap()];
+    put(&live, "feat", &[2, 3], 2);
+    live.commit_version().unwrap();
+    put(&live, "feat", &[4], 3);
+    assert_eq!(compact(&live), 3);
+    let (first, second) = (seqs(&pins[0], "feat"), seqs(&pins[1], "feat"));
+    assert_eq!((&first[..5], &second[..5]), (&[0, 0, 0, 0, 0][..], &[0, 1, 1, 0, 0][..]));
+    assert_eq!(seqs(&latest(&live), "feat")[..5], [0, 1, 2, 2, 3]);
+    assert_eq!((segments(&ring).len(), stored_rows(&live)), (2, 5));
+    assert_eq!(live.sweep().unwrap(), 1, "still held");
+    drop(pins);
+    assert_eq!(live.sweep().unwrap(), 0);
+    assert_eq!(segments(&ring), ["feat.v3.seg"]);
+    assert_eq!(stored_rows(&live), 1, "the pending row");
+}
+
+#[test]
+fn a_view_of_an_older_base_keeps_the_rows_that_came_over_it_later() {
+    let ring = ring(100, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    put(&live, "feat", &[2], 2);
+    live.commit_version().unwrap();
+    // Bases of versions 1 and 3; the view of 3 reads the first of them.
+    let early = at(&live, 3).unwrap();
+    compact(&live);
+    put(&live, "feat", &[1, 2], 3);
+    live.commit_version().unwrap();
+    compact(&live);
+    assert_eq!(seqs(&early, "feat")[..4], [0, 1, 2, 0]);
+    assert_eq!(segments(&ring), ["feat.v1.seg", "feat.v4.seg"], "the middle one is free");
+    assert_eq!(seqs(&early, "feat")[..4], [0, 1, 2, 0]);
+    drop(early);
+    assert_eq!((live.sweep().unwrap(), stored_rows(&live)), (0, 0));
+    assert_eq!(segments(&ring), ["feat.v4.seg"]);
+}
+
+#[test]
+fn readers_elsewhere_keep_their_file_until_the_next_compaction_or_opening() {
+    let ring = ring(100, 1, 1);
+    for reopen in [false, true] {
+        let mut live = writer(&ring);
+        let reader = open(&ring.out(), LiveMode::Read).unwrap();
+        let before = seqs(&latest(&reader), "feat");
+        put(&live, "feat", &[1], before[1] as u32 + 1);
+        live.commit_version().unwrap();
+        compact(&live);
+        assert_eq!(segments(&ring).len(), 2);
+        assert_eq!(seqs(&latest(&reader), "feat"), before);
+        drop(reader);
+        if reopen {
+            drop(live);
+            live = writer(&ring);
+        } else {
+            assert_eq!(compact(&live), 0);
+        }
+        assert_eq!(segments(&ring).len(), 1);
+        assert_eq!(stored_rows(&live), 0);
+    }
+}
+
+#[test]
+fn what_a_crash_leaves_is_removed_by_a_writer_and_seen_by_nobody() {
+    let ring = ring(100, 1, 1);
+    let dir = ring.out().join("part-000");
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    let pin = at(&live, 1).unwrap();
+    compact(&live);
+    // Held until the end of the process, as by one that is killed.
+    drop((live, pin));
+    assert_eq!(segments(&ring).len(), 2, "no sweep came");
+    fs::write(dir.join("feat.v2.seg.tmp"), b"half").unwrap();
+    fs::write(dir.join("mark.v2.seg"), b"named by no record").unwrap();
+    fs::write(dir.join("feat.v9.seg"), b"of a version that nobody has committed").unwrap();
+    fs::write(dir.join("feat.v1.seg.bak"), b"a copy of the user's").unwrap();
+    let reader = open(&ring.out(), LiveMode::Read).unwrap();
+    assert_eq!(seqs(&latest(&reader), "feat")[1], 1);
+    drop(reader);
+    assert_eq!(segments(&ring).len(), 5, "a reader removes nothing");
+    let live = writer(&ring);
+    assert_eq!(segments(&ring), ["feat.v1.seg.bak", "feat.v2.seg", "feat.v9.seg"]);
+    assert!(!dir.join("mark.v2.seg").exists());
+    assert_eq!(stored_rows(&live), 0);
+    assert_eq!(seqs(&latest(&live), "feat")[1], 1);
+}
+
+#[test]
+fn a_segment_that_is_switched_between_catalog_and_file_is_found_again() {
+    let ring = ring(50, 1, 1);
+    let live = writer(&ring);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let graph = Graph::open(&ring.out()).unwrap();
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut n_opened, mut last) = (0, 0);
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let reader = open(&ring.out(), LiveMode::Read).unwrap();
+                        let found = seqs(&latest(&reader), "feat")[7];
+                        assert!(found >= last, "{found} after {last}");
+                        (n_opened, last) = (n_opened + 1, found);
+                        graph.segment(lodestore_graph::PartId(0), "feat").unwrap();
+                    }
+                    n_opened
+                })
+            })
+            .collect();
+        let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for seq in 1..60 {
+                put(&live, "feat", &[7], seq);
+                live.commit_version().unwrap();
+                assert_eq!(compact(&live), 1);
+            }
+        }));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        written.unwrap();
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
+    });
+}
+
+#[test]
+fn a_reader_pins_its_segment() {
+    let ring = ring(50, 1, 1);
+    let path = ring.out().join("part-000/feat.v1.seg");
+    let is_pinned = || Disk.open(&path).unwrap().is_pinned().unwrap();
+    assert!(!is_pinned());
+    let reader = open(&ring.out(), LiveMode::Read).unwrap();
+    assert!(is_pinned());
+    drop(reader);
+    assert!(!is_pinned());
+}

@@ -1,0 +1,95 @@
+//! Graphs of few rows whose every row says which put it is of.
+
+mod concurrent;
+mod faults;
+mod garbage;
+mod model;
+mod versions;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lodestore_graph::NodeId;
+use lodestore_graph::npy::NpyType;
+
+use super::{LiveGraph, LiveMode, ReaderKind, View};
+use crate::embedded::EmbeddedStore;
+use crate::error::StoreError;
+use crate::fixture::{Ring, npy};
+use crate::graph::Graph;
+use crate::nan::NanPolicy;
+use crate::source::NpySource;
+
+/// Tensors of the graphs here with their widths in bytes: one of the shortest rows there are, and
+/// one whose rows cross pages.
+const TENSORS: [(&str, usize); 2] = [("mark", 1), ("feat", 99)];
+
+/// The row that put number `seq` puts: any two of them differ in every element.
+fn row_of(seq: u32, width: usize) -> Vec<u8> {
+    vec![seq as u8; width]
+}
+
+/// An imported graph whose rows are those of put 0.
+fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
+    let ring = Ring::new(n_nodes, n_owners, n_parts);
+    let mut importer = ring.begin();
+    for (name, width) in TENSORS {
+        let path = ring.dir.path().join(format!("{name}.npy"));
+        let shape = [u64::from(n_nodes), width as u64];
+        let file = npy(path, NpyType::U8, &shape, &vec![0; n_nodes as usize * width]);
+        let source = NpySource::open(&file).unwrap();
+        let (order, book) = (&ring.nodes.external_of, &ring.nodes.book);
+        importer.add_tensor(name, &source, NanPolicy::Keep, order, book, &mut |_, _| {}).unwrap();
+    }
+    ring.commit(importer).unwrap();
+    ring
+}
+
+fn open(dir: &Path, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreError> {
+    LiveGraph::open(Graph::open(dir)?, None, mode, ReaderKind::default()).map(Arc::new)
+}
+
+fn writer(ring: &Ring) -> Arc<LiveGraph> {
+    open(&ring.out(), LiveMode::Write).unwrap()
+}
+
+/// Puts the rows of `seq` to `ids`.
+fn put(live: &LiveGraph, tensor: &str, ids: &[u32], seq: u32) {
+    try_put(live, tensor, ids, seq).unwrap();
+}
+
+fn try_put(live: &LiveGraph, tensor: &str, ids: &[u32], seq: u32) -> Result<(), StoreError> {
+    let width = live.graph().tensor(tensor).unwrap().row_bytes();
+    let ids: Vec<NodeId> = ids.iter().copied().map(NodeId).collect();
+    live.put_rows(tensor, &ids, &row_of(seq, width).repeat(ids.len()))
+}
+
+fn compact(live: &LiveGraph) -> u64 {
+    let reports = live.compact(None, None, &mut |done, total| assert!(done <= total)).unwrap();
+    reports.iter().map(|report| report.rows).sum()
+}
+
+fn latest(live: &Arc<LiveGraph>) -> EmbeddedStore {
+    EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap()
+}
+
+fn at(live: &Arc<LiveGraph>, version: u32) -> Result<EmbeddedStore, StoreError> {
+    EmbeddedStore::over(Arc::clone(live), View::At(version))
+}
+
+/// The put that each row of a tensor is of; fails the test for a mix.
+fn seqs(store: &EmbeddedStore, tensor: &str) -> Vec<u8> {
+    let ids: Vec<NodeId> = (0..store.graph().book().n_nodes()).map(NodeId).collect();
+    seqs_of(store, tensor, &ids).unwrap()
+}
+
+fn seqs_of(store: &EmbeddedStore, tensor: &str, ids: &[NodeId]) -> Result<Vec<u8>, StoreError> {
+    let width = store.tensor(tensor)?.row_bytes();
+    let mut out = vec![0xee; ids.len() * width];
+    store.gather(tensor, ids, &mut out)?;
+    let seq = |row: &[u8]| {
+        assert!(row.iter().all(|&byte| byte == row[0]), "a mix of puts: {row:?}");
+        row[0]
+    };
+    Ok(out.chunks_exact(width).map(seq).collect())
+}

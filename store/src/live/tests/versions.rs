@@ -1,0 +1,190 @@
+//! Versions: which can be read, which come to be, and who may make them.
+
+use lodestore_graph::PartId;
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::device::Disk;
+
+#[test]
+fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &[3], 1);
+    assert_eq!(live.commit_version().unwrap(), 2);
+    put(&live, "feat", &[3], 2);
+    assert_eq!(live.commit_version().unwrap(), 3);
+    let refused = |asked| match at(&live, asked) {
+        Err(StoreError::NoVersion { asked: told, oldest, newest }) => {
+            assert_eq!(told, asked);
+            (oldest, newest)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((refused(0), refused(4)), ((1, 3), (1, 3)));
+    let found: Vec<u8> = (1..=3).map(|v| seqs(&at(&live, v).unwrap(), "feat")[3]).collect();
+    assert_eq!(found, [0, 1, 2]);
+    compact(&live);
+    assert_eq!((refused(2), refused(4)), ((3, 3), (3, 3)));
+    assert_eq!(seqs(&at(&live, 3).unwrap(), "feat")[3], 2);
+    assert!(at(&live, 2).unwrap_err().to_string().contains("oldest is 3, the newest 3"));
+}
+
+#[test]
+fn a_commit_with_nothing_put_makes_an_equal_version() {
+    let ring = ring(10, 1, 1);
+    let live = writer(&ring);
+    put(&live, "mark", &[1], 5);
+    assert_eq!((live.commit_version().unwrap(), live.commit_version().unwrap()), (2, 3));
+    assert_eq!(seqs(&at(&live, 2).unwrap(), "mark"), seqs(&at(&live, 3).unwrap(), "mark"));
+    assert_eq!(live.commit_through(2).unwrap(), 3, "it was reached before");
+    assert_eq!(live.commit_through(7).unwrap(), 7);
+    assert_eq!(compact(&live), 1);
+    assert_eq!(live.oldest_version(), 7, "a segment is of the committed version");
+}
+
+#[test]
+fn pending_rows_are_seen_by_the_latest_and_survive_without_a_commit() {
+    let ring = ring(40, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &[7, 30], 9);
+    assert_eq!(seqs(&at(&live, 1).unwrap(), "feat"), [0; 40]);
+    drop(live);
+    for mode in [LiveMode::Read, LiveMode::Write] {
+        let live = open(&ring.out(), mode).unwrap();
+        let found = seqs(&latest(&live), "feat");
+        assert_eq!((found[7], found[30], found[8]), (9, 9, 0));
+        assert_eq!(seqs(&at(&live, 1).unwrap(), "feat"), [0; 40]);
+        assert_eq!(compact(&writer_if(&live, mode)), 0, "pending rows are not folded");
+    }
+}
+
+/// The live graph itself where it may write; else one that nothing can be put into.
+fn writer_if(live: &Arc<LiveGraph>, mode: LiveMode) -> Arc<LiveGraph> {
+    match mode {
+        LiveMode::Write => Arc::clone(live),
+        LiveMode::Read => {
+            let refused = live.compact(None, None, &mut |_, _| {}).unwrap_err();
+            assert!(matches!(refused, StoreError::ReadOnly { .. }), "{refused}");
+            writer(&ring(1, 1, 1))
+        }
+    }
+}
+
+#[test]
+fn a_cut_off_commit_is_one_version_to_readers_and_the_next_to_writers() {
+    let ring = ring(40, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &(0..40).collect::<Vec<_>>(), 1);
+    drop(live);
+    let graph = Graph::open(&ring.out()).unwrap();
+    let dir = graph.part_dir(PartId(1)).join("catalog");
+    let catalog = Catalog::open_for_writing(&Disk, &dir, graph.uuid(), PartId(1)).unwrap();
+    catalog.set_version(2).unwrap();
+    drop(catalog);
+    let reader = open(&ring.out(), LiveMode::Read).unwrap();
+    assert_eq!((reader.version(), reader.oldest_version()), (1, 1));
+    assert_eq!(seqs(&at(&reader, 1).unwrap(), "feat"), [0; 40]);
+    assert_eq!(seqs(&latest(&reader), "feat"), [1; 40], "every put was acknowledged");
+    let live = writer(&ring);
+    assert_eq!(live.version(), 2);
+    assert_eq!(seqs(&at(&live, 2).unwrap(), "feat"), [1; 40]);
+    assert_eq!(seqs(&at(&live, 1).unwrap(), "feat"), [0; 40]);
+    drop(live);
+    assert_eq!(open(&ring.out(), LiveMode::Read).unwrap().version(), 2);
+}
+
+#[test]
+fn one_writer_at_a_time_and_readers_beside_it() {
+    let ring = ring(40, 2, 2);
+    let live = writer(&ring);
+    let second = open(&ring.out(), LiveMode::Write).unwrap_err();
+    assert!(matches!(second, StoreError::Locked { .. }), "{second}");
+    assert!(second.to_string().contains("another process has this graph open for writing"));
+    put(&live, "feat", &[1], 1);
+    let reader = open(&ring.out(), LiveMode::Read).unwrap();
+    put(&live, "feat", &[1], 2);
+    live.commit_version().unwrap();
+    compact(&live);
+    assert_eq!(seqs(&latest(&reader), "feat")[1], 1, "as of its opening");
+    assert_eq!(reader.version(), 1);
+    let later = open(&ring.out(), LiveMode::Read).unwrap();
+    assert_eq!((seqs(&latest(&later), "feat")[1], later.version()), (2, 2));
+    for refused in [try_put(&reader, "feat", &[1], 3), reader.commit_version().map(drop)] {
+        assert!(matches!(refused, Err(StoreError::ReadOnly { .. })));
+    }
+    drop(live);
+    drop(writer(&ring));
+}
+
+#[test]
+fn partitions_of_several_writers_meet_at_the_highest_version() {
+    let ring = ring(40, 2, 2);
+    let only = |part| {
+        let graph = Graph::open(&ring.out()).unwrap();
+        LiveGraph::open(graph, Some(&[PartId(part)]), LiveMode::Write, ReaderKind::Plain).unwrap()
+    };
+    let (first, second) = (only(0), only(1));
+    try_put(&first, "feat", &[0], 1).unwrap();
+    let elsewhere = try_put(&first, "feat", &[39], 1).unwrap_err();
+    assert!(matches!(elsewhere, StoreError::NoPart { part: PartId(1), .. }), "{elsewhere}");
+    try_put(&second, "feat", &[39], 2).unwrap();
+    assert_eq!(first.commit_through(4).unwrap(), 4);
+    drop((first, second));
+    let live = writer(&ring);
+    assert_eq!(live.version(), 4);
+    let found = seqs(&at(&live, 4).unwrap(), "feat");
+    assert_eq!((found[0], found[39]), (1, 2));
+}
+
+#[test]
+fn a_put_is_checked_before_anything_is_written() {
+    let ring = ring(20, 2, 2);
+    let live = writer(&ring);
+    let node = |id| NodeId(id);
+    let checks: [(&str, &[NodeId], usize, &str); 5] = [
+        ("none", &[node(1)], 99, "no tensor `none`"),
+        ("feat", &[node(1)], 98, "must have 99 bytes, found 98"),
+        ("feat", &[], 1, "must have 0 bytes, found 1"),
+        ("feat", &[node(1), node(20)], 198, "node 20 at position 1"),
+        ("feat", &[node(1); 3], 99, "must have 297 bytes"),
+    ];
+    for (tensor, ids, n_bytes, expected) in checks {
+        let error = live.put_rows(tensor, ids, &vec![7; n_bytes]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let n = crate::limits::MAX_PUT_BYTES as usize / 99 + 1;
+    let large = live.put_rows("feat", &vec![node(1); n], &vec![7; n * 99]).unwrap_err();
+    assert!(matches!(large, StoreError::PutTooLarge { .. }), "{large}");
+    assert_eq!(seqs(&latest(&live), "feat"), [0; 20]);
+    live.put_rows("feat", &[], &[]).unwrap();
+    assert_eq!(compact(&live), 0);
+}
+
+#[test]
+fn of_several_rows_for_one_node_the_last_stays() {
+    let ring = ring(20, 2, 2);
+    let live = writer(&ring);
+    let ids = [5, 19, 5, 0, 5].map(NodeId);
+    live.put_rows("mark", &ids, &[1, 2, 3, 4, 5]).unwrap();
+    let found = seqs(&latest(&live), "mark");
+    assert_eq!((found[5], found[19], found[0]), (5, 2, 4));
+}
+
+#[test]
+fn rows_come_in_any_order_and_several_times() {
+    let ring = ring(3000, 1, 1);
+    let live = writer(&ring);
+    let ids: Vec<u32> = (0..3000).step_by(2).collect();
+    put(&live, "feat", &ids, 1);
+    live.commit_version().unwrap();
+    put(&live, "feat", &ids[..700], 2);
+    let asked: Vec<NodeId> = (0..9000u32).map(|i| NodeId((i * 7919) % 3000)).collect();
+    let expected = asked.iter().map(|id| match id.0 {
+        id if id % 2 == 1 => 0,
+        id if id < 1400 => 2,
+        _ => 1,
+    });
+    let found = seqs_of(&latest(&live), "feat", &asked).unwrap();
+    assert_eq!(found, expected.collect::<Vec<u8>>());
+}

@@ -46,7 +46,7 @@ impl LiveGraph {
             })
             .collect();
         let to_write = tensors.iter().filter(|(_, tensor)| !tensor.committed().layers.is_empty());
-        let total = to_write.map(|(_, tensor)| tensor.base().segment().layout().data_bytes()).sum();
+        let total = to_write.map(|(_, tensor)| tensor.base().segment().layout().raw_bytes()).sum();
         let mut done = 0;
         let mut advance = |bytes| {
             done += bytes;

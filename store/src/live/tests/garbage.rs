@@ -78,7 +78,7 @@ fn readers_elsewhere_keep_their_file_until_the_next_compaction_or_opening() {
         let mut live = writer(&ring);
         let reader = open(&ring.out(), LiveMode::Read).unwrap();
         let before = seqs(&latest(&reader), "feat");
-        put(&live, "feat", &[1], before[1] as u32 + 1);
+        put(&live, "feat", &[1], u32::from(before[1]) + 1);
         live.commit_version().unwrap();
         compact(&live);
         assert_eq!(segments(&ring).len(), 2);

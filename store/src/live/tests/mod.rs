@@ -12,16 +12,18 @@ use std::sync::Arc;
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::NpyType;
 
-use super::{LiveGraph, LiveMode, ReaderKind, View};
+use super::{LiveGraph, LiveMode, View};
+use crate::codec::CodecChoice;
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::fixture::{Ring, npy};
 use crate::graph::Graph;
-use crate::nan::NanPolicy;
+use crate::import::TensorOptions;
+use crate::reader::OpenOptions;
 use crate::source::NpySource;
 
-/// Tensors of the graphs here with their widths in bytes: one of the shortest rows there are, and
-/// one whose rows cross pages.
+/// Tensors of the graphs here with their widths in bytes: one of the shortest rows there are, which
+/// are compressed, and one whose rows cross pages.
 const TENSORS: [(&str, usize); 2] = [("mark", 1), ("feat", 99)];
 
 /// The row that put number `seq` puts: any two of them differ in every element.
@@ -39,14 +41,16 @@ fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
         let file = npy(path, NpyType::U8, &shape, &vec![0; n_nodes as usize * width]);
         let source = NpySource::open(&file).unwrap();
         let (order, book) = (&ring.nodes.external_of, &ring.nodes.book);
-        importer.add_tensor(name, &source, NanPolicy::Keep, order, book, &mut |_, _| {}).unwrap();
+        let codec = if name == "feat" { CodecChoice::Raw } else { CodecChoice::Zstd };
+        let options = TensorOptions { codec, ..TensorOptions::default() };
+        importer.add_tensor(name, &source, options, order, book, &mut |_, _| {}).unwrap();
     }
     ring.commit(importer).unwrap();
     ring
 }
 
 fn open(dir: &Path, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreError> {
-    LiveGraph::open(Graph::open(dir)?, None, mode, ReaderKind::default()).map(Arc::new)
+    LiveGraph::open(Graph::open(dir)?, None, mode, &OpenOptions::default()).map(Arc::new)
 }
 
 fn writer(ring: &Ring) -> Arc<LiveGraph> {

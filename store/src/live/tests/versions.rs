@@ -5,6 +5,7 @@ use lodestore_graph::PartId;
 use super::*;
 use crate::catalog::Catalog;
 use crate::device::Disk;
+use crate::reader::ReaderKind;
 
 #[test]
 fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
@@ -122,7 +123,8 @@ fn partitions_of_several_writers_meet_at_the_highest_version() {
     let ring = ring(40, 2, 2);
     let only = |part| {
         let graph = Graph::open(&ring.out()).unwrap();
-        LiveGraph::open(graph, Some(&[PartId(part)]), LiveMode::Write, ReaderKind::Plain).unwrap()
+        let options = OpenOptions { reader: ReaderKind::Pread };
+        LiveGraph::open(graph, Some(&[PartId(part)]), LiveMode::Write, &options).unwrap()
     };
     let (first, second) = (only(0), only(1));
     try_put(&first, "feat", &[0], 1).unwrap();

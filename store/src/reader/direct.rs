@@ -14,7 +14,7 @@ use crate::segment::Segment;
 /// Reads a segment through an io_uring, past the page cache where the file system can, and checks
 /// every page that holds a planned row each time it is read.
 ///
-/// Shared between threads; each has a ring with 4 MiB of memory while it executes a plan, and at
+/// Shared between threads; each has a ring with 3.75 MiB of memory while it executes a plan, and at
 /// most eight stay with the process. Where the system refuses rings, threads read instead.
 #[derive(Debug)]
 pub struct DirectReader {
@@ -49,7 +49,11 @@ impl RowReader for DirectReader {
             Err(error) => {
                 static WARNING: Once = Once::new();
                 WARNING.call_once(|| {
-                    tracing::warn!("no io_uring ({error}): threads read instead, which is slower");
+                    let raise = match error.raw_os_error() {
+                        Some(libc::ENOMEM) => "; raise the limit of locked memory (ulimit -l)",
+                        _ => "",
+                    };
+                    tracing::warn!("no io_uring ({error}{raise}): threads read instead, slower");
                 });
                 execute_by_threads(&self.segment, &self.file, plan, out)
             }

@@ -33,8 +33,9 @@ pub(crate) const DEPTH: usize = 128;
 /// Memory of a queue's reads.
 ///
 /// Two threads can register theirs within the 8 MiB of locked memory that systems allow by
-/// default; whoever comes later reads into memory that is not registered.
-pub(crate) const ARENA_BYTES: usize = 4 << 20;
+/// default, which leaves some for the rings themselves; whoever comes later reads into memory that
+/// is not registered.
+pub(crate) const ARENA_BYTES: usize = 15 << 18;
 
 /// Most bytes of one read. Longer regions are filled by several, one after the other: single reads
 /// beyond this gain nothing on NVMe and have hung direct reads on some kernels.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::{ARENA_BYTES, Arena, DEPTH, ReadFile, ReadQueue, Ring};
 
-/// Most idle rings, and most idle arenas, that are kept: 32 MiB each.
+/// Most idle rings, and most idle arenas, that are kept: 30 MiB each.
 const MAX_IDLE: usize = 8;
 
 static RINGS: Mutex<Vec<Ring>> = Mutex::new(Vec::new());

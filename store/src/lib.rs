@@ -9,6 +9,7 @@
 mod catalog;
 mod checksum;
 mod codec;
+mod convert;
 mod device;
 mod dtype;
 mod embedded;
@@ -49,6 +50,8 @@ pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};
 pub use reader::{Fault, FaultyReader, MappedReader, MemoryReader, RowReader};
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
-pub use source::{NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source};
+pub use source::{
+    ConvertedSource, NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source,
+};
 pub use tensor::{TensorSpec, TensorSpecError};
 pub use verify::{Damage, VerifyReport, verify};

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lodestore_graph::{NodeId, PartId};
 
 use crate::catalog::{OverlayRow, RowKeys};
+use crate::convert::gather_as_f32;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::live::{LiveGraph, LiveMode, TensorView, View};
@@ -103,6 +104,23 @@ impl EmbeddedStore {
         let gathered = self.gather_with(views, ids, out, &mut scratch);
         self.pool().push(scratch);
         gathered
+    }
+
+    /// Copies the rows of `ids` to `out` as f32, whatever their type at rest; see
+    /// [`EmbeddedStore::gather`].
+    ///
+    /// `out` has `ids.len() * width` elements. f16, bf16, u8, i8 and i16 come exactly; f64, i32 and
+    /// i64 are rounded to the nearest f32. Needs no memory beside `out`, but 1 MiB for f64 and i64.
+    pub fn gather_f32(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [f32],
+    ) -> Result<(), StoreError> {
+        let TensorSpec { dtype, width, .. } = *self.tensor(tensor)?;
+        gather_as_f32((dtype, width as usize), ids, out, &mut |ids, rows| {
+            self.gather(tensor, ids, rows)
+        })
     }
 
     fn gather_with(

@@ -10,6 +10,7 @@ mod catalog;
 mod checksum;
 mod codec;
 mod compact;
+mod convert;
 mod device;
 mod dtype;
 mod embedded;
@@ -67,6 +68,8 @@ pub use reader::{
 };
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
-pub use source::{NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source};
+pub use source::{
+    ConvertedSource, NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source,
+};
 pub use tensor::{TensorSpec, TensorSpecError};
 pub use verify::{Damage, VerifyReport, verify};

@@ -14,6 +14,8 @@ use crate::fixture::{identity, row, write_segment};
 use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 use crate::tensor::TensorSpec;
 
+mod groups;
+
 const PAGE: usize = PAGE_BYTES as usize;
 
 #[test]
@@ -33,6 +35,20 @@ fn rows_are_packed_and_the_length_is_promised() {
             segment.check_page(page, &bytes[start..start + PAGE]).unwrap();
         }
     }
+}
+
+/// Raw segments are the same bytes in every release that writes format 1.
+#[test]
+fn raw_segments_are_written_as_they_always_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hashes = Vec::new();
+    for (n_rows, row_bytes) in [(0, 8), (1, 1), (100, 400), (3000, 999)] {
+        let path = dir.path().join(format!("{n_rows}"));
+        write_segment(&path, &identity(n_rows, row_bytes));
+        hashes.push(blake3::hash(&fs::read(&path).unwrap()).to_hex()[..16].to_owned());
+    }
+    let expected = ["20e272a15fb56f87", "33c86b7b419bf1f3", "fd283a10cafd01d3", "3698f90157ea88e6"];
+    assert_eq!(hashes, expected);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use lodestore_graph::npy::{NpyError, NpyFault};
 use thiserror::Error;
 
+use crate::dtype::Dtype;
 use crate::tensor::TensorSpecError;
 
 /// Why a file is no source of rows.
@@ -116,6 +117,23 @@ pub enum SourceError {
         row: u32,
         /// Rows there are.
         n_rows: u64,
+    },
+    /// An element that the type asked for cannot hold.
+    #[error(
+        "{}: row {row}, column {column} is {value}, which {dtype} cannot hold; \
+         choose a wider type or keep the file's own", file.display()
+    )]
+    Unfit {
+        /// File concerned.
+        file: PathBuf,
+        /// Row of the source.
+        row: u32,
+        /// Column of the source.
+        column: usize,
+        /// The element.
+        value: String,
+        /// Type asked for.
+        dtype: Dtype,
     },
     /// Not a number, where that is refused.
     #[error(

@@ -1,5 +1,6 @@
 //! Where the rows of an import come from: arrays in files, one row per node in the input's order.
 
+mod converted;
 mod error;
 mod npy;
 mod npz_csr;
@@ -7,6 +8,7 @@ mod npz_member;
 
 use std::path::Path;
 
+pub use converted::ConvertedSource;
 pub use error::SourceError;
 pub use npy::NpySource;
 pub use npz_csr::NpzCsrSource;

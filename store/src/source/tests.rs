@@ -92,6 +92,26 @@ fn values_are_copied_bit_for_bit() {
 }
 
 #[test]
+fn elements_are_converted_or_refused_by_row_and_column() {
+    let converted = |to| ConvertedSource::new(Box::new(Csr::small().open().unwrap()), to);
+    let halves = converted(Dtype::BF16);
+    assert_eq!((halves.dtype(), halves.width(), halves.n_rows()), (Dtype::BF16, 4, 3));
+    // The upper half of each f32; all of these need no more.
+    let mut expected = Vec::new();
+    for value in [1.0f32, 0.0, 2.0, 3.0, 0.0, 0.0, -0.5, 0.0] {
+        expected.extend_from_slice(&value.to_le_bytes()[2..]);
+    }
+    assert_eq!(rows_of(&halves, &[2, 0]), expected);
+    let integers = converted(Dtype::U8);
+    assert_eq!(rows_of(&integers, &[2, 1, 2]), [1, 0, 2, 3, 0, 0, 0, 0, 1, 0, 2, 3]);
+    let error = integers.copy_rows(&[1, 2, 0], &mut [0; 12]).unwrap_err();
+    let place = matches!(error, SourceError::Unfit { row: 0, column: 2, dtype: Dtype::U8, .. });
+    assert!(place && error.to_string().contains("-0.5"), "{error}");
+    let no_row = integers.copy_rows(&[3], &mut [0; 4]).unwrap_err();
+    assert!(matches!(no_row, SourceError::NoRow { row: 3, .. }), "{no_row}");
+}
+
+#[test]
 fn csr_arrays_that_contradict_each_other_are_refused() {
     type Spoil = fn(&mut Csr);
     let cases: [(&str, Spoil); 13] = [

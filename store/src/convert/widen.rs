@@ -1,0 +1,162 @@
+//! Packed little-endian elements of any type to f32.
+//!
+//! f16, bf16, u8, i8 and i16 are exact; f64, i32 and i64 are rounded to the nearest f32. NaN stays
+//! NaN.
+
+use half::f16;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+
+use crate::dtype::Dtype;
+
+/// Elements converted at a time, through a buffer on the stack.
+const PIECE: usize = 512;
+
+/// Converts as many elements of `dtype` as `out` has.
+///
+/// # Panics
+/// When `bytes` has another number of elements.
+pub(crate) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(bytes.len(), out.len() * dtype.size_bytes(), "one element for each f32");
+    match dtype {
+        Dtype::F32 => each(bytes, out, f32::from_le_bytes),
+        Dtype::F16 => {
+            let (elements, _) = bytes.as_chunks::<2>();
+            for (elements, out) in elements.chunks(PIECE).zip(out.chunks_mut(PIECE)) {
+                widen_f16(elements, out);
+            }
+        }
+        // The upper half of an f32; a NaN keeps its bits.
+        Dtype::BF16 => each(bytes, out, |e| f32::from_bits(u32::from(u16::from_le_bytes(e)) << 16)),
+        Dtype::F64 => each(bytes, out, |e| f64::from_le_bytes(e) as f32),
+        Dtype::U8 => each(bytes, out, |e: [u8; 1]| f32::from(e[0])),
+        Dtype::I8 => each(bytes, out, |e| f32::from(i8::from_le_bytes(e))),
+        Dtype::I16 => each(bytes, out, |e| f32::from(i16::from_le_bytes(e))),
+        Dtype::I32 => each(bytes, out, |e| i32::from_le_bytes(e) as f32),
+        Dtype::I64 => each(bytes, out, |e| i64::from_le_bytes(e) as f32),
+    }
+}
+
+/// Converts elements of a type of at most 4 bytes that lie packed at the end of `out`'s bytes, so
+/// that `out` is all the memory that reading and converting takes.
+///
+/// # Panics
+/// For a type of 8 bytes.
+pub(crate) fn widen_in_place(dtype: Dtype, out: &mut [f32]) {
+    let size = dtype.size_bytes();
+    assert!(size <= 4, "{dtype} does not fit into f32");
+    if dtype == Dtype::F32 {
+        return;
+    }
+    let (n, mut buffer) = (out.len(), [0u8; PIECE * 4]);
+    // Front to back: what is written ends at 4 * end, what is not yet read starts at
+    // (4 - size) * n + size * end, which is never less as `end` is at most `n`.
+    for start in (0..n).step_by(PIECE) {
+        let end = n.min(start + PIECE);
+        let from = (4 - size) * n + size * start;
+        let buffer = &mut buffer[..size * (end - start)];
+        buffer.copy_from_slice(&bytemuck::cast_slice(out)[from..from + buffer.len()]);
+        widen(dtype, buffer, &mut out[start..end]);
+    }
+}
+
+fn each<const N: usize>(bytes: &[u8], out: &mut [f32], convert: impl Fn([u8; N]) -> f32) {
+    for (element, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
+        *out = convert(*element);
+    }
+}
+
+/// At most [`PIECE`] elements, with the processor's own conversion where it has one.
+fn widen_f16(elements: &[[u8; 2]], out: &mut [f32]) {
+    let mut bits = [0u16; PIECE];
+    let bits = &mut bits[..elements.len()];
+    for (bits, element) in bits.iter_mut().zip(elements) {
+        *bits = u16::from_le_bytes(*element);
+    }
+    bits.reinterpret_cast::<f16>().convert_to_f32_slice(out);
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// One element, by the book.
+    fn naive(dtype: Dtype, e: &[u8]) -> f32 {
+        match dtype {
+            Dtype::F32 => f32::from_le_bytes(e.try_into().unwrap()),
+            Dtype::F16 => f16::from_le_bytes(e.try_into().unwrap()).to_f32_const(),
+            Dtype::BF16 => bf16::from_le_bytes(e.try_into().unwrap()).to_f32_const(),
+            Dtype::F64 => f64::from_le_bytes(e.try_into().unwrap()) as f32,
+            Dtype::U8 => f32::from(e[0]),
+            Dtype::I8 => f32::from(e[0] as i8),
+            Dtype::I16 => f32::from(i16::from_le_bytes(e.try_into().unwrap())),
+            Dtype::I32 => i32::from_le_bytes(e.try_into().unwrap()) as f32,
+            Dtype::I64 => i64::from_le_bytes(e.try_into().unwrap()) as f32,
+        }
+    }
+
+    fn check(dtype: Dtype, bytes: &[u8]) {
+        let size = dtype.size_bytes();
+        let bytes = &bytes[..bytes.len() / size * size];
+        let n = bytes.len() / size;
+        let expected: Vec<f32> = bytes.chunks(size).map(|e| naive(dtype, e)).collect();
+        let same = |found: &[f32]| {
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let both_nan = found.is_nan() && expected.is_nan();
+                assert!(both_nan || found.to_bits() == expected.to_bits(), "{dtype} {i}");
+            }
+        };
+        let mut out = vec![-1.0; n];
+        widen(dtype, bytes, &mut out);
+        same(&out);
+        if size <= 4 {
+            let mut out = vec![-1.0f32; n];
+            let tail = (4 - size) * n;
+            bytemuck::cast_slice_mut(&mut out)[tail..].copy_from_slice(bytes);
+            widen_in_place(dtype, &mut out);
+            same(&out);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_one_element_at_a_time(
+            bytes in prop::collection::vec(any::<u8>(), 0..3 * PIECE * 8),
+            short in 0usize..40,
+        ) {
+            for dtype in Dtype::ALL {
+                check(dtype, &bytes);
+                check(dtype, &bytes[..short.min(bytes.len())]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_half_is_right_nan_infinite_and_subnormal_ones_too() {
+        let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+        for dtype in [Dtype::F16, Dtype::BF16, Dtype::I16] {
+            check(dtype, &halves);
+        }
+        let bytes: Vec<u8> = (0..=u8::MAX).collect();
+        check(Dtype::U8, &bytes);
+        check(Dtype::I8, &bytes);
+        let mut one = [0.0];
+        for (bits, expected) in
+            [(0x7c00u16, f32::INFINITY), (1, 2f32.powi(-24)), (0xfbff, -65504.0)]
+        {
+            widen(Dtype::F16, &bits.to_le_bytes(), &mut one);
+            assert_eq!(one[0].to_bits(), expected.to_bits());
+        }
+    }
+
+    #[test]
+    fn edges_of_wide_types() {
+        let doubles = [f64::NAN, f64::INFINITY, -0.0, 1e300, 5e-324, 1.0 + 2f64.powi(-24)];
+        let bytes: Vec<u8> = doubles.iter().flat_map(|x| x.to_le_bytes()).collect();
+        check(Dtype::F64, &bytes);
+        let longs = [i64::MIN, i64::MAX, (1 << 24) + 1, -1, 0];
+        check(Dtype::I64, &longs.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+    }
+}

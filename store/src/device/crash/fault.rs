@@ -68,6 +68,19 @@ pub struct Plan {
     pub sticky: bool,
 }
 
+/// A promise that a device breaks, so that a test can be seen to find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neglect {
+    /// Syncs of files do nothing.
+    FileSyncs,
+    /// Syncs of folders do nothing.
+    FolderSyncs,
+    /// Writes of pairs return before they are durable.
+    PairSyncs,
+    /// Files are synced after the change of names or pairs that follows, not before it.
+    Order,
+}
+
 impl Operation {
     /// Whether it may change what a loss of power leaves behind.
     #[must_use]

@@ -30,7 +30,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use fault::{Fault, Operation, Plan};
+pub use fault::{Fault, Neglect, Operation, Plan};
 
 use super::{Access, Device, Entry, FileReader, FileWriter, KeyValues};
 use content::Content;
@@ -50,6 +50,11 @@ impl CrashDevice {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: Arc::new(Mutex::new(State::new(seed))) }
+    }
+
+    /// From here on the device does not do what it promises.
+    pub fn neglect(&self, neglect: Neglect) {
+        self.lock().neglect = Some(neglect);
     }
 
     /// Plans a fault, or none; what was planned before is off.
@@ -80,9 +85,13 @@ impl CrashDevice {
         let mut state = self.lock();
         let fault = state.strikes(Operation::Sync)?;
         if fault.is_none_or(Fault::loses_data) {
-            match &mut state.nodes[node] {
-                Node::File { content, .. } => content.sync(fault.is_none()),
-                Node::Folder(folder, _) => folder.sync(fault.is_none()),
+            let neglect = state.neglect;
+            match (&mut state.nodes[node], neglect) {
+                (Node::File { .. }, Some(Neglect::FileSyncs)) => {}
+                (Node::File { .. }, Some(Neglect::Order)) => state.late_syncs.push(node),
+                (Node::Folder(..), Some(Neglect::FolderSyncs)) => {}
+                (Node::File { content, .. }, _) => content.sync(fault.is_none()),
+                (Node::Folder(folder, _), _) => folder.sync(fault.is_none()),
             }
         }
         fault.map_or(Ok(()), |fault| Err(fault.error()))

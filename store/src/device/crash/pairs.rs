@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::dice::Dice;
-use super::fault::{Fault, Operation};
+use super::fault::{Fault, Neglect, Operation};
 use super::state::{Node, NodeIdx, State};
 use super::{CrashDevice, Folder};
 use crate::device::{Access, Change, EachPair, KeyValues};
@@ -23,6 +23,8 @@ pub(super) struct Pairs {
     map: Arc<Map>,
     /// A batch whose write failed: the next opening finds it in the log, or does not.
     in_doubt: Option<Vec<Change>>,
+    /// The pairs before the last write, where writes are not durable.
+    durable: Option<Arc<Map>>,
     /// Whether somebody has it open for writing.
     is_locked: bool,
 }
@@ -56,8 +58,8 @@ impl Pairs {
             },
             stage => stage,
         };
-        let mut pairs =
-            Self { stage, map: Arc::clone(&self.map), in_doubt: None, is_locked: false };
+        let durable = self.durable.as_ref().filter(|_| dice.coin()).unwrap_or(&self.map);
+        let mut pairs = Self { stage, map: Arc::clone(durable), ..Self::default() };
         if let Some(changes) = self.in_doubt.as_deref().filter(|_| dice.coin()) {
             pairs.apply(changes);
         }
@@ -222,11 +224,16 @@ impl KeyValues for CrashPairs {
 
     fn write(&self, changes: &[Change]) -> io::Result<()> {
         self.change(Operation::WritePairs, |state, fault| {
+            let neglect = state.neglect;
             let pairs = state.pairs(self.node)?;
+            if neglect == Some(Neglect::PairSyncs) {
+                pairs.durable = Some(Arc::clone(&pairs.map));
+            }
             match fault {
                 None => pairs.apply(changes),
                 Some(_) => pairs.in_doubt = Some(changes.to_vec()),
             }
+            state.sync_late();
             Ok(())
         })
     }

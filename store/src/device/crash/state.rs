@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 
 use super::content::Content;
 use super::dice::Dice;
-use super::fault::{Fault, Operation, Trigger};
+use super::fault::{Fault, Neglect, Operation, Trigger};
 use super::folder::{Folder, NameChange, Names};
 use super::pairs::Pairs;
 
@@ -28,12 +28,31 @@ pub(super) struct State {
     pub(super) is_dead: bool,
     /// Decides what a refused operation did before it was refused.
     pub(super) dice: Dice,
+    pub(super) neglect: Option<Neglect>,
+    /// Files whose sync a device that neglects their order has put off.
+    pub(super) late_syncs: Vec<NodeIdx>,
 }
 
 impl State {
     pub(super) fn new(seed: u64) -> Self {
         let nodes = vec![Node::Folder(Folder::default(), Pairs::default())];
-        Self { nodes, trigger: Trigger::default(), is_dead: false, dice: Dice::new(seed) }
+        Self {
+            nodes,
+            trigger: Trigger::default(),
+            is_dead: false,
+            dice: Dice::new(seed),
+            neglect: None,
+            late_syncs: Vec::new(),
+        }
+    }
+
+    /// Does the syncs that were put off until after a change.
+    pub(super) fn sync_late(&mut self) {
+        for node in std::mem::take(&mut self.late_syncs) {
+            if let Node::File { content, .. } = &mut self.nodes[node] {
+                content.sync(true);
+            }
+        }
     }
 
     /// Lets `operation` pass, or gives the fault that it suffers.
@@ -54,7 +73,13 @@ impl State {
         act: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> io::Result<T> {
         match self.strikes(operation)? {
-            None => act(self),
+            None => {
+                let done = act(self);
+                if matches!(operation, Operation::Rename | Operation::Replace) {
+                    self.sync_late();
+                }
+                done
+            }
             Some(fault) => {
                 if self.is_dead {
                     let _ = act(self);

@@ -193,7 +193,7 @@ fn scan_rows(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) -> u64 {
 fn scan_pages(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) -> u64 {
     let n_pages = segment.layout().n_pages();
     let pages_per_read = MAX_EXTENT_BYTES / PAGE_BYTES;
-    let mut buffer = vec![0u8; MAX_EXTENT_BYTES as usize];
+    let mut buffer = vec![0u8; (n_pages * PAGE_BYTES).min(MAX_EXTENT_BYTES) as usize];
     for first_page in (0..n_pages).step_by(pages_per_read as usize) {
         let n_pages = pages_per_read.min(n_pages - first_page) as u32;
         let extent = Extent { first_page, n_pages };

@@ -3,5 +3,7 @@
 //!
 //! `LODE_LONG` looks at more outcomes of each loss. A failure prints scenario, operation and seed.
 
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 mod import;
 mod sweep;

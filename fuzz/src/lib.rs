@@ -1,0 +1,14 @@
+//! Bodies of the fuzz targets, one file each; `fuzz_targets/` wraps them for libFuzzer.
+//!
+//! A body panics when the code under test panics, takes more memory than its input warrants, or
+//! gives bytes that nobody vouches for. It knows no more of the store than its users do.
+
+pub mod graph_toml;
+mod memory;
+pub mod npy;
+pub mod npz;
+pub mod schedule;
+mod scratch;
+mod seal;
+pub mod segment;
+mod sparse;

@@ -5,12 +5,14 @@ use std::{env, fs, io};
 
 // The instrumented code calls it.
 use libfuzzer_sys as _;
-use lodestore_fuzz::{graph_toml, npy, npz, schedule, segment};
+use lodestore_fuzz::{device_toml, graph_toml, groups, npy, npz, schedule, segment};
 
 fn main() -> io::Result<()> {
     let out = PathBuf::from(env::args_os().nth(1).expect("usage: seeds FOLDER"));
     let targets = [
+        ("device_toml", device_toml::seeds()),
         ("graph_toml", graph_toml::seeds()),
+        ("groups", groups::seeds()),
         ("npy", npy::seeds()),
         ("npz", npz::seeds()),
         ("schedule", schedule::seeds()),

@@ -42,6 +42,7 @@ mod verify;
 pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, OverlayRow, RowKeys, SegmentRecord};
 pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use compact::Compacted;
+pub use device::crash;
 pub use device::{
     Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, KeyValues,
 };
@@ -72,4 +73,4 @@ pub use source::{
     ConvertedSource, NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};
-pub use verify::{Damage, VerifyReport, verify};
+pub use verify::{Damage, VerifyReport, verify, verify_rows};

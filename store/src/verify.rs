@@ -58,6 +58,18 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyRe
     Ok(report)
 }
 
+/// Reads the catalogs and segments of all partitions, on whatever device the graph lives; topology
+/// and halos are files of the system and are left out.
+#[must_use]
+pub fn verify_rows(graph: &Graph) -> VerifyReport {
+    let mut report = VerifyReport::default();
+    for part in graph.book().parts() {
+        verify_part_rows(graph, part, &mut report, &mut |_| {});
+    }
+    report.ok = report.damaged.is_empty();
+    report
+}
+
 /// Reads and checks every page of rows of a segment; gives the number of pages.
 pub(crate) fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
     let mut first_fault = None;
@@ -75,7 +87,7 @@ fn verify_graph(graph: &Graph, report: &mut VerifyReport, progress: &mut dyn FnM
         let in_part = verify_topology(graph, part, report);
         n_edges = n_edges.zip(in_part).and_then(|(a, b)| a.checked_add(b));
         progress(done + 1, total);
-        verify_rows(graph, part, report, &mut |tensors| progress(done + 1 + tensors, total));
+        verify_part_rows(graph, part, report, &mut |tensors| progress(done + 1 + tensors, total));
     }
     let expected = graph.meta().edges;
     if let Some(found) = n_edges.filter(|&found| found != expected) {
@@ -97,7 +109,7 @@ fn verify_topology(graph: &Graph, part: PartId, report: &mut VerifyReport) -> Op
 }
 
 /// Checks catalog, segments and overlay rows of a partition.
-fn verify_rows(
+fn verify_part_rows(
     graph: &Graph,
     part: PartId,
     report: &mut VerifyReport,
@@ -181,7 +193,7 @@ fn scan_rows(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) -> u64 {
 fn scan_pages(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) -> u64 {
     let n_pages = segment.layout().n_pages();
     let pages_per_read = MAX_EXTENT_BYTES / PAGE_BYTES;
-    let mut buffer = vec![0u8; MAX_EXTENT_BYTES as usize];
+    let mut buffer = vec![0u8; (n_pages * PAGE_BYTES).min(MAX_EXTENT_BYTES) as usize];
     for first_page in (0..n_pages).step_by(pages_per_read as usize) {
         let n_pages = pages_per_read.min(n_pages - first_page) as u32;
         let extent = Extent { first_page, n_pages };

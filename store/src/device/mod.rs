@@ -4,6 +4,7 @@
 //! open file, goes through [`Device`]. [`Disk`] is the file system; tests have devices that lose
 //! what was not synced, tear it, or fail.
 
+pub mod crash;
 mod disk;
 mod rocks;
 

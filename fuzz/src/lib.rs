@@ -1,0 +1,16 @@
+//! Bodies of the fuzz targets, one file each; `fuzz_targets/` wraps them for libFuzzer.
+//!
+//! A body panics when the code under test panics, takes more memory than its input warrants, or
+//! gives bytes that nobody vouches for. It knows no more of the store than its users do.
+
+pub mod device_toml;
+pub mod graph_toml;
+pub mod groups;
+mod memory;
+pub mod npy;
+pub mod npz;
+pub mod schedule;
+mod scratch;
+mod seal;
+pub mod segment;
+mod sparse;

@@ -1,0 +1,9 @@
+//! The store on a simulated device: the power goes at every operation, every operation is refused,
+//! and planted bugs are found.
+//!
+//! `LODE_LONG` looks at more outcomes of each loss. A failure prints scenario, operation and seed.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod import;
+mod sweep;

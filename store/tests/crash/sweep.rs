@@ -1,0 +1,140 @@
+//! Sweeps: a scenario is run once for every operation at which something can go wrong.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use lodestore_store::Device;
+use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
+use rustix::io::Errno;
+
+/// More operations than this mean that a scenario does not end.
+const MAX_OPERATIONS: u64 = 100_000;
+
+/// What is wrong, if something is.
+pub(crate) type Finding = Result<(), Box<dyn Error>>;
+
+/// Something done on a device that can be interrupted, and what must hold then.
+pub(crate) trait Scenario {
+    /// What the scenario knows to have been acknowledged.
+    type Acknowledged;
+
+    /// For messages.
+    fn name(&self) -> &'static str;
+
+    /// What is there before anything goes wrong.
+    fn prepare(&self, device: &Arc<dyn Device>);
+
+    /// Does everything until the first error.
+    fn run(&self, device: &Arc<dyn Device>) -> Result<Self::Acknowledged, Box<dyn Error>>;
+
+    /// Looks at what is there, which must not contradict what was acknowledged, and goes on with
+    /// it on a device that works.
+    fn check(&self, device: &CrashDevice, acknowledged: &Self::Acknowledged) -> Finding;
+}
+
+/// One run of a scenario.
+#[derive(Clone, Copy)]
+struct Run<'a, S> {
+    scenario: &'a S,
+    plan: Plan,
+    neglect: Option<Neglect>,
+}
+
+/// How many outcomes of each loss are looked at.
+pub(crate) fn n_seeds(quick: u64, long: u64) -> u64 {
+    if std::env::var_os("LODE_LONG").is_some() { long } else { quick }
+}
+
+/// The power goes at every operation; each loss has several outcomes. Gives their number.
+pub(crate) fn sweep_losses<S: Scenario>(
+    scenario: &S,
+    neglect: Option<Neglect>,
+    n_seeds: u64,
+) -> Result<u64, String> {
+    for after in 0..MAX_OPERATIONS {
+        let plan = Plan { fault: Fault::PowerLoss, after, sticky: true };
+        let run = Run { scenario, plan, neglect };
+        let (device, acknowledged) = run.start()?;
+        for seed in 0..n_seeds {
+            run.check(&device.after_loss(seed), seed, &acknowledged)?;
+        }
+        if !device.has_struck() {
+            return Ok((after + 1) * n_seeds);
+        }
+    }
+    Err(format!("{} does not end", scenario.name()))
+}
+
+/// Every operation is refused once, and from there on, for every reason; then the device works
+/// again, or the power goes. Gives the number of runs.
+pub(crate) fn sweep_faults<S: Scenario>(scenario: &S) -> Result<u64, String> {
+    let mut n_runs = 0;
+    for fault in [Errno::IO, Errno::NOSPC, Errno::MFILE].map(Fault::Errno) {
+        n_runs += sweep_fault(scenario, fault, false)? + sweep_fault(scenario, fault, true)?;
+    }
+    n_runs += sweep_fault(scenario, Fault::ShortRead, false)?;
+    n_runs += sweep_fault(scenario, Fault::ShortRead, true)?;
+    // A call that is interrupted for ever is not a fault of any system.
+    Ok(n_runs + sweep_fault(scenario, Fault::Errno(Errno::INTR), false)?)
+}
+
+fn sweep_fault<S: Scenario>(scenario: &S, fault: Fault, sticky: bool) -> Result<u64, String> {
+    for after in 0..MAX_OPERATIONS {
+        let plan = Plan { fault, after, sticky };
+        let run = Run { scenario, plan, neglect: None };
+        let (device, acknowledged) = run.start()?;
+        let (has_struck, seed) = (device.has_struck(), after);
+        device.arm(None);
+        let after_loss = device.after_loss(seed);
+        run.check(&device, seed, &acknowledged)?;
+        run.check(&after_loss, seed, &acknowledged)?;
+        if !has_struck {
+            return Ok(after + 1);
+        }
+    }
+    Err(format!("{} does not end", scenario.name()))
+}
+
+impl<S: Scenario> Run<'_, S> {
+    /// Runs the scenario into its fault.
+    fn start(&self) -> Result<(CrashDevice, S::Acknowledged), String> {
+        let device = CrashDevice::new(self.plan.after);
+        let shared: Arc<dyn Device> = Arc::new(device.clone());
+        let _panic = Context(self.context(0));
+        self.scenario.prepare(&shared);
+        if let Some(neglect) = self.neglect {
+            device.neglect(neglect);
+        }
+        device.arm(Some(self.plan));
+        let ran = self.scenario.run(&shared);
+        let acknowledged = ran.map_err(|error| format!("{}: {error}", self.context(0)))?;
+        Ok((device, acknowledged))
+    }
+
+    fn check(
+        &self,
+        device: &CrashDevice,
+        seed: u64,
+        acked: &S::Acknowledged,
+    ) -> Result<(), String> {
+        let _panic = Context(self.context(seed));
+        let found = self.scenario.check(device, acked);
+        found.map_err(|error| format!("{}: {error}", self.context(seed)))
+    }
+
+    fn context(&self, seed: u64) -> String {
+        let (name, Plan { fault, after, sticky }) = (self.scenario.name(), self.plan);
+        format!("{name}: {fault:?} after {after} operations (sticky {sticky}), seed {seed}")
+    }
+}
+
+/// Says where a sweep was when it panics.
+struct Context(String);
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("panicked in {}", self.0);
+        }
+    }
+}

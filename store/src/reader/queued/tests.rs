@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use rustix::io::Errno;
 
 use super::*;
+use crate::codec::SegmentCodec;
 use crate::device::Disk;
 use crate::fixture::{identity, row, segment, write_segment};
 use crate::layout::PAGE_BYTES;
@@ -94,7 +95,7 @@ const KINDS: [Kind; 3] = [Kind::Ring, Kind::Threads, Kind::Inline];
 impl Setup {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let segment = segment(dir.path(), N_ROWS, ROW_BYTES as u32);
+        let segment = segment(dir.path(), N_ROWS, ROW_BYTES as u32, SegmentCodec::Raw);
         let file = ReadFile::open(segment.path(), segment.file().as_file().unwrap()).unwrap();
         Self { _dir: dir, segment, file: Arc::new(file) }
     }
@@ -287,7 +288,7 @@ fn segment_of(dir: &tempfile::TempDir, row_bytes: u32) -> Segment {
 fn many_threads_share_one_reader() {
     let dir = tempfile::tempdir().unwrap();
     let open = || Segment::open(&Disk, &path_of(&dir), &identity(N_ROWS, 400)).unwrap();
-    segment(dir.path(), N_ROWS, 400);
+    segment(dir.path(), N_ROWS, 400, SegmentCodec::Raw);
     let readers: [Box<dyn RowReader>; 2] = [
         Box::new(crate::reader::DirectReader::open(open()).unwrap()),
         Box::new(crate::reader::PreadReader::open(open()).unwrap()),

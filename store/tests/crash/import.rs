@@ -7,8 +7,8 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::crash::{CrashDevice, Neglect};
 use lodestore_store::{
-    Device, Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, ImportError, Importer, NanPolicy,
-    SourceError, TensorSource, verify_rows,
+    Device, Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, ImportError, Importer, SourceError,
+    TensorOptions, TensorSource, verify_rows,
 };
 
 use crate::sweep::{Finding, Scenario, n_seeds, sweep_faults, sweep_losses};
@@ -70,8 +70,8 @@ fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
         importer.part_dir(part)?;
     }
     for tensor in TENSORS {
-        let nan = NanPolicy::Refuse;
-        importer.add_tensor(tensor.name, &tensor, nan, &order, &book, &mut |_, _| {})?;
+        let options = TensorOptions::default();
+        importer.add_tensor(tensor.name, &tensor, options, &order, &book, &mut |_, _| {})?;
     }
     importer.commit(&order, &book, 0, false)
 }

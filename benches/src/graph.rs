@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::{Dtype, Importer, SourceError, TensorOptions, TensorSource};
+use lodestore_graph::{NodeId, PartitionBook, mix};
+use lodestore_store::{CodecChoice, Dtype, Importer, SourceError, TensorOptions, TensorSource};
 
 /// The f32 row of `node`, as bytes: column `c` holds `node + c / 4096`.
 #[must_use]
@@ -12,7 +12,7 @@ pub fn row_of(node: NodeId, width: u32) -> Vec<u8> {
 }
 
 /// Imports a graph without edges to `dir/graph`: `n_nodes` nodes in `n_parts` even partitions, and
-/// the tensor `feat` of `width` f32. External ids are node ids.
+/// the tensor `feat` of `width` f32, stored raw. External ids are node ids.
 ///
 /// # Panics
 /// When the import fails.
@@ -28,9 +28,10 @@ pub(crate) fn import_features(out: &Path, rows: &dyn TensorSource, n_nodes: u32,
     let bound = |part: u16| (u64::from(n_nodes) * u64::from(part) / u64::from(n_parts)) as u32;
     let book = PartitionBook::new((0..=n_parts).map(bound).collect()).expect("even bounds");
     let external_of: Vec<u32> = (0..n_nodes).collect();
+    let options = TensorOptions { codec: CodecChoice::Raw, ..TensorOptions::default() };
     let mut importer = Importer::begin(out).expect("a free place");
     importer
-        .add_tensor("feat", rows, TensorOptions::default(), &external_of, &book, &mut |_, _| {})
+        .add_tensor("feat", rows, options, &external_of, &book, &mut |_, _| {})
         .expect("rows are written");
     importer.commit(&external_of, &book, 0, false).expect("the graph is published");
 }
@@ -46,6 +47,13 @@ pub fn shuffled_ids(n_nodes: u32, n: usize) -> Vec<NodeId> {
     }
     let step_of = |i: usize| (i as u64 * u64::from(step) % u64::from(n_nodes)) as u32;
     (0..n).map(|i| NodeId(step_of(i))).collect()
+}
+
+/// `n` node ids below `n_nodes`, drawn at random and with repetitions, the same for each seed.
+#[must_use]
+pub fn random_ids(n_nodes: u32, n: usize, seed: u64) -> Vec<u32> {
+    let id_of = |i: u64| (mix(seed ^ mix(i)) as u128 * u128::from(n_nodes) >> 64) as u32;
+    (0..n as u64).map(id_of).collect()
 }
 
 fn gcd(a: u32, b: u32) -> u32 {

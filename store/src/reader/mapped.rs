@@ -14,7 +14,7 @@ use crate::row::RowIdx;
 use crate::segment::{Segment, SoundBytes};
 
 /// Rows are asked of the processor this many bytes before they are copied.
-const AHEAD_BYTES: usize = 8 << 10;
+const AHEAD_BYTES: usize = 20 << 10;
 
 /// Copies rows out of a mapped segment; checks each page when it is first touched.
 ///

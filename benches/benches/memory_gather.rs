@@ -1,0 +1,166 @@
+//! Embedded gather of rows that the page cache holds, beside a plain copy of the same rows.
+//!
+//! Rows are drawn at random, without locality; batches of 100 000 ids into one reused buffer per
+//! thread. Contestants take turns, so that a busy machine slows all of them. It does not measure
+//! reads from disk. Takes row lengths as arguments, such as `-- 400`.
+
+use std::sync::Mutex;
+
+use lodestore_benches::{
+    Contestant, PlainTable, Rounds, feature_graph, is_asked_for, is_smoke, random_ids, row_of,
+};
+use lodestore_graph::{NodeId, PartId};
+use lodestore_store::{
+    DeviceProfile, EmbeddedStore, Graph, MappedReader, MemoryReader, ReadPlan, RowIdx, RowReader,
+};
+
+const TABLE_BYTES: usize = 1 << 30;
+const BATCH_ROWS: usize = 100_000;
+const WIDTHS: [u32; 3] = [100, 128, 602];
+
+fn main() {
+    let (table_bytes, batch_rows) =
+        if is_smoke() { (1 << 20, 1000) } else { (TABLE_BYTES, BATCH_ROWS) };
+    for width in WIDTHS.into_iter().filter(|width| is_asked_for(&(width * 4).to_string())) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let n_nodes = (table_bytes / (width as usize * 4)) as u32;
+        let graph = feature_graph(dir.path(), n_nodes, width, 1);
+        for n_threads in [1, 2] {
+            warm(&graph, n_nodes, width, batch_rows, n_threads);
+        }
+        verification(&graph, n_nodes, width, batch_rows);
+    }
+}
+
+/// Buffers of one thread, and the batches that it gathers in a round.
+struct Work {
+    ids: Vec<u32>,
+    nodes: Vec<NodeId>,
+    pairs: Vec<(RowIdx, u32)>,
+    plan: ReadPlan,
+    out: Vec<u8>,
+}
+
+impl Work {
+    fn new(n_nodes: u32, width: u32, n: usize, seed: u64) -> Mutex<Self> {
+        let ids = random_ids(n_nodes, n, seed);
+        let nodes = ids.iter().copied().map(NodeId).collect();
+        let pairs = ids.iter().copied().map(RowIdx).zip(0..).collect();
+        let out = vec![0; n * width as usize * 4];
+        Mutex::new(Self { ids, nodes, pairs, plan: ReadPlan::default(), out })
+    }
+
+    fn check(&mut self, width: u32) {
+        for (row, &id) in self.out.chunks_exact(width as usize * 4).zip(&self.ids).step_by(97) {
+            assert!(row == row_of(NodeId(id), width), "row of node {id}");
+        }
+        self.out.fill(0);
+    }
+}
+
+/// A store, a reader and plain memory with the same rows, all of them touched before.
+fn warm(graph: &std::path::Path, n_nodes: u32, width: u32, batch_rows: usize, n_threads: usize) {
+    let store = EmbeddedStore::open(graph, None).expect("the graph opens");
+    let reader = reader(graph);
+    let row_bytes = width as usize * 4;
+    let all: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
+    let mut rows = vec![0; n_nodes as usize * row_bytes];
+    store.gather("feat", &all, &mut rows).expect("all rows");
+    let plain = PlainTable::new(rows, row_bytes);
+    let works: Vec<Mutex<Work>> =
+        (0..n_threads).map(|i| Work::new(n_nodes, width, batch_rows, i as u64)).collect();
+    let with = |thread: usize, work: &dyn Fn(&mut Work)| {
+        work(&mut works[thread].lock().expect("no panic"))
+    };
+    let profile = DeviceProfile::default();
+    let contestants: [Contestant<'_>; 4] = [
+        ("plain copy", Box::new(|i| with(i, &|w| plain.gather(&w.ids, &mut w.out)))),
+        (
+            "embedded",
+            Box::new(|i| {
+                with(i, &|w| store.gather("feat", &w.nodes, &mut w.out).expect("rows"));
+            }),
+        ),
+        (
+            "reader",
+            Box::new(|i| {
+                with(i, &|w| {
+                    reader.gather(&w.pairs, &profile, &mut w.plan, &mut w.out).expect("rows");
+                });
+            }),
+        ),
+        (
+            "reader, planned",
+            Box::new(|i| {
+                with(i, &|w| {
+                    let n = w.pairs.len() as u32;
+                    w.plan.build_scattered(&w.pairs, n, reader.layout(), &profile).expect("rows");
+                    reader.execute(&w.plan, &mut w.out).expect("rows");
+                });
+            }),
+        ),
+    ];
+    for (_, work) in &contestants {
+        for (i, done) in works.iter().enumerate() {
+            work(i);
+            done.lock().expect("no panic").check(width);
+        }
+    }
+    let figures = Rounds::from_args(31, n_threads).run(&contestants);
+    for ((name, _), (time, share)) in contestants.iter().zip(figures) {
+        report(name, width, n_threads, batch_rows * n_threads, time.as_secs_f64(), share);
+    }
+}
+
+/// What checking pages costs: never again once done, at the first touch, at every read.
+fn verification(graph: &std::path::Path, n_nodes: u32, width: u32, batch_rows: usize) {
+    let (checked, memory) = (reader(graph), MemoryReader::load(segment(graph)).expect("loads"));
+    let fresh = Mutex::new(Vec::new());
+    let rounds = Rounds::from_args(11, 1);
+    fresh.lock().expect("no panic").resize_with(rounds.n_rounds + 2, || reader(graph));
+    let work = Work::new(n_nodes, width, batch_rows, 7);
+    let profile = DeviceProfile::default();
+    let gather = |reader: &dyn RowReader| {
+        let mut guard = work.lock().expect("no panic");
+        let Work { pairs, plan, out, .. } = &mut *guard;
+        reader.gather(pairs, &profile, plan, out).expect("rows");
+    };
+    gather(&checked);
+    let contestants: [Contestant<'_>; 3] = [
+        ("pages checked before", Box::new(|_| gather(&checked))),
+        (
+            "pages checked at first touch",
+            Box::new(|_| {
+                // Popped and dropped within the time: unmapping is part of a reader's cost.
+                let reader = fresh.lock().expect("no panic").pop();
+                reader.iter().for_each(|reader| gather(reader));
+            }),
+        ),
+        ("pages checked at every read, planned", Box::new(|_| gather(&memory))),
+    ];
+    let figures = rounds.run(&contestants);
+    work.lock().expect("no panic").check(width);
+    for ((name, _), (time, share)) in contestants.iter().zip(figures) {
+        report(name, width, 1, batch_rows, time.as_secs_f64(), share);
+    }
+}
+
+fn segment(graph: &std::path::Path) -> lodestore_store::Segment {
+    let graph = Graph::open(graph).expect("the graph opens");
+    graph.segment(PartId(0), "feat").expect("the segment opens")
+}
+
+fn reader(graph: &std::path::Path) -> MappedReader {
+    MappedReader::open(segment(graph)).expect("the segment maps")
+}
+
+fn report(name: &str, width: u32, n_threads: usize, n_rows: usize, seconds: f64, share: f64) {
+    let row_bytes = width as usize * 4;
+    println!(
+        "memory_gather {row_bytes} B, {n_threads} threads, {name}: {:.2} M rows/s, {:.2} GB/s, \
+         {:.0} % of the first",
+        n_rows as f64 / seconds / 1e6,
+        (n_rows * row_bytes) as f64 / seconds / 1e9,
+        share * 100.0,
+    );
+}

@@ -1,10 +1,15 @@
-//! Lists of node ids in files.
+//! Lists of node ids in files, and ids of the imported files.
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::{NpyArray, NpyType};
+use lodestore_store::EXTERNAL_ID_TENSOR;
+
+/// External ids are asked for in pieces of this many bytes.
+const EXTERNAL_CHUNK_BYTES: usize = 16 << 20;
 
 /// A checked list of node ids, mapped; read in pieces.
 pub(crate) struct IdFile {
@@ -65,6 +70,28 @@ impl IdFile {
             _ => i128::from(bits),
         }
     }
+}
+
+/// The internal id of each external one. Memory: 4 bytes per node and a chunk.
+pub(crate) fn internal_ids(source: &dyn RowSource) -> Result<Vec<NodeId>> {
+    let n_nodes = source.book().n_nodes();
+    let mut internal_of = vec![NodeId(0); n_nodes as usize];
+    let chunk_rows = (EXTERNAL_CHUNK_BYTES / size_of::<i64>()) as u32;
+    let mut rows = Vec::new();
+    for start in (0..n_nodes).step_by(chunk_rows as usize) {
+        let end = start.saturating_add(chunk_rows).min(n_nodes);
+        let ids: Vec<NodeId> = (start..end).map(NodeId).collect();
+        rows.resize(ids.len() * size_of::<i64>(), 0);
+        source.pull(EXTERNAL_ID_TENSOR, &ids, &mut rows, PullKind::Vector)?;
+        for (&internal, external) in ids.iter().zip(rows.as_chunks::<8>().0) {
+            let external = i64::from_le_bytes(*external);
+            let slot = usize::try_from(external).ok().and_then(|e| internal_of.get_mut(e));
+            *slot.with_context(|| {
+                format!("node {internal} has external id {external}; run `lode verify`")
+            })? = internal;
+        }
+    }
+    Ok(internal_of)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod human;
 mod ids;
 mod interrupt;
 mod memory;
+mod rows;
 mod size;
 mod staging;
 mod table;

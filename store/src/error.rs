@@ -188,6 +188,15 @@ pub enum StoreError {
         /// Newest committed version.
         newest: u32,
     },
+    /// The caller did not want it to go on.
+    #[error("stopped before its end; what was written is removed")]
+    Stopped,
+    /// A tensor that only an import writes.
+    #[error("`{tensor}` says which node is which and cannot be put; import the graph again")]
+    Fixed {
+        /// Name of the tensor.
+        tensor: String,
+    },
     /// Rows of another length than their ids and the tensor say.
     #[error("the rows put must have {expected_bytes} bytes, found {found_bytes}")]
     PutLength {
@@ -265,6 +274,8 @@ impl StoreError {
             | Self::NoNode { .. }
             | Self::OutputLength { .. }
             | Self::NoVersion { .. }
+            | Self::Fixed { .. }
+            | Self::Stopped
             | Self::PutLength { .. }
             | Self::PutTooLarge { .. }
             | Self::Plan(_) => None,

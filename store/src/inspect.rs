@@ -7,9 +7,13 @@ use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::graph::Graph;
+use crate::live::OpenedPart;
+use crate::overlay::LoadedOverlay;
 use crate::plan::DeviceProfile;
 use crate::probe::StoredProfile;
 use crate::reader::{available_memory_bytes, choose};
+use crate::segment::Segment;
+use crate::tensor::TensorSpec;
 
 /// A graph at a glance; the keys of `lode inspect --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,6 +26,8 @@ pub struct GraphSummary {
     pub format_version: u32,
     /// Current version of its tensors: the lowest over the partitions.
     pub version: u32,
+    /// Oldest version that can be read: that of the newest segment.
+    pub oldest_version: u32,
     /// Number of nodes.
     pub nodes: u32,
     /// Number of stored in-edges.
@@ -73,6 +79,10 @@ pub struct TensorSummary {
     pub codec: String,
     /// Bytes of its segments on this machine.
     pub bytes: u64,
+    /// Rows of committed versions that lie over its segments; one put twice counts twice.
+    pub overlay_rows: u64,
+    /// Rows put and not committed.
+    pub pending_rows: u64,
 }
 
 /// A partition at a glance.
@@ -86,44 +96,53 @@ pub struct PartSummary {
     pub bytes: u64,
     /// Whether its folder is on this machine.
     pub present: bool,
+    /// Its committed version; 0 if it is not here.
+    pub version: u32,
+    /// What lies over its segments, but for tensors over which nothing does.
+    pub overlay: Vec<OverlaySummary>,
 }
 
-/// Looks at catalogs and segment headers; reads no rows.
+/// Rows over the segment of a tensor in a partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OverlaySummary {
+    /// Tensor.
+    pub tensor: String,
+    /// Version of the segment.
+    pub segment_version: u32,
+    /// Rows of committed versions; one put twice counts twice.
+    pub overlay_rows: u64,
+    /// Rows put and not committed.
+    pub pending_rows: u64,
+}
+
+/// Looks at catalogs and segment headers; reads no rows of segments.
 pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
     let meta = graph.meta();
-    let mut tensors: Vec<TensorSummary> = meta
-        .tensors
-        .iter()
-        .map(|tensor| TensorSummary {
-            name: tensor.name.clone(),
-            dtype: tensor.dtype.to_string(),
-            width: tensor.width,
-            codec: String::new(),
-            bytes: 0,
-        })
-        .collect();
+    let mut tensors: Vec<TensorSummary> = meta.tensors.iter().map(TensorSummary::of).collect();
     let mut parts = Vec::new();
-    let mut version = None;
+    let (mut version, mut oldest_version) = (None, 0);
     for part in graph.book().parts() {
         let (dir, range) = (graph.part_dir(part), graph.book().range(part));
-        let present = dir.is_dir();
-        if present {
-            let catalog = graph.catalog(part)?;
-            let current = catalog.current_version()?;
-            version = Some(version.map_or(current, |lowest: u32| lowest.min(current)));
-            for (tensor, summary) in meta.tensors.iter().zip(&mut tensors) {
-                let segment = graph.segment_of(&catalog, part, tensor)?;
-                summary.bytes += segment.layout().file_bytes();
-                let codec = segment.codec().name();
-                match summary.codec.as_str() {
-                    "" => codec.clone_into(&mut summary.codec),
-                    found if found != codec => "mixed".clone_into(&mut summary.codec),
-                    _ => {}
-                }
+        let mut summary = PartSummary {
+            part: part.0,
+            nodes: range.end - range.start,
+            bytes: 0,
+            present: dir.is_dir(),
+            version: 0,
+            overlay: Vec::new(),
+        };
+        if summary.present {
+            let opened = OpenedPart::to_read(graph, part)?;
+            summary.bytes = folder_bytes(&dir)?;
+            summary.version = opened.version;
+            version = Some(version.map_or(opened.version, |v: u32| v.min(opened.version)));
+            for ((_, segment, overlay), tensor) in opened.tensors.iter().zip(&mut tensors) {
+                oldest_version = oldest_version.max(segment.identity().version);
+                tensor.add(segment, overlay);
+                summary.overlay.extend(OverlaySummary::of(segment, overlay));
             }
         }
-        let bytes = if present { folder_bytes(&dir)? } else { 0 };
-        parts.push(PartSummary { part: part.0, nodes: range.end - range.start, bytes, present });
+        parts.push(summary);
     }
     let segment_bytes = tensors.iter().map(|tensor| tensor.bytes).sum();
     let (kind, reason) = choose(segment_bytes, available_memory_bytes());
@@ -132,6 +151,7 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
         uuid: meta.uuid.to_string(),
         format_version: meta.format_version,
         version: version.unwrap_or(0),
+        oldest_version,
         nodes: meta.nodes,
         edges: meta.edges,
         undirected: meta.undirected,
@@ -140,6 +160,44 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
         reader: ReaderSummary { kind: kind.to_string(), reason },
         device: device_of(graph),
     })
+}
+
+impl TensorSummary {
+    fn of(tensor: &TensorSpec) -> Self {
+        Self {
+            name: tensor.name.clone(),
+            dtype: tensor.dtype.to_string(),
+            width: tensor.width,
+            codec: String::new(),
+            bytes: 0,
+            overlay_rows: 0,
+            pending_rows: 0,
+        }
+    }
+
+    fn add(&mut self, segment: &Segment, overlay: &LoadedOverlay) {
+        self.bytes += segment.layout().file_bytes();
+        self.overlay_rows += overlay.frozen.sizes().map(|(_, rows)| rows).sum::<u64>();
+        self.pending_rows += overlay.pending.rows.len();
+        let codec = segment.codec().name();
+        match self.codec.as_str() {
+            "" => codec.clone_into(&mut self.codec),
+            found if found != codec => "mixed".clone_into(&mut self.codec),
+            _ => {}
+        }
+    }
+}
+
+impl OverlaySummary {
+    fn of(segment: &Segment, overlay: &LoadedOverlay) -> Option<Self> {
+        let summary = Self {
+            tensor: segment.identity().tensor.name.clone(),
+            segment_version: segment.identity().version,
+            overlay_rows: overlay.frozen.sizes().map(|(_, rows)| rows).sum(),
+            pending_rows: overlay.pending.rows.len(),
+        };
+        (summary.overlay_rows + summary.pending_rows > 0).then_some(summary)
+    }
 }
 
 fn device_of(graph: &Graph) -> DeviceSummary {

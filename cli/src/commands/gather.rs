@@ -1,6 +1,7 @@
 //! `lode gather`: rows of a list of nodes, from files or from servers.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -9,13 +10,14 @@ use lodestore_client::{
     Client, ClientConfig, EmbeddedSource, PullKind, PullStats, RowSource, TensorInfo,
 };
 use lodestore_graph::NodeId;
-use lodestore_graph::npy::{NpyType, NpyWriter};
-use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, OpenOptions, ReaderKind};
+use lodestore_graph::npy::NpyWriter;
+use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View};
 use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::ids::IdFile;
+use crate::ids::{IdFile, internal_ids};
+use crate::rows::npy_type;
 
 /// Rows are gathered in pieces of about this many bytes.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -25,6 +27,7 @@ const CHUNK_BYTES: usize = 16 << 20;
 #[command(after_help = "\
 Example:
   lode gather --graph my-graph --tensor feat --ids ids.npy --out rows.npy
+  lode gather --graph my-graph --version 3 --tensor feat --ids ids.npy --out rows.npy
   lode gather --connect 127.0.0.1:7171 --tensor feat --ids ids.npy --out rows.npy
 
 Row i of the output is the row of id i; ids may repeat and come in any order.")]
@@ -40,6 +43,9 @@ pub(crate) struct GatherArgs {
     /// direct), mapped, direct or pread.
     #[arg(long, value_name = "R", default_value_t, conflicts_with = "connect")]
     reader: ReaderKind,
+    /// With --graph: the rows of this committed version; without it all that was put.
+    #[arg(long, value_name = "N", conflicts_with = "connect")]
+    version: Option<u32>,
     /// Name of the tensor.
     #[arg(long, value_name = "T")]
     tensor: String,
@@ -94,8 +100,9 @@ impl GatherArgs {
         Ok(match &self.graph {
             Some(graph) => {
                 let options = OpenOptions { reader: self.reader };
-                let store = EmbeddedStore::with(Graph::open(graph)?, None, &options)?;
-                Box::new(EmbeddedSource::new(store))
+                let live = LiveGraph::open(Graph::open(graph)?, None, LiveMode::Read, &options)?;
+                let view = self.version.map_or(View::Latest, View::At);
+                Box::new(EmbeddedSource::new(EmbeddedStore::over(Arc::new(live), view)?))
             }
             None => {
                 let deadline = Duration::from_secs(self.deadline);
@@ -143,28 +150,6 @@ fn copy_rows(
     Ok(stats)
 }
 
-/// The internal id of each external one. Memory: 4 bytes per node and a chunk.
-fn internal_ids(source: &dyn RowSource) -> Result<Vec<NodeId>> {
-    let n_nodes = source.book().n_nodes();
-    let mut internal_of = vec![NodeId(0); n_nodes as usize];
-    let chunk_rows = (CHUNK_BYTES / size_of::<i64>()) as u32;
-    let mut rows = Vec::new();
-    for start in (0..n_nodes).step_by(chunk_rows as usize) {
-        let end = start.saturating_add(chunk_rows).min(n_nodes);
-        let ids: Vec<NodeId> = (start..end).map(NodeId).collect();
-        rows.resize(ids.len() * size_of::<i64>(), 0);
-        source.pull(EXTERNAL_ID_TENSOR, &ids, &mut rows, PullKind::Vector)?;
-        for (&internal, external) in ids.iter().zip(rows.as_chunks::<8>().0) {
-            let external = i64::from_le_bytes(*external);
-            let slot = usize::try_from(external).ok().and_then(|e| internal_of.get_mut(e));
-            *slot.with_context(|| {
-                format!("node {internal} has external id {external}; run `lode verify`")
-            })? = internal;
-        }
-    }
-    Ok(internal_of)
-}
-
 /// The output file: it appears under its name when it is whole.
 struct Output {
     writer: NpyWriter,
@@ -196,19 +181,5 @@ impl Output {
         self.writer.finish()?;
         let renamed = self.temporary.persist(&self.path);
         renamed.with_context(|| format!("{}: cannot write", self.path.display()))
-    }
-}
-
-fn npy_type(dtype: Dtype) -> NpyType {
-    match dtype {
-        Dtype::F32 => NpyType::F32,
-        Dtype::F16 => NpyType::F16,
-        Dtype::BF16 => NpyType::U16,
-        Dtype::F64 => NpyType::F64,
-        Dtype::U8 => NpyType::U8,
-        Dtype::I8 => NpyType::I8,
-        Dtype::I16 => NpyType::I16,
-        Dtype::I32 => NpyType::I32,
-        Dtype::I64 => NpyType::I64,
     }
 }

@@ -44,19 +44,49 @@ fn text(summary: &GraphSummary) -> String {
         parts.row([p.part.to_string(), nodes, bytes, place.to_owned()]);
     }
     format!(
-        "{}: {} nodes, {} in-edges{}, version {}, format {}, uuid {}\n\n{tensors}\n\n{parts}\n\n\
+        "{}: {} nodes, {} in-edges{}, {}, format {}, uuid {}\n\n{tensors}\n\n{parts}\n\n{}\
          reader on this machine: {}, because {}\n{}",
         summary.graph,
         human::count(summary.nodes.into()),
         human::count(summary.edges),
         if summary.undirected { " (both directions of each edge)" } else { "" },
-        summary.version,
+        versions(summary),
         summary.format_version,
         summary.uuid,
+        overlay(summary),
         summary.reader.kind,
         summary.reader.reason,
         device(&summary.device),
     )
+}
+
+fn versions(summary: &GraphSummary) -> String {
+    match (summary.oldest_version, summary.version) {
+        (oldest, version) if oldest < version => format!("versions {oldest} to {version}"),
+        (_, version) => format!("version {version}"),
+    }
+}
+
+/// Rows over the files, where there are any.
+fn overlay(summary: &GraphSummary) -> String {
+    let mut table = Table::new(["partition", "tensor", "over version", "committed", "pending"]);
+    let mut n_overlays = 0;
+    for part in &summary.parts {
+        for overlay in &part.overlay {
+            n_overlays += 1;
+            table.row([
+                part.part.to_string(),
+                overlay.tensor.clone(),
+                overlay.segment_version.to_string(),
+                human::count(overlay.overlay_rows),
+                human::count(overlay.pending_rows),
+            ]);
+        }
+    }
+    if n_overlays == 0 {
+        return String::new();
+    }
+    format!("rows over the files; `lode compact` folds committed ones in:\n{table}\n\n")
 }
 
 fn device(device: &DeviceSummary) -> String {

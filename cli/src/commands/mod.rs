@@ -1,11 +1,13 @@
 //! The commands, one file each: arguments, their check, one call, a report.
 
+mod compact;
 mod gather;
 mod generate;
 mod import;
 mod inspect;
 mod partition;
 mod probe;
+mod put;
 mod quickstart;
 mod schedule;
 mod serve;
@@ -31,6 +33,8 @@ pub(crate) enum Command {
     Verify(verify::VerifyArgs),
     Probe(probe::ProbeArgs),
     Gather(gather::GatherArgs),
+    Put(put::PutArgs),
+    Compact(compact::CompactArgs),
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
     Train(train::TrainArgs),
@@ -50,6 +54,8 @@ impl Command {
             Self::Verify(args) => return args.run(console),
             Self::Probe(args) => args.run(console),
             Self::Gather(args) => args.run(console),
+            Self::Put(args) => args.run(console),
+            Self::Compact(args) => args.run(console),
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),
             Self::Train(args) => args.run(console),

@@ -15,6 +15,7 @@
 
 mod rewrite;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,7 +69,7 @@ impl Compaction<'_> {
     /// yet; with its record. `progress` is told bytes of rows as they are written.
     pub(crate) fn write(
         &self,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(SegmentRecord, Segment), StoreError> {
         let (device, dir) = (&**self.graph.device(), self.graph.part_dir(self.part));
         let file = graph::segment_file(&self.spec.name, self.version);
@@ -106,7 +107,7 @@ impl Compaction<'_> {
         device: &dyn Device,
         path: &Path,
         identity: &SegmentIdentity,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<SegmentDigest, StoreError> {
         let digest = rewrite(self, device, path, identity, progress)?;
         check_rows(&Segment::open(device, path, identity)?)?;

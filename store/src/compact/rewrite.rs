@@ -1,5 +1,6 @@
 //! The rows of a segment and of its overlay, streamed into a segment.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub(super) fn rewrite(
     device: &dyn Device,
     path: &Path,
     identity: &SegmentIdentity,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<SegmentDigest, StoreError> {
     let (row_bytes, old) = (compaction.spec.row_bytes(), compaction.pinned.base.segment());
     let piece_rows = (PIECE_BYTES / row_bytes).max(1).min(identity.n_rows as usize) as u32;
@@ -39,7 +40,9 @@ pub(super) fn rewrite(
         let bytes = &mut piece[..n_rows as usize * row_bytes];
         pieces.read(first, n_rows, bytes)?;
         writer.write_rows(bytes)?;
-        progress(bytes.len() as u64);
+        if progress(bytes.len() as u64).is_break() {
+            return Err(StoreError::Stopped);
+        }
         first += n_rows;
     }
     writer.finish()

@@ -1,5 +1,6 @@
 //! Compaction of a live graph: one tensor of one partition after the other.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +16,8 @@ impl LiveGraph {
     /// open, into segments of the committed version. Puts, commits and gathers go on meanwhile;
     /// pinned views keep what they see.
     ///
-    /// `progress` is told bytes of rows written and to write. Tensors without committed overlay
+    /// `progress` is told bytes of rows written and to write; when it breaks, the compaction ends
+    /// with [`StoreError::Stopped`] as after any error. Tensors without committed overlay
     /// rows are left as they are. Each tensor of a partition is switched on its own: after an error
     /// those before it are done, and nothing else has changed. A damaged page of a segment is such
     /// an error, unless all of its rows have been put anew.
@@ -26,7 +28,7 @@ impl LiveGraph {
         &self,
         part: Option<PartId>,
         tensor: Option<&str>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Vec<Compacted>, StoreError> {
         self.check_writable()?;
         let position = tensor.map(|name| self.graph.tensor_position(name)).transpose()?;
@@ -50,7 +52,7 @@ impl LiveGraph {
         let mut done = 0;
         let mut advance = |bytes| {
             done += bytes;
-            progress(done, total);
+            progress(done, total)
         };
         let mut reports = Vec::with_capacity(tensors.len());
         for (part, tensor) in tensors {
@@ -65,7 +67,7 @@ impl LiveGraph {
         part: &LivePart,
         tensor: &Arc<LiveTensor>,
         garbage: &mut Garbage,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Compacted, StoreError> {
         let start = Instant::now();
         // The version first: a commit in between only adds layers that stay.
@@ -90,7 +92,7 @@ impl LiveGraph {
         self.written(switched)?;
         let report = report(&compaction, Some(base.segment()), start);
         let old = tensor.rebase(base);
-        garbage.push(Retired::new(old, Arc::clone(tensor), version));
+        garbage.push(Retired::new(&old, Arc::clone(tensor), version));
         Ok(report)
     }
 }

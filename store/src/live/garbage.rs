@@ -25,11 +25,11 @@ pub(super) struct Retired {
 }
 
 impl Retired {
-    /// Takes over `base`, whose successor is of version `folded_up_to`.
-    pub(super) fn new(base: Arc<Base>, tensor: Arc<LiveTensor>, folded_up_to: u32) -> Self {
+    /// Retires `base`, whose successor is of version `folded_up_to`.
+    pub(super) fn new(base: &Arc<Base>, tensor: Arc<LiveTensor>, folded_up_to: u32) -> Self {
         let folded = Some(base.version().saturating_add(1)..=folded_up_to);
         let file = Some(base.segment().path().to_owned());
-        Self { base: Arc::downgrade(&base), tensor, file, folded }
+        Self { base: Arc::downgrade(base), tensor, file, folded }
     }
 
     fn is_held(&self) -> bool {

@@ -29,6 +29,7 @@ pub use base::Base;
 pub use tensor::LiveTensor;
 pub use view::{TensorView, View};
 
+pub(crate) use open::OpenedPart;
 pub(crate) use tensor::Pinned;
 
 use crate::catalog::Catalog;
@@ -36,6 +37,7 @@ use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::reader::ReaderKind;
 use garbage::Garbage;
+use parallel::for_each;
 
 /// How a graph is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,6 +164,22 @@ impl LiveGraph {
     pub(crate) fn opened(&self) -> String {
         let parts: Vec<String> = self.parts().map(|part| part.to_string()).collect();
         parts.join(", ")
+    }
+}
+
+impl Drop for LiveGraph {
+    /// Moves what was put from logs into tables, which are checked for damage block by block, and
+    /// which the next reader need not replay. Nothing depends on it: it was durable before.
+    fn drop(&mut self) {
+        if self.check_writable().is_err() {
+            return;
+        }
+        let parts: Vec<&LivePart> = self.open_parts().collect();
+        for flushed in for_each(&parts, |part| part.catalog.flush()) {
+            if let Err(error) = flushed {
+                tracing::warn!("{error}; what was put stays in the log");
+            }
+        }
     }
 }
 

@@ -59,10 +59,13 @@ impl LiveGraph {
 }
 
 /// A partition without readers.
-struct OpenedPart {
+pub(crate) struct OpenedPart {
     part: PartId,
+    /// Its committed version.
+    pub(crate) version: u32,
     catalog: Catalog,
-    tensors: Vec<(TensorSpec, Segment, LoadedOverlay)>,
+    /// As in the graph's description.
+    pub(crate) tensors: Vec<(TensorSpec, Segment, LoadedOverlay)>,
 }
 
 /// Opens partitions as they are; gives the lowest version too.
@@ -70,15 +73,9 @@ fn open_to_read(
     graph: &Graph,
     wanted: &BTreeSet<PartId>,
 ) -> Result<(u32, Vec<OpenedPart>), StoreError> {
-    let open = |&part: &PartId| {
-        graph.with_catalog(part, |catalog| {
-            let version = catalog.current_version()?;
-            Ok((version, OpenedPart::open(graph, part, catalog, version)?))
-        })
-    };
+    let open = |&part: &PartId| OpenedPart::to_read(graph, part);
     let parts = wanted.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let lowest = parts.iter().map(|(version, _)| *version).min().unwrap_or(0);
-    Ok((lowest, parts.into_iter().map(|(_, part)| part).collect()))
+    Ok((parts.iter().map(|part| part.version).min().unwrap_or(0), parts))
 }
 
 /// Locks all partitions, rolls them forward to the highest version, which it gives too, and removes
@@ -113,6 +110,14 @@ fn open_to_write(
 }
 
 impl OpenedPart {
+    /// Opens a partition as it is.
+    pub(crate) fn to_read(graph: &Graph, part: PartId) -> Result<Self, StoreError> {
+        graph.with_catalog(part, |catalog| {
+            let version = catalog.current_version()?;
+            Self::open(graph, part, catalog, version)
+        })
+    }
+
     /// Opens the segments of a partition at `version` and indexes what lies over them.
     fn open(
         graph: &Graph,
@@ -127,7 +132,7 @@ impl OpenedPart {
             Ok((spec.clone(), segment, overlay))
         };
         let tensors = graph.meta().tensors.iter().map(open).collect::<Result<_, StoreError>>()?;
-        Ok(Self { part, catalog, tensors })
+        Ok(Self { part, version, catalog, tensors })
     }
 
     fn segments(&self) -> impl Iterator<Item = &Segment> {

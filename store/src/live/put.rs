@@ -5,6 +5,7 @@ use lodestore_graph::NodeId;
 use super::parallel::for_each;
 use super::{LiveGraph, LivePart, LiveTensor};
 use crate::error::StoreError;
+use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::MAX_PUT_BYTES;
 use crate::row::RowIdx;
 
@@ -15,8 +16,8 @@ struct PartRows<'a> {
 }
 
 impl LiveGraph {
-    /// Puts rows of a tensor for the pending version; durable when it returns, and seen by every
-    /// gather of the latest that starts then.
+    /// Puts rows of a tensor for the pending version, whose number it gives; durable when it
+    /// returns, and seen by every gather of the latest that starts then.
     ///
     /// `rows` has `ids.len() * row_bytes` bytes, at most [`MAX_PUT_BYTES`]. Where an id comes
     /// several times, its last row stays. Everything is checked before anything is written. The
@@ -24,7 +25,7 @@ impl LiveGraph {
     /// be there: put them again.
     ///
     /// Threads that put at once share syncs.
-    pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<(), StoreError> {
+    pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
         let by_part = self.route_put(tensor, ids, rows)?;
         let position = self.graph.tensor_position(tensor)?;
         let _shared = self.gate.read().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -32,7 +33,8 @@ impl LiveGraph {
         let version = self.pending_version()?;
         let put = |part: &PartRows<'_>| part.part.tensors[position].put(version, &part.rows);
         let results = for_each(&by_part, put);
-        results.into_iter().try_for_each(|result| self.written(result))
+        results.into_iter().try_for_each(|result| self.written(result))?;
+        Ok(version)
     }
 
     /// Checks a put and splits it by partition.
@@ -43,6 +45,9 @@ impl LiveGraph {
         rows: &'a [u8],
     ) -> Result<Vec<PartRows<'a>>, StoreError> {
         let row_bytes = self.graph.tensor(tensor)?.row_bytes();
+        if tensor == EXTERNAL_ID_TENSOR {
+            return Err(StoreError::Fixed { tensor: tensor.to_owned() });
+        }
         let (expected_bytes, found_bytes) =
             (ids.len() as u64 * row_bytes as u64, rows.len() as u64);
         if expected_bytes != found_bytes {

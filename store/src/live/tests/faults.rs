@@ -21,7 +21,8 @@ fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_anew() {
     put(&live, "feat", &[50], 1);
     live.commit_version().unwrap();
     let before = files(&ring.out().join("part-000"));
-    let error = live.compact(None, Some("feat"), &mut |_, _| {}).unwrap_err();
+    let error =
+        live.compact(None, Some("feat"), &mut |_, _| ControlFlow::Continue(())).unwrap_err();
     assert!(matches!(error, StoreError::DamagedPage { page: 1, .. }), "{error}");
     let names =
         |files: &std::collections::BTreeMap<_, _>| files.keys().cloned().collect::<Vec<_>>();
@@ -36,6 +37,21 @@ fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_anew() {
     drop(store);
     drop(live);
     assert!(ring.verify().ok, "{:?}", ring.verify());
+}
+
+#[test]
+fn a_compaction_that_is_stopped_leaves_nothing() {
+    let ring = ring(200, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[50], 1);
+    live.commit_version().unwrap();
+    let names = || files(&ring.out().join("part-000")).into_keys().collect::<Vec<_>>();
+    let before = names();
+    let stopped = live.compact(None, None, &mut |_, _| ControlFlow::Break(())).unwrap_err();
+    assert!(matches!(stopped, StoreError::Stopped), "{stopped}");
+    assert_eq!((names(), live.oldest_version()), (before, 1));
+    assert_eq!(compact(&live), 1);
+    assert_eq!(seqs(&latest(&live), "feat")[50], 1);
 }
 
 #[test]
@@ -87,7 +103,7 @@ fn after_a_failed_write_nothing_more_is_written_and_reads_go_on() {
         try_put(&live, "feat", &[1], 2),
         live.commit_version().map(drop),
         live.commit_through(9).map(drop),
-        live.compact(None, None, &mut |_, _| {}).map(drop),
+        live.compact(None, None, &mut |_, _| ControlFlow::Continue(())).map(drop),
         live.sweep().map(drop),
     ];
     for refused in refused {

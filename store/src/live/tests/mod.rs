@@ -6,6 +6,7 @@ mod garbage;
 mod model;
 mod versions;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -65,11 +66,15 @@ fn put(live: &LiveGraph, tensor: &str, ids: &[u32], seq: u32) {
 fn try_put(live: &LiveGraph, tensor: &str, ids: &[u32], seq: u32) -> Result<(), StoreError> {
     let width = live.graph().tensor(tensor).unwrap().row_bytes();
     let ids: Vec<NodeId> = ids.iter().copied().map(NodeId).collect();
-    live.put_rows(tensor, &ids, &row_of(seq, width).repeat(ids.len()))
+    live.put_rows(tensor, &ids, &row_of(seq, width).repeat(ids.len())).map(drop)
 }
 
 fn compact(live: &LiveGraph) -> u64 {
-    let reports = live.compact(None, None, &mut |done, total| assert!(done <= total)).unwrap();
+    let mut progress = |done, total| {
+        assert!(done <= total);
+        ControlFlow::Continue(())
+    };
+    let reports = live.compact(None, None, &mut progress).unwrap();
     reports.iter().map(|report| report.rows).sum()
 }
 

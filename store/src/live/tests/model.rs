@@ -111,7 +111,10 @@ fn run(n_nodes: u32, n_owners: u16, n_parts: u16, steps: &[Step]) {
             }
             Step::Compact { tensor, part } => {
                 let part = lodestore_graph::PartId(part.index(n_parts.into()) as u16);
-                live.compact(Some(part), Some(TENSORS[*tensor].0), &mut |_, _| {}).unwrap();
+                live.compact(Some(part), Some(TENSORS[*tensor].0), &mut |_, _| {
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
             }
             Step::Pin => {
                 pins.push((at(&live, model.version).unwrap(), model.latest.clone()));

@@ -65,7 +65,8 @@ fn writer_if(live: &Arc<LiveGraph>, mode: LiveMode) -> Arc<LiveGraph> {
     match mode {
         LiveMode::Write => Arc::clone(live),
         LiveMode::Read => {
-            let refused = live.compact(None, None, &mut |_, _| {}).unwrap_err();
+            let refused =
+                live.compact(None, None, &mut |_, _| ControlFlow::Continue(())).unwrap_err();
             assert!(matches!(refused, StoreError::ReadOnly { .. }), "{refused}");
             writer(&ring(1, 1, 1))
         }
@@ -144,7 +145,8 @@ fn a_put_is_checked_before_anything_is_written() {
     let ring = ring(20, 2, 2);
     let live = writer(&ring);
     let node = |id| NodeId(id);
-    let checks: [(&str, &[NodeId], usize, &str); 5] = [
+    let checks: [(&str, &[NodeId], usize, &str); 6] = [
+        ("external_id", &[node(1)], 8, "cannot be put"),
         ("none", &[node(1)], 99, "no tensor `none`"),
         ("feat", &[node(1)], 98, "must have 99 bytes, found 98"),
         ("feat", &[], 1, "must have 0 bytes, found 1"),

@@ -1,0 +1,107 @@
+//! `lode compact`: what was put and committed goes into the graph's files.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_graph::PartId;
+use lodestore_store::{Compacted, Graph, LiveGraph, LiveMode, OpenOptions};
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::human;
+use crate::table::Table;
+
+/// Fold committed rows that lie over a graph's files into the files; reading gets faster, and older
+/// versions can no longer be read.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode compact my-graph
+  lode compact my-graph --tensor feat --part 0
+
+Writes each file anew beside the old one, which needs room for the largest once more, and removes
+the old one when no process reads from it. Rows that were put and not committed stay as they are.")]
+pub(crate) struct CompactArgs {
+    /// Folder of the graph.
+    graph: PathBuf,
+    /// Only this tensor.
+    #[arg(long, value_name = "T")]
+    tensor: Option<String>,
+    /// Only this partition.
+    #[arg(long, value_name = "P")]
+    part: Option<u16>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct CompactReport {
+    graph: String,
+    /// Committed version of the graph.
+    version: u32,
+    /// Overlay rows that went into files.
+    rows: u64,
+    /// Bytes of the files written.
+    bytes: u64,
+    seconds: f64,
+    /// Old files that are still read from; the next compaction removes them.
+    waiting: usize,
+    tensors: Vec<Compacted>,
+}
+
+impl CompactArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let (graph, options) = (Graph::open(&self.graph)?, OpenOptions::default());
+        let parts = self.part.map(|part| vec![PartId(part)]);
+        let live = LiveGraph::open(graph, parts.as_deref(), LiveMode::Write, &options)?;
+        let start = Instant::now();
+        let mut progress = console.progress("compact");
+        let mut advance = |done, total| {
+            progress(done, total);
+            ControlFlow::Continue(())
+        };
+        let tensors = live.compact(None, self.tensor.as_deref(), &mut advance)?;
+        let report = CompactReport {
+            graph: self.graph.display().to_string(),
+            version: live.version(),
+            rows: tensors.iter().map(|tensor| tensor.rows).sum(),
+            bytes: tensors.iter().map(|tensor| tensor.bytes).sum(),
+            seconds: start.elapsed().as_secs_f64(),
+            waiting: live.sweep()?,
+            tensors,
+        };
+        console.report(&report, text)
+    }
+}
+
+fn text(report: &CompactReport) -> String {
+    if report.rows == 0 {
+        return format!("{}: nothing to fold at version {}", report.graph, report.version);
+    }
+    let mut table = Table::new(["partition", "tensor", "rows", "size", "time"]);
+    for t in report.tensors.iter().filter(|tensor| tensor.rows > 0) {
+        table.row([
+            t.part.to_string(),
+            t.tensor.clone(),
+            human::count(t.rows),
+            human::bytes(t.bytes),
+            human::seconds(t.seconds),
+        ]);
+    }
+    let waiting = match report.waiting {
+        0 => String::new(),
+        n => format!(
+            "\n{} still read from; the next compaction removes them",
+            human::counted(n as u64, "old file")
+        ),
+    };
+    format!(
+        "{}: {} folded in {}, version {}\n\n{table}{waiting}",
+        report.graph,
+        human::counted(report.rows, "row"),
+        human::seconds(report.seconds),
+        report.version,
+    )
+}

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::{NodeId, PartitionBook, mix};
+use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{CodecChoice, Dtype, Importer, SourceError, TensorOptions, TensorSource};
 
 /// The f32 row of `node`, as bytes: column `c` holds `node + c / 4096`.
@@ -47,13 +47,6 @@ pub fn shuffled_ids(n_nodes: u32, n: usize) -> Vec<NodeId> {
     }
     let step_of = |i: usize| (i as u64 * u64::from(step) % u64::from(n_nodes)) as u32;
     (0..n).map(|i| NodeId(step_of(i))).collect()
-}
-
-/// `n` node ids below `n_nodes`, drawn at random and with repetitions, the same for each seed.
-#[must_use]
-pub fn random_ids(n_nodes: u32, n: usize, seed: u64) -> Vec<u32> {
-    let id_of = |i: u64| (mix(seed ^ mix(i)) as u128 * u128::from(n_nodes) >> 64) as u32;
-    (0..n as u64).map(id_of).collect()
 }
 
 fn gcd(a: u32, b: u32) -> u32 {

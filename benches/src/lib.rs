@@ -5,13 +5,15 @@
 mod graph;
 mod loopback;
 mod plain_copy;
+mod random_ids;
 mod rounds;
 mod table;
 mod trace;
 
-pub use graph::{feature_graph, random_ids, row_of, shuffled_ids};
+pub use graph::{feature_graph, row_of, shuffled_ids};
 pub use loopback::PlainPeer;
 pub use plain_copy::PlainTable;
+pub use random_ids::random_ids;
 pub use rounds::{Contestant, Rounds, is_asked_for, is_smoke};
 pub use table::table_graph;
 pub use trace::Trace;

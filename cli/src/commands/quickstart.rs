@@ -10,7 +10,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::ClientConfig;
+use lodestore_graph::edges::EdgeFile;
 use lodestore_graph::generate::GraphRecipe;
+use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::{Algorithm, SpringParams};
 use lodestore_store::NanPolicy;
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
@@ -124,7 +126,7 @@ impl QuickstartArgs {
         let (raw, graph) = (dir.path.join(RAW), dir.path.join(GRAPH));
         let tensor = |name: &str, file| NamedFile { name: name.to_owned(), file: raw.join(file) };
         let import = ImportConfig {
-            edges: raw.join(generate::EDGES_FILE),
+            edges: EdgeFile::at(raw.join(generate::EDGES_FILE)),
             tensors: vec![
                 tensor("feat", generate::FEATURES_FILE),
                 tensor("label", generate::LABELS_FILE),
@@ -134,6 +136,8 @@ impl QuickstartArgs {
             nodes: None,
             n_parts: PARTS,
             partitioner: Algorithm::Spring(SpringParams::default()),
+            order: RowOrder::default(),
+            compare_orders: false,
             nan: NanPolicy::Refuse,
             out: graph,
         };

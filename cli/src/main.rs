@@ -7,6 +7,7 @@
 
 mod commands;
 mod console;
+mod edges;
 mod human;
 mod ids;
 mod interrupt;

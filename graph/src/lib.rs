@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
+mod bijection;
 mod book;
 mod header;
 mod ids;
@@ -17,6 +18,7 @@ pub mod halo;
 mod map;
 mod mix;
 pub mod npy;
+pub mod order;
 pub mod partition;
 pub mod relabel;
 pub mod sampler;

@@ -6,7 +6,7 @@ use crate::{PartId, PartitionBook};
 
 /// A bijection between external ids (of the input) and internal ids (of the stored graph).
 ///
-/// Inside a partition nodes keep the order of the input.
+/// Inside a partition nodes keep the order of the input, unless they were put in another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relabelling {
     /// Which internal ids each partition owns.
@@ -40,6 +40,12 @@ pub enum RelabelError {
         /// Number of partitions.
         n_parts: u16,
     },
+    /// An order that leaves out a node, repeats one, or moves one to another partition.
+    #[error("an order must list the nodes of each partition once; row {row} breaks it")]
+    Order {
+        /// The first row that is wrong; the number of nodes for an order that is too short.
+        row: usize,
+    },
 }
 
 impl Relabelling {
@@ -65,6 +71,35 @@ impl Relabelling {
             *internal += 1;
         }
         Ok(Self { book, external_of, internal_of })
+    }
+
+    /// The same partitions in another order: row `i` goes to the node that had id `order[i]`.
+    pub fn in_order(mut self, order: &[u32]) -> Result<Self, RelabelError> {
+        if order.len() != self.external_of.len() {
+            let row = order.len().min(self.external_of.len());
+            return Err(RelabelError::Order { row });
+        }
+        let mut external_of = vec![0u32; order.len()];
+        for part in self.book.parts() {
+            let range = self.book.range(part);
+            for row in range.clone() {
+                let node = order[row as usize];
+                if !range.contains(&node) {
+                    return Err(RelabelError::Order { row: row as usize });
+                }
+                let external = self.external_of[node as usize];
+                external_of[row as usize] = external;
+                self.internal_of[external as usize] = row;
+            }
+        }
+        // Of rows that repeat a node the node remembers the last one only.
+        let repeated = (0..)
+            .zip(&external_of)
+            .position(|(row, &external): (u32, _)| self.internal_of[external as usize] != row);
+        match repeated {
+            Some(row) => Err(RelabelError::Order { row }),
+            None => Ok(Self { external_of, ..self }),
+        }
     }
 
     /// One partition, in which every node keeps its id.
@@ -96,6 +131,24 @@ mod tests {
             let one = Relabelling::new(&vec![PartId(0); n_nodes], 1).unwrap();
             assert_eq!(Relabelling::identity(n_nodes as u32), one);
         }
+    }
+
+    #[test]
+    fn an_order_that_is_none_is_refused() {
+        let relabelling = Relabelling::new(&[0, 1, 0, 1, 1].map(PartId), 3).unwrap();
+        let row_of_error = |order: &[u32]| match relabelling.clone().in_order(order) {
+            Err(RelabelError::Order { row }) => row,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(row_of_error(&[0, 1, 2, 3]), 4);
+        assert_eq!(row_of_error(&[0, 1, 2, 3, 4, 5]), 5);
+        assert_eq!(row_of_error(&[0, 2, 1, 3, 4]), 1);
+        assert_eq!(row_of_error(&[0, 1, 2, 3, 5]), 4);
+        assert_eq!(row_of_error(&[0, 1, 2, 3, 3]), 3);
+        let other = relabelling.clone().in_order(&[1, 0, 3, 4, 2]).unwrap();
+        assert_eq!(other.book, relabelling.book);
+        assert_eq!(other.external_of, [2, 0, 3, 4, 1]);
+        assert_eq!(other.internal_of, [1, 4, 0, 2, 3]);
     }
 
     proptest! {

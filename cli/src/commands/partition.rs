@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_graph::edges::{EdgeStream, NpyEdges};
 use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::partition::{Algorithm, PartitionReport, partition};
 
 use crate::console::Console;
+use crate::edges::EdgeArgs;
 use crate::human;
 use crate::table::Table;
 
@@ -19,9 +19,8 @@ use crate::table::Table;
 Example:
   lode partition --edges edges.npy --undirected --parts 4 --algorithm spring")]
 pub(crate) struct PartitionArgs {
-    /// Edges: .npy of shape (E, 2), u32, i32, u64 or i64.
-    #[arg(long, value_name = "FILE")]
-    edges: PathBuf,
+    #[command(flatten)]
+    edges: EdgeArgs,
     /// Each edge stands for both directions.
     #[arg(long)]
     undirected: bool,
@@ -41,10 +40,11 @@ pub(crate) struct PartitionArgs {
 
 impl PartitionArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let edges = NpyEdges::open(&self.edges, self.nodes)?;
+        console.stage("edges");
+        let edges = self.edges.file().open(self.nodes)?;
         console.stage("partition");
         let n_nodes = edges.n_nodes();
-        let found = partition(&edges, n_nodes, self.parts, self.undirected, &self.algorithm)?;
+        let found = partition(&*edges, n_nodes, self.parts, self.undirected, &self.algorithm)?;
         if let Some(out) = &self.out {
             write_assignment(out, &found.assignment)?;
         }

@@ -10,14 +10,16 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::ClientConfig;
+use lodestore_graph::edges::EdgeFile;
 use lodestore_graph::generate::GraphRecipe;
+use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::{Algorithm, SpringParams};
 use lodestore_store::{NanPolicy, OpenOptions};
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::generate::{self, GenerateConfig, GenerateReport, generate};
-use super::import::{ImportConfig, ImportReport, NamedFile, import};
+use super::import::{ImportConfig, ImportReport, ImportTensor, import};
 use super::train::{TrainRun, train};
 use crate::console::Console;
 use crate::human;
@@ -122,9 +124,9 @@ impl QuickstartArgs {
         };
         let dir = Dir::make(self.dir)?;
         let (raw, graph) = (dir.path.join(RAW), dir.path.join(GRAPH));
-        let tensor = |name: &str, file| NamedFile { name: name.to_owned(), file: raw.join(file) };
+        let tensor = |name, file| ImportTensor::new(name, raw.join(file));
         let import = ImportConfig {
-            edges: raw.join(generate::EDGES_FILE),
+            edges: EdgeFile::at(raw.join(generate::EDGES_FILE)),
             tensors: vec![
                 tensor("feat", generate::FEATURES_FILE),
                 tensor("label", generate::LABELS_FILE),
@@ -134,6 +136,8 @@ impl QuickstartArgs {
             nodes: None,
             n_parts: PARTS,
             partitioner: Algorithm::Spring(SpringParams::default()),
+            order: RowOrder::default(),
+            compare_orders: false,
             nan: NanPolicy::Refuse,
             out: graph,
         };

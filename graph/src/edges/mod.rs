@@ -1,18 +1,27 @@
 //! Edge streams: edges are seen in passes, chunk by chunk, and never held.
 
-mod npy;
+mod array;
+mod error;
+mod file;
+mod spool;
+mod text;
 
-use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 
-use thiserror::Error;
-
-use crate::npy::{NpyError, NpyType};
-
-pub use npy::NpyEdges;
+pub use array::{NpyEdges, RawEdges};
+pub use error::EdgeError;
+pub use file::{EdgeFile, EdgeFormat, EdgeFormatError};
+pub use spool::spool;
+pub use text::{
+    EdgeParser, EdgeTextError, EdgeTextFault, ExtraColumns, MAX_LINE_BYTES, TextEdges, parse_edges,
+};
 
 /// Edges of one chunk: 1 MiB of 64-bit pairs, small enough to stay in a core's cache.
-const CHUNK_EDGES: usize = 1 << 16;
+pub(crate) const CHUNK_EDGES: usize = 1 << 16;
+/// More nodes than this many times the edges are not believed on the word of one id.
+const MAX_NODES_PER_EDGE: u64 = 1000;
+/// So many nodes are always believed; they cost little.
+const MIN_BELIEVED: u64 = 1 << 20;
 
 /// What is done with each chunk of edges.
 pub type VisitChunk<'a> = dyn FnMut(&[[u32; 2]]) -> Result<(), EdgeError> + 'a;
@@ -27,69 +36,6 @@ pub trait EdgeStream {
 
     /// One pass: calls `f` with consecutive chunks; stops at the first error.
     fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError>;
-}
-
-/// Why a stream of edges could not be read.
-#[derive(Debug, Error)]
-pub enum EdgeError {
-    /// The file is no `.npy` array.
-    #[error(transparent)]
-    Npy(#[from] NpyError),
-    /// The array holds no integers of 32 or 64 bits.
-    #[error("{}: edges must be u32, i32, u64 or i64, found {found}", path.display())]
-    Type {
-        /// The file.
-        path: PathBuf,
-        /// Element type found.
-        found: NpyType,
-    },
-    /// The array is not a list of pairs.
-    #[error(
-        "{}: edges must have shape (E, 2), found {found:?}; transpose an array of shape (2, E)",
-        path.display()
-    )]
-    Shape {
-        /// The file.
-        path: PathBuf,
-        /// Shape found.
-        found: Vec<u64>,
-    },
-    /// A node id past the last node.
-    #[error("{origin}: edge {edge} names node {found}, but ids must be from 0 to below {n_nodes}")]
-    OutOfRange {
-        /// The file, or that the edges were in memory.
-        origin: String,
-        /// The edge, counted from 0.
-        edge: u64,
-        /// The id found; negative where the file says so.
-        found: i128,
-        /// Number of nodes.
-        n_nodes: u32,
-    },
-    /// An id so large that memory for all nodes below it would hardly be used.
-    #[error(
-        "{}: the largest id makes {found} nodes of {n_edges} edges, which looks like damage; \
-         if it is right, give the number of nodes",
-        path.display()
-    )]
-    Sparse {
-        /// The file.
-        path: PathBuf,
-        /// Nodes that the largest id asks for.
-        found: u32,
-        /// Edges in the file.
-        n_edges: u64,
-    },
-    /// The file can no longer be read.
-    #[error("{}: cannot read edge {edge}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// First edge of the chunk that failed.
-        edge: u64,
-        /// The system's reason.
-        source: io::Error,
-    },
 }
 
 /// Edges in memory, for tests and small graphs.
@@ -127,6 +73,14 @@ impl EdgeStream for MemoryEdges {
     fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
         self.edges.chunks(CHUNK_EDGES).try_for_each(f)
     }
+}
+
+/// The number of nodes that the ids of a file ask for, if it is in proportion to its edges.
+fn believed_nodes(path: &Path, found: u32, n_edges: u64) -> Result<u32, EdgeError> {
+    if u64::from(found) > MAX_NODES_PER_EDGE.saturating_mul(n_edges).max(MIN_BELIEVED) {
+        return Err(EdgeError::Sparse { path: path.to_owned(), found, n_edges });
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

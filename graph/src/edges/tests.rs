@@ -1,6 +1,7 @@
 use super::*;
-use crate::npy::NpyWriter;
+use crate::npy::{NpyType, NpyWriter};
 use std::fs::File;
+use std::path::PathBuf;
 use tempfile::TempDir;
 
 fn all(edges: &dyn EdgeStream) -> Result<Vec<[u32; 2]>, EdgeError> {
@@ -102,4 +103,56 @@ fn a_file_that_shrinks_between_passes_is_an_error() {
     let edges = NpyEdges::open(&path, None).unwrap();
     File::options().write(true).open(&path).unwrap().set_len(130).unwrap();
     assert!(matches!(all(&edges), Err(EdgeError::Io { edge: 0, .. })));
+}
+
+fn raw(dir: &TempDir, bytes: &[u8]) -> PathBuf {
+    let path = dir.path().join("edges.bin");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn raw_pairs_give_the_same_edges_across_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected: Vec<[u32; 2]> = (0..CHUNK_EDGES as u32 + 3).map(|i| [i, i / 2]).collect();
+    let wide: Vec<u64> = expected.iter().flatten().map(|&id| u64::from(id)).collect();
+    let narrow = raw(&dir, bytemuck::cast_slice(&expected));
+    assert!(all(&RawEdges::open(&narrow, false, None).unwrap()).unwrap() == expected);
+    let wide = RawEdges::open(&raw(&dir, bytemuck::cast_slice(&wide)), true, None).unwrap();
+    assert_eq!((wide.n_edges(), wide.n_nodes()), (expected.len() as u64, CHUNK_EDGES as u32 + 3));
+    assert!(all(&wide).unwrap() == expected);
+    let none = RawEdges::open(&raw(&dir, &[]), true, None).unwrap();
+    assert_eq!((none.n_edges(), none.n_nodes()), (0, 0));
+}
+
+#[test]
+fn raw_files_that_are_cut_or_out_of_range_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (wide, len) in [(false, 7), (false, 12), (true, 8), (true, 24)] {
+        let error = RawEdges::open(&raw(&dir, &vec![0; len]), wide, None).unwrap_err();
+        assert!(matches!(error, EdgeError::Length { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("edges.bin: {len} bytes")), "{error}");
+    }
+    let minus_one = raw(&dir, &[0xff; 16]);
+    let wide = RawEdges::open(&minus_one, true, None);
+    assert!(matches!(wide, Err(EdgeError::OutOfRange { edge: 0, .. })));
+    assert!(all(&RawEdges::open(&minus_one, false, Some(9)).unwrap()).is_err());
+    let file = EdgeFile { format: Some(EdgeFormat::U32), ..EdgeFile::at(minus_one) };
+    assert!(file.open(Some(9)).is_err(), "opening checks every id");
+    assert!(matches!(
+        RawEdges::open(&dir.path().join("none"), false, None),
+        Err(EdgeError::Open { .. })
+    ));
+}
+
+#[test]
+fn spooled_edges_are_the_same_and_never_overwrite() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected: Vec<[u32; 2]> = (0..CHUNK_EDGES as u32 + 3).map(|i| [i / 3, i]).collect();
+    let edges = MemoryEdges::new(expected.clone()).unwrap();
+    let path = dir.path().join("spool");
+    let spooled = spool(&edges, &path).unwrap();
+    assert_eq!((spooled.n_edges(), spooled.n_nodes()), (edges.n_edges(), edges.n_nodes()));
+    assert!(all(&spooled).unwrap() == expected);
+    assert!(matches!(spool(&edges, &path), Err(EdgeError::Spool { .. })));
 }

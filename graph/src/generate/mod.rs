@@ -2,7 +2,6 @@
 //!
 //! Every node and edge is a function of the recipe alone, so that nothing is kept while writing.
 
-mod bijection;
 mod model;
 
 use std::io;

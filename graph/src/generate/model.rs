@@ -11,7 +11,7 @@
 //! nodes that are hubs of the whole graph.
 
 use super::GraphRecipe;
-use super::bijection::Bijection;
+use crate::bijection::Bijection;
 use crate::mix::mix;
 
 /// Draws for one end of an edge; more only fail where a graph is too small to have such an edge.

@@ -16,6 +16,7 @@ use crate::edges::{EdgeError, EdgeStream};
 
 pub use report::{PartitionReport, StepSeconds};
 pub use spring::SpringParams;
+pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
 
 /// Who owns each node, and what that is worth.
 #[derive(Clone, Debug)]

@@ -1,47 +1,75 @@
 //! The files of an import, opened and checked against each other before anything is written.
 
-use anyhow::{Context, Result, bail};
-use lodestore_graph::edges::{EdgeStream, NpyEdges};
-use lodestore_store::{TensorSource, check_source, open_source};
+use std::path::{Path, PathBuf};
 
-use super::ImportConfig;
+use anyhow::{Context, Result, bail};
+use lodestore_graph::edges::{EdgeFile, EdgeFormat, EdgeStream, spool};
+use lodestore_store::{TensorSource, check_source};
+
+use super::order::remove;
+use super::{ImportConfig, ImportTensor};
+
+/// Edges of a text, parsed.
+const PARSED_FILE: &str = "edges.u32";
 
 /// Edges, tensors, and how many nodes they are about.
 pub(super) struct Input {
-    pub(super) edges: NpyEdges,
-    pub(super) tensors: Vec<(String, Box<dyn TensorSource>)>,
+    pub(super) edges: Box<dyn EdgeStream>,
+    /// As in the configuration.
+    pub(super) tensors: Vec<Box<dyn TensorSource>>,
     pub(super) n_nodes: u32,
+    /// Where edges are that had to be parsed.
+    parsed: Option<PathBuf>,
 }
 
 impl Input {
     /// The number of nodes is `--nodes`, or that of the first tensor's rows, or the largest id in
     /// the edges + 1; all tensors must agree with it, and all edges must stay below it.
     pub(super) fn open(config: &ImportConfig) -> Result<Self> {
-        let tensors = config
-            .tensors
-            .iter()
-            .map(|tensor| Ok((tensor.name.clone(), open_source(&tensor.file)?)))
-            .collect::<Result<Vec<_>>>()?;
+        let tensors =
+            config.tensors.iter().map(ImportTensor::open).collect::<Result<Vec<_>, _>>()?;
         let n_nodes = match (config.nodes, tensors.first()) {
             (Some(n_nodes), _) => Some(n_nodes),
-            (None, Some((_, source))) => Some(rows(&**source)?),
+            (None, Some(source)) => Some(rows(&**source)?),
             (None, None) => None,
         };
-        let edges = NpyEdges::open(&config.edges, n_nodes)?;
+        // Reads all of them: the first bad edge is found before the long work starts.
+        let edges = config.edges.open(n_nodes)?;
         let n_nodes = edges.n_nodes();
         if n_nodes == 0 {
             bail!(
                 "{}: no edges, and nothing else tells how many nodes there are; give --nodes or a \
                  --tensor",
-                config.edges.display()
+                config.edges.path.display()
             );
         }
-        for (name, source) in &tensors {
-            check_source(name, &**source, n_nodes)?;
+        for (tensor, source) in config.tensors.iter().zip(&tensors) {
+            check_source(&tensor.name, &**source, n_nodes)?;
         }
-        // A pass that finds the first bad edge, before the long work starts.
-        edges.for_each_chunk(&mut |_| Ok(()))?;
-        Ok(Self { edges, tensors, n_nodes })
+        Ok(Self { edges, tensors, n_nodes, parsed: None })
+    }
+
+    /// Replaces edges in text, each pass over which would parse them, by a copy in `staging` that
+    /// is read as it is.
+    pub(super) fn keep_parsed(&mut self, file: &EdgeFile, staging: &Path) -> Result<()> {
+        if file.format()? == EdgeFormat::Text {
+            let path = staging.join(PARSED_FILE);
+            self.edges = Box::new(spool(&*self.edges, &path)?);
+            self.parsed = Some(path);
+        }
+        Ok(())
+    }
+
+    /// Removes that copy.
+    pub(super) fn remove_parsed(&self) -> Result<()> {
+        self.parsed.as_deref().map_or(Ok(()), remove)
+    }
+
+    /// Bytes of a row of the tensor whose rows are longest.
+    pub(super) fn widest_row_bytes(&self) -> Option<u64> {
+        let row_bytes =
+            |source: &dyn TensorSource| source.width() * source.dtype().size_bytes() as u64;
+        self.tensors.iter().map(|source| row_bytes(&**source)).max()
     }
 }
 

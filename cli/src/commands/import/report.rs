@@ -8,6 +8,7 @@ use lodestore_graph::topology::TopologySummary;
 use lodestore_store::{Graph, TensorSummary, inspect};
 use serde::Serialize;
 
+use super::order::OrderReport;
 use crate::human;
 use crate::memory::peak_rss_bytes;
 use crate::table::Table;
@@ -26,6 +27,8 @@ pub(crate) struct ImportReport {
     pub(crate) partitioner: String,
     pub(crate) edge_cut: f64,
     pub(crate) replication_factor: f64,
+    #[serde(flatten)]
+    pub(crate) rows: OrderReport,
     pub(crate) tensors: Vec<TensorSummary>,
     pub(crate) parts: Vec<PartReport>,
     pub(crate) partition_seconds: f64,
@@ -49,6 +52,7 @@ impl ImportReport {
         partitioning: &PartitionReport,
         edges: &TopologySummary,
         halos: &[u64],
+        rows: OrderReport,
         start: Instant,
     ) -> Result<Self> {
         let summary = inspect(graph)?;
@@ -69,6 +73,7 @@ impl ImportReport {
             partitioner: partitioning.algorithm.clone(),
             edge_cut: partitioning.edge_cut,
             replication_factor: partitioning.replication_factor,
+            rows,
             tensors: summary.tensors,
             partition_seconds: partitioning.seconds,
             seconds: start.elapsed().as_secs_f64(),
@@ -93,13 +98,14 @@ impl ImportReport {
             tensors.row([t.name.clone(), t.dtype.clone(), width, human::bytes(t.bytes)]);
         }
         format!(
-            "{}: {} nodes, {} in-edges; {} cuts {} of the edges\n\n{tensors}\n\n{parts}\n\n  \
+            "{}: {} nodes, {} in-edges; {} cuts {} of the edges\n\n{tensors}\n\n{parts}\n\n{}\n  \
              time         {}\n  peak memory  {}",
             self.graph,
             human::count(self.nodes.into()),
             human::count(self.edges),
             self.partitioner,
             human::percent(self.edge_cut),
+            self.rows.text(),
             human::seconds(self.seconds),
             human::bytes(self.peak_rss_bytes),
         )

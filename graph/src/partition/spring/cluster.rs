@@ -3,7 +3,7 @@
 use crate::edges::{EdgeError, EdgeStream};
 
 /// The cluster of a node that no edge has named yet.
-pub(super) const UNSEEN: u32 = u32::MAX;
+pub(crate) const UNSEEN: u32 = u32::MAX;
 
 /// Edges whose state is loaded ahead together.
 const TOUCH_EDGES: usize = 128;

@@ -12,6 +12,8 @@ pub(super) struct Clusters {
     parents: Vec<u32>,
     /// Nodes of each root.
     sizes: Vec<u32>,
+    /// The next cluster with the same root; the last one's is the first.
+    next: Vec<u32>,
 }
 
 impl Clusters {
@@ -36,6 +38,12 @@ impl Clusters {
     /// Nodes of `root`.
     pub(super) fn size(&self, root: u32) -> u32 {
         self.sizes[root as usize]
+    }
+
+    /// For each cluster the next one of those that were merged with it, round and round; what was
+    /// merged earlier stays together.
+    pub(super) fn into_cycles(self) -> Vec<u32> {
+        self.next
     }
 
     /// The clusters that are left, largest first; of equal ones the lower number first.
@@ -69,6 +77,8 @@ pub(super) fn merge(nodes: &mut [Node], n_created: usize, max_size: f64) -> Clus
             continue;
         }
         clusters.parents[cluster as usize] = into;
+        // Two cycles become one when a member of each takes the other's next.
+        clusters.next.swap(cluster as usize, into as usize);
         clusters.sizes[into as usize] += size;
         let into_target = &mut targets[into as usize];
         if nodes[*into_target as usize].degree < nodes[target as usize].degree {
@@ -105,6 +115,7 @@ fn renumber(nodes: &mut [Node], n_created: usize) -> (Clusters, Vec<u32>) {
             targets[number] = node.richest;
         }
     }
-    let parents = (0..sizes.len() as u32).collect();
-    (Clusters { parents, sizes }, targets)
+    let parents: Vec<u32> = (0..sizes.len() as u32).collect();
+    let next = parents.clone();
+    (Clusters { parents, sizes, next }, targets)
 }

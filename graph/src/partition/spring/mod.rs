@@ -17,7 +17,9 @@ mod pack;
 
 use super::{PartitionError, Steps};
 use crate::PartId;
-use crate::edges::EdgeStream;
+use crate::edges::{EdgeError, EdgeStream};
+
+pub(crate) use cluster::UNSEEN;
 
 /// What SPRING can be told.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,7 +61,7 @@ impl SpringParams {
     }
 }
 
-/// Owner of each node. Peak memory: 24 bytes per node while clustering, then 36 bytes per node
+/// Owner of each node. Peak memory: 24 bytes per node while clustering, then 40 bytes per node
 /// and cluster at most (as many clusters as nodes) while merging.
 pub(super) fn spring(
     edges: &dyn EdgeStream,
@@ -88,6 +90,32 @@ pub(super) fn spring(
     let fewest = u64::from(n_nodes).div_ceil(u64::from(n_parts));
     let capacity = params.max_balance.map(|most| fewest.max((most * per_part) as u64));
     Ok(pack::assign(&nodes, clusters, n_parts, capacity))
+}
+
+/// Clusters that nobody has assigned to partitions.
+#[derive(Debug)]
+pub(crate) struct MergedClusters {
+    /// Cluster of each node before merging; [`UNSEEN`] for a node without edges.
+    pub(crate) cluster_of: Vec<u32>,
+    /// For each of those clusters the next one that it was merged with, round and round.
+    pub(crate) next: Vec<u32>,
+}
+
+/// Lines 2–25 alone: clusters of volume `tau_vol`, merged to at most `max_nodes` nodes.
+pub(crate) fn merged_clusters(
+    edges: &dyn EdgeStream,
+    n_nodes: u32,
+    tau_vol: u64,
+    max_nodes: f64,
+) -> Result<MergedClusters, EdgeError> {
+    let mut nodes = cluster::degrees(edges, n_nodes)?;
+    let mut volumes = Vec::new();
+    cluster::pass(edges, &mut nodes, &mut volumes, tau_vol)?;
+    let n_created = volumes.len();
+    drop(volumes);
+    let clusters = merge::merge(&mut nodes, n_created, max_nodes);
+    let cluster_of = nodes.iter().map(|node| node.cluster).collect();
+    Ok(MergedClusters { cluster_of, next: clusters.into_cycles() })
 }
 
 #[cfg(test)]

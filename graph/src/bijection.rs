@@ -7,7 +7,7 @@ const N_ROUNDS: usize = 6;
 /// A bijection of `0..n` onto itself: an unbalanced Feistel network over the next power of two,
 /// walked until it lands below `n` (Black and Rogaway, CT-RSA 2002).
 #[derive(Clone, Debug)]
-pub(super) struct Bijection {
+pub(crate) struct Bijection {
     n: u64,
     right_bits: u32,
     left_mask: u64,
@@ -17,7 +17,7 @@ pub(super) struct Bijection {
 
 impl Bijection {
     /// The bijection of `key` over `0..n`, for `n` up to 2³².
-    pub(super) fn new(n: u64, key: u64) -> Self {
+    pub(crate) fn new(n: u64, key: u64) -> Self {
         // Two bits at least, so that each half has one; the walk takes 4 steps at most on average.
         let bits = (u64::BITS - n.saturating_sub(1).leading_zeros()).max(2);
         let (left_bits, right_bits) = (bits / 2, bits - bits / 2);
@@ -31,13 +31,13 @@ impl Bijection {
 
     /// Where `x`, which must be below `n`, goes.
     #[inline]
-    pub(super) fn forward(&self, x: u64) -> u64 {
+    pub(crate) fn forward(&self, x: u64) -> u64 {
         self.walk(x, |round| round)
     }
 
     /// Where `y`, which must be below `n`, comes from.
     #[inline]
-    pub(super) fn inverse(&self, y: u64) -> u64 {
+    pub(crate) fn inverse(&self, y: u64) -> u64 {
         // Each round undoes itself, so the way back is the rounds in reverse.
         self.walk(y, |round| N_ROUNDS - 1 - round)
     }

@@ -1,26 +1,30 @@
-//! Edges in a `.npy` file.
+//! Edges as an array of pairs of numbers in a file, read in place.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{CHUNK_EDGES, EdgeError, EdgeStream, VisitChunk};
-use crate::npy::{NpyHeader, NpyType, open_checked};
-
-/// More nodes than this many times the edges are not believed on the word of one id.
-const MAX_NODES_PER_EDGE: u64 = 1000;
-/// So many nodes are always believed; they cost little.
-const MIN_BELIEVED: u64 = 1 << 20;
+use super::{CHUNK_EDGES, EdgeError, EdgeStream, VisitChunk, believed_nodes};
+use crate::npy::{NpyType, open_checked};
 
 /// Edges in a `.npy` file of shape (E, 2), read in chunks; every id of every pass is checked.
-///
+#[derive(Debug)]
+pub struct NpyEdges(PairArray);
+
+/// Edges as bare little-endian pairs of u32 or u64 in a file, read in chunks; every id of every
+/// pass is checked.
+#[derive(Debug)]
+pub struct RawEdges(PairArray);
+
 /// The file is read rather than mapped, so that a pass over it adds nothing to the process's
 /// resident memory and a file that shrinks meanwhile is an error.
 #[derive(Debug)]
-pub struct NpyEdges {
+struct PairArray {
     path: PathBuf,
     file: File,
-    header: NpyHeader,
+    data_offset: u64,
+    n_edges: u64,
+    dtype: NpyType,
     n_nodes: u32,
 }
 
@@ -40,33 +44,68 @@ impl NpyEdges {
         if !matches!(header.shape.as_slice(), [_, 2]) {
             return Err(EdgeError::Shape { path: path.to_owned(), found: header.shape });
         }
-        let mut edges =
-            Self { path: path.to_owned(), file, header, n_nodes: n_nodes.unwrap_or(u32::MAX) };
-        if n_nodes.is_none() {
-            let mut bound = 0;
-            edges.for_each_chunk(&mut |chunk| {
-                bound = bound.max(chunk.as_flattened().iter().max().map_or(0, |&id| id + 1));
-                Ok(())
-            })?;
-            let believed = MAX_NODES_PER_EDGE.saturating_mul(edges.n_edges()).max(MIN_BELIEVED);
-            if u64::from(bound) > believed {
-                let (path, n_edges) = (path.to_owned(), edges.n_edges());
-                return Err(EdgeError::Sparse { path, found: bound, n_edges });
-            }
-            edges.n_nodes = bound;
+        let array = PairArray {
+            path: path.to_owned(),
+            file,
+            data_offset: header.data_offset as u64,
+            n_edges: header.n_rows(),
+            dtype: header.dtype,
+            n_nodes: u32::MAX,
+        };
+        Ok(Self(array.over(n_nodes)?))
+    }
+}
+
+impl RawEdges {
+    /// Opens a file of u32 pairs, or of u64 pairs if `wide`; for the rest see [`NpyEdges::open`].
+    ///
+    /// Fails also when the file does not hold a whole number of pairs.
+    pub fn open(path: &Path, wide: bool, n_nodes: Option<u32>) -> Result<Self, EdgeError> {
+        let failed = |source| EdgeError::Open { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let found_bytes = file.metadata().map_err(failed)?.len();
+        let dtype = if wide { NpyType::U64 } else { NpyType::U32 };
+        let edge_bytes = 2 * dtype.size_bytes() as u64;
+        if !found_bytes.is_multiple_of(edge_bytes) {
+            return Err(EdgeError::Length { path: path.to_owned(), edge_bytes, found_bytes });
         }
-        Ok(edges)
+        let (path, n_edges) = (path.to_owned(), found_bytes / edge_bytes);
+        let array = PairArray { path, file, data_offset: 0, n_edges, dtype, n_nodes: u32::MAX };
+        Ok(Self(array.over(n_nodes)?))
+    }
+}
+
+impl PairArray {
+    /// The same over `n_nodes` nodes, or over as many as the largest id asks for.
+    fn over(mut self, n_nodes: Option<u32>) -> Result<Self, EdgeError> {
+        self.n_nodes = match n_nodes {
+            Some(n_nodes) => n_nodes,
+            None => {
+                let mut bound = 0;
+                self.for_each_chunk(&mut |chunk| {
+                    let max = chunk.as_flattened().iter().max();
+                    bound = bound.max(max.map_or(0, |&id| id + 1));
+                    Ok(())
+                })?;
+                believed_nodes(&self.path, bound, self.n_edges)?
+            }
+        };
+        Ok(self)
+    }
+
+    fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
+        if self.dtype.size_bytes() == 4 { self.narrow_chunks(f) } else { self.wide_chunks(f) }
     }
 
     /// One pass over ids of 32 bits, which are read in place.
     fn narrow_chunks(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
-        let mut chunk = vec![[0u32; 2]; chunk_len(self.n_edges(), 0)];
+        let mut chunk = vec![[0u32; 2]; self.chunk_len(0)];
         // A negative i32 is 2³¹ or more when read as u32.
-        let end = if self.header.dtype == NpyType::I32 { 1 << 31 } else { u32::MAX };
+        let end = if self.dtype == NpyType::I32 { 1 << 31 } else { u32::MAX };
         let bound = self.n_nodes.min(end);
         let mut first = 0;
-        while first < self.n_edges() {
-            chunk.truncate(chunk_len(self.n_edges(), first));
+        while first < self.n_edges {
+            chunk.truncate(self.chunk_len(first));
             self.read_at(first, bytemuck::cast_slice_mut(&mut chunk))?;
             if chunk.as_flattened().iter().fold(0, |max, &id| max.max(id)) >= bound {
                 let ids = chunk.as_flattened();
@@ -80,12 +119,12 @@ impl NpyEdges {
 
     /// One pass over ids of 64 bits, which are narrowed once they have been checked.
     fn wide_chunks(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
-        let mut wide = vec![[0u64; 2]; chunk_len(self.n_edges(), 0)];
+        let mut wide = vec![[0u64; 2]; self.chunk_len(0)];
         let mut chunk = Vec::with_capacity(wide.len());
         let bound = u64::from(self.n_nodes);
         let mut first = 0;
-        while first < self.n_edges() {
-            wide.truncate(chunk_len(self.n_edges(), first));
+        while first < self.n_edges {
+            wide.truncate(self.chunk_len(first));
             self.read_at(first, bytemuck::cast_slice_mut(&mut wide))?;
             // A negative i64 is 2⁶³ or more when read as u64.
             if wide.as_flattened().iter().fold(0, |max, &id| max.max(id)) >= bound {
@@ -99,9 +138,14 @@ impl NpyEdges {
         Ok(())
     }
 
+    /// Edges of the chunk that starts at edge `first`.
+    fn chunk_len(&self, first: u64) -> usize {
+        usize::try_from(self.n_edges - first).map_or(CHUNK_EDGES, |left| left.min(CHUNK_EDGES))
+    }
+
     fn read_at(&self, edge: u64, bytes: &mut [u8]) -> Result<(), EdgeError> {
-        let edge_bytes = 2 * self.header.dtype.size_bytes() as u64;
-        let offset = self.header.data_offset as u64 + edge * edge_bytes;
+        let edge_bytes = 2 * self.dtype.size_bytes() as u64;
+        let offset = self.data_offset + edge * edge_bytes;
         self.file.read_exact_at(bytes, offset).map_err(|source| EdgeError::Io {
             path: self.path.clone(),
             edge,
@@ -121,7 +165,7 @@ impl NpyEdges {
             Some((position, id)) => Err(EdgeError::OutOfRange {
                 origin: self.path.display().to_string(),
                 edge: first_edge + position as u64 / 2,
-                found: match self.header.dtype {
+                found: match self.dtype {
                     NpyType::I32 => i128::from(id as u32 as i32),
                     NpyType::I64 => i128::from(id as i64),
                     _ => i128::from(id),
@@ -134,22 +178,28 @@ impl NpyEdges {
 
 impl EdgeStream for NpyEdges {
     fn n_edges(&self) -> u64 {
-        self.header.n_rows()
+        self.0.n_edges
     }
 
     fn n_nodes(&self) -> u32 {
-        self.n_nodes
+        self.0.n_nodes
     }
 
     fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
-        if self.header.dtype.size_bytes() == 4 {
-            self.narrow_chunks(f)
-        } else {
-            self.wide_chunks(f)
-        }
+        self.0.for_each_chunk(f)
     }
 }
 
-fn chunk_len(n_edges: u64, first: u64) -> usize {
-    usize::try_from(n_edges - first).map_or(CHUNK_EDGES, |left| left.min(CHUNK_EDGES))
+impl EdgeStream for RawEdges {
+    fn n_edges(&self) -> u64 {
+        self.0.n_edges
+    }
+
+    fn n_nodes(&self) -> u32 {
+        self.0.n_nodes
+    }
+
+    fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
+        self.0.for_each_chunk(f)
+    }
 }

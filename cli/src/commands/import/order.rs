@@ -1,0 +1,175 @@
+//! Which row each node gets, and how many rows a page read gives then.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use lodestore_graph::edges::EdgeStream;
+use lodestore_graph::order::{RowOrder, RowsPerPage, Trace, arrange};
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::{NodeId, PartitionBook};
+use serde::Serialize;
+
+use crate::table::Table;
+
+/// The lists of the whole graph in the order of the input, in both directions.
+const SCRATCH_FILE: &str = "scratch.csr";
+/// Its identity: nobody but this import reads it.
+const SCRATCH_UUID: [u8; 16] = [0; 16];
+
+/// The order of the rows, and those it was compared with. Rows are uncompressed rows of the widest
+/// tensor; a page is 4 KiB.
+#[derive(Serialize)]
+pub(crate) struct OrderReport {
+    pub(crate) order: &'static str,
+    /// Seconds to find each order, once the topology is there.
+    pub(crate) order_seconds: BTreeMap<&'static str, f64>,
+    /// Distinct rows for each distinct page, when sampled batches are read one by one.
+    pub(crate) rows_per_page: BTreeMap<&'static str, f64>,
+    /// The same when windows of 8 batches are read together.
+    pub(crate) rows_per_page_window: BTreeMap<&'static str, f64>,
+}
+
+/// The relabelling of an import, and what it takes to compare it with those of other orders.
+pub(super) struct Ordering {
+    pub(super) relabelling: Relabelling,
+    order: RowOrder,
+    seconds: f64,
+    others: Option<Others>,
+}
+
+/// What other orders are found from.
+struct Others {
+    /// In the order of the input.
+    topology: Topology,
+    /// Row in the order of the input of each row.
+    input_row_of: Vec<u32>,
+    scratch: PathBuf,
+}
+
+impl Ordering {
+    /// Puts the nodes of each partition in `order`. Needs, unless that is the input's and the only
+    /// one, the topology before the order: its file goes to `staging`, and away once it is used.
+    pub(super) fn find(
+        order: RowOrder,
+        compare: bool,
+        edges: &dyn EdgeStream,
+        by_input: Relabelling,
+        staging: &Path,
+    ) -> Result<Self> {
+        if order == RowOrder::Input && !compare {
+            return Ok(Self { relabelling: by_input, order, seconds: 0.0, others: None });
+        }
+        let scratch = staging.join(SCRATCH_FILE);
+        let (by_input, topology) = whole_topology(edges, by_input, &scratch)?;
+        let start = Instant::now();
+        let input_row_of = arrange(order, &topology, &by_input.book)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let relabelling = by_input.in_order(&input_row_of)?;
+        let others = Others { topology, input_row_of, scratch };
+        let others = if compare { Some(others) } else { others.remove().map(|()| None)? };
+        Ok(Self { relabelling, order, seconds, others })
+    }
+
+    /// Measures the order, and those it is to be compared with, on batches sampled from `topology`;
+    /// without a tensor there are no rows to measure.
+    pub(super) fn measure(
+        &self,
+        topology: &Topology,
+        row_bytes: Option<u64>,
+    ) -> Result<OrderReport> {
+        let mut report = OrderReport {
+            order: self.order.name(),
+            order_seconds: BTreeMap::from([(self.order.name(), self.seconds)]),
+            rows_per_page: BTreeMap::new(),
+            rows_per_page_window: BTreeMap::new(),
+        };
+        let Some(row_bytes) = row_bytes else { return Ok(report) };
+        let trace = Trace::sample(topology);
+        let book = &self.relabelling.book;
+        let found = trace.rows_per_page(book, row_bytes, &|node| node.0);
+        report.add(self.order, self.seconds, found);
+        let Some(others) = &self.others else { return Ok(report) };
+        for order in RowOrder::ALL.into_iter().filter(|&order| order != self.order) {
+            let (row_of, seconds) = others.rows(order, book)?;
+            let row_of = |node: NodeId| row_of[others.input_row_of[node.index()] as usize];
+            report.add(order, seconds, trace.rows_per_page(book, row_bytes, &row_of));
+        }
+        Ok(report)
+    }
+
+    /// The relabelling, once nothing is left in the staging folder that is not of the graph.
+    pub(super) fn done(self) -> Result<Relabelling> {
+        self.others.map_or(Ok(()), Others::remove)?;
+        Ok(self.relabelling)
+    }
+}
+
+impl Others {
+    /// Row in `order` of each row in the order of the input, and the seconds to find out.
+    fn rows(&self, order: RowOrder, book: &PartitionBook) -> Result<(Vec<u32>, f64)> {
+        let start = Instant::now();
+        let input_row_of = arrange(order, &self.topology, book)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let mut row_of = vec![0; input_row_of.len()];
+        for (row, &input_row) in (0..).zip(&input_row_of) {
+            row_of[input_row as usize] = row;
+        }
+        Ok((row_of, seconds))
+    }
+
+    fn remove(self) -> Result<()> {
+        drop(self.topology);
+        remove(&self.scratch)
+    }
+}
+
+impl OrderReport {
+    fn add(&mut self, order: RowOrder, seconds: f64, found: RowsPerPage) {
+        self.order_seconds.insert(order.name(), seconds);
+        self.rows_per_page.insert(order.name(), found.batch);
+        self.rows_per_page_window.insert(order.name(), found.window);
+    }
+
+    /// One line, or a table where orders were compared.
+    pub(super) fn text(&self) -> String {
+        let mut table = Table::new(["order", "rows per page", "window of 8", "seconds"]);
+        for order in RowOrder::ALL.map(RowOrder::name) {
+            let Some(batch) = self.rows_per_page.get(order) else { continue };
+            let window = self.rows_per_page_window.get(order).copied().unwrap_or(0.0);
+            let seconds = self.order_seconds.get(order).copied().unwrap_or(0.0);
+            let figures = [format!("{batch:.2}"), format!("{window:.2}"), format!("{seconds:.2}")];
+            table.row(std::iter::once(order.to_owned()).chain(figures));
+        }
+        match (self.rows_per_page.len(), self.rows_per_page.get(self.order)) {
+            (2.., _) => format!("{table}\n\n  order        {}", self.order),
+            (_, Some(batch)) => {
+                let window = self.rows_per_page_window.get(self.order).copied().unwrap_or(0.0);
+                let order = self.order;
+                format!("  order        {order}: {batch:.2} rows per page, {window:.2} in a window")
+            }
+            (_, None) => format!("  order        {}", self.order),
+        }
+    }
+}
+
+/// The lists of all partitions in one file, which is `scratch`.
+fn whole_topology(
+    edges: &dyn EdgeStream,
+    by_input: Relabelling,
+    scratch: &Path,
+) -> Result<(Relabelling, Topology)> {
+    let whole = PartitionBook::single(by_input.book.n_nodes());
+    let (book, by_input) = (by_input.book, Relabelling { book: whole, ..by_input });
+    write_topologies(edges, &by_input, true, SCRATCH_UUID, &|_| scratch.to_owned())?;
+    let topology = Topology::open(&[scratch.to_owned()], &by_input.book, SCRATCH_UUID)?;
+    Ok((Relabelling { book, ..by_input }, topology))
+}
+
+/// Removes a file of the staging folder that is not of the graph.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    fs::remove_file(path).with_context(|| format!("{}: cannot remove", path.display()))
+}

@@ -1,0 +1,125 @@
+//! Edges as lines of text, plain or compressed.
+//!
+//! A line holds two node ids, decimal, between 0 and 2³² − 2, with blanks (spaces, tabs) or one
+//! comma between them. Blank lines, and lines that start with `#` or `%`, are skipped. Lines end
+//! with `\n` or `\r\n`; the last one may lack its end. What comes after the second id is an error,
+//! or, if asked for, ignored to the end of the line. There are no column names.
+
+mod parse;
+mod source;
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use super::{CHUNK_EDGES, EdgeError, EdgeStream, VisitChunk, believed_nodes};
+
+pub use parse::{
+    EdgeParser, EdgeTextError, EdgeTextFault, ExtraColumns, MAX_LINE_BYTES, parse_edges,
+};
+pub(super) use source::Compression;
+
+/// Bytes of text that are parsed at a time.
+const TEXT_BYTES: usize = 1 << 18;
+
+/// Edges in a text file; each pass parses it anew, in about 1 MiB of memory.
+#[derive(Debug)]
+pub struct TextEdges {
+    path: PathBuf,
+    file: File,
+    compression: Compression,
+    extra_columns: ExtraColumns,
+    n_edges: u64,
+    n_nodes: u32,
+}
+
+impl TextEdges {
+    /// Opens `path`, compressed if its name ends with `.gz` or `.zst`, and reads it once to count
+    /// its edges, which checks every line and, without `n_nodes`, finds the largest id.
+    ///
+    /// Fails, naming the line, where text is no edge or an id not below `n_nodes`; and without
+    /// `n_nodes` when an id is out of proportion, as [`super::NpyEdges::open`] does.
+    pub fn open(
+        path: &Path,
+        extra_columns: ExtraColumns,
+        n_nodes: Option<u32>,
+    ) -> Result<Self, EdgeError> {
+        let failed = |source| EdgeError::Open { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let compression = Compression::of(path);
+        if compression != Compression::None && file.metadata().map_err(failed)?.len() == 0 {
+            // A decompressor may take nothing for a whole, empty text.
+            return Err(failed(ErrorKind::UnexpectedEof.into()));
+        }
+        let (path, bound) = (path.to_owned(), n_nodes.unwrap_or(u32::MAX));
+        let mut edges = Self { path, file, compression, extra_columns, n_edges: 0, n_nodes: bound };
+        let (mut n_edges, mut end) = (0, 0);
+        edges.pass(&mut |chunk| {
+            n_edges += chunk.len() as u64;
+            let max = chunk.as_flattened().iter().fold(0, |max, &id| max.max(id));
+            end = end.max(max + 1);
+            Ok(())
+        })?;
+        edges.n_edges = n_edges;
+        if n_nodes.is_none() {
+            edges.n_nodes = believed_nodes(&edges.path, end, n_edges)?;
+        }
+        Ok(edges)
+    }
+
+    /// One pass; gives the edges seen.
+    fn pass(&self, f: &mut VisitChunk<'_>) -> Result<u64, EdgeError> {
+        let open_failed = |source| EdgeError::Open { path: self.path.clone(), source };
+        let mut text = self.compression.reader(&self.file).map_err(open_failed)?;
+        let mut parser = EdgeParser::new(self.n_nodes, self.extra_columns);
+        let in_file = |error| EdgeError::Text { path: self.path.clone(), error };
+        let mut bytes = vec![0; TEXT_BYTES];
+        // An edge takes four bytes of text at least: no more come on top than a chunk has.
+        let mut chunk = Vec::with_capacity(2 * CHUNK_EDGES);
+        let mut n_edges = 0;
+        loop {
+            let n_read = match text.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(n_read) => n_read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(source) => {
+                    let (path, line) = (self.path.clone(), parser.n_lines());
+                    return Err(EdgeError::ReadText { path, line, source });
+                }
+            };
+            parser.feed(&bytes[..n_read], &mut chunk).map_err(in_file)?;
+            if chunk.len() >= CHUNK_EDGES {
+                n_edges += chunk.len() as u64;
+                f(&chunk)?;
+                chunk.clear();
+            }
+        }
+        parser.finish(&mut chunk).map_err(in_file)?;
+        n_edges += chunk.len() as u64;
+        if !chunk.is_empty() {
+            f(&chunk)?;
+        }
+        Ok(n_edges)
+    }
+}
+
+impl EdgeStream for TextEdges {
+    fn n_edges(&self) -> u64 {
+        self.n_edges
+    }
+
+    fn n_nodes(&self) -> u32 {
+        self.n_nodes
+    }
+
+    fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
+        let (path, expected) = (&self.path, self.n_edges);
+        match self.pass(f)? {
+            found if found == expected => Ok(()),
+            found => Err(EdgeError::Changed { path: path.clone(), expected, found }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Every format of edges makes the same graph, and every row order holds the same rows.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use lodestore_graph::npy::{NpyArray, NpyType};
+use lodestore_graph::order::RowOrder;
+use serde_json::Value;
+
+use support::graph::{Source, shuffled_ids};
+use support::process::{Finished, lode};
+use support::{Numbers, names_in, write_npy};
+
+const N_PARTS: u16 = 3;
+/// Bytes of a topology file before its lists; they name the graph.
+const HEADER_BYTES: usize = 4096;
+
+/// Edges with loops and repetitions, as the ids of 1500 nodes.
+fn edges() -> Vec<[u32; 2]> {
+    let mut numbers = Numbers(7);
+    (0..6000).map(|_| [numbers.below(1500), numbers.below(1500)]).collect()
+}
+
+fn text(edges: &[[u32; 2]], between: &str, end: &str) -> Vec<u8> {
+    edges.iter().map(|[u, v]| format!("{u}{between}{v}{end}")).collect::<String>().into_bytes()
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Runs `lode import --json` into `graph` beside the edges.
+fn import(edges: &Path, graph: &str, more: &[&str]) -> Finished {
+    let (edges, out) = (edges.display().to_string(), edges.with_file_name(graph));
+    let parts = N_PARTS.to_string();
+    let mut args = vec!["import", "--json", "--undirected", "--parts", &parts, "--edges", &edges];
+    let out = out.display().to_string();
+    args.extend(["--out", &out]);
+    args.extend(more);
+    lode(args)
+}
+
+/// The lists of all partitions, and what the report says of them.
+fn lists(dir: &Path, report: &Value) -> (Vec<Vec<u8>>, Vec<Value>) {
+    let lists = (0..N_PARTS).map(|part| {
+        let file = dir.join(format!("part-{part:03}/topology.csr"));
+        fs::read(file).unwrap().split_off(HEADER_BYTES)
+    });
+    let figures = ["nodes", "edges", "self_loops", "duplicate_edges", "edge_cut", "parts"];
+    let mut report = report.clone();
+    for part in report["parts"].as_array_mut().unwrap() {
+        // Of these bytes some are RocksDB's.
+        part.as_object_mut().unwrap().remove("bytes");
+    }
+    (lists.collect(), figures.map(|figure| report[figure].clone()).to_vec())
+}
+
+#[test]
+fn every_format_of_edges_gives_the_same_topology() {
+    let dir = tempfile::tempdir().unwrap();
+    let edges = edges();
+    let file = |name: &str| dir.path().join(name);
+    write_npy(&file("e.npy"), NpyType::U32, &[edges.len() as u64, 2], &edges);
+    let expected = import(&file("e.npy"), "expected", &[]).succeeded().json();
+    let expected = lists(&file("expected"), &expected);
+
+    let wide: Vec<u64> = edges.iter().flatten().map(|&id| id.into()).collect();
+    let plain = text(&edges, " ", "\n");
+    let zstd = zstd::encode_all(&plain[..], 0).unwrap();
+    let commented = [b"# from to\r\n\r\n".to_vec(), text(&edges, "\t", "\r\n")].concat();
+    let files: [(&str, Vec<u8>, &[&str]); 10] = [
+        ("e.u32", bytemuck::cast_slice(&edges).to_vec(), &[]),
+        ("e.u64", bytemuck::cast_slice(&wide).to_vec(), &[]),
+        ("e.bin", bytemuck::cast_slice(&wide).to_vec(), &["--edge-format", "u64"]),
+        ("e.edges", plain[..plain.len() - 1].to_vec(), &[]),
+        ("e.tsv", commented, &[]),
+        ("e.csv.gz", gzip(&text(&edges, ", ", "\n")), &[]),
+        ("e.txt.zst", zstd.clone(), &[]),
+        ("e.zst", [zstd::encode_all(&b"% two frames\n"[..], 0).unwrap(), zstd].concat(), &[]),
+        ("e.list", plain, &["--edge-format", "text"]),
+        ("e.txt", text(&edges, "\t", "\t0.5\n"), &["--ignore-extra-columns"]),
+    ];
+    for (i, (name, bytes, more)) in files.iter().enumerate() {
+        fs::write(file(name), bytes).unwrap();
+        let graph = format!("graph{i}");
+        let report = import(&file(name), &graph, more).succeeded().json();
+        assert!(lists(&file(&graph), &report) == expected, "{name}: {report}");
+    }
+    let parsed = |name: &str, more: &[&str]| {
+        let name = file(name).display().to_string();
+        let args = ["partition", "--json", "--parts", "3", "--undirected", "--edges", &name];
+        let mut report = lode(args.iter().chain(more)).succeeded().json();
+        for figure in ["seconds", "steps", "peak_rss_bytes"] {
+            report.as_object_mut().unwrap().remove(figure);
+        }
+        report
+    };
+    assert_eq!(parsed("e.csv.gz", &[]), parsed("e.npy", &[]));
+    assert_eq!(parsed("e.bin", &["--edge-format", "u64"]), parsed("e.npy", &[]));
+}
+
+#[test]
+fn edges_that_cannot_be_read_are_named_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    let whole = gzip(&text(&edges(), " ", "\n"));
+    let files: [(&str, &[u8], &[&str]); 9] = [
+        ("e.txt", b"0 1\n1 2\n2 -3\n", &["e.txt", "line 3", "negative"]),
+        ("e.csv", b"src,dst\n0,1\n", &["e.csv", "line 1", "(s)"]),
+        ("e.tsv", b"0\t1\t0.5\n", &["line 1", "ignored"]),
+        ("e.el", b"0 1\n2\n", &["line 2", "found one"]),
+        ("e.edges", b"0 1\n0 4294967296\n", &["line 2", "4294967296"]),
+        ("e.gz", &whole[..whole.len() / 2], &["e.gz", "after line"]),
+        ("e.zst", b"0 1\n", &["e.zst"]),
+        ("e.u32", &[0; 15], &["e.u32", "15 bytes"]),
+        ("e.bin", &[0; 16], &["e.bin", "npy, u32, u64 or text"]),
+    ];
+    for (name, bytes, parts) in files {
+        fs::write(file(name), bytes).unwrap();
+        import(&file(name), "graph", &[]).failed(1, parts);
+        import(&file(name), "graph", &["--nodes", "3"]).failed(1, parts);
+    }
+    fs::write(file("e.txt"), "0 1\n1 2\n2 3\n").unwrap();
+    let failed = import(&file("e.txt"), "graph", &["--nodes", "3"]);
+    failed.failed(1, &["e.txt", "line 3", "node 3", "below 3"]);
+    import(&file("e.txt"), "graph", &["--edge-format", "csv"]).failed(2, &["csv", "text"]);
+    import(&file("e.txt"), "graph", &["--order", "best"]).failed(2, &["best", "greedy"]);
+    assert_eq!(names_in(dir.path()).len(), files.len());
+}
+
+#[test]
+fn every_order_holds_the_same_rows() {
+    let source = Source::random(1500, 6000);
+    let (ids, out) = (source.file("ids.npy"), source.file("out.npy"));
+    let external = shuffled_ids(source.n_nodes);
+    write_npy(&ids, NpyType::U32, &[external.len() as u64], &external);
+    let mut report = Value::Null;
+    for order in RowOrder::ALL.map(RowOrder::name) {
+        let graph = source.file(order);
+        let mut more = vec!["--parts", "3", "--order", order, "--json"];
+        // Once, since it measures all of them.
+        more.extend((order == "cluster").then_some("--compare-orders"));
+        let found = source.try_import(&graph, &["feat"], &more).succeeded().json();
+        assert_eq!(found["order"], order);
+        let args = [&graph, &ids, &out].map(|path| path.display().to_string());
+        let args = ["gather", "--external-ids", "--tensor", "feat", "--graph", &args[0]]
+            .into_iter()
+            .chain(["--ids", &args[1], "--out", &args[2]]);
+        lode(args).succeeded();
+        let rows = NpyArray::open(&out).unwrap();
+        assert!(rows.bytes() == source.rows("feat", &external), "{order}");
+        // The order of the input needs no files on the way.
+        assert_eq!(names_in(&graph), names_in(&source.file("input")));
+        if order == "cluster" {
+            report = found;
+        } else {
+            assert!(found["rows_per_page"][order].as_f64().unwrap() > 1.0);
+            assert_eq!(found["rows_per_page"].as_object().unwrap().len(), 1);
+        }
+    }
+    for key in ["rows_per_page", "rows_per_page_window", "order_seconds"] {
+        for order in RowOrder::ALL.map(RowOrder::name) {
+            assert!(report[key][order].is_f64(), "{key} of {order}: {report}");
+        }
+    }
+}
+
+#[test]
+fn folders_of_imports_that_were_killed_are_named() {
+    let source = Source::random(20, 40);
+    fs::create_dir(source.file("graph.importing-0")).unwrap();
+    let finished = source.try_import(&source.file("graph"), &[], &[]).succeeded();
+    assert!(finished.stderr.contains("graph.importing-0"), "{}", finished.stderr);
+    assert!(source.file("graph.importing-0").exists());
+}

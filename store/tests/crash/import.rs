@@ -7,8 +7,8 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::crash::{CrashDevice, Neglect};
 use lodestore_store::{
-    Device, Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, ImportError, Importer, NanPolicy,
-    SourceError, TensorSource, verify_rows,
+    CodecChoice, Device, Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, ImportError, Importer,
+    NanPolicy, SourceError, TensorOptions, TensorSource, verify_rows,
 };
 
 use crate::sweep::{Finding, Scenario, n_seeds, sweep_faults, sweep_losses};
@@ -23,10 +23,13 @@ const BOUNDS: [u32; 4] = [0, 30, 30, N_NODES];
 struct Rows {
     name: &'static str,
     row_bytes: usize,
+    codec: CodecChoice,
 }
 
-const TENSORS: [Rows; 2] =
-    [Rows { name: "feat", row_bytes: 150 }, Rows { name: "label", row_bytes: 1 }];
+const TENSORS: [Rows; 2] = [
+    Rows { name: "feat", row_bytes: 150, codec: CodecChoice::Raw },
+    Rows { name: "label", row_bytes: 1, codec: CodecChoice::Zstd },
+];
 
 impl Rows {
     fn row(self, node: u32) -> impl Iterator<Item = u8> {
@@ -70,8 +73,8 @@ fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
         importer.part_dir(part)?;
     }
     for tensor in TENSORS {
-        let nan = NanPolicy::Refuse;
-        importer.add_tensor(tensor.name, &tensor, nan, &order, &book, &mut |_, _| {})?;
+        let options = TensorOptions { nan: NanPolicy::Refuse, codec: tensor.codec };
+        importer.add_tensor(tensor.name, &tensor, options, &order, &book, &mut |_, _| {})?;
     }
     importer.commit(&order, &book, 0, false)
 }

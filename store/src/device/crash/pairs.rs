@@ -90,7 +90,7 @@ impl Pairs {
             Stage::Present => {}
         }
         if access == Access::Write && self.is_locked {
-            return Err(io::Error::other("lock hold by current process"));
+            return Err(io::ErrorKind::WouldBlock.into());
         }
         // While a writer has it open, its log is not gone through.
         if !self.is_locked

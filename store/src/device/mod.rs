@@ -51,6 +51,11 @@ pub trait Device: Debug + Send + Sync {
     /// Makes durable what a file holds, or which names a folder holds.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
+    /// Whether a sync takes time, so that it pays to wait for several at once.
+    fn waits(&self) -> bool {
+        true
+    }
+
     /// Opens the key-value store in folder `dir`.
     ///
     /// For [`Access::Write`] fails with [`io::ErrorKind::WouldBlock`] while another handle has it

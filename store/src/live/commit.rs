@@ -45,7 +45,8 @@ impl LiveGraph {
     /// Commits `version`, which is later than the committed one, on disk and then in memory.
     fn roll_forward(&self, version: u32) -> Result<(), StoreError> {
         let parts: Vec<&LivePart> = self.open_parts().collect();
-        let results = for_each(&parts, |part| part.catalog.set_version(version));
+        let results =
+            for_each(&**self.graph.device(), &parts, |part| part.catalog.set_version(version));
         results.into_iter().try_for_each(|result| self.written(result))?;
         for tensor in self.tensors() {
             tensor.freeze(version.saturating_add(1));

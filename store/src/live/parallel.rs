@@ -2,11 +2,21 @@
 
 use std::thread;
 
+use crate::device::Device;
+
 /// Threads that wait at once at most.
 const MAX_THREADS: usize = 16;
 
-/// Calls `each` for all items, one of them in this thread; gives the results in their order.
-pub(super) fn for_each<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Calls `each` for all items, one of them in this thread, and all of them where `device` does not
+/// wait; gives the results in their order.
+pub(super) fn for_each<T: Sync, R: Send>(
+    device: &dyn Device,
+    items: &[T],
+    each: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    if !device.waits() {
+        return items.iter().map(each).collect();
+    }
     let per_thread = items.len().div_ceil(MAX_THREADS).max(1);
     let Some((first, others)) = items.split_at_checked(per_thread.min(items.len())) else {
         return Vec::new();
@@ -28,13 +38,14 @@ pub(super) fn for_each<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Disk;
 
     #[test]
     fn results_come_in_the_order_of_their_items() {
         for n in [0, 1, 2, 15, 16, 17, 33, 100] {
             let items: Vec<usize> = (0..n).collect();
             assert_eq!(
-                for_each(&items, |item| item * 2),
+                for_each(&Disk, &items, |item| item * 2),
                 (0..n).map(|i| i * 2).collect::<Vec<_>>()
             );
         }

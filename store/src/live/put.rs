@@ -32,7 +32,7 @@ impl LiveGraph {
         self.check_writable()?;
         let version = self.pending_version()?;
         let put = |part: &PartRows<'_>| part.part.tensors[position].put(version, &part.rows);
-        let results = for_each(&by_part, put);
+        let results = for_each(&**self.graph.device(), &by_part, put);
         results.into_iter().try_for_each(|result| self.written(result))?;
         Ok(version)
     }

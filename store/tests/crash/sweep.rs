@@ -1,17 +1,14 @@
 //! Sweeps: a scenario is run once for every operation at which something can go wrong.
 
 use std::error::Error;
-use std::sync::Arc;
 
-use lodestore_store::Device;
 use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
 use rustix::io::Errno;
 
+use crate::world::Finding;
+
 /// More operations than this mean that a scenario does not end.
 const MAX_OPERATIONS: u64 = 100_000;
-
-/// What is wrong, if something is.
-pub(crate) type Finding = Result<(), Box<dyn Error>>;
 
 /// Something done on a device that can be interrupted, and what must hold then.
 pub(crate) trait Scenario {
@@ -21,15 +18,19 @@ pub(crate) trait Scenario {
     /// For messages.
     fn name(&self) -> &'static str;
 
-    /// What is there before anything goes wrong.
-    fn prepare(&self, device: &Arc<dyn Device>);
+    /// A device with what is there before anything goes wrong.
+    fn prepare(&self) -> CrashDevice;
 
-    /// Does everything until the first error.
-    fn run(&self, device: &Arc<dyn Device>) -> Result<Self::Acknowledged, Box<dyn Error>>;
+    /// Does everything; `is_sticky` tells whether the fault that comes will go on.
+    fn run(
+        &self,
+        device: &CrashDevice,
+        is_sticky: bool,
+    ) -> Result<Self::Acknowledged, Box<dyn Error>>;
 
     /// Looks at what is there, which must not contradict what was acknowledged, and goes on with
     /// it on a device that works.
-    fn check(&self, device: &CrashDevice, acknowledged: &Self::Acknowledged) -> Finding;
+    fn check(&self, device: &CrashDevice, acknowledged: &Self::Acknowledged, seed: u64) -> Finding;
 }
 
 /// One run of a scenario.
@@ -98,15 +99,13 @@ fn sweep_fault<S: Scenario>(scenario: &S, fault: Fault, sticky: bool) -> Result<
 impl<S: Scenario> Run<'_, S> {
     /// Runs the scenario into its fault.
     fn start(&self) -> Result<(CrashDevice, S::Acknowledged), String> {
-        let device = CrashDevice::new(self.plan.after);
-        let shared: Arc<dyn Device> = Arc::new(device.clone());
         let _panic = Context(self.context(0));
-        self.scenario.prepare(&shared);
+        let device = self.scenario.prepare();
         if let Some(neglect) = self.neglect {
             device.neglect(neglect);
         }
         device.arm(Some(self.plan));
-        let ran = self.scenario.run(&shared);
+        let ran = self.scenario.run(&device, self.plan.sticky);
         let acknowledged = ran.map_err(|error| format!("{}: {error}", self.context(0)))?;
         Ok((device, acknowledged))
     }
@@ -118,7 +117,7 @@ impl<S: Scenario> Run<'_, S> {
         acked: &S::Acknowledged,
     ) -> Result<(), String> {
         let _panic = Context(self.context(seed));
-        let found = self.scenario.check(device, acked);
+        let found = self.scenario.check(device, acked, seed);
         found.map_err(|error| format!("{}: {error}", self.context(seed)))
     }
 

@@ -77,7 +77,7 @@ pub enum Neglect {
     FolderSyncs,
     /// Writes of pairs return before they are durable.
     PairSyncs,
-    /// Files are synced after the change of names or pairs that follows, not before it.
+    /// Files are synced after the write of pairs that follows, not before it.
     Order,
 }
 

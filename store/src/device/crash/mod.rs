@@ -171,6 +171,11 @@ impl Device for CrashDevice {
         self.sync_node(node)
     }
 
+    /// Nothing waits in memory, and operations of one thread have one order.
+    fn waits(&self) -> bool {
+        false
+    }
+
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
         Ok(match access {
             Access::Create => Box::new(self.create_pairs(dir)?),

@@ -90,7 +90,7 @@ impl Pairs {
             Stage::Present => {}
         }
         if access == Access::Write && self.is_locked {
-            return Err(io::Error::other("lock hold by current process"));
+            return Err(io::ErrorKind::WouldBlock.into());
         }
         // While a writer has it open, its log is not gone through.
         if !self.is_locked
@@ -229,11 +229,12 @@ impl KeyValues for CrashPairs {
             if neglect == Some(Neglect::PairSyncs) {
                 pairs.durable = Some(Arc::clone(&pairs.map));
             }
-            match fault {
-                None => pairs.apply(changes),
-                Some(_) => pairs.in_doubt = Some(changes.to_vec()),
+            if fault.is_some() {
+                pairs.in_doubt = Some(changes.to_vec());
+            } else {
+                pairs.apply(changes);
+                state.sync_late();
             }
-            state.sync_late();
             Ok(())
         })
     }

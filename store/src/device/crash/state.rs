@@ -73,13 +73,7 @@ impl State {
         act: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> io::Result<T> {
         match self.strikes(operation)? {
-            None => {
-                let done = act(self);
-                if matches!(operation, Operation::Rename | Operation::Replace) {
-                    self.sync_late();
-                }
-                done
-            }
+            None => act(self),
             Some(fault) => {
                 if self.is_dead {
                     let _ = act(self);

@@ -1,0 +1,197 @@
+//! Puts, commits, compactions and openings: what was acknowledged is there, whatever happens.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+
+use lodestore_store::Device;
+use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
+
+use crate::small::{N_NODES, import};
+use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
+use crate::world::{Finding, Model, Op, World};
+
+/// Operations of an opening, about; losses of power in it come at any of them.
+const OPENING: u64 = 12;
+
+/// Things done one after the other, each whatever became of those before.
+struct Updates {
+    name: &'static str,
+    base: CrashDevice,
+    model: Model,
+    ops: &'static [Op],
+}
+
+const ALL: u16 = (1 << N_NODES) - 1;
+
+/// What a graph must still be able to do after whatever happened.
+const GOES_ON: &[Op] = &[
+    Op::Reopen,
+    Op::Verify,
+    Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
+    Op::Put { tensor: 1, nodes: ALL },
+    Op::Commit,
+    Op::Put { tensor: 0, nodes: 0b11 },
+    Op::Compact { part: None },
+    Op::Put { tensor: 1, nodes: 0b1 },
+    Op::Gather,
+    Op::Verify,
+];
+
+impl Updates {
+    /// `ops` on a graph that `before` were done to.
+    fn new(name: &'static str, before: &[Op], ops: &'static [Op]) -> Self {
+        let base = CrashDevice::new(0);
+        base.create_dir(Path::new("graphs")).unwrap();
+        base.sync(Path::new("")).unwrap();
+        let shared: Arc<dyn Device> = Arc::new(base.clone());
+        import(&shared).unwrap();
+        let mut world = World::new(&base, Model::imported());
+        before.iter().try_for_each(|op| world.act(op)).unwrap();
+        world.close();
+        Self { name, base, model: world.model, ops }
+    }
+
+    /// The scenario's runs and what came of them, for all that can happen.
+    fn sweep(&self) {
+        let n_outcomes = sweep_losses(self, None, n_seeds(6, 300)).unwrap();
+        println!("{n_outcomes} outcomes, {} runs with faults", sweep_faults(self).unwrap());
+    }
+}
+
+impl Scenario for Updates {
+    type Acknowledged = Model;
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn prepare(&self) -> CrashDevice {
+        self.base.after_loss(0)
+    }
+
+    fn run(&self, device: &CrashDevice, is_sticky: bool) -> Result<Model, Box<dyn Error>> {
+        let mut world = World::new(device, self.model.clone());
+        world.is_sticky = is_sticky;
+        for op in self.ops {
+            world.act(op).map_err(|error| format!("{op:?}: {error}"))?;
+        }
+        world.close();
+        Ok(world.model)
+    }
+
+    /// What is there fits what was acknowledged, also when recovery is cut off again and again;
+    /// and the graph goes on.
+    fn check(&self, crash: &CrashDevice, acknowledged: &Model, seed: u64) -> Finding {
+        let (mut crash, mut model) = (crash.clone(), acknowledged.clone());
+        for again in 0..seed % 4 {
+            let after = (seed / 4 + again * 5) % OPENING;
+            crash.arm(Some(Plan { fault: Fault::PowerLoss, after, sticky: true }));
+            let mut world = World::new(&crash, model);
+            world.is_sticky = true;
+            world.act(&Op::Reopen).map_err(|error| format!("recovery {again}: {error}"))?;
+            world.close();
+            (model, crash) = (world.model, crash.after_loss(seed + again));
+        }
+        let mut world = World::new(&crash, model);
+        for op in GOES_ON {
+            world.act(op).map_err(|error| format!("then {op:?}: {error}"))?;
+        }
+        world.close();
+        let mut world = World::new(&crash.after_loss(seed), world.model);
+        world.act(&Op::Reopen).map_err(|error| format!("in the end: {error}"))?;
+        world.act(&Op::Verify)
+    }
+}
+
+#[test]
+fn puts_and_commits_hold_whatever_happens() {
+    const OPS: &[Op] = &[
+        Op::Reopen,
+        Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
+        Op::Put { tensor: 1, nodes: ALL },
+        Op::Commit,
+        Op::Put { tensor: 0, nodes: 0b0000_0000_0010 },
+        Op::Gather,
+        Op::Commit,
+        Op::Commit,
+        Op::Put { tensor: 1, nodes: 0b1001 },
+    ];
+    Updates::new("puts and commits", &[], OPS).sweep();
+}
+
+#[test]
+fn compactions_hold_whatever_happens() {
+    const OPS: &[Op] = &[
+        Op::Compact { part: None },
+        Op::Reopen,
+        Op::Compact { part: Some(0) },
+        Op::Gather,
+        Op::Put { tensor: 0, nodes: 0b1 },
+        Op::Commit,
+        Op::Compact { part: None },
+        Op::Put { tensor: 1, nodes: 0b1 },
+        Op::Verify,
+    ];
+    let before = [
+        Op::Reopen,
+        Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
+        Op::Put { tensor: 1, nodes: ALL },
+        Op::Commit,
+        Op::Put { tensor: 1, nodes: 0b11 },
+    ];
+    Updates::new("compactions", &before, OPS).sweep();
+}
+
+#[test]
+fn views_and_readers_beside_a_compaction_hold_whatever_happens() {
+    const OPS: &[Op] = &[
+        Op::Reopen,
+        Op::Pin,
+        Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
+        Op::Read,
+        Op::Commit,
+        Op::Pin,
+        Op::Compact { part: None },
+        Op::Put { tensor: 0, nodes: 0b11 },
+        Op::Gather,
+        Op::Commit,
+        Op::Release,
+        Op::Compact { part: None },
+        Op::Release,
+        Op::Gather,
+        Op::Sweep,
+        Op::Release,
+        Op::Sweep,
+        Op::Gather,
+    ];
+    Updates::new("views beside a compaction", &[], OPS).sweep();
+}
+
+/// The sweep of a device that breaks this promise must find it.
+fn is_found(neglect: Neglect) {
+    const OPS: &[Op] =
+        &[Op::Reopen, Op::Put { tensor: 0, nodes: 0b11 }, Op::Commit, Op::Compact { part: None }];
+    let updates = Updates::new("updates", &[], OPS);
+    println!("{}", sweep_losses(&updates, Some(neglect), 8).unwrap_err());
+}
+
+#[test]
+fn the_sweep_finds_segments_whose_bytes_are_not_synced() {
+    is_found(Neglect::FileSyncs);
+}
+
+#[test]
+fn the_sweep_finds_segments_whose_names_are_not_synced() {
+    is_found(Neglect::FolderSyncs);
+}
+
+#[test]
+fn the_sweep_finds_puts_that_are_acknowledged_before_they_are_durable() {
+    is_found(Neglect::PairSyncs);
+}
+
+#[test]
+fn the_sweep_finds_a_catalog_that_is_switched_before_its_segment_is_durable() {
+    is_found(Neglect::Order);
+}

@@ -128,7 +128,7 @@ impl Offsets {
 
     fn next(&mut self) -> u64 {
         let random = next_random(&mut self.state);
-        (u128::from(random) * u128::from(self.n_places) >> 64) as u64 * PAGE_BYTES
+        ((u128::from(random) * u128::from(self.n_places)) >> 64) as u64 * PAGE_BYTES
     }
 }
 

@@ -78,10 +78,11 @@ fn line(costs: &[Cost]) -> Line {
     let least_request_s = least(|c| c.seconds) / BEYOND_MEASURED;
     let least_byte_s = least(|c| c.seconds / c.n_bytes) / BEYOND_MEASURED;
     // A constant that is not above its bound is put there, and the other fitted alone.
-    if !(request_s > least_request_s) {
+    let is_above = |found: f64, bound: f64| found > bound;
+    if !is_above(request_s, least_request_s) {
         return Line { request_s: least_request_s, byte_s: (wnt - least_request_s * wn) / wnn };
     }
-    if !(byte_s > least_byte_s) {
+    if !is_above(byte_s, least_byte_s) {
         return Line { request_s: (wt - least_byte_s * wn) / w, byte_s: least_byte_s };
     }
     Line { request_s, byte_s }

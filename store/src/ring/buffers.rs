@@ -87,14 +87,15 @@ impl Arena {
     /// # Panics
     /// When it is of another arena.
     pub(crate) fn give_back(&mut self, region: Region) {
+        let Region { memory, start_bytes, len_bytes, .. } = region;
         self.n_regions -= 1;
-        if region.len_bytes / PAGE > self.n_pages / 2 {
-            self.alone_bytes -= region.len_bytes;
+        if len_bytes / PAGE > self.n_pages / 2 {
+            self.alone_bytes -= len_bytes;
             return;
         }
-        assert!(Arc::ptr_eq(&region.memory, &self.memory), "a region of another arena");
-        let page = region.start_bytes / PAGE;
-        for page in page..page + region.len_bytes / PAGE {
+        assert!(Arc::ptr_eq(&memory, &self.memory), "a region of another arena");
+        let page = start_bytes / PAGE;
+        for page in page..page + len_bytes / PAGE {
             self.lent[page / 64] &= !(1 << (page % 64));
         }
     }

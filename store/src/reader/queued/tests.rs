@@ -32,7 +32,7 @@ enum Fault {
 /// A queue whose reads come back with the given faults, one each, and then without.
 struct Faulty<'a> {
     inner: &'a mut dyn ReadQueue,
-    faults: std::vec::IntoIter<Fault>,
+    faults: std::slice::Iter<'a, Fault>,
 }
 
 impl ReadQueue for Faulty<'_> {
@@ -58,7 +58,7 @@ impl ReadQueue for Faulty<'_> {
 
     fn pop(&mut self) -> Option<(Read, Outcome)> {
         let (mut read, outcome) = self.inner.pop()?;
-        let fault = self.faults.next().unwrap_or(Fault::None);
+        let fault = self.faults.next().copied().unwrap_or(Fault::None);
         let range = read.rest().1;
         let n_good = match (fault, outcome) {
             (Fault::None, outcome) => return Some((read, outcome)),
@@ -126,7 +126,7 @@ impl Setup {
         let mut plan = ReadPlan::default();
         plan.build(&rows, self.segment.layout(), &DeviceProfile::default()).unwrap();
         let mut out = vec![0xaa; rows.len() * ROW_BYTES];
-        let mut queue = Faulty { inner, faults: faults.to_vec().into_iter() };
+        let mut queue = Faulty { inner, faults: faults.iter() };
         let done = execute(&self.segment, &plan, &mut out, &mut queue);
         assert_eq!(queue.in_flight(), 0, "reads outlive the plan");
         assert!(queue.arena().is_whole(), "memory is lost");

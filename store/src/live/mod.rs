@@ -175,7 +175,7 @@ impl Drop for LiveGraph {
             return;
         }
         let parts: Vec<&LivePart> = self.open_parts().collect();
-        for flushed in for_each(&parts, |part| part.catalog.flush()) {
+        for flushed in for_each(&**self.graph.device(), &parts, |part| part.catalog.flush()) {
             if let Err(error) = flushed {
                 tracing::warn!("{error}; what was put stays in the log");
             }

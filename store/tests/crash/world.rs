@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -121,8 +122,10 @@ impl World {
         let done = match op {
             Op::Put { tensor, nodes } => self.put(*tensor, *nodes),
             Op::Commit => self.commit(),
-            Op::Compact { part } => self
-                .with_live(|live| live.compact(part.map(PartId), None, &mut |_, _| {}).map(drop)),
+            Op::Compact { part } => self.with_live(|live| {
+                live.compact(part.map(PartId), None, &mut |_, _| ControlFlow::Continue(()))
+                    .map(drop)
+            }),
             Op::Sweep => self.with_live(|live| live.sweep().map(drop)),
             Op::Gather => return self.gather(had_struck),
             Op::Pin => self.pin(),
@@ -182,7 +185,7 @@ impl World {
         self.model.n_puts += 1;
         let ids: Vec<NodeId> = nodes_of(nodes).map(NodeId).collect();
         let bytes: Vec<u8> = ids.iter().flat_map(|id| rows.row(id.0, seq)).collect();
-        let done = live.put_rows(rows.name, &ids, &bytes);
+        let done = live.put_rows(rows.name, &ids, &bytes).map(drop);
         let in_doubt = match &done {
             Ok(()) => 0,
             // Nothing was tried.

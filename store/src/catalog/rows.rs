@@ -12,6 +12,9 @@ use crate::tensor::TensorSpec;
 const MAX_ROWS_PER_READ: usize = 1024;
 const MAX_BYTES_PER_READ: usize = 4 << 20;
 
+/// Less than this is left to RocksDB to give back in its own time.
+const RECLAIM_BYTES: u64 = 64 << 20;
+
 /// A row of the overlay, and the row of the output where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OverlayRow {
@@ -98,14 +101,20 @@ impl Catalog {
         Ok(())
     }
 
-    /// Removes the rows of these versions: at once, and durable when it returns.
+    /// Removes the rows of these versions, of about `n_bytes` in all: at once, and durable when it
+    /// returns. Gives back the room on disk if it is much.
     pub(crate) fn remove_rows(
         &self,
         tensor: &str,
         versions: RangeInclusive<u32>,
+        n_bytes: u64,
     ) -> Result<(), StoreError> {
         let (from, to) = keys::row_range(tensor, *versions.start(), *versions.end());
-        self.write(&[Change::DeleteRange(from, to)])
+        self.write(&[Change::DeleteRange(from.clone(), to.clone())])?;
+        if n_bytes >= RECLAIM_BYTES {
+            self.pairs.reclaim(&from, &to);
+        }
+        Ok(())
     }
 
     /// One look-up: the rows that `scratch` has the keys of.

@@ -119,6 +119,10 @@ impl KeyValues for Rocks {
     fn flush(&self) -> io::Result<()> {
         self.db.flush().map_err(failed)
     }
+
+    fn reclaim(&self, from: &[u8], to: &[u8]) {
+        self.db.compact_range(Some(from), Some(to));
+    }
 }
 
 /// The one family of keys; only families that are named have a handle for batches of look-ups.

@@ -91,8 +91,8 @@ impl LiveGraph {
         let switched = part.catalog.switch_segment(&tensor.spec().name, version, &record);
         self.written(switched)?;
         let report = report(&compaction, Some(base.segment()), start);
-        let old = tensor.rebase(base);
-        garbage.push(Retired::new(&old, Arc::clone(tensor), version));
+        tensor.rebase(base);
+        garbage.push(Retired::new(&pinned, Arc::clone(tensor), version));
         Ok(report)
     }
 }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
-use super::{Base, LiveGraph, LiveTensor};
+use super::{Base, LiveGraph, LiveTensor, Pinned};
 use crate::device::Device;
 use crate::error::StoreError;
 
@@ -20,14 +20,19 @@ pub(super) struct Retired {
     tensor: Arc<LiveTensor>,
     /// Its file; `None` once that is removed.
     file: Option<PathBuf>,
-    /// Versions of the overlay rows that its successor has taken in; `None` once they are removed.
-    folded: Option<RangeInclusive<u32>>,
+    /// Versions and bytes of the overlay rows that its successor has taken in; `None` once they are
+    /// removed.
+    folded: Option<(RangeInclusive<u32>, u64)>,
 }
 
 impl Retired {
-    /// Retires `base`, whose successor is of version `folded_up_to`.
-    pub(super) fn new(base: &Arc<Base>, tensor: Arc<LiveTensor>, folded_up_to: u32) -> Self {
-        let folded = Some(base.version().saturating_add(1)..=folded_up_to);
+    /// Retires the base of `folded`, whose successor is of version `up_to` and has taken in all of
+    /// its layers.
+    pub(super) fn new(folded: &Pinned, tensor: Arc<LiveTensor>, up_to: u32) -> Self {
+        let base = &folded.base;
+        let n_rows: u64 = folded.layers.sizes().map(|(_, n_rows)| n_rows).sum();
+        let n_bytes = n_rows * tensor.spec().row_bytes() as u64;
+        let folded = Some((base.version().saturating_add(1)..=up_to, n_bytes));
         let file = Some(base.segment().path().to_owned());
         Self { base: Arc::downgrade(base), tensor, file, folded }
     }
@@ -71,9 +76,9 @@ impl LiveGraph {
             let mut older = garbage[..at].iter();
             let needed =
                 older.any(|it| it.is_held() && Arc::ptr_eq(&it.tensor, &garbage[at].tensor));
-            if !needed && let Some(versions) = garbage[at].folded.take() {
+            if !needed && let Some((versions, n_bytes)) = garbage[at].folded.take() {
                 let tensor = &garbage[at].tensor;
-                let removed = tensor.catalog().remove_rows(&tensor.spec().name, versions);
+                let removed = tensor.catalog().remove_rows(&tensor.spec().name, versions, n_bytes);
                 self.written(removed)?;
             }
         }

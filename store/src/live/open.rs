@@ -99,8 +99,8 @@ fn open_to_write(
         }
         let opened = OpenedPart::open(graph, part, catalog, highest)?;
         for (spec, _, overlay) in &opened.tensors {
-            if let Some(newest) = overlay.folded {
-                opened.catalog.remove_rows(&spec.name, 0..=newest)?;
+            if let Some((newest, n_bytes)) = overlay.folded {
+                opened.catalog.remove_rows(&spec.name, 0..=newest, n_bytes)?;
             }
         }
         opened.remove_orphans(graph, highest)?;

@@ -131,12 +131,11 @@ impl LiveTensor {
         }
     }
 
-    /// Puts a segment in the place of the base that has taken in all rows up to its version; gives
-    /// the base that was.
-    pub(super) fn rebase(&self, base: Arc<Base>) -> Arc<Base> {
+    /// Puts a segment that has taken in all rows up to its version in the place of the base.
+    pub(super) fn rebase(&self, base: Arc<Base>) {
         let mut current = self.write();
         current.frozen = Arc::new(current.frozen.after(base.version()));
-        std::mem::replace(&mut current.base, base)
+        current.base = base;
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Current> {

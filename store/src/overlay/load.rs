@@ -17,8 +17,9 @@ pub(crate) struct LoadedOverlay {
     pub(crate) frozen: Layers,
     /// Rows of the version after that.
     pub(crate) pending: Pending,
-    /// The newest version with rows that a segment has taken in: they are garbage.
-    pub(crate) folded: Option<u32>,
+    /// The newest version with rows that a segment has taken in, and bytes of all such rows: they
+    /// are garbage.
+    pub(crate) folded: Option<(u32, u64)>,
 }
 
 /// Reads which rows lie over a segment of `n_rows` rows at version `base`; `committed` is the
@@ -33,11 +34,12 @@ pub(crate) fn load(
     committed: u32,
 ) -> Result<LoadedOverlay, StoreError> {
     let mut by_version: Vec<(u32, RoaringBitmap)> = Vec::new();
-    let (mut folded, mut fault) = (None, None);
+    let (mut folded, mut fault) = (None::<(u32, u64)>, None);
     let next = committed.saturating_add(1);
-    catalog.scan_rows(&tensor.name, &mut |version, row, _| {
+    catalog.scan_rows(&tensor.name, &mut |version, row, n_bytes| {
         if version <= base {
-            folded = Some(version);
+            let before = folded.map_or(0, |(_, n_bytes)| n_bytes);
+            folded = Some((version, before + n_bytes as u64));
             return ControlFlow::Continue(());
         }
         if let Some(reason) = out_of_place(version, row, n_rows, next) {

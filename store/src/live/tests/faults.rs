@@ -66,7 +66,7 @@ fn a_row_that_is_lost_or_of_another_length_is_reported() {
     assert!(error.to_string().contains("expected 99 bytes, found 98"), "{error}");
     assert_eq!(seqs_of(&store, "feat", &[NodeId(3), NodeId(1)]).unwrap(), [1, 1]);
     assert!(!ring.verify().ok, "verify finds it too");
-    tensor.catalog().remove_rows("feat", 2..=2).unwrap();
+    tensor.catalog().remove_rows("feat", 2..=2, 99).unwrap();
     let error = seqs_of(&store, "feat", &[NodeId(0), NodeId(2)]).unwrap_err();
     assert!(matches!(&error, StoreError::DamagedOverlay { row: RowIdx(2), .. }), "{error}");
     assert!(error.to_string().contains("not there"), "{error}");

@@ -85,7 +85,8 @@ impl Crew {
     }
 
     fn stop(&self) {
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for _ in &threads {
             // Refused only when no thread is left.
             let _ = self.calls.send(None);

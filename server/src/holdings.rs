@@ -6,7 +6,7 @@ use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::{Description, Stripes, TensorDescription, UpdateStats};
 use lodestore_store::{
-    DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, ReaderKind, TensorSpec,
+    DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind, TensorSpec,
 };
 
 use crate::{ServerConfig, ServerError};
@@ -47,9 +47,10 @@ impl Holdings {
         let tensors = specs.map(|spec| TensorHolding::new(spec, n_shards));
         let tensors = tensors.collect::<Result<_, _>>()?;
         let mode = if config.writable { LiveMode::Write } else { LiveMode::Read };
-        // Shards read segments in a way of their own.
-        let live = LiveGraph::open(graph, Some(&parts), mode, ReaderKind::Plain)?;
-        let (live, profile) = (Arc::new(live), DeviceProfile::default());
+        let profile = DeviceProfile::load(&**graph.device(), graph.dir());
+        // Shards read segments in a way of their own, so that the store's needs no memory.
+        let options = OpenOptions { reader: ReaderKind::Pread };
+        let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
         Ok(Self { book, parts, tensors, live, profile, writable: config.writable })
     }
 

@@ -108,6 +108,8 @@ impl ShardRows {
             if !scratch.misses.is_empty() {
                 self.read_misses(plan, ids, out, &mut scratch).await?;
                 self.admit_misses(&plan.holdings, ids, out, &mut scratch);
+                // Not kept for the next: they would keep old segments from being removed.
+                scratch.bases.clear();
             }
         }
         self.scratch.borrow_mut().push(scratch);
@@ -159,7 +161,6 @@ impl ShardRows {
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
         scratch.overlaid.clear();
-        scratch.bases.clear();
         let reading = part::Reading {
             threads: &plan.threads,
             profile: &plan.holdings.profile,

@@ -146,7 +146,7 @@ impl Client {
     /// Long puts travel in pieces, each of which is put all or not at all. After an error some may
     /// have been put: put the same rows again. Pieces whose outcome is not known are sent again
     /// within the attempts and the deadline, so that of two clients that put the same row at once
-    /// either may be the last.
+    /// either may be the last. Servers without room are asked again until the deadline.
     ///
     /// # Errors
     /// What is wrong with the ids or the buffer, [`ClientError::NotWritable`], both before anything

@@ -15,7 +15,7 @@ use crate::connection::{Connection, time_left};
 use crate::route::Bucket;
 
 /// First pause before a retry; it doubles.
-const BACKOFF: Duration = Duration::from_millis(10);
+pub(super) const BACKOFF: Duration = Duration::from_millis(10);
 
 /// What all requests of one pull share.
 pub(super) struct Pull {
@@ -96,7 +96,7 @@ impl Client {
 }
 
 /// How long to wait before what failed so is worth another try; `None`: it never is.
-fn retry_after(error: &ClientError) -> Option<Duration> {
+pub(super) fn retry_after(error: &ClientError) -> Option<Duration> {
     match error {
         ClientError::Connect { .. } | ClientError::Unavailable { .. } => Some(Duration::ZERO),
         ClientError::Refused { failure, .. } => match failure.code {

@@ -1,18 +1,19 @@
 //! One put: split by partition and holder, pushed frame by frame, tried again where it failed.
 //!
 //! A push is repeatable, since the same rows put twice are the same rows: so one whose outcome is
-//! not known is sent again, within the attempts and the deadline.
+//! not known is sent again, within the attempts and the deadline; one that a server had no room for
+//! until the deadline.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX};
-use lodestore_schema::{Reply, Request, RequestBody};
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 use tracing::debug;
 
 use super::Client;
 use super::fleet::Fleet;
-use super::pull::worst;
+use super::pull::{BACKOFF, retry_after, worst};
 use crate::connection::{Connection, time_left};
 use crate::{Address, ClientError};
 
@@ -83,29 +84,63 @@ impl Client {
             bytes: put.rows.len() as u64,
             ..PutStats::default()
         };
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let before = stats.requests;
             let failures = try_round(&fleet, put, &mut shares, &mut stats);
+            if stats.requests > before {
+                patience = Patience::default();
+            }
             let failed: Vec<usize> = failures.iter().map(|&(at, _)| shares[at].server).collect();
             let Some((at, error)) = worst(failures) else {
                 if shares.iter().all(|share| share.done == share.positions.len()) {
                     return Ok(stats);
                 }
-                attempt = 0;
                 continue;
             };
-            attempt = if stats.requests > before { 1 } else { attempt + 1 };
             let address = fleet.address(shares[at].server);
-            debug!(%address, attempt, %error, "push failed");
-            let pause = match self.pause_before_retry(&error, attempt) {
-                Some(pause) => pause.min(time_left(address, put.deadline)?),
-                None => return Err(told(&fleet, &shares, at, error)),
+            debug!(%address, %error, "push failed");
+            let Some(pause) = patience.pause(self, &error, put.deadline) else {
+                return Err(told(&fleet, &shares, at, error));
             };
             std::thread::sleep(pause);
-            fleet = self.after_failures(fleet, failed, put.deadline)?;
+            if !is_crowded(&error) {
+                fleet = self.after_failures(fleet, failed, put.deadline)?;
+            }
         }
     }
+}
+
+/// How often a put has been held up since it last came forward.
+#[derive(Default)]
+struct Patience {
+    attempts: u32,
+    refusals: u32,
+}
+
+impl Patience {
+    /// How long to wait before the next round; `None` when there shall be none. A server without
+    /// room has done nothing: it is asked again for as long as there is time.
+    fn pause(
+        &mut self,
+        client: &Client,
+        error: &ClientError,
+        deadline: Instant,
+    ) -> Option<Duration> {
+        let pause = if is_crowded(error) {
+            self.refusals += 1;
+            retry_after(error)?.max(BACKOFF * (1 << self.refusals.min(6)))
+        } else {
+            self.attempts += 1;
+            client.pause_before_retry(error, self.attempts)?
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        (pause < left).then_some(pause)
+    }
+}
+
+fn is_crowded(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
 }
 
 /// Every holder of every partition, all of which must take updates: a holder that does not would

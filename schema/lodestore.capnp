@@ -62,7 +62,7 @@ struct Reply {
 
 struct Pushed {
   # The rows are durable, and every pull from now on sees them.
-  version @0 :UInt32;  # to commit, at the latest, to have them in a version
+  version @0 :UInt32;  # that they are for: the one after the committed version
 }
 
 struct Committed {

@@ -26,7 +26,7 @@ pub enum Reply {
     Stats(ServerStats),
     /// The rows of a push are durable, and every pull from now on sees them.
     Pushed {
-        /// The version to commit, at the latest, to have them in a version.
+        /// The version that they are for: the one after the committed version.
         version: u32,
     },
     /// What was put up to then is a version.

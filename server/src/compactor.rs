@@ -1,6 +1,6 @@
 //! Compactions in the background: one thread, one run after the other.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -132,7 +132,7 @@ impl Compactor {
         let work = move || {
             while let Some(scope) = of_thread.next() {
                 let failure = match run(&of_thread, &holdings, &inboxes, scope) {
-                    Ok(()) => String::new(),
+                    Ok(()) | Err(StoreError::Stopped) => String::new(),
                     Err(error) => {
                         warn!(%error, "a compaction has failed; the rows stay over their segments");
                         error.to_string()
@@ -145,7 +145,7 @@ impl Compactor {
         Ok(Self { runs, thread: Some(thread.map_err(ServerError::Thread)?) })
     }
 
-    /// Ends the thread; a run that is on its way is given up, and changes nothing further.
+    /// Ends the thread; a run that is on its way is given up.
     pub(crate) fn stop(&mut self) {
         self.runs.stop();
         if let Some(thread) = self.thread.take()
@@ -195,16 +195,9 @@ fn run(
         let mut progress = |bytes: u64, _| {
             of_this = bytes;
             runs.bytes.store(done + bytes, Ordering::Relaxed);
-            if runs.is_stopping() {
-                resume_unwind(Box::new(GivenUp));
-            }
+            if runs.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let compact = || holdings.live.compact(Some(part), Some(name), &mut progress);
-        match catch_unwind(AssertUnwindSafe(compact)) {
-            Ok(compacted) => drop(compacted?),
-            Err(reason) if reason.is::<GivenUp>() => return Ok(()),
-            Err(panic) => resume_unwind(panic),
-        }
+        holdings.live.compact(Some(part), Some(name), &mut progress)?;
         done += of_this;
         info!(%part, tensor = name, "compacted");
         for inbox in inboxes {
@@ -213,9 +206,6 @@ fn run(
     }
     sweep(runs, holdings)
 }
-
-/// Thrown through a compaction that shall end: what it has written is removed by the next opening.
-struct GivenUp;
 
 /// Removes what the run has put out of use, as soon as no gather reads from it.
 fn sweep(runs: &Runs, holdings: &Holdings) -> Result<(), StoreError> {

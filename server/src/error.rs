@@ -96,6 +96,7 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
         StoreError::DamagedPage { .. }
         | StoreError::DamagedGroup { .. }
         | StoreError::DamagedOverlay { .. } => FailureCode::Damaged,
+        StoreError::Fixed { .. } => FailureCode::Invalid,
         StoreError::ReadOnly { .. } | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
         _ => FailureCode::Internal,
     };

@@ -29,7 +29,7 @@ pub struct PutStats {
     pub bytes: u64,
     /// Pushes that it took: one or more for each holder of each partition.
     pub requests: u64,
-    /// The version to commit, at the latest, to have the rows in one; 0 where there were none.
+    /// The version to commit to have all rows in one; 0 where there were none.
     pub version: u32,
 }
 

@@ -45,7 +45,7 @@ impl Shard {
         self.take_room(PUT_COPIES * body_bytes + PUT_BYTES_PER_ROW * n_rows)
     }
 
-    /// Puts the rows of a push; gives the version to commit, at the latest, to have them in one.
+    /// Puts the rows of a push; gives the version that they are for.
     ///
     /// Runs to its end whether or not somebody waits for it: a row that is durable must leave the
     /// tiers.
@@ -107,9 +107,7 @@ impl Shard {
         let holdings = Arc::clone(&self.plan.holdings);
         let put = move || {
             let name = &holdings.tensors[usize::from(tensor)].description.name;
-            let put = holdings.live.put_rows(name, &buffers.ids, &buffers.frame);
-            // A commit meanwhile makes it one more than it need be, which harms nobody.
-            (put.map(|()| holdings.live.version().saturating_add(1)), buffers)
+            (holdings.live.put_rows(name, &buffers.ids, &buffers.frame), buffers)
         };
         let (put, buffers) = self.plan.threads.writes.call(put)?.wait().await?;
         let version = put.map_err(|error| store_failure(&error))?;

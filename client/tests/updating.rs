@@ -3,16 +3,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "updates/concurrent.rs"]
+#[path = "updating/concurrent.rs"]
 mod concurrent;
-#[path = "updates/frames.rs"]
+#[path = "updating/frames.rs"]
 mod frames;
 #[path = "../../benches/src/graph.rs"]
 #[expect(unreachable_pub, reason = "public where it lives")]
 mod graph;
-#[path = "updates/replicas.rs"]
+#[path = "updating/replicas.rs"]
 mod replicas;
-#[path = "updates/stopping.rs"]
+#[path = "updating/stopping.rs"]
 mod stopping;
 #[path = "../../tests/support/wire.rs"]
 #[allow(dead_code, reason = "each test file uses its part of it")]

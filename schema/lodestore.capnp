@@ -4,8 +4,8 @@
 # is a frame (src/frame.rs): an 8-byte prefix with two lengths, a head, a body. The head is one of
 # the two structs below in Cap'n Proto's standard stream framing. The body is bulk bytes that no
 # struct wraps: node ids of a pull (u32, little-endian) towards the server, rows back to back
-# towards the client. So bulk is read and written in place, and the head stays small enough to be
-# bounded before anything is allocated.
+# towards the client; of a push, ids and then rows. So bulk is read and written in place, and the
+# head stays small enough to be bounded before anything is allocated.
 
 @0xd4a6f0c1b7e2935c;
 
@@ -17,7 +17,24 @@ struct Request {
     describe @1 :Void;
     pull @2 :Pull;
     stat @3 :Void;
+    push @4 :Push;
+    commit @5 :Commit;
+    compact @6 :Void;  # Starts folding what is committed into segments, or joins what waits to start.
   }
+}
+
+struct Push {
+  # Rows that take the place of others. The body holds nRows node ids (u32), all of one partition,
+  # and then as many rows back to back. They are put all or not at all; of two rows of one node the
+  # later counts. Repeating a push is safe.
+  tensor @0 :UInt16;
+  nRows @1 :UInt32;
+}
+
+struct Commit {
+  version @0 :UInt32;
+  # What was put becomes this version. Nothing happens if it is committed already, so that a commit
+  # whose answer was lost can be repeated.
 }
 
 struct Pull {
@@ -37,7 +54,23 @@ struct Reply {
     description @1 :Description;
     failure @2 :Failure;
     stats @3 :Stats;
+    pushed @4 :Pushed;
+    committed @5 :Committed;
+    compacting @6 :Compacting;
   }
+}
+
+struct Pushed {
+  # The rows are durable, and every pull from now on sees them.
+  version @0 :UInt32;  # that they are for: the one after the committed version
+}
+
+struct Committed {
+  version @0 :UInt32;  # the newest committed one; that asked for or later
+}
+
+struct Compacting {
+  run @0 :UInt64;  # done when Updates.runsEnded has reached it
 }
 
 struct Rows {
@@ -55,6 +88,8 @@ struct Description {
   tensors @4 :List(Tensor);
   shardPorts @5 :List(UInt16);  # TCP port of each shard; empty when the server has no TCP listener
   nShards @6 :UInt16;
+  version @7 :UInt32;           # the newest committed one
+  writable @8 :Bool;            # whether pushes, commits and compactions are taken
 }
 
 struct Tensor {
@@ -80,10 +115,24 @@ enum FailureCode {
   deadline @5;     # the deadline passed before the answer was ready
   stopping @6;     # the server is going down
   internal @7;     # a fault of the server
+  readOnly @8;     # the server takes no updates
 }
 
 struct Stats {
   shards @0 :List(ShardStats);
+  updates @1 :Updates;
+}
+
+struct Updates {
+  version @0 :UInt32;         # the newest committed one
+  writable @1 :Bool;          # whether pushes, commits and compactions are taken
+  committedRows @2 :UInt64;   # rows over segments that a compaction would fold in
+  pendingRows @3 :UInt64;     # rows put for the version that comes after
+  runsAsked @4 :UInt64;       # compactions since the server started, those that wait included
+  runsEnded @5 :UInt64;
+  runBytes @6 :UInt64;        # written by the compaction that runs
+  runBytesTotal @7 :UInt64;   # that it will write
+  runFailure @8 :Text;        # why the compaction that ended last has failed; empty if it has not
 }
 
 struct ShardStats {
@@ -98,4 +147,7 @@ struct ShardStats {
   forwardedRows @8 :UInt64;   # rows fetched from another shard for a client that is not shard-aware
   failures @9 :UInt64;
   connections @10 :UInt32;    # open now
+  pushes @11 :UInt64;         # acknowledged
+  pushedRows @12 :UInt64;     # rows of these
+  overlayRows @13 :UInt64;    # rows read that lie over a segment
 }

@@ -29,8 +29,10 @@ pub struct Tier {
     arena: Arena,
     index: RowIndex,
     policy: Policy,
-    /// The id in each slot that was ever filled; slots fill from 0.
+    /// The id in each slot that was ever filled, or [`VACANT`]; slots fill from 0.
     ids: Vec<u32>,
+    /// Slots in `ids` that are vacant.
+    n_vacant: usize,
     /// Ids that the chunk being admitted pushes out.
     evicted: Vec<u32>,
     id_space: u32,
@@ -49,7 +51,12 @@ pub struct TierStats {
     pub admissions: u64,
     /// Rows that had to go for another.
     pub evictions: u64,
+    /// Rows that were taken out by [`Tier::remove`].
+    pub removals: u64,
 }
+
+/// In the place of an id: a slot whose row was removed. Ids are below the id space, so none is it.
+const VACANT: u32 = u32::MAX;
 
 impl Tier {
     /// A tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
@@ -82,6 +89,7 @@ impl Tier {
             index: RowIndex::new(id_space, n_slots),
             policy: Policy::new(kind, n_slots),
             ids: Vec::with_capacity(n_slots as usize),
+            n_vacant: 0,
             evicted: Vec::with_capacity(RowIndex::SLACK_IDS),
             id_space,
             kind,
@@ -144,7 +152,10 @@ impl Tier {
             }
             let Some(slot) = self.policy.place() else { return false };
             match self.ids.get_mut(slot as usize) {
-                Some(resident) => self.evicted.push(std::mem::replace(resident, id)),
+                Some(resident) => match std::mem::replace(resident, id) {
+                    VACANT => self.n_vacant -= 1,
+                    evicted => self.evicted.push(evicted),
+                },
                 None => {
                     debug_assert_eq!(slot as usize, self.ids.len(), "slots fill from 0");
                     self.ids.push(id);
@@ -158,10 +169,26 @@ impl Tier {
         true
     }
 
+    /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
+    /// that are not resident, or stand twice, are fine.
+    pub fn remove(&mut self, ids: &[u32]) {
+        for &id in ids {
+            let slot = self.index.get(id);
+            if slot == NO_SLOT {
+                continue;
+            }
+            self.index.remove_all(&[id]);
+            self.ids[slot as usize] = VACANT;
+            self.policy.on_remove(slot);
+            self.n_vacant += 1;
+            self.stats.removals += 1;
+        }
+    }
+
     /// Number of rows held.
     #[must_use]
     pub fn n_resident(&self) -> usize {
-        self.ids.len()
+        self.ids.len() - self.n_vacant
     }
 
     /// Number of rows that fit.

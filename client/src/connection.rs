@@ -70,12 +70,45 @@ impl Connection {
         ids: &[NodeId],
         deadline: Instant,
     ) -> Result<(), ClientError> {
-        self.limit(deadline)?;
         let body: &[u8] = bytemuck::cast_slice(ids);
-        self.frame.clear();
-        request.append_to(body.len(), &mut self.frame);
-        self.frame.extend_from_slice(body);
-        let frame = std::mem::take(&mut self.frame);
+        self.send_frame(request, body.len(), |frame| frame.extend_from_slice(body), deadline)
+    }
+
+    /// Sends a push: ids and rows are those at `positions` of `ids` and of `rows`.
+    pub(crate) fn send_push(
+        &mut self,
+        request: &Request,
+        (ids, rows): (&[NodeId], &[u8]),
+        positions: &[u32],
+        deadline: Instant,
+    ) -> Result<(), ClientError> {
+        let row_bytes = rows.len() / ids.len().max(1);
+        let body_bytes = positions.len() * (size_of::<NodeId>() + row_bytes);
+        let body = |frame: &mut Vec<u8>| {
+            for &position in positions {
+                frame.extend_from_slice(&ids[position as usize].0.to_le_bytes());
+            }
+            for &position in positions {
+                frame.extend_from_slice(&rows[position as usize * row_bytes..][..row_bytes]);
+            }
+        };
+        self.send_frame(request, body_bytes, body, deadline)
+    }
+
+    /// Sends a request with the `body_bytes` bytes that `body` appends.
+    fn send_frame(
+        &mut self,
+        request: &Request,
+        body_bytes: usize,
+        body: impl FnOnce(&mut Vec<u8>),
+        deadline: Instant,
+    ) -> Result<(), ClientError> {
+        self.limit(deadline)?;
+        let mut frame = std::mem::take(&mut self.frame);
+        frame.clear();
+        frame.reserve(body_bytes);
+        request.append_to(body_bytes, &mut frame);
+        body(&mut frame);
         let sent = self.write(&frame);
         self.frame = frame;
         sent

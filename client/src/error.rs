@@ -150,6 +150,39 @@ pub enum ClientError {
         /// The partition.
         part: PartId,
     },
+    /// A server takes no updates.
+    #[error(
+        "{address} takes no updates; start it with --writable, or connect to servers that were{of}"
+    )]
+    NotWritable {
+        /// The server.
+        address: Address,
+        /// Which of its partitions would have changed, as the end of a sentence.
+        of: String,
+    },
+    /// Some holders of a partition have taken rows, and another has not.
+    #[error(
+        "rows of partition {part} were put at {took}, but not at {address}: {source}; the holders \
+         differ until the put is repeated"
+    )]
+    PutDiffers {
+        /// The partition.
+        part: PartId,
+        /// Holders that have taken all of its rows, separated by commas.
+        took: String,
+        /// One that has not.
+        address: Address,
+        /// Why.
+        source: Box<ClientError>,
+    },
+    /// A compaction has failed on its server.
+    #[error("{address}: the compaction has failed: {reason}")]
+    Compaction {
+        /// The server.
+        address: Address,
+        /// Its reason.
+        reason: String,
+    },
     /// A thread that works ahead has panicked; its message is in the log.
     #[error("the {thread} thread panicked; the cause stands in the log above")]
     Panicked {

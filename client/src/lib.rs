@@ -28,9 +28,10 @@ pub use buffer::RowBuffer;
 pub use embedded::EmbeddedSource;
 pub use error::ClientError;
 pub use loader::{BatchLoader, LoadStats};
+pub use lodestore_schema::{ServerStats, ShardStats, UpdateStats};
 pub use memory::MemorySource;
 pub use prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch};
-pub use remote::{Client, ClientConfig};
+pub use remote::{Client, ClientConfig, CompactionRun, PutStats};
 pub use source::{PullKind, PullStats, RowSource, TensorInfo};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};
 

@@ -117,8 +117,24 @@ impl Routes {
         let holders = &self.holders[part.index()];
         let asked = holders.asked.load(Ordering::Relaxed);
         let &server = holders.servers.get(asked).ok_or(ClientError::NoHolder { part })?;
+        Ok(self.endpoint_at(server, tensor, part, row))
+    }
+
+    /// The servers that hold a partition.
+    pub(crate) fn holders_of(&self, part: PartId) -> &[usize] {
+        &self.holders[part.index()].servers
+    }
+
+    /// The shard of `server` that owns a row.
+    pub(crate) fn endpoint_at(
+        &self,
+        server: usize,
+        tensor: usize,
+        part: PartId,
+        row: u32,
+    ) -> usize {
         let server = &self.servers[server];
-        Ok(server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row)))
+        server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
     /// Asks the holders that `other` asks, which is over the same servers.
@@ -172,6 +188,8 @@ mod tests {
             tensors: vec![tensor],
             shard_ports: (0..n_shards).map(|shard| 9000 + shard).collect(),
             n_shards,
+            version: 1,
+            writable: false,
         }
     }
 

@@ -373,7 +373,7 @@ fn many_threads_share_a_client() {
             });
         }
     });
-    assert!(client.stats().unwrap()[0].1.iter().all(|shard| shard.failures == 0));
+    assert!(client.stats().unwrap()[0].1.shards.iter().all(|shard| shard.failures == 0));
     assert_eq!(client.book().n_parts(), 3);
     server.stop().unwrap();
 }

@@ -15,6 +15,7 @@ mod message;
 mod reply;
 mod request;
 mod socket;
+mod stats;
 mod stripes;
 
 #[expect(
@@ -29,7 +30,8 @@ mod lodestore_capnp;
 pub use error::WireError;
 pub use frame::Prefix;
 pub use hello::{check_hello, hello};
-pub use reply::{Description, Failure, FailureCode, Reply, ShardStats, TensorDescription};
+pub use reply::{Description, Failure, FailureCode, Reply, TensorDescription};
 pub use request::{PullKind, Request, RequestBody};
 pub use socket::shard_socket;
+pub use stats::{ServerStats, ShardStats, UpdateStats};
 pub use stripes::Stripes;

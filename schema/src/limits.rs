@@ -14,8 +14,16 @@ pub const REPLY_HEAD_BYTES_MAX: usize = 1 << 20;
 
 /// Most ids of one pull; clients split longer lists.
 pub const IDS_PER_PULL_MAX: usize = 1 << 18;
-/// Largest body of a request.
-pub const REQUEST_BODY_BYTES_MAX: usize = IDS_PER_PULL_MAX * size_of::<u32>();
+/// Most rows of one push; clients split longer puts.
+pub const ROWS_PER_PUSH_MAX: usize = 1 << 16;
+/// Largest body of a push, ids and rows: long enough that a disk's sync is cheap beside it, short
+/// enough that several fit the room of a shard.
+pub const PUSH_BODY_BYTES_MAX: usize = 4 << 20;
+/// Largest body of a request: that of a push.
+pub const REQUEST_BODY_BYTES_MAX: usize = PUSH_BODY_BYTES_MAX;
+/// Furthest that a commit may go beyond the version before it, which servers that were committed
+/// apart need to come together: versions are 32-bit numbers, and must not be used up.
+pub const COMMIT_AHEAD_MAX: u32 = 1 << 16;
 
 /// Largest row that can be served.
 pub const ROW_BYTES_MAX: usize = 1 << 20;
@@ -33,4 +41,6 @@ pub(crate) const NESTING_MAX: i32 = 8;
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);
+const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);
+const _: () = assert!(size_of::<u32>() + ROW_BYTES_MAX <= PUSH_BODY_BYTES_MAX);
 const _: () = assert!(REPLY_HEAD_BYTES_MAX >= 4 * (u16::MAX as usize + 1) + 2 * u16::MAX as usize);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::limits::{ROW_BYTES_MAX, WIRE_VERSION};
-use crate::lodestore_capnp::{self as wire, description, failure, reply, shard_stats, tensor};
-use crate::{WireError, message};
+use crate::lodestore_capnp::{self as wire, description, failure, reply, tensor};
+use crate::{ServerStats, WireError, message};
 
 /// A reply less its body: the rows of a chunk follow the head.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,8 +22,24 @@ pub enum Reply {
     Description(Description),
     /// The request failed; a pull that failed has no further chunks.
     Failure(Failure),
-    /// Counters of each shard, in order.
-    Stats(Vec<ShardStats>),
+    /// What the server counted.
+    Stats(ServerStats),
+    /// The rows of a push are durable, and every pull from now on sees them.
+    Pushed {
+        /// The version that they are for: the one after the committed version.
+        version: u32,
+    },
+    /// What was put up to then is a version.
+    Committed {
+        /// The newest committed version: that asked for or a later one.
+        version: u32,
+    },
+    /// A compaction runs or waits to run.
+    Compacting {
+        /// Its number: it is over when [`UpdateStats::runs_ended`](crate::UpdateStats) has come
+        /// there.
+        run: u64,
+    },
 }
 
 /// The graph behind a server, and how to reach the owner of each row.
@@ -43,6 +59,10 @@ pub struct Description {
     pub shard_ports: Vec<u16>,
     /// Shards of this server, at least 1.
     pub n_shards: u16,
+    /// The newest committed version.
+    pub version: u32,
+    /// Whether pushes, commits and compactions are taken.
+    pub writable: bool,
 }
 
 /// One tensor as the wire tells it.
@@ -91,40 +111,15 @@ pub enum FailureCode {
     Stopping,
     /// A fault of the server.
     Internal,
-}
-
-/// Counters of one shard since it started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShardStats {
-    /// Requests answered, failures included.
-    pub requests: u64,
-    /// Rows sent.
-    pub rows: u64,
-    /// Bytes of rows sent.
-    pub bytes: u64,
-    /// Rows found in the host tier.
-    pub tier_hits: u64,
-    /// Rows looked up there in vain.
-    pub tier_misses: u64,
-    /// Bytes that the host tier may hold.
-    pub tier_bytes: u64,
-    /// Extents read from disk.
-    pub read_extents: u64,
-    /// Bytes read from disk, whole pages.
-    pub read_bytes: u64,
-    /// Rows fetched from another shard.
-    pub forwarded_rows: u64,
-    /// Requests that failed.
-    pub failures: u64,
-    /// Connections open now.
-    pub connections: u32,
+    /// The server takes no updates.
+    ReadOnly,
 }
 
 impl Reply {
     /// Appends prefix and head for a reply whose body will be `body_bytes` long.
     pub fn append_to(&self, body_bytes: usize, out: &mut Vec<u8>) {
         let mut message = message::builder();
-        let mut root = message.init_root::<reply::Builder<'_>>();
+        let root = message.init_root::<reply::Builder<'_>>();
         match self {
             Self::Rows { first_row, n_rows } => {
                 let mut rows = root.init_rows();
@@ -135,13 +130,10 @@ impl Reply {
                 write_description(description, root.init_description());
             }
             Self::Failure(failure) => write_failure(failure, root.init_failure()),
-            Self::Stats(shards) => {
-                let n = u32::try_from(shards.len()).unwrap_or(u32::MAX);
-                let mut list = root.reborrow().init_stats().init_shards(n);
-                for (i, stats) in (0..n).zip(shards) {
-                    write_stats(stats, list.reborrow().get(i));
-                }
-            }
+            Self::Stats(stats) => stats.write(root.init_stats()),
+            Self::Pushed { version } => root.init_pushed().set_version(*version),
+            Self::Committed { version } => root.init_committed().set_version(*version),
+            Self::Compacting { run } => root.init_compacting().set_run(*run),
         }
         message::append_frame(&message, body_bytes, out);
     }
@@ -162,15 +154,17 @@ impl Reply {
                 Self::Description(read_description(description.map_err(bad)?)?)
             }
             reply::Failure(failure) => Self::Failure(read_failure(failure.map_err(bad)?)?),
-            reply::Stats(stats) => {
-                let shards = stats.map_err(bad)?.get_shards().map_err(bad)?;
-                Self::Stats(shards.iter().map(read_stats).collect())
+            reply::Stats(stats) => Self::Stats(ServerStats::read(stats.map_err(bad)?)?),
+            reply::Pushed(pushed) => Self::Pushed { version: pushed.map_err(bad)?.get_version() },
+            reply::Committed(committed) => {
+                Self::Committed { version: committed.map_err(bad)?.get_version() }
             }
+            reply::Compacting(run) => Self::Compacting { run: run.map_err(bad)?.get_run() },
         })
     }
 }
 
-fn bad(reason: impl ToString) -> WireError {
+pub(crate) fn bad(reason: impl ToString) -> WireError {
     WireError::malformed("reply", reason)
 }
 
@@ -178,6 +172,8 @@ fn write_description(from: &Description, mut to: description::Builder<'_>) {
     to.set_graph(&from.graph);
     to.set_n_edges(from.n_edges);
     to.set_n_shards(from.n_shards);
+    to.set_version(from.version);
+    to.set_writable(from.writable);
     to.set_bounds(&from.bounds[..]).expect("the list fits a message");
     to.set_parts(&from.parts[..]).expect("the list fits a message");
     to.set_shard_ports(&from.shard_ports[..]).expect("the list fits a message");
@@ -213,6 +209,8 @@ fn read_description(from: description::Reader<'_>) -> Result<Description, WireEr
         tensors: tensors.iter().map(read_tensor).collect::<Result<_, _>>()?,
         shard_ports,
         n_shards,
+        version: from.get_version(),
+        writable: from.get_writable(),
     })
 }
 
@@ -243,6 +241,7 @@ fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
         FailureCode::Deadline => wire::FailureCode::Deadline,
         FailureCode::Stopping => wire::FailureCode::Stopping,
         FailureCode::Internal => wire::FailureCode::Internal,
+        FailureCode::ReadOnly => wire::FailureCode::ReadOnly,
     });
     to.set_message(&from.message);
     to.set_retry_after_ms(u32::try_from(from.retry_after.as_millis()).unwrap_or(u32::MAX));
@@ -262,40 +261,11 @@ fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
             wire::FailureCode::Deadline => FailureCode::Deadline,
             wire::FailureCode::Stopping => FailureCode::Stopping,
             wire::FailureCode::Internal => FailureCode::Internal,
+            wire::FailureCode::ReadOnly => FailureCode::ReadOnly,
         },
         message: from.get_message().map_err(bad)?.to_string().map_err(bad)?,
         retry_after: Duration::from_millis(u64::from(from.get_retry_after_ms())),
     })
-}
-
-fn write_stats(from: &ShardStats, mut to: shard_stats::Builder<'_>) {
-    to.set_requests(from.requests);
-    to.set_rows(from.rows);
-    to.set_bytes(from.bytes);
-    to.set_tier_hits(from.tier_hits);
-    to.set_tier_misses(from.tier_misses);
-    to.set_tier_bytes(from.tier_bytes);
-    to.set_read_extents(from.read_extents);
-    to.set_read_bytes(from.read_bytes);
-    to.set_forwarded_rows(from.forwarded_rows);
-    to.set_failures(from.failures);
-    to.set_connections(from.connections);
-}
-
-fn read_stats(from: shard_stats::Reader<'_>) -> ShardStats {
-    ShardStats {
-        requests: from.get_requests(),
-        rows: from.get_rows(),
-        bytes: from.get_bytes(),
-        tier_hits: from.get_tier_hits(),
-        tier_misses: from.get_tier_misses(),
-        tier_bytes: from.get_tier_bytes(),
-        read_extents: from.get_read_extents(),
-        read_bytes: from.get_read_bytes(),
-        forwarded_rows: from.get_forwarded_rows(),
-        failures: from.get_failures(),
-        connections: from.get_connections(),
-    }
 }
 
 #[cfg(test)]

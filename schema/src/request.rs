@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::lodestore_capnp::{self as wire, request};
 use crate::{WireError, message};
 
-/// A request less its body: the node ids of a pull follow the head as u32, little-endian.
+/// A request less its body: the node ids of a pull follow the head as u32, little-endian; those of
+/// a push, and then its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// How long the client will still wait, counted from arrival.
@@ -28,6 +29,20 @@ pub enum RequestBody {
     },
     /// Counters of every shard.
     Stat,
+    /// Rows that take the place of others: ids, all of one partition, and then rows in the body.
+    Push {
+        /// Position in [`Description::tensors`](crate::Description::tensors).
+        tensor: u16,
+        /// Number of ids, and of rows.
+        n_rows: u32,
+    },
+    /// What was put becomes a version.
+    Commit {
+        /// Its number; nothing happens if it is committed already.
+        version: u32,
+    },
+    /// What is committed is folded into segments.
+    Compact,
 }
 
 /// How the rows of a pull will be used.
@@ -48,6 +63,13 @@ impl Request {
         match self.body {
             RequestBody::Describe => root.set_describe(()),
             RequestBody::Stat => root.set_stat(()),
+            RequestBody::Compact => root.set_compact(()),
+            RequestBody::Commit { version } => root.init_commit().set_version(version),
+            RequestBody::Push { tensor, n_rows } => {
+                let mut push = root.init_push();
+                push.set_tensor(tensor);
+                push.set_n_rows(n_rows);
+            }
             RequestBody::Pull { tensor, kind } => {
                 let mut pull = root.init_pull();
                 pull.set_tensor(tensor);
@@ -71,6 +93,14 @@ impl Request {
         let body = match root.which().map_err(|e| WireError::malformed("request", e))? {
             request::Describe(()) => RequestBody::Describe,
             request::Stat(()) => RequestBody::Stat,
+            request::Compact(()) => RequestBody::Compact,
+            request::Commit(commit) => {
+                RequestBody::Commit { version: commit.map_err(bad)?.get_version() }
+            }
+            request::Push(push) => {
+                let push = push.map_err(bad)?;
+                RequestBody::Push { tensor: push.get_tensor(), n_rows: push.get_n_rows() }
+            }
             request::Pull(pull) => {
                 let pull = pull.map_err(bad)?;
                 let kind = pull.get_kind().map_err(|e| WireError::malformed("request", e))?;
@@ -118,6 +148,10 @@ mod tests {
             RequestBody::Stat,
             RequestBody::Pull { tensor: 7, kind: PullKind::Sync },
             RequestBody::Pull { tensor: u16::MAX, kind: PullKind::Vector },
+            RequestBody::Push { tensor: 3, n_rows: 0 },
+            RequestBody::Push { tensor: u16::MAX, n_rows: u32::MAX },
+            RequestBody::Commit { version: u32::MAX },
+            RequestBody::Compact,
         ];
         for body in bodies {
             for deadline in [None, Some(Duration::from_millis(1500))] {
@@ -137,11 +171,13 @@ mod tests {
 
     #[test]
     fn a_truncated_head_is_refused() {
-        let mut bytes = Vec::new();
-        let body = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-        Request { deadline: None, body }.append_to(0, &mut bytes);
-        for end in PREFIX_BYTES..bytes.len() {
-            assert!(Request::decode(&bytes[PREFIX_BYTES..end]).is_err(), "{end}");
+        let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
+        for body in [pull, RequestBody::Push { tensor: 1, n_rows: 9 }] {
+            let mut bytes = Vec::new();
+            Request { deadline: None, body }.append_to(0, &mut bytes);
+            for end in PREFIX_BYTES..bytes.len() {
+                assert!(Request::decode(&bytes[PREFIX_BYTES..end]).is_err(), "{body:?} {end}");
+            }
         }
     }
 
@@ -154,9 +190,10 @@ mod tests {
         }
 
         #[test]
-        fn no_flipped_bit_panics(bit in 0usize..512) {
+        fn no_flipped_bit_panics(bit in 0usize..512, is_push: bool) {
             let mut bytes = Vec::new();
-            let body = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
+            let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
+            let body = if is_push { RequestBody::Push { tensor: 1, n_rows: 9 } } else { pull };
             Request { deadline: None, body }.append_to(0, &mut bytes);
             let bit = bit % ((bytes.len() - PREFIX_BYTES) * 8);
             bytes[PREFIX_BYTES + bit / 8] ^= 1 << (bit % 8);

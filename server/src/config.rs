@@ -23,6 +23,8 @@ pub struct ServerConfig {
     pub n_shards: u16,
     /// Bytes of rows that the host tiers of all shards hold together; 0 reads every row from disk.
     pub tier_bytes: u64,
+    /// Take pushes, commits and compactions: locks the partitions against other writers.
+    pub writable: bool,
     /// Allow an address that others can reach, without authentication.
     pub insecure: bool,
 }
@@ -38,6 +40,7 @@ impl ServerConfig {
             unix: None,
             n_shards: 0,
             tier_bytes: TIER_BYTES_DEFAULT,
+            writable: false,
             insecure: false,
         }
     }

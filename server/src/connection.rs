@@ -34,8 +34,9 @@ pub(crate) struct Connection {
 /// Bulk buffers of one request, lent by the shard and reused.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    ids: Vec<NodeId>,
-    frame: Vec<u8>,
+    pub(crate) ids: Vec<NodeId>,
+    /// A chunk of a pull's answer with its head, or the rows of a push.
+    pub(crate) frame: Vec<u8>,
 }
 
 /// Why a connection ended.
@@ -99,27 +100,31 @@ impl Connection {
         count(&shard.counters().requests, 1);
         let timeout = request.deadline.map_or(REQUEST_TIMEOUT, |d| d.min(REQUEST_TIMEOUT));
         let deadline = Instant::now() + timeout;
-        let (tensor, kind) = match request.body {
-            RequestBody::Pull { tensor, kind } => (tensor, kind),
-            RequestBody::Describe | RequestBody::Stat => {
-                self.drain(prefix.body_bytes).await?;
-                if request.body == RequestBody::Stat {
-                    self.reply(&Reply::Stats(shard.all_stats())).await?;
-                } else {
-                    self.write(shard.description()).await?;
-                }
-                return Ok(self);
+        match request.body {
+            RequestBody::Pull { tensor, kind: PullKind::Sync } => {
+                self.pull(shard, tensor, prefix.body_bytes, deadline).await
             }
-        };
-        match kind {
-            PullKind::Sync => self.pull(shard, tensor, prefix.body_bytes, deadline).await,
-            PullKind::Vector => {
+            RequestBody::Pull { tensor, kind: PullKind::Vector } => {
                 let task_shard = Rc::clone(shard);
                 let task = async move {
                     let pull = self.pull(&task_shard, tensor, prefix.body_bytes, deadline);
                     AssertUnwindSafe(pull).catch_unwind().await.unwrap_or(Err(Ended::Panic))
                 };
                 shard.spawn_bulk(task).await
+            }
+            RequestBody::Push { tensor, n_rows } => {
+                let pushed = self.push(shard, tensor, n_rows, prefix.body_bytes, deadline).await?;
+                let pushed = pushed.map(|version| Reply::Pushed { version });
+                self.reply_or_refuse(shard, pushed).await
+            }
+            body => {
+                self.drain(prefix.body_bytes).await?;
+                if body == RequestBody::Describe {
+                    self.write(&shard.description()).await?;
+                    return Ok(self);
+                }
+                let reply = short_answer(shard, body, deadline).await;
+                self.reply_or_refuse(shard, reply).await
             }
         }
     }
@@ -146,10 +151,52 @@ impl Connection {
                 sent
             }
         };
-        if let Err(refusal) = result {
-            count(&shard.counters().failures, 1);
-            self.reply(&Reply::Failure(refusal)).await?;
+        match result {
+            Ok(()) => Ok(self),
+            Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
         }
+    }
+
+    /// Reads the body of a push and has it put. The inner result is what the client is told.
+    async fn push(
+        &mut self,
+        shard: &Rc<Shard>,
+        tensor: u16,
+        n_rows: u32,
+        body_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Result<u32, Failure>, Ended> {
+        let room = match shard.admit_push(tensor, n_rows, body_bytes) {
+            Ok(room) => room,
+            Err(refusal) => {
+                self.drain(body_bytes).await?;
+                return Ok(Err(refusal));
+            }
+        };
+        let mut buffers = shard.lend_buffers();
+        buffers.ids.resize(n_rows as usize, NodeId(0));
+        let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
+        buffers.frame.resize(body_bytes - ids.len(), 0);
+        let stream = &mut self.stream;
+        let read = async {
+            stream.read_exact(ids).await?;
+            stream.read_exact(&mut buffers.frame).await
+        };
+        in_time(FRAME_TIMEOUT, read).await?;
+        Ok(within(deadline, shard.push(tensor, buffers, room)).await)
+    }
+
+    /// Sends a reply that has no rows, or why there is none.
+    async fn reply_or_refuse(
+        mut self,
+        shard: &Shard,
+        reply: Result<Reply, Failure>,
+    ) -> Result<Self, Ended> {
+        let reply = reply.unwrap_or_else(|refusal| {
+            count(&shard.counters().failures, 1);
+            Reply::Failure(refusal)
+        });
+        self.reply(&reply).await?;
         Ok(self)
     }
 
@@ -219,6 +266,23 @@ impl Connection {
     }
 }
 
+/// Answers a request without rows.
+async fn short_answer(
+    shard: &Shard,
+    body: RequestBody,
+    deadline: Instant,
+) -> Result<Reply, Failure> {
+    match body {
+        RequestBody::Stat => Ok(Reply::Stats(shard.stats())),
+        RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
+        RequestBody::Commit { version } => {
+            let version = within(deadline, shard.commit(version)).await?;
+            Ok(Reply::Committed { version })
+        }
+        _ => Err(failure(FailureCode::Internal, "a request with rows was taken for one without")),
+    }
+}
+
 /// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
 fn to_u32(n: usize) -> u32 {
     u32::try_from(n).expect("a request has fewer rows than 2^32")
@@ -234,12 +298,12 @@ async fn in_time<T>(
 }
 
 /// Runs `work` unless and until `deadline` has passed.
-async fn within(
+async fn within<T>(
     deadline: Instant,
-    work: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     let expired =
-        || failure(FailureCode::Deadline, "the deadline passed before all rows were read");
+        || failure(FailureCode::Deadline, "the deadline passed before the answer was ready");
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(expired());

@@ -5,29 +5,34 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use glommio::io::{DmaFile, ReadResult};
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Extent, ReadPlan, Segment};
+use lodestore_store::{Base, Extent, ReadPlan, Segment};
 
 use crate::error::{failure, store_failure};
 use crate::limits::READS_IN_FLIGHT;
 use crate::stats::{Counters, count};
 
-/// One segment, open on one executor.
+/// One segment, open on one executor. It holds the segment's pin: the file stays while this does.
 pub(crate) struct DmaReader {
-    segment: Arc<Segment>,
     file: DmaFile,
+    base: Arc<Base>,
 }
 
 impl DmaReader {
-    pub(crate) async fn open(segment: Arc<Segment>) -> Result<Self, String> {
-        let path = segment.path();
+    pub(crate) async fn open(base: Arc<Base>) -> Result<Self, String> {
+        let path = base.segment().path();
         match DmaFile::open(path).await {
-            Ok(file) => Ok(Self { file, segment }),
+            Ok(file) => Ok(Self { file, base }),
             Err(error) => Err(format!("{}: cannot open: {error}", path.display())),
         }
     }
 
-    pub(crate) fn segment(&self) -> &Segment {
-        &self.segment
+    /// What it reads from.
+    pub(crate) fn base(&self) -> &Arc<Base> {
+        &self.base
+    }
+
+    fn segment(&self) -> &Segment {
+        self.base.segment()
     }
 
     /// Reads the plan's extents, several at a time, checks every page that holds a planned row, and
@@ -48,7 +53,7 @@ impl DmaReader {
             let (extent, rows, pages) = read?;
             count(&counters.read_extents, 1);
             count(&counters.read_bytes, pages.len());
-            self.segment
+            self.segment()
                 .copy_rows(extent, rows, &pages, out)
                 .map_err(|error| store_failure(&error))?;
         }
@@ -58,7 +63,7 @@ impl DmaReader {
     /// Whole pages only: glommio's unaligned reads return too much near the end of a file.
     async fn read(&self, extent: &Extent) -> Result<ReadResult, Failure> {
         let (offset, n_bytes) = (extent.offset_bytes(), extent.len_bytes());
-        let path = self.segment.path().display();
+        let path = self.segment().path().display();
         let pages = self.file.read_at_aligned(offset, n_bytes).await.map_err(|error| {
             failure(FailureCode::Internal, format!("{path}: read at byte {offset}: {error}"))
         })?;

@@ -85,10 +85,19 @@ pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure 
     Failure { code, message: message.into(), retry_after }
 }
 
+/// The refusal of a request that needs `n_bytes` more than its shard has left.
+pub(crate) fn no_room(n_bytes: usize) -> Failure {
+    failure(FailureCode::Overloaded, format!("the shard has no room for {n_bytes} more bytes"))
+}
+
 /// A fault of the store while it serves a request.
 pub(crate) fn store_failure(error: &StoreError) -> Failure {
     let code = match error {
-        StoreError::DamagedPage { .. } | StoreError::DamagedGroup { .. } => FailureCode::Damaged,
+        StoreError::DamagedPage { .. }
+        | StoreError::DamagedGroup { .. }
+        | StoreError::DamagedOverlay { .. } => FailureCode::Damaged,
+        StoreError::Fixed { .. } => FailureCode::Invalid,
+        StoreError::ReadOnly { .. } | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
         _ => FailureCode::Internal,
     };
     failure(code, error.to_string())

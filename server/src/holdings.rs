@@ -1,11 +1,13 @@
-//! What a server holds, opened and checked once before any shard starts, shared read-only.
+//! What a server holds, opened and checked once before any shard starts, shared by all.
 
 use std::sync::Arc;
 
-use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::{Description, Stripes, TensorDescription};
-use lodestore_store::{Graph, Segment};
+use lodestore_schema::{Description, Stripes, TensorDescription, UpdateStats};
+use lodestore_store::{
+    DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind, TensorSpec,
+};
 
 use crate::{ServerConfig, ServerError};
 
@@ -13,21 +15,23 @@ use crate::{ServerConfig, ServerError};
 pub(crate) struct Holdings {
     pub(crate) book: PartitionBook,
     pub(crate) parts: Vec<PartId>,
+    /// In the order of the graph's description.
     pub(crate) tensors: Vec<TensorHolding>,
-    graph: [u8; 16],
-    n_edges: u64,
+    /// The partitions, open.
+    pub(crate) live: Arc<LiveGraph>,
+    /// What reads cost where the graph lies.
+    pub(crate) profile: DeviceProfile,
+    pub(crate) writable: bool,
 }
 
-/// One tensor: the same on every partition but for its segments.
+/// One tensor: the same on every partition.
 pub(crate) struct TensorHolding {
     pub(crate) description: TensorDescription,
     pub(crate) stripes: Stripes,
-    /// By partition; `None` where this server does not hold it.
-    pub(crate) segments: Vec<Option<Arc<Segment>>>,
 }
 
 impl Holdings {
-    /// Opens every segment that the configuration names. Blocks on the catalog and on files.
+    /// Opens every partition that the configuration names. Blocks on catalogs and on files.
     pub(crate) fn open(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let graph = Graph::open(&config.graph)?;
         let book = graph.book().clone();
@@ -39,26 +43,51 @@ impl Holdings {
         if let Some(&found) = parts.iter().find(|part| part.0 > last) {
             return Err(ServerError::NoPart { found, last });
         }
-        let specs = &graph.meta().tensors;
-        let tensors = specs
-            .iter()
-            .map(|spec| TensorHolding::open(&graph, spec, &parts, n_shards))
-            .collect::<Result<_, _>>()?;
-        let graph_id = *graph.meta().uuid.as_bytes();
-        Ok(Self { book, parts, tensors, graph: graph_id, n_edges: graph.meta().edges })
+        let specs = graph.meta().tensors.iter();
+        let tensors = specs.map(|spec| TensorHolding::new(spec, n_shards));
+        let tensors = tensors.collect::<Result<_, _>>()?;
+        let mode = if config.writable { LiveMode::Write } else { LiveMode::Read };
+        let profile = DeviceProfile::load(&**graph.device(), graph.dir());
+        // Shards read segments in a way of their own, so that the store's needs no memory.
+        let options = OpenOptions { reader: ReaderKind::Pread };
+        let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
+        Ok(Self { book, parts, tensors, live, profile, writable: config.writable })
     }
 
     /// What clients are told.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
+        let meta = self.live.graph().meta();
         Description {
-            graph: self.graph,
-            n_edges: self.n_edges,
+            graph: *meta.uuid.as_bytes(),
+            n_edges: meta.edges,
             bounds: self.book.bounds().to_vec(),
             parts: self.parts.iter().map(|part| part.0).collect(),
             tensors: self.tensors.iter().map(|tensor| tensor.description.clone()).collect(),
             shard_ports: shard_ports.to_vec(),
             n_shards,
+            version: self.live.version(),
+            writable: self.writable,
         }
+    }
+
+    /// Where updates stand, less the compactions.
+    pub(crate) fn updates(&self) -> UpdateStats {
+        let (mut committed_rows, mut pending_rows) = (0, 0);
+        for (_, _, tensor) in self.live_tensors() {
+            let (committed, pending) = tensor.overlay_rows();
+            committed_rows += committed.iter().map(|(_, n_rows)| n_rows).sum::<u64>();
+            pending_rows += pending;
+        }
+        let (version, writable) = (self.live.version(), self.writable);
+        UpdateStats { version, writable, committed_rows, pending_rows, ..UpdateStats::default() }
+    }
+
+    /// Every tensor of every partition here, with its position in the graph's description.
+    pub(crate) fn live_tensors(&self) -> impl Iterator<Item = (PartId, usize, &Arc<LiveTensor>)> {
+        self.parts.iter().flat_map(move |&part| {
+            let positions = 0..self.tensors.len();
+            positions.filter_map(move |at| Some((part, at, self.live.tensor(part, at)?)))
+        })
     }
 
     /// Bytes of all rows of each tensor on this server.
@@ -68,20 +97,10 @@ impl Holdings {
             rows * u64::from(tensor.description.row_bytes)
         })
     }
-
-    /// The owner of `id` and its row there, if this server holds the partition.
-    pub(crate) fn locate(&self, id: NodeId) -> Option<(PartId, u32)> {
-        self.book.locate(id).filter(|(part, _)| self.parts.binary_search(part).is_ok())
-    }
 }
 
 impl TensorHolding {
-    fn open(
-        graph: &Graph,
-        spec: &lodestore_store::TensorSpec,
-        parts: &[PartId],
-        n_shards: u16,
-    ) -> Result<Self, ServerError> {
+    fn new(spec: &TensorSpec, n_shards: u16) -> Result<Self, ServerError> {
         let found = spec.row_bytes();
         let row_bytes = u32::try_from(found)
             .ok()
@@ -92,10 +111,6 @@ impl TensorHolding {
                 limit: ROW_BYTES_MAX,
             })?;
         let stripes = Stripes::for_rows(n_shards, row_bytes);
-        let mut segments = vec![None; graph.book().n_parts().into()];
-        for &part in parts {
-            segments[part.index()] = Some(Arc::new(graph.segment(part, &spec.name)?));
-        }
         let description = TensorDescription {
             name: spec.name.clone(),
             dtype: spec.dtype.name().to_owned(),
@@ -103,6 +118,6 @@ impl TensorHolding {
             row_bytes,
             stripe_rows: stripes.stripe_rows(),
         };
-        Ok(Self { description, stripes, segments })
+        Ok(Self { description, stripes })
     }
 }

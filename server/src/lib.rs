@@ -11,18 +11,20 @@
 pub mod limits;
 
 mod acceptor;
+mod compactor;
 mod config;
 mod connection;
 mod dma;
 mod error;
-mod forward;
 mod holdings;
 mod listen;
+mod post;
 mod pulse;
 mod rows;
 mod server;
 mod shard;
 mod stats;
+mod store_threads;
 
 pub use config::ServerConfig;
 pub use error::ServerError;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, ROW_BYTES_MAX};
+use lodestore_schema::limits::{
+    CHUNK_BYTES, IDS_PER_PULL_MAX, PUSH_BODY_BYTES_MAX, ROW_BYTES_MAX, ROWS_PER_PUSH_MAX,
+};
 
 /// Most shards of one server.
 pub const SHARDS_MAX: u16 = 256;
@@ -16,6 +18,31 @@ pub const RETRY_AFTER: Duration = Duration::from_millis(20);
 pub const READS_IN_FLIGHT: usize = 64;
 /// Letters that may wait between two shards, and events that may wait for one.
 pub const MAILBOX_LEN: usize = 1024;
+
+/// Threads on which puts and commits wait for the disk: as many as these share one sync.
+pub const WRITE_THREADS: usize = 16;
+/// Threads that look up rows over segments, mostly in memory.
+pub const OVERLAY_THREADS: usize = 4;
+/// Calls that may wait for the threads of either kind; one more is told `overloaded`.
+pub const CALLS_WAITING_MAX: usize = 256;
+/// Bytes that a put holds for each row beside the row itself: keys, places, entries of lists.
+pub const PUT_BYTES_PER_ROW: usize = 192;
+/// Times that the rows of a put are in memory until it is durable: as they came, as changes of the
+/// catalog, and in RocksDB's batch.
+pub const PUT_COPIES: usize = 3;
+
+/// A commit has a tensor of a partition compacted when one row in so many lies over its segment.
+/// A row over a segment is never resident, and costs a look-up by key; a compaction reads and
+/// writes the whole segment, so that each put row is written this many times at most.
+pub const COMPACT_ONE_IN: u64 = 8;
+/// Fewer rows over a segment than these are left where they are, however short the segment is:
+/// they cost less than the syncs of a compaction after every commit.
+pub const COMPACT_ROWS_MIN: u64 = 4096;
+/// How often, and with what pause, segments that compactions have left are looked at again while
+/// gathers still read from them; then they wait for the next compaction.
+pub const SWEEPS_MAX: usize = 50;
+/// Pause between two such looks.
+pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 
 /// All shards of a server must be up within this time.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,4 +67,9 @@ pub const TIER_BYTES_DEFAULT: u64 = 1 << 30;
 const _: () = assert!(
     IN_FLIGHT_BYTES_PER_SHARD >= (8 * IDS_PER_PULL_MAX + CHUNK_BYTES + 2 * ROW_BYTES_MAX) as u64,
     "the largest request must fit an idle shard"
+);
+const _: () = assert!(
+    IN_FLIGHT_BYTES_PER_SHARD
+        >= (PUT_COPIES * PUSH_BODY_BYTES_MAX + PUT_BYTES_PER_ROW * ROWS_PER_PUSH_MAX) as u64,
+    "the largest push must fit an idle shard"
 );

@@ -2,20 +2,23 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 
 use glommio::channels::channel_mesh::MeshBuilder;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
-use lodestore_schema::{Reply, ShardStats};
+use lodestore_schema::ShardStats;
 use tracing::info;
 
 use crate::acceptor::Acceptor;
+use crate::compactor::{Compactor, Runs};
 use crate::holdings::Holdings;
 use crate::limits::MAILBOX_LEN;
 use crate::listen::Listeners;
 use crate::pulse::Pulse;
 use crate::shard::{self, Inbox, ShardPlan, Started};
 use crate::stats::Counters;
+use crate::store_threads::StoreThreads;
 use crate::{ServerConfig, ServerError};
 
 /// A running server; dropping it stops it.
@@ -30,6 +33,9 @@ pub struct Server {
     acceptor: Acceptor,
     inboxes: Arc<[Inbox]>,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
+    /// Where updates are taken.
+    compactor: Option<Compactor>,
+    threads: Arc<StoreThreads>,
     /// Outlives the shards.
     _pulse: Pulse,
 }
@@ -45,25 +51,40 @@ impl Server {
         let listeners = Listeners::bind(config.listen, config.unix.as_deref(), n_shards)?;
         let address = listeners.tcp();
         let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
-        let description = holdings.describe(n_shards, listeners.shard_ports());
-        let mut frame = Vec::new();
-        Reply::Description(description).append_to(0, &mut frame);
         let (started, starting) = mpsc::channel();
         let pulse = Pulse::start()?;
+        let threads = Arc::new(StoreThreads::start(config.writable)?);
+        let runs = Arc::new(Runs::new());
         let plan = ShardPlan {
             tier_bytes: tier_bytes(&holdings, config.tier_bytes, n_shards),
-            holdings,
+            holdings: Arc::clone(&holdings),
             counters: Arc::clone(&counters),
-            description: frame.into(),
+            shard_ports: listeners.shard_ports().into(),
+            threads: Arc::clone(&threads),
+            runs: Arc::clone(&runs),
+            busy: Arc::new(AtomicUsize::new(n_shards.into())),
             pulsed: pulse.shards(),
         };
         let executors = spawn(&plan, &started, n_shards)?;
         drop(started);
         let inboxes: Arc<[Inbox]> = collect_inboxes(&starting, n_shards)?.into();
+        let of_shards = Arc::clone(&inboxes);
+        let compactor = config.writable.then(|| Compactor::start(runs, holdings, of_shards));
+        let compactor = compactor.transpose()?;
         let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes))?;
         info!(?address, n_shards, "serving");
-        let unix = config.unix.clone();
-        Ok(Self { address, unix, n_shards, counters, acceptor, inboxes, executors, _pulse: pulse })
+        Ok(Self {
+            address,
+            unix: config.unix.clone(),
+            n_shards,
+            counters,
+            acceptor,
+            inboxes,
+            executors,
+            compactor,
+            threads,
+            _pulse: pulse,
+        })
     }
 
     /// The common TCP address, with the port that was bound.
@@ -103,7 +124,11 @@ impl Server {
         for inbox in &*self.inboxes {
             inbox.stop();
         }
-        join(self.executors.drain(..))
+        // Before the shards, whose mailboxes it writes to.
+        drop(self.compactor.take());
+        let ended = join(self.executors.drain(..));
+        self.threads.stop();
+        ended
     }
 }
 

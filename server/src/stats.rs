@@ -17,6 +17,9 @@ pub(crate) struct Counters {
     pub(crate) read_bytes: AtomicU64,
     pub(crate) forwarded_rows: AtomicU64,
     pub(crate) failures: AtomicU64,
+    pub(crate) pushes: AtomicU64,
+    pub(crate) pushed_rows: AtomicU64,
+    pub(crate) overlay_rows: AtomicU64,
     pub(crate) connections: AtomicU32,
 }
 
@@ -40,6 +43,9 @@ impl Counters {
             forwarded_rows: get(&self.forwarded_rows),
             failures: get(&self.failures),
             connections: self.connections.load(Ordering::Relaxed),
+            pushes: get(&self.pushes),
+            pushed_rows: get(&self.pushed_rows),
+            overlay_rows: get(&self.overlay_rows),
         }
     }
 }

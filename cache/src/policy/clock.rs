@@ -62,6 +62,11 @@ impl Clock {
         }
     }
 
+    /// An empty slot is the first that the hand takes when it passes.
+    pub(super) fn on_remove(&mut self, slot: u32) {
+        self.marks[slot as usize] = CLEAR;
+    }
+
     pub(super) fn end_batch(&mut self) {
         for slot in self.fresh.drain(..) {
             self.marks[slot as usize] = CLEAR;
@@ -91,6 +96,16 @@ mod tests {
         assert_eq!((clock.hand, &clock.marks[..]), (2, &[CLEAR, CLEAR, READ, CLEAR][..]));
         assert_eq!(place_batch(&mut clock, 2), [3, 0]);
         assert_eq!((clock.hand, &clock.marks[..]), (1, &[CLEAR; 4][..]));
+    }
+
+    #[test]
+    fn a_slot_whose_row_is_gone_is_taken_as_the_hand_passes() {
+        let mut clock = Clock::new(3);
+        place_batch(&mut clock, 3);
+        clock.on_lookup(&[0, 1, 2]);
+        clock.on_remove(1);
+        assert_eq!(place_batch(&mut clock, 1), [1]);
+        assert_eq!((clock.hand, &clock.marks[..]), (2, &[CLEAR, CLEAR, READ][..]));
     }
 
     #[test]

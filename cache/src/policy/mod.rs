@@ -95,6 +95,14 @@ impl Policy {
         }
     }
 
+    /// The row in `slot` is gone; never one that the current batch has placed.
+    pub(crate) fn on_remove(&mut self, slot: u32) {
+        match self {
+            Self::None => {}
+            Self::Clock(clock) => clock.on_remove(slot),
+        }
+    }
+
     /// The batch of placements is complete.
     pub(crate) fn end_batch(&mut self) {
         match self {

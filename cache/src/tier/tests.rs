@@ -58,7 +58,8 @@ fn misses_of_a_fixed_trace_are_pinned() {
     for batch in trace.chunks(64) {
         serve(&mut tier, batch);
     }
-    let counted = TierStats { hits: 2012, misses: 1988, admissions: 963, evictions: 943 };
+    let counted =
+        TierStats { hits: 2012, misses: 1988, admissions: 963, evictions: 943, removals: 0 };
     assert_eq!(tier.stats(), counted);
 }
 
@@ -68,8 +69,24 @@ fn a_batch_larger_than_the_tier_is_served_and_repeats_are_stored_once() {
     assert_eq!(serve(&mut tier, &[5, 5, 6, 7, 5, 8]), [0, 1, 2, 3, 4, 5]);
     assert_eq!(serve(&mut tier, &[8, 7, 6, 5]), [0, 1]);
     assert_eq!(tier.n_resident(), 2);
-    let counted = TierStats { hits: 2, misses: 8, admissions: 4, evictions: 2 };
+    let counted = TierStats { hits: 2, misses: 8, admissions: 4, evictions: 2, removals: 0 };
     assert_eq!(tier.stats(), counted);
+}
+
+#[test]
+fn a_row_that_was_removed_misses_and_comes_back_as_it_then_is() {
+    let mut tier = Tier::with_slots(3, 4, 100, PolicyKind::Clock).unwrap();
+    serve(&mut tier, &[1, 2, 3]);
+    tier.remove(&[2, 9, 2, u32::MAX, 100]);
+    assert_eq!((tier.n_resident(), tier.stats().removals), (2, 1));
+    let (mut out, mut misses) = ([0; 12], Vec::new());
+    tier.lookup(&[1, 2, 3], &mut out, &mut misses);
+    assert_eq!(misses, [1]);
+    out[4..8].copy_from_slice(b"anew");
+    tier.admit(&[1, 2, 3], &out, &misses);
+    tier.lookup(&[2], &mut out[..4], &mut misses);
+    assert_eq!((&out[..4], &misses[..]), (&b"anew"[..], &[][..]));
+    assert_eq!((tier.n_resident(), tier.stats().evictions), (3, 0));
 }
 
 #[test]
@@ -118,12 +135,13 @@ proptest! {
     #[test]
     fn batches_never_pass_the_capacity_and_always_get_their_rows(
         batches in prop::collection::vec(prop::collection::vec(0u32..40, 0..600), 0..20),
+        removed in prop::collection::vec(prop::collection::vec(0u32..45, 0..9), 20),
         n_slots in 0u32..50,
         row_bytes in 1usize..70,
         id_space in prop::sample::select(vec![30u32, 40, 1000]),
     ) {
         let mut tier = Tier::with_slots(n_slots, row_bytes, id_space, PolicyKind::Clock).unwrap();
-        for batch in &batches {
+        for (batch, removed) in batches.iter().zip(&removed) {
             let misses = serve(&mut tier, batch);
             let missed = |id| misses.iter().any(|&i| batch[i as usize] == id);
             let fresh = batch.iter().collect::<std::collections::HashSet<_>>();
@@ -134,7 +152,10 @@ proptest! {
             }
             let stats = tier.stats();
             prop_assert!(tier.n_resident() <= n_slots as usize);
-            prop_assert_eq!(tier.n_resident() as u64, stats.admissions - stats.evictions);
+            let gone = stats.evictions + stats.removals;
+            prop_assert_eq!(tier.n_resident() as u64, stats.admissions - gone);
+            tier.remove(removed);
+            prop_assert!(removed.iter().all(|&id| tier.index.get(id) == NO_SLOT));
         }
     }
 

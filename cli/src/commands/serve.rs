@@ -52,6 +52,9 @@ pub(crate) struct ServeArgs {
     /// Memory for rows that stay resident, over all shards; 0 reads every row from disk.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     memory: u64,
+    /// Take puts, commits and compactions; nobody else may write the partitions meanwhile.
+    #[arg(long)]
+    writable: bool,
     /// Listen on an address that is not loopback, without authentication or encryption.
     #[arg(long)]
     insecure: bool,
@@ -67,6 +70,7 @@ struct ServeReport {
     unix: Option<String>,
     parts: Vec<u16>,
     shards: u16,
+    writable: bool,
 }
 
 impl ServeArgs {
@@ -92,6 +96,7 @@ impl ServeArgs {
             unix: self.unix.clone(),
             n_shards: self.shards.unwrap_or(0),
             tier_bytes: self.memory,
+            writable: self.writable,
             insecure: self.insecure,
             ..ServerConfig::new(&self.graph)
         })
@@ -107,6 +112,7 @@ impl ServeArgs {
             unix: server.unix().map(|path| path.display().to_string()),
             parts: self.served_parts()?,
             shards: server.n_shards(),
+            writable: self.writable,
         };
         console.report(&report, text)?;
         wait(stop)?;
@@ -129,11 +135,12 @@ fn text(report: &ServeReport) -> String {
     let addresses: Vec<_> = report.address.iter().chain(&unix).map(String::as_str).collect();
     let parts: Vec<_> = report.parts.iter().map(ToString::to_string).collect();
     format!(
-        "listening on {} ({} {}, {})",
+        "listening on {} ({} {}, {}{})",
         addresses.join(" and "),
         if parts.len() == 1 { "partition" } else { "partitions" },
         parts.join(", "),
         human::counted(report.shards.into(), "shard"),
+        if report.writable { ", writable" } else { "" },
     )
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{Client, ClientConfig};
+use lodestore_client::{Client, ClientConfig, ShardStats, UpdateStats};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -27,6 +27,19 @@ pub(crate) struct StatArgs {
 struct StatReport {
     address: String,
     shards: Vec<ShardReport>,
+    /// The newest committed version.
+    version: u32,
+    writable: bool,
+    /// Rows over segments, of committed versions and put since.
+    committed_rows: u64,
+    pending_rows: u64,
+    compactions_asked: u64,
+    compactions_ended: u64,
+    /// Of the compaction that runs: bytes written, and to write.
+    compaction_bytes: u64,
+    compaction_bytes_total: u64,
+    /// Why the last has failed; empty if it has not.
+    compaction_failure: String,
 }
 
 #[derive(Serialize)]
@@ -43,6 +56,9 @@ struct ShardReport {
     forwarded_rows: u64,
     failures: u64,
     connections: u32,
+    pushes: u64,
+    pushed_rows: u64,
+    overlay_rows: u64,
 }
 
 impl StatArgs {
@@ -50,22 +66,47 @@ impl StatArgs {
         let deadline = Duration::from_secs(self.deadline.max(1));
         let config = ClientConfig { deadline, ..ClientConfig::default() };
         let client = Client::connect(std::slice::from_ref(&self.address), config)?;
-        let shards = client.stats()?.into_iter().flat_map(|(_, shards)| shards).enumerate();
-        let shards = shards.map(|(shard, stats)| ShardReport {
-            shard,
-            requests: stats.requests,
-            rows: stats.rows,
-            bytes: stats.bytes,
-            tier_hits: stats.tier_hits,
-            tier_misses: stats.tier_misses,
-            tier_bytes: stats.tier_bytes,
-            read_extents: stats.read_extents,
-            read_bytes: stats.read_bytes,
-            forwarded_rows: stats.forwarded_rows,
-            failures: stats.failures,
-            connections: stats.connections,
-        });
-        console.report(&StatReport { address: self.address, shards: shards.collect() }, text)
+        for (_, stats) in client.stats()? {
+            let report = report(self.address.clone(), &stats.shards, stats.updates);
+            console.report(&report, text)?;
+        }
+        Ok(())
+    }
+}
+
+fn report(address: String, shards: &[ShardStats], updates: UpdateStats) -> StatReport {
+    StatReport {
+        address,
+        shards: shards.iter().enumerate().map(shard_report).collect(),
+        version: updates.version,
+        writable: updates.writable,
+        committed_rows: updates.committed_rows,
+        pending_rows: updates.pending_rows,
+        compactions_asked: updates.runs_asked,
+        compactions_ended: updates.runs_ended,
+        compaction_bytes: updates.run_bytes,
+        compaction_bytes_total: updates.run_bytes_total,
+        compaction_failure: updates.run_failure,
+    }
+}
+
+fn shard_report((shard, stats): (usize, &ShardStats)) -> ShardReport {
+    ShardReport {
+        shard,
+        requests: stats.requests,
+        rows: stats.rows,
+        bytes: stats.bytes,
+        tier_hits: stats.tier_hits,
+        tier_misses: stats.tier_misses,
+        tier_bytes: stats.tier_bytes,
+        read_extents: stats.read_extents,
+        read_bytes: stats.read_bytes,
+        forwarded_rows: stats.forwarded_rows,
+        failures: stats.failures,
+        connections: stats.connections,
+        pushes: stats.pushes,
+        pushed_rows: stats.pushed_rows,
+        overlay_rows: stats.overlay_rows,
     }
 }
 
@@ -81,6 +122,8 @@ fn text(report: &StatReport) -> String {
         "reads",
         "read",
         "forwarded",
+        "over segments",
+        "pushed",
         "connections",
     ]);
     for s in &report.shards {
@@ -96,8 +139,28 @@ fn text(report: &StatReport) -> String {
             human::count(s.read_extents),
             human::bytes(s.read_bytes),
             human::count(s.forwarded_rows),
+            human::count(s.overlay_rows),
+            human::count(s.pushed_rows),
             s.connections.to_string(),
         ]);
     }
-    format!("{}, since it started\n\n{table}", report.address)
+    format!("{}, since it started\n\n{table}\n\n{}", report.address, updates(report))
+}
+
+/// The line about versions, and that about a compaction that runs or has failed.
+fn updates(report: &StatReport) -> String {
+    let takes = if report.writable { "takes updates" } else { "takes no updates" };
+    let mut text = format!(
+        "version {}, {takes}; rows over segments: {} committed, {} pending",
+        report.version,
+        human::count(report.committed_rows),
+        human::count(report.pending_rows)
+    );
+    if report.compactions_asked > report.compactions_ended {
+        let (done, all) = (report.compaction_bytes, report.compaction_bytes_total);
+        text += &format!("\ncompacting: {} of {}", human::bytes(done), human::bytes(all));
+    } else if !report.compaction_failure.is_empty() {
+        text += &format!("\nthe last compaction has failed: {}", report.compaction_failure);
+    }
+    text
 }

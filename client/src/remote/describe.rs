@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Instant;
 
-use lodestore_schema::{Description, Reply, Request, RequestBody, ShardStats};
+use lodestore_schema::{Description, Reply, Request, RequestBody, ServerStats};
 use lodestore_store::Dtype;
 
 use crate::connection::{Connection, time_left};
@@ -16,7 +16,7 @@ pub(super) fn describe(address: &Address, deadline: Instant) -> Result<Descripti
     }
 }
 
-pub(super) fn stats(address: &Address, deadline: Instant) -> Result<Vec<ShardStats>, ClientError> {
+pub(super) fn stats(address: &Address, deadline: Instant) -> Result<ServerStats, ClientError> {
     match ask_server(address, RequestBody::Stat, deadline)? {
         Reply::Stats(stats) => Ok(stats),
         _ => Err(ClientError::Confused { address: address.clone() }),
@@ -24,7 +24,7 @@ pub(super) fn stats(address: &Address, deadline: Instant) -> Result<Vec<ShardSta
 }
 
 /// One request over a connection of its own to the common address.
-fn ask_server(
+pub(super) fn ask_server(
     address: &Address,
     body: RequestBody,
     deadline: Instant,

@@ -38,6 +38,16 @@ impl Fleet {
         self.servers.iter().map(|(address, _)| address)
     }
 
+    /// The common address of a server.
+    pub(super) fn address(&self, server: usize) -> &Address {
+        &self.servers[server].0
+    }
+
+    /// Whether a server takes updates.
+    pub(super) fn is_writable(&self, server: usize) -> bool {
+        self.servers[server].1.writable
+    }
+
     /// An idle connection to an endpoint, or a new one.
     pub(super) fn connection(
         &self,
@@ -70,7 +80,8 @@ impl Fleet {
 
     /// The fleet with `server` asked anew what it holds and where its shards listen.
     ///
-    /// `None` when it does not answer, or holds what it held where it held it.
+    /// `None` when it does not answer, or holds what it held where it held it; a version committed
+    /// meanwhile is no difference.
     ///
     /// # Errors
     /// Another graph is served at its address now.
@@ -86,7 +97,7 @@ impl Fleet {
                 let (address, other) = (address.clone(), address.clone());
                 Err(ClientError::GraphsDiffer { address, other })
             }
-            Ok(found) if found != *known => {
+            Ok(found) if (Description { version: known.version, ..found.clone() }) != *known => {
                 let mut servers = self.servers.clone();
                 servers[server].1 = found;
                 let fleet = Self::new(servers)?;

@@ -4,24 +4,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::{PullKind as WireKind, ShardStats};
+use lodestore_schema::{PullKind as WireKind, ServerStats};
 
 use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, TensorInfo};
 use describe::{describe, stats, tensors};
 use fleet::Fleet;
 use pull::Pull;
+use put::Put;
 
 mod describe;
 mod fleet;
 mod pull;
+mod put;
+mod version;
+
+pub use put::PutStats;
+pub use version::CompactionRun;
 
 /// Settings of a [`Client`].
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// Longest time for one pull, retries included, and for connecting to all servers.
+    /// Longest time for one pull, put or commit, retries included, and for connecting to all
+    /// servers.
     pub deadline: Duration,
-    /// How often a pull is tried when a server cannot be reached or has no room.
+    /// How often something is tried when a server cannot be reached or has no room.
     pub attempts: u32,
 }
 
@@ -91,11 +98,11 @@ impl Client {
         &self.tensors
     }
 
-    /// Counters of every shard, server by server in the order of connecting.
+    /// What every server has counted, in the order of connecting.
     ///
     /// # Errors
     /// When a server cannot be reached within the deadline.
-    pub fn stats(&self) -> Result<Vec<(Address, Vec<ShardStats>)>, ClientError> {
+    pub fn stats(&self) -> Result<Vec<(Address, ServerStats)>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         self.fleet()
             .addresses()
@@ -127,6 +134,36 @@ impl Client {
         out: &mut [u8],
     ) -> Result<PullStats, ClientError> {
         self.pull(tensor, ids, out, PullKind::Vector)
+    }
+
+    /// Puts rows in the place of others: row `i` of `rows` is that of `ids[i]`. Where an id comes
+    /// several times, its last row stays.
+    ///
+    /// When it returns the rows are durable on their servers, and every pull that starts then, of
+    /// any client, sees them; [`Client::commit`] makes them part of a version. Where several
+    /// servers hold a partition, all of them must take its rows.
+    ///
+    /// Long puts travel in pieces, each of which is put all or not at all. After an error some may
+    /// have been put: put the same rows again. Pieces whose outcome is not known are sent again
+    /// within the attempts and the deadline, so that of two clients that put the same row at once
+    /// either may be the last. Servers without room are asked again until the deadline.
+    ///
+    /// # Errors
+    /// What is wrong with the ids or the buffer, [`ClientError::NotWritable`], both before anything
+    /// is sent; [`ClientError::PutDiffers`] when some holders of a partition have taken rows that
+    /// another has not; else what kept a server from taking them.
+    pub fn put_rows(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        rows: &[u8],
+    ) -> Result<PutStats, ClientError> {
+        let position = self.position(tensor)?;
+        let row_bytes = self.tensors[position].row_bytes();
+        ClientError::check_buffer(tensor, ids.len(), row_bytes, rows.len())?;
+        let tensor = u16::try_from(position).unwrap_or(u16::MAX);
+        let deadline = Instant::now() + self.config.deadline;
+        self.put_all(&Put { tensor, ids, rows, row_bytes, deadline })
     }
 
     fn fleet(&self) -> Arc<Fleet> {

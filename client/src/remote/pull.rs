@@ -15,7 +15,7 @@ use crate::connection::{Connection, time_left};
 use crate::route::Bucket;
 
 /// First pause before a retry; it doubles.
-const BACKOFF: Duration = Duration::from_millis(10);
+pub(super) const BACKOFF: Duration = Duration::from_millis(10);
 
 /// What all requests of one pull share.
 pub(super) struct Pull {
@@ -47,14 +47,15 @@ impl Client {
         let (mut requests, mut attempt) = (0, 0);
         loop {
             let failures = try_all(&fleet, pull, out, buckets, &mut requests);
-            let failed: Vec<usize> = failures.iter().map(|(endpoint, _)| *endpoint).collect();
+            let server_of = |endpoint: usize| fleet.routes.endpoints[endpoint].server;
+            let failed: Vec<usize> = failures.iter().map(|&(at, _)| server_of(at)).collect();
             let Some((endpoint, error)) = worst(failures) else { return Ok(requests) };
             attempt += 1;
             let address = &fleet.routes.endpoints[endpoint].address;
             debug!(%address, attempt, %error, "pull failed");
             let pause = self.pause_before_retry(&error, attempt).ok_or(error)?;
             std::thread::sleep(pause.min(time_left(address, pull.deadline)?));
-            fleet = self.after_failures(fleet, &failed, pull.deadline)?;
+            fleet = self.after_failures(fleet, failed, pull.deadline)?;
             // Buckets keep the order of positions, which receiving relies on.
             let mut left: Vec<u32> =
                 buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()).collect();
@@ -64,14 +65,13 @@ impl Client {
     }
 
     /// The fleet to try next: each failed server as it is now, or another asked instead.
-    fn after_failures(
+    pub(super) fn after_failures(
         &self,
         mut fleet: Arc<Fleet>,
-        failed: &[usize],
+        mut servers: Vec<usize>,
         deadline: Instant,
     ) -> Result<Arc<Fleet>, ClientError> {
-        let server_of = |&endpoint: &usize| fleet.routes.endpoints[endpoint].server;
-        let mut servers: Vec<usize> = failed.iter().map(server_of).collect();
+        servers.sort_unstable();
         servers.dedup();
         for server in servers {
             fleet.forget(server);
@@ -87,7 +87,7 @@ impl Client {
         Ok(fleet)
     }
 
-    fn pause_before_retry(&self, error: &ClientError, attempt: u32) -> Option<Duration> {
+    pub(super) fn pause_before_retry(&self, error: &ClientError, attempt: u32) -> Option<Duration> {
         if attempt >= self.config.attempts {
             return None;
         }
@@ -95,8 +95,8 @@ impl Client {
     }
 }
 
-/// How long to wait before a pull that failed so is worth another try; `None`: it never is.
-fn retry_after(error: &ClientError) -> Option<Duration> {
+/// How long to wait before what failed so is worth another try; `None`: it never is.
+pub(super) fn retry_after(error: &ClientError) -> Option<Duration> {
     match error {
         ClientError::Connect { .. } | ClientError::Unavailable { .. } => Some(Duration::ZERO),
         ClientError::Refused { failure, .. } => match failure.code {
@@ -108,7 +108,7 @@ fn retry_after(error: &ClientError) -> Option<Duration> {
 }
 
 /// An error that no retry helps, if there is one; else the first.
-fn worst(mut failures: Vec<(usize, ClientError)>) -> Option<(usize, ClientError)> {
+pub(super) fn worst(mut failures: Vec<(usize, ClientError)>) -> Option<(usize, ClientError)> {
     let fatal = failures.iter().position(|(_, error)| retry_after(error).is_none());
     (!failures.is_empty()).then(|| failures.swap_remove(fatal.unwrap_or(0)))
 }

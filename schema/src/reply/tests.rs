@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Prefix;
 use crate::limits::{PREFIX_BYTES, REPLY_HEAD_BYTES_MAX};
+use crate::{Prefix, ShardStats, UpdateStats};
 
 fn head_of(reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -28,6 +28,8 @@ fn description() -> Description {
         tensors: vec![tensor],
         shard_ports: vec![7001, 7002],
         n_shards: 2,
+        version: 9,
+        writable: true,
     }
 }
 
@@ -38,13 +40,30 @@ fn replies_survive_the_trip() {
         message: "no room; retry".into(),
         retry_after: Duration::from_millis(20),
     };
-    let stats = ShardStats { requests: 1, rows: 2, connections: 3, ..ShardStats::default() };
+    let read_only = Failure { code: FailureCode::ReadOnly, ..failure.clone() };
+    let shard =
+        ShardStats { requests: 1, rows: 2, connections: 3, pushes: 4, ..ShardStats::default() };
+    let updates = UpdateStats {
+        version: 3,
+        writable: true,
+        committed_rows: 1 << 40,
+        pending_rows: 5,
+        runs_asked: 2,
+        runs_ended: 1,
+        run_bytes: 6,
+        run_bytes_total: 7,
+        run_failure: "no room on the disk".into(),
+    };
     for reply in [
         Reply::Rows { first_row: 5, n_rows: 600 },
         Reply::Description(description()),
         Reply::Failure(failure),
-        Reply::Stats(vec![stats, ShardStats::default()]),
-        Reply::Stats(vec![]),
+        Reply::Failure(read_only),
+        Reply::Stats(ServerStats { shards: vec![shard, ShardStats::default()], updates }),
+        Reply::Stats(ServerStats::default()),
+        Reply::Pushed { version: 7 },
+        Reply::Committed { version: u32::MAX },
+        Reply::Compacting { run: u64::MAX },
     ] {
         assert_eq!(Reply::decode(&head_of(&reply)), Ok(reply));
     }

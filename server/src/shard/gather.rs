@@ -6,13 +6,17 @@ use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::CHUNK_BYTES;
+use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX};
 use lodestore_schema::{Failure, FailureCode};
 
 use super::Shard;
-use crate::error::failure;
-use crate::rows::not_here;
+use crate::error::{failure, no_room};
+use crate::post::Question;
+use crate::rows::{ShardRows, not_here};
 use crate::stats::count;
+
+/// Ids of one owner, and where they stand in the request.
+type Share = (Vec<NodeId>, Vec<usize>);
 
 impl Shard {
     /// Bytes of a row of a tensor that [`Self::admit_pull`] has let through.
@@ -26,13 +30,15 @@ impl Shard {
         tensor: u16,
         body_bytes: usize,
     ) -> Result<StaticPermit, Failure> {
-        let Some(rows) = self.tensors.get(usize::from(tensor)) else {
-            let message = format!("there is no tensor {tensor}, only 0 to {}", self.tensors.len());
-            return Err(failure(FailureCode::NotFound, message));
-        };
+        let rows = self.tensor(tensor)?;
         if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
             let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
             return Err(failure(FailureCode::Invalid, message));
+        }
+        let n_ids = body_bytes / size_of::<NodeId>();
+        if n_ids > IDS_PER_PULL_MAX {
+            let message = format!("{n_ids} ids in one pull; ask for {IDS_PER_PULL_MAX} at most");
+            return Err(failure(FailureCode::TooLarge, message));
         }
         // Ids, a chunk of the answer, and the same again for keys and positions.
         self.take_room(4 * body_bytes + CHUNK_BYTES.max(rows.row_bytes))
@@ -45,28 +51,21 @@ impl Shard {
         ids: &[NodeId],
         out: &mut [u8],
     ) -> Result<(), Failure> {
-        let holdings = &*self.plan.holdings;
         let rows = &self.tensors[usize::from(tensor)];
-        if self.plan.counters.len() == 1 || self.owns_all(tensor, ids)? {
-            return rows.gather(holdings, ids, out, self.counters()).await;
+        if rows.gather(&self.plan, ids, out).await? {
+            return Ok(());
         }
-        let mut by_shard = vec![(Vec::new(), Vec::new()); self.plan.counters.len()];
-        for (position, &id) in ids.iter().enumerate() {
-            let (shard_ids, positions) = &mut by_shard[self.owner(tensor, id)?];
-            shard_ids.push(id);
-            positions.push(position);
-        }
-        let asks = by_shard.into_iter().enumerate().filter(|(_, (ids, _))| !ids.is_empty()).map(
-            |(owner, (ids, positions))| async move {
-                let rows = if owner == self.id {
-                    self.gather_owned(tensor, &ids).await
-                } else {
-                    count(&self.counters().forwarded_rows, ids.len());
-                    self.post.ask(owner, tensor, ids).await
-                };
-                rows.map(|rows| (rows, positions))
-            },
-        );
+        let asks = self.split(tensor, ids)?.into_iter().enumerate();
+        let asks = asks.filter(|(_, (ids, _))| !ids.is_empty());
+        let asks = asks.map(|(owner, (ids, positions))| async move {
+            let rows = if owner == self.id {
+                self.gather_owned(tensor, &ids).await
+            } else {
+                count(&self.counters().forwarded_rows, ids.len());
+                self.post.ask(owner, Question::Gather, tensor, ids).await
+            };
+            rows.map(|rows| (rows, positions))
+        });
         let row_bytes = rows.row_bytes;
         for answer in join_all(asks).await {
             let (rows, positions) = answer?;
@@ -90,34 +89,39 @@ impl Shard {
         gathered.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a gather panicked")))
     }
 
-    /// Takes room for `n_bytes` until the permit is dropped.
-    fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
-        self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| {
-            let message = format!("shard {} has no room for {n_bytes} more bytes", self.id);
-            failure(FailureCode::Overloaded, message)
+    /// The tensor at a position of the description.
+    pub(super) fn tensor(&self, tensor: u16) -> Result<&ShardRows, Failure> {
+        self.tensors.get(usize::from(tensor)).ok_or_else(|| {
+            let n_tensors = self.tensors.len();
+            let message = format!("there is no tensor {tensor}, only 0 to {n_tensors}, exclusive");
+            failure(FailureCode::NotFound, message)
         })
+    }
+
+    /// Takes room for `n_bytes` until the permit is dropped.
+    pub(super) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
+        self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| no_room(n_bytes))
+    }
+
+    /// Splits ids by the shard that owns their rows.
+    pub(super) fn split(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<Share>, Failure> {
+        let holdings = &*self.plan.holdings;
+        let stripes = holdings.tensors[usize::from(tensor)].stripes;
+        let mut by_shard: Vec<Share> = vec![Share::default(); self.plan.counters.len()];
+        for (position, &id) in ids.iter().enumerate() {
+            let (part, row) = holdings.book.locate(id).ok_or_else(|| not_here(holdings, id))?;
+            let (shard_ids, positions) = &mut by_shard[usize::from(stripes.shard_of(part.0, row))];
+            shard_ids.push(id);
+            positions.push(position);
+        }
+        Ok(by_shard)
     }
 
     /// Rows of this shard in a buffer of their own.
     async fn gather_owned(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<u8>, Failure> {
         let rows = &self.tensors[usize::from(tensor)];
         let mut out = vec![0; ids.len() * rows.row_bytes];
-        rows.gather(&self.plan.holdings, ids, &mut out, self.counters()).await?;
+        rows.gather(&self.plan, ids, &mut out).await?;
         Ok(out)
-    }
-
-    fn owns_all(&self, tensor: u16, ids: &[NodeId]) -> Result<bool, Failure> {
-        for &id in ids {
-            if self.owner(tensor, id)? != self.id {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn owner(&self, tensor: u16, id: NodeId) -> Result<usize, Failure> {
-        let holdings = &*self.plan.holdings;
-        let (part, row) = holdings.locate(id).ok_or_else(|| not_here(holdings, id))?;
-        Ok(holdings.tensors[usize::from(tensor)].stripes.shard_of(part.0, row).into())
     }
 }

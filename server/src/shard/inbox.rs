@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use glommio::GlommioError;
 use glommio::channels::shared_channel::ForeignSender;
+use lodestore_graph::PartId;
 
 /// What other threads tell a shard.
 pub(crate) enum Event {
     /// A client has come.
     Connection(OwnedFd),
+    /// The tensor at this position of the description has another segment in this partition.
+    Rebased(usize, PartId),
     /// Finish what is in flight and end.
     Stop,
 }
@@ -28,9 +31,18 @@ impl Inbox {
         self.lock().try_send(Event::Connection(connection)).is_ok()
     }
 
+    /// Tells the shard of a segment that a compaction has made, unless it has ended.
+    pub(crate) fn rebased(&self, tensor: usize, part: PartId) {
+        self.send(|| Event::Rebased(tensor, part));
+    }
+
     /// Tells the shard to end, unless it has ended already.
     pub(crate) fn stop(&self) {
-        while let Err(GlommioError::WouldBlock(_)) = self.lock().try_send(Event::Stop) {
+        self.send(|| Event::Stop);
+    }
+
+    fn send(&self, event: impl Fn() -> Event) {
+        while let Err(GlommioError::WouldBlock(_)) = self.lock().try_send(event()) {
             // A full mailbox empties: the shard still takes events.
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,25 @@ use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::net::TcpStream;
 use glommio::sync::Semaphore;
 use glommio::{Latency, Shares, TaskQueueHandle};
-use lodestore_schema::ShardStats;
-use tracing::debug;
+use lodestore_graph::NodeId;
+use lodestore_schema::{Reply, ServerStats};
+use tracing::{debug, warn};
 
+use crate::compactor::Runs;
 use crate::connection::{Buffers, Connection};
-use crate::forward::{Letter, Post};
 use crate::holdings::Holdings;
 use crate::limits::{
     CONNECTIONS_PER_SHARD_MAX, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, START_TIMEOUT,
 };
+use crate::post::{Letter, Post, Question, Rows};
 use crate::pulse::Shards;
 use crate::rows::ShardRows;
 use crate::stats::Counters;
+use crate::store_threads::StoreThreads;
 
 mod gather;
 mod inbox;
+mod update;
 
 pub(crate) use inbox::{Event, Inbox};
 
@@ -38,8 +42,12 @@ pub(crate) use inbox::{Event, Inbox};
 pub(crate) struct ShardPlan {
     pub(crate) holdings: Arc<Holdings>,
     pub(crate) counters: Arc<[Counters]>,
-    /// Frame that answers `describe`.
-    pub(crate) description: Arc<[u8]>,
+    /// TCP port of each shard.
+    pub(crate) shard_ports: Arc<[u16]>,
+    pub(crate) threads: Arc<StoreThreads>,
+    pub(crate) runs: Arc<Runs>,
+    /// Shards that still have connections; none closes its mailbox before it is 0.
+    pub(crate) busy: Arc<AtomicUsize>,
     /// Bytes of this shard's tier for each tensor.
     pub(crate) tier_bytes: Arc<[usize]>,
     /// Where it joins, to be woken regularly.
@@ -61,6 +69,8 @@ pub(crate) struct Shard {
     buffers: RefCell<Vec<Buffers>>,
     open: RefCell<HashMap<u64, OwnedFd>>,
     next_connection: Cell<u64>,
+    /// Frame that answers `describe`, and the version that it tells.
+    description: RefCell<(u32, Rc<[u8]>)>,
 }
 
 /// The whole life of a shard's executor.
@@ -80,17 +90,15 @@ pub(crate) async fn run(
     let id = senders.peer_id();
     let (inbox_sender, inbox) = shared_channel::new_bounded(MAILBOX_LEN);
     let (sender, inbox) = futures_lite::future::zip(inbox_sender.connect(), inbox.connect()).await;
-    let mut tensors = Vec::new();
-    for (tensor, &tier_bytes) in plan.holdings.tensors.iter().zip(&*plan.tier_bytes) {
-        match ShardRows::open(&plan.holdings, tensor, tier_bytes).await {
-            Ok(rows) => tensors.push(rows),
-            Err(reason) => {
-                // The receiver waits for every shard; it is there.
-                let _ = started.send((id, Err(reason.clone())));
-                return Err(reason);
-            }
+    let room = Rc::new(Semaphore::new(IN_FLIGHT_BYTES_PER_SHARD));
+    let tensors = match open_tensors(&plan, id, &room).await {
+        Ok(tensors) => tensors,
+        Err(reason) => {
+            // The receiver waits for every shard; it is there.
+            let _ = started.send((id, Err(reason.clone())));
+            return Err(reason);
         }
-    }
+    };
     let tier_bytes: usize = plan.tier_bytes.iter().sum();
     plan.counters[id].tier_bytes.store(tier_bytes as u64, Ordering::Relaxed);
     let bulk = queue("vector-pull", 100);
@@ -100,11 +108,12 @@ pub(crate) async fn run(
         plan,
         tensors,
         post: Post::new(senders),
-        room: Rc::new(Semaphore::new(IN_FLIGHT_BYTES_PER_SHARD)),
+        room,
         bulk,
         buffers: RefCell::default(),
         open: RefCell::default(),
         next_connection: Cell::new(0),
+        description: RefCell::new((0, Rc::from([]))),
     });
     shard.read_letters(receivers, sync);
     let _ = started.send((id, Ok(Inbox::new(sender.into_foreign()))));
@@ -112,6 +121,22 @@ pub(crate) async fn run(
     shard.serve(&inbox, sync).await;
     shard.end().await;
     Ok(())
+}
+
+/// Opens every tensor on this executor.
+async fn open_tensors(
+    plan: &ShardPlan,
+    id: usize,
+    room: &Rc<Semaphore>,
+) -> Result<Vec<ShardRows>, String> {
+    let shard = u16::try_from(id).map_err(|_| format!("shard {id} is one too many"))?;
+    let mut tensors = Vec::with_capacity(plan.tier_bytes.len());
+    for (position, &tier_bytes) in plan.tier_bytes.iter().enumerate() {
+        let room = Rc::clone(room);
+        let rows = ShardRows::open(&plan.holdings, position, shard, tier_bytes, room).await?;
+        tensors.push(rows);
+    }
+    Ok(tensors)
 }
 
 /// A task queue that gets the core in proportion to its shares.
@@ -125,31 +150,49 @@ fn queue(name: &str, shares: usize) -> TaskQueueHandle {
 impl Shard {
     /// Takes connections until told to stop.
     async fn serve(self: &Rc<Self>, inbox: &ConnectedReceiver<Event>, sync: TaskQueueHandle) {
-        while let Some(Event::Connection(fd)) = inbox.recv().await {
-            if self.open.borrow().len() >= CONNECTIONS_PER_SHARD_MAX {
-                debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
-                continue;
-            }
-            let Ok(stream) = fd.try_clone() else { continue };
-            let number = self.next_connection.get();
-            self.next_connection.set(number + 1);
-            self.open.borrow_mut().insert(number, fd);
-            self.counters().connections.fetch_add(1, Ordering::Relaxed);
-            let shard = Rc::clone(self);
-            let task = async move {
-                // glommio's stream only sends to and receives from the descriptor: a Unix socket
-                // serves as well.
-                let stream = TcpStream::from(socket2::Socket::from(stream));
-                if let Err(reason) = Connection::new(stream).serve(&shard).await {
-                    debug!(shard = shard.id, %reason, "connection ended");
+        while let Some(event) = inbox.recv().await {
+            match event {
+                Event::Stop => return,
+                Event::Connection(fd) => self.take(fd, sync),
+                Event::Rebased(tensor, part) => {
+                    let shard = Rc::clone(self);
+                    let rebase = async move {
+                        let Some(rows) = shard.tensors.get(tensor) else { return };
+                        if let Err(reason) = rows.rebase(part).await {
+                            warn!(shard = shard.id, %reason, "the next pull tries again");
+                        }
+                    };
+                    glommio::spawn_local(rebase).detach();
                 }
-                shard.open.borrow_mut().remove(&number);
-                shard.counters().connections.fetch_sub(1, Ordering::Relaxed);
-            };
-            // Without a task queue of its own the executor is ending, and so is the connection.
-            if let Ok(task) = glommio::spawn_local_into(task, sync) {
-                task.detach();
             }
+        }
+    }
+
+    /// Serves a connection in a task of its own.
+    fn take(self: &Rc<Self>, fd: OwnedFd, sync: TaskQueueHandle) {
+        if self.open.borrow().len() >= CONNECTIONS_PER_SHARD_MAX {
+            debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
+            return;
+        }
+        let Ok(stream) = fd.try_clone() else { return };
+        let number = self.next_connection.get();
+        self.next_connection.set(number + 1);
+        self.open.borrow_mut().insert(number, fd);
+        self.counters().connections.fetch_add(1, Ordering::Relaxed);
+        let shard = Rc::clone(self);
+        let task = async move {
+            // glommio's stream only sends to and receives from the descriptor: a Unix socket
+            // serves as well.
+            let stream = TcpStream::from(socket2::Socket::from(stream));
+            if let Err(reason) = Connection::new(stream).serve(&shard).await {
+                debug!(shard = shard.id, %reason, "connection ended");
+            }
+            shard.open.borrow_mut().remove(&number);
+            shard.counters().connections.fetch_sub(1, Ordering::Relaxed);
+        };
+        // Without a task queue of its own the executor is ending, and so is the connection.
+        if let Ok(task) = glommio::spawn_local_into(task, sync) {
+            task.detach();
         }
     }
 
@@ -160,7 +203,13 @@ impl Shard {
             let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
         }
         let deadline = Instant::now() + DRAIN_TIMEOUT;
-        while !self.open.borrow().is_empty() && Instant::now() < deadline {
+        let in_time = || Instant::now() < deadline;
+        while !self.open.borrow().is_empty() && in_time() {
+            glommio::timer::sleep(Duration::from_millis(2)).await;
+        }
+        // Until the last connection of the last shard has ended somebody may ask this one.
+        self.plan.busy.fetch_sub(1, Ordering::Relaxed);
+        while self.plan.busy.load(Ordering::Relaxed) > 0 && in_time() {
             glommio::timer::sleep(Duration::from_millis(2)).await;
         }
         self.post.close();
@@ -179,9 +228,9 @@ impl Shard {
                     let Some(shard) = shard.upgrade() else { return };
                     match letter {
                         Letter::Answer { ticket, rows } => shard.post.deliver(ticket, rows),
-                        Letter::Ask { ticket, tensor, ids } => {
+                        Letter::Ask { ticket, question, tensor, ids } => {
                             let task = async move {
-                                let rows = shard.gather_asked(tensor, &ids).await;
+                                let rows = shard.answer(question, tensor, &ids).await;
                                 shard.post.answer(peer, ticket, rows).await;
                             };
                             glommio::spawn_local(task).detach();
@@ -192,6 +241,14 @@ impl Shard {
             if let Ok(task) = glommio::spawn_local_into(read, sync) {
                 task.detach();
             }
+        }
+    }
+
+    /// What another shard asks.
+    async fn answer(&self, question: Question, tensor: u16, ids: &[NodeId]) -> Rows {
+        match question {
+            Question::Gather => self.gather_asked(tensor, ids).await,
+            Question::Forget => self.forget_asked(tensor, ids).map(|()| Vec::new()),
         }
     }
 
@@ -218,11 +275,25 @@ impl Shard {
         &self.plan.counters[self.id]
     }
 
-    pub(crate) fn all_stats(&self) -> Vec<ShardStats> {
-        self.plan.counters.iter().map(Counters::snapshot).collect()
+    /// What the whole server has counted.
+    pub(crate) fn stats(&self) -> ServerStats {
+        let shards = self.plan.counters.iter().map(Counters::snapshot).collect();
+        let mut updates = self.plan.holdings.updates();
+        self.plan.runs.tell(&mut updates);
+        ServerStats { shards, updates }
     }
 
-    pub(crate) fn description(&self) -> &[u8] {
-        &self.plan.description
+    /// The frame that answers `describe`, built once for each version.
+    pub(crate) fn description(&self) -> Rc<[u8]> {
+        let version = self.plan.holdings.live.version();
+        let mut known = self.description.borrow_mut();
+        if known.1.is_empty() || known.0 != version {
+            let (n_shards, mut frame) = (self.plan.counters.len(), Vec::new());
+            let n_shards = u16::try_from(n_shards).unwrap_or(u16::MAX);
+            let description = self.plan.holdings.describe(n_shards, &self.plan.shard_ports);
+            Reply::Description(description).append_to(0, &mut frame);
+            *known = (version, frame.into());
+        }
+        Rc::clone(&known.1)
     }
 }

@@ -1,4 +1,5 @@
-//! Rows of other shards, for clients that are not shard-aware: letters over the channel mesh.
+//! Letters between shards over the channel mesh: rows for clients that are not shard-aware, and
+//! which rows have changed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,13 +13,23 @@ use crate::error::failure;
 
 /// What travels between two shards.
 pub(crate) enum Letter {
-    /// Gather these rows of tensor `tensor`, all of them the receiver's.
-    Ask { ticket: u64, tensor: u16, ids: Vec<NodeId> },
-    /// Their bytes, in the order asked.
-    Answer { ticket: u64, rows: Result<Vec<u8>, Failure> },
+    /// Do this with these rows of tensor `tensor`, all of them the receiver's, and answer.
+    Ask { ticket: u64, question: Question, tensor: u16, ids: Vec<NodeId> },
+    /// Bytes of rows, in the order asked; none for rows that were forgotten.
+    Answer { ticket: u64, rows: Rows },
 }
 
-type Rows = Result<Vec<u8>, Failure>;
+/// What a shard asks another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Gather them.
+    Gather,
+    /// Take them out of the tier: they have changed.
+    Forget,
+}
+
+/// Bytes of rows, or why there are none.
+pub(crate) type Rows = Result<Vec<u8>, Failure>;
 
 /// One shard's end of the mesh.
 pub(crate) struct Post {
@@ -32,8 +43,14 @@ impl Post {
         Self { senders, next_ticket: Cell::new(0), waiting: RefCell::default() }
     }
 
-    /// Asks `shard` for rows and waits for them.
-    pub(crate) async fn ask(&self, shard: usize, tensor: u16, ids: Vec<NodeId>) -> Rows {
+    /// Asks `shard` and waits for its answer.
+    pub(crate) async fn ask(
+        &self,
+        shard: usize,
+        question: Question,
+        tensor: u16,
+        ids: Vec<NodeId>,
+    ) -> Rows {
         let ticket = self.next_ticket.get();
         self.next_ticket.set(ticket + 1);
         let (sender, receiver) = local_channel::new_bounded(1);
@@ -41,7 +58,7 @@ impl Post {
         // Whatever ends this wait, a deadline included, takes the ticket with it.
         let _ticket = Ticket { post: self, ticket };
         let gone = || failure(FailureCode::Stopping, format!("shard {shard} has stopped"));
-        let ask = Letter::Ask { ticket, tensor, ids };
+        let ask = Letter::Ask { ticket, question, tensor, ids };
         self.senders.send_to(shard, ask).await.map_err(|_| gone())?;
         receiver.recv().await.ok_or_else(gone)?
     }

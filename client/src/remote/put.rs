@@ -1,0 +1,241 @@
+//! One put: split by partition and holder, pushed frame by frame, tried again where it failed.
+//!
+//! A push is repeatable, since the same rows put twice are the same rows: so one whose outcome is
+//! not known is sent again, within the attempts and the deadline; one that a server had no room for
+//! until the deadline.
+
+use std::time::{Duration, Instant};
+
+use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX};
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
+use tracing::debug;
+
+use super::Client;
+use super::fleet::Fleet;
+use super::pull::{BACKOFF, retry_after, worst};
+use crate::connection::{Connection, time_left};
+use crate::{Address, ClientError};
+
+/// Pushes that one put has under way at once.
+const PUSHES_AT_ONCE: usize = 8;
+
+/// What a put moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutStats {
+    /// Rows put.
+    pub rows: u64,
+    /// Bytes of these rows.
+    pub bytes: u64,
+    /// Pushes that it took: one or more for each holder of each partition.
+    pub requests: u64,
+    /// The version to commit to have all rows in one; 0 where there were none.
+    pub version: u32,
+}
+
+/// What all pushes of one put share.
+pub(super) struct Put<'a> {
+    pub(super) tensor: u16,
+    pub(super) ids: &'a [NodeId],
+    pub(super) rows: &'a [u8],
+    pub(super) row_bytes: usize,
+    pub(super) deadline: Instant,
+}
+
+/// The rows of one partition for one of its holders.
+struct Share<'a> {
+    part: PartId,
+    server: usize,
+    /// Of all these rows, in the order of the put.
+    positions: &'a [u32],
+    /// Rows that the holder has acknowledged: the first so many.
+    done: usize,
+}
+
+impl Put<'_> {
+    fn rows_per_push(&self) -> usize {
+        let fitting = PUSH_BODY_BYTES_MAX / (size_of::<NodeId>() + self.row_bytes);
+        fitting.clamp(1, ROWS_PER_PUSH_MAX)
+    }
+
+    /// Positions by partition, each in the order of the put: the last row of a node stays last.
+    fn by_part(&self, fleet: &Fleet) -> Result<Vec<(PartId, Vec<u32>)>, ClientError> {
+        let book = &fleet.routes.book;
+        let mut routed = Vec::with_capacity(self.ids.len());
+        for (&node, position) in self.ids.iter().zip(0u32..) {
+            let n_nodes = book.n_nodes();
+            let part = book.part_of(node).ok_or(ClientError::UnknownNode { node, n_nodes })?;
+            routed.push((part, position));
+        }
+        routed.sort_by_key(|&(part, _)| part);
+        let parts = routed.chunk_by(|a, b| a.0 == b.0);
+        Ok(parts.map(|rows| (rows[0].0, rows.iter().map(|&(_, at)| at).collect())).collect())
+    }
+}
+
+impl Client {
+    /// Pushes all rows to every holder; the first error that no retry helps ends it.
+    pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
+        let mut fleet = self.fleet();
+        let by_part = put.by_part(&fleet)?;
+        let mut shares = shares(&fleet, &by_part)?;
+        let mut stats = PutStats {
+            rows: put.ids.len() as u64,
+            bytes: put.rows.len() as u64,
+            ..PutStats::default()
+        };
+        let mut patience = Patience::default();
+        loop {
+            let before = stats.requests;
+            let failures = try_round(&fleet, put, &mut shares, &mut stats);
+            if stats.requests > before {
+                patience = Patience::default();
+            }
+            let failed: Vec<usize> = failures.iter().map(|&(at, _)| shares[at].server).collect();
+            let Some((at, error)) = worst(failures) else {
+                if shares.iter().all(|share| share.done == share.positions.len()) {
+                    return Ok(stats);
+                }
+                continue;
+            };
+            let address = fleet.address(shares[at].server);
+            debug!(%address, %error, "push failed");
+            let Some(pause) = patience.pause(self, &error, put.deadline) else {
+                return Err(told(&fleet, &shares, at, error));
+            };
+            std::thread::sleep(pause);
+            if !is_crowded(&error) {
+                fleet = self.after_failures(fleet, failed, put.deadline)?;
+            }
+        }
+    }
+}
+
+/// How often a put has been held up since it last came forward.
+#[derive(Default)]
+struct Patience {
+    attempts: u32,
+    refusals: u32,
+}
+
+impl Patience {
+    /// How long to wait before the next round; `None` when there shall be none. A server without
+    /// room has done nothing: it is asked again for as long as there is time.
+    fn pause(
+        &mut self,
+        client: &Client,
+        error: &ClientError,
+        deadline: Instant,
+    ) -> Option<Duration> {
+        let pause = if is_crowded(error) {
+            self.refusals += 1;
+            retry_after(error)?.max(BACKOFF * (1 << self.refusals.min(6)))
+        } else {
+            self.attempts += 1;
+            client.pause_before_retry(error, self.attempts)?
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        (pause < left).then_some(pause)
+    }
+}
+
+fn is_crowded(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
+}
+
+/// Every holder of every partition, all of which must take updates: a holder that does not would
+/// go on serving the rows before.
+fn shares<'a>(
+    fleet: &Fleet,
+    by_part: &'a [(PartId, Vec<u32>)],
+) -> Result<Vec<Share<'a>>, ClientError> {
+    let mut shares = Vec::new();
+    for (part, positions) in by_part {
+        let part = *part;
+        let holders = fleet.routes.holders_of(part);
+        if holders.is_empty() {
+            return Err(ClientError::NoHolder { part });
+        }
+        for &server in holders {
+            if !fleet.is_writable(server) {
+                let of = format!("; it holds partition {part}");
+                let address = fleet.address(server).clone();
+                return Err(ClientError::NotWritable { address, of });
+            }
+            shares.push(Share { part, server, positions, done: 0 });
+        }
+    }
+    Ok(shares)
+}
+
+/// The next push of some shares that are not done: all sent, then all answers taken.
+fn try_round(
+    fleet: &Fleet,
+    put: &Put<'_>,
+    shares: &mut [Share<'_>],
+    stats: &mut PutStats,
+) -> Vec<(usize, ClientError)> {
+    let mut failures = Vec::new();
+    let mut sent = Vec::new();
+    let unfinished = shares.iter().enumerate().filter(|(_, s)| s.done < s.positions.len());
+    for (at, share) in unfinished.take(PUSHES_AT_ONCE) {
+        let left = &share.positions[share.done..];
+        let positions = &left[..left.len().min(put.rows_per_push())];
+        match push(fleet, put, share, positions) {
+            Ok((endpoint, connection)) => sent.push((at, endpoint, connection, positions.len())),
+            Err(error) => failures.push((at, error)),
+        }
+    }
+    for (at, endpoint, mut connection, n_rows) in sent {
+        let address = fleet.address(shares[at].server);
+        match connection.receive(put.deadline) {
+            Ok(Reply::Pushed { version }) => {
+                shares[at].done += n_rows;
+                stats.requests += 1;
+                stats.version = stats.version.max(version);
+                fleet.give_back(endpoint, connection);
+            }
+            Ok(_) => failures.push((at, ClientError::Confused { address: address.clone() })),
+            Err(error) => failures.push((at, error)),
+        }
+    }
+    failures
+}
+
+/// Sends one push to the shard that owns its first row; any would do.
+fn push(
+    fleet: &Fleet,
+    put: &Put<'_>,
+    share: &Share<'_>,
+    positions: &[u32],
+) -> Result<(usize, Connection), ClientError> {
+    let first = put.ids[positions[0] as usize].0 - fleet.routes.book.range(share.part).start;
+    let endpoint = fleet.routes.endpoint_at(share.server, put.tensor.into(), share.part, first);
+    let mut connection = fleet.connection(endpoint, put.deadline)?;
+    let left = time_left(fleet.address(share.server), put.deadline)?;
+    let n_rows = u32::try_from(positions.len()).expect("a push has at most ROWS_PER_PUSH_MAX rows");
+    let body = RequestBody::Push { tensor: put.tensor, n_rows };
+    let request = Request { deadline: Some(left), body };
+    connection.send_push(&request, (put.ids, put.rows), positions, put.deadline)?;
+    Ok((endpoint, connection))
+}
+
+/// The error of share `at`, with the holders that are ahead of it.
+fn told(fleet: &Fleet, shares: &[Share<'_>], at: usize, error: ClientError) -> ClientError {
+    let failed = &shares[at];
+    let ahead: Vec<&Address> = shares
+        .iter()
+        .filter(|share| share.part == failed.part && share.done > failed.done)
+        .map(|share| fleet.address(share.server))
+        .collect();
+    if ahead.is_empty() {
+        return error;
+    }
+    let took: Vec<String> = ahead.iter().map(ToString::to_string).collect();
+    ClientError::PutDiffers {
+        part: failed.part,
+        took: took.join(", "),
+        address: fleet.address(failed.server).clone(),
+        source: Box::new(error),
+    }
+}

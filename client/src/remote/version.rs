@@ -1,0 +1,166 @@
+//! Commits and compactions: of whole servers, all of those that are connected.
+
+use std::time::{Duration, Instant};
+
+use lodestore_schema::{Reply, RequestBody, UpdateStats};
+
+use super::Client;
+use super::describe::{ask_server, describe, stats};
+use crate::connection::time_left;
+use crate::{Address, ClientError};
+
+/// How often a compaction is looked at.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A compaction of one server that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompactionRun {
+    /// The server.
+    pub address: Address,
+    /// Its number there, counted since the server started.
+    pub run: u64,
+}
+
+impl Client {
+    /// Makes everything that was put on the servers before this call a version, the same number on
+    /// all of them; gives it.
+    ///
+    /// Every server must take updates. The servers commit one after the other: after an error some
+    /// may have committed. Then commit again; where a server has committed already, nothing
+    /// happens, which is also why an answer that was lost is asked for again.
+    ///
+    /// # Errors
+    /// [`ClientError::NotWritable`], or what kept a server from committing.
+    pub fn commit(&self) -> Result<u32, ClientError> {
+        let deadline = Instant::now() + self.config.deadline;
+        let fleet = self.fleet();
+        let mut newest = 0;
+        for address in fleet.addresses() {
+            let description = self.patiently(address, deadline, || describe(address, deadline))?;
+            check_writable(address, description.writable)?;
+            newest = newest.max(description.version);
+        }
+        let mut committed = 0;
+        for address in fleet.addresses() {
+            // What is pending there is for this version or an earlier one.
+            let body = RequestBody::Commit { version: newest.saturating_add(1) };
+            let commit = || match ask_server(address, body, deadline)? {
+                Reply::Committed { version } => Ok(version),
+                _ => Err(ClientError::Confused { address: address.clone() }),
+            };
+            committed = committed.max(self.patiently(address, deadline, commit)?);
+        }
+        Ok(committed)
+    }
+
+    /// Has every server fold what is committed into its segments; returns as soon as all have
+    /// started to, or wait to.
+    ///
+    /// # Errors
+    /// [`ClientError::NotWritable`], or what kept a server from starting.
+    pub fn compact(&self) -> Result<Vec<CompactionRun>, ClientError> {
+        let deadline = Instant::now() + self.config.deadline;
+        let fleet = self.fleet();
+        for address in fleet.addresses() {
+            let description = self.patiently(address, deadline, || describe(address, deadline))?;
+            check_writable(address, description.writable)?;
+        }
+        let compact = |address: &Address| {
+            let ask = || match ask_server(address, RequestBody::Compact, deadline)? {
+                Reply::Compacting { run } => Ok(CompactionRun { address: address.clone(), run }),
+                _ => Err(ClientError::Confused { address: address.clone() }),
+            };
+            self.patiently(address, deadline, ask)
+        };
+        fleet.addresses().map(compact).collect()
+    }
+
+    /// Waits until these compactions are over, however long they take; `progress` is told the bytes
+    /// that the one that runs has written and will write.
+    ///
+    /// # Errors
+    /// [`ClientError::Compaction`] when one has failed or its server was started anew, and what
+    /// kept a server from answering within the deadline.
+    pub fn wait_for_compactions(
+        &self,
+        runs: &[CompactionRun],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), ClientError> {
+        for CompactionRun { address, run } in runs {
+            loop {
+                let deadline = Instant::now() + self.config.deadline;
+                let stats = self.patiently(address, deadline, || stats(address, deadline))?;
+                progress(stats.updates.run_bytes, stats.updates.run_bytes_total);
+                if is_over(address, *run, &stats.updates)? {
+                    break;
+                }
+                std::thread::sleep(POLL);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks again what may be asked again, within the attempts and the deadline.
+    fn patiently<T>(
+        &self,
+        address: &Address,
+        deadline: Instant,
+        ask: impl Fn() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let mut attempt = 0;
+        loop {
+            let error = match ask() {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            attempt += 1;
+            let pause = self.pause_before_retry(&error, attempt).ok_or(error)?;
+            std::thread::sleep(pause.min(time_left(address, deadline)?));
+        }
+    }
+}
+
+fn check_writable(address: &Address, writable: bool) -> Result<(), ClientError> {
+    if writable {
+        return Ok(());
+    }
+    Err(ClientError::NotWritable { address: address.clone(), of: String::new() })
+}
+
+/// Whether compaction `run` is over.
+fn is_over(address: &Address, run: u64, stats: &UpdateStats) -> Result<bool, ClientError> {
+    let failed = |reason: &str| {
+        let (address, reason) = (address.clone(), reason.to_owned());
+        Err(ClientError::Compaction { address, reason })
+    };
+    if stats.runs_asked < run {
+        return failed("the server was started anew meanwhile; compact again");
+    }
+    if stats.runs_ended >= run && !stats.run_failure.is_empty() {
+        return failed(&stats.run_failure);
+    }
+    Ok(stats.runs_ended >= run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_over_when_it_has_ended_and_never_on_a_server_that_does_not_know_it() {
+        let address: Address = "127.0.0.1:1".parse().unwrap();
+        let stats = |runs_asked, runs_ended, failure: &str| UpdateStats {
+            runs_asked,
+            runs_ended,
+            run_failure: failure.into(),
+            ..UpdateStats::default()
+        };
+        assert!(!is_over(&address, 2, &stats(2, 1, "")).unwrap());
+        assert!(!is_over(&address, 2, &stats(2, 1, "the run before had no room")).unwrap());
+        assert!(is_over(&address, 2, &stats(3, 2, "")).unwrap());
+        for stats in [stats(2, 2, "no room"), stats(1, 1, ""), stats(0, 0, "")] {
+            let error = is_over(&address, 2, &stats).unwrap_err();
+            assert!(matches!(error, ClientError::Compaction { .. }), "{error}");
+        }
+    }
+}

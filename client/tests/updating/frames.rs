@@ -1,0 +1,203 @@
+//! Updates by hand: frames that lie, and frames that nobody sends twice.
+
+use std::io::{Read, Write};
+
+use lodestore_schema::limits::{
+    COMMIT_AHEAD_MAX, PREFIX_BYTES, PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX,
+};
+use lodestore_schema::{FailureCode, Prefix, Reply, Request, RequestBody};
+
+use super::*;
+
+/// The body of a push.
+fn body(ids: &[u32], rows: &[u8]) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()).chain(rows.iter().copied()).collect()
+}
+
+fn push(n_rows: u32) -> RequestBody {
+    RequestBody::Push { tensor: 0, n_rows }
+}
+
+/// The answer to a push, without rows.
+fn answer(plain: &mut PlainConnection, request: RequestBody, body: &[u8]) -> Reply {
+    plain.ask_bytes(request, body);
+    let (reply, rows) = plain.answer();
+    assert!(rows.is_empty());
+    reply
+}
+
+fn refusal(plain: &mut PlainConnection, request: RequestBody, body: &[u8]) -> FailureCode {
+    match answer(plain, request, body) {
+        Reply::Failure(failure) => failure.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn pushes_that_lie_are_refused_and_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 100, WIDTH, 3);
+    let parts = vec![PartId(0), PartId(1)];
+    let (server, address) = start(&ServerConfig { parts, ..config(&graph, 2) });
+    let mut plain = PlainConnection::open(&address);
+    let row = put_row(NodeId(3), 1);
+    let two = [&row[..], &row[..]].concat();
+    use FailureCode::{Invalid, NotFound, TooLarge};
+    let lies = [
+        // Lengths that do not fit the number of rows, among them those of rows of other lengths.
+        (push(1), body(&[3], &row[1..]), Invalid),
+        (push(1), body(&[3], &two), Invalid),
+        (push(2), body(&[3, 4], &row), Invalid),
+        (push(0), body(&[3], &row), Invalid),
+        (push(1), vec![], Invalid),
+        (push(25), body(&[3; 24], &row.repeat(24)), Invalid),
+        (push(u32::MAX), body(&[3], &row), TooLarge),
+        (push(ROWS_PER_PUSH_MAX as u32 + 1), vec![0; PUSH_BODY_BYTES_MAX], TooLarge),
+        // Rows that do not exist, are elsewhere, or are of two partitions.
+        (push(1), body(&[100], &row), NotFound),
+        (push(1), body(&[u32::MAX], &row), NotFound),
+        (push(1), body(&[99], &row), NotFound),
+        (push(2), body(&[3, 50], &two), Invalid),
+        (push(2), body(&[3, 99], &two), Invalid),
+        (push(2), body(&[3, 100], &two), NotFound),
+        (RequestBody::Push { tensor: 9, n_rows: 1 }, body(&[3], &row), NotFound),
+        (RequestBody::Commit { version: COMMIT_AHEAD_MAX + 2 }, vec![], Invalid),
+        (RequestBody::Commit { version: u32::MAX }, vec![1, 2, 3], Invalid),
+    ];
+    for (request, body, code) in &lies {
+        let found = refusal(&mut plain, *request, body);
+        assert_eq!(found, *code, "{request:?} with {} bytes", body.len());
+    }
+    assert_eq!(answer(&mut plain, push(0), &[]), Reply::Pushed { version: 2 });
+    let rows = plain.pull(0, PullKind::Sync, &[NodeId(3), NodeId(50)], ROW_BYTES);
+    assert_eq!(
+        (turn_of(NodeId(3), &rows[..ROW_BYTES]), turn_of(NodeId(50), &rows[ROW_BYTES..])),
+        (0, 0)
+    );
+    assert_eq!(server.stats().iter().map(|s| s.failures).sum::<u64>(), lies.len() as u64);
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_push_that_breaks_off_puts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 100, WIDTH, 1);
+    let (server, address) = start(&config(&graph, 1));
+    let ids: Vec<u32> = (0..10).collect();
+    let whole = body(&ids, &put_rows(&ids.iter().copied().map(NodeId).collect::<Vec<_>>(), 1));
+    for length in [0, 1, 39, 40, 41, whole.len() - 1] {
+        let mut plain = PlainConnection::open(&address);
+        let mut frame = Vec::new();
+        Request { deadline: None, body: push(10) }.append_to(whole.len(), &mut frame);
+        frame.extend_from_slice(&whole[..length]);
+        plain.stream.write_all(&frame).unwrap();
+        plain.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        // A reset is as good an end as an orderly one.
+        let _ = plain.stream.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "no answer to half a push");
+    }
+    let mut plain = PlainConnection::open(&address);
+    plain
+        .stream
+        .write_all(&Prefix { head_bytes: 8, body_bytes: PUSH_BODY_BYTES_MAX + 1 }.to_bytes())
+        .unwrap();
+    assert_eq!(plain.stream.read(&mut [0; PREFIX_BYTES]).unwrap_or(0), 0, "past every limit");
+    Expected::new(100).check(&[&address], "nothing was put");
+    assert_eq!(server.stats().iter().map(|s| s.pushes).sum::<u64>(), 0);
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_server_that_takes_no_updates_says_what_to_do_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 100, WIDTH, 1);
+    let (server, address) = start(&ServerConfig { writable: false, ..config(&graph, 1) });
+    let mut plain = PlainConnection::open(&address);
+    assert!(!plain.describe().writable);
+    let row = body(&[3], &put_row(NodeId(3), 1));
+    for (request, body) in [
+        (push(1), &row[..]),
+        (push(9), &row[..]),
+        (RequestBody::Commit { version: 2 }, &[]),
+        (RequestBody::Compact, &[]),
+    ] {
+        match answer(&mut plain, request, body) {
+            Reply::Failure(failure) => {
+                assert_eq!(failure.code, FailureCode::ReadOnly);
+                assert!(failure.message.contains("--writable"), "{failure}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    Expected::new(100).check(&[&address], "nothing was put");
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_commit_can_be_repeated_and_any_shard_takes_a_push_of_any_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 2000, WIDTH, 1);
+    let (server, address) = start(&config(&graph, 3));
+    let client = connect(&[&address]);
+    let mut expected = Expected::new(2000);
+    expected.check(&[&address], "resident before it is put");
+    let ports = PlainConnection::open(&address).describe().shard_ports;
+    for (turn, port) in (1..).zip(ports) {
+        let mut plain = PlainConnection::open(&format!("127.0.0.1:{port}"));
+        let ids: Vec<NodeId> = (0..2000).step_by(3).map(NodeId).collect();
+        let raw: Vec<u32> = ids.iter().map(|id| id.0).collect();
+        let body = body(&raw, &put_rows(&ids, turn));
+        let pushed = answer(&mut plain, push(ids.len() as u32), &body);
+        assert_eq!(pushed, Reply::Pushed { version: turn + 1 });
+        expected.put(&ids, turn);
+        expected.check(&[&address], "through another shard");
+        for asked in [turn + 1, turn + 1, 0] {
+            let commit = RequestBody::Commit { version: asked };
+            let committed = answer(&mut plain, commit, &[]);
+            assert_eq!(committed, Reply::Committed { version: turn + 1 });
+        }
+        assert_eq!(plain.describe().version, turn + 1);
+    }
+    assert_eq!(client.commit().unwrap(), 5);
+    server.stop().unwrap();
+}
+
+#[test]
+fn past_a_shards_room_pushes_are_told_to_come_back_and_then_go_through() {
+    // 1 MiB rows, three to a push: each push takes 9 MiB of the shard's 64.
+    const WIDE: u32 = 1 << 18;
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 8, WIDE, 1);
+    let (server, address) = start(&config(&graph, 1));
+    let wide = body(&[0, 1, 2], &vec![7; 3 << 20]);
+    let mut frame = Vec::new();
+    Request { deadline: None, body: push(3) }.append_to(wide.len(), &mut frame);
+    let mut waiting: Vec<PlainConnection> =
+        (0..7).map(|_| PlainConnection::open(&address)).collect();
+    for plain in &mut waiting {
+        // Admitted by its head, and then it waits for the rest of its body.
+        plain.stream.write_all(&frame).unwrap();
+        plain.stream.write_all(&wide[..1000]).unwrap();
+    }
+    let mut late = PlainConnection::open(&address);
+    let end = Instant::now() + Duration::from_secs(5);
+    // The heads before may take a moment to be read.
+    loop {
+        match answer(&mut late, push(3), &wide) {
+            Reply::Failure(failure) => {
+                assert_eq!(failure.code, FailureCode::Overloaded);
+                assert!(!failure.retry_after.is_zero());
+                break;
+            }
+            Reply::Pushed { .. } => assert!(Instant::now() < end, "the room has no end"),
+            other => panic!("{other:?}"),
+        }
+    }
+    for plain in &mut waiting {
+        plain.stream.write_all(&wide[1000..]).unwrap();
+        assert_eq!(plain.answer().0, Reply::Pushed { version: 2 });
+    }
+    assert_eq!(answer(&mut late, push(3), &wide), Reply::Pushed { version: 2 });
+    server.stop().unwrap();
+}

@@ -1,0 +1,152 @@
+//! What a server tells of itself: counters of its shards, and where its updates stand.
+
+use crate::WireError;
+use crate::lodestore_capnp::{shard_stats, stats, updates};
+use crate::reply::bad;
+
+/// Counters of a server since it started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// By shard.
+    pub shards: Vec<ShardStats>,
+    /// Versions, rows over segments, compactions.
+    pub updates: UpdateStats,
+}
+
+/// Counters of one shard since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardStats {
+    /// Requests answered, failures included.
+    pub requests: u64,
+    /// Rows sent.
+    pub rows: u64,
+    /// Bytes of rows sent.
+    pub bytes: u64,
+    /// Rows found in the host tier.
+    pub tier_hits: u64,
+    /// Rows looked up there in vain.
+    pub tier_misses: u64,
+    /// Bytes that the host tier may hold.
+    pub tier_bytes: u64,
+    /// Extents read from disk.
+    pub read_extents: u64,
+    /// Bytes read from disk, whole pages.
+    pub read_bytes: u64,
+    /// Rows fetched from another shard.
+    pub forwarded_rows: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// Connections open now.
+    pub connections: u32,
+    /// Pushes acknowledged.
+    pub pushes: u64,
+    /// Rows of these.
+    pub pushed_rows: u64,
+    /// Rows read that lie over a segment.
+    pub overlay_rows: u64,
+}
+
+/// Where the updates of a server stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpdateStats {
+    /// The newest committed version.
+    pub version: u32,
+    /// Whether pushes, commits and compactions are taken.
+    pub writable: bool,
+    /// Rows over segments that a compaction would fold in.
+    pub committed_rows: u64,
+    /// Rows put for the version that comes after.
+    pub pending_rows: u64,
+    /// Compactions since the server started, those that wait to run included.
+    pub runs_asked: u64,
+    /// Those that are over.
+    pub runs_ended: u64,
+    /// Bytes written by the compaction that runs.
+    pub run_bytes: u64,
+    /// Bytes that it will write.
+    pub run_bytes_total: u64,
+    /// Why the compaction that ended last has failed; empty if it has not.
+    pub run_failure: String,
+}
+
+impl ServerStats {
+    pub(crate) fn write(&self, mut to: stats::Builder<'_>) {
+        let n = u32::try_from(self.shards.len()).unwrap_or(u32::MAX);
+        let mut list = to.reborrow().init_shards(n);
+        for (i, shard) in (0..n).zip(&self.shards) {
+            shard.write(list.reborrow().get(i));
+        }
+        self.updates.write(to.init_updates());
+    }
+
+    pub(crate) fn read(from: stats::Reader<'_>) -> Result<Self, WireError> {
+        let shards = from.get_shards().map_err(bad)?.iter().map(ShardStats::read).collect();
+        Ok(Self { shards, updates: UpdateStats::read(from.get_updates().map_err(bad)?)? })
+    }
+}
+
+impl ShardStats {
+    fn write(&self, mut to: shard_stats::Builder<'_>) {
+        to.set_requests(self.requests);
+        to.set_rows(self.rows);
+        to.set_bytes(self.bytes);
+        to.set_tier_hits(self.tier_hits);
+        to.set_tier_misses(self.tier_misses);
+        to.set_tier_bytes(self.tier_bytes);
+        to.set_read_extents(self.read_extents);
+        to.set_read_bytes(self.read_bytes);
+        to.set_forwarded_rows(self.forwarded_rows);
+        to.set_failures(self.failures);
+        to.set_connections(self.connections);
+        to.set_pushes(self.pushes);
+        to.set_pushed_rows(self.pushed_rows);
+        to.set_overlay_rows(self.overlay_rows);
+    }
+
+    fn read(from: shard_stats::Reader<'_>) -> Self {
+        Self {
+            requests: from.get_requests(),
+            rows: from.get_rows(),
+            bytes: from.get_bytes(),
+            tier_hits: from.get_tier_hits(),
+            tier_misses: from.get_tier_misses(),
+            tier_bytes: from.get_tier_bytes(),
+            read_extents: from.get_read_extents(),
+            read_bytes: from.get_read_bytes(),
+            forwarded_rows: from.get_forwarded_rows(),
+            failures: from.get_failures(),
+            connections: from.get_connections(),
+            pushes: from.get_pushes(),
+            pushed_rows: from.get_pushed_rows(),
+            overlay_rows: from.get_overlay_rows(),
+        }
+    }
+}
+
+impl UpdateStats {
+    fn write(&self, mut to: updates::Builder<'_>) {
+        to.set_version(self.version);
+        to.set_writable(self.writable);
+        to.set_committed_rows(self.committed_rows);
+        to.set_pending_rows(self.pending_rows);
+        to.set_runs_asked(self.runs_asked);
+        to.set_runs_ended(self.runs_ended);
+        to.set_run_bytes(self.run_bytes);
+        to.set_run_bytes_total(self.run_bytes_total);
+        to.set_run_failure(&self.run_failure);
+    }
+
+    fn read(from: updates::Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            version: from.get_version(),
+            writable: from.get_writable(),
+            committed_rows: from.get_committed_rows(),
+            pending_rows: from.get_pending_rows(),
+            runs_asked: from.get_runs_asked(),
+            runs_ended: from.get_runs_ended(),
+            run_bytes: from.get_run_bytes(),
+            run_bytes_total: from.get_run_bytes_total(),
+            run_failure: from.get_run_failure().map_err(bad)?.to_string().map_err(bad)?,
+        })
+    }
+}

@@ -1,0 +1,246 @@
+//! Compactions in the background: one thread, one run after the other.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use lodestore_schema::UpdateStats;
+use lodestore_store::{LiveTensor, StoreError};
+use tracing::{info, warn};
+
+use crate::ServerError;
+use crate::holdings::Holdings;
+use crate::limits::{COMPACT_ONE_IN, COMPACT_ROWS_MIN, SWEEP_PAUSE, SWEEPS_MAX};
+use crate::shard::Inbox;
+
+/// What a run compacts: whatever has committed rows over its segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    /// Where there are so many of them that it pays.
+    WhereItPays,
+    /// Where there are any.
+    Everything,
+}
+
+/// The runs: asked for by any thread, made by the compactor's.
+pub(crate) struct Runs {
+    state: Mutex<State>,
+    changed: Condvar,
+    stop: AtomicBool,
+    bytes: AtomicU64,
+    bytes_total: AtomicU64,
+}
+
+struct State {
+    /// Runs are numbered from 1; this many were asked for, have started, have ended.
+    asked: u64,
+    started: u64,
+    ended: u64,
+    /// Of the run that waits to start.
+    scope: Scope,
+    /// Why the last has failed.
+    failure: String,
+}
+
+/// The thread that compacts; stopped by [`Compactor::stop`] or on drop.
+pub(crate) struct Compactor {
+    runs: Arc<Runs>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Runs {
+    pub(crate) fn new() -> Self {
+        let scope = Scope::WhereItPays;
+        let state = State { asked: 0, started: 0, ended: 0, scope, failure: String::new() };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+            bytes: AtomicU64::new(0),
+            bytes_total: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks for a run that starts after this moment, or joins one that waits to; gives its number.
+    pub(crate) fn ask(&self, scope: Scope) -> u64 {
+        let mut state = self.lock();
+        if state.asked == state.started {
+            state.asked += 1;
+            state.scope = scope;
+            self.changed.notify_all();
+        }
+        state.scope = state.scope.max(scope);
+        state.asked
+    }
+
+    /// Fills in where compactions stand.
+    pub(crate) fn tell(&self, stats: &mut UpdateStats) {
+        let state = self.lock();
+        stats.runs_asked = state.asked;
+        stats.runs_ended = state.ended;
+        stats.run_bytes = self.bytes.load(Ordering::Relaxed);
+        stats.run_bytes_total = self.bytes_total.load(Ordering::Relaxed);
+        stats.run_failure.clone_from(&state.failure);
+    }
+
+    /// Waits for a run to make; `None` at the end.
+    fn next(&self) -> Option<Scope> {
+        let mut state = self.lock();
+        while state.asked == state.started && !self.is_stopping() {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if self.is_stopping() {
+            return None;
+        }
+        state.started = state.asked;
+        Some(state.scope)
+    }
+
+    fn ended(&self, failure: String) {
+        self.bytes.store(0, Ordering::Relaxed);
+        self.bytes_total.store(0, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.ended = state.started;
+        state.failure = failure;
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) {
+        // Under the lock, so that it does not fall between a look and a wait.
+        let _state = self.lock();
+        self.stop.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Compactor {
+    /// Starts the thread; shards whose `inboxes` these are learn of every segment that it makes.
+    pub(crate) fn start(
+        runs: Arc<Runs>,
+        holdings: Arc<Holdings>,
+        inboxes: Arc<[Inbox]>,
+    ) -> Result<Self, ServerError> {
+        let of_thread = Arc::clone(&runs);
+        let work = move || {
+            while let Some(scope) = of_thread.next() {
+                let failure = match run(&of_thread, &holdings, &inboxes, scope) {
+                    Ok(()) | Err(StoreError::Stopped) => String::new(),
+                    Err(error) => {
+                        warn!(%error, "a compaction has failed; the rows stay over their segments");
+                        error.to_string()
+                    }
+                };
+                of_thread.ended(failure);
+            }
+        };
+        let thread = std::thread::Builder::new().name("lode-compact".into()).spawn(work);
+        Ok(Self { runs, thread: Some(thread.map_err(ServerError::Thread)?) })
+    }
+
+    /// Ends the thread; a run that is on its way is given up.
+    pub(crate) fn stop(&mut self) {
+        self.runs.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            warn!("the compacting thread had panicked");
+        }
+    }
+}
+
+impl Drop for Compactor {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Whether so much is committed over a segment that a compaction pays.
+pub(crate) fn pays(tensor: &LiveTensor) -> bool {
+    let n_rows = u64::from(tensor.base().segment().layout().n_rows());
+    committed_rows(tensor) >= COMPACT_ROWS_MIN.max(n_rows / COMPACT_ONE_IN)
+}
+
+/// Rows of all committed versions over the segment.
+fn committed_rows(tensor: &LiveTensor) -> u64 {
+    tensor.overlay_rows().0.iter().map(|(_, n_rows)| n_rows).sum()
+}
+
+/// Compacts one tensor of one partition after the other.
+fn run(
+    runs: &Runs,
+    holdings: &Holdings,
+    inboxes: &[Inbox],
+    scope: Scope,
+) -> Result<(), StoreError> {
+    let is_chosen = |tensor: &LiveTensor| match scope {
+        Scope::Everything => committed_rows(tensor) > 0,
+        Scope::WhereItPays => pays(tensor),
+    };
+    let chosen: Vec<_> =
+        holdings.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor)).collect();
+    let bytes = chosen.iter().map(|(_, _, tensor)| tensor.base().segment().layout().data_bytes());
+    runs.bytes_total.store(bytes.sum(), Ordering::Relaxed);
+    let mut done = 0;
+    for (part, position, tensor) in chosen {
+        let name = &tensor.spec().name;
+        let mut of_this = 0;
+        let mut progress = |bytes: u64, _| {
+            of_this = bytes;
+            runs.bytes.store(done + bytes, Ordering::Relaxed);
+            if runs.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        holdings.live.compact(Some(part), Some(name), &mut progress)?;
+        done += of_this;
+        info!(%part, tensor = name, "compacted");
+        for inbox in inboxes {
+            inbox.rebased(position, part);
+        }
+    }
+    sweep(runs, holdings)
+}
+
+/// Removes what the run has put out of use, as soon as no gather reads from it.
+fn sweep(runs: &Runs, holdings: &Holdings) -> Result<(), StoreError> {
+    for _ in 0..SWEEPS_MAX {
+        if holdings.live.sweep()? == 0 || runs.is_stopping() {
+            break;
+        }
+        std::thread::sleep(SWEEP_PAUSE);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_wait_are_joined_and_those_that_have_started_are_not() {
+        let runs = Runs::new();
+        assert_eq!(runs.ask(Scope::WhereItPays), 1);
+        assert_eq!(runs.ask(Scope::Everything), 1);
+        assert_eq!(runs.next(), Some(Scope::Everything));
+        assert_eq!(runs.ask(Scope::WhereItPays), 2);
+        runs.ended("no room".into());
+        let mut stats = UpdateStats::default();
+        runs.tell(&mut stats);
+        assert_eq!((stats.runs_asked, stats.runs_ended), (2, 1));
+        assert_eq!(stats.run_failure, "no room");
+        assert_eq!(runs.next(), Some(Scope::WhereItPays));
+        runs.ended(String::new());
+        runs.tell(&mut stats);
+        assert_eq!((stats.runs_asked, stats.runs_ended), (2, 2));
+        assert_eq!(stats.run_failure, "");
+        runs.ask(Scope::Everything);
+        runs.stop();
+        assert_eq!(runs.next(), None);
+    }
+}

@@ -1,0 +1,234 @@
+//! The rows of one tensor that one shard owns: host tier over segments, and rows over these.
+//!
+//! Why no pull sees an old row once a push is acknowledged: a push is durable and in the overlay's
+//! index first, then the owners of its rows take them out of their tiers, then it is acknowledged;
+//! and the tier is offered only rows that do not lie under the overlay at that moment, on the
+//! segment that they were read from. Rows over a segment are never resident.
+
+mod part;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use glommio::sync::Semaphore;
+use lodestore_cache::{PolicyKind, Tier};
+use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::{Failure, FailureCode, Stripes};
+use lodestore_store::Base;
+
+use crate::error::failure;
+use crate::holdings::Holdings;
+use crate::shard::ShardPlan;
+use crate::stats::{Counters, count};
+use part::{PartRows, PartScratch};
+
+/// One tensor on one shard.
+pub(crate) struct ShardRows {
+    pub(crate) row_bytes: usize,
+    shard: u16,
+    stripes: Stripes,
+    parts: Vec<Option<PartRows>>,
+    tier: RefCell<Tier>,
+    /// Bytes that requests of this shard may still take.
+    room: Rc<Semaphore>,
+    /// Scratch of gathers that are not running: as many as ever ran at once.
+    scratch: RefCell<Vec<Scratch>>,
+}
+
+/// Buffers of one gather, kept for the next.
+#[derive(Default)]
+struct Scratch {
+    keys: Vec<u32>,
+    misses: Vec<u32>,
+    /// Misses that the tier is offered.
+    offered: Vec<u32>,
+    /// Keys of rows that were read from over a segment.
+    overlaid: Vec<u32>,
+    /// Partitions that were read from, each with the segment of that moment.
+    bases: Vec<(PartId, Arc<Base>)>,
+    part: PartScratch,
+}
+
+impl ShardRows {
+    /// Opens the segments of the tensor at `position` on this executor with a tier of `tier_bytes`.
+    pub(crate) async fn open(
+        holdings: &Holdings,
+        position: usize,
+        shard: u16,
+        tier_bytes: usize,
+        room: Rc<Semaphore>,
+    ) -> Result<Self, String> {
+        let tensor = &holdings.tensors[position];
+        let mut parts = Vec::with_capacity(holdings.book.n_parts().into());
+        let mut key_base = 0u64;
+        for part in holdings.book.parts() {
+            let Some(live) = holdings.live.tensor(part, position) else {
+                parts.push(None);
+                continue;
+            };
+            let base = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
+            parts.push(Some(PartRows::open(Arc::clone(live), base).await?));
+            let n_rows = u32::try_from(holdings.book.range(part).len()).unwrap_or(u32::MAX);
+            key_base += tensor.stripes.keys_of(n_rows);
+        }
+        let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
+        let row_bytes = tensor.description.row_bytes as usize;
+        let tier = Tier::new(tier_bytes, row_bytes, key_space, PolicyKind::Clock)
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            row_bytes,
+            shard,
+            stripes: tensor.stripes,
+            parts,
+            tier: RefCell::new(tier),
+            room,
+            scratch: RefCell::default(),
+        })
+    }
+
+    /// Copies the rows of `ids` to `out`: hits from the tier, the rest from disk through one plan
+    /// per partition. `false`, and nothing done, when one of them is another shard's.
+    ///
+    /// `ids` may repeat and come in any order; `out` is `ids.len() * row_bytes` long.
+    pub(crate) async fn gather(
+        &self,
+        plan: &ShardPlan,
+        ids: &[NodeId],
+        out: &mut [u8],
+    ) -> Result<bool, Failure> {
+        debug_assert_eq!(out.len(), ids.len() * self.row_bytes);
+        let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
+        let are_ours = self.keys_of(&plan.holdings, ids, &mut scratch.keys)?;
+        if are_ours {
+            self.tier.borrow_mut().lookup(&scratch.keys, out, &mut scratch.misses);
+            let counters = self.counters(plan);
+            count(&counters.tier_hits, ids.len() - scratch.misses.len());
+            count(&counters.tier_misses, scratch.misses.len());
+            if !scratch.misses.is_empty() {
+                self.read_misses(plan, ids, out, &mut scratch).await?;
+                self.admit_misses(&plan.holdings, ids, out, &mut scratch);
+                // Not kept for the next: they would keep old segments from being removed.
+                scratch.bases.clear();
+            }
+        }
+        self.scratch.borrow_mut().push(scratch);
+        Ok(are_ours)
+    }
+
+    /// Takes rows of this shard out of the tier: they have changed.
+    pub(crate) fn forget(&self, holdings: &Holdings, ids: &[NodeId]) -> Result<(), Failure> {
+        let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
+        self.keys_of(holdings, ids, &mut scratch.keys)?;
+        self.tier.borrow_mut().remove(&scratch.keys);
+        self.scratch.borrow_mut().push(scratch);
+        Ok(())
+    }
+
+    /// Lets go of the segment that a compaction has taken out of use, once no read needs it.
+    pub(crate) async fn rebase(&self, part: PartId) -> Result<(), Failure> {
+        match self.part(part) {
+            Some(rows) => rows.rebase().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The keys of rows of this shard; `false` when one of them is another shard's.
+    fn keys_of(
+        &self,
+        holdings: &Holdings,
+        ids: &[NodeId],
+        keys: &mut Vec<u32>,
+    ) -> Result<bool, Failure> {
+        keys.clear();
+        keys.reserve(ids.len());
+        for &id in ids {
+            let (part, row) = holdings.book.locate(id).ok_or_else(|| not_here(holdings, id))?;
+            let rows = self.part(part).ok_or_else(|| not_here(holdings, id))?;
+            if self.stripes.shard_of(part.0, row) != self.shard {
+                return Ok(false);
+            }
+            keys.push(rows.key_base + self.stripes.key_of(row));
+        }
+        Ok(true)
+    }
+
+    async fn read_misses(
+        &self,
+        plan: &ShardPlan,
+        ids: &[NodeId],
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), Failure> {
+        scratch.overlaid.clear();
+        let reading = part::Reading {
+            threads: &plan.threads,
+            profile: &plan.holdings.profile,
+            room: &self.room,
+            counters: self.counters(plan),
+            row_bytes: self.row_bytes,
+        };
+        for &part in &plan.holdings.parts {
+            let Some(part_rows) = self.part(part) else { continue };
+            scratch.part.take_rows(&plan.holdings.book, part, ids, &scratch.misses);
+            if scratch.part.is_empty() {
+                continue;
+            }
+            let base = part_rows.read(&reading, &mut scratch.part, out).await?;
+            scratch.bases.push((part, base));
+            let keys = &scratch.keys;
+            let overlaid = scratch.part.overlaid().iter().map(|&position| keys[position as usize]);
+            scratch.overlaid.extend(overlaid);
+        }
+        Ok(())
+    }
+
+    /// Offers the tier what was read and has not changed since. Does not wait for anything, so that
+    /// it cannot change in between.
+    fn admit_misses(&self, holdings: &Holdings, ids: &[NodeId], out: &[u8], scratch: &mut Scratch) {
+        let Scratch { keys, misses, offered, overlaid, bases, part: part_scratch } = scratch;
+        let mut tier = self.tier.borrow_mut();
+        let parts = || bases.iter().filter_map(|(part, base)| Some((self.part(*part)?, base)));
+        if parts().all(|(rows, base)| rows.is_still_plain(base)) {
+            tier.admit(keys, out, misses);
+            return;
+        }
+        offered.clear();
+        for (part, base) in bases.iter() {
+            let Some(rows) = self.part(*part) else { continue };
+            part_scratch.take_rows(&holdings.book, *part, ids, misses);
+            offered.extend(rows.unchanged(base, part_scratch));
+        }
+        // Who has seen a row that is being put never sees the one before: this shard may still hold
+        // it, since it has not been told to forget it yet.
+        tier.remove(overlaid);
+        tier.admit(keys, out, offered);
+    }
+
+    fn part(&self, part: PartId) -> Option<&PartRows> {
+        self.parts.get(part.index())?.as_ref()
+    }
+
+    fn counters<'a>(&self, plan: &'a ShardPlan) -> &'a Counters {
+        &plan.counters[usize::from(self.shard)]
+    }
+
+    /// Closes the files; glommio wants that said, not dropped.
+    pub(crate) async fn close(self) {
+        for part in self.parts.into_iter().flatten() {
+            part.close().await;
+        }
+    }
+}
+
+/// The failure for a node that does not exist or lives on another server.
+pub(crate) fn not_here(holdings: &Holdings, id: NodeId) -> Failure {
+    let n_nodes = holdings.book.n_nodes();
+    let message = match holdings.book.part_of(id) {
+        None => format!("node {id} does not exist: the graph has nodes 0 to {n_nodes}, exclusive"),
+        Some(part) => format!(
+            "node {id} is in partition {part}, which this server does not hold; ask `describe`"
+        ),
+    };
+    failure(FailureCode::NotFound, message)
+}

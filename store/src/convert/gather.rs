@@ -18,7 +18,7 @@ pub(crate) fn gather_as_f32(
     (dtype, width): (Dtype, usize),
     ids: &[NodeId],
     out: &mut [f32],
-    gather: &mut dyn FnMut(&[NodeId], &mut [u8]) -> Result<(), StoreError>,
+    mut gather: impl FnMut(&[NodeId], &mut [u8]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let size = dtype.size_bytes();
     if out.len() as u64 != ids.len() as u64 * width as u64 {
@@ -67,7 +67,7 @@ mod tests {
                 let ids: Vec<NodeId> = (0..n).rev().map(NodeId).collect();
                 let mut out = vec![-1.0; n as usize * width];
                 let mut gathered = 0;
-                gather_as_f32((dtype, width), &ids, &mut out, &mut |ids, rows| {
+                gather_as_f32((dtype, width), &ids, &mut out, |ids, rows| {
                     gathered += ids.len();
                     let elements = ids.iter().map(|id| encode(id.0)).collect::<Vec<_>>();
                     let row_bytes = width * dtype.size_bytes();

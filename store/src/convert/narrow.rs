@@ -122,7 +122,7 @@ fn from_floats(from: Dtype, bytes: &[u8], to: Dtype, out: &mut [u8]) -> Result<(
             (narrow.is_finite() || !x.is_finite()).then(|| narrow.to_le_bytes())
         }),
         // A cast saturates, so only integers in range come back as they were; -0 becomes 0.
-        Dtype::U8 => write(wide, out, |x| (f64::from(x as u8) == x).then(|| [x as u8])),
+        Dtype::U8 => write(wide, out, |x| (f64::from(x as u8) == x).then_some([x as u8])),
         Dtype::I8 => {
             write(wide, out, |x| (f64::from(x as i8) == x).then(|| (x as i8).to_le_bytes()))
         }

@@ -70,7 +70,7 @@ fn warm(graph: &std::path::Path, n_nodes: u32, width: u32, batch_rows: usize, n_
     let works: Vec<Mutex<Work>> =
         (0..n_threads).map(|i| Work::new(n_nodes, width, batch_rows, i as u64)).collect();
     let with = |thread: usize, work: &dyn Fn(&mut Work)| {
-        work(&mut works[thread].lock().expect("no panic"))
+        work(&mut works[thread].lock().expect("no panic"));
     };
     let profile = DeviceProfile::default();
     let contestants: [Contestant<'_>; 4] = [

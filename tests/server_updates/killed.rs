@@ -51,7 +51,7 @@ fn write(address: &str, writer: u32, told: &Told) {
         let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
         match client.put_rows("feat", &ids, &rows) {
             Ok(_) => {
-                ids.iter().for_each(|id| told.turns[id.index()].store(turn, Ordering::Relaxed))
+                ids.iter().for_each(|id| told.turns[id.index()].store(turn, Ordering::Relaxed));
             }
             Err(error) => return assert_gone(&error),
         }

@@ -10,7 +10,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Roots of a batch.
 const BATCH_ROOTS: usize = 1024;
 /// Neighbours drawn at each hop.
-const FANOUTS: [u32; 3] = [15, 10, 5];
+const FANOUTS: [u32; 2] = [10, 25];
 /// Batches that one read plan may span.
 pub const WINDOW_BATCHES: usize = 8;
 /// Windows of a trace.
@@ -21,7 +21,7 @@ const ENOUGH_ROWS: usize = 1 << 21;
 const SEED: u64 = 0x10de;
 
 /// Batches as training would draw them: 1024 roots each, all different, from all nodes that have
-/// in-edges, and the neighbours of three hops with fan-out 15, 10, 5.
+/// in-edges, and the neighbours of two hops with fan-out 10, 25.
 ///
 /// At most 32 batches; large ones end the trace after fewer windows of 8.
 #[derive(Clone, Debug)]

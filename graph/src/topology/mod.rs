@@ -25,7 +25,7 @@ use crate::relabel::Relabelling;
 use crate::{NodeId, PartId, PartitionBook};
 
 pub use error::TopologyError;
-pub use write::{TopologySummary, write_topologies};
+pub use write::{TopologySummary, scratch_topology, write_topologies};
 
 /// The in-neighbour lists of a whole graph, mapped from the files of its partitions or in memory.
 #[derive(Debug)]

@@ -152,5 +152,13 @@ proptest! {
         for v in 0..=mapped.n_nodes() {
             prop_assert_eq!(mapped.in_neighbours(NodeId(v)), memory.in_neighbours(NodeId(v)));
         }
+        let both = Topology::from_edges(&edges, &written.relabelling, true).unwrap();
+        let path = written.dir.path().join("scratch");
+        let (same, scratch) =
+            scratch_topology(&edges, written.relabelling.clone(), &path).unwrap();
+        prop_assert_eq!(same, written.relabelling);
+        for v in 0..=both.n_nodes() {
+            prop_assert_eq!(scratch.in_neighbours(NodeId(v)), both.in_neighbours(NodeId(v)));
+        }
     }
 }

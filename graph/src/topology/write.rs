@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{TopologyError, lists};
+use super::{Topology, TopologyError, lists};
 use crate::edges::EdgeStream;
 use crate::header::{FileKind, HEADER_BYTES, Header, Identity};
 use crate::relabel::Relabelling;
@@ -37,6 +37,40 @@ pub fn write_topologies(
     uuid: [u8; 16],
     path_of: &dyn Fn(PartId) -> PathBuf,
 ) -> Result<TopologySummary, TopologyError> {
+    write(edges, relabelling, undirected, uuid, path_of, Durability::Synced)
+}
+
+/// Writes the lists of all nodes, both directions of every edge, to one file that a crash may
+/// take, and opens it. Ids are those of the relabelling; its partitions do not matter.
+pub fn scratch_topology(
+    edges: &dyn EdgeStream,
+    relabelling: Relabelling,
+    path: &Path,
+) -> Result<(Relabelling, Topology), TopologyError> {
+    let whole = PartitionBook::single(relabelling.book.n_nodes());
+    let (book, relabelling) = (relabelling.book, Relabelling { book: whole, ..relabelling });
+    // Nobody but this process reads the file.
+    let (uuid, path_of) = ([0; 16], |_| path.to_owned());
+    write(edges, &relabelling, true, uuid, &path_of, Durability::Fleeting)?;
+    let topology = Topology::open(&[path.to_owned()], &relabelling.book, uuid)?;
+    Ok((Relabelling { book, ..relabelling }, topology))
+}
+
+/// Whether files must survive a crash.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    Synced,
+    Fleeting,
+}
+
+fn write(
+    edges: &dyn EdgeStream,
+    relabelling: &Relabelling,
+    undirected: bool,
+    uuid: [u8; 16],
+    path_of: &dyn Fn(PartId) -> PathBuf,
+    durability: Durability,
+) -> Result<TopologySummary, TopologyError> {
     let book = &relabelling.book;
     let mut files = book.parts().map(|part| PartFile::create(book, part, uuid, path_of(part)));
     let mut current = files.next().transpose()?;
@@ -44,13 +78,13 @@ pub fn write_topologies(
     let counts = lists::for_each(edges, relabelling, undirected, window, &mut |node, list| {
         // Nodes come in order, so a file is done when the first node past it comes.
         while let Some(done) = current.take_if(|file| !file.range.contains(&node.0)) {
-            done.finish()?;
+            done.finish(durability)?;
             current = files.next().transpose()?;
         }
         current.as_mut().map_or(Ok(()), |file| file.push(list))
     })?;
     for file in current.map(Ok).into_iter().chain(files) {
-        file?.finish()?;
+        file?.finish(durability)?;
     }
     Ok(TopologySummary {
         n_edges_directed: counts.n_edges,
@@ -99,7 +133,7 @@ impl PartFile {
         self.file.write_all(bytes).map_err(|e| failed(&self.path, "write", e))
     }
 
-    fn finish(self) -> Result<(), TopologyError> {
+    fn finish(self, durability: Durability) -> Result<(), TopologyError> {
         let offsets = bytemuck::cast_slice::<u64, u8>(&self.offsets);
         let header = Header {
             kind: FileKind::Topology,
@@ -114,7 +148,7 @@ impl PartFile {
                 file.rewind()?;
                 file.write_all(&header.encode())?;
                 file.write_all(offsets)?;
-                file.sync_all()
+                if durability == Durability::Synced { file.sync_all() } else { Ok(()) }
             })
             .map_err(|e| failed(&self.path, "write", e))
     }

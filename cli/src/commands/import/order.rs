@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use lodestore_graph::edges::EdgeStream;
 use lodestore_graph::order::{RowOrder, RowsPerPage, Trace, arrange};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::topology::{Topology, scratch_topology};
 use lodestore_graph::{NodeId, PartitionBook};
 use serde::Serialize;
 
@@ -17,8 +17,6 @@ use crate::table::Table;
 
 /// The lists of the whole graph in the order of the input, in both directions.
 const SCRATCH_FILE: &str = "scratch.csr";
-/// Its identity: nobody but this import reads it.
-const SCRATCH_UUID: [u8; 16] = [0; 16];
 
 /// The order of the rows, and those it was compared with. Rows are uncompressed rows of the widest
 /// tensor; a page is 4 KiB.
@@ -64,7 +62,7 @@ impl Ordering {
             return Ok(Self { relabelling: by_input, order, seconds: 0.0, others: None });
         }
         let scratch = staging.join(SCRATCH_FILE);
-        let (by_input, topology) = whole_topology(edges, by_input, &scratch)?;
+        let (by_input, topology) = scratch_topology(edges, by_input, &scratch)?;
         let start = Instant::now();
         let input_row_of = arrange(order, &topology, &by_input.book)?;
         let seconds = start.elapsed().as_secs_f64();
@@ -154,19 +152,6 @@ impl OrderReport {
             (_, None) => format!("  order        {}", self.order),
         }
     }
-}
-
-/// The lists of all partitions in one file, which is `scratch`.
-fn whole_topology(
-    edges: &dyn EdgeStream,
-    by_input: Relabelling,
-    scratch: &Path,
-) -> Result<(Relabelling, Topology)> {
-    let whole = PartitionBook::single(by_input.book.n_nodes());
-    let (book, by_input) = (by_input.book, Relabelling { book: whole, ..by_input });
-    write_topologies(edges, &by_input, true, SCRATCH_UUID, &|_| scratch.to_owned())?;
-    let topology = Topology::open(&[scratch.to_owned()], &by_input.book, SCRATCH_UUID)?;
-    Ok((Relabelling { book, ..by_input }, topology))
 }
 
 /// Removes a file of the staging folder that is not of the graph.

@@ -1,13 +1,14 @@
 //! Cold gather: rows of neighbour-sampled batches from a disk whose pages are not cached.
 //!
-//! One thread; planning counts. The ideal is that of each plan on the disk as it was probed in the
-//! same run. It does not measure what a cache beside the reader saves, nor several threads. What
-//! lies below the system, such as the cache of a hypervisor, is part of the disk.
+//! One thread; planning counts. The ideal is that of the plans on the disk as it was probed right
+//! before and right after, the mean of both. It does not measure what a cache beside the reader
+//! saves, nor several threads. What lies below the system, such as the cache of a hypervisor, is
+//! part of the disk.
 //!
 //! By default a small generated graph; `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
 //! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`), imported
 //! to DIR once. `LODE_COLD_SECONDS` bounds each case, before which the segment's pages are dropped
-//! from the page cache.
+//! from the page cache; of a mapped segment before each plan, for a map fills the cache.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,6 @@ struct Figures {
     read_bytes: u64,
     seconds: f64,
     plan_seconds: f64,
-    ideal_seconds: f64,
     cpu_seconds: f64,
 }
 
@@ -76,18 +76,18 @@ fn main() {
     let subject = Subject::open(is_smoke);
     let seconds = std::env::var("LODE_COLD_SECONDS").ok().and_then(|text| text.parse().ok());
     let budget = Duration::from_secs_f64(seconds.unwrap_or(if is_smoke { 0.05 } else { 15.0 }));
-    let profile = probed(subject.graph.dir(), is_smoke);
     println!(
-        "cold_gather: {} batches of {} rows of {} B; the disk: {:.0} requests/s, {:.3} GB/s",
+        "cold_gather: {} batches of {} rows of {} B",
         subject.trace.n_batches(),
         subject.trace.rows(0..subject.trace.n_batches()).len() / subject.trace.n_batches(),
         subject.row_bytes(),
-        profile.iops,
-        profile.bandwidth_bytes_per_s / 1e9,
     );
+    let mut before = probed(subject.graph.dir(), is_smoke);
     for (name, kind, planning) in CASES {
-        let figures = subject.measure(kind, planning, &profile, budget);
-        figures.print(name, subject.row_bytes());
+        let figures = subject.measure(kind, planning, &before, budget);
+        let after = probed(subject.graph.dir(), is_smoke);
+        figures.print(name, subject.row_bytes(), &[before, after]);
+        before = after;
     }
 }
 
@@ -129,7 +129,7 @@ impl Subject {
         profile: &DeviceProfile,
         budget: Duration,
     ) -> Figures {
-        let reader = self.reader(kind);
+        let mut reader = self.reader(kind);
         let n_batches = self.trace.n_batches();
         let step = if let Planning::Joined(step) = planning { step.min(n_batches) } else { 1 };
         let windows =
@@ -141,6 +141,11 @@ impl Subject {
         let begin = Instant::now();
         for rows in windows() {
             let out = &mut out[..rows.len() * self.row_bytes()];
+            if kind == ReaderKind::Mapped {
+                // Not both at once: pages that are mapped stay in the cache.
+                drop(reader);
+                reader = self.reader(kind);
+            }
             figures.gather(&*reader, planning, rows, profile, &mut plan, out);
             if begin.elapsed() >= budget {
                 break;
@@ -192,23 +197,36 @@ impl Figures {
         self.n_rows += rows.len();
         self.n_extents += plan.by_extent().count();
         self.read_bytes += plan.read_bytes();
-        self.ideal_seconds += plan.ideal_seconds(profile);
     }
 
-    fn print(&self, name: &str, row_bytes: usize) {
+    fn print(&self, name: &str, row_bytes: usize, profiles: &[DeviceProfile; 2]) {
         let per_row = |seconds: f64| seconds * 1e9 / self.n_rows as f64;
+        let disk = |profile: &DeviceProfile| {
+            let (iops, bandwidth) = (profile.iops, profile.bandwidth_bytes_per_s);
+            format!("{:.1} k/s, {:.2} GB/s", iops / 1e3, bandwidth / 1e9)
+        };
         println!(
             "  {name:<28} {:>9.0} rows/s  {:>5.1} % of ideal  {:>6.2} bytes read per byte used  \
-             {:>7.1} KiB per read  {:>4.0} ns/row planning  {:>5.0} ns/row CPU  ({} rows, {:.2} s)",
+             {:>7.1} KiB per read  {:>4.0} ns/row planning  {:>5.0} ns/row CPU  ({} rows, {:.2} s; \
+             disk before: {}; after: {})",
             self.n_rows as f64 / self.seconds,
-            100.0 * self.ideal_seconds / self.seconds,
+            100.0 * profiles.iter().map(|profile| self.ideal_seconds(profile)).sum::<f64>()
+                / (profiles.len() as f64 * self.seconds),
             self.read_bytes as f64 / (self.n_rows * row_bytes) as f64,
             self.read_bytes as f64 / self.n_extents as f64 / 1024.0,
             per_row(self.plan_seconds),
             per_row(self.cpu_seconds),
             self.n_rows,
             self.seconds,
+            disk(&profiles[0]),
+            disk(&profiles[1]),
         );
+    }
+
+    /// As [`ReadPlan::ideal_seconds`], of all plans together.
+    fn ideal_seconds(&self, profile: &DeviceProfile) -> f64 {
+        self.n_extents as f64 / profile.iops
+            + self.read_bytes as f64 / profile.bandwidth_bytes_per_s
     }
 }
 
@@ -224,7 +242,7 @@ fn probed(dir: &Path, is_smoke: bool) -> DeviceProfile {
     let options = if is_smoke {
         ProbeOptions { scratch_bytes: Some(8 << 20), duration: Duration::from_millis(300) }
     } else {
-        ProbeOptions::default()
+        ProbeOptions { duration: Duration::from_secs(8), ..ProbeOptions::default() }
     };
     probe(dir, &options, &mut |_, _, _| {}).expect("a measurement").profile()
 }

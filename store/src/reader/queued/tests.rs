@@ -287,8 +287,8 @@ fn segment_of(dir: &tempfile::TempDir, row_bytes: u32) -> Segment {
 #[test]
 fn many_threads_share_one_reader() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || Segment::open(&Disk, &path_of(&dir), &identity(N_ROWS, 400)).unwrap();
-    segment(dir.path(), N_ROWS, 400, SegmentCodec::Raw);
+    let path = segment(dir.path(), N_ROWS, 400, SegmentCodec::Raw).path().to_owned();
+    let open = || Segment::open(&Disk, &path, &identity(N_ROWS, 400)).unwrap();
     let readers: [Box<dyn RowReader>; 2] = [
         Box::new(crate::reader::DirectReader::open(open()).unwrap()),
         Box::new(crate::reader::PreadReader::open(open()).unwrap()),
@@ -311,8 +311,4 @@ fn many_threads_share_one_reader() {
             }
         });
     }
-}
-
-fn path_of(dir: &tempfile::TempDir) -> std::path::PathBuf {
-    dir.path().join(format!("{N_ROWS}x400.seg"))
 }

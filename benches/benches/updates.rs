@@ -7,13 +7,15 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lodestore_benches::{feature_graph, row_of, shuffled_ids};
+use lodestore_benches::{
+    Contestant, Rounds, feature_graph, is_asked_for, is_smoke, random_ids, row_of, shuffled_ids,
+};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
     DeviceProfile, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReadPlan, ReaderKind,
@@ -23,27 +25,32 @@ use lodestore_store::{
 const WIDTH: u32 = 100;
 const ROW_BYTES: usize = WIDTH as usize * 4;
 const BATCH_ROWS: usize = 15_000;
+/// Batches of one round.
+const N_BATCHES: usize = 16;
 
 /// How much is done.
+#[derive(Clone, Copy)]
 struct Scale {
     n_nodes: u32,
     budget: Duration,
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let is_smoke = args.iter().any(|arg| arg == "--test");
-    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    if !filters.is_empty() && !filters.iter().any(|filter| "updates".contains(*filter)) {
-        return;
-    }
-    let scale = if is_smoke {
+    let scale = if is_smoke() {
         Scale { n_nodes: 20_000, budget: Duration::from_millis(20) }
     } else {
         Scale { n_nodes: 1_000_000, budget: Duration::from_secs(3) }
     };
-    puts(&scale);
-    gathers_and_compaction(&scale);
+    if is_asked_for("puts") || is_asked_for("updates") {
+        puts(scale);
+    }
+    if is_asked_for("overlays") || is_asked_for("updates") {
+        let overlays = [0, 1, 10].map(|percent| Overlaid::new(scale, percent));
+        gathers(scale, &overlays);
+        let [_, _, most] = overlays;
+        most.open_again();
+        most.compact();
+    }
 }
 
 fn open(dir: &Path, mode: LiveMode) -> Arc<LiveGraph> {
@@ -73,7 +80,7 @@ fn plain_syncs(dir: &Path, n_bytes: usize, budget: Duration) -> f64 {
     rate
 }
 
-fn puts(scale: &Scale) {
+fn puts(scale: Scale) {
     for batch_rows in [1, 100, 10_000] {
         let dir = tempfile::tempdir().expect("a folder");
         let graph = feature_graph(dir.path(), scale.n_nodes, WIDTH, 1);
@@ -92,7 +99,7 @@ fn puts(scale: &Scale) {
 }
 
 /// Puts of neighbouring rows by several threads at once, per second.
-fn put_rate(live: &LiveGraph, n_threads: u32, batch_rows: usize, scale: &Scale) -> f64 {
+fn put_rate(live: &LiveGraph, n_threads: u32, batch_rows: usize, scale: Scale) -> f64 {
     let (start, n_puts) = (Instant::now(), AtomicU32::new(0));
     let put = |thread: u32| {
         let mut first = thread * (scale.n_nodes / 64);
@@ -113,123 +120,139 @@ fn put_rate(live: &LiveGraph, n_threads: u32, batch_rows: usize, scale: &Scale) 
     f64::from(n_puts.load(Ordering::Relaxed)) / start.elapsed().as_secs_f64()
 }
 
-fn gathers_and_compaction(scale: &Scale) {
-    let dir = tempfile::tempdir().expect("a folder");
-    let graph = feature_graph(dir.path(), scale.n_nodes, WIDTH, 1);
-    println!("updates, gathers of {BATCH_ROWS} rows of {} from memory:", scale.n_nodes);
-    println!("  {:<36} {:>7.2} M rows/s", "reader alone", reader_alone(&graph, scale) / 1e6);
-    let live = open(&graph, LiveMode::Write);
-    report_gathers("no overlay", &live, scale);
-    let mut n_put = 0;
-    for percent in [1, 10] {
-        let n_rows = scale.n_nodes as usize / 100 * percent;
-        put_spread(&live, n_put, n_rows);
-        n_put = n_rows;
-        report_gathers(&format!("{percent} % overlaid, just put"), &live, scale);
-    }
-    live.commit_version().expect("a commit");
-    drop(live);
-    opening(&graph, n_put);
-    let live = open(&graph, LiveMode::Write);
-    report_gathers("10 % overlaid, opened again", &live, scale);
-    compaction(&live, n_put);
-    report_gathers("after the compaction", &live, scale);
-}
-
-/// Nodes in an order without locality: what is put is spread over the segment.
-fn spread(scale_nodes: u32, n: usize) -> Vec<NodeId> {
-    shuffled_ids(scale_nodes, n)
-}
-
 /// The row that is put for a node.
 fn new_row(node: NodeId) -> Vec<u8> {
     row_of(NodeId(node.0 ^ 0x5a5a), WIDTH)
 }
 
-fn put_spread(live: &LiveGraph, from: usize, to: usize) {
-    let ids = spread(live.graph().book().n_nodes(), to);
-    for ids in ids[from..].chunks(10_000) {
-        let rows: Vec<u8> = ids.iter().flat_map(|&id| new_row(id)).collect();
-        live.put_rows("feat", ids, &rows).expect("a put");
+/// A graph with committed rows over some of its rows, spread over all of them.
+struct Overlaid {
+    percent: usize,
+    ids: Vec<NodeId>,
+    graph: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Overlaid {
+    fn new(scale: Scale, percent: usize) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let graph = feature_graph(dir.path(), scale.n_nodes, WIDTH, 1);
+        let ids = shuffled_ids(scale.n_nodes, scale.n_nodes as usize / 100 * percent);
+        let live = open(&graph, LiveMode::Write);
+        for ids in ids.chunks(10_000) {
+            let rows: Vec<u8> = ids.iter().flat_map(|&id| new_row(id)).collect();
+            live.put_rows("feat", ids, &rows).expect("a put");
+        }
+        live.commit_version().expect("a commit");
+        Self { percent, ids, graph, _dir: dir }
+    }
+
+    fn store(&self) -> EmbeddedStore {
+        EmbeddedStore::over(open(&self.graph, LiveMode::Read), View::Latest).expect("a store")
+    }
+
+    fn open_again(&self) {
+        for mode in [LiveMode::Read, LiveMode::Write] {
+            let start = Instant::now();
+            drop(open(&self.graph, mode));
+            let (n_rows, seconds) = (self.ids.len(), start.elapsed().as_secs_f64());
+            println!("updates, opening to {mode:?} with {n_rows} rows over: {seconds:.3} s");
+        }
+    }
+
+    fn compact(&self) {
+        let live = open(&self.graph, LiveMode::Write);
+        let segment = live.tensor(PartId(0), 0).expect("a tensor").base().segment().clone();
+        let (path, n_bytes) = (segment.path().to_owned(), segment.layout().file_bytes() as f64);
+        drop(segment);
+        let copied = copy_seconds(&path);
+        drop_cached(&path);
+        let start = Instant::now();
+        let mut progress = |_, _| ControlFlow::Continue(());
+        let reports = live.compact(None, Some("feat"), &mut progress).expect("a compaction");
+        let compacted = start.elapsed().as_secs_f64();
+        assert_eq!(reports[0].rows, self.ids.len() as u64);
+        println!(
+            "updates, compaction of {:.0} MB with {} % over it: {:.0} MB/s, written and read back; \
+             plain copy and sync: {:.0} MB/s",
+            n_bytes / 1e6,
+            self.percent,
+            n_bytes / compacted / 1e6,
+            n_bytes / copied / 1e6,
+        );
+        let store = EmbeddedStore::over(live, View::Latest).expect("a store");
+        let mut out = vec![0; self.ids.len() * ROW_BYTES];
+        store.gather("feat", &self.ids, &mut out).expect("rows");
+        for (row, &id) in out.chunks_exact(ROW_BYTES).zip(&self.ids) {
+            assert!(row == new_row(id), "row of node {id}");
+        }
     }
 }
 
-/// Batches of random nodes, as many as make the caches of the processor useless.
-fn batches(n_nodes: u32) -> Vec<Vec<NodeId>> {
-    let mut state = 1u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        NodeId(((state >> 33) % u64::from(n_nodes)) as u32)
-    };
-    (0..16).map(|_| (0..BATCH_ROWS).map(|_| next()).collect()).collect()
+/// Buffers of a thread.
+struct Work {
+    batches: Vec<Vec<NodeId>>,
+    pairs: Vec<(RowIdx, u32)>,
+    plan: ReadPlan,
+    out: Vec<u8>,
 }
 
-/// What a gather costs without views: routing, and the reader.
-fn reader_alone(graph: &Path, scale: &Scale) -> f64 {
-    let graph = Graph::open(graph).expect("a graph");
+fn gathers(scale: Scale, overlays: &[Overlaid; 3]) {
+    let ids = random_ids(scale.n_nodes, N_BATCHES * BATCH_ROWS, 1);
+    let batches = ids.chunks(BATCH_ROWS).map(|ids| ids.iter().copied().map(NodeId).collect());
+    let (pairs, out) = (Vec::new(), vec![0; BATCH_ROWS * ROW_BYTES]);
+    let work = Work { batches: batches.collect(), pairs, plan: ReadPlan::default(), out };
+    let work = Mutex::new(work);
+    let graph = Graph::open(&overlays[0].graph).expect("a graph");
     let reader = graph.reader(PartId(0), "feat").expect("a reader");
-    let (mut plan, mut out) = (ReadPlan::default(), vec![0; BATCH_ROWS * ROW_BYTES]);
-    let (profile, mut rows) = (DeviceProfile::default(), Vec::new());
-    let batches = batches(scale.n_nodes);
-    let mut gather = |ids: &Vec<NodeId>| {
-        rows.clear();
-        for (&id, out_row) in ids.iter().zip(0u32..) {
-            let (_, row) = graph.book().locate(id).expect("a node");
-            rows.push((RowIdx(row), out_row));
-        }
-        reader.gather(&rows, &profile, &mut plan, &mut out).expect("rows");
+    let stores = overlays.each_ref().map(Overlaid::store);
+    let alone = || routed(&graph, &reader, &mut work.lock().expect("no panic"));
+    let through = |store: &EmbeddedStore| {
+        let Work { batches, out, .. } = &mut *work.lock().expect("no panic");
+        batches.iter().for_each(|ids| store.gather("feat", ids, out).expect("rows"));
     };
-    batches.iter().for_each(&mut gather);
-    rate(scale.budget, || batches.iter().for_each(&mut gather)) * (16 * BATCH_ROWS) as f64
-}
-
-fn report_gathers(what: &str, live: &Arc<LiveGraph>, scale: &Scale) {
-    let store = EmbeddedStore::over(Arc::clone(live), View::Latest).expect("a store");
-    let batches = batches(scale.n_nodes);
-    let mut out = vec![0; BATCH_ROWS * ROW_BYTES];
-    let mut gather = |ids: &Vec<NodeId>| store.gather("feat", ids, &mut out).expect("rows");
-    batches.iter().for_each(&mut gather);
-    let rate = rate(scale.budget, || batches.iter().for_each(&mut gather));
-    println!("  {what:<36} {:>7.2} M rows/s", rate * (16 * BATCH_ROWS) as f64 / 1e6);
-    // The last batch: every row is the old or the new one of its node.
-    for (row, &id) in out.chunks_exact(ROW_BYTES).zip(&batches[15]) {
+    let contestants: [Contestant<'_>; 4] = [
+        ("routing and reader alone", Box::new(|_| alone())),
+        ("nothing over the segment", Box::new(|_| through(&stores[0]))),
+        ("1 % of the rows over it", Box::new(|_| through(&stores[1]))),
+        ("10 % of the rows over it", Box::new(|_| through(&stores[2]))),
+    ];
+    println!("updates, gathers of {BATCH_ROWS} rows of {} from memory, one thread:", scale.n_nodes);
+    let figures = Rounds::from_args(15, 1).run(&contestants);
+    for ((name, _), (time, share)) in contestants.iter().zip(figures) {
+        let rows = (N_BATCHES * BATCH_ROWS) as f64 / time.as_secs_f64() / 1e6;
+        println!("  {name:<26} {rows:>6.2} M rows/s, {share:.2} of the first");
+    }
+    // The last batch of the last store: every row is the old or the new one of its node.
+    let Work { batches, out, .. } = &*work.lock().expect("no panic");
+    for (row, &id) in out.chunks_exact(ROW_BYTES).zip(&batches[N_BATCHES - 1]) {
         assert!(row == row_of(id, WIDTH) || row == new_row(id), "row of node {id}");
     }
 }
 
-fn opening(graph: &Path, n_rows: usize) {
-    for mode in [LiveMode::Read, LiveMode::Write] {
-        let start = Instant::now();
-        drop(open(graph, mode));
-        let seconds = start.elapsed().as_secs_f64();
-        println!("updates, opening for {mode:?} with {n_rows} rows overlaid: {seconds:.3} s");
+/// What a gather costs where nobody can put.
+fn routed(graph: &Graph, reader: &dyn RowReader, work: &mut Work) {
+    let profile = DeviceProfile::default();
+    for ids in &work.batches {
+        work.pairs.clear();
+        for (&id, out_row) in ids.iter().zip(0u32..) {
+            let (_, row) = graph.book().locate(id).expect("a node");
+            work.pairs.push((RowIdx(row), out_row));
+        }
+        reader.gather(&work.pairs, &profile, &mut work.plan, &mut work.out).expect("rows");
     }
 }
 
-fn compaction(live: &LiveGraph, n_rows: usize) {
-    let segment = live.tensor(PartId(0), 0).expect("a tensor").base().segment().clone();
-    let (path, n_bytes) = (segment.path().to_owned(), segment.layout().file_bytes() as f64);
-    drop(segment);
+/// Seconds of a plain copy with a sync, from a file that is not cached.
+fn copy_seconds(path: &Path) -> f64 {
     let copy = path.with_extension("copy");
-    drop_cached(&path);
+    drop_cached(path);
     let start = Instant::now();
-    fs::copy(&path, &copy).expect("room for a copy");
+    fs::copy(path, &copy).expect("room for a copy");
     File::open(&copy).and_then(|file| file.sync_all()).expect("a sync");
-    let copied = start.elapsed().as_secs_f64();
+    let seconds = start.elapsed().as_secs_f64();
     fs::remove_file(&copy).expect("the copy");
-    drop_cached(&path);
-    let start = Instant::now();
-    let mut progress = |_, _| ControlFlow::Continue(());
-    let reports = live.compact(None, Some("feat"), &mut progress).expect("a compaction");
-    let compacted = start.elapsed().as_secs_f64();
-    assert_eq!(reports[0].rows, n_rows as u64);
-    println!(
-        "updates, compaction of {:.0} MB with 10 % overlaid: {:.0} MB/s; plain copy and sync {:.0} \
-         MB/s",
-        n_bytes / 1e6,
-        n_bytes / compacted / 1e6,
-        n_bytes / copied / 1e6,
-    );
+    seconds
 }
 
 /// Makes the next read of a file come from the disk.

@@ -8,5 +8,7 @@
 mod graph;
 mod support;
 
+#[path = "server_updates/command_line.rs"]
+mod command_line;
 #[path = "server_updates/killed.rs"]
 mod killed;

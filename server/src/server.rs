@@ -38,6 +38,8 @@ pub struct Server {
     threads: Arc<StoreThreads>,
     /// Outlives the shards.
     _pulse: Pulse,
+    /// Closing the graph takes a while, and is for whoever stops the server.
+    _holdings: Arc<Holdings>,
 }
 
 impl Server {
@@ -69,7 +71,8 @@ impl Server {
         drop(started);
         let inboxes: Arc<[Inbox]> = collect_inboxes(&starting, n_shards)?.into();
         let of_shards = Arc::clone(&inboxes);
-        let compactor = config.writable.then(|| Compactor::start(runs, holdings, of_shards));
+        let of_runs = Arc::clone(&holdings);
+        let compactor = config.writable.then(|| Compactor::start(runs, of_runs, of_shards));
         let compactor = compactor.transpose()?;
         let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes))?;
         info!(?address, n_shards, "serving");
@@ -84,6 +87,7 @@ impl Server {
             compactor,
             threads,
             _pulse: pulse,
+            _holdings: holdings,
         })
     }
 

@@ -1,7 +1,9 @@
 //! `lode compact`: what was put and committed goes into the graph's files.
 
+mod servers;
+
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -21,18 +23,27 @@ use crate::table::Table;
 Example:
   lode compact my-graph
   lode compact my-graph --tensor feat --part 0
+  lode compact --connect 127.0.0.1:7171
 
 Writes each file anew beside the old one, which needs room for the largest once more, and removes
-the old one when no process reads from it. Rows that were put and not committed stay as they are.")]
+the old one when no process reads from it. Rows that were put and not committed stay as they are.
+Servers go on serving meanwhile; a server compacts by itself too, when much lies over a file.")]
+#[command(group = clap::ArgGroup::new("of").required(true).args(["graph", "connect"]))]
 pub(crate) struct CompactArgs {
     /// Folder of the graph.
-    graph: PathBuf,
+    graph: Option<PathBuf>,
+    /// Address of a server: HOST:PORT or unix:PATH; repeat for several.
+    #[arg(long, value_name = "ADDR")]
+    connect: Vec<String>,
     /// Only this tensor.
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", conflicts_with = "connect")]
     tensor: Option<String>,
     /// Only this partition.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", conflicts_with = "connect")]
     part: Option<u16>,
+    /// With --connect: do not wait for the end; `lode stat` tells of it.
+    #[arg(long, requires = "connect")]
+    no_wait: bool,
 }
 
 /// What `--json` prints.
@@ -53,7 +64,14 @@ struct CompactReport {
 
 impl CompactArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let (graph, options) = (Graph::open(&self.graph)?, OpenOptions::default());
+        match &self.graph {
+            Some(folder) => self.compact_files(folder, console),
+            None => servers::compact(&self.connect, self.no_wait, console),
+        }
+    }
+
+    fn compact_files(&self, folder: &Path, console: &Console) -> Result<()> {
+        let (graph, options) = (Graph::open(folder)?, OpenOptions::default());
         let parts = self.part.map(|part| vec![PartId(part)]);
         let live = LiveGraph::open(graph, parts.as_deref(), LiveMode::Write, &options)?;
         let start = Instant::now();
@@ -64,7 +82,7 @@ impl CompactArgs {
         };
         let tensors = live.compact(None, self.tensor.as_deref(), &mut advance)?;
         let report = CompactReport {
-            graph: self.graph.display().to_string(),
+            graph: folder.display().to_string(),
             version: live.version(),
             rows: tensors.iter().map(|tensor| tensor.rows).sum(),
             bytes: tensors.iter().map(|tensor| tensor.bytes).sum(),

@@ -1,38 +1,45 @@
 //! `lode put`: rows in the place of those that a graph has.
 
+mod target;
+
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::EmbeddedSource;
-use lodestore_graph::NodeId;
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, View};
 use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::ids::{IdFile, internal_ids};
+use crate::ids::IdFile;
 use crate::rows::RowFile;
+use target::Place;
 
 /// Rows are put in pieces of about this many bytes, each durable before the next.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// Put rows in the place of those that a graph has, from .npy files.
+/// Put rows in the place of those that a graph or its servers have, from .npy files.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   lode put --graph my-graph --tensor feat --ids ids.npy --rows rows.npy --commit
   lode gather --graph my-graph --tensor feat --ids ids.npy --out rows.npy
+  lode serve my-graph --writable &
+  lode put --connect 127.0.0.1:7171 --tensor feat --ids ids.npy --rows rows.npy --commit
 
-What was put is durable, and readers that open the graph after it see it. With --commit it becomes a
-version that stays readable by its number until `lode compact` folds later ones into the graph's
-files. One process at a time may write; readers need not stop.")]
+What was put is durable, and readers that open the graph after it see it; pulls through the servers
+see it at once. With --commit it becomes a version that stays readable by its number until
+`lode compact` folds later ones into the graph's files. One process at a time may write a graph's
+files, a server with --writable included; readers need not stop. Name all servers that hold the
+nodes: where several hold a partition, the rows go to each of them.")]
+#[command(group = clap::ArgGroup::new("to").required(true).args(["graph", "connect"]))]
 pub(crate) struct PutArgs {
     /// Folder of the graph.
     #[arg(long, value_name = "GRAPH")]
-    graph: PathBuf,
+    graph: Option<PathBuf>,
+    /// Address of a server: HOST:PORT or unix:PATH; repeat for several.
+    #[arg(long, value_name = "ADDR")]
+    connect: Vec<String>,
     /// Name of the tensor.
     #[arg(long, value_name = "T")]
     tensor: String,
@@ -49,6 +56,10 @@ pub(crate) struct PutArgs {
     /// The ids are those of the imported files, not those of the stored graph.
     #[arg(long)]
     external_ids: bool,
+    /// With --connect: give up on a piece of the rows after this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    deadline: u64,
 }
 
 /// What `--json` prints.
@@ -65,16 +76,16 @@ struct PutReport {
 
 impl PutArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let graph = Graph::open(&self.graph)?;
+        let deadline = Duration::from_secs(self.deadline);
+        let place = Place::find(self.graph.as_deref(), &self.connect, deadline)?;
         // Files are looked at, to the last id, before the graph is locked.
-        let tensor = graph.tensor(&self.tensor)?.clone();
-        let ids = IdFile::open(&self.ids, graph.book().n_nodes())?;
+        let tensor = place.tensor(&self.tensor)?;
+        let ids = IdFile::open(&self.ids, place.n_nodes())?;
         let rows = RowFile::open(&self.rows, &tensor, ids.len())?;
         let chunk_rows = (CHUNK_BYTES / tensor.row_bytes()).max(1);
         ids.chunks(chunk_rows).try_for_each(|chunk| chunk.map(drop))?;
-        let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default())?;
-        let live = Arc::new(live);
-        let internal_of = if self.external_ids { Some(internal_ids_of(&live)?) } else { None };
+        let target = place.open()?;
+        let internal_of = if self.external_ids { Some(target.internal_ids()?) } else { None };
         let start = Instant::now();
         let mut progress = console.progress("put");
         let (mut n_rows, mut n_bytes) = (0, 0);
@@ -83,12 +94,12 @@ impl PutArgs {
             if let Some(internal_of) = &internal_of {
                 nodes.iter_mut().for_each(|id| *id = internal_of[id.index()]);
             }
-            live.put_rows(&tensor.name, &nodes, rows)?;
+            target.put(&tensor.name, &nodes, rows)?;
             n_rows += nodes.len() as u64;
             n_bytes += rows.len() as u64;
             progress(n_rows, ids.len());
         }
-        let version = if self.commit { live.commit_version()? } else { live.version() };
+        let version = if self.commit { target.commit()? } else { target.version()? };
         let report = PutReport {
             tensor: tensor.name,
             rows: n_rows,
@@ -99,11 +110,6 @@ impl PutArgs {
         };
         console.report(&report, text)
     }
-}
-
-fn internal_ids_of(live: &Arc<LiveGraph>) -> Result<Vec<NodeId>> {
-    let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
-    internal_ids(&EmbeddedSource::new(store))
 }
 
 fn text(report: &PutReport) -> String {

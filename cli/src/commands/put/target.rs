@@ -1,0 +1,109 @@
+//! What rows are put into: the files of a graph, or its servers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
+use lodestore_graph::NodeId;
+use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, TensorSpec, View};
+
+use crate::ids::internal_ids;
+
+/// A graph that is known and not yet locked.
+pub(super) enum Place {
+    Folder(Graph),
+    Servers(Client),
+}
+
+/// A graph that takes rows.
+pub(super) enum Target {
+    Files(Arc<LiveGraph>),
+    Servers(Client),
+}
+
+impl Place {
+    /// The graph in `folder`, or behind the servers at `addresses`.
+    pub(super) fn find(
+        folder: Option<&Path>,
+        addresses: &[String],
+        deadline: Duration,
+    ) -> Result<Self> {
+        if let Some(folder) = folder {
+            return Ok(Self::Folder(Graph::open(folder)?));
+        }
+        let config = ClientConfig { deadline, ..ClientConfig::default() };
+        Ok(Self::Servers(Client::connect(addresses, config)?))
+    }
+
+    pub(super) fn tensor(&self, name: &str) -> Result<TensorSpec> {
+        Ok(match self {
+            Self::Folder(graph) => graph.tensor(name)?.clone(),
+            Self::Servers(client) => {
+                let info = client.tensor(name)?;
+                TensorSpec::new(&info.name, info.dtype, info.width)?
+            }
+        })
+    }
+
+    pub(super) fn n_nodes(&self) -> u32 {
+        match self {
+            Self::Folder(graph) => graph.book().n_nodes(),
+            Self::Servers(client) => client.book().n_nodes(),
+        }
+    }
+
+    /// Locks the folder against other writers; servers have locked theirs.
+    pub(super) fn open(self) -> Result<Target> {
+        Ok(match self {
+            Self::Folder(graph) => {
+                let options = OpenOptions::default();
+                let live = LiveGraph::open(graph, None, LiveMode::Write, &options)?;
+                Target::Files(Arc::new(live))
+            }
+            Self::Servers(client) => Target::Servers(client),
+        })
+    }
+}
+
+impl Target {
+    /// Puts rows; they are durable when it returns.
+    pub(super) fn put(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<()> {
+        match self {
+            Self::Files(live) => live.put_rows(tensor, ids, rows).map(drop)?,
+            Self::Servers(client) => client.put_rows(tensor, ids, rows).map(drop)?,
+        }
+        Ok(())
+    }
+
+    /// Makes a version of all that was put.
+    pub(super) fn commit(&self) -> Result<u32> {
+        Ok(match self {
+            Self::Files(live) => live.commit_version()?,
+            Self::Servers(client) => client.commit()?,
+        })
+    }
+
+    /// The newest version that all of it has committed.
+    pub(super) fn version(&self) -> Result<u32> {
+        Ok(match self {
+            Self::Files(live) => live.version(),
+            Self::Servers(client) => {
+                let stats = client.stats()?;
+                stats.iter().map(|(_, stats)| stats.updates.version).min().unwrap_or(0)
+            }
+        })
+    }
+
+    /// The internal id of each external one.
+    pub(super) fn internal_ids(&self) -> Result<Vec<NodeId>> {
+        match self {
+            Self::Files(live) => {
+                let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+                internal_ids(&EmbeddedSource::new(store))
+            }
+            Self::Servers(client) => internal_ids(client),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The whole way from the command line: serve, put, commit, gather, compact, restart.
+
+use std::path::PathBuf;
+
+use lodestore_graph::npy::{NpyArray, NpyType};
+
+use crate::support::graph::Source;
+use crate::support::process::{Finished, Serving, lode, lode_line};
+use crate::support::{Numbers, write_npy};
+
+const N_NODES: u32 = 500;
+
+/// A graph and, by external id, the rows of `feat` that it must have.
+struct Served {
+    source: Source,
+    graph: PathBuf,
+    feat: Vec<[f32; 13]>,
+}
+
+impl Served {
+    fn new(n_parts: u16) -> Self {
+        let source = Source::random(N_NODES, 2000);
+        let graph = source.import("graph", n_parts, "hash");
+        let feat = source.feat.clone();
+        Self { source, graph, feat }
+    }
+
+    fn serve(&self, more: &str) -> Serving {
+        Serving::start(&self.graph, &format!("--listen 127.0.0.1:0 --shards 2 {more}"))
+    }
+
+    /// `lode put --connect` of new rows for some external ids.
+    fn put(&mut self, to: &[&str], ids: &[u32], seed: u64, more: &[&str]) -> Finished {
+        let mut numbers = Numbers(seed);
+        let rows: Vec<[f32; 13]> =
+            ids.iter().map(|_| std::array::from_fn(|_| numbers.next() as f32)).collect();
+        let (ids_file, rows_file) = (self.source.file("put-ids.npy"), self.source.file("put.npy"));
+        write_npy(&ids_file, NpyType::U32, &[ids.len() as u64], ids);
+        write_npy(&rows_file, NpyType::F32, &[ids.len() as u64, 13], &rows);
+        let files = [&ids_file, &rows_file].map(|path| path.to_str().unwrap());
+        let mut args = vec!["put", "--json", "--external-ids", "--tensor", "feat"];
+        args.extend(["--ids", files[0], "--rows", files[1]]);
+        args.extend(to.iter().flat_map(|address| ["--connect", address]));
+        args.extend(more);
+        let finished = lode(args);
+        if finished.code == Some(0) {
+            ids.iter().zip(&rows).for_each(|(&id, row)| self.feat[id as usize] = *row);
+        }
+        finished
+    }
+
+    /// Every row, through the servers at `from` or, if there are none, from the files.
+    fn check(&self, from: &[&str]) {
+        let (ids, out) = (self.source.file("all.npy"), self.source.file("out.npy"));
+        write_npy(&ids, NpyType::U32, &[u64::from(N_NODES)], &(0..N_NODES).collect::<Vec<_>>());
+        let files = [&ids, &out, &self.graph].map(|path| path.to_str().unwrap());
+        let mut args = vec!["gather", "--external-ids", "--tensor", "feat", "--ids", files[0]];
+        args.extend(["--out", files[1]]);
+        args.extend(from.iter().flat_map(|address| ["--connect", address]));
+        if from.is_empty() {
+            args.extend(["--graph", files[2]]);
+        }
+        lode(args).succeeded();
+        let found = NpyArray::open(&out).unwrap();
+        assert!(found.bytes() == bytemuck::cast_slice::<_, u8>(&self.feat), "{from:?}");
+    }
+}
+
+#[test]
+fn put_commit_gather_compact_and_restart() {
+    let mut served = Served::new(3);
+    let server = served.serve("--writable");
+    let address = server.address.clone();
+    let to = [address.as_str()];
+    served.check(&to);
+    let some: Vec<u32> = (0..N_NODES).step_by(3).collect();
+    let put = served.put(&to, &some, 1, &["--commit"]).succeeded().json();
+    assert_eq!((put["rows"].as_u64(), put["version"].as_u64()), (Some(167), Some(2)));
+    served.check(&to);
+    // A second writer is told who has the graph.
+    let ids = served.source.file("put-ids.npy");
+    let rows = served.source.file("put.npy");
+    let (graph, ids, rows) = (served.graph.display(), ids.display(), rows.display());
+    lode_line(&format!("put --graph {graph} --tensor feat --ids {ids} --rows {rows}"))
+        .failed(1, &["another process has this graph open for writing"]);
+    lode_line(&format!("compact --connect {address}")).succeeded();
+    served.check(&to);
+    let pending = served.put(&to, &[7, 8, 7], 2, &[]).succeeded().json();
+    assert_eq!(
+        (pending["version"].as_u64(), pending["committed"].as_bool()),
+        (Some(2), Some(false))
+    );
+    served.check(&to);
+    let compacted = lode_line(&format!("compact --json --no-wait --connect {address}")).succeeded();
+    assert_eq!(compacted.json()["done"].as_bool(), Some(false));
+    let stat = lode_line(&format!("stat {address} --json")).succeeded().json();
+    let figure = |name: &str| stat[name].as_u64();
+    assert_eq!((figure("version"), figure("committed_rows")), (Some(2), Some(0)));
+    assert_eq!((figure("pending_rows"), stat["writable"].as_bool()), (Some(2), Some(true)));
+    let text = lode_line(&format!("stat {address}")).succeeded().stdout;
+    assert!(text.contains("version 2, takes updates"), "{text}");
+    server.stop();
+    served.check(&[]);
+    let server = served.serve("");
+    served.check(&[&server.address]);
+    let refused = served.put(&[&server.address.clone()], &[1], 3, &["--commit"]);
+    refused.failed(1, &["takes no updates", "--writable"]);
+    served.check(&[&server.address]);
+    server.stop();
+}
+
+#[test]
+fn two_servers_are_written_as_one_and_a_missing_one_is_named() {
+    let mut served = Served::new(2);
+    let first = served.serve("--writable --parts 0");
+    let second = served.serve("--writable --parts 1");
+    let to = [first.address.clone(), second.address.clone()];
+    let to = to.each_ref().map(String::as_str);
+    let all: Vec<u32> = (0..N_NODES).collect();
+    let put = served.put(&to, &all, 5, &["--commit"]).succeeded().json();
+    assert_eq!(put["version"].as_u64(), Some(2));
+    served.check(&to);
+    served.put(&to[..1], &all, 6, &[]).failed(1, &["partition 1"]);
+    lode_line(&format!("compact --connect {} --connect {}", to[0], to[1])).succeeded();
+    served.check(&to);
+    lode_line("compact").failed(2, &["--connect"]);
+    lode_line("put --tensor feat --ids a --rows b").failed(2, &["--connect"]);
+    let here = served.graph.display();
+    lode_line(&format!("compact {here} --connect {}", to[0])).failed(2, &["--connect"]);
+    first.stop();
+    second.stop();
+    served.check(&[]);
+}

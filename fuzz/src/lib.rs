@@ -14,3 +14,10 @@ mod scratch;
 mod seal;
 pub mod segment;
 mod sparse;
+pub mod stateful;
+
+/// The graph, and the model of it, that the store's crash tests have.
+#[path = "../../store/tests/crash/small.rs"]
+mod small;
+#[path = "../../store/tests/crash/world.rs"]
+mod world;

@@ -5,7 +5,7 @@ use std::{env, fs, io};
 
 // The instrumented code calls it.
 use libfuzzer_sys as _;
-use lodestore_fuzz::{device_toml, graph_toml, groups, npy, npz, schedule, segment};
+use lodestore_fuzz::{device_toml, graph_toml, groups, npy, npz, schedule, segment, stateful};
 
 fn main() -> io::Result<()> {
     let out = PathBuf::from(env::args_os().nth(1).expect("usage: seeds FOLDER"));
@@ -17,6 +17,7 @@ fn main() -> io::Result<()> {
         ("npz", npz::seeds()),
         ("schedule", schedule::seeds()),
         ("segment", segment::seeds()),
+        ("stateful", stateful::seeds()),
     ];
     for (target, seeds) in targets {
         let dir = out.join(target);

@@ -52,6 +52,7 @@ impl Scenario for Import {
             import(&device)?;
         }
         let mut world = World::new(crash, Model::imported());
+        world.act(&Op::Look)?;
         world.act(&Op::Reopen)?;
         world.act(&Op::Verify)
     }

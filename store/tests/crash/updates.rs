@@ -26,7 +26,9 @@ const ALL: u16 = (1 << N_NODES) - 1;
 
 /// What a graph must still be able to do after whatever happened.
 const GOES_ON: &[Op] = &[
+    Op::Look,
     Op::Reopen,
+    Op::Gather,
     Op::Verify,
     Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
     Op::Put { tensor: 1, nodes: ALL },
@@ -100,7 +102,7 @@ impl Scenario for Updates {
         world.close();
         let mut world = World::new(&crash.after_loss(seed), world.model);
         world.act(&Op::Reopen).map_err(|error| format!("in the end: {error}"))?;
-        world.act(&Op::Verify)
+        world.act(&Op::Gather)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A small graph on a simulated device, used in all ways there are, and a model of what it may
 //! hold: what was acknowledged, and what failed and may show up after the next opening.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
@@ -49,7 +50,9 @@ pub(crate) enum Op {
     Release,
     /// Reads and checks everything on disk.
     Verify,
-    /// Closes the graph and opens it for writing.
+    /// Opens the graph for reading and looks at it.
+    Look,
+    /// Closes everything and opens the graph for writing.
     Reopen,
 }
 
@@ -85,6 +88,8 @@ struct Held {
 pub(crate) struct World {
     crash: CrashDevice,
     device: Arc<dyn Device>,
+    /// Opened once: it does not change.
+    graph: OnceCell<Graph>,
     live: Option<Arc<LiveGraph>>,
     held: Vec<Held>,
     /// What may be there.
@@ -112,7 +117,8 @@ impl World {
     /// The graph on `crash`, not open yet.
     pub(crate) fn new(crash: &CrashDevice, model: Model) -> Self {
         let (crash, device) = (crash.clone(), Arc::new(crash.clone()));
-        Self { crash, device, live: None, held: Vec::new(), model, is_sticky: false }
+        let graph = OnceCell::new();
+        Self { crash, device, graph, live: None, held: Vec::new(), model, is_sticky: false }
     }
 
     /// Does one thing. What the store refuses because of a fault of the device is no finding; what
@@ -137,6 +143,7 @@ impl World {
                 Ok(())
             }
             Op::Verify => return self.verify(),
+            Op::Look => return self.look(),
             Op::Reopen => return self.reopen(),
         };
         done.or_else(|error| self.excuse(&error, had_struck))
@@ -184,7 +191,12 @@ impl World {
         let (seq, rows) = (self.model.n_puts, TENSORS[tensor]);
         self.model.n_puts += 1;
         let ids: Vec<NodeId> = nodes_of(nodes).map(NodeId).collect();
-        let bytes: Vec<u8> = ids.iter().flat_map(|id| rows.row(id.0, seq)).collect();
+        let mut bytes = Vec::with_capacity(ids.len() * rows.row_bytes);
+        for id in &ids {
+            let (first, others) = rows.row(id.0, seq);
+            bytes.push(first);
+            bytes.extend_from_slice(others);
+        }
         let done = live.put_rows(rows.name, &ids, &bytes).map(drop);
         let in_doubt = match &done {
             Ok(()) => 0,
@@ -234,7 +246,13 @@ impl World {
     }
 
     fn open(&self, mode: LiveMode) -> Result<LiveGraph, StoreError> {
-        let graph = Graph::open_on(Arc::clone(&self.device), Path::new(OUT))?;
+        let graph = match self.graph.get() {
+            Some(graph) => graph.clone(),
+            None => {
+                let graph = Graph::open_on(Arc::clone(&self.device), Path::new(OUT))?;
+                self.graph.get_or_init(|| graph).clone()
+            }
+        };
         // As for any device that is no disk; naming it saves a look at the machine's memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
         LiveGraph::open(graph, None, mode, &options)
@@ -288,19 +306,22 @@ impl World {
         Err(format!("damaged: {:?}", report.damaged).into())
     }
 
-    /// Closes everything, opens the graph for reading and then for writing, and sees what has
-    /// become of what was in doubt.
-    fn reopen(&mut self) -> Finding {
-        self.close();
+    /// What another process sees, before anything is recovered.
+    fn look(&self) -> Finding {
         let had_struck = self.crash.has_struck();
-        let reader = match self.open(LiveMode::Read) {
+        let live = match self.open(LiveMode::Read) {
             Ok(live) => live,
             Err(error) => return self.excuse(&error, had_struck),
         };
-        self.could_be(reader.version())?;
-        let store = EmbeddedStore::over(Arc::new(reader), View::Latest)?;
-        self.check(&store, &self.model.latest, had_struck)?;
-        drop(store);
+        self.could_be(live.version())?;
+        let store = EmbeddedStore::over(Arc::new(live), View::Latest)?;
+        self.check(&store, &self.model.latest, had_struck)
+    }
+
+    /// Sees what has become of what was in doubt.
+    fn reopen(&mut self) -> Finding {
+        self.close();
+        let had_struck = self.crash.has_struck();
         let live = match self.open(LiveMode::Write) {
             Ok(live) => Arc::new(live),
             Err(error) => return self.excuse(&error, had_struck),
@@ -311,8 +332,7 @@ impl World {
             Some(error) => self.excuse(error, had_struck),
             None if error.is::<io::Error>() && self.crash.has_struck() => Ok(()),
             None => Err(error),
-        })?;
-        self.gather(had_struck)
+        })
     }
 
     fn could_be(&self, version: u32) -> Finding {
@@ -385,9 +405,8 @@ fn seqs(store: &EmbeddedStore, rows: &Rows) -> Result<Result<Vec<u32>, String>, 
     let mut out = vec![0xee; ids.len() * rows.row_bytes];
     store.gather(rows.name, &ids, &mut out)?;
     let seq = |(node, row): (u32, &[u8])| {
-        let seq = u32::from(row[0].wrapping_sub(rows.byte(node, 0, 0)));
-        let is_whole = rows.row(node, seq).eq(row.iter().copied());
-        is_whole.then_some(seq).ok_or_else(|| format!("node {node}, `{}`: {row:02x?}", rows.name))
+        let broken = || format!("node {node}, `{}`: {row:02x?}", rows.name);
+        rows.seq_of(node, row).ok_or_else(broken)
     };
     Ok((0..).zip(out.chunks_exact(rows.row_bytes)).map(seq).collect())
 }

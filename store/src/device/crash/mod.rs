@@ -68,6 +68,12 @@ impl CrashDevice {
         self.lock().trigger.has_struck()
     }
 
+    /// Whether the power has gone.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.lock().is_dead
+    }
+
     /// The device as a machine finds it after the power went now: no handles, no locks, no plan.
     ///
     /// This device stays as it is, so that many outcomes of one loss can be looked at.

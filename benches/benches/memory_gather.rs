@@ -66,15 +66,21 @@ fn warm(graph: &std::path::Path, n_nodes: u32, width: u32, batch_rows: usize, n_
     let all: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
     let mut rows = vec![0; n_nodes as usize * row_bytes];
     store.gather("feat", &all, &mut rows).expect("all rows");
-    let plain = PlainTable::new(rows, row_bytes);
+    let plain = PlainTable::new(&rows, row_bytes, false);
+    let plain_huge = PlainTable::new(&rows, row_bytes, true);
+    drop(rows);
     let works: Vec<Mutex<Work>> =
         (0..n_threads).map(|i| Work::new(n_nodes, width, batch_rows, i as u64)).collect();
     let with = |thread: usize, work: &dyn Fn(&mut Work)| {
         work(&mut works[thread].lock().expect("no panic"));
     };
     let profile = DeviceProfile::default();
-    let contestants: [Contestant<'_>; 4] = [
+    let contestants: [Contestant<'_>; 5] = [
         ("plain copy", Box::new(|i| with(i, &|w| plain.gather(&w.ids, &mut w.out)))),
+        (
+            "plain copy of huge pages",
+            Box::new(|i| with(i, &|w| plain_huge.gather(&w.ids, &mut w.out))),
+        ),
         (
             "embedded",
             Box::new(|i| {

@@ -1,19 +1,30 @@
 //! The physical limit of a gather from memory: the same rows copied out of a plain buffer.
 
+use memmap2::{Advice, MmapMut};
+
 /// Rows are asked of the processor this many rows before they are copied; 8 and 16 do as well.
 const AHEAD_ROWS: usize = 8;
 
 /// A table of rows in plain memory.
 pub struct PlainTable {
-    rows: Vec<u8>,
+    rows: MmapMut,
     row_bytes: usize,
 }
 
 impl PlainTable {
-    /// Takes packed rows of `row_bytes`.
+    /// Copies packed rows of `row_bytes` to memory of its own: of small pages, as any large buffer
+    /// is by default, or of huge ones.
+    ///
+    /// # Panics
+    /// When there is not enough memory.
     #[must_use]
-    pub fn new(rows: Vec<u8>, row_bytes: usize) -> Self {
-        Self { rows, row_bytes }
+    pub fn new(rows: &[u8], row_bytes: usize, huge_pages: bool) -> Self {
+        let mut map = MmapMut::map_anon(rows.len()).expect("memory");
+        let advice = if huge_pages { Advice::HugePage } else { Advice::NoHugePage };
+        // Where the kernel does not know huge pages, all are small.
+        let _ = map.advise(advice);
+        map.copy_from_slice(rows);
+        Self { rows: map, row_bytes }
     }
 
     /// Copies the rows of `ids` to `out`, in their order, with software prefetch: what a careful C

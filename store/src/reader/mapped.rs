@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{RowReader, check_output, whole_rows};
+use super::{ReaderKind, RowReader, available_memory_bytes, check_output, choose, whole_rows};
 use crate::error::StoreError;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
 use crate::map::FileMap;
@@ -14,7 +14,7 @@ use crate::row::RowIdx;
 use crate::segment::{Segment, SoundBytes};
 
 /// Rows are asked of the processor this many bytes before they are copied.
-const AHEAD_BYTES: usize = 20 << 10;
+const AHEAD_BYTES: usize = 8 << 10;
 
 /// Copies rows out of a mapped segment; checks each page when it is first touched.
 ///
@@ -39,6 +39,8 @@ impl MappedReader {
             let (file, found) = (segment.path().to_owned(), map.len() as u64);
             return Err(StoreError::FileLength { file, expected, found });
         }
+        let stays = choose(expected, available_memory_bytes()).0 == ReaderKind::Mapped;
+        map.expect_random_reads(stays);
         let n_words = segment.layout().n_pages().div_ceil(64);
         let sound = (0..n_words).map(|_| AtomicU64::new(0)).collect();
         Ok(Self { segment, map, sound })

@@ -20,7 +20,7 @@ pub type SegmentDigest = [u8; 32];
 
 /// Writes header, rows, tables and footer of one segment.
 ///
-/// Memory: 1 MiB and 4 bytes per page written; with zstd two row groups, 4 bytes per group
+/// Memory: 2 MiB and 4 bytes per page written; with zstd two row groups, 4 bytes per group
 /// written and 1 MiB more.
 #[derive(Debug)]
 pub struct SegmentWriter {

@@ -182,7 +182,8 @@ fn what_cannot_be_put_is_refused_before_anything_is() {
     let graph = Updated::new(2);
     let rows = vec![[0.5f32; 13]; 3];
     let shape = [3, 13];
-    let cases: [(&str, &[u32], NpyType, &[u64], &[&str]); 5] = [
+    type Case<'a> = (&'a str, &'a [u32], NpyType, &'a [u64], &'a [&'a str]);
+    let cases: [Case<'_>; 5] = [
         ("none", &[1, 2, 3], NpyType::F32, &shape, &["no tensor `none`"]),
         ("feat", &[1, 2], NpyType::F32, &shape, &["expected the shape (2, 13)"]),
         ("feat", &[1, 2, 3], NpyType::I32, &shape, &["rows of `feat` are <f4"]),

@@ -175,7 +175,7 @@ fn oversized_requests_are_refused_and_others_go_on() {
     let mut out = vec![0; ids.len() * 8];
     let stats = client.sync_pull("label", &ids, &mut out).unwrap();
     assert!(stats.requests >= 1 && stats.rows == ids.len() as u64, "{stats:?}");
-    let rows = client_order(&client, &source, &external);
+    let rows = client_order(&client, &source, "label", &external);
     assert!(out == rows);
     server.stop();
 }
@@ -184,13 +184,13 @@ fn too_large_prefix() -> [u8; 8] {
     Prefix { head_bytes: 8, body_bytes: REQUEST_BODY_BYTES_MAX + 1 }.to_bytes()
 }
 
-/// Rows of `label` for internal ids.
-fn client_order(client: &Client, source: &Source, ids: &[u32]) -> Vec<u8> {
+/// Rows of a tensor for internal ids.
+fn client_order(client: &Client, source: &Source, tensor: &str, ids: &[u32]) -> Vec<u8> {
     let all: Vec<NodeId> = (0..source.n_nodes).map(NodeId).collect();
     let mut external = vec![0i64; all.len()];
     client.sync_pull("external_id", &all, bytemuck::cast_slice_mut(&mut external)).unwrap();
     let external: Vec<u32> = ids.iter().map(|&id| external[id as usize] as u32).collect();
-    source.rows("label", &external)
+    source.rows(tensor, &external)
 }
 
 #[test]
@@ -203,7 +203,8 @@ fn a_server_killed_in_mid_pull_is_an_error_in_time_and_a_retry_works_when_it_is_
     let config = ClientConfig { deadline, ..ClientConfig::default() };
     let client = Client::connect(&[&address], config).unwrap();
     let ids: Vec<NodeId> = (0..source.n_nodes).map(NodeId).collect();
-    let expected = source.rows("wide", &(0..source.n_nodes).collect::<Vec<_>>());
+    let all: Vec<u32> = (0..source.n_nodes).collect();
+    let expected = client_order(&client, &source, "wide", &all);
     let pulling = AtomicBool::new(false);
 
     thread::scope(|scope| {

@@ -14,6 +14,6 @@ pub use graph::{feature_graph, row_of, shuffled_ids};
 pub use loopback::PlainPeer;
 pub use plain_copy::PlainTable;
 pub use random_ids::random_ids;
-pub use rounds::{Contestant, Rounds, is_asked_for, is_smoke};
+pub use rounds::{Contestant, Figures, Rounds, is_asked_for, is_smoke};
 pub use table::table_graph;
 pub use trace::Trace;

@@ -22,10 +22,9 @@ impl Rounds {
         Self { n_rounds: if is_smoke() { 1 } else { n_rounds }, n_threads }
     }
 
-    /// Runs all contestants in turns; gives for each the median time, and the median over the
-    /// rounds of the first one's time divided by its own.
+    /// Runs all contestants in turns; gives the figures of each.
     #[must_use]
-    pub fn run(&self, contestants: &[Contestant<'_>]) -> Vec<(Duration, f64)> {
+    pub fn run(&self, contestants: &[Contestant<'_>]) -> Vec<Figures> {
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); contestants.len()];
         for round in 0..=self.n_rounds {
             for ((_, work), times) in contestants.iter().zip(&mut times) {
@@ -36,30 +35,53 @@ impl Rounds {
             }
         }
         let first = times[0].clone();
-        let figures = times.into_iter().map(|times| {
-            let shares = first.iter().zip(&times);
-            let shares = shares.map(|(first, own)| first.as_secs_f64() / own.as_secs_f64());
-            (median(times.clone()), median_of(shares.collect()))
-        });
-        figures.collect()
+        times.into_iter().map(|own| Figures::new(&first, own)).collect()
     }
 
+    /// The time of the slowest thread, all of them started together.
     fn one(&self, work: &(impl Fn(usize) + Sync + ?Sized)) -> Duration {
-        let barrier = Barrier::new(self.n_threads + 1);
-        std::thread::scope(|scope| {
-            for thread in 0..self.n_threads {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    barrier.wait();
-                    work(thread);
-                    barrier.wait();
-                });
-            }
+        let barrier = Barrier::new(self.n_threads);
+        let timed = &|thread| {
             barrier.wait();
             let start = Instant::now();
-            barrier.wait();
+            work(thread);
             start.elapsed()
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..self.n_threads).map(|thread| scope.spawn(move || timed(thread))).collect();
+            let times = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            times.max().unwrap_or_default()
         })
+    }
+}
+
+/// What one contestant took over all rounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// The median round.
+    pub median: Duration,
+    /// The fastest round: the one that was disturbed least.
+    pub best: Duration,
+    /// The median over the rounds of the first contestant's time divided by this one's.
+    pub share: f64,
+    /// The first contestant's fastest round divided by this one's.
+    pub best_share: f64,
+}
+
+impl Figures {
+    fn new(first: &[Duration], mut own: Vec<Duration>) -> Self {
+        let ratio = |(a, b): (&Duration, &Duration)| a.as_secs_f64() / b.as_secs_f64();
+        let mut shares: Vec<f64> = first.iter().zip(&own).map(ratio).collect();
+        shares.sort_unstable_by(f64::total_cmp);
+        own.sort_unstable();
+        let best_of_first = first.iter().min().unwrap_or(&Duration::ZERO);
+        Self {
+            median: own[own.len() / 2],
+            best: own[0],
+            share: shares[shares.len() / 2],
+            best_share: ratio((best_of_first, &own[0])),
+        }
     }
 }
 
@@ -74,14 +96,4 @@ pub fn is_smoke() -> bool {
 pub fn is_asked_for(name: &str) -> bool {
     let mut names = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();
     names.peek().is_none() || names.any(|arg| arg == name)
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
-}
-
-fn median_of(mut shares: Vec<f64>) -> f64 {
-    shares.sort_unstable_by(f64::total_cmp);
-    shares[shares.len() / 2]
 }

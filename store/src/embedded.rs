@@ -155,6 +155,11 @@ impl EmbeddedStore {
         if u32::try_from(found).is_err() {
             return Err(crate::PlanError::TooManyRows { found }.into());
         }
+        if book.n_parts() == 1 && ids.iter().all(|node| node.0 < book.n_nodes()) {
+            // Nothing to search for.
+            routed[0].extend(ids.iter().map(|node| RowIdx(node.0)).zip(0u32..));
+            return Ok(());
+        }
         for (&node, out_row) in ids.iter().zip(0u32..) {
             let Some((part, row)) = book.locate(node) else {
                 let (position, n_nodes) = (out_row as usize, book.n_nodes());

@@ -11,9 +11,9 @@ const SAMPLE_GROUPS: u64 = 64;
 impl CodecChoice {
     /// [`CodecChoice::Auto`] takes zstd for rows that shrink at least this much.
     ///
-    /// Unpacking takes about 8 ns per stored byte, copying 0.15 ns per byte: with a ratio below 16
+    /// Unpacking takes about 8 ns per stored byte, copying 0.15 ns per byte: with a ratio below 20
     /// a random row from memory takes more than four times as long as a raw one.
-    pub const MIN_RATIO: u64 = 16;
+    pub const MIN_RATIO: u64 = 20;
 
     /// [`CodecChoice::Auto`] takes zstd for rows of at least this many bytes: unpacking a group
     /// takes 0.4 us before its first byte, the time of copying several short rows.

@@ -132,25 +132,32 @@ impl OrderReport {
         self.rows_per_page_window.insert(order.name(), found.window);
     }
 
-    /// One line, or a table where orders were compared.
+    /// Rows per page, the same in a window, and seconds; none for an order not measured.
+    fn figures(&self, order: &str) -> Option<[f64; 3]> {
+        let maps = [&self.rows_per_page, &self.rows_per_page_window, &self.order_seconds];
+        let [batch, window, seconds] = maps.map(|map| map.get(order).copied());
+        Some([batch?, window?, seconds?])
+    }
+
+    /// One line; after a table where orders were compared.
     pub(super) fn text(&self) -> String {
+        let order = self.order;
+        let line = match self.figures(order) {
+            None => format!("  order        {order}"),
+            Some([batch, window, _]) => format!(
+                "  order        {order}: {batch:.2} rows per page, {window:.2} in a window of 8 \
+                 batches"
+            ),
+        };
+        if self.rows_per_page.len() < 2 {
+            return line;
+        }
         let mut table = Table::new(["order", "rows per page", "window of 8", "seconds"]);
         for order in RowOrder::ALL.map(RowOrder::name) {
-            let Some(batch) = self.rows_per_page.get(order) else { continue };
-            let window = self.rows_per_page_window.get(order).copied().unwrap_or(0.0);
-            let seconds = self.order_seconds.get(order).copied().unwrap_or(0.0);
-            let figures = [format!("{batch:.2}"), format!("{window:.2}"), format!("{seconds:.2}")];
+            let figures = self.figures(order).into_iter().flatten().map(|x| format!("{x:.2}"));
             table.row(std::iter::once(order.to_owned()).chain(figures));
         }
-        match (self.rows_per_page.len(), self.rows_per_page.get(self.order)) {
-            (2.., _) => format!("{table}\n\n  order        {}", self.order),
-            (_, Some(batch)) => {
-                let window = self.rows_per_page_window.get(self.order).copied().unwrap_or(0.0);
-                let order = self.order;
-                format!("  order        {order}: {batch:.2} rows per page, {window:.2} in a window")
-            }
-            (_, None) => format!("  order        {}", self.order),
-        }
+        format!("{table}\n\n{line}")
     }
 }
 

@@ -4,58 +4,69 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arbitrary::{Arbitrary, Unstructured};
 use lodestore_store::Device;
 use lodestore_store::crash::{CrashDevice, Fault, Plan};
 use rustix::io::Errno;
 
-use crate::small::{TENSORS, import};
+use crate::small::import;
 use crate::world::{Model, Op, World};
 
 /// Most steps of one input.
-const MAX_STEPS: usize = 48;
+const MAX_STEPS: usize = 40;
 
 /// One thing to do, or that happens.
-#[derive(Arbitrary, Clone, Debug)]
+#[derive(Clone, Debug)]
 enum Step {
-    Put {
-        tensor: bool,
-        nodes: u16,
-    },
-    Commit,
-    Compact {
-        part: u8,
-    },
-    Sweep,
-    Gather,
-    Pin,
-    Read,
-    Release,
-    Verify,
-    Look,
-    Reopen,
+    Do(Op),
     /// The power goes.
     Loss {
-        seed: u8,
+        seed: u64,
     },
     /// A fault comes after some operations.
-    Arm {
-        fault: Kind,
-        after: u8,
-        sticky: bool,
-    },
+    Arm(Plan),
     /// The device works again.
     Mend,
 }
 
-#[derive(Arbitrary, Clone, Copy, Debug)]
-enum Kind {
-    PowerLoss,
-    Io,
-    NoSpace,
-    NoDescriptor,
-    Interrupted,
-    ShortRead,
+/// Bytes of a step.
+const STEP: usize = 3;
+
+impl Step {
+    /// What three bytes spell: every change of one is a change of the step.
+    fn of([kind, a, b]: [u8; STEP]) -> Self {
+        let put = |tensor| Op::Put { tensor, nodes: u16::from_le_bytes([a, b]) };
+        Self::Do(match kind % 16 {
+            0 => put(0),
+            1 => put(1),
+            2 => Op::Commit,
+            3 => Op::Compact { part: None },
+            4 => Op::Compact { part: Some(u16::from(a % 2)) },
+            5 => Op::Sweep,
+            6 => Op::Gather,
+            7 => Op::Pin,
+            8 => Op::Read,
+            9 => Op::Release,
+            10 => Op::Verify,
+            11 => Op::Look,
+            12 => Op::Reopen,
+            13 => return Self::Loss { seed: a.into() },
+            14 => return Self::Arm(plan(a, b)),
+            _ => return Self::Mend,
+        })
+    }
+}
+
+/// A fault, and how many operations it spares.
+fn plan(kind: u8, after: u8) -> Plan {
+    let errnos = [Errno::IO, Errno::NOSPC, Errno::MFILE, Errno::INTR];
+    let fault = match kind % 8 {
+        kind @ 0..4 => Fault::Errno(errnos[usize::from(kind)]),
+        4 => Fault::ShortRead,
+        _ => Fault::PowerLoss,
+    };
+    // A call that is interrupted for ever is not a fault of any system.
+    let sticky = kind >= 128 && fault != Fault::Errno(Errno::INTR) || fault == Fault::PowerLoss;
+    Plan { fault, after: after.into(), sticky }
 }
 
 thread_local! {
@@ -72,18 +83,17 @@ thread_local! {
 
 /// Does all steps, and in the end looks at what is there.
 pub fn run(data: &[u8]) {
-    let steps = Vec::<Step>::arbitrary(&mut Unstructured::new(data)).unwrap_or_default();
     let device = IMPORTED.with(|device| device.after_loss(0));
     let mut run = Run { world: World::new(&device, Model::imported()), device };
-    run.act(&Op::Reopen, &Step::Reopen);
-    for step in steps.iter().take(MAX_STEPS) {
-        run.step(step);
+    run.act(&Op::Reopen);
+    for &step in data.as_chunks::<STEP>().0.iter().take(MAX_STEPS) {
+        run.step(&Step::of(step));
         if run.device.is_dead() {
-            run.loss(data.len() as u64, step);
+            run.loss(data.len() as u64);
         }
     }
-    run.mend(&Step::Mend);
-    run.act(&Op::Gather, &Step::Gather);
+    run.mend();
+    run.act(&Op::Gather);
 }
 
 struct Run {
@@ -93,69 +103,48 @@ struct Run {
 
 impl Run {
     fn step(&mut self, step: &Step) {
-        let op = match *step {
-            Step::Put { tensor, nodes } => Op::Put { tensor: usize::from(tensor), nodes },
-            Step::Commit => Op::Commit,
-            Step::Compact { part } => {
-                Op::Compact { part: [None, Some(0), Some(1)][part as usize % 3] }
+        match step {
+            Step::Do(op) => self.act(op),
+            Step::Loss { seed } => self.loss(*seed),
+            Step::Arm(plan) => {
+                self.mend();
+                self.world.is_sticky = plan.sticky;
+                self.device.arm(Some(*plan));
             }
-            Step::Sweep => Op::Sweep,
-            Step::Gather => Op::Gather,
-            Step::Pin => Op::Pin,
-            Step::Read => Op::Read,
-            Step::Release => Op::Release,
-            Step::Verify => Op::Verify,
-            Step::Look => Op::Look,
-            Step::Reopen => Op::Reopen,
-            Step::Loss { seed } => return self.loss(seed.into(), step),
-            Step::Arm { fault, after, sticky } => {
-                self.mend(step);
-                let sticky = sticky && !matches!(fault, Kind::Interrupted);
-                self.world.is_sticky = sticky || matches!(fault, Kind::PowerLoss);
-                let plan = Plan { fault: fault.fault(), after: after.into(), sticky };
-                return self.device.arm(Some(plan));
-            }
-            Step::Mend => return self.mend(step),
-        };
-        self.act(&op, step);
+            Step::Mend => self.mend(),
+        }
     }
 
-    fn act(&mut self, op: &Op, step: &Step) {
+    fn act(&mut self, op: &Op) {
         if let Err(error) = self.world.act(op) {
-            panic!("{step:?}: {error}");
+            panic!("{op:?}: {error}");
         }
     }
 
     /// The power goes, and the graph is opened on what is left.
-    fn loss(&mut self, seed: u64, step: &Step) {
+    fn loss(&mut self, seed: u64) {
         self.world.close();
         self.device = self.device.after_loss(seed);
         self.world = World::new(&self.device, self.world.model.clone());
-        self.act(&Op::Reopen, step);
+        self.act(&Op::Reopen);
     }
 
     /// The device works from here on; what had failed is given up, as a process that ends does.
-    fn mend(&mut self, step: &Step) {
+    fn mend(&mut self) {
         self.device.arm(None);
-        self.act(&Op::Reopen, step);
+        self.act(&Op::Reopen);
     }
 }
 
-impl Kind {
-    fn fault(self) -> Fault {
-        match self {
-            Kind::PowerLoss => Fault::PowerLoss,
-            Kind::Io => Fault::Errno(Errno::IO),
-            Kind::NoSpace => Fault::Errno(Errno::NOSPC),
-            Kind::NoDescriptor => Fault::Errno(Errno::MFILE),
-            Kind::Interrupted => Fault::Errno(Errno::INTR),
-            Kind::ShortRead => Fault::ShortRead,
-        }
-    }
-}
-
-/// Inputs that spell a few steps of each kind.
+/// Updates, a compaction beside views, and losses and faults at several places.
 pub fn seeds() -> Vec<Vec<u8>> {
-    assert_eq!(TENSORS.len(), 2, "a step names a tensor by one bit");
-    [1u8, 37, 91, 201].map(|by| (0..250u8).map(|i| i.wrapping_mul(by)).collect()).into()
+    let put = [0, 0b110, 0b1000];
+    let update = [put, [1, 0xff, 0x0f], [2, 0, 0], [0, 0b11, 0], [3, 0, 0], [6, 0, 0]].concat();
+    let views = [[7, 0, 0], put, [8, 0, 0], [2, 0, 0], [3, 0, 0], [6, 0, 0], [9, 0, 0], [5, 0, 0]];
+    let loss = |after: u8| [[14, 5, after], put, [2, 0, 0], [3, 0, 0], [13, after, 0]].concat();
+    let fault = |kind, after| [[14, kind, after], put, [2, 0, 0], [3, 0, 0], [15, 0, 0]].concat();
+    let mut seeds = vec![update.clone(), [update, views.concat()].concat(), views.concat()];
+    seeds.extend([0, 3, 6, 9, 12].map(loss));
+    seeds.extend((0..5).flat_map(|kind| [fault(kind, 7), fault(kind | 128, 20)]));
+    seeds
 }

@@ -219,7 +219,8 @@ fn gathers(scale: Scale, overlays: &[Overlaid; 3]) {
     ];
     println!("updates, gathers of {BATCH_ROWS} rows of {} from memory, one thread:", scale.n_nodes);
     let figures = Rounds::from_args(15, 1).run(&contestants);
-    for ((name, _), (time, share)) in contestants.iter().zip(figures) {
+    for ((name, _), figures) in contestants.iter().zip(figures) {
+        let (time, share) = (figures.median, figures.share);
         let rows = (N_BATCHES * BATCH_ROWS) as f64 / time.as_secs_f64() / 1e6;
         println!("  {name:<26} {rows:>6.2} M rows/s, {share:.2} of the first");
     }

@@ -3,7 +3,9 @@
 //! A body panics when the code under test panics, takes more memory than its input warrants, or
 //! gives bytes that nobody vouches for. It knows no more of the store than its users do.
 
+pub mod catalog;
 pub mod device_toml;
+pub mod edges;
 pub mod graph_toml;
 pub mod groups;
 mod memory;

@@ -11,6 +11,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 pub struct Scratch {
     file: File,
     path: PathBuf,
+    /// Where a link with another name lies.
+    _dir: Option<tempfile::TempDir>,
 }
 
 impl Scratch {
@@ -18,7 +20,15 @@ impl Scratch {
     pub fn new() -> Self {
         let file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memory file"));
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        Self { file, path }
+        Self { file, path, _dir: None }
+    }
+
+    /// An empty file whose path ends with `name`.
+    pub fn named(name: &str) -> Self {
+        let (scratch, dir) = (Self::new(), tempfile::tempdir().expect("a folder"));
+        let path = dir.path().join(name);
+        std::os::unix::fs::symlink(&scratch.path, &path).expect("a link");
+        Self { path, _dir: Some(dir), ..scratch }
     }
 
     /// The path, at which the file now holds nothing but `bytes`.

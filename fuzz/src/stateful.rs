@@ -81,9 +81,14 @@ thread_local! {
     };
 }
 
+/// A device with the imported graph.
+pub(crate) fn imported() -> CrashDevice {
+    IMPORTED.with(|device| device.after_loss(0))
+}
+
 /// Does all steps, and in the end looks at what is there.
 pub fn run(data: &[u8]) {
-    let device = IMPORTED.with(|device| device.after_loss(0));
+    let device = imported();
     let mut run = Run { world: World::new(&device, Model::imported()), device };
     run.act(&Op::Reopen);
     for &step in data.as_chunks::<STEP>().0.iter().take(MAX_STEPS) {

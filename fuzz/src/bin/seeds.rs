@@ -5,11 +5,15 @@ use std::{env, fs, io};
 
 // The instrumented code calls it.
 use libfuzzer_sys as _;
-use lodestore_fuzz::{device_toml, graph_toml, groups, npy, npz, schedule, segment, stateful};
+use lodestore_fuzz::{
+    catalog, device_toml, edges, graph_toml, groups, npy, npz, schedule, segment, stateful,
+};
 
 fn main() -> io::Result<()> {
     let out = PathBuf::from(env::args_os().nth(1).expect("usage: seeds FOLDER"));
     let targets = [
+        ("catalog", catalog::seeds()),
+        ("edges", edges::seeds()),
         ("device_toml", device_toml::seeds()),
         ("graph_toml", graph_toml::seeds()),
         ("groups", groups::seeds()),

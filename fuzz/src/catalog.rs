@@ -1,0 +1,132 @@
+//! Catalogs: whatever the pairs in one, the graph is refused, or every row given is the segment's
+//! or one that the catalog holds.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use arbitrary::{Arbitrary, Unstructured};
+use lodestore_graph::NodeId;
+use lodestore_store::crash::CrashDevice;
+use lodestore_store::{
+    Access, Change, Device, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind,
+    View, verify_rows,
+};
+
+use crate::memory::bounded;
+use crate::small::{N_NODES, OUT, TENSORS};
+use crate::stateful::imported;
+
+const CATALOG: &str = "graphs/small/part-000/catalog";
+
+/// A change of a sound catalog.
+#[derive(Arbitrary, Debug)]
+enum Edit<'a> {
+    /// Any pair.
+    Pair { key: &'a [u8], value: &'a [u8] },
+    /// Any value of the version or the identity.
+    Own { identity: bool, value: &'a [u8] },
+    /// A version that is none too large.
+    Version(u8),
+    /// The record of a segment, changed in a place, at a version.
+    Record { tensor: bool, version: u8, at: u8, byte: u8, cut: u8 },
+    /// An overlay row of a length near the right one.
+    Row { tensor: bool, version: u8, row: u8, fill: u8, longer: i8 },
+    /// A pair less, by its position.
+    Less(u8),
+}
+
+/// Changes the first partition's catalog, and then reads and opens everything.
+pub fn run(data: &[u8]) {
+    let Ok(edits) = Vec::<Edit<'_>>::arbitrary(&mut Unstructured::new(data)) else { return };
+    let device = imported();
+    {
+        let pairs = device.key_values(Path::new(CATALOG), Access::Write).expect("a catalog");
+        let mut before = Vec::new();
+        let mut each = |key: &[u8], value: &[u8]| {
+            before.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        };
+        pairs.scan(b"", &mut each).expect("a catalog");
+        let changes: Vec<Change> = edits.iter().filter_map(|edit| edit.change(&before)).collect();
+        pairs.write(&changes).expect("room in memory");
+    }
+    bounded(data.len(), || look(&device, &edits));
+}
+
+fn look(device: &CrashDevice, edits: &[Edit<'_>]) {
+    let shared: Arc<dyn Device> = Arc::new(device.clone());
+    let graph = Graph::open_on(shared, Path::new(OUT)).expect("its description is sound");
+    let options = OpenOptions { reader: ReaderKind::Pread };
+    let report = verify_rows(&graph);
+    for mode in [LiveMode::Read, LiveMode::Write] {
+        let Ok(live) = LiveGraph::open(graph.clone(), None, mode, &options) else {
+            assert!(!report.ok, "verified, and cannot be opened");
+            continue;
+        };
+        let live = Arc::new(live);
+        let versions = [View::Latest, View::At(live.version()), View::At(live.oldest_version())];
+        for view in versions {
+            if let Ok(store) = EmbeddedStore::over(Arc::clone(&live), view) {
+                check(&store, edits);
+            }
+        }
+    }
+}
+
+/// Every row that is given is that of the import or of an edit.
+fn check(store: &EmbeddedStore, edits: &[Edit<'_>]) {
+    for rows in TENSORS {
+        for node in 0..N_NODES {
+            let mut row = vec![0; rows.row_bytes];
+            if store.gather(rows.name, &[NodeId(node)], &mut row).is_err() {
+                continue;
+            }
+            let imported = rows.seq_of(node, &row) == Some(0);
+            let is_of = |edit: &Edit<'_>| match edit {
+                Edit::Row { fill, .. } => row.iter().all(|byte| byte == fill),
+                Edit::Pair { value, .. } => *value == row,
+                _ => false,
+            };
+            assert!(imported || edits.iter().any(is_of), "node {node}: {row:02x?}");
+        }
+    }
+}
+
+impl Edit<'_> {
+    fn change(&self, before: &[(Vec<u8>, Vec<u8>)]) -> Option<Change> {
+        Some(match *self {
+            Edit::Pair { key, value } => Change::Put(key.to_vec(), value.to_vec()),
+            Edit::Own { identity, value } => {
+                let key: &[u8] = if identity { b"identity" } else { b"version" };
+                Change::Put(key.to_vec(), value.to_vec())
+            }
+            Edit::Version(version) => {
+                Change::Put(b"version".to_vec(), u32::from(version).to_le_bytes().to_vec())
+            }
+            Edit::Record { tensor, version, at, byte, cut } => {
+                let prefix = format!("segment/{}/", TENSORS[usize::from(tensor)].name).into_bytes();
+                let (_, record) = before.iter().find(|(key, _)| key.starts_with(&prefix))?;
+                let mut record = record.clone();
+                let n_bytes = record.len();
+                record[usize::from(at) % n_bytes] ^= byte;
+                record.truncate(n_bytes - usize::from(cut) % n_bytes % 9);
+                Change::Put([prefix, u32::from(version).to_be_bytes().to_vec()].concat(), record)
+            }
+            Edit::Row { tensor, version, row, fill, longer } => {
+                let rows = TENSORS[usize::from(tensor)];
+                let prefix = format!("overlay/{}/", rows.name).into_bytes();
+                let place = [u32::from(version), u32::from(row)].map(u32::to_be_bytes).concat();
+                let longer = if longer % 4 == 0 { 0 } else { isize::from(longer) };
+                let n_bytes = rows.row_bytes.saturating_add_signed(longer);
+                Change::Put([prefix, place].concat(), vec![fill; n_bytes])
+            }
+            Edit::Less(at) => Change::Delete(before.get(usize::from(at))?.0.clone()),
+        })
+    }
+}
+
+/// Edits of every kind, each in a few bytes.
+pub fn seeds() -> Vec<Vec<u8>> {
+    [3u8, 59, 113, 0xff].map(|by| (0..120u8).map(|i| i.wrapping_mul(by)).collect()).into()
+}

@@ -148,9 +148,9 @@ fn faults() -> impl Strategy<Value = Vec<Fault>> {
         Errno::NOMEM,
     ]);
     let fault = prop_oneof![
-        12 => Just(Fault::None),
-        4 => (0.0..1.0f64).prop_map(Fault::Short),
-        2 => errno.prop_map(Fault::Errno),
+        60 => Just(Fault::None),
+        12 => (0.0..1.0f64).prop_map(Fault::Short),
+        1 => errno.prop_map(Fault::Errno),
     ];
     prop::collection::vec(fault, 0..200)
 }

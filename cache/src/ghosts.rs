@@ -31,6 +31,13 @@ impl Ghosts {
         self.ids.bytes() + self.index.bytes()
     }
 
+    /// Reads what offering these ids, and pushing as many, needs.
+    pub(crate) fn touch(&self, ids: &[u32]) {
+        self.index.touch(ids.iter().copied());
+        let overwritten = self.ids.get(self.next as usize..).unwrap_or_default();
+        self.index.touch(overwritten.iter().copied().take(ids.len()));
+    }
+
     pub(crate) fn contains(&self, id: u32) -> bool {
         self.index.get(id) != NO_SLOT
     }

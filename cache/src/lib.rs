@@ -23,8 +23,8 @@ pub use double_buffer::DoubleBuffer;
 pub use hot_set::{HotSet, HotSetError};
 pub use index::NO_SLOT;
 pub use policy::{
-    Candidate, DecaySpec, NEVER, NeedsPlan, OracleRule, PolicyKind, PolicySpec, Scoreboard,
-    UnknownPolicy, next_uses, rank_by_degree, rank_by_frequency,
+    Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Scoreboard, UnknownPolicy,
+    next_uses, rank_by_degree, rank_by_frequency,
 };
 pub use slots::PinTicket;
 pub use tier::Tier;

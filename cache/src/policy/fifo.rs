@@ -25,6 +25,10 @@ impl Fifo {
 }
 
 impl Policy for Fifo {
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        self.links.touch_oldest(LIST, ids.len(), slots);
+    }
+
     fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
         let slot = self.links.oldest(LIST, slots)?;
         self.links.unlink(LIST, slot);

@@ -1,12 +1,12 @@
 //! Bookkeeping of the policies: nanoseconds per access, lookups per second, bytes per slot.
 //!
 //! A directory of 1 Mi slots on one thread: a batch of 15 000 ids is looked up and its misses are
-//! admitted. Times are those of the second half of a trace, on a directory that the first half has
-//! filled. Traces: ids drawn by a power law, where the index is sparse and where it is dense; and
+//! admitted. Times are medians over the batches of the second half of a trace, on a directory that
+//! the first half has filled; rounds of `decay`, one batch in 64, are outside the median. Traces: ids drawn by a power law, where the index is sparse and where it is dense; and
 //! the nodes of sampled neighbourhoods. It does not move rows. Takes names of policies as arguments,
 //! such as `-- lru`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lodestore_benches::{Trace, is_asked_for, is_smoke, random_ids};
 use lodestore_cache::{
@@ -124,7 +124,7 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
     directory.admit(&wanted, &positions, &mut placements);
     let (mut slots, mut misses) = (Vec::new(), Vec::new());
     let half = trace.bounds.len() / 2;
-    let (mut looking, mut admitting) = (Duration::ZERO, Duration::ZERO);
+    let (mut looking, mut admitting) = (Vec::new(), Vec::new());
     let (mut n_timed, mut n_hits) = (0, 0);
     for (batch, bounds) in trace.bounds.windows(2).enumerate() {
         let ids = &trace.ids[bounds[0]..bounds[1]];
@@ -137,8 +137,8 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
         let start = Instant::now();
         directory.admit(ids, &misses, &mut placements);
         if batch >= half {
-            looking += looked_up;
-            admitting += start.elapsed();
+            looking.push(looked_up.as_nanos() as f64 / ids.len() as f64);
+            admitting.push(start.elapsed().as_nanos() as f64 / ids.len() as f64);
             n_timed += ids.len();
             n_hits += ids.len() - misses.len();
         }
@@ -146,16 +146,21 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
             placements.iter().all(|p| directory.slot_of(ids[p.position as usize]) != NO_SLOT);
         assert!(placed, "{} loses rows", spec.kind());
     }
-    let per_access = |time: Duration| time.as_nanos() as f64 / n_timed as f64;
+    let (looking, admitting) = (median(looking), median(admitting));
     println!(
         "  {:10} {:6.1} ns per access ({:5.1} to look up, {:5.1} to admit), {:6.1} M lookups/s, \
          hit rate {:.3}, {:5.1} B per slot",
         spec.kind().name(),
-        per_access(looking + admitting),
-        per_access(looking),
-        per_access(admitting),
-        1e3 / per_access(looking),
+        looking + admitting,
+        looking,
+        admitting,
+        1e3 / looking,
         n_hits as f64 / n_timed as f64,
         directory.bytes() as f64 / f64::from(n_slots),
     );
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }

@@ -129,13 +129,14 @@ impl Links {
         self.links[at as usize].prev
     }
 
-    /// Reads what giving up the next `n` slots of a list needs, so that the cache misses overlap.
-    pub(crate) fn touch_oldest(&self, list: u32, n: usize, slots: &Slots) {
+    /// The ids in the slots of a list that are looked at next when slots are given up, for reading
+    /// ahead what that needs.
+    pub(crate) fn next_ids(&self, list: u32, slots: &Slots) -> impl Iterator<Item = u32> {
         let (end, scan) = (self.end(list), self.scans[list as usize]);
-        let from = if scan.batch == slots.batch() && scan.at != NO_SLOT { scan.at } else { end };
-        let prev = |&at: &u32| Some(self.prev_of(at)).filter(|&prev| prev != end);
-        let oldest = std::iter::successors(prev(&from), prev).take(n);
-        black_box(oldest.fold(0, |seen, slot| seen ^ slots.id(slot)));
+        let is_under_way = scan.batch == slots.batch() && scan.at != NO_SLOT;
+        let first = if is_under_way { scan.at } else { self.prev_of(end) };
+        let to_front = std::iter::successors(Some(first), |&at| Some(self.prev_of(at)));
+        to_front.take_while(move |&at| at != end).map(|slot| slots.id(slot))
     }
 
     /// The slots of a list, front first.

@@ -17,6 +17,7 @@
 
 mod scoreboard;
 
+use std::hint::black_box;
 use std::sync::Arc;
 
 use super::Policy;
@@ -142,6 +143,13 @@ impl Policy for Decay {
     }
 
     fn on_lookup(&mut self, _first: usize, ids: &[u32], slots: &[u32]) {
+        // Read first, so that the cache misses overlap.
+        let residents = &self.residents;
+        black_box(slots.iter().fold(0, |seen, &slot| {
+            seen ^ residents.get(slot as usize).map_or(0, |score| score.sampled)
+        }));
+        let missed = ids.iter().zip(slots).filter(|(_, slot)| **slot == NO_SLOT);
+        self.scores.touch(missed.map(|(&id, _)| id));
         for (&id, &slot) in ids.iter().zip(slots) {
             if slot == NO_SLOT {
                 self.scores.miss(id, self.n_batches);

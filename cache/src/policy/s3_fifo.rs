@@ -114,8 +114,8 @@ impl Policy for S3Fifo {
     }
 
     fn prepare(&self, ids: &[u32], slots: &Slots) {
-        self.links.touch_oldest(SMALL, ids.len(), slots);
-        self.ghosts.touch(ids);
+        let leaving = self.links.next_ids(SMALL, slots).take(ids.len());
+        self.ghosts.touch(ids, leaving);
     }
 
     fn evict(&mut self, id: u32, _position: u32, slots: &Slots) -> Option<u32> {

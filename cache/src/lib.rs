@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod arena;
+mod device;
 mod directory;
 mod double_buffer;
 mod ghosts;
@@ -15,9 +16,11 @@ mod links;
 mod pages;
 mod policy;
 mod slots;
+mod stamped;
 mod tier;
 
 pub use arena::ArenaError;
+pub use device::{BatchTensor, Device, DeviceError, DeviceSettings, DeviceTier, GatherError};
 pub use directory::{Directory, DirectoryError, Placement, TierStats};
 pub use double_buffer::DoubleBuffer;
 pub use hot_set::{HotSet, HotSetError};

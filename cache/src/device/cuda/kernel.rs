@@ -1,0 +1,98 @@
+//! The gather kernel: compiled once per device, launched for every list of moves.
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::{CompileError, CompileOptions, compile_ptx_with_opts};
+
+use super::super::DeviceError;
+use super::failed;
+
+const SOURCE: &str = include_str!("gather.cu");
+
+/// Threads of a block: eight warps.
+const BLOCK_THREADS: u32 = 256;
+/// The kernel goes through longer lists in steps.
+const MOST_BLOCKS: u32 = 1 << 16;
+const WARP_THREADS: u32 = 32;
+
+/// The compiled kernel of `gather.cu`.
+pub(super) struct MoveRows {
+    function: CudaFunction,
+}
+
+impl MoveRows {
+    /// For the oldest architecture that the compiler knows: the driver translates it for the
+    /// device, once per process.
+    pub(super) fn compile(context: &Arc<CudaContext>) -> Result<Self, DeviceError> {
+        let name = Some("gather.cu".to_owned());
+        let ptx = compile_ptx_with_opts(SOURCE, CompileOptions { name, ..Default::default() })
+            .map_err(|error| DeviceError::Kernel { log: log_of(&error) })?;
+        let module = context.load_module(ptx).map_err(failed("load the gather kernel"))?;
+        let function = module.load_function("move_rows").map_err(failed("find the kernel"))?;
+        Ok(Self { function })
+    }
+
+    /// Begins to copy row `moves[2k]` of `from` to row `moves[2k + 1]` of `to` for all `k` below
+    /// `n_moves`, after everything that was begun on these three and on `stream`.
+    ///
+    /// # Safety
+    ///
+    /// When the stream gets to it, `moves` holds `n_moves` pairs; each is a row of `row_bytes`
+    /// that is wholly in `from` and one that is wholly in `to`; and no two pairs have the same
+    /// target.
+    #[expect(unsafe_code, reason = "a kernel trusts its arguments")]
+    pub(super) unsafe fn launch(
+        &self,
+        stream: &CudaStream,
+        (from, to): (&CudaSlice<u8>, &mut CudaSlice<u8>),
+        (moves, n_moves): (&CudaSlice<u32>, u32),
+        row_bytes: u32,
+    ) -> Result<(), DriverError> {
+        let n_lanes = lanes_per_row(row_bytes);
+        let n_blocks = n_moves.div_ceil(BLOCK_THREADS / n_lanes).min(MOST_BLOCKS);
+        let config = LaunchConfig {
+            grid_dim: (n_blocks, 1, 1),
+            block_dim: (BLOCK_THREADS, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        let mut launch = stream.launch_builder(&self.function);
+        launch.arg(from).arg(to).arg(moves).arg(&n_moves).arg(&row_bytes).arg(&n_lanes);
+        // SAFETY: these are the six parameters of `move_rows` in their order and types. It reads
+        // `n_moves` pairs and the rows that they name, and writes rows of `to`, which the caller
+        // vouches for. The allocations outlive the launch: they are freed on their stream after
+        // the events that cudarc records here.
+        unsafe { launch.launch(config) }?;
+        Ok(())
+    }
+}
+
+/// Threads that share a row: one per access of the widest kind that all rows allow, as a power of
+/// two and at most a warp.
+fn lanes_per_row(row_bytes: u32) -> u32 {
+    let unit = 1 << row_bytes.trailing_zeros().min(4);
+    row_bytes.div_ceil(unit).next_power_of_two().min(WARP_THREADS)
+}
+
+fn log_of(error: &CompileError) -> String {
+    match error {
+        CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_follow_the_width() {
+        for (row_bytes, lanes) in
+            [(1, 1), (3, 4), (4, 1), (16, 1), (20, 8), (64, 4), (100, 32), (400, 32), (1 << 30, 32)]
+        {
+            assert_eq!(lanes_per_row(row_bytes), lanes, "{row_bytes}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What can go wrong with a device.
+
+use cudarc::driver::DriverError;
+use thiserror::Error;
+
+use crate::arena::ArenaError;
+use crate::directory::DirectoryError;
+
+/// Why a device, a tier on it, or a batch from it could not be had.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// A library of CUDA is not installed, or not where the loader looks.
+    #[error("cannot load {library}: install it, or add its folder to LD_LIBRARY_PATH")]
+    NoLibrary {
+        /// Its usual name.
+        library: &'static str,
+    },
+    /// The library is there, but not what this program was built for.
+    #[error("the CUDA library cannot be used ({reason}); a driver for CUDA 12 or later is needed")]
+    Unusable {
+        /// What the binding said.
+        reason: String,
+    },
+    /// There is no such device.
+    #[error("no CUDA device {ordinal}: the driver knows of {n_devices}")]
+    NoDevice {
+        /// The device asked for, from 0.
+        ordinal: usize,
+        /// How many there are.
+        n_devices: usize,
+    },
+    /// The driver refused.
+    #[error("CUDA failed to {action}: {source}")]
+    Driver {
+        /// What was tried.
+        action: &'static str,
+        /// What the driver said.
+        source: DriverError,
+    },
+    /// The gather kernel does not compile.
+    #[error("NVRTC cannot compile the gather kernel: {log}")]
+    Kernel {
+        /// What the compiler said.
+        log: String,
+    },
+    /// An earlier operation failed, so nobody knows what the slots hold.
+    #[error("this tier is lost since CUDA failed to {action}; make another, or go on without")]
+    Lost {
+        /// The operation that failed.
+        action: &'static str,
+    },
+    /// The rows do not fit the kernel's or the staging buffers' arithmetic.
+    #[error("a row must have 1 to {most} bytes, found {found}")]
+    RowBytes {
+        /// The most there can be.
+        most: usize,
+        /// What was given.
+        found: usize,
+    },
+    /// The batch does not fit.
+    #[error(
+        "the batch tensor holds {capacity} bytes, but the batch has {needed}; make a larger one"
+    )]
+    TensorTooSmall {
+        /// Bytes that it holds.
+        capacity: usize,
+        /// Bytes of the batch.
+        needed: usize,
+    },
+    /// The batch tensor belongs to another device.
+    #[error("the batch tensor is not on this tier's device ({device}); make it with this tier")]
+    OtherDevice {
+        /// The tier's device.
+        device: String,
+    },
+    /// The bookkeeping could not be had.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+impl From<ArenaError> for DeviceError {
+    fn from(error: ArenaError) -> Self {
+        Self::Directory(error.into())
+    }
+}
+
+/// Why a batch could not be gathered. The tier goes on after a failed fetch.
+#[derive(Debug, Error)]
+pub enum GatherError<E> {
+    /// The device failed, or the batch does not fit its tensor.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Whoever brings the missing rows failed.
+    #[error("cannot fetch the rows that the cache does not hold")]
+    Fetch(#[source] E),
+}

@@ -1,0 +1,165 @@
+//! What a device tier does with bytes, on whichever device.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::cuda::CudaMemory;
+use super::host::HostMemory;
+use super::tensor::{BatchTensor, Rows};
+use super::{Device, DeviceError, Kind};
+
+/// A row is copied from one place to another; both are counted in rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct RowMove {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+/// Slots of rows on a device, and the staging buffers through which rows get there.
+///
+/// Operations take effect in the order in which they are called, as far as anyone can see. On a
+/// CUDA device they are only begun: whoever reads a tensor waits for them.
+pub(crate) struct Memory {
+    bytes: Bytes,
+    device: Device,
+    row_bytes: usize,
+    staging_rows: usize,
+}
+
+enum Bytes {
+    Host(HostMemory),
+    Cuda(CudaMemory),
+}
+
+impl Memory {
+    /// Staging for as many rows as `staging_bytes` hold, at least one.
+    pub(crate) fn new(
+        device: &Device,
+        n_slots: u32,
+        row_bytes: usize,
+        staging_bytes: usize,
+    ) -> Result<Self, DeviceError> {
+        if row_bytes == 0 || row_bytes > MOST_ROW_BYTES {
+            return Err(DeviceError::RowBytes { most: MOST_ROW_BYTES, found: row_bytes });
+        }
+        let staging_rows = (staging_bytes / row_bytes).clamp(1, u32::MAX as usize);
+        let bytes = match &device.kind {
+            Kind::Host => Bytes::Host(HostMemory::new(n_slots, row_bytes, staging_rows)?),
+            Kind::Cuda(cuda) => {
+                Bytes::Cuda(CudaMemory::new(cuda, n_slots, row_bytes, staging_rows)?)
+            }
+        };
+        Ok(Self { bytes, device: device.clone(), row_bytes, staging_rows })
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Rows that one staging buffer holds.
+    pub(crate) fn staging_rows(&self) -> usize {
+        self.staging_rows
+    }
+
+    /// Memory of slots and staging, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.bytes {
+            Bytes::Host(host) => host.bytes(),
+            Bytes::Cuda(cuda) => cuda.bytes(),
+        }
+    }
+
+    /// A tensor with room for `n_rows`.
+    pub(crate) fn tensor(&self, n_rows: usize) -> Result<BatchTensor, DeviceError> {
+        let bytes = n_rows.saturating_mul(self.row_bytes);
+        let rows = match &self.bytes {
+            Bytes::Host(_) => Rows::Host(vec![0; bytes]),
+            Bytes::Cuda(cuda) => Rows::Cuda(cuda.tensor(bytes)?),
+        };
+        Ok(BatchTensor::new(rows))
+    }
+
+    /// A staging buffer whose rows are all on their way, to be filled from its start; the next
+    /// operation must be one that takes staged rows.
+    pub(crate) fn staging(&mut self) -> Result<&mut [u8], DeviceError> {
+        match &mut self.bytes {
+            Bytes::Host(host) => Ok(host.staging()),
+            Bytes::Cuda(cuda) => cuda.staging(),
+        }
+    }
+
+    /// Slots to tensor.
+    pub(crate) fn gather(
+        &mut self,
+        moves: &[RowMove],
+        tensor: &mut BatchTensor,
+    ) -> Result<(), DeviceError> {
+        match (&mut self.bytes, &mut tensor.rows) {
+            (Bytes::Host(host), Rows::Host(tensor)) => host.gather(moves, tensor),
+            (Bytes::Cuda(cuda), Rows::Cuda(tensor)) => return cuda.gather(moves, tensor),
+            _ => return Err(self.other_device()),
+        }
+        Ok(())
+    }
+
+    /// The staged rows to the tensor.
+    pub(crate) fn place_staged(
+        &mut self,
+        moves: &[RowMove],
+        tensor: &mut BatchTensor,
+    ) -> Result<(), DeviceError> {
+        match (&mut self.bytes, &mut tensor.rows) {
+            (Bytes::Host(host), Rows::Host(tensor)) => host.place_staged(moves, tensor),
+            (Bytes::Cuda(cuda), Rows::Cuda(tensor)) => return cuda.place_staged(moves, tensor),
+            _ => return Err(self.other_device()),
+        }
+        Ok(())
+    }
+
+    /// Tensor to slots.
+    pub(crate) fn keep(
+        &mut self,
+        tensor: &BatchTensor,
+        moves: &[RowMove],
+    ) -> Result<(), DeviceError> {
+        match (&mut self.bytes, &tensor.rows) {
+            (Bytes::Host(host), Rows::Host(tensor)) => host.keep(tensor, moves),
+            (Bytes::Cuda(cuda), Rows::Cuda(tensor)) => return cuda.keep(tensor, moves),
+            _ => return Err(self.other_device()),
+        }
+        Ok(())
+    }
+
+    /// The staged rows to slots.
+    pub(crate) fn keep_staged(&mut self, moves: &[RowMove]) -> Result<(), DeviceError> {
+        match &mut self.bytes {
+            Bytes::Host(host) => {
+                host.keep_staged(moves);
+                Ok(())
+            }
+            Bytes::Cuda(cuda) => cuda.keep_staged(moves),
+        }
+    }
+
+    /// Slots to host memory, one row per slot. Waits.
+    pub(crate) fn read(&mut self, slots: &[u32], out: &mut [u8]) -> Result<(), DeviceError> {
+        match &mut self.bytes {
+            Bytes::Host(host) => {
+                host.read(slots, out);
+                Ok(())
+            }
+            Bytes::Cuda(cuda) => cuda.read(slots, out),
+        }
+    }
+
+    fn other_device(&self) -> DeviceError {
+        DeviceError::OtherDevice { device: self.device.to_string() }
+    }
+}
+
+/// The kernel counts the bytes of a row in 32 bits.
+const MOST_ROW_BYTES: usize = 1 << 30;

@@ -1,0 +1,89 @@
+//! Rows on an accelerator, or, where there is none, in host memory behind the same interface.
+//!
+//! The CUDA side has been compiled, its kernel too, and it has been run against a simulated driver
+//! that executes everything as late as CUDA's rules allow. It has not run on a GPU.
+
+mod cuda;
+mod error;
+mod host;
+mod memory;
+mod tensor;
+mod tier;
+
+use std::fmt;
+use std::sync::{Arc, Once};
+
+pub use error::{DeviceError, GatherError};
+pub use tensor::BatchTensor;
+pub use tier::{DeviceSettings, DeviceTier};
+
+pub(crate) use memory::{Memory, RowMove};
+
+use cuda::CudaDevice;
+
+/// Where the rows of a [`DeviceTier`] lie. Cheap to clone; all clones share the compiled kernel.
+#[derive(Clone)]
+pub struct Device {
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Host,
+    Cuda(Arc<CudaDevice>),
+}
+
+impl Device {
+    /// Host memory.
+    #[must_use]
+    pub fn host() -> Self {
+        Self { kind: Kind::Host }
+    }
+
+    /// The CUDA device of this number, from 0. Loads the driver's library and compiles the gather
+    /// kernel; neither is needed to build or to start this program. Not for a process that forks
+    /// afterwards: CUDA does not survive that.
+    ///
+    /// Fails, and never panics, when a library or the device is not there or does not work.
+    pub fn cuda(ordinal: usize) -> Result<Self, DeviceError> {
+        Ok(Self { kind: Kind::Cuda(Arc::new(CudaDevice::open(ordinal)?)) })
+    }
+
+    /// The first CUDA device, or host memory; the first time that it comes to that, one warning
+    /// says why.
+    #[must_use]
+    pub fn best() -> Self {
+        static WARNED: Once = Once::new();
+        Self::cuda(0).unwrap_or_else(|error| {
+            WARNED.call_once(|| tracing::warn!("device: host, for there is no other: {error}"));
+            Self::host()
+        })
+    }
+
+    /// Whether rows lie in host memory.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        matches!(self.kind, Kind::Host)
+    }
+
+    /// Bytes that the device has free (`cuMemGetInfo`); `None` for host memory, where the system
+    /// and its control groups have to be asked.
+    ///
+    /// Fails when the driver does.
+    pub fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
+        match &self.kind {
+            Kind::Host => Ok(None),
+            Kind::Cuda(cuda) => cuda.free_bytes().map(Some),
+        }
+    }
+}
+
+/// `host`, or the name of the device.
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Host => f.write_str("host"),
+            Kind::Cuda(cuda) => f.write_str(cuda.name()),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! A tier on a device: a directory of rows, and batches gathered where they are used.
+
+use crate::directory::{Directory, Placement, TierStats};
+use crate::index::NO_SLOT;
+use crate::policy::PolicySpec;
+use crate::stamped::{Evicted, StampedDirectory};
+
+use super::{BatchTensor, Device, DeviceError, GatherError, Memory, RowMove};
+
+/// Rows of one tensor on a device, gathered and filled in batches by one owner.
+///
+/// Rows that are resident are gathered on the device; the others are fetched by the owner into
+/// staging memory and copied from there. Both end up in one [`BatchTensor`], and what the policy
+/// likes of the fetched rows stays. Over host memory the same happens, with the same result.
+///
+/// ```
+/// use lodestore_cache::{Device, DeviceSettings, DeviceTier, PolicySpec};
+///
+/// let settings = DeviceSettings::default();
+/// let mut tier = DeviceTier::new(&Device::host(), 2, 4, 1000, &PolicySpec::Lru, settings)?;
+/// let mut tensor = tier.tensor(3)?;
+/// let fetch = |ids: &[u32], rows: &mut [u8]| {
+///     for (id, row) in ids.iter().zip(rows.chunks_exact_mut(4)) {
+///         row.copy_from_slice(&id.to_le_bytes());
+///     }
+///     Ok::<(), std::io::Error>(())
+/// };
+/// tier.gather(&[7, 9], &mut tensor, fetch)?;
+/// tier.gather(&[9, 5, 7], &mut tensor, fetch)?; // fetches 5 only
+/// let mut rows = [0; 12];
+/// tensor.read(&mut rows)?;
+/// assert_eq!(rows, [9, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0]);
+/// assert_eq!(tier.stats().misses, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DeviceTier {
+    pub(crate) residents: StampedDirectory,
+    memory: Memory,
+    slots: Vec<u32>,
+    /// Positions of the current batch that are not resident, ascending.
+    pub(crate) misses: Vec<u32>,
+    /// The epoch that each position's row is from.
+    pub(crate) stamps: Vec<u32>,
+    /// What the last admission keeps, and what goes for it.
+    pub(crate) placements: Vec<Placement>,
+    pub(crate) evicted: Vec<Evicted>,
+    moves: Vec<RowMove>,
+}
+
+/// What a device tier is told beside its size and policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSettings {
+    /// Bytes of each of the two staging buffers, which are pinned for a CUDA device. A fetch is
+    /// asked for at most as many rows as fit, or one.
+    pub staging_bytes: usize,
+    /// A row may be used while it is at most so many epochs old; `None` for rows that never
+    /// change (CaPGNN, section 4.2: the staleness bound ε).
+    pub max_age_epochs: Option<u32>,
+}
+
+impl Default for DeviceSettings {
+    /// Two times 8 MiB, and rows that never change.
+    fn default() -> Self {
+        Self { staging_bytes: 8 << 20, max_age_epochs: None }
+    }
+}
+
+impl DeviceTier {
+    /// A tier of `capacity_rows` slots of `row_bytes` bytes for ids below `id_space`; see
+    /// [`Directory::new`].
+    ///
+    /// Fails when `row_bytes` is 0 or above 2³⁰, the policy's inputs make no sense, or the device
+    /// or the system refuses the memory.
+    pub fn new(
+        device: &Device,
+        capacity_rows: u32,
+        row_bytes: usize,
+        id_space: u32,
+        spec: &PolicySpec,
+        settings: DeviceSettings,
+    ) -> Result<Self, DeviceError> {
+        let residents =
+            StampedDirectory::new(capacity_rows, id_space, spec, settings.max_age_epochs)?;
+        let n_slots = residents.directory().n_slots();
+        Ok(Self {
+            residents,
+            memory: Memory::new(device, n_slots, row_bytes, settings.staging_bytes)?,
+            slots: Vec::new(),
+            misses: Vec::new(),
+            stamps: Vec::new(),
+            placements: Vec::new(),
+            evicted: Vec::new(),
+            moves: Vec::new(),
+        })
+    }
+
+    /// A tensor on this tier's device with room for batches of up to `n_rows` ids.
+    ///
+    /// Fails when the device has no memory for it.
+    pub fn tensor(&self, n_rows: usize) -> Result<BatchTensor, DeviceError> {
+        self.memory.tensor(n_rows)
+    }
+
+    /// Puts the rows of `ids` into `tensor`, in their order, and keeps what the policy likes of
+    /// those that had to be fetched. `fetch` is called with ids, in the order of the batch, and
+    /// the memory for their rows, back to back; it must fill all of it with the rows as they are
+    /// in the current epoch. While it runs, the rows before are on their way to the device. An id
+    /// that stands twice and is not resident is fetched twice.
+    ///
+    /// On a CUDA device the gather has only begun when this returns: see
+    /// [`BatchTensor::as_cuda`] and [`BatchTensor::read`].
+    ///
+    /// Fails when the fetch or the device does, or the tensor is too small or on another device;
+    /// then the tensor's contents mean nothing. After a failed fetch the tier is as it was.
+    pub fn gather<E>(
+        &mut self,
+        ids: &[u32],
+        tensor: &mut BatchTensor,
+        mut fetch: impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), GatherError<E>> {
+        self.begin(ids, tensor)?;
+        let misses = std::mem::take(&mut self.misses);
+        let mut missed = Vec::with_capacity(misses.len().min(self.memory.staging_rows()));
+        let brought = self.bring(&misses, tensor, |positions, rows| {
+            missed.clear();
+            missed.extend(positions.iter().map(|&position| ids[position as usize]));
+            fetch(&missed, rows)
+        });
+        self.misses = misses;
+        brought?;
+        self.admit_misses(ids);
+        Ok(self.keep(tensor)?)
+    }
+
+    /// A batch begins: gathers what is resident, and leaves the rest in `misses`.
+    pub(crate) fn begin(
+        &mut self,
+        ids: &[u32],
+        tensor: &mut BatchTensor,
+    ) -> Result<(), DeviceError> {
+        tensor.begin(ids.len().saturating_mul(self.row_bytes()))?;
+        self.residents.lookup(ids, &mut self.slots);
+        self.misses.clear();
+        self.moves.clear();
+        for (position, &slot) in (0..).zip(&self.slots) {
+            if slot == NO_SLOT {
+                self.misses.push(position);
+            } else {
+                self.moves.push(RowMove { from: slot, to: position });
+            }
+        }
+        self.stamps.clear();
+        self.stamps.resize(ids.len(), self.residents.epoch());
+        self.memory.gather(&self.moves, tensor)
+    }
+
+    /// Brings the rows at `positions` into the tensor: `fill` is called for as many of them as
+    /// fit into a staging buffer.
+    pub(crate) fn bring<E>(
+        &mut self,
+        positions: &[u32],
+        tensor: &mut BatchTensor,
+        mut fill: impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), GatherError<E>> {
+        for positions in positions.chunks(self.memory.staging_rows()) {
+            let n_bytes = positions.len() * self.row_bytes();
+            let staging = &mut self.memory.staging()?[..n_bytes];
+            fill(positions, staging).map_err(GatherError::Fetch)?;
+            self.moves.clear();
+            self.moves.extend((0..).zip(positions).map(|(from, &to)| RowMove { from, to }));
+            self.memory.place_staged(&self.moves, tensor)?;
+        }
+        Ok(())
+    }
+
+    /// Decides which of the misses stay.
+    pub(crate) fn admit_misses(&mut self, ids: &[u32]) {
+        let rows = (ids, &self.stamps[..]);
+        self.residents.admit(rows, &self.misses, &mut self.placements, &mut self.evicted);
+    }
+
+    /// Copies what was admitted from the tensor to its slots.
+    pub(crate) fn keep(&mut self, tensor: &BatchTensor) -> Result<(), DeviceError> {
+        self.moves.clear();
+        self.moves.extend(
+            self.placements
+                .iter()
+                .map(|&Placement { position, slot }| RowMove { from: position, to: slot }),
+        );
+        self.memory.keep(tensor, &self.moves)
+    }
+
+    /// Takes back an admission whose rows did not come.
+    pub(crate) fn retract(&mut self) {
+        self.residents.retract(&self.placements);
+    }
+
+    /// Reads the rows that the last admission evicts, before it is carried out.
+    pub(crate) fn read_evicted(&mut self, rows: &mut Vec<u8>) -> Result<(), DeviceError> {
+        self.slots.clear();
+        self.slots.extend(self.evicted.iter().map(|evicted| evicted.slot));
+        rows.resize(self.slots.len() * self.row_bytes(), 0);
+        self.memory.read(&self.slots, rows)
+    }
+
+    /// Offers rows beside a batch: those that [`DeviceTier::wanted`] asked for, or a hot set.
+    /// `rows` has the row of each id, back to back, as it is in the current epoch. A resident row
+    /// of an older epoch is written over.
+    ///
+    /// Fails when the device does.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is exactly one row per id.
+    pub fn offer(&mut self, ids: &[u32], rows: &[u8]) -> Result<(), DeviceError> {
+        self.check_rows(ids, rows);
+        self.admit_all(ids);
+        self.load(rows)
+    }
+
+    /// Decides which of these rows of the current epoch stay.
+    pub(crate) fn admit_all(&mut self, ids: &[u32]) {
+        self.stamps.clear();
+        self.stamps.resize(ids.len(), self.residents.epoch());
+        self.misses.clear();
+        self.misses.extend(0..ids.len() as u32);
+        self.admit_misses(ids);
+    }
+
+    /// Writes the current epoch's rows over those of `ids` that are resident, whatever their
+    /// stamps. For the periodic synchronisation of rows that change.
+    ///
+    /// Fails when the device does.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is exactly one row per id.
+    pub fn refresh(&mut self, ids: &[u32], rows: &[u8]) -> Result<(), DeviceError> {
+        self.check_rows(ids, rows);
+        self.residents.refresh(ids, &mut self.placements);
+        self.load(rows)
+    }
+
+    /// Copies what was admitted from host memory to its slots.
+    pub(crate) fn load(&mut self, rows: &[u8]) -> Result<(), DeviceError> {
+        let row_bytes = self.row_bytes();
+        for placements in self.placements.chunks(self.memory.staging_rows()) {
+            let staging = self.memory.staging()?.chunks_exact_mut(row_bytes);
+            self.moves.clear();
+            for ((from, placed), row) in (0..).zip(placements).zip(staging) {
+                row.copy_from_slice(&rows[placed.position as usize * row_bytes..][..row_bytes]);
+                self.moves.push(RowMove { from, to: placed.slot });
+            }
+            self.memory.keep_staged(&self.moves)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_rows(&self, ids: &[u32], rows: &[u8]) {
+        let row_bytes = self.row_bytes();
+        assert!(
+            ids.len().checked_mul(row_bytes) == Some(rows.len()),
+            "{} rows of {row_bytes} bytes do not fill {} bytes",
+            ids.len(),
+            rows.len(),
+        );
+    }
+
+    /// Takes rows out, for they have changed elsewhere; see [`Directory::remove`].
+    pub fn remove(&mut self, ids: &[u32]) {
+        self.residents.remove(ids);
+    }
+
+    /// Rows are of this epoch from here on, and those older than the bound are fetched again.
+    pub fn begin_epoch(&mut self, epoch: u32) {
+        self.residents.begin_epoch(epoch);
+    }
+
+    /// For `oracle`: see [`Directory::announce`].
+    pub fn announce(&mut self, next_uses: &[u32]) {
+        self.residents.directory_mut().announce(next_uses);
+    }
+
+    /// For `frequency`: see [`Directory::retarget`].
+    pub fn retarget(&mut self, ids: &[u32]) {
+        self.residents.directory_mut().retarget(ids);
+    }
+
+    /// Rows to read and [`DeviceTier::offer`]: see [`Directory::wanted`].
+    pub fn wanted(&self, ids: &mut Vec<u32>) {
+        self.directory().wanted(ids);
+    }
+
+    /// What is resident, and why.
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        self.residents.directory()
+    }
+
+    /// The device, as reports name it.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.memory.device()
+    }
+
+    /// Bytes of one row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.memory.row_bytes()
+    }
+
+    /// Memory of slots, staging and bookkeeping, in bytes, wherever it is. Tensors are extra.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes() + self.residents.bytes()
+    }
+
+    /// Counts since the tier was made. A row that was too old is a miss.
+    #[must_use]
+    pub fn stats(&self) -> TierStats {
+        self.residents.stats()
+    }
+
+    /// Positions of batches whose row was resident, but too old.
+    #[must_use]
+    pub fn n_stale(&self) -> u64 {
+        self.residents.n_stale()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,12 +6,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod arena;
+mod bypass;
+mod capacity;
 mod device;
 mod directory;
 mod double_buffer;
 mod ghosts;
+mod governor;
 mod hot_set;
 mod index;
+mod levels;
 mod links;
 mod pages;
 mod policy;
@@ -20,11 +24,15 @@ mod stamped;
 mod tier;
 
 pub use arena::ArenaError;
+pub use bypass::{Bypass, BypassSettings};
+pub use capacity::{Capacities, DeviceRoom, HostRoom, capacities, rows_within};
 pub use device::{BatchTensor, Device, DeviceError, DeviceSettings, DeviceTier, GatherError};
 pub use directory::{Directory, DirectoryError, Placement, TierStats};
 pub use double_buffer::DoubleBuffer;
+pub use governor::{Claim, Governor, Grant, OverBudget, shares};
 pub use hot_set::{HotSet, HotSetError};
 pub use index::NO_SLOT;
+pub use levels::{Inclusion, Levels, LevelsError, LevelsSpec, LevelsStats};
 pub use policy::{
     Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Scoreboard, UnknownPolicy,
     next_uses, rank_by_degree, rank_by_frequency,

@@ -7,6 +7,8 @@ mod cuda;
 mod error;
 mod host;
 mod memory;
+#[cfg(test)]
+mod simulated;
 mod tensor;
 mod tier;
 

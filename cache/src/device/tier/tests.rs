@@ -36,7 +36,7 @@ fn settings(staging_bytes: usize, max_age_epochs: Option<u32>) -> DeviceSettings
 }
 
 /// The machine's CUDA device, if it has one.
-fn cuda() -> Option<Device> {
+pub(crate) fn cuda() -> Option<Device> {
     match Device::cuda(0) {
         Ok(device) => {
             println!("device: {device}");
@@ -248,4 +248,45 @@ fn a_tensor_of_another_device_is_refused() {
     let error = tier.gather(&[1], &mut tensor, fetch_of(0, 4)).unwrap_err();
     assert!(matches!(error, GatherError::Device(DeviceError::OtherDevice { .. })));
     assert!(device.free_bytes().unwrap().is_some());
+}
+
+#[test]
+fn slots_that_do_not_fit_are_refused() {
+    let Some(device) = cuda() else { return };
+    let tier = DeviceTier::new(
+        &device,
+        u32::MAX,
+        1 << 20,
+        u32::MAX,
+        &PolicySpec::Fifo,
+        DeviceSettings::default(),
+    );
+    assert!(matches!(tier, Err(DeviceError::Driver { .. })));
+}
+
+/// Under a driver that is told to fail: up to the failure all rows are right, then every call says
+/// that the tier is lost. Under any other, nothing fails.
+#[test]
+fn a_device_that_fails_is_lost_and_says_so() {
+    let Some(device) = cuda() else { return };
+    let mut tier = DeviceTier::new(&device, 4, 3, 40, &PolicySpec::Lru, settings(6, None)).unwrap();
+    let mut tensor = tier.tensor(9).unwrap();
+    let mut rows = vec![0; 27];
+    for first in 0..20 {
+        let ids: Vec<u32> = (first..first + 9).collect();
+        let gathered = tier.gather(&ids, &mut tensor, fetch_of(0, 3));
+        let read = gathered.map(|()| tensor.read(&mut rows));
+        if matches!(read, Ok(Ok(()))) {
+            assert_eq!(rows, rows_of(&ids, 0, 3));
+            continue;
+        }
+        println!("{:?}", read.map_err(|error| error.to_string()));
+        for _ in 0..3 {
+            let again = tier.gather(&ids, &mut tensor, fetch_of(0, 3));
+            assert!(matches!(again, Err(GatherError::Device(_))));
+        }
+        assert!(tier.offer(&[1], &[0; 3]).is_err());
+        return;
+    }
+    assert!(std::env::var_os("SIMULATED_FAILURE").is_none(), "it never failed");
 }

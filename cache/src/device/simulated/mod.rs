@@ -1,0 +1,78 @@
+//! The CUDA side without a GPU: the tests that need a device, in a process of their own whose
+//! loader finds a simulated driver. What it checks and how is said at the top of `driver.cpp`.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// Builds the driver; `None` where there is no C++ compiler.
+fn driver() -> Option<TempDir> {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device");
+    let library = dir.path().join("libcuda.so");
+    let flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread"];
+    // Traps need no runtime library of the sanitizer in a process that is not C++.
+    let checks = ["-fsanitize=alignment,shift", "-fsanitize-undefined-trap-on-error"];
+    let built = Command::new("c++")
+        .args(flags)
+        .args(checks)
+        .arg("-I")
+        .arg(sources.join("cuda"))
+        .arg(sources.join("simulated/driver.cpp"))
+        .arg("-o")
+        .arg(&library)
+        .output();
+    let Ok(built) = built else {
+        println!("SKIPPED: no C++ compiler for the simulated driver");
+        return None;
+    };
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    std::fs::copy(&library, dir.path().join("libnvrtc.so")).unwrap();
+    Some(dir)
+}
+
+/// Runs a test of this binary under the driver.
+fn run(driver: &TempDir, test: &str, failure: Option<u32>) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.env("LD_LIBRARY_PATH", driver.path());
+    if let Some(at) = failure {
+        command.env("SIMULATED_FAILURE", at.to_string());
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn the_tests_of_a_device_pass_under_a_driver_that_puts_everything_off() {
+    let Some(driver) = driver() else { return };
+    for test in [
+        "device_and_host_give_the_same_batches",
+        "a_tensor_of_another_device_is_refused",
+        "slots_that_do_not_fit_are_refused",
+    ] {
+        let output = run(&driver, &format!("device::tier::tests::{test}"), None);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("device: Simulated"), "{text}{errors}");
+        assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+    }
+    let levels = "levels::tests::two_tiers_on_a_device_do_as_on_the_host";
+    let output = run(&driver, levels, None);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("device: Simulated") && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn a_device_that_fails_at_any_point_gives_an_error_and_no_wrong_row() {
+    let Some(driver) = driver() else { return };
+    let n_points = if std::env::var_os("LODE_LONG").is_some() { 60 } else { 12 };
+    for point in 1..=n_points {
+        let test = "device::tier::tests::a_device_that_fails_is_lost_and_says_so";
+        let output = run(&driver, test, Some(point));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("device: Simulated"), "{text}{errors}");
+        assert!(output.status.success(), "failure {point}: {text}{errors}");
+    }
+}

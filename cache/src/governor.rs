@@ -1,0 +1,185 @@
+//! One budget of bytes for tiers of several widths.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use thiserror::Error;
+
+/// What a tier asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Bytes of a row with its bookkeeping.
+    pub slot_bytes: u64,
+    /// Rows that it could use.
+    pub wanted_rows: u32,
+    /// Its share of the budget, relative to the others: say, how often its rows are read times
+    /// their bytes.
+    pub weight: u32,
+}
+
+/// Divides a budget: each tier gets bytes by weight; what one does not want is divided among the
+/// others in the same way, and the last rows go to whoever has room for one, heaviest first. Gives
+/// rows in the order of the claims; together they never pass the budget.
+#[must_use]
+pub fn shares(budget_bytes: u64, claims: &[Claim]) -> Vec<u32> {
+    let mut rows = vec![0; claims.len()];
+    let mut left = budget_bytes;
+    let mut open: Vec<usize> = (0..claims.len()).collect();
+    loop {
+        let weights: u64 = open.iter().map(|&at| u64::from(claims[at].weight)).sum();
+        let pool = left;
+        let share = |at: usize| {
+            part(pool, u64::from(claims[at].weight), weights) / claims[at].slot_bytes.max(1)
+        };
+        let n_open = open.len();
+        open.retain(|&at| {
+            let is_served = share(at) >= u64::from(claims[at].wanted_rows);
+            if is_served {
+                rows[at] = claims[at].wanted_rows;
+                left -= u64::from(rows[at]) * claims[at].slot_bytes;
+            }
+            !is_served
+        });
+        if open.len() == n_open {
+            for &at in &open {
+                rows[at] = share(at) as u32;
+                left -= u64::from(rows[at]) * claims[at].slot_bytes;
+            }
+            break;
+        }
+    }
+    open.sort_by_key(|&at| std::cmp::Reverse(claims[at].weight));
+    for at in open {
+        let more = (left / claims[at].slot_bytes.max(1)) as u32;
+        let more = more.min(claims[at].wanted_rows - rows[at]);
+        rows[at] += more;
+        left -= u64::from(more) * claims[at].slot_bytes;
+    }
+    rows
+}
+
+/// ⌊bytes × weight / weights⌋, all of it when nobody has weight.
+fn part(bytes: u64, weight: u64, weights: u64) -> u64 {
+    let product = u128::from(bytes) * u128::from(weight);
+    product.checked_div(u128::from(weights)).map_or(0, |share| share as u64)
+}
+
+/// A budget of bytes that tiers take from while they live. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Governor {
+    budget_bytes: u64,
+    granted_bytes: Arc<AtomicU64>,
+}
+
+/// Bytes of a [`Governor`]'s budget; they go back when this is dropped.
+#[derive(Debug)]
+#[must_use = "the bytes go back when the grant is dropped"]
+pub struct Grant {
+    bytes: u64,
+    granted_bytes: Arc<AtomicU64>,
+}
+
+/// The budget is used up.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("a tier of {asked_bytes} bytes does not fit: {left_bytes} of {budget_bytes} are left")]
+pub struct OverBudget {
+    /// Bytes asked for.
+    pub asked_bytes: u64,
+    /// Bytes not granted to anyone.
+    pub left_bytes: u64,
+    /// The whole budget.
+    pub budget_bytes: u64,
+}
+
+impl Governor {
+    /// Nothing is granted at first.
+    #[must_use]
+    pub fn new(budget_bytes: u64) -> Self {
+        Self { budget_bytes, granted_bytes: Arc::default() }
+    }
+
+    /// Takes bytes from the budget; none when there are not enough.
+    pub fn grant(&self, bytes: u64) -> Result<Grant, OverBudget> {
+        let add = |granted: u64| granted.checked_add(bytes).filter(|&sum| sum <= self.budget_bytes);
+        // Only the sum matters: no other memory is published by it.
+        let added = self.granted_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        match added {
+            Ok(_) => Ok(Grant { bytes, granted_bytes: Arc::clone(&self.granted_bytes) }),
+            Err(granted) => Err(OverBudget {
+                asked_bytes: bytes,
+                left_bytes: self.budget_bytes - granted,
+                budget_bytes: self.budget_bytes,
+            }),
+        }
+    }
+
+    /// Bytes not granted to anyone.
+    #[must_use]
+    pub fn left_bytes(&self) -> u64 {
+        self.budget_bytes - self.granted_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Grant {
+    /// Bytes granted.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.granted_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn claim(slot_bytes: u64, wanted_rows: u32, weight: u32) -> Claim {
+        Claim { slot_bytes, wanted_rows, weight }
+    }
+
+    #[test]
+    fn bytes_go_by_weight_and_the_modest_leave_theirs_to_others() {
+        assert_eq!(shares(1200, &[claim(4, 999, 1), claim(400, 999, 2)]), [100, 2]);
+        assert_eq!(shares(1200, &[claim(4, 10, 1), claim(100, 999, 1)]), [10, 11]);
+        assert_eq!(shares(1200, &[claim(4, 0, 5), claim(100, 3, 1)]), [0, 3]);
+        assert_eq!(shares(99, &[claim(100, 3, 1)]), [0]);
+        assert_eq!(shares(99, &[claim(10, 3, 0)]), [3], "no weight, but nobody else");
+        assert!(shares(99, &[]).is_empty());
+    }
+
+    #[test]
+    fn grants_come_back() {
+        let governor = Governor::new(100);
+        let first = governor.grant(60).unwrap();
+        let error = governor.clone().grant(41).unwrap_err();
+        assert_eq!(error, OverBudget { asked_bytes: 41, left_bytes: 40, budget_bytes: 100 });
+        let second = governor.grant(40).unwrap();
+        assert_eq!((governor.left_bytes(), second.bytes()), (0, 40));
+        drop(first);
+        assert_eq!(governor.left_bytes(), 60);
+        assert!(governor.grant(u64::MAX).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_budget_is_filled_and_never_passed(
+            budget in 0u64..100_000,
+            claims in prop::collection::vec((1u64..3000, 0u32..200, 0u32..9), 0..6),
+        ) {
+            let claims: Vec<Claim> = claims.into_iter().map(|(b, r, w)| claim(b, r, w)).collect();
+            let rows = shares(budget, &claims);
+            let used = claims.iter().zip(&rows).map(|(c, &n)| c.slot_bytes * u64::from(n));
+            let left = budget.checked_sub(used.sum()).expect("within the budget");
+            for (claim, &rows) in claims.iter().zip(&rows) {
+                prop_assert!(rows <= claim.wanted_rows);
+                prop_assert!(rows == claim.wanted_rows || left < claim.slot_bytes);
+            }
+        }
+    }
+}

@@ -28,7 +28,7 @@ pub(crate) struct Memory {
 
 enum Bytes {
     Host(HostMemory),
-    Cuda(CudaMemory),
+    Cuda(Box<CudaMemory>),
 }
 
 impl Memory {
@@ -46,7 +46,7 @@ impl Memory {
         let bytes = match &device.kind {
             Kind::Host => Bytes::Host(HostMemory::new(n_slots, row_bytes, staging_rows)?),
             Kind::Cuda(cuda) => {
-                Bytes::Cuda(CudaMemory::new(cuda, n_slots, row_bytes, staging_rows)?)
+                Bytes::Cuda(Box::new(CudaMemory::new(cuda, n_slots, row_bytes, staging_rows)?))
             }
         };
         Ok(Self { bytes, device: device.clone(), row_bytes, staging_rows })

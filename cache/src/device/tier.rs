@@ -132,6 +132,25 @@ impl DeviceTier {
         Ok(self.keep(tensor)?)
     }
 
+    /// Puts the rows in `slots` into `tensor`, for an owner that knows from
+    /// [`DeviceTier::directory`] what lies where. No policy hears of it.
+    ///
+    /// Fails like [`DeviceTier::gather`].
+    ///
+    /// # Panics
+    ///
+    /// When one of them is not a slot.
+    pub fn gather_slots(
+        &mut self,
+        slots: &[u32],
+        tensor: &mut BatchTensor,
+    ) -> Result<(), DeviceError> {
+        tensor.begin(slots.len().saturating_mul(self.row_bytes()))?;
+        self.moves.clear();
+        self.moves.extend((0..).zip(slots).map(|(to, &from)| RowMove { from, to }));
+        self.memory.gather(&self.moves, tensor)
+    }
+
     /// A batch begins: gathers what is resident, and leaves the rest in `misses`.
     pub(crate) fn begin(
         &mut self,

@@ -8,8 +8,8 @@ use super::super::{DeviceError, RowMove};
 use super::ring::Ring;
 use super::{CudaDevice, failed};
 
-/// Moves that travel together when no rows do.
-const MOVES_PER_LIST: usize = 1 << 15;
+/// Moves that travel together when no rows do: most batches are one launch.
+const MOVES_PER_LIST: usize = 1 << 17;
 
 /// Slots, staging, and the two streams that everything is done on: `copies` brings rows and moves
 /// from pinned host memory, `rows` moves rows within the device. So rows of the next piece travel

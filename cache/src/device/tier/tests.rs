@@ -253,14 +253,8 @@ fn a_tensor_of_another_device_is_refused() {
 #[test]
 fn slots_that_do_not_fit_are_refused() {
     let Some(device) = cuda() else { return };
-    let tier = DeviceTier::new(
-        &device,
-        u32::MAX,
-        1 << 20,
-        u32::MAX,
-        &PolicySpec::Fifo,
-        DeviceSettings::default(),
-    );
+    let (policy, settings) = (PolicySpec::Fifo, settings(1 << 20, None));
+    let tier = DeviceTier::new(&device, 1 << 12, 1 << 30, 1 << 12, &policy, settings);
     assert!(matches!(tier, Err(DeviceError::Driver { .. })));
 }
 

@@ -6,8 +6,8 @@
 //! - Staging: a batch that misses as a whole, whose rows are in staging already, as a share of a
 //!   plain copy of as many bytes from pinned memory.
 //!
-//! Bytes are counted once, as those of the batch; every batch is checked once. Without a CUDA device
-//! there is nothing to measure, and it says so. With `--test` it runs small.
+//! Bytes are counted once, as those of the batch; every batch is checked once. Without a CUDA
+//! device there is nothing to measure, and it says so. With `--test` it runs small.
 
 use std::convert::Infallible;
 use std::error::Error;

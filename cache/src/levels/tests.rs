@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use proptest::prelude::*;
 
 use super::*;
+use crate::{BypassSettings, DeviceSettings, PolicySpec};
 
 const ROW_BYTES: usize = 5;
 
@@ -306,7 +307,8 @@ proptest! {
         let inclusion = if is_exclusive { Inclusion::Exclusive } else { Inclusion::Inclusive };
         let settings = DeviceSettings { staging_bytes: 4 * ROW_BYTES, max_age_epochs };
         let (device_policy, host_policy) = policies;
-        let spec = LevelsSpec { device_policy, host_policy, settings, ..spec(rows.0, rows.1, inclusion) };
+        let spec = spec(rows.0, rows.1, inclusion);
+        let spec = LevelsSpec { device_policy, host_policy, settings, ..spec };
         let mut levels = levels(&spec);
         let mut wanted = Vec::new();
         for (epoch, (ids, removed, _)) in (0u32..).zip(steps) {

@@ -8,7 +8,8 @@
 // it is compiled with, on a misaligned access.
 //
 // SIMULATED_FAILURE=N lets the Nth copy or launch fail, and all work after it, as a device does
-// that has fallen off the bus.
+// that has fallen off the bus. SIMULATED_DEAF=host makes waits of the host for events return at
+// once, and SIMULATED_DEAF=streams those between streams: tests must notice either.
 
 #include <cstddef>
 #include <cstdint>
@@ -68,6 +69,11 @@ static bool fails() {
     static const char* at = getenv("SIMULATED_FAILURE");
     static long n_calls = 0;
     return at && ++n_calls >= atol(at);
+}
+
+static bool is_deaf(const char* to) {
+    static const char* deaf = getenv("SIMULATED_DEAF");
+    return deaf && !strcmp(deaf, to);
 }
 
 // Allocations lie between bytes that nobody may write.
@@ -144,12 +150,13 @@ Result cuEventRecord(Event* event, Stream* stream) {
     return Ok;
 }
 Result cuEventSynchronize(Event* event) {
-    if (event->stream) finish(event->stream, event->until);
+    if (event->stream && !is_deaf("host")) finish(event->stream, event->until);
     return Ok;
 }
 Result cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     Event until = *event;
-    if (until.stream) put_off(stream, [=] { finish(until.stream, until.until); });
+    if (until.stream && !is_deaf("streams"))
+        put_off(stream, [=] { finish(until.stream, until.until); });
     return Ok;
 }
 
@@ -185,6 +192,15 @@ Result cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, Stream* s
 Result cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* stream) {
     if (fails()) return LaunchFailed;
     put_off(stream, [=] { inside(to, bytes); memcpy((void*)to, from, bytes); }, from, bytes);
+    return Ok;
+}
+Result cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
+    if (fails()) return LaunchFailed;
+    put_off(stream, [=] {
+        inside(from, bytes);
+        inside(to, bytes);
+        memcpy((void*)to, (void*)from, bytes);
+    });
     return Ok;
 }
 Result cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) {

@@ -33,13 +33,11 @@ fn driver() -> Option<TempDir> {
 }
 
 /// Runs a test of this binary under the driver.
-fn run(driver: &TempDir, test: &str, failure: Option<u32>) -> Output {
+fn run(driver: &TempDir, test: &str, setting: Option<(&str, &str)>) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     command.env("LD_LIBRARY_PATH", driver.path());
-    if let Some(at) = failure {
-        command.env("SIMULATED_FAILURE", at.to_string());
-    }
+    command.envs(setting);
     command.output().unwrap()
 }
 
@@ -69,10 +67,24 @@ fn a_device_that_fails_at_any_point_gives_an_error_and_no_wrong_row() {
     let n_points = if std::env::var_os("LODE_LONG").is_some() { 60 } else { 12 };
     for point in 1..=n_points {
         let test = "device::tier::tests::a_device_that_fails_is_lost_and_says_so";
-        let output = run(&driver, test, Some(point));
+        let setting = ("SIMULATED_FAILURE", &*point.to_string());
+        let output = run(&driver, test, Some(setting));
         let text = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains("device: Simulated"), "{text}{errors}");
         assert!(output.status.success(), "failure {point}: {text}{errors}");
+    }
+}
+
+/// So the first of these tests can fail.
+#[test]
+fn a_wait_that_is_missing_is_noticed() {
+    let Some(driver) = driver() else { return };
+    for deaf in ["host", "streams"] {
+        let test = "device::tier::tests::device_and_host_give_the_same_batches";
+        let output = run(&driver, test, Some(("SIMULATED_DEAF", deaf)));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("device: Simulated"), "{text}");
+        assert!(!output.status.success(), "deaf to {deaf}: {text}");
     }
 }

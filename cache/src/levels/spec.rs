@@ -17,7 +17,8 @@ pub enum Inclusion {
     Inclusive,
     /// A row is in one tier at most. What is fetched is offered to the device, and to the host if
     /// the device does not take it; what the host has moves up if the device takes it; what the
-    /// device evicts moves down if the host takes it.
+    /// device evicts moves down if the host takes it. A batch that evicts waits for the device,
+    /// once, to bring those rows down.
     Exclusive,
 }
 

@@ -4,20 +4,33 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use lodestore_graph::PartId;
-use lodestore_graph::check::{FileCheck, FileKind, HEADER_BYTES, Piece, PieceSum};
+use lodestore_graph::check::{FileCheck, FileFault, FileKind, HEADER_BYTES, Piece, PieceSum};
+use thiserror::Error;
 
-use crate::device::FileReader;
+use crate::device::{Device, FileReader};
 use crate::error::StoreError;
 use crate::graph::Graph;
 
 /// Bytes that are read and looked at in one go; they stay in a core's cache.
 const PIECE_BYTES: u64 = 1 << 18;
 
+/// Why a file of lists cannot be checked piece by piece.
+#[derive(Debug, Error)]
+pub(crate) enum ListsError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its header or its length is wrong.
+    #[error("{}: {fault}", path.display())]
+    Fault { path: PathBuf, fault: FileFault },
+}
+
 /// An open file of lists and what its pieces have added up to.
 #[derive(Debug)]
 pub(crate) struct Lists {
     path: PathBuf,
     file: Box<dyn FileReader>,
+    file_bytes: u64,
     check: FileCheck,
     pieces: Vec<Piece>,
     /// By piece.
@@ -25,25 +38,31 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Opens a file of partition `part` and checks its header and length; an error says what is
-    /// wrong with it.
-    pub(crate) fn open(graph: &Graph, part: PartId, kind: FileKind) -> Result<Self, String> {
+    /// Opens a file of partition `part` and checks its header and length.
+    pub(crate) fn open(graph: &Graph, part: PartId, kind: FileKind) -> Result<Self, ListsError> {
         let path = match kind {
             FileKind::Topology => graph.topology_path(part),
             FileKind::Halo => graph.halo_path(part),
         };
-        let (file, head, file_bytes) = head(graph, &path).map_err(|error| error.to_string())?;
+        let (file, head) = head(&**graph.device(), &path)?;
+        let file_bytes = file.len_bytes().map_err(StoreError::io(&path, "read the length of"))?;
         let uuid = *graph.uuid().as_bytes();
-        let check = FileCheck::new(kind, &head, file_bytes, graph.book(), part, uuid)
-            .map_err(|fault| fault.to_string())?;
-        Ok(Self::of(path, file, check))
+        match FileCheck::new(kind, &head, file_bytes, graph.book(), part, uuid) {
+            Ok(check) => Ok(Self::of(path, file, file_bytes, check)),
+            Err(fault) => Err(ListsError::Fault { path, fault }),
+        }
     }
 
     /// A file that is to be checked.
-    pub(crate) fn of(path: PathBuf, file: Box<dyn FileReader>, check: FileCheck) -> Self {
+    pub(crate) fn of(
+        path: PathBuf,
+        file: Box<dyn FileReader>,
+        file_bytes: u64,
+        check: FileCheck,
+    ) -> Self {
         let pieces: Vec<Piece> = check.pieces(PIECE_BYTES).collect();
         let sums = Mutex::new(vec![None; pieces.len()]);
-        Self { path, file, check, pieces, sums }
+        Self { path, file, file_bytes, check, pieces, sums }
     }
 
     pub(crate) fn n_pieces(&self) -> u64 {
@@ -58,10 +77,8 @@ impl Lists {
         &self.check
     }
 
-    /// Bytes of the file that a piece looks at.
-    pub(crate) fn piece_bytes(&self, piece: u64) -> u64 {
-        let bytes = &self.pieces[piece as usize].bytes;
-        bytes.end - bytes.start
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.file_bytes
     }
 
     /// Reads a piece and sums it up.
@@ -85,12 +102,12 @@ impl Lists {
 
 /// Opens a file of lists and reads its first page, or less where it is shorter.
 pub(crate) fn head(
-    graph: &Graph,
+    device: &dyn Device,
     path: &Path,
-) -> Result<(Box<dyn FileReader>, Vec<u8>, u64), StoreError> {
-    let file = graph.device().open(path).map_err(StoreError::io(path, "open"))?;
+) -> Result<(Box<dyn FileReader>, Vec<u8>), StoreError> {
+    let file = device.open(path).map_err(StoreError::io(path, "open"))?;
     let file_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
     let mut head = vec![0; file_bytes.min(HEADER_BYTES as u64) as usize];
     file.read_exact_at(&mut head, 0).map_err(StoreError::io(path, "read"))?;
-    Ok((file, head, file_bytes))
+    Ok((file, head))
 }

@@ -10,11 +10,11 @@ mod catalog;
 mod findings;
 mod lists;
 mod rows;
+mod unit;
 mod walk;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use serde::Serialize;
@@ -24,7 +24,7 @@ use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
 use crate::segment::Segment;
 use findings::{Findings, META_ORDER};
-use walk::{Unit, Walk};
+use walk::Walk;
 
 /// More threads than cores: while one waits for the disk, another computes.
 const THREADS_PER_CORE: usize = 2;
@@ -127,7 +127,7 @@ fn check_units(walk: &Walk<'_>, findings: &Findings, tell: &mut dyn FnMut(u64)) 
     let mut buffer = Vec::new();
     while let Some(unit) = walk.next() {
         unit.check(findings, &mut buffer);
-        tell(unit.bytes());
+        tell(unit.bytes);
     }
 }
 

@@ -115,7 +115,7 @@ fn check_all(
         for _ in 0..n_threads {
             let told = told.clone();
             // The receiver outlives the threads, so that telling it cannot fail.
-            let mut tell = move |bytes| drop(told.send(bytes));
+            let mut tell = move |bytes| told.send(bytes).unwrap_or(());
             scope.spawn(move || check_units(walk, findings, &mut tell));
         }
         drop(told);

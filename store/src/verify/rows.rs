@@ -3,15 +3,16 @@
 use std::ops::Range;
 
 use crate::error::StoreError;
-use crate::layout::PAGE_BYTES;
-use crate::limits::MAX_EXTENT_BYTES;
-use crate::plan::Extent;
+use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 use crate::segment::Segment;
+
+/// Pages that are read at once: they stay in a core's cache until they have been checked.
+const PAGES_PER_READ: u64 = 64;
 
 /// Checks the pages `pages`, and the row groups that start in them; `fault` is told each page that
 /// is damaged. Groups are looked at where all pages are sound.
 ///
-/// Memory: 1 MiB in `buffer`, or the longest group where that is more.
+/// Memory: 256 KiB in `buffer`; 1 MiB for groups, or the longest group where that is more.
 pub(super) fn check(
     segment: &Segment,
     pages: Range<u64>,
@@ -41,20 +42,31 @@ fn check_pages(
     buffer: &mut Vec<u8>,
     fault: &mut dyn FnMut(u64, StoreError),
 ) {
-    let pages_per_read = MAX_EXTENT_BYTES / PAGE_BYTES;
-    for first_page in pages.clone().step_by(pages_per_read as usize) {
-        let n_pages = pages_per_read.min(pages.end - first_page) as u32;
-        let extent = Extent { first_page, n_pages };
-        buffer.resize(extent.len_bytes().max(buffer.len()), 0);
-        let bytes = &mut buffer[..extent.len_bytes()];
-        match segment.file().read_exact_at(bytes, extent.offset_bytes()) {
-            Ok(()) => {
-                let pages = (first_page..).zip(bytes.chunks_exact(PAGE_BYTES as usize));
-                for (page, bytes) in pages {
-                    segment.check_page(page, bytes).unwrap_or_else(|error| fault(page, error));
-                }
+    buffer.resize(buffer.len().max((PAGES_PER_READ * PAGE_BYTES) as usize), 0);
+    for first in pages.clone().step_by(PAGES_PER_READ as usize) {
+        let end = pages.end.min(first + PAGES_PER_READ);
+        if check_read(segment, first..end, buffer, fault).is_err() {
+            // Whatever cannot be read is one page or few: the others are still looked at.
+            for page in first..end {
+                let read = check_read(segment, page..page + 1, buffer, fault);
+                read.unwrap_or_else(|error| fault(page, error));
             }
-            Err(error) => fault(first_page, StoreError::io(segment.path(), "read")(error)),
         }
     }
+}
+
+/// Reads pages at once and checks each; fails when they cannot be read.
+fn check_read(
+    segment: &Segment,
+    pages: Range<u64>,
+    buffer: &mut [u8],
+    fault: &mut dyn FnMut(u64, StoreError),
+) -> Result<(), StoreError> {
+    let bytes = &mut buffer[..((pages.end - pages.start) * PAGE_BYTES) as usize];
+    let read = segment.file().read_exact_at(bytes, DATA_OFFSET + pages.start * PAGE_BYTES);
+    read.map_err(StoreError::io(segment.path(), "read"))?;
+    for (page, bytes) in pages.zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
+        segment.check_page(page, bytes).unwrap_or_else(|error| fault(page, error));
+    }
+    Ok(())
 }

@@ -273,9 +273,8 @@ mod tests {
         assert_eq!([grouped.rows_on(&(0..1)), grouped.rows_on(&(1..2))], [0..20, 10..25]);
         for layout in [packed, grouped] {
             for page in 0..layout.n_pages() {
-                let naive = (0..25).filter(|&row| {
-                    layout.row_pages(RowIdx(row)).unwrap().contains(&page)
-                });
+                let naive =
+                    (0..25).filter(|&row| layout.row_pages(RowIdx(row)).unwrap().contains(&page));
                 let rows = layout.rows_on(&(page..page + 1));
                 assert_eq!(rows.collect::<Vec<_>>(), naive.collect::<Vec<_>>(), "page {page}");
             }

@@ -20,9 +20,9 @@ impl Segment {
         fault: &mut dyn FnMut(u64, StoreError),
     ) {
         let Some(groups) = self.layout.groups() else { return };
-        let mut group = range.start;
-        while group < range.end {
-            let end = end_of_read(groups, group).min(range.end);
+        let (mut group, range_end) = (range.start, range.end.min(groups.n_groups()));
+        while group < range_end {
+            let end = end_of_read(groups, group).min(range_end);
             let (start, stop) = (groups.span(group).start, groups.span(end - 1).end);
             let n_bytes = (stop - start) as usize;
             buffer.resize(n_bytes.max(buffer.len()), 0);

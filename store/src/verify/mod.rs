@@ -75,7 +75,7 @@ pub fn verify_on(
     let findings = Findings::default();
     match Graph::open_on(device, dir) {
         Ok(graph) => {
-            let walk = Walk::new(&graph, &findings);
+            let walk = Walk::new(&graph, &findings, true);
             check_all(&walk, &findings, n_threads, progress);
             walk.finish();
         }
@@ -83,6 +83,16 @@ pub fn verify_on(
         Err(error) => findings.add_error(META_ORDER, &dir.join(META_FILE), None, &error),
     }
     Ok(findings.into_report())
+}
+
+/// Reads the catalogs and segments of all partitions of an open graph, and no topology.
+#[must_use]
+pub fn verify_rows(graph: &Graph) -> VerifyReport {
+    let findings = Findings::default();
+    let walk = Walk::new(graph, &findings, false);
+    check_all(&walk, &findings, 1, &mut |_, _| {});
+    walk.finish();
+    findings.into_report()
 }
 
 /// Reads and checks every page of rows of a segment; gives the number of pages.

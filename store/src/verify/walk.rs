@@ -22,6 +22,8 @@ use crate::segment::Segment;
 pub(super) struct Walk<'a> {
     graph: &'a Graph,
     findings: &'a Findings,
+    /// Topology and halos are looked at, too.
+    with_lists: bool,
     total_bytes: u64,
     state: Mutex<State<'a>>,
 }
@@ -48,13 +50,14 @@ enum File {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(graph: &'a Graph, findings: &'a Findings) -> Self {
+    pub(super) fn new(graph: &'a Graph, findings: &'a Findings, with_lists: bool) -> Self {
         let parts: VecDeque<PartId> = graph.book().parts().collect();
         let device = &**graph.device();
         let total_bytes = parts.iter().map(|&part| part_bytes(device, &graph.part_dir(part))).sum();
         let walk = Self {
             graph,
             findings,
+            with_lists,
             total_bytes,
             state: Mutex::new(State { parts, last_order: META_ORDER, ..State::default() }),
         };
@@ -101,7 +104,7 @@ impl<'a> Walk<'a> {
             n_edges = n_edges.saturating_add(lists.check().n_edges());
         }
         let expected = self.graph.meta().edges;
-        if all_sound && n_edges != expected {
+        if self.with_lists && all_sound && n_edges != expected {
             let reason = format!("edges = {expected}, but the topology holds {n_edges}");
             self.findings.add(META_ORDER, &self.graph.dir().join(META_FILE), None, reason);
         }
@@ -126,8 +129,9 @@ impl<'a> Walk<'a> {
             let reason = "the folder of the partition is missing".to_owned();
             return self.findings.add(order, &dir, None, reason);
         }
-        for kind in [FileKind::Topology, FileKind::Halo] {
-            state.files.push_back((part, File::Lists(kind)));
+        if self.with_lists {
+            let kinds = [FileKind::Topology, FileKind::Halo];
+            state.files.extend(kinds.map(|kind| (part, File::Lists(kind))));
         }
         let opened = self.graph.catalog(part).and_then(|catalog| {
             let version = catalog.current_version()?;

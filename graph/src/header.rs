@@ -21,14 +21,16 @@ use thiserror::Error;
 use crate::{PartId, PartitionBook};
 
 /// Bytes of the header; the first section starts here.
-pub(crate) const HEADER_BYTES: usize = 4096;
+pub const HEADER_BYTES: usize = 4096;
 const VERSION: u32 = 1;
 const CRC_AT: usize = HEADER_BYTES - 4;
 
 /// What a file holds, told by its first 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileKind {
+pub enum FileKind {
+    /// `topology.csr`.
     Topology,
+    /// `halo.bin`.
     Halo,
 }
 

@@ -73,4 +73,4 @@ pub use source::{
     ConvertedSource, NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};
-pub use verify::{Damage, VerifyReport, verify, verify_rows};
+pub use verify::{Damage, MAX_DAMAGES_PER_FILE, VerifyReport, verify, verify_on, verify_rows};

@@ -10,6 +10,7 @@
 //! segment/NAME/VERSION        format u32 | segment uuid 16 | rows u32 | bytes of a row u32
 //!                             | digest 32 | file name
 //! overlay/NAME/VERSION ROW    the row's bytes
+//! graph                       the text of graph.toml; catalogs of older releases lack it
 //! ```
 //!
 //! A tensor's segment at version V is that of the newest record up to V; overlay rows of later
@@ -19,7 +20,9 @@
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
 //! so that it works on read-only mounts and from several processes at once.
 
+mod copy;
 mod keys;
+mod pairs;
 mod record;
 mod rows;
 mod segments;
@@ -30,6 +33,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
+pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;
 pub use rows::{OverlayRow, RowKeys};
 

@@ -1,0 +1,55 @@
+//! All that a catalog holds, pair by pair.
+
+use std::ops::ControlFlow;
+
+use super::{Catalog, SegmentRecord, failed, keys};
+use crate::error::StoreError;
+use crate::row::RowIdx;
+
+/// A key and its value, told apart.
+#[derive(Debug)]
+pub(crate) enum Pair<'a> {
+    /// Which graph and partition this is.
+    Identity,
+    /// The committed version.
+    Version,
+    /// The text of the graph's `graph.toml`.
+    GraphCopy(&'a [u8]),
+    /// Which segment a tensor has, or why that cannot be told.
+    Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
+    /// A row over a segment.
+    Row { tensor: &'a str, version: u32, row: RowIdx, bytes: &'a [u8] },
+    /// A key that no catalog has.
+    Unknown,
+}
+
+/// What a scan tells each key and pair to, until it breaks.
+pub(crate) type EachCatalogPair<'a> = dyn FnMut(&[u8], Pair<'_>) -> ControlFlow<()> + 'a;
+
+impl Catalog {
+    /// Tells `each` every pair, ascending by key, and so reads all that the store itself has
+    /// checksums for.
+    pub(crate) fn scan_all(&self, each: &mut EachCatalogPair<'_>) -> Result<(), StoreError> {
+        let mut pair = |key: &[u8], value: &[u8]| each(key, told_apart(key, value));
+        self.pairs.scan(b"", &mut pair).map_err(failed(&self.dir))
+    }
+}
+
+fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
+    let segment = || {
+        let (tensor, suffix) = keys::tensor_of(keys::SEGMENTS, key)?;
+        let version = keys::segment_version(suffix)?;
+        Some(Pair::Segment { tensor, version, record: SegmentRecord::from_bytes(value) })
+    };
+    let row = || {
+        let (tensor, suffix) = keys::tensor_of(keys::ROWS, key)?;
+        let (version, row) = keys::row_of(suffix)?;
+        Some(Pair::Row { tensor, version, row, bytes: value })
+    };
+    match key {
+        keys::IDENTITY => Pair::Identity,
+        keys::VERSION => Pair::Version,
+        keys::GRAPH_COPY => Pair::GraphCopy(value),
+        _ => segment().or_else(row).unwrap_or(Pair::Unknown),
+    }
+}

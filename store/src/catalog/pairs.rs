@@ -17,6 +17,8 @@ pub(crate) enum Pair<'a> {
     GraphCopy(&'a [u8]),
     /// Which segment a tensor has, or why that cannot be told.
     Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
+    /// The record that a segment had before rows of it were given up.
+    Lost { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// A row over a segment.
     Row { tensor: &'a str, version: u32, row: RowIdx, bytes: &'a [u8] },
     /// A key that no catalog has.
@@ -36,10 +38,17 @@ impl Catalog {
 }
 
 fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
+    let record = |kind| {
+        let (tensor, suffix) = keys::tensor_of(kind, key)?;
+        Some((tensor, keys::segment_version(suffix)?, SegmentRecord::from_bytes(value)))
+    };
     let segment = || {
-        let (tensor, suffix) = keys::tensor_of(keys::SEGMENTS, key)?;
-        let version = keys::segment_version(suffix)?;
-        Some(Pair::Segment { tensor, version, record: SegmentRecord::from_bytes(value) })
+        let (tensor, version, record) = record(keys::SEGMENTS)?;
+        Some(Pair::Segment { tensor, version, record })
+    };
+    let lost = || {
+        let (tensor, version, record) = record(keys::LOST)?;
+        Some(Pair::Lost { tensor, version, record })
     };
     let row = || {
         let (tensor, suffix) = keys::tensor_of(keys::ROWS, key)?;
@@ -50,6 +59,6 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         keys::IDENTITY => Pair::Identity,
         keys::VERSION => Pair::Version,
         keys::GRAPH_COPY => Pair::GraphCopy(value),
-        _ => segment().or_else(row).unwrap_or(Pair::Unknown),
+        _ => segment().or_else(row).or_else(lost).unwrap_or(Pair::Unknown),
     }
 }

@@ -68,7 +68,7 @@ impl<'a> CatalogUnit<'a> {
                 let differs = *text != self.graph.meta().to_text().as_bytes();
                 differs.then(|| "its copy of graph.toml is another".to_owned())
             }
-            Pair::Segment { tensor, version, record } => {
+            Pair::Segment { tensor, version, record } | Pair::Lost { tensor, version, record } => {
                 let wrong = match base_of(tensor) {
                     None => Some("there is no such tensor".to_owned()),
                     Some((spec, _)) => self.record_fault(*version, record, spec),

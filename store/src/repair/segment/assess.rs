@@ -184,7 +184,8 @@ impl Look<'_> {
         let rough = Sections { data_bytes: n_pages * PAGE_BYTES, n_groups };
         let mut stored = vec![0; rough.tables_bytes() as usize];
         let n_stored = read_some(self.file, rough.table_offset(), &mut stored);
-        let (table, index) = stored.split_at((rough.index_offset() - rough.table_offset()) as usize);
+        let (table, index) =
+            stored.split_at((rough.index_offset() - rough.table_offset()) as usize);
         let indexes = self.indexes(codec, n_pages, index);
         let table = &table[..table.len().min(n_stored)];
         let remains = Remains { stored: table, sums: &sums, indexes: &indexes };
@@ -219,13 +220,16 @@ impl Look<'_> {
             Some(seal) => seal.data_bytes.div_ceil(PAGE_BYTES),
             // The length of the file says how many pages there are, if the file has its length.
             None => {
-                let file_bytes = |n_pages| {
-                    Sections { data_bytes: n_pages * PAGE_BYTES, n_groups }.file_bytes()
-                };
+                let file_bytes =
+                    |n_pages| Sections { data_bytes: n_pages * PAGE_BYTES, n_groups }.file_bytes();
                 let (mut low, mut high) = (0, most_pages);
                 while low < high {
                     let middle = low + (high - low) / 2;
-                    if file_bytes(middle) < self.file_bytes { low = middle + 1 } else { high = middle }
+                    if file_bytes(middle) < self.file_bytes {
+                        low = middle + 1
+                    } else {
+                        high = middle
+                    }
                 }
                 low
             }

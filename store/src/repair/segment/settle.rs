@@ -148,7 +148,12 @@ mod tests {
 
     /// Settles a table whose entries and pages at these places are damaged, with a witness of the
     /// truth or without.
-    fn settled(n: usize, entries: &BTreeSet<usize>, pages: &BTreeSet<usize>, knows: bool) -> Settled {
+    fn settled(
+        n: usize,
+        entries: &BTreeSet<usize>,
+        pages: &BTreeSet<usize>,
+        knows: bool,
+    ) -> Settled {
         let truth = truth(n);
         let damaged = |places: &BTreeSet<usize>, mask: u32| -> Vec<u32> {
             let damage = |(i, entry): (usize, &u32)| entry ^ mask * u32::from(places.contains(&i));

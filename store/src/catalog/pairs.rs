@@ -21,6 +21,8 @@ pub(crate) enum Pair<'a> {
     Lost { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// A row over a segment.
     Row { tensor: &'a str, version: u32, row: RowIdx, bytes: &'a [u8] },
+    /// A record of a later format.
+    Newer { format: u32 },
     /// A key that no catalog has.
     Unknown,
 }
@@ -55,10 +57,14 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         let (version, row) = keys::row_of(suffix)?;
         Some(Pair::Row { tensor, version, row, bytes: value })
     };
+    let newer = || {
+        let format = SegmentRecord::newer_format(value)?;
+        key.starts_with(keys::SEGMENTS).then_some(Pair::Newer { format })
+    };
     match key {
         keys::IDENTITY => Pair::Identity,
         keys::VERSION => Pair::Version,
         keys::GRAPH_COPY => Pair::GraphCopy(value),
-        _ => segment().or_else(row).or_else(lost).unwrap_or(Pair::Unknown),
+        _ => newer().or_else(segment).or_else(row).or_else(lost).unwrap_or(Pair::Unknown),
     }
 }

@@ -84,6 +84,9 @@ impl<'a> CatalogUnit<'a> {
                     format!("overlay row {row} of `{tensor}` at version {version}: {reason}")
                 })
             }
+            Pair::Newer { format } => {
+                Some(format!("a record of format {format}; use a newer `lode`"))
+            }
             Pair::Unknown => Some(format!("the unknown key {:?}", String::from_utf8_lossy(key))),
         }
     }

@@ -8,7 +8,7 @@ use lodestore_graph::PartId;
 use super::super::partitions::Partition;
 use super::super::report::Lost;
 use super::super::workshop::Workshop;
-use crate::catalog::{Catalog, Pair, SegmentRecord, TensorRecord};
+use crate::catalog::{CATALOG_FORMAT_VERSION, Catalog, Pair, SegmentRecord, TensorRecord};
 use crate::device::Access;
 use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
@@ -123,10 +123,19 @@ impl Scan {
     ) -> Result<Self, StoreError> {
         let (range, text) = (graph.book().range(part), graph.meta().to_text());
         let (mut scan, n_rows) = (Self::default(), range.end - range.start);
+        let mut newer = None;
         catalog.scan_all(&mut |key, pair| {
+            if let Pair::Newer { format } = pair {
+                newer = Some(format);
+                return ControlFlow::Break(());
+            }
             scan.take(graph, version, n_rows, &text, key, pair);
             ControlFlow::Continue(())
         })?;
+        if let Some(found) = newer {
+            let (file, supported) = (catalog.dir().to_owned(), CATALOG_FORMAT_VERSION);
+            return Err(StoreError::NewerFormat { file, found, supported });
+        }
         for spec in &graph.meta().tensors {
             if scan.records.iter().all(|record| record.tensor != spec.name) {
                 scan.faults.push(format!("no usable record of `{}`", spec.name));
@@ -145,7 +154,7 @@ impl Scan {
         pair: Pair<'_>,
     ) {
         match pair {
-            Pair::Identity | Pair::Version => {}
+            Pair::Identity | Pair::Version | Pair::Newer { .. } => {}
             Pair::GraphCopy(copy) if copy == text.as_bytes() => {}
             Pair::GraphCopy(_) => self.faults.push("its copy of graph.toml is another".to_owned()),
             Pair::Segment { tensor, version: of, record } => {

@@ -167,7 +167,12 @@ impl Look<'_> {
             let rows = mended.lost_pages.iter().map(|pages| mended.layout.rows_on(pages));
             let nodes = rows.map(|rows: Range<u32>| first + rows.start..first + rows.end);
             let n_pages: u64 = mended.lost_pages.iter().map(|pages| pages.end - pages.start).sum();
-            let reason = format!("{n_pages} pages are damaged; they stay, and fail when read");
+            let reason = match &record.lost {
+                Some(_) => {
+                    "given up by an earlier repair; bring the file back and repair again".into()
+                }
+                None => format!("{n_pages} pages are damaged; they stay, and fail when read"),
+            };
             self.shop.note_lost(Lost::rows(&path, &self.spec.name, nodes, reason));
         }
         self.tell_bad_groups(&record, &mended);

@@ -64,6 +64,16 @@ impl Graph {
         Ok(Self { device, dir: dir.to_owned(), meta, book })
     }
 
+    /// A graph whose description comes from elsewhere than its `graph.toml`.
+    pub(crate) fn of(
+        device: Arc<dyn Device>,
+        dir: &Path,
+        meta: GraphMeta,
+        book: PartitionBook,
+    ) -> Self {
+        Self { device, dir: dir.to_owned(), meta, book }
+    }
+
     /// What `graph.toml` says.
     #[must_use]
     pub fn meta(&self) -> &GraphMeta {

@@ -31,6 +31,7 @@ mod plan;
 mod prefetch;
 mod probe;
 mod reader;
+mod repair;
 mod ring;
 mod row;
 mod segment;
@@ -67,6 +68,7 @@ pub use reader::{
     ReaderKind, RowReader, UnknownReader, available_memory_bytes, choose as choose_reader,
     open as open_reader,
 };
+pub use repair::{Done, Lost, Moved, RepairReport, repair, repair_on};
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{

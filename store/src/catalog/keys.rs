@@ -6,8 +6,10 @@ pub(super) const IDENTITY: &[u8] = b"identity";
 pub(super) const VERSION: &[u8] = b"version";
 pub(super) const GRAPH_COPY: &[u8] = b"graph";
 
-/// What the keys of all segments start with, and those of all overlay rows.
+/// What the keys of all segments start with, those of segments that were given up, and those of
+/// all overlay rows.
 pub(super) const SEGMENTS: &[u8] = b"segment/";
+pub(super) const LOST: &[u8] = b"lost/";
 pub(super) const ROWS: &[u8] = b"overlay/";
 
 /// Bytes of a row's key after its tensor's prefix: version and row.
@@ -20,6 +22,11 @@ pub(super) fn segments_of(tensor: &str) -> Vec<u8> {
 
 pub(super) fn segment(tensor: &str, version: u32) -> Vec<u8> {
     [&segments_of(tensor), version.to_be_bytes().as_slice()].concat()
+}
+
+/// The key of the record that a segment had before rows of it were given up.
+pub(super) fn lost(tensor: &str, version: u32) -> Vec<u8> {
+    [LOST, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
 }
 
 /// The version in the key of a segment, given what follows its prefix.

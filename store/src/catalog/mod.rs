@@ -10,6 +10,8 @@
 //! segment/NAME/VERSION        format u32 | segment uuid 16 | rows u32 | bytes of a row u32
 //!                             | digest 32 | file name
 //! overlay/NAME/VERSION ROW    the row's bytes
+//! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
+//!                             repair gave rows of it up
 //! graph                       the text of graph.toml; catalogs of older releases lack it
 //! ```
 //!
@@ -22,6 +24,7 @@
 
 mod copy;
 mod keys;
+mod mend;
 mod pairs;
 mod record;
 mod rows;
@@ -33,6 +36,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
+pub(crate) use mend::TensorRecord;
 pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;
 pub use rows::{OverlayRow, RowKeys};
@@ -75,8 +79,7 @@ impl Catalog {
         graph: Uuid,
         part: PartId,
     ) -> Result<Self, StoreError> {
-        let pairs = device.key_values(dir, Access::Read).map_err(failed(dir))?;
-        let catalog = Self { dir: dir.to_owned(), pairs };
+        let catalog = Self::open_unchecked(device, dir, Access::Read)?;
         catalog.check_identity(graph, part)?;
         Ok(catalog)
     }
@@ -90,13 +93,24 @@ impl Catalog {
         graph: Uuid,
         part: PartId,
     ) -> Result<Self, StoreError> {
-        let pairs = device.key_values(dir, Access::Write).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
-            _ => failed(dir)(error),
-        })?;
-        let catalog = Self { dir: dir.to_owned(), pairs };
+        let catalog = Self::open_unchecked(device, dir, Access::Write)?;
         catalog.check_identity(graph, part)?;
         Ok(catalog)
+    }
+
+    /// Opens the catalog in `dir`, whoever's it is.
+    pub(crate) fn open_unchecked(
+        device: &dyn Device,
+        dir: &Path,
+        access: Access,
+    ) -> Result<Self, StoreError> {
+        let pairs = device.key_values(dir, access).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock if access == Access::Write => {
+                StoreError::Locked { dir: dir.to_owned() }
+            }
+            _ => failed(dir)(error),
+        })?;
+        Ok(Self { dir: dir.to_owned(), pairs })
     }
 
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
@@ -137,7 +151,8 @@ impl Catalog {
         self.pairs.flush().map_err(failed(&self.dir))
     }
 
-    fn check_identity(&self, graph: Uuid, part: PartId) -> Result<(), StoreError> {
+    /// Checks that it is the catalog of partition `part` of `graph`.
+    pub(crate) fn check_identity(&self, graph: Uuid, part: PartId) -> Result<(), StoreError> {
         let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
         let mut fields = Fields { bytes: &bytes };
         let (Ok(format), Ok(found_graph), Ok(found_part)) =

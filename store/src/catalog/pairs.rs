@@ -17,8 +17,12 @@ pub(crate) enum Pair<'a> {
     GraphCopy(&'a [u8]),
     /// Which segment a tensor has, or why that cannot be told.
     Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
+    /// The record that a segment had before rows of it were given up.
+    Lost { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// A row over a segment.
     Row { tensor: &'a str, version: u32, row: RowIdx, bytes: &'a [u8] },
+    /// A record of a later format.
+    Newer { format: u32 },
     /// A key that no catalog has.
     Unknown,
 }
@@ -36,20 +40,31 @@ impl Catalog {
 }
 
 fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
+    let record = |kind| {
+        let (tensor, suffix) = keys::tensor_of(kind, key)?;
+        Some((tensor, keys::segment_version(suffix)?, SegmentRecord::from_bytes(value)))
+    };
     let segment = || {
-        let (tensor, suffix) = keys::tensor_of(keys::SEGMENTS, key)?;
-        let version = keys::segment_version(suffix)?;
-        Some(Pair::Segment { tensor, version, record: SegmentRecord::from_bytes(value) })
+        let (tensor, version, record) = record(keys::SEGMENTS)?;
+        Some(Pair::Segment { tensor, version, record })
+    };
+    let lost = || {
+        let (tensor, version, record) = record(keys::LOST)?;
+        Some(Pair::Lost { tensor, version, record })
     };
     let row = || {
         let (tensor, suffix) = keys::tensor_of(keys::ROWS, key)?;
         let (version, row) = keys::row_of(suffix)?;
         Some(Pair::Row { tensor, version, row, bytes: value })
     };
+    let newer = || {
+        let format = SegmentRecord::newer_format(value)?;
+        key.starts_with(keys::SEGMENTS).then_some(Pair::Newer { format })
+    };
     match key {
         keys::IDENTITY => Pair::Identity,
         keys::VERSION => Pair::Version,
         keys::GRAPH_COPY => Pair::GraphCopy(value),
-        _ => segment().or_else(row).unwrap_or(Pair::Unknown),
+        _ => newer().or_else(segment).or_else(row).or_else(lost).unwrap_or(Pair::Unknown),
     }
 }

@@ -38,7 +38,7 @@ impl Rocks {
                 ));
             }
             Access::Write => DB::open_cf_descriptors(&options, dir, [rows(&options)]),
-            Access::Read => return Self::open_for_reading(&options, dir),
+            Access::Read | Access::Salvage => return Self::open_for_reading(&options, dir),
         };
         db.map(|db| Self { db }).map_err(|error| match access {
             Access::Write if is_locked(&error) => {

@@ -79,9 +79,10 @@ impl Lost {
                 continue;
             }
             lost.rows += u64::from(range.end - start);
+            let has_room = lost.nodes.len() < MAX_RANGES;
             match lost.nodes.last_mut() {
-                Some(last) if last[1] == start && last_end == start => last[1] = range.end,
-                _ if lost.nodes.len() < MAX_RANGES => lost.nodes.push([start, range.end]),
+                Some(last) if last[1] == start => last[1] = range.end,
+                _ if has_room => lost.nodes.push([start, range.end]),
                 _ => {}
             }
             last_end = range.end;

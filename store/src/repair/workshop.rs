@@ -82,7 +82,7 @@ impl Workshop {
                 .and_then(|()| file.sync())
                 .map_err(StoreError::io(&building, "write"))?;
         }
-        self.finish(path, action)
+        self.finish(path, action, ())
     }
 
     /// Where a folder is built that [`Workshop::finish`] puts in its place.
@@ -90,13 +90,20 @@ impl Workshop {
         with_suffix(path, BUILDING_SUFFIX)
     }
 
-    /// Moves what was built for `path`, and is synced, to its place.
-    pub(super) fn finish(&mut self, path: &Path, action: String) -> Result<(), StoreError> {
+    /// Moves what was built for `path`, and is synced, to its place. `held` is let go once the
+    /// original has moved, so that a lock on it covers the move.
+    pub(super) fn finish<T>(
+        &mut self,
+        path: &Path,
+        action: String,
+        held: T,
+    ) -> Result<(), StoreError> {
         if !self.is_dry_run() {
             let repaired = with_suffix(path, REPAIRED_SUFFIX);
             self.rename(&with_suffix(path, BUILDING_SUFFIX), &repaired)?;
             self.sync_parent(path)?;
             self.quarantine(path)?;
+            drop(held);
             self.rename(&repaired, path)?;
             self.sync_parent(path)?;
         } else if self.device.exists(path) {

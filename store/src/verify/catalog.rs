@@ -68,7 +68,7 @@ impl<'a> CatalogUnit<'a> {
                 let differs = *text != self.graph.meta().to_text().as_bytes();
                 differs.then(|| "its copy of graph.toml is another".to_owned())
             }
-            Pair::Segment { tensor, version, record } => {
+            Pair::Segment { tensor, version, record } | Pair::Lost { tensor, version, record } => {
                 let wrong = match base_of(tensor) {
                     None => Some("there is no such tensor".to_owned()),
                     Some((spec, _)) => self.record_fault(*version, record, spec),
@@ -83,6 +83,9 @@ impl<'a> CatalogUnit<'a> {
                 wrong.map(|reason| {
                     format!("overlay row {row} of `{tensor}` at version {version}: {reason}")
                 })
+            }
+            Pair::Newer { format } => {
+                Some(format!("a record of format {format}; use a newer `lode`"))
             }
             Pair::Unknown => Some(format!("the unknown key {:?}", String::from_utf8_lossy(key))),
         }

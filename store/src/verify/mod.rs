@@ -56,6 +56,7 @@ pub struct Damage {
 }
 
 pub use findings::MAX_DAMAGES_PER_FILE;
+pub(crate) use lists::{Lists, ListsError, head as read_head};
 
 /// Reads all of the graph in `dir` with all cores; `progress` is told bytes done and bytes in all.
 ///

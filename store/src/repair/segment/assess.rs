@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::index::follow_groups;
+use super::index::{Followed, follow_groups};
 use super::settle::{Remains, settle};
 use super::sums::{page_sums, read_some};
 use crate::checksum::PageChecksum;
@@ -122,6 +122,15 @@ pub(crate) fn identity_of(file: &dyn FileReader) -> Option<SegmentIdentity> {
     Ends::read(file, file_bytes).identity().map(|(identity, _)| identity)
 }
 
+/// How much a file may hold.
+struct Extent {
+    /// Pages of rows.
+    n_pages: u64,
+    n_groups: u32,
+    /// The index that the groups themselves tell.
+    followed: Option<Vec<u8>>,
+}
+
 /// One look at a file.
 struct Look<'a> {
     file: &'a dyn FileReader,
@@ -138,29 +147,37 @@ impl Look<'_> {
         if let Some(reason) = found.as_ref().and_then(|(found, _)| identity.mismatch(found)) {
             return Assessment::Hopeless(format!("it belongs elsewhere: {reason}"));
         }
-        let guesses = match found {
-            Some((_, codec)) => vec![codec],
-            None => vec![
-                SegmentCodec::Raw,
-                // What every writer of this release chooses.
-                SegmentCodec::zstd_for(identity.tensor.row_bytes()),
-            ],
+        let mended = match found {
+            Some((_, codec)) => self.mend(codec).ok_or("its row groups can be told apart no more"),
+            // What every writer of this release chooses; a guess counts when a witness confirms it.
+            None => [SegmentCodec::Raw, SegmentCodec::zstd_for(identity.tensor.row_bytes())]
+                .into_iter()
+                .filter_map(|codec| self.mend(codec))
+                .find(|mended| mended.proven)
+                .ok_or("header and footer are damaged, and more"),
         };
-        let is_known = guesses.len() == 1;
-        let mended = guesses.iter().filter_map(|&codec| self.mend(codec));
-        // A guess counts when a witness confirms it.
-        let mut mended = mended.filter(|mended| is_known || mended.proven);
-        match mended.next() {
-            Some(mended) if self.is_another(&mended) => Assessment::Hopeless(
+        match mended {
+            Ok(mended) if self.is_another(&mended) => Assessment::Hopeless(
                 "it is whole, but not the one that the catalog recorded: \
                  the digest of its tables differs"
                     .to_owned(),
             ),
-            Some(mended) => Assessment::Mended(Box::new(mended)),
-            None if is_known => {
-                Assessment::Hopeless("its row groups can be told apart no more".to_owned())
-            }
-            None => Assessment::Hopeless("header and footer are damaged, and more".to_owned()),
+            Ok(mended) => Assessment::Mended(Box::new(mended)),
+            Err(reason) => Assessment::Hopeless(reason.to_owned()),
+        }
+    }
+
+    /// Puts the segment together under the assumption that it has this codec.
+    fn mend(&self, codec: SegmentCodec) -> Option<Mended> {
+        let stored = self.extent(codec).and_then(|extent| self.mend_extent(codec, &extent));
+        if stored.as_ref().is_some_and(|mended| mended.proven) {
+            return stored;
+        }
+        // Following groups takes long: it is for those whose index, or whose end, is damaged.
+        let followed = self.followed(codec).and_then(|extent| self.mend_extent(codec, &extent));
+        match (stored, followed) {
+            (Some(stored), Some(followed)) if !followed.proven => Some(stored),
+            (stored, followed) => followed.or(stored),
         }
     }
 
@@ -174,18 +191,20 @@ impl Look<'_> {
         self.expected.digest.is_some() && !mended.proven && has_table && agrees
     }
 
-    /// Puts the segment together under the assumption that it has this codec.
-    fn mend(&self, codec: SegmentCodec) -> Option<Mended> {
+    /// As [`Look::mend`], under the assumption that it has this extent, too.
+    fn mend_extent(&self, codec: SegmentCodec, extent: &Extent) -> Option<Mended> {
         let identity = &self.expected.identity;
-        let (n_pages, n_groups) = self.extent(codec)?;
+        let Extent { n_pages, n_groups, followed } = extent;
+        let (n_pages, n_groups) = (*n_pages, *n_groups);
         let checksum = PageChecksum::new(identity.segment);
         let sums = page_sums(self.file, &checksum, n_pages, self.n_threads);
         // Only the number of pages matters to where the tables start.
         let rough = Sections { data_bytes: n_pages * PAGE_BYTES, n_groups };
         let mut stored = vec![0; rough.tables_bytes() as usize];
         let n_stored = read_some(self.file, rough.table_offset(), &mut stored);
-        let (table, index) = stored.split_at((rough.index_offset() - rough.table_offset()) as usize);
-        let indexes = self.indexes(codec, n_pages, index);
+        let (table, index) =
+            stored.split_at((rough.index_offset() - rough.table_offset()) as usize);
+        let indexes = self.indexes(codec, n_pages, index, followed.as_deref());
         let table = &table[..table.len().min(n_stored)];
         let remains = Remains { stored: table, sums: &sums, indexes: &indexes };
         let tables_crc = self.ends.seal.as_ref().map(|seal| seal.tables_crc);
@@ -206,45 +225,55 @@ impl Look<'_> {
         Some(mended)
     }
 
-    /// Pages of rows and number of groups; `None` if the file cannot have this codec.
-    fn extent(&self, codec: SegmentCodec) -> Option<(u64, u32)> {
+    /// How much there is, by what the footer or the length of the file says; `None` if the file
+    /// cannot have this codec.
+    fn extent(&self, codec: SegmentCodec) -> Option<Extent> {
         let identity = &self.expected.identity;
         let layout = SegmentLayout::new(identity.n_rows, identity.tensor.row_bytes()).ok()?;
-        let SegmentCodec::Zstd { group_rows } = codec else { return Some((layout.n_pages(), 0)) };
+        let SegmentCodec::Zstd { group_rows } = codec else {
+            return Some(Extent { n_pages: layout.n_pages(), n_groups: 0, followed: None });
+        };
         codec.check(identity.tensor.row_bytes()).ok()?;
         let n_groups = identity.n_rows.div_ceil(group_rows);
-        let most_pages = layout.n_pages();
-        let seal = self.ends.seal.as_ref();
-        let n_pages = match seal {
-            Some(seal) => seal.data_bytes.div_ceil(PAGE_BYTES),
-            // The length of the file says how many pages there are, if the file has its length.
-            None => {
-                let file_bytes = |n_pages| {
-                    Sections { data_bytes: n_pages * PAGE_BYTES, n_groups }.file_bytes()
-                };
-                let (mut low, mut high) = (0, most_pages);
-                while low < high {
-                    let middle = low + (high - low) / 2;
-                    if file_bytes(middle) < self.file_bytes { low = middle + 1 } else { high = middle }
-                }
-                low
-            }
-        };
-        (n_pages <= most_pages).then_some((n_pages, n_groups))
+        let sealed = self.ends.seal.as_ref().map(|seal| seal.data_bytes.div_ceil(PAGE_BYTES));
+        let by_length = pages_of(self.file_bytes, n_groups, layout.n_pages());
+        let n_pages = sealed.unwrap_or(by_length);
+        let extent = Extent { n_pages, n_groups, followed: None };
+        Some(extent).filter(|extent| extent.n_pages <= layout.n_pages())
+    }
+
+    /// How much there is, by what the row groups themselves say.
+    fn followed(&self, codec: SegmentCodec) -> Option<Extent> {
+        let identity = &self.expected.identity;
+        let SegmentCodec::Zstd { group_rows } = codec else { return None };
+        let layout = SegmentLayout::new(identity.n_rows, identity.tensor.row_bytes()).ok()?;
+        codec.check(identity.tensor.row_bytes()).ok()?;
+        let data_end = layout.raw_bytes().min(self.file_bytes.checked_sub(PAGE_BYTES)?);
+        let Followed { index, data_bytes } =
+            follow_groups(self.file, identity, group_rows, data_end)?;
+        let n_groups = identity.n_rows.div_ceil(group_rows);
+        Some(Extent { n_pages: data_bytes.div_ceil(PAGE_BYTES), n_groups, followed: Some(index) })
     }
 
     /// Padded indexes that may be the right one, the stored one first.
-    fn indexes(&self, codec: SegmentCodec, n_pages: u64, stored: &[u8]) -> Vec<Vec<u8>> {
-        let SegmentCodec::Zstd { group_rows } = codec else { return vec![Vec::new()] };
+    fn indexes(
+        &self,
+        codec: SegmentCodec,
+        n_pages: u64,
+        stored: &[u8],
+        followed: Option<&[u8]>,
+    ) -> Vec<Vec<u8>> {
+        if codec == SegmentCodec::Raw {
+            return vec![Vec::new()];
+        }
         let identity = &self.expected.identity;
-        let followed = || follow_groups(self.file, identity, group_rows, n_pages);
-        let mut indexes = vec![stored.to_vec()];
-        indexes.extend(followed().filter(|followed| followed != stored));
         let n_table_bytes = (n_pages * 4).next_multiple_of(PAGE_BYTES) as usize;
         let is_index = |index: &Vec<u8>| {
-            let tables = [vec![0; n_table_bytes], index.clone()].concat();
+            let tables = [vec![0; n_table_bytes].as_slice(), index].concat();
             layout(identity, codec, n_pages, &tables).is_some()
         };
+        let mut indexes = vec![stored.to_vec()];
+        indexes.extend(followed.filter(|followed| *followed != stored).map(<[u8]>::to_vec));
         indexes.retain(is_index);
         indexes
     }
@@ -263,6 +292,17 @@ impl Look<'_> {
         ];
         parts.into_iter().filter(|(_, is_right)| !is_right).map(|(part, _)| part).collect()
     }
+}
+
+/// Pages of rows of a compressed segment that has this length, `most` at most.
+fn pages_of(file_bytes: u64, n_groups: u32, most: u64) -> u64 {
+    let length = |n_pages| Sections { data_bytes: n_pages * PAGE_BYTES, n_groups }.file_bytes();
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if length(middle) < file_bytes { low = middle + 1 } else { high = middle }
+    }
+    low
 }
 
 /// The layout that tables describe; `None` when they contradict the rows or the pages.

@@ -11,7 +11,7 @@ use crate::layout::PAGE_BYTES;
 /// Entries of the table that share a sector of a disk, and so its damage.
 const ENTRIES_PER_SECTOR: usize = 128;
 
-/// Entries of one sector up to this many are decided one by one.
+/// Of many disputed entries, those of a sector with up to this many are decided one by one.
 const MAX_SINGLE_ENTRIES: usize = 4;
 
 /// Most sides that are chosen on their own: 2¹² tables are put before the witness.
@@ -82,13 +82,15 @@ impl Remains<'_> {
     }
 }
 
-/// The sets of entries for which to choose between the table and the pages.
+/// The sets of entries for which to choose between the table and the pages: each on its own where
+/// they are few, or else sector by sector.
 fn choices(stored: &[Option<u32>], sums: &[u32]) -> Vec<Vec<usize>> {
     let differ = |&i: &usize| stored[i].is_some_and(|entry| entry != sums[i]);
     let disputed: Vec<usize> = (0..sums.len()).filter(differ).collect();
+    let are_few = disputed.len() <= MAX_CHOICES;
     let mut choices = Vec::new();
     for sector in disputed.chunk_by(|a, b| a / ENTRIES_PER_SECTOR == b / ENTRIES_PER_SECTOR) {
-        if sector.len() <= MAX_SINGLE_ENTRIES {
+        if are_few || sector.len() <= MAX_SINGLE_ENTRIES {
             choices.extend(sector.iter().map(|&entry| vec![entry]));
         } else {
             choices.push(sector.to_vec());
@@ -148,10 +150,16 @@ mod tests {
 
     /// Settles a table whose entries and pages at these places are damaged, with a witness of the
     /// truth or without.
-    fn settled(n: usize, entries: &BTreeSet<usize>, pages: &BTreeSet<usize>, knows: bool) -> Settled {
+    fn settled(
+        n: usize,
+        entries: &BTreeSet<usize>,
+        pages: &BTreeSet<usize>,
+        knows: bool,
+    ) -> Settled {
         let truth = truth(n);
         let damaged = |places: &BTreeSet<usize>, mask: u32| -> Vec<u32> {
-            let damage = |(i, entry): (usize, &u32)| entry ^ mask * u32::from(places.contains(&i));
+            let damage =
+                |(i, entry): (usize, &u32)| entry ^ (mask * u32::from(places.contains(&i)));
             truth.iter().enumerate().map(damage).collect()
         };
         let (stored, sums) = (bytes(&damaged(entries, 0xf0)), damaged(pages, 0x0f));
@@ -188,7 +196,7 @@ mod tests {
             let found = settled(n, &entries, &pages, false);
             prop_assert!(!found.proven);
             for (i, truth) in truth(n).into_iter().enumerate() {
-                let sum = truth ^ 0x0f * u32::from(pages.contains(&i));
+                let sum = truth ^ (0x0f * u32::from(pages.contains(&i)));
                 let is_disputed = entries.contains(&i) || pages.contains(&i);
                 prop_assert_eq!(entry(&found, i) == sum, !is_disputed, "page {}", i);
             }

@@ -33,7 +33,8 @@ impl Stub {
         let group_rows = (MAX_GROUP_BYTES / row_bytes).max(1) as u32;
         let n_groups = identity.n_rows.div_ceil(group_rows);
         let lengths = (0..n_groups).map(|_| 1);
-        let layout = SegmentLayout::grouped(identity.n_rows, row_bytes, group_rows, lengths).ok()?;
+        let layout =
+            SegmentLayout::grouped(identity.n_rows, row_bytes, group_rows, lengths).ok()?;
         let codec = SegmentCodec::Zstd { group_rows };
         let tables = tables(segment, &layout, n_groups);
         let mut bytes = identity.header(codec).to_vec();

@@ -143,7 +143,7 @@ fn a_group_that_does_not_unpack_fails_alone() {
         let open = || Segment::open(&Disk, &path, &identity).unwrap();
         let mut faults = Vec::new();
         open().check_groups(0..u32::MAX, &mut Vec::new(), &mut |page, error| {
-            faults.push((page, error))
+            faults.push((page, error));
         });
         let found = matches!(&faults[..], [(0, StoreError::DamagedGroup { group: 1, .. })]);
         assert!(found, "{faults:?}");

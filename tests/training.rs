@@ -13,8 +13,8 @@ use support::process::{Finished, Serving, lode_line};
 
 /// The folder of a real graph, unless there is none here.
 fn data(name: &str) -> Option<PathBuf> {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-    let root = std::env::var_os("LODE_DATA").map_or_else(|| default.into(), PathBuf::from);
+    let root =
+        std::env::var_os("LODE_DATA").map_or_else(|| "../../shared/data".into(), PathBuf::from);
     let dir = root.join(name);
     if dir.is_dir() {
         return Some(dir);

@@ -3,15 +3,17 @@
 //! Opening for reading takes no lock and creates no file, so that it works on read-only mounts and
 //! from several processes at once. Every write is synced; writes of several threads share a sync.
 
+mod log;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use rocksdb::{ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Direction, InfoLogger};
-use rocksdb::{IteratorMode, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME, Direction};
+use rocksdb::{InfoLogger, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions};
 
-use super::{Access, Change, EachPair, KeyValues};
+use crate::device::{Access, Change, EachPair, KeyValues};
 
 /// Attempts to open a store for reading beside a writer that moves files meanwhile.
 const MAX_READ_ATTEMPTS: usize = 50;
@@ -24,7 +26,7 @@ pub(super) struct Rocks {
 
 impl Rocks {
     pub(super) fn open(dir: &Path, access: Access) -> io::Result<Self> {
-        let mut options = options();
+        let mut options = options(access);
         let db = match access {
             Access::Create => {
                 options.create_if_missing(true);
@@ -37,8 +39,15 @@ impl Rocks {
                     "there is none (no file CURRENT)",
                 ));
             }
-            Access::Write => DB::open_cf_descriptors(&options, dir, [rows(&options)]),
-            Access::Read => return Self::open_for_reading(&options, dir),
+            Access::Write => {
+                log::check_ends(dir)?;
+                DB::open_cf_descriptors(&options, dir, [rows(&options)])
+            }
+            Access::Read => {
+                log::check_ends(dir)?;
+                return Self::open_for_reading(&options, dir);
+            }
+            Access::Salvage => return Self::open_for_reading(&options, dir),
         };
         db.map(|db| Self { db }).map_err(|error| match access {
             Access::Write if is_locked(&error) => {
@@ -144,9 +153,15 @@ fn is_locked(error: &rocksdb::Error) -> bool {
     words.contains("lock hold by current process") || words.contains("While lock file")
 }
 
-fn options() -> Options {
+fn options(access: Access) -> Options {
     let mut options = Options::default();
     options.set_paranoid_checks(true);
+    // A record that a crash cut off ends a log. One that is there and does not agree with its
+    // checksum is damage, after which acknowledged records may lie: only a salvage drops those.
+    options.set_wal_recovery_mode(match access {
+        Access::Salvage => DBRecoveryMode::PointInTime,
+        _ => DBRecoveryMode::TolerateCorruptedTailRecords,
+    });
     // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.
     options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Warn, |_, line| {
         // Its settings at every opening pass any level; errors come back as results anyway.

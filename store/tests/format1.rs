@@ -82,8 +82,10 @@ fn a_graph_of_format_1_takes_updates() {
     let (_dir, path) = unpacked();
     let store = EmbeddedStore::open(&path, None).unwrap();
     let external = gathered(&store, EXTERNAL_ID_TENSOR);
-    let external =
-        |id: u32| external[id as usize * 8] as u32 + 256 * external[id as usize * 8 + 1] as u32;
+    let external = |id: usize| {
+        let [low, high] = [external[id * 8], external[id * 8 + 1]];
+        u32::from(u16::from_le_bytes([low, high]))
+    };
     let zero: Vec<u32> = [0, 151, 152, 299].map(external).to_vec();
     drop(store);
     let graph = Graph::open(&path).unwrap();
@@ -127,7 +129,8 @@ fn change_catalog(graph: &Path, key: &[u8]) {
 
 #[test]
 fn a_file_of_a_later_format_is_refused_by_name_and_number() {
-    let kinds: [(&str, &dyn Fn(&Path)); 6] = [
+    type Change<'a> = &'a dyn Fn(&Path);
+    let kinds: [(&str, Change); 6] = [
         ("graph.toml", &|graph| {
             let text = fs::read_to_string(graph.join("graph.toml")).unwrap();
             let body = text.split_once('\n').unwrap().1.replace("version = 1", "version = 77");

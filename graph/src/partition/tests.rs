@@ -1,6 +1,6 @@
 use super::*;
 use crate::edges::{MemoryEdges, NpyEdges};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const NAMES: [&str; 3] = ["hash", "range", "spring"];
 

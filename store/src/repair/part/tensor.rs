@@ -171,7 +171,7 @@ impl Look<'_> {
                 Some(_) => {
                     "given up by an earlier repair; bring the file back and repair again".into()
                 }
-                None => format!("{n_pages} pages are damaged; they stay, and fail when read"),
+                None => format!("damaged pages: {n_pages}; they stay, and fail when read"),
             };
             self.shop.note_lost(Lost::rows(&path, &self.spec.name, nodes, reason));
         }

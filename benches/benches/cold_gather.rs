@@ -1,7 +1,7 @@
 //! Cold gather: rows of neighbour-sampled batches from a disk whose pages are not cached.
 //!
 //! One thread; planning counts. The ideal is that of the plans on the disk as it was probed right
-//! before and right after, the mean of both. It does not measure what a cache beside the reader
+//! before and right after by random reads of the same file, the mean of both. It does not measure what a cache beside the reader
 //! saves, nor several threads. What lies below the system, such as the cache of a hypervisor, is
 //! part of the disk.
 //!
@@ -82,10 +82,10 @@ fn main() {
         subject.trace.rows(0..subject.trace.n_batches()).len() / subject.trace.n_batches(),
         subject.row_bytes(),
     );
-    let mut before = probed(subject.graph.dir(), is_smoke);
+    let mut before = probed(&subject.segment(), is_smoke);
     for (name, kind, planning) in CASES {
         let figures = subject.measure(kind, planning, &before, budget);
-        let after = probed(subject.graph.dir(), is_smoke);
+        let after = probed(&subject.segment(), is_smoke);
         figures.print(name, subject.row_bytes(), &[before, after]);
         before = after;
     }
@@ -103,7 +103,7 @@ impl Subject {
                 Self { graph, trace, table, _dir: dir }
             }
             _ => {
-                let n_nodes = if is_smoke { 5_000 } else { 500_000 };
+                let n_nodes = if is_smoke { 20_000 } else { 500_000 };
                 let trace = Trace::sampled(n_nodes, 2 * WINDOW as u32, n_nodes / 1000);
                 let graph = feature_graph(dir.path(), n_nodes, 128, 1);
                 let graph = Graph::open(&graph).expect("a graph");
@@ -114,6 +114,10 @@ impl Subject {
 
     fn row_bytes(&self) -> usize {
         self.graph.tensor("feat").expect("features").row_bytes()
+    }
+
+    fn segment(&self) -> PathBuf {
+        self.graph.segment(PartId(0), "feat").expect("a segment").path().to_owned()
     }
 
     fn reader(&self, kind: ReaderKind) -> Box<dyn RowReader> {
@@ -238,13 +242,10 @@ fn cpu_seconds() -> f64 {
     ns.unwrap_or(0.0) / 1e9
 }
 
-fn probed(dir: &Path, is_smoke: bool) -> DeviceProfile {
-    let options = if is_smoke {
-        ProbeOptions { scratch_bytes: Some(8 << 20), duration: Duration::from_millis(300) }
-    } else {
-        ProbeOptions { duration: Duration::from_secs(8), ..ProbeOptions::default() }
-    };
-    probe(dir, &options, &mut |_, _, _| {}).expect("a measurement").profile()
+fn probed(segment: &Path, is_smoke: bool) -> DeviceProfile {
+    let duration = Duration::from_millis(if is_smoke { 300 } else { 8000 });
+    let options = ProbeOptions { duration, ..ProbeOptions::default() };
+    probe(segment, &options, &mut |_, _, _| {}).expect("a measurement").profile()
 }
 
 /// Makes the system forget what it has cached of a file that nobody maps.

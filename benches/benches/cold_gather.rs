@@ -1,7 +1,9 @@
 //! Cold gather: rows of neighbour-sampled batches from a disk whose pages are not cached.
 //!
 //! One thread; planning counts. The ideal is that of the plans on the disk as it was probed right
-//! before and right after by random reads of the same file, the mean of both. It does not measure what a cache beside the reader
+//! before and right after by random reads of the same file, the mean of both; a disk that answers
+//! faster for a moment than for long does better in a probe. So after each gather, or before it, in
+//! turn, the same extents are read by 64 threads that look at nothing: plain reads. It does not measure what a cache beside the reader
 //! saves, nor several threads. What lies below the system, such as the cache of a hypervisor, is
 //! part of the disk.
 //!
@@ -14,7 +16,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lodestore_benches::{Trace, feature_graph, row_of, table_graph};
+use lodestore_benches::{Trace, feature_graph, plain_reads, row_of, table_graph};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
     DeviceProfile, Graph, ProbeOptions, ReadPlan, ReaderKind, RowIdx, RowReader, TensorSource,
@@ -62,6 +64,7 @@ struct Figures {
     n_extents: usize,
     read_bytes: u64,
     seconds: f64,
+    plain_seconds: f64,
     plan_seconds: f64,
     cpu_seconds: f64,
 }
@@ -142,16 +145,23 @@ impl Subject {
         // Touched once, so that the system's making of pages is not part of a gather.
         let mut out = vec![1u8; longest * self.row_bytes()];
         let (mut plan, mut figures) = (ReadPlan::default(), Figures::default());
-        let begin = Instant::now();
-        for rows in windows() {
+        let segment = self.segment();
+        for (i, rows) in windows().enumerate() {
             let out = &mut out[..rows.len() * self.row_bytes()];
             if kind == ReaderKind::Mapped {
                 // Not both at once: pages that are mapped stay in the cache.
                 drop(reader);
                 reader = self.reader(kind);
             }
+            if i % 2 == 1 {
+                plan_rows(&mut plan, planning, rows, &*reader, profile);
+                figures.plain_seconds += plain_reads(&segment, plan.extents()).as_secs_f64();
+            }
             figures.gather(&*reader, planning, rows, profile, &mut plan, out);
-            if begin.elapsed() >= budget {
+            if i % 2 == 0 {
+                figures.plain_seconds += plain_reads(&segment, plan.extents()).as_secs_f64();
+            }
+            if figures.seconds >= budget.as_secs_f64() {
                 break;
             }
         }
@@ -188,11 +198,7 @@ impl Figures {
         out: &mut [u8],
     ) {
         let (start, cpu) = (Instant::now(), cpu_seconds());
-        let planned = match planning {
-            Planning::Joined(_) => plan.build(rows, reader.layout(), profile),
-            Planning::Apart => plan.build_apart(rows, reader.layout()),
-        };
-        planned.expect("rows of the segment");
+        plan_rows(plan, planning, rows, reader, profile);
         self.plan_seconds += start.elapsed().as_secs_f64();
         reader.execute(plan, out).expect("rows");
         self.seconds += start.elapsed().as_secs_f64();
@@ -210,10 +216,11 @@ impl Figures {
             format!("{:.1} k/s, {:.2} GB/s", iops / 1e3, bandwidth / 1e9)
         };
         println!(
-            "  {name:<28} {:>9.0} rows/s  {:>5.1} % of ideal  {:>6.2} bytes read per byte used  \
+            "  {name:<28} {:>9.0} rows/s  {:>5.1} % of plain reads  {:>5.1} % of ideal  {:>6.2} bytes read per byte used  \
              {:>7.1} KiB per read  {:>4.0} ns/row planning  {:>5.0} ns/row CPU  ({} rows, {:.2} s; \
              disk before: {}; after: {})",
             self.n_rows as f64 / self.seconds,
+            100.0 * self.plain_seconds / self.seconds,
             100.0 * profiles.iter().map(|profile| self.ideal_seconds(profile)).sum::<f64>()
                 / (profiles.len() as f64 * self.seconds),
             self.read_bytes as f64 / (self.n_rows * row_bytes) as f64,
@@ -232,6 +239,20 @@ impl Figures {
         self.n_extents as f64 / profile.iops
             + self.read_bytes as f64 / profile.bandwidth_bytes_per_s
     }
+}
+
+fn plan_rows(
+    plan: &mut ReadPlan,
+    planning: Planning,
+    rows: &[RowIdx],
+    reader: &dyn RowReader,
+    profile: &DeviceProfile,
+) {
+    let planned = match planning {
+        Planning::Joined(_) => plan.build(rows, reader.layout(), profile),
+        Planning::Apart => plan.build_apart(rows, reader.layout()),
+    };
+    planned.expect("rows of the segment");
 }
 
 /// Time that this thread has had a processor for, planning included; 0 where the system does not

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::cell::next_random;
+use super::cell::{next_random, random_start};
 use crate::error::StoreError;
 use crate::ring::ReadFile;
 
@@ -80,8 +80,7 @@ fn write_random(
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> io::Result<()> {
     let mut piece = vec![0u8; PIECE_BYTES];
-    // Another start in every run: some storage remembers what it has seen.
-    let mut state = uuid::Uuid::new_v4().as_u64_pair().0;
+    let mut state = random_start();
     for done in (0..n_bytes).step_by(PIECE_BYTES) {
         progress("write", done, n_bytes);
         for word in piece.as_chunks_mut::<8>().0 {

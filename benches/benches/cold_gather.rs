@@ -3,14 +3,16 @@
 //! One thread; planning counts. The ideal is that of the plans on the disk as it was probed right
 //! before and right after by random reads of the same file, the mean of both; a disk that answers
 //! faster for a moment than for long does better in a probe. So after each gather, or before it, in
-//! turn, the same extents are read by 64 threads that look at nothing: plain reads. It does not measure what a cache beside the reader
-//! saves, nor several threads. What lies below the system, such as the cache of a hypervisor, is
-//! part of the disk.
+//! turn, the same extents are read by 64 threads that look at nothing: plain reads.
+//!
+//! It does not measure what a cache beside the reader saves, nor several threads. What lies below
+//! the system, such as the cache of a hypervisor, is part of the disk.
 //!
 //! By default a small generated graph; `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
 //! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`), imported
-//! to DIR once. `LODE_COLD_SECONDS` bounds each case, before which the segment's pages are dropped
-//! from the page cache; of a mapped segment before each plan, for a map fills the cache.
+//! to DIR once. `LODE_COLD_CASES` keeps the cases whose name contains it. `LODE_COLD_SECONDS` bounds
+//! each case, before which the segment's pages are dropped from the page cache; of a mapped segment
+//! before each plan, for a map fills the cache.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -86,7 +88,8 @@ fn main() {
         subject.row_bytes(),
     );
     let mut before = probed(&subject.segment(), is_smoke);
-    for (name, kind, planning) in CASES {
+    let wanted = std::env::var("LODE_COLD_CASES").unwrap_or_default();
+    for (name, kind, planning) in CASES.into_iter().filter(|(name, ..)| name.contains(&wanted)) {
         let figures = subject.measure(kind, planning, &before, budget);
         let after = probed(&subject.segment(), is_smoke);
         figures.print(name, subject.row_bytes(), &[before, after]);

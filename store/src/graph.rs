@@ -171,7 +171,8 @@ impl Graph {
     ) -> Result<T, StoreError> {
         for _ in 1..MAX_ATTEMPTS {
             match self.catalog(part).and_then(&read) {
-                Err(error) if error.is_gone() => thread::sleep(RETRY_PAUSE),
+                Err(error) if error.is_gone() && self.device.waits() => thread::sleep(RETRY_PAUSE),
+                Err(error) if error.is_gone() => {}
                 done => return done,
             }
         }

@@ -101,7 +101,7 @@ fn assert_full(graph: &Path, error: &StoreError) {
 
 /// A later write is refused with what to do, reads go on, and so does everything with room.
 fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
-    on.check(&live);
+    on.settle(&live, failed);
     let refused = live.commit_version().unwrap_err();
     assert!(matches!(refused, StoreError::WritesStopped { .. }), "{refused}");
     assert!(refused.to_string().contains("make room"), "{refused}");

@@ -3,16 +3,11 @@
 use memmap2::MmapMut;
 use thiserror::Error;
 
-use crate::index::{NO_SLOT, RowIndex};
-
-/// Ids looked up before their rows are copied: enough to keep many memory accesses in flight, few
-/// enough that their slots stay on the stack and in the nearest cache.
-const CHUNK_IDS: usize = 256;
+use crate::index::NO_SLOT;
 
 /// `n_slots` rows of `row_bytes`, back to back. Pages are touched when a row is first written.
 pub(crate) struct Arena {
     slots: MmapMut,
-    n_slots: u32,
     row_bytes: usize,
 }
 
@@ -54,11 +49,7 @@ impl Arena {
             MmapMut::map_anon(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
         #[cfg(target_os = "linux")]
         let _only_slower_without = slots.advise(memmap2::Advice::HugePage);
-        Ok(Self { slots, n_slots, row_bytes })
-    }
-
-    pub(crate) fn n_slots(&self) -> u32 {
-        self.n_slots
+        Ok(Self { slots, row_bytes })
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
@@ -85,42 +76,33 @@ impl Arena {
         &mut self.slots
     }
 
-    /// Copies the row of every id that `index` knows to the id's position in `out`, and appends
-    /// the positions of the others to `misses`. `on_hits` sees the slots found, chunk by chunk,
-    /// [`NO_SLOT`] among them.
-    ///
-    /// # Panics
-    ///
-    /// Unless `out` has exactly one row per id.
-    pub(crate) fn copy_hits(
+    /// Copies the rows in `slots` to `out`, one after the other, and appends the positions of
+    /// those that are [`NO_SLOT`] to `misses`; `first` is the position of the first of them.
+    pub(crate) fn copy_found(
         &self,
-        index: &RowIndex,
-        ids: &[u32],
+        first: usize,
+        slots: &[u32],
         out: &mut [u8],
         misses: &mut Vec<u32>,
-        mut on_hits: impl FnMut(&[u32]),
     ) {
-        assert!(
-            ids.len().checked_mul(self.row_bytes) == Some(out.len()),
-            "{} rows of {} bytes do not fill an output of {} bytes",
-            ids.len(),
-            self.row_bytes,
-            out.len()
-        );
-        let mut found = [NO_SLOT; CHUNK_IDS];
-        let mut position = 0u32;
-        for (ids, out) in ids.chunks(CHUNK_IDS).zip(out.chunks_mut(CHUNK_IDS * self.row_bytes)) {
-            let found = &mut found[..ids.len()];
-            index.find(ids, found);
-            on_hits(found);
-            for (&slot, out_row) in found.iter().zip(out.chunks_exact_mut(self.row_bytes)) {
-                if slot == NO_SLOT {
-                    misses.push(position);
-                } else {
-                    out_row.copy_from_slice(self.row(slot));
-                }
-                position += 1;
+        let rows = out.chunks_exact_mut(self.row_bytes);
+        for ((position, &slot), out_row) in (first as u32..).zip(slots).zip(rows) {
+            if slot == NO_SLOT {
+                misses.push(position);
+            } else {
+                out_row.copy_from_slice(self.row(slot));
             }
         }
+    }
+
+    /// # Panics
+    ///
+    /// Unless there is exactly one row per id.
+    pub(crate) fn check_rows(&self, n_ids: usize, rows_bytes: usize) {
+        assert!(
+            n_ids.checked_mul(self.row_bytes) == Some(rows_bytes),
+            "{n_ids} rows of {} bytes do not fill {rows_bytes} bytes",
+            self.row_bytes,
+        );
     }
 }

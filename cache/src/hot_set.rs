@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::arena::{Arena, ArenaError};
+use crate::directory::CHUNK_IDS;
 use crate::index::{NO_SLOT, RowIndex};
 
 /// The steady cache of one epoch (RapidGNN, section 3): the rows most used in it.
@@ -79,7 +80,15 @@ impl HotSet {
     /// Unless `out` has `ids.len() * row_bytes` bytes.
     pub fn split(&self, ids: &[u32], out: &mut [u8], misses: &mut Vec<u32>) {
         misses.clear();
-        self.arena.copy_hits(&self.index, ids, out, misses, |_| {});
+        self.arena.check_rows(ids.len(), out.len());
+        let mut found = [NO_SLOT; CHUNK_IDS];
+        let chunk_bytes = CHUNK_IDS * self.row_bytes();
+        let chunks = ids.chunks(CHUNK_IDS).zip(out.chunks_mut(chunk_bytes));
+        for (chunk, (ids, out)) in chunks.enumerate() {
+            let found = &mut found[..ids.len()];
+            self.index.find(ids, found);
+            self.arena.copy_found(chunk * CHUNK_IDS, found, out, misses);
+        }
     }
 
     /// The ids, in the order in which they were given.
@@ -114,7 +123,7 @@ fn index_of(ids: &[u32]) -> Result<RowIndex, HotSetError> {
         .filter(|&n_slots| n_slots != NO_SLOT)
         .ok_or(HotSetError::TooMany { found: ids.len() })?;
     let id_space = ids.iter().max().map_or(0, |&max| max.saturating_add(1));
-    let mut index = RowIndex::new(id_space, n_slots);
+    let mut index = RowIndex::new(id_space, n_slots)?;
     for (slot, &id) in (0..).zip(ids) {
         let first = index.get(id);
         if first != NO_SLOT {

@@ -6,14 +6,25 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod arena;
+mod directory;
 mod double_buffer;
+mod ghosts;
 mod hot_set;
 mod index;
+mod links;
+mod pages;
 mod policy;
+mod slots;
 mod tier;
 
 pub use arena::ArenaError;
+pub use directory::{Directory, DirectoryError, Placement, TierStats};
 pub use double_buffer::DoubleBuffer;
 pub use hot_set::{HotSet, HotSetError};
-pub use policy::{PolicyKind, UnknownPolicy};
-pub use tier::{Tier, TierStats};
+pub use index::NO_SLOT;
+pub use policy::{
+    Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Scoreboard, UnknownPolicy,
+    next_uses, rank_by_degree, rank_by_frequency,
+};
+pub use slots::PinTicket;
+pub use tier::Tier;

@@ -2,121 +2,153 @@
 //!
 //! - A hit sets the slot's bit.
 //! - A new row takes the slot under the hand if its bit is clear; else the bit is cleared, the
-//!   hand moves on, and it tries again.
+//!   hand moves on, and it tries again. The hand passes held slots and leaves their bits.
 //! - A new row starts with a clear bit: most rows of a batch are not seen again soon, and must
 //!   not outlive those that are.
-//! - The hand skips slots that the current batch has filled, so that a batch never evicts its own
-//!   rows; when it has filled all slots, its other rows are not kept.
 
+use super::Policy;
+use crate::arena::ArenaError;
 use crate::index::NO_SLOT;
+use crate::pages::PageVec;
+use crate::slots::Slots;
 
 /// State of one slot.
 type Mark = u8;
-/// Not read since the hand last passed; also a slot that was never filled.
+/// Not read since the hand last passed.
 const CLEAR: Mark = 0;
 /// Read since the hand last passed.
 const READ: Mark = 1;
-/// Filled by the current batch.
-const FRESH: Mark = 2;
 
 pub(crate) struct Clock {
-    marks: Vec<Mark>,
+    marks: PageVec<Mark>,
     hand: u32,
-    /// Slots filled by the current batch, in order.
-    fresh: Vec<u32>,
+    /// The current batch has found all slots held.
+    is_exhausted: bool,
 }
 
 impl Clock {
-    /// A mark, and an entry in `fresh` if one batch fills all slots.
-    pub(super) const SLOT_BYTES: usize = size_of::<Mark>() + size_of::<u32>();
-
-    pub(super) fn new(n_slots: u32) -> Self {
-        Self { marks: vec![CLEAR; n_slots as usize], hand: 0, fresh: Vec::new() }
+    pub(super) fn planned_bytes(n_slots: u32) -> usize {
+        n_slots as usize * size_of::<Mark>()
     }
 
-    pub(super) fn on_lookup(&mut self, slots: &[u32]) {
+    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+        Ok(Self { marks: PageVec::new(n_slots as usize)?, hand: 0, is_exhausted: false })
+    }
+}
+
+impl Policy for Clock {
+    fn begin_batch(&mut self) {
+        self.is_exhausted = false;
+    }
+
+    fn on_lookup(&mut self, _first: usize, _ids: &[u32], slots: &[u32]) {
+        let marks: &mut [Mark] = &mut self.marks;
         for &slot in slots {
             if slot != NO_SLOT {
-                self.marks[slot as usize] = READ;
+                marks[slot as usize] = READ;
             }
         }
     }
 
-    pub(super) fn place(&mut self) -> Option<u32> {
-        if self.fresh.len() == self.marks.len() {
+    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+        if self.is_exhausted {
             return None;
         }
-        loop {
+        let marks: &mut [Mark] = &mut self.marks;
+        // Two rounds: the first may only clear bits.
+        for _ in 0..2 * marks.len() {
             let slot = self.hand;
-            self.hand = if slot as usize + 1 == self.marks.len() { 0 } else { slot + 1 };
-            let mark = &mut self.marks[slot as usize];
-            match *mark {
-                FRESH => {}
-                READ => *mark = CLEAR,
-                _ => {
-                    *mark = FRESH;
-                    self.fresh.push(slot);
-                    return Some(slot);
-                }
+            self.hand = if slot as usize + 1 == marks.len() { 0 } else { slot + 1 };
+            if slots.is_held(slot) {
+                continue;
+            }
+            if std::mem::replace(&mut marks[slot as usize], CLEAR) == CLEAR {
+                return Some(slot);
             }
         }
+        self.is_exhausted = true;
+        None
     }
 
-    /// An empty slot is the first that the hand takes when it passes.
-    pub(super) fn on_remove(&mut self, slot: u32) {
+    fn insert(&mut self, _id: u32, _position: u32, slot: u32) {
         self.marks[slot as usize] = CLEAR;
     }
 
-    pub(super) fn end_batch(&mut self) {
-        for slot in self.fresh.drain(..) {
-            self.marks[slot as usize] = CLEAR;
-        }
+    fn bytes(&self) -> usize {
+        self.marks.bytes()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use super::super::tests::Naive;
     use super::*;
 
-    fn place_batch(clock: &mut Clock, n: usize) -> Vec<u32> {
-        let slots = (0..n).map_while(|_| clock.place()).collect();
-        clock.end_batch();
-        slots
+    /// Rows by slot, each with its bit; slots are given out as a directory does.
+    #[derive(Default)]
+    pub(crate) struct NaiveClock {
+        rows: Vec<Option<(u32, bool)>>,
+        free: Vec<usize>,
+        hand: usize,
+    }
+
+    impl Naive for NaiveClock {
+        fn hit(&mut self, id: u32) {
+            self.rows.iter_mut().flatten().filter(|row| row.0 == id).for_each(|row| row.1 = true);
+        }
+
+        fn evict(&mut self, _id: u32, held: &dyn Fn(u32) -> bool) -> Option<u32> {
+            if self.rows.iter().flatten().all(|row| held(row.0)) {
+                return None;
+            }
+            loop {
+                let at = self.hand;
+                self.hand = (at + 1) % self.rows.len();
+                match &mut self.rows[at] {
+                    Some((id, _)) if held(*id) => {}
+                    Some((_, read @ true)) => *read = false,
+                    row => {
+                        self.free.push(at);
+                        return row.take().map(|(id, _)| id);
+                    }
+                }
+            }
+        }
+
+        fn insert(&mut self, id: u32) {
+            match self.free.pop() {
+                Some(at) => self.rows[at] = Some((id, false)),
+                None => self.rows.push(Some((id, false))),
+            }
+        }
+
+        fn remove(&mut self, id: u32) {
+            let at = self.rows.iter().position(|row| row.is_some_and(|row| row.0 == id)).unwrap();
+            self.rows[at] = None;
+            self.free.push(at);
+        }
     }
 
     #[test]
-    fn free_slots_are_filled_in_order_then_unread_ones() {
-        let mut clock = Clock::new(4);
-        assert_eq!(place_batch(&mut clock, 3), [0, 1, 2]);
-        clock.on_lookup(&[0, NO_SLOT, 2]);
-        assert_eq!(clock.marks, [READ, CLEAR, READ, CLEAR]);
-        assert_eq!(place_batch(&mut clock, 1), [3]);
-        assert_eq!((clock.hand, &clock.marks[..]), (0, &[READ, CLEAR, READ, CLEAR][..]));
-        assert_eq!(place_batch(&mut clock, 1), [1]);
-        assert_eq!((clock.hand, &clock.marks[..]), (2, &[CLEAR, CLEAR, READ, CLEAR][..]));
-        assert_eq!(place_batch(&mut clock, 2), [3, 0]);
-        assert_eq!((clock.hand, &clock.marks[..]), (1, &[CLEAR; 4][..]));
-    }
-
-    #[test]
-    fn a_slot_whose_row_is_gone_is_taken_as_the_hand_passes() {
-        let mut clock = Clock::new(3);
-        place_batch(&mut clock, 3);
-        clock.on_lookup(&[0, 1, 2]);
-        clock.on_remove(1);
-        assert_eq!(place_batch(&mut clock, 1), [1]);
-        assert_eq!((clock.hand, &clock.marks[..]), (2, &[CLEAR, CLEAR, READ][..]));
-    }
-
-    #[test]
-    fn a_batch_larger_than_the_tier_fills_each_slot_once() {
-        let mut clock = Clock::new(3);
-        assert_eq!(place_batch(&mut clock, 9), [0, 1, 2]);
-        clock.on_lookup(&[0, 1]);
-        let mut slots = place_batch(&mut clock, 9);
-        assert_eq!(slots, [2, 0, 1]);
-        slots.sort_unstable();
-        assert_eq!(slots, [0, 1, 2]);
-        assert!(place_batch(&mut Clock::new(0), 9).is_empty());
+    fn the_hand_clears_bits_until_it_finds_one_clear() {
+        let mut slots = Slots::new(4).unwrap();
+        let mut clock = Clock::new(4).unwrap();
+        for id in 0..4 {
+            let slot = slots.take_free().unwrap();
+            slots.fill(slot, id);
+            clock.insert(id, 0, slot);
+        }
+        slots.begin_batch();
+        clock.on_lookup(0, &[0, 9, 2], &[0, NO_SLOT, 2]);
+        assert_eq!(*clock.marks, [READ, CLEAR, READ, CLEAR]);
+        assert_eq!(clock.evict(7, 0, &slots), Some(1));
+        assert_eq!((clock.hand, &*clock.marks), (2, &[CLEAR, CLEAR, READ, CLEAR][..]));
+        slots.read(&[3]);
+        slots.fill(1, 7);
+        assert_eq!(clock.evict(8, 0, &slots), Some(0), "3 is held, 1 was filled");
+        assert_eq!((clock.hand, &*clock.marks), (1, &[CLEAR; 4][..]));
+        slots.fill(0, 8);
+        slots.read(&[2]);
+        assert_eq!((clock.evict(9, 0, &slots), clock.is_exhausted), (None, true));
     }
 }

@@ -1,129 +1,89 @@
-//! Which rows a tier keeps. A policy sees slots and batches; it does no I/O and knows no clock.
+//! Which rows a directory keeps. A policy sees ids, slots and batches; it does no I/O and knows no
+//! clock.
 
+mod bit_tree;
+mod buckets;
 mod clock;
-
-use std::str::FromStr;
-
-use thiserror::Error;
-
-use clock::Clock;
-
-/// Names of the policies, as commands and reports spell them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PolicyKind {
-    /// Keeps nothing: every lookup misses.
-    None,
-    /// One reference bit per slot, a hand that takes the first slot it finds without one.
-    Clock,
-}
-
-/// A name that is no policy.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("unknown policy `{found}`; one of: none, clock")]
-pub struct UnknownPolicy {
-    /// The name given.
-    pub found: String,
-}
-
-impl PolicyKind {
-    /// All policies, in the order in which reports list them.
-    pub const ALL: [Self; 2] = [Self::None, Self::Clock];
-
-    /// The name in commands and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Clock => "clock",
-        }
-    }
-
-    /// Memory of the policy's own state per slot, in bytes.
-    pub(crate) const fn slot_bytes(self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Clock => Clock::SLOT_BYTES,
-        }
-    }
-}
-
-impl FromStr for PolicyKind {
-    type Err = UnknownPolicy;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| UnknownPolicy { found: name.to_owned() })
-    }
-}
-
-impl std::fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The state of one tier's policy.
-pub(crate) enum Policy {
-    None,
-    Clock(Clock),
-}
-
-impl Policy {
-    pub(crate) fn new(kind: PolicyKind, n_slots: u32) -> Self {
-        match kind {
-            PolicyKind::None => Self::None,
-            PolicyKind::Clock => Self::Clock(Clock::new(n_slots)),
-        }
-    }
-
-    /// The slots of some lookups; `NO_SLOT` stands for a miss.
-    pub(crate) fn on_lookup(&mut self, slots: &[u32]) {
-        match self {
-            Self::None => {}
-            Self::Clock(clock) => clock.on_lookup(slots),
-        }
-    }
-
-    /// The slot that a new row of the current batch shall overwrite, free or not; `None` when the
-    /// row shall not be kept. Never a slot that it gave earlier in the same batch.
-    pub(crate) fn place(&mut self) -> Option<u32> {
-        match self {
-            Self::None => None,
-            Self::Clock(clock) => clock.place(),
-        }
-    }
-
-    /// The row in `slot` is gone; never one that the current batch has placed.
-    pub(crate) fn on_remove(&mut self, slot: u32) {
-        match self {
-            Self::None => {}
-            Self::Clock(clock) => clock.on_remove(slot),
-        }
-    }
-
-    /// The batch of placements is complete.
-    pub(crate) fn end_batch(&mut self) {
-        match self {
-            Self::None => {}
-            Self::Clock(clock) => clock.end_batch(),
-        }
-    }
-}
+mod decay;
+mod degree;
+mod fifo;
+mod fixed;
+mod frequency;
+mod kind;
+mod lru;
+mod oracle;
+mod overlap;
+mod s3_fifo;
+mod sieve;
+mod spec;
+mod target;
+mod tiny_lfu;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod tests;
 
-    #[test]
-    fn names_come_back() {
-        for kind in PolicyKind::ALL {
-            assert_eq!(kind.to_string().parse(), Ok(kind));
-        }
-        let error = "lru2".parse::<PolicyKind>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown policy `lru2`; one of: none, clock");
-        let known: Vec<_> = PolicyKind::ALL.map(PolicyKind::name).to_vec();
-        assert!(error.to_string().ends_with(&known.join(", ")));
+pub use decay::{Candidate, DecaySpec, Scoreboard};
+pub use degree::rank_by_degree;
+pub use frequency::rank_by_frequency;
+pub use kind::{PolicyKind, UnknownPolicy};
+pub use oracle::{NEVER, next_uses};
+pub use spec::{NeedsPlan, PolicySpec};
+
+use crate::slots::Slots;
+
+/// The state of one directory's policy, which hears of everything that happens to its slots.
+///
+/// In the life of a batch: `begin_batch`, `on_lookup` for its ids in pieces, `end_lookup`, then
+/// any number of admissions. In an admission, for each new row: `admits`; when no slot is free
+/// `evict`; `insert`.
+pub(crate) trait Policy: Send {
+    /// For each position of the batch to come: the batch that uses its id next.
+    fn announce(&mut self, _next_uses: &[u32]) {}
+
+    /// The best rows are these, best first.
+    fn retarget(&mut self, _ids: &[u32], _slots: &Slots) {}
+
+    fn begin_batch(&mut self) {}
+
+    /// Ids looked up, from position `first` of the batch on, and their slots; `NO_SLOT` stands
+    /// for a miss.
+    fn on_lookup(&mut self, _first: usize, _ids: &[u32], _slots: &[u32]) {}
+
+    fn end_lookup(&mut self, _slots: &Slots) {}
+
+    /// Whether a slot that a batch reads must be held until the next one.
+    fn heeds_reads(&self) -> bool {
+        true
     }
+
+    /// These ids are offered next: reads what that needs, so that the cache misses overlap.
+    fn prepare(&self, _ids: &[u32], _slots: &Slots) {}
+
+    /// Rows that the policy wants beside those that miss, some of them resident.
+    fn wanted(&self) -> &[u32] {
+        &[]
+    }
+
+    /// Puts the positions of an admission into the order in which they shall be offered, without
+    /// those that shall not be: in `chosen`, which is empty; `false` when all shall, as they are.
+    fn choose(&mut self, _positions: &[u32], _chosen: &mut Vec<u32>) -> bool {
+        false
+    }
+
+    /// Whether a row may have a free slot.
+    fn admits(&mut self, _id: u32) -> bool {
+        true
+    }
+
+    /// Gives up a slot, which is not held, for a new row; `None` when the row shall not be kept.
+    fn evict(&mut self, id: u32, position: u32, slots: &Slots) -> Option<u32>;
+
+    /// A new row is in a slot that was free or was given up.
+    fn insert(&mut self, _id: u32, _position: u32, _slot: u32) {}
+
+    /// The row in `slot` was taken out.
+    fn on_remove(&mut self, _id: u32, _slot: u32) {}
+
+    /// Memory of the state, in bytes, except what only follows the size of a batch.
+    fn bytes(&self) -> usize;
 }

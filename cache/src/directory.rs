@@ -1,0 +1,296 @@
+//! A tier without its bytes: which rows are resident, in which slots, and which come and go.
+
+use thiserror::Error;
+
+use crate::arena::ArenaError;
+use crate::index::{NO_SLOT, RowIndex};
+use crate::policy::{NeedsPlan, Policy, PolicySpec};
+use crate::slots::{PinTicket, Slots, VACANT};
+
+/// Ids looked up before anything is done with them: enough to keep many memory accesses in
+/// flight, few enough that their slots stay in the nearest cache.
+pub(crate) const CHUNK_IDS: usize = 256;
+
+/// Decides, batch by batch, which rows stay in how many slots. Whoever owns the bytes of the slots
+/// (a [`crate::Tier`] in host memory, a device) or none at all (a simulation) does as it says, so
+/// all of them decide alike.
+///
+/// ```
+/// use lodestore_cache::{Directory, NO_SLOT, Placement, PolicySpec};
+///
+/// let mut directory = Directory::new(2, 1000, &PolicySpec::Lru)?;
+/// let (mut slots, mut placements) = (Vec::new(), Vec::new());
+/// directory.lookup(&[7, 9], &mut slots);
+/// assert_eq!(slots, [NO_SLOT, NO_SLOT]);
+/// directory.admit(&[7, 9], &[0, 1], &mut placements);
+/// assert_eq!(placements[1], Placement { position: 1, slot: 1 });
+///
+/// directory.lookup(&[9, 5], &mut slots);
+/// assert_eq!(slots, [1, NO_SLOT]);
+/// # Ok::<(), lodestore_cache::DirectoryError>(())
+/// ```
+///
+/// A batch begins with its lookup and ends with the next one. Slots that it read or filled, and
+/// slots that are pinned, are held: they get no other row. When nothing else is left further rows
+/// are not kept, so no batch, however large or repetitive, can wait for its own rows.
+pub struct Directory {
+    index: RowIndex,
+    slots: Slots,
+    policy: Box<dyn Policy>,
+    spec: PolicySpec,
+    id_space: u32,
+    stats: TierStats,
+    /// Ids that the chunk being admitted pushes out.
+    evicted: Vec<u32>,
+    /// Ids of that chunk.
+    offered: Vec<u32>,
+    /// Positions in the order in which the policy wants them.
+    chosen: Vec<u32>,
+}
+
+/// What was done since the start, counted in rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// Positions of lookups that found their row.
+    pub hits: u64,
+    /// Positions of lookups that did not; an id that stands twice counts twice.
+    pub misses: u64,
+    /// Rows stored.
+    pub admissions: u64,
+    /// Rows that had to go for another.
+    pub evictions: u64,
+    /// Rows that were taken out by [`Directory::remove`].
+    pub removals: u64,
+}
+
+/// A row of a batch gets a slot, which may hold a row that goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Its position in the batch.
+    pub position: u32,
+    /// Its slot.
+    pub slot: u32,
+}
+
+/// Why there is no directory.
+#[derive(Debug, Error)]
+pub enum DirectoryError {
+    /// The policy cannot work with what it was told.
+    #[error(transparent)]
+    Policy(#[from] NeedsPlan),
+    /// The memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] ArenaError),
+}
+
+impl Directory {
+    /// A directory of `capacity_rows` slots, or one per id if there are fewer ids, for ids below
+    /// `id_space`. `none` has no slots and `unbounded` one per id, whatever the capacity.
+    ///
+    /// Fails when the policy's inputs make no sense or the system refuses the memory.
+    pub fn new(
+        capacity_rows: u32,
+        id_space: u32,
+        spec: &PolicySpec,
+    ) -> Result<Self, DirectoryError> {
+        spec.check()?;
+        let n_slots = spec.n_slots(capacity_rows, id_space);
+        Ok(Self {
+            index: RowIndex::new(id_space, n_slots)?,
+            slots: Slots::new(n_slots)?,
+            policy: spec.build(n_slots, id_space)?,
+            spec: spec.clone(),
+            id_space,
+            stats: TierStats::default(),
+            evicted: Vec::with_capacity(RowIndex::SLACK_IDS),
+            offered: Vec::with_capacity(RowIndex::SLACK_IDS),
+            chosen: Vec::new(),
+        })
+    }
+
+    /// Memory that a directory will take, in bytes, beside what follows the size of a batch.
+    #[must_use]
+    pub fn planned_bytes(capacity_rows: u32, id_space: u32, spec: &PolicySpec) -> usize {
+        let n_slots = spec.n_slots(capacity_rows, id_space);
+        (n_slots as usize * Slots::SLOT_BYTES)
+            .saturating_add(RowIndex::planned_bytes(id_space, n_slots))
+            .saturating_add(spec.planned_bytes(n_slots, id_space))
+    }
+
+    /// For `oracle`: for each position of the batch to come, the batch that uses its id next, as
+    /// [`crate::next_uses`] gives them. Batches are numbered from 0 in the order of their lookups.
+    /// A batch that is not announced is taken as the last use of its rows. Others ignore it.
+    pub fn announce(&mut self, next_uses: &[u32]) {
+        self.policy.announce(next_uses);
+    }
+
+    /// For `frequency`: the rows of the next epoch, best first. Rows that are not among as many as
+    /// there are slots give way as [`Directory::wanted`] ones come. Others ignore it.
+    pub fn retarget(&mut self, ids: &[u32]) {
+        self.policy.retarget(ids, &self.slots);
+    }
+
+    /// A batch begins. Writes the slot of each id, or [`NO_SLOT`], to `slots`. An id outside the
+    /// id space misses.
+    pub fn lookup(&mut self, ids: &[u32], slots: &mut Vec<u32>) {
+        slots.clear();
+        slots.resize(ids.len(), NO_SLOT);
+        self.lookup_with(ids, |first, found| {
+            slots[first..first + found.len()].copy_from_slice(found);
+        });
+    }
+
+    /// The same in pieces: `on_found` sees the slots from a position on.
+    pub(crate) fn lookup_with(&mut self, ids: &[u32], mut on_found: impl FnMut(usize, &[u32])) {
+        self.slots.begin_batch();
+        self.policy.begin_batch();
+        let heeds_reads = self.policy.heeds_reads();
+        let mut found = [NO_SLOT; CHUNK_IDS];
+        let mut n_misses = 0;
+        for (chunk, ids) in ids.chunks(CHUNK_IDS).enumerate() {
+            let (first, found) = (chunk * CHUNK_IDS, &mut found[..ids.len()]);
+            self.index.find(ids, found);
+            if heeds_reads {
+                self.slots.read(found);
+            }
+            self.policy.on_lookup(first, ids, found);
+            n_misses += found.iter().filter(|&&slot| slot == NO_SLOT).count() as u64;
+            on_found(first, found);
+        }
+        self.policy.end_lookup(&self.slots);
+        self.stats.hits += ids.len() as u64 - n_misses;
+        self.stats.misses += n_misses;
+    }
+
+    /// Rows that the policy wants beside those that the batch misses, at most one per slot: the
+    /// owner reads them with these, at best in one pull, and admits them. They may be among the
+    /// misses too, and those that do not come are no loss but a chance.
+    pub fn wanted(&self, ids: &mut Vec<u32>) {
+        ids.clear();
+        ids.extend(self.policy.wanted().iter().filter(|&&id| self.index.get(id) == NO_SLOT));
+    }
+
+    /// Offers the rows at `positions` of `ids`, in order. Those that the policy keeps are written
+    /// to `placements` and count as resident: the owner must fill their slots. An id that is
+    /// resident already keeps its row; one outside the id space is not kept.
+    ///
+    /// # Panics
+    ///
+    /// Unless every position is below `ids.len()`.
+    pub fn admit(&mut self, ids: &[u32], positions: &[u32], placements: &mut Vec<Placement>) {
+        placements.clear();
+        let mut chosen = std::mem::take(&mut self.chosen);
+        chosen.clear();
+        let positions =
+            if self.policy.choose(positions, &mut chosen) { &chosen } else { positions };
+        for positions in positions.chunks(RowIndex::SLACK_IDS) {
+            self.offered.clear();
+            self.offered.extend(positions.iter().map(|&position| ids[position as usize]));
+            self.index.touch(self.offered.iter().copied());
+            self.policy.prepare(&self.offered, &self.slots);
+            for &position in positions {
+                self.admit_one(ids[position as usize], position, placements);
+            }
+            self.index.remove_all(&self.evicted);
+            self.stats.evictions += self.evicted.len() as u64;
+            self.evicted.clear();
+        }
+        self.chosen = chosen;
+        self.stats.admissions += placements.len() as u64;
+    }
+
+    /// An id that has to go is left in `evicted`, and in the index.
+    fn admit_one(&mut self, id: u32, position: u32, placements: &mut Vec<Placement>) {
+        if id >= self.id_space || self.index.get(id) != NO_SLOT || !self.policy.admits(id) {
+            return;
+        }
+        let free = self.slots.take_free();
+        let Some(slot) = free.or_else(|| self.policy.evict(id, position, &self.slots)) else {
+            return;
+        };
+        let evicted = self.slots.fill(slot, id);
+        if evicted != VACANT {
+            self.evicted.push(evicted);
+        }
+        self.index.insert(id, slot);
+        self.policy.insert(id, position, slot);
+        placements.push(Placement { position, slot });
+    }
+
+    /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
+    /// that are not resident, or stand twice, are fine. A pinned slot stays as it is.
+    pub fn remove(&mut self, ids: &[u32]) {
+        for &id in ids {
+            let slot = self.index.get(id);
+            if slot == NO_SLOT {
+                continue;
+            }
+            self.index.remove_all(&[id]);
+            self.policy.on_remove(id, slot);
+            self.slots.vacate(slot);
+            self.stats.removals += 1;
+        }
+    }
+
+    /// Keeps `slots` as they are until the ticket is released, over any number of batches;
+    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie.
+    ///
+    /// # Panics
+    ///
+    /// When one of them is not a slot.
+    pub fn pin(&mut self, slots: &[u32]) -> PinTicket {
+        let ticket = PinTicket::of(slots);
+        ticket.0.iter().for_each(|&slot| self.slots.pin(slot));
+        ticket
+    }
+
+    /// Takes back a ticket of this directory.
+    pub fn release(&mut self, ticket: PinTicket) {
+        ticket.0.into_iter().for_each(|slot| self.slots.unpin(slot));
+    }
+
+    /// The slot of one id, or [`NO_SLOT`]. No policy hears of it.
+    #[must_use]
+    pub fn slot_of(&self, id: u32) -> u32 {
+        self.index.get(id)
+    }
+
+    /// Ids of all rows held, with their slots, in the order of slots.
+    pub fn residents(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.slots.residents()
+    }
+
+    /// Number of rows held.
+    #[must_use]
+    pub fn n_resident(&self) -> usize {
+        self.slots.n_resident() as usize
+    }
+
+    /// Number of rows that fit.
+    #[must_use]
+    pub fn n_slots(&self) -> u32 {
+        self.slots.n_slots()
+    }
+
+    /// The policy that decides.
+    #[must_use]
+    pub fn policy(&self) -> &PolicySpec {
+        &self.spec
+    }
+
+    /// Memory of index, slots and policy, in bytes, beside what follows the size of a batch.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let slots = self.n_slots() as usize * Slots::SLOT_BYTES;
+        slots + self.index.bytes() + self.policy.bytes()
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub fn stats(&self) -> TierStats {
+        self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+use super::*;
+use crate::{NEVER, PolicyKind, next_uses};
+use proptest::prelude::*;
+use std::collections::{HashMap, HashSet};
+
+/// Looks a batch up and admits its misses; gives the number of positions that hit.
+fn serve(directory: &mut Directory, ids: &[u32]) -> usize {
+    let (mut slots, mut placements) = (Vec::new(), Vec::new());
+    directory.lookup(ids, &mut slots);
+    let misses: Vec<u32> =
+        (0..).zip(&slots).filter(|(_, slot)| **slot == NO_SLOT).map(|(at, _)| at).collect();
+    directory.admit(ids, &misses, &mut placements);
+    ids.len() - misses.len()
+}
+
+/// Hits of a whole trace.
+fn hits(spec: &PolicySpec, n_slots: u32, batches: &[Vec<u32>]) -> usize {
+    let mut directory = Directory::new(n_slots, 100, spec).unwrap();
+    let ids = batches.concat();
+    let ends = batches.iter().scan(0, |end, batch| {
+        *end += batch.len();
+        Some(*end)
+    });
+    let bounds: Vec<usize> = std::iter::once(0).chain(ends).collect();
+    let uses = next_uses(&ids, &bounds).unwrap();
+    let mut n_hits = 0;
+    for (batch, bounds) in batches.iter().zip(bounds.windows(2)) {
+        directory.announce(&uses[bounds[0]..bounds[1]]);
+        n_hits += serve(&mut directory, batch);
+    }
+    n_hits
+}
+
+fn oracle(n_batches: usize) -> PolicySpec {
+    PolicySpec::Oracle { n_batches: n_batches as u32 }
+}
+
+fn reactive() -> impl Iterator<Item = PolicySpec> {
+    PolicyKind::ALL.into_iter().filter_map(|kind| PolicySpec::try_from(kind).ok())
+}
+
+/// The most hits of any sequence of choices, by trying all.
+fn best(batches: &[Vec<u32>], n_slots: usize) -> usize {
+    let mut reached = HashMap::from([(Vec::new(), 0)]);
+    for batch in batches {
+        let mut next = HashMap::new();
+        for (mut pool, n_hits) in reached {
+            let n_hits = n_hits + pool.iter().filter(|id| batch.contains(id)).count();
+            pool.extend(batch);
+            pool.sort_unstable();
+            pool.dedup();
+            for chosen in (0..1u32 << pool.len()).filter(|bits| bits.count_ones() <= n_slots as u32)
+            {
+                let picked = (0..pool.len()).filter(|i| chosen >> i & 1 == 1).map(|i| pool[i]);
+                let most = next.entry(picked.collect()).or_insert(n_hits);
+                *most = n_hits.max(*most);
+            }
+        }
+        reached = next;
+    }
+    reached.into_values().max().unwrap_or(0)
+}
+
+/// Batches of distinct ids, as samplers give them.
+fn batches(ids: u32, longest: usize, most: usize) -> impl Strategy<Value = Vec<Vec<u32>>> {
+    let batch = prop::collection::hash_set(0..ids, 0..=longest);
+    prop::collection::vec(batch.prop_map(|ids| ids.into_iter().collect()), 0..most)
+}
+
+proptest! {
+    #[test]
+    fn the_oracle_is_the_optimum(batches in batches(6, 3, 9), n_slots in 0u32..5) {
+        let optimum = hits(&oracle(batches.len()), n_slots, &batches);
+        prop_assert_eq!(optimum, best(&batches, n_slots as usize));
+    }
+
+    #[test]
+    fn no_policy_hits_more_than_the_oracle(batches in batches(40, 20, 60), n_slots in 0u32..40) {
+        let most = hits(&oracle(batches.len()), n_slots, &batches);
+        for spec in reactive().filter(|spec| spec.kind() != PolicyKind::Unbounded) {
+            let found = hits(&spec, n_slots, &batches);
+            prop_assert!(found <= most, "{} hits {found}, the oracle {most}", spec.kind());
+        }
+        let enough = hits(&PolicySpec::Unbounded, 0, &batches);
+        prop_assert_eq!(enough, hits(&oracle(batches.len()), 40, &batches));
+    }
+
+    #[test]
+    fn a_pinned_slot_keeps_its_row_and_a_batch_its_own(
+        batches in prop::collection::vec(prop::collection::vec(0u32..60, 0..40), 1..40),
+        n_slots in 1u32..40,
+        lives in 1usize..4,
+    ) {
+        for spec in reactive() {
+            let mut directory = Directory::new(n_slots, 60, &spec).unwrap();
+            let mut pinned: std::collections::VecDeque<(Vec<u32>, PinTicket)> = Default::default();
+            for batch in &batches {
+                let (mut slots, mut placements) = (Vec::new(), Vec::new());
+                directory.lookup(batch, &mut slots);
+                pinned.push_back((slots.clone(), directory.pin(&slots)));
+                if pinned.len() > lives {
+                    let (_, ticket) = pinned.pop_front().unwrap();
+                    directory.release(ticket);
+                }
+                directory.remove(&batch[..batch.len() / 4]);
+                let all: Vec<u32> = (0..batch.len() as u32).collect();
+                directory.admit(batch, &all, &mut placements);
+                let taken: HashSet<u32> = placements.iter().map(|placed| placed.slot).collect();
+                prop_assert_eq!(taken.len(), placements.len(), "a slot is filled once a batch");
+                let held = pinned.iter().flat_map(|(slots, _)| slots);
+                prop_assert!(held.filter(|s| **s != NO_SLOT).all(|slot| !taken.contains(slot)));
+                for placed in &placements {
+                    let id = batch[placed.position as usize];
+                    prop_assert_eq!(directory.slot_of(id), placed.slot);
+                }
+                prop_assert!(directory.n_resident() <= directory.n_slots() as usize);
+                prop_assert_eq!(directory.n_resident(), directory.residents().count());
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_what_was_planned(n_slots in 0u32..3000, id_space in 0u32..5000) {
+        let ids: std::sync::Arc<[u32]> = (0..50).collect();
+        let specs = reactive().chain([
+            PolicySpec::Degree(ids),
+            PolicySpec::Overlap(vec![3, 0, 9].into()),
+            oracle(100),
+        ]);
+        for spec in specs {
+            let directory = Directory::new(n_slots, id_space, &spec).unwrap();
+            let planned = Directory::planned_bytes(n_slots, id_space, &spec);
+            prop_assert_eq!(directory.bytes(), planned, "{}", spec.kind());
+        }
+    }
+}
+
+/// One id after the other, in batches of one.
+fn misses_one_by_one(spec: &PolicySpec, n_slots: u32, trace: &[u32]) -> Vec<u32> {
+    let mut directory = Directory::new(n_slots, 100, spec).unwrap();
+    trace.iter().copied().filter(|&id| serve(&mut directory, &[id]) == 0).collect()
+}
+
+#[test]
+fn misses_of_small_traces_are_those_worked_out_by_hand() {
+    // Belady's own kind of trace: 1 2 3 4 1 2 5 1 2 3 4 5, of which FIFO misses 9 with 3 slots and,
+    // which is its anomaly, 10 with 4.
+    let trace = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5];
+    let misses = |spec, n_slots| misses_one_by_one(&spec, n_slots, &trace);
+    assert_eq!(misses(PolicySpec::Fifo, 3), [1, 2, 3, 4, 1, 2, 5, 3, 4]);
+    assert_eq!(misses(PolicySpec::Fifo, 4), [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]);
+    assert_eq!(misses(PolicySpec::Lru, 3), [1, 2, 3, 4, 1, 2, 5, 3, 4, 5]);
+    assert_eq!(misses(PolicySpec::Lru, 4), [1, 2, 3, 4, 5, 3, 4, 5]);
+    // 1 and 2 are marked when 5 comes: the hand clears both and takes 3. Both are marked again
+    // when 3 comes back for 4, and 4 for 5, which stands where the hand goes next.
+    assert_eq!(misses(PolicySpec::Clock, 4), [1, 2, 3, 4, 5, 3, 4, 5]);
+    assert_eq!(misses(PolicySpec::Sieve, 4), [1, 2, 3, 4, 5, 3, 4, 5]);
+    assert_eq!(misses(PolicySpec::Unbounded, 0), [1, 2, 3, 4, 5]);
+    assert_eq!(misses(PolicySpec::None, 4), trace);
+    let batches: Vec<Vec<u32>> = trace.map(|id| vec![id]).to_vec();
+    // With bypass 4 is not kept, nor is 5, since 1, 2 and 3 are used before them.
+    assert_eq!(hits(&oracle(12), 3, &batches), 12 - 7);
+}
+
+#[test]
+fn a_scan_does_not_pass_the_trial_queue() {
+    // Ten slots, one of them on trial. 1 is used twice more, so it moves to main; of the scan only
+    // the last row stays, and 12, which came back soon, is found worthy of main.
+    let mut directory = Directory::new(10, 100, &PolicySpec::S3Fifo).unwrap();
+    let all: Vec<u32> = (1..11).collect();
+    all.iter().for_each(|&id| assert_eq!(serve(&mut directory, &[id]), 0));
+    assert_eq!((serve(&mut directory, &[1]), serve(&mut directory, &[1])), (1, 1));
+    (11..20).for_each(|id| assert_eq!(serve(&mut directory, &[id]), 0));
+    let resident = |directory: &Directory, id| directory.slot_of(id) != NO_SLOT;
+    assert!(resident(&directory, 1) && !resident(&directory, 2), "1 was used, 2 was not");
+    assert_eq!(serve(&mut directory, &[10]), 0, "10 went to ghost");
+    assert!((20..29).all(|id| serve(&mut directory, &[id]) == 0));
+    assert!(resident(&directory, 10) && resident(&directory, 1) && !resident(&directory, 19));
+}
+
+#[test]
+fn a_row_of_higher_overlap_replaces_one_of_lower() {
+    let ratios = [0, 1, 1, 2, 3, 1].into();
+    let mut directory = Directory::new(2, 6, &PolicySpec::Overlap(ratios)).unwrap();
+    let ids = |directory: &Directory| directory.residents().map(|row| row.0).collect::<Vec<_>>();
+    serve(&mut directory, &[1, 2]);
+    serve(&mut directory, &[5, 0]);
+    assert_eq!(ids(&directory), [1, 2], "an equal one replaces none");
+    serve(&mut directory, &[3]);
+    assert_eq!(ids(&directory), [3, 2], "the oldest of the lowest goes");
+    serve(&mut directory, &[2, 4]);
+    assert_eq!(ids(&directory), [4, 2], "2 is of the batch, so 3 goes for 4");
+}
+
+#[test]
+fn the_hot_set_of_an_epoch_gives_way_to_the_next() {
+    let first: std::sync::Arc<[u32]> = [7, 3, 7, 5].into();
+    let mut directory = Directory::new(2, 10, &PolicySpec::Frequency(first)).unwrap();
+    let (mut wanted, mut placements) = (Vec::new(), Vec::new());
+    directory.wanted(&mut wanted);
+    assert_eq!(wanted, [7, 3]);
+    directory.admit(&wanted, &[0, 1], &mut placements);
+    assert_eq!((serve(&mut directory, &[3, 7, 5]), placements.len()), (2, 2));
+    directory.retarget(&[5, 7, 1]);
+    directory.wanted(&mut wanted);
+    assert_eq!(
+        (serve(&mut directory, &[7, 3]), &wanted[..]),
+        (2, &[5][..]),
+        "3 serves till 5 comes"
+    );
+    assert_eq!(serve(&mut directory, &[5, 1]), 0);
+    assert_eq!(serve(&mut directory, &[7, 5, 3]), 2);
+    assert_eq!(directory.stats().evictions, 1);
+}
+
+#[test]
+fn a_batch_without_announcement_is_the_last_of_its_rows() {
+    let mut directory = Directory::new(4, 10, &oracle(9)).unwrap();
+    assert_eq!((serve(&mut directory, &[1, 2]), directory.n_resident()), (0, 0));
+    directory.announce(&[2, NEVER, 1_000_000]);
+    assert_eq!((serve(&mut directory, &[1, 2, 3]), directory.n_resident()), (0, 1));
+}
+
+#[test]
+fn rows_that_do_not_come_as_announced_are_given_up_first() {
+    let mut directory = Directory::new(3, 10, &oracle(4)).unwrap();
+    let mut serve_announced = |ids: &[u32], next_uses: &[u32]| {
+        directory.announce(next_uses);
+        let n_hits = serve(&mut directory, ids);
+        (n_hits, directory.residents().map(|row| row.0).collect::<Vec<_>>())
+    };
+    assert_eq!(serve_announced(&[1, 2, 3], &[1, 1, 3]), (0, vec![1, 2, 3]));
+    // 1 does not come, 3 comes early, 2 as it should.
+    assert_eq!(serve_announced(&[3, 2, 4], &[2, 2, 2]), (2, vec![4, 2, 3]));
+    assert_eq!(serve_announced(&[2, 3, 4, 5], &[3, NEVER, 3, 3]), (3, vec![4, 2, 5]));
+    assert_eq!(serve_announced(&[4, 5, 2], &[NEVER; 3]), (3, vec![4, 2, 5]));
+    // Past the number of batches that it was told.
+    assert_eq!(serve_announced(&[4, 6], &[9, 9]), (1, vec![4, 2, 5]));
+    directory.remove(&[2, 4]);
+    assert_eq!((serve(&mut directory, &[5, 2]), directory.n_resident()), (1, 1));
+}
+
+#[test]
+fn names_without_inputs_are_told_so() {
+    let error = PolicySpec::try_from(PolicyKind::Oracle).unwrap_err();
+    assert!(error.to_string().contains("`oracle` needs to be told"));
+}

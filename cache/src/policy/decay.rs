@@ -1,0 +1,219 @@
+//! `decay`: MassiveGNN's prefetch and eviction by score (Algorithms 1 and 2, section IV-B).
+//!
+//! - Candidates are the halo nodes. The slots are filled with those of the highest degree; a
+//!   resident has an eviction score S_E, 1 for these, any other candidate an access score S_A, 0.
+//! - A batch multiplies S_E of the residents that it does not sample by γ, and adds 1 to S_A of
+//!   the candidates that it misses.
+//! - Every Δ batches, its own misses counted, residents with S_E < α = γ^Δ are victims, lowest
+//!   score first (ties: lower id). As many candidates that are not resident, with the highest S_A
+//!   (ties: higher degree, then lower id), are wanted in their place; free slots are filled too.
+//! - As a wanted row comes it takes the next victim's slot, and the scores change places: its S_E
+//!   is its last S_A, the victim's S_A its last S_E.
+//! - Held slots are no victims. Wanted rows that have not come when the next round begins are
+//!   wanted no more. A row that was taken out is wanted again until then.
+//!
+//! Nothing underflows: S_E is kept as its logarithm when the row came and a count of the batches
+//! that did not sample it, and S_A as whole misses and the logarithm of a fraction below 1.
+
+mod scoreboard;
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use super::Policy;
+use crate::arena::ArenaError;
+use crate::index::NO_SLOT;
+use crate::slots::{Slots, VACANT};
+
+use scoreboard::Scores;
+pub use scoreboard::{Candidate, Scoreboard};
+
+/// What MassiveGNN's policy must be told.
+#[derive(Clone, Debug)]
+pub struct DecaySpec {
+    /// The halo nodes, in any order, each once.
+    pub candidates: Arc<[Candidate]>,
+    /// γ, by which scores decay: above 0, at most 1.
+    pub gamma: f64,
+    /// Δ, batches from one eviction round to the next: at least 1.
+    pub interval: u32,
+    /// How scores are found.
+    pub scoreboard: Scoreboard,
+}
+
+/// S_E of a resident.
+#[derive(Clone, Copy, Debug)]
+struct EvictionScore {
+    id: u32,
+    /// When the row came.
+    log: f64,
+    /// Batches that began before the row came, or sampled it since: the others let it decay.
+    n_spared: u32,
+    /// The last batch that sampled it.
+    sampled: u32,
+}
+
+pub(crate) struct Decay {
+    scores: Scores,
+    /// By slot.
+    residents: Vec<EvictionScore>,
+    log_gamma: f64,
+    interval: u32,
+    n_slots: u32,
+    n_batches: u32,
+    /// Ids that may come, ascending.
+    wanted: Vec<u32>,
+    /// Slots to give up, the next one last.
+    victims: Vec<u32>,
+    n_resident: u32,
+}
+
+impl Decay {
+    pub(super) fn planned_bytes(n_slots: u32, id_space: u32, spec: &DecaySpec) -> usize {
+        Scores::planned_bytes(id_space, spec)
+            + n_slots as usize * (size_of::<EvictionScore>() + 2 * size_of::<u32>())
+    }
+
+    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
+        let scores = Scores::new(id_space, spec)?;
+        let mut decay = Self {
+            residents: Vec::with_capacity(n_slots as usize),
+            log_gamma: spec.gamma.ln(),
+            interval: spec.interval,
+            n_slots,
+            n_batches: 0,
+            wanted: Vec::with_capacity(n_slots as usize),
+            victims: Vec::with_capacity(n_slots as usize),
+            n_resident: 0,
+            scores,
+        };
+        decay.want(n_slots as usize);
+        Ok(decay)
+    }
+
+    /// Wants the best `n` candidates that are not resident.
+    fn want(&mut self, n: usize) {
+        self.wanted.clear();
+        self.scores.best(n, &mut self.wanted);
+        self.wanted.sort_unstable();
+    }
+
+    /// ln S_E.
+    fn eviction_log(&self, score: &EvictionScore) -> f64 {
+        score.log + f64::from(self.n_batches - score.n_spared) * self.log_gamma
+    }
+
+    /// Whether S_E < γ^Δ. With a first score of 1 this is exactly: unsampled more than Δ times.
+    fn is_below_threshold(&self, score: &EvictionScore) -> bool {
+        let decays = f64::from(self.n_batches - score.n_spared) - f64::from(self.interval);
+        score.log + decays * self.log_gamma < 0.0
+    }
+
+    fn find_victims(&mut self, slots: &Slots) {
+        let mut victims = std::mem::take(&mut self.victims);
+        victims.clear();
+        victims.extend((0..).zip(&self.residents).filter_map(|(slot, score)| {
+            let goes = score.id != VACANT && !slots.is_held(slot) && self.is_below_threshold(score);
+            goes.then_some(slot)
+        }));
+        let key = |slot: u32| {
+            let score = &self.residents[slot as usize];
+            (self.eviction_log(score), score.id)
+        };
+        victims.sort_unstable_by(|&a, &b| {
+            let ((log_a, id_a), (log_b, id_b)) = (key(a), key(b));
+            log_b.total_cmp(&log_a).then(id_b.cmp(&id_a))
+        });
+        self.victims = victims;
+    }
+
+    /// The row leaves: its last S_E becomes its S_A.
+    fn dismiss(&mut self, slot: u32) {
+        let score = self.residents[slot as usize];
+        let log = self.eviction_log(&score);
+        self.scores.dismiss(score.id, log);
+        self.residents[slot as usize].id = VACANT;
+        self.n_resident -= 1;
+    }
+}
+
+impl Policy for Decay {
+    fn begin_batch(&mut self) {
+        self.n_batches += 1;
+    }
+
+    fn on_lookup(&mut self, _first: usize, ids: &[u32], slots: &[u32]) {
+        // Read first, so that the cache misses overlap.
+        let residents = &self.residents;
+        black_box(slots.iter().fold(0, |seen, &slot| {
+            seen ^ residents.get(slot as usize).map_or(0, |score| score.sampled)
+        }));
+        let missed = ids.iter().zip(slots).filter(|(_, slot)| **slot == NO_SLOT);
+        self.scores.touch(missed.map(|(&id, _)| id));
+        for (&id, &slot) in ids.iter().zip(slots) {
+            if slot == NO_SLOT {
+                self.scores.miss(id, self.n_batches);
+            } else {
+                let score = &mut self.residents[slot as usize];
+                if score.sampled != self.n_batches {
+                    score.sampled = self.n_batches;
+                    score.n_spared += 1;
+                }
+            }
+        }
+    }
+
+    fn end_lookup(&mut self, slots: &Slots) {
+        if self.n_batches.is_multiple_of(self.interval) {
+            self.find_victims(slots);
+            self.want(self.victims.len() + (self.n_slots - self.n_resident) as usize);
+        }
+    }
+
+    fn wanted(&self) -> &[u32] {
+        &self.wanted
+    }
+
+    fn admits(&mut self, id: u32) -> bool {
+        self.wanted.binary_search(&id).is_ok()
+    }
+
+    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+        while let Some(slot) = self.victims.pop() {
+            if self.residents[slot as usize].id != VACANT && !slots.is_held(slot) {
+                self.dismiss(slot);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    fn insert(&mut self, id: u32, _position: u32, slot: u32) {
+        let is_first_fill = self.n_batches < self.interval;
+        let access_log = self.scores.admit(id);
+        let log = if is_first_fill { 0.0 } else { access_log };
+        let score = EvictionScore { id, log, n_spared: self.n_batches, sampled: self.n_batches };
+        match self.residents.get_mut(slot as usize) {
+            Some(resident) => *resident = score,
+            None => self.residents.push(score),
+        }
+        self.n_resident += 1;
+    }
+
+    /// The row has changed elsewhere: it is wanted again.
+    fn on_remove(&mut self, id: u32, slot: u32) {
+        self.dismiss(slot);
+        if let Err(at) = self.wanted.binary_search(&id) {
+            self.wanted.insert(at, id);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.scores.bytes()
+            + self.residents.capacity() * size_of::<EvictionScore>()
+            + (self.wanted.capacity() + self.victims.capacity()) * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests;

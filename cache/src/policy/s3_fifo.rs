@@ -1,0 +1,242 @@
+//! S3-FIFO (Yang et al., SOSP 2023, Algorithm 1), in batches.
+//!
+//! - Three queues: small (a tenth of the slots), main (the others), and ghost, which has ids only:
+//!   those of the last rows, as many as main has slots, that went from small for good.
+//! - A hit raises the row's count, up to 3. A new row whose id is in ghost enters main, any other
+//!   enters small, with count 0.
+//! - A slot is needed and small has its tenth: the back of small, if its count is above 1, moves
+//!   to main with count 0, and if main is then too long it gives up a slot; else it goes to ghost
+//!   and its slot is free. Until a slot is free.
+//! - Main gives up a slot: its back, if its count is above 0, goes to the front with one less.
+//!   Until one has none.
+//! - Held slots are passed over. A new row that finds nothing but its own batch in small would be
+//!   the next to leave it: it is not kept, and goes to ghost at once.
+
+use super::Policy;
+use crate::arena::ArenaError;
+use crate::ghosts::Ghosts;
+use crate::index::NO_SLOT;
+use crate::links::Links;
+use crate::pages::PageVec;
+use crate::slots::Slots;
+
+const SMALL: u32 = 0;
+const MAIN: u32 = 1;
+
+/// Most that a row's count says.
+const MAX_COUNT: u8 = 3;
+
+pub(crate) struct S3Fifo {
+    links: Links,
+    /// For each slot its count.
+    counts: PageVec<u8>,
+    /// For each slot its queue.
+    queues: PageVec<u8>,
+    ghosts: Ghosts,
+    n_rows: [u32; 2],
+    caps: [u32; 2],
+}
+
+/// Slots of small and main.
+fn caps(n_slots: u32) -> [u32; 2] {
+    let small = (n_slots / 10).max(1).min(n_slots);
+    [small, n_slots - small]
+}
+
+impl S3Fifo {
+    pub(super) fn planned_bytes(n_slots: u32, id_space: u32) -> usize {
+        n_slots as usize * (Links::SLOT_BYTES + 2)
+            + 2 * Links::LIST_BYTES
+            + Ghosts::planned_bytes(caps(n_slots)[1], id_space)
+    }
+
+    pub(super) fn new(n_slots: u32, id_space: u32) -> Result<Self, ArenaError> {
+        let caps = caps(n_slots);
+        Ok(Self {
+            links: Links::new(n_slots, 2)?,
+            counts: PageVec::new(n_slots as usize)?,
+            queues: PageVec::new(n_slots as usize)?,
+            ghosts: Ghosts::new(caps[1], id_space)?,
+            n_rows: [0; 2],
+            caps,
+        })
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let queue = u32::from(self.queues[slot as usize]);
+        self.links.unlink(queue, slot);
+        self.n_rows[queue as usize] -= 1;
+    }
+
+    fn push_front(&mut self, queue: u32, slot: u32, count: u8) {
+        self.queues[slot as usize] = queue as u8;
+        self.counts[slot as usize] = count;
+        self.links.push_front(queue, slot);
+        self.n_rows[queue as usize] += 1;
+    }
+
+    fn evict_small(&mut self, slots: &Slots) -> Option<u32> {
+        while let Some(slot) = self.links.oldest(SMALL, slots) {
+            self.unlink(slot);
+            if self.counts[slot as usize] <= 1 {
+                self.ghosts.push(slots.id(slot));
+                return Some(slot);
+            }
+            self.push_front(MAIN, slot, 0);
+            if self.n_rows[MAIN as usize] > self.caps[MAIN as usize] {
+                return self.evict_main(slots);
+            }
+        }
+        None
+    }
+
+    fn evict_main(&mut self, slots: &Slots) -> Option<u32> {
+        while let Some(slot) = self.links.oldest(MAIN, slots) {
+            self.unlink(slot);
+            match self.counts[slot as usize] {
+                0 => return Some(slot),
+                count => self.push_front(MAIN, slot, count - 1),
+            }
+        }
+        None
+    }
+}
+
+impl Policy for S3Fifo {
+    fn on_lookup(&mut self, _first: usize, _ids: &[u32], slots: &[u32]) {
+        let counts: &mut [u8] = &mut self.counts;
+        for &slot in slots {
+            if slot != NO_SLOT {
+                let count = &mut counts[slot as usize];
+                *count = (*count + 1).min(MAX_COUNT);
+            }
+        }
+    }
+
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        let leaving = self.links.next_ids(SMALL, slots).take(ids.len());
+        self.ghosts.touch(ids, leaving);
+    }
+
+    fn evict(&mut self, id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+        if self.n_rows[SMALL as usize] < self.caps[SMALL as usize] {
+            return self.evict_main(slots).or_else(|| self.evict_small(slots));
+        }
+        let slot = self.evict_small(slots);
+        if slot.is_some() || self.ghosts.contains(id) {
+            return slot.or_else(|| self.evict_main(slots));
+        }
+        self.ghosts.push(id);
+        None
+    }
+
+    fn insert(&mut self, id: u32, _position: u32, slot: u32) {
+        let queue = if self.ghosts.take(id) { MAIN } else { SMALL };
+        self.push_front(queue, slot, 0);
+    }
+
+    fn on_remove(&mut self, _id: u32, slot: u32) {
+        self.unlink(slot);
+    }
+
+    fn bytes(&self) -> usize {
+        self.links.bytes() + self.counts.bytes() + self.queues.bytes() + self.ghosts.bytes()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::tests::{Naive, Order};
+    use std::collections::{HashMap, VecDeque};
+
+    pub(crate) struct NaiveS3Fifo {
+        caps: [u32; 2],
+        small: Order,
+        main: Order,
+        counts: HashMap<u32, u8>,
+        /// `None`: came back.
+        ghosts: VecDeque<Option<u32>>,
+    }
+
+    impl NaiveS3Fifo {
+        pub(crate) fn new(n_slots: u32) -> Self {
+            Self {
+                caps: super::caps(n_slots),
+                small: Order::default(),
+                main: Order::default(),
+                counts: HashMap::new(),
+                ghosts: VecDeque::new(),
+            }
+        }
+
+        fn remember(&mut self, id: u32) {
+            self.ghosts.push_back(Some(id));
+            while self.ghosts.len() > self.caps[1] as usize {
+                self.ghosts.pop_front();
+            }
+        }
+
+        fn evict_main(&mut self, held: &dyn Fn(u32) -> bool) -> Option<u32> {
+            loop {
+                let id = self.main.take_oldest(held)?;
+                if self.counts[&id] == 0 {
+                    return Some(id);
+                }
+                *self.counts.get_mut(&id).unwrap() -= 1;
+                self.main.push_front(id);
+            }
+        }
+
+        fn evict_small(&mut self, held: &dyn Fn(u32) -> bool) -> Option<u32> {
+            loop {
+                let id = self.small.take_oldest(held)?;
+                if self.counts[&id] <= 1 {
+                    self.remember(id);
+                    return Some(id);
+                }
+                self.counts.insert(id, 0);
+                self.main.push_front(id);
+                if self.main.len() > self.caps[1] as usize {
+                    return self.evict_main(held);
+                }
+            }
+        }
+    }
+
+    impl Naive for NaiveS3Fifo {
+        fn hit(&mut self, id: u32) {
+            let count = self.counts.get_mut(&id).unwrap();
+            *count = (*count + 1).min(3);
+        }
+
+        fn evict(&mut self, id: u32, held: &dyn Fn(u32) -> bool) -> Option<u32> {
+            if self.small.len() < self.caps[0] as usize {
+                return self.evict_main(held).or_else(|| self.evict_small(held));
+            }
+            if let Some(victim) = self.evict_small(held) {
+                return Some(victim);
+            }
+            if self.ghosts.contains(&Some(id)) {
+                return self.evict_main(held);
+            }
+            self.remember(id);
+            None
+        }
+
+        fn insert(&mut self, id: u32) {
+            self.counts.insert(id, 0);
+            match self.ghosts.iter_mut().find(|ghost| **ghost == Some(id)) {
+                Some(ghost) => {
+                    *ghost = None;
+                    self.main.push_front(id);
+                }
+                None => self.small.push_front(id),
+            }
+        }
+
+        fn remove(&mut self, id: u32) {
+            self.small.take(id);
+            self.main.take(id);
+        }
+    }
+}

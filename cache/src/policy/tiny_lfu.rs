@@ -1,0 +1,264 @@
+//! W-TinyLFU (Einziger, Friedman, Manes, ACM TOS 2017), in batches.
+//!
+//! - Three LRU lists: a window (1 % of the slots), and in the main space probation and protected
+//!   (80 % of it). A sketch counts uses of all ids, resident or not.
+//! - A new row enters the window. While slots are free, the back of a window that is too long
+//!   moves to probation.
+//! - A slot is needed: the back of the full window contends with the victim, the back of probation
+//!   (of protected, when probation has none). If the sketch has seen it more often, it moves to
+//!   probation and the victim goes; else it goes itself.
+//! - A hit in probation moves to protected; the back of a protected list that is too long moves
+//!   back to probation.
+//! - Held slots are passed over. A new row that finds only its own batch in the window passes
+//!   through it at once: it contends itself, and enters probation or is not kept.
+
+mod sketch;
+
+use super::Policy;
+use crate::arena::ArenaError;
+use crate::index::NO_SLOT;
+use crate::links::Links;
+use crate::pages::PageVec;
+use crate::slots::Slots;
+
+use sketch::Sketch;
+
+const WINDOW: u32 = 0;
+const PROBATION: u32 = 1;
+const PROTECTED: u32 = 2;
+
+pub(crate) struct TinyLfu {
+    links: Links,
+    /// For each slot its list.
+    lists: PageVec<u8>,
+    sketch: Sketch,
+    n_rows: [u32; 3],
+    window_cap: u32,
+    protected_cap: u32,
+    /// The list that the next new row enters.
+    entry: u32,
+}
+
+/// Slots of the window and of protected.
+fn caps(n_slots: u32) -> (u32, u32) {
+    let window = (n_slots / 100).max(1).min(n_slots);
+    (window, (u64::from(n_slots - window) * 8 / 10) as u32)
+}
+
+impl TinyLfu {
+    pub(super) fn planned_bytes(n_slots: u32) -> usize {
+        n_slots as usize * (Links::SLOT_BYTES + 1)
+            + 3 * Links::LIST_BYTES
+            + Sketch::planned_bytes(n_slots)
+    }
+
+    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+        let (window_cap, protected_cap) = caps(n_slots);
+        Ok(Self {
+            links: Links::new(n_slots, 3)?,
+            lists: PageVec::new(n_slots as usize)?,
+            sketch: Sketch::new(n_slots)?,
+            n_rows: [0; 3],
+            window_cap,
+            protected_cap,
+            entry: WINDOW,
+        })
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let list = u32::from(self.lists[slot as usize]);
+        self.links.unlink(list, slot);
+        self.n_rows[list as usize] -= 1;
+    }
+
+    fn push_front(&mut self, list: u32, slot: u32) {
+        self.lists[slot as usize] = list as u8;
+        self.links.push_front(list, slot);
+        self.n_rows[list as usize] += 1;
+    }
+
+    /// Moves the back of a list that is too long to probation.
+    fn shorten(&mut self, list: u32, cap: u32) {
+        if self.n_rows[list as usize] > cap
+            && let Some(back) = self.links.back(list)
+        {
+            self.unlink(back);
+            self.push_front(PROBATION, back);
+        }
+    }
+
+    fn hit(&mut self, slot: u32) {
+        let list = u32::from(self.lists[slot as usize]);
+        let list = if list == PROBATION { PROTECTED } else { list };
+        self.unlink(slot);
+        self.push_front(list, slot);
+        self.shorten(PROTECTED, self.protected_cap);
+    }
+
+    fn victim(&mut self, slots: &Slots) -> Option<u32> {
+        let probation = self.links.oldest(PROBATION, slots);
+        probation.or_else(|| self.links.oldest(PROTECTED, slots))
+    }
+}
+
+impl Policy for TinyLfu {
+    fn on_lookup(&mut self, _first: usize, ids: &[u32], slots: &[u32]) {
+        self.sketch.add_all(ids);
+        self.links.touch(slots);
+        for &slot in slots {
+            if slot != NO_SLOT {
+                self.hit(slot);
+            }
+        }
+    }
+
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        let leaving = |list| self.links.next_ids(list, slots).take(ids.len());
+        let contenders = ids.iter().copied().chain(leaving(WINDOW)).chain(leaving(PROBATION));
+        self.sketch.touch(contenders);
+    }
+
+    fn evict(&mut self, id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+        let victim = self.victim(slots);
+        let candidate = self.links.oldest(WINDOW, slots);
+        let is_window_full = self.n_rows[WINDOW as usize] >= self.window_cap;
+        let slot = match (candidate, victim) {
+            (_, Some(victim)) if !is_window_full => victim,
+            (Some(candidate), Some(victim)) => {
+                if self.sketch.count(slots.id(candidate)) > self.sketch.count(slots.id(victim)) {
+                    self.unlink(candidate);
+                    self.push_front(PROBATION, candidate);
+                    victim
+                } else {
+                    candidate
+                }
+            }
+            (Some(candidate), None) => candidate,
+            (None, Some(victim)) => {
+                if self.sketch.count(id) <= self.sketch.count(slots.id(victim)) {
+                    return None;
+                }
+                self.entry = PROBATION;
+                victim
+            }
+            (None, None) => return None,
+        };
+        self.unlink(slot);
+        Some(slot)
+    }
+
+    fn insert(&mut self, _id: u32, _position: u32, slot: u32) {
+        let list = std::mem::replace(&mut self.entry, WINDOW);
+        self.push_front(list, slot);
+        self.shorten(WINDOW, self.window_cap);
+    }
+
+    fn on_remove(&mut self, _id: u32, slot: u32) {
+        self.unlink(slot);
+    }
+
+    fn bytes(&self) -> usize {
+        self.links.bytes() + self.lists.bytes() + self.sketch.bytes()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::tests::{Naive, Order};
+    use super::Sketch;
+
+    /// Plain lists; the sketch, which has tests of its own, is shared.
+    pub(crate) struct NaiveTinyLfu {
+        window: Order,
+        probation: Order,
+        protected: Order,
+        sketch: Sketch,
+        caps: (u32, u32),
+        passes_through: bool,
+    }
+
+    impl NaiveTinyLfu {
+        pub(crate) fn new(n_slots: u32) -> Self {
+            Self {
+                window: Order::default(),
+                probation: Order::default(),
+                protected: Order::default(),
+                sketch: Sketch::new(n_slots).unwrap(),
+                caps: super::caps(n_slots),
+                passes_through: false,
+            }
+        }
+
+        fn lists(&mut self) -> [&mut Order; 3] {
+            [&mut self.window, &mut self.probation, &mut self.protected]
+        }
+    }
+
+    impl Naive for NaiveTinyLfu {
+        fn used(&mut self, ids: &[u32]) {
+            self.sketch.add_all(ids);
+        }
+
+        fn hit(&mut self, id: u32) {
+            if self.window.take(id) {
+                self.window.push_front(id);
+                return;
+            }
+            if !self.probation.take(id) {
+                self.protected.take(id);
+            }
+            self.protected.push_front(id);
+            if self.protected.len() > self.caps.1 as usize {
+                let back = self.protected.take_oldest(&|_| false).unwrap();
+                self.probation.push_front(back);
+            }
+        }
+
+        fn evict(&mut self, id: u32, held: &dyn Fn(u32) -> bool) -> Option<u32> {
+            let oldest = |order: &Order| order.oldest(held);
+            let victim = oldest(&self.probation).or_else(|| oldest(&self.protected));
+            let candidate = oldest(&self.window);
+            let is_full = self.window.len() >= self.caps.0 as usize;
+            let gone = match (candidate, victim) {
+                (_, Some(victim)) if !is_full => victim,
+                (candidate, None) => candidate?,
+                (None, Some(victim)) => {
+                    if self.sketch.count(id) <= self.sketch.count(victim) {
+                        return None;
+                    }
+                    self.passes_through = true;
+                    victim
+                }
+                (Some(candidate), Some(victim)) => {
+                    if self.sketch.count(candidate) <= self.sketch.count(victim) {
+                        candidate
+                    } else {
+                        self.window.take(candidate);
+                        self.probation.push_front(candidate);
+                        victim
+                    }
+                }
+            };
+            self.remove(gone);
+            Some(gone)
+        }
+
+        fn insert(&mut self, id: u32) {
+            if std::mem::take(&mut self.passes_through) {
+                self.probation.push_front(id);
+                return;
+            }
+            self.window.push_front(id);
+            if self.window.len() > self.caps.0 as usize {
+                let back = self.window.take_oldest(&|_| false).unwrap();
+                self.probation.push_front(back);
+            }
+        }
+
+        fn remove(&mut self, id: u32) {
+            for list in self.lists() {
+                list.take(id);
+            }
+        }
+    }
+}

@@ -26,7 +26,7 @@ pub(super) struct Rocks {
 
 impl Rocks {
     pub(super) fn open(dir: &Path, access: Access) -> io::Result<Self> {
-        let mut options = options(access);
+        let mut options = options();
         let db = match access {
             Access::Create => {
                 options.create_if_missing(true);
@@ -40,14 +40,11 @@ impl Rocks {
                 ));
             }
             Access::Write => {
-                log::check_ends(dir)?;
+                log::check(dir)?;
                 DB::open_cf_descriptors(&options, dir, [rows(&options)])
             }
-            Access::Read => {
-                log::check_ends(dir)?;
-                return Self::open_for_reading(&options, dir);
-            }
-            Access::Salvage => return Self::open_for_reading(&options, dir),
+            Access::Read => return Self::open_for_reading(&options, dir),
+            Access::Salvage => return Self::salvage(options, dir),
         };
         db.map(|db| Self { db }).map_err(|error| match access {
             Access::Write if is_locked(&error) => {
@@ -65,18 +62,33 @@ impl Rocks {
     fn open_for_reading(options: &Options, dir: &Path) -> io::Result<Self> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let before = names(dir)?;
-            let db = DB::open_cf_descriptors_read_only(options, dir, [rows(options)], false);
+            let db = log::check(dir).and_then(|()| Self::read_only(options, dir));
             let after = names(dir)?;
             let is_log = |name: &&String| name.ends_with(".log");
             let lost_a_log = before.iter().filter(is_log).any(|log| !after.contains(log));
             match db {
-                Ok(db) if !lost_a_log => return Ok(Self { db }),
-                Err(error) if before == after => return Err(failed(error)),
+                Ok(db) if !lost_a_log => return Ok(db),
+                Err(error) if before == after => return Err(error),
                 _ => thread::sleep(Duration::from_millis(1)),
             }
         }
         let message = "its writer moved files at every attempt to open it for reading; try again";
         Err(io::Error::new(io::ErrorKind::WouldBlock, message))
+    }
+
+    /// Opens what logs hold up to the first damage.
+    fn salvage(mut options: Options, dir: &Path) -> io::Result<Self> {
+        log::check_manifest(dir)?;
+        let logs = tempfile::tempdir()?;
+        log::copy_sound(dir, logs.path())?;
+        options.set_wal_dir(logs.path());
+        // Logs are read while it opens, and not later.
+        Self::read_only(&options, dir)
+    }
+
+    fn read_only(options: &Options, dir: &Path) -> io::Result<Self> {
+        let db = DB::open_cf_descriptors_read_only(options, dir, [rows(options)], false);
+        db.map(|db| Self { db }).map_err(failed)
     }
 }
 
@@ -153,15 +165,11 @@ fn is_locked(error: &rocksdb::Error) -> bool {
     words.contains("lock hold by current process") || words.contains("While lock file")
 }
 
-fn options(access: Access) -> Options {
+fn options() -> Options {
     let mut options = Options::default();
     options.set_paranoid_checks(true);
-    // A record that a crash cut off ends a log. One that is there and does not agree with its
-    // checksum is damage, after which acknowledged records may lie: only a salvage drops those.
-    options.set_wal_recovery_mode(match access {
-        Access::Salvage => DBRecoveryMode::PointInTime,
-        _ => DBRecoveryMode::TolerateCorruptedTailRecords,
-    });
+    // A record that a crash cut off ends a log; anything else that is not whole is damage.
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.
     options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Warn, |_, line| {
         // Its settings at every opening pass any level; errors come back as results anyway.

@@ -88,6 +88,13 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     assert!(test_accuracy(&rapid) >= 0.78, "{}", test_accuracy(&rapid));
     let bytes = |report: &Value| report["remote_bytes_per_step"].as_f64().unwrap();
     assert!(bytes(&rapid) < bytes(&ondemand));
+    let few = "--model sage --epochs 2 --batch 70 --fanout -1,-1 --normalize";
+    let plain = served.train("ondemand", few);
+    for policy in ["lru", "tinylfu"] {
+        let tiered = served.train("ondemand", &format!("{few} --tier 2MiB --policy {policy}"));
+        assert_eq!(losses(&tiered), losses(&plain), "{policy}");
+        assert!(bytes(&tiered.json()) < bytes(&plain.json()), "{policy}");
+    }
     served.stop();
 }
 

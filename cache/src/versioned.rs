@@ -46,7 +46,7 @@ impl VersionedRows {
         let version = &self.versions[slot];
         let (tag, row) = self.slot_words(slot);
         let before = version.load(Ordering::Acquire);
-        if before % 2 == 1 {
+        if !before.is_multiple_of(2) {
             return Err(Torn);
         }
         let tag = tag.load(Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl VersionedRows {
         let version = &self.versions[slot];
         let before = version.load(Ordering::Relaxed);
         let writing = before | 1;
-        let is_free = before % 2 == 0
+        let is_free = before.is_multiple_of(2)
             && version
                 .compare_exchange(before, writing, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok();

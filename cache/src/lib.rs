@@ -16,6 +16,7 @@ mod pages;
 mod policy;
 mod slots;
 mod tier;
+mod versioned;
 
 pub use arena::ArenaError;
 pub use directory::{Directory, DirectoryError, Placement, TierStats};
@@ -28,3 +29,4 @@ pub use policy::{
 };
 pub use slots::PinTicket;
 pub use tier::Tier;
+pub use versioned::{Torn, VersionedRows};

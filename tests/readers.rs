@@ -56,7 +56,7 @@ fn a_graph_keeps_what_a_probe_found_and_inspect_tells() {
     let report = lode_line(&line).succeeded().json();
     let iops = report["iops"].as_f64().unwrap();
     assert!(iops > 0.0 && report["bandwidth_bytes_per_s"].as_f64().unwrap() > 0.0);
-    assert_eq!(report["scratch_bytes"], 16 << 20);
+    assert_eq!(report["file_bytes"], 16 << 20);
     let cells = report["cells"].as_array().unwrap();
     for key in ["request_bytes", "depth", "iops", "bytes_per_s", "p50_us", "p99_us"] {
         assert!(cells.iter().all(|cell| cell[key].is_number()), "{key}");

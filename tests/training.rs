@@ -13,8 +13,8 @@ use support::process::{Finished, Serving, lode_line};
 
 /// The folder of a real graph, unless there is none here.
 fn data(name: &str) -> Option<PathBuf> {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-    let root = std::env::var_os("LODE_DATA").map_or_else(|| default.into(), PathBuf::from);
+    let root =
+        std::env::var_os("LODE_DATA").map_or_else(|| "../../shared/data".into(), PathBuf::from);
     let dir = root.join(name);
     if dir.is_dir() {
         return Some(dir);
@@ -88,6 +88,13 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     assert!(test_accuracy(&rapid) >= 0.78, "{}", test_accuracy(&rapid));
     let bytes = |report: &Value| report["remote_bytes_per_step"].as_f64().unwrap();
     assert!(bytes(&rapid) < bytes(&ondemand));
+    let few = "--model sage --epochs 2 --batch 70 --fanout -1,-1 --normalize";
+    let plain = served.train("ondemand", few);
+    for policy in ["lru", "tinylfu"] {
+        let tiered = served.train("ondemand", &format!("{few} --tier 2MiB --policy {policy}"));
+        assert_eq!(losses(&tiered), losses(&plain), "{policy}");
+        assert!(bytes(&tiered.json()) < bytes(&plain.json()), "{policy}");
+    }
     served.stop();
 }
 

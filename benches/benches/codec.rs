@@ -33,10 +33,8 @@ fn main() {
 }
 
 fn physics(batch_rows: usize) {
-    let data = std::env::var_os("LODE_DATA").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")),
-        PathBuf::from,
-    );
+    let data = std::env::var_os("LODE_DATA")
+        .map_or_else(|| PathBuf::from("../../shared/data"), PathBuf::from);
     let path = data.join("coauthor-physics").join("features_csr.npz");
     if is_smoke() || !path.exists() {
         println!("SKIPPED: {} (not here, or smoke size)", path.display());

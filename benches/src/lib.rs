@@ -5,6 +5,7 @@
 mod graph;
 mod loopback;
 mod plain_copy;
+mod plain_reads;
 mod random_ids;
 mod rounds;
 mod table;
@@ -13,6 +14,7 @@ mod trace;
 pub use graph::{feature_graph, row_of, shuffled_ids};
 pub use loopback::PlainPeer;
 pub use plain_copy::PlainTable;
+pub use plain_reads::plain_reads;
 pub use random_ids::random_ids;
 pub use rounds::{Contestant, Figures, Rounds, is_asked_for, is_smoke};
 pub use table::table_graph;

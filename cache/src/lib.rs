@@ -22,6 +22,7 @@ mod policy;
 mod slots;
 mod stamped;
 mod tier;
+mod versioned;
 
 pub use arena::ArenaError;
 pub use bypass::{Bypass, BypassSettings};
@@ -39,3 +40,4 @@ pub use policy::{
 };
 pub use slots::PinTicket;
 pub use tier::Tier;
+pub use versioned::{Torn, VersionedRows};

@@ -7,6 +7,8 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use crate::advice::advice;
+
 /// The one way to stdout and to the progress bar.
 pub(crate) struct Console {
     json: bool,
@@ -75,7 +77,10 @@ impl Console {
         if is_broken_pipe(error) {
             return;
         }
-        let message = message(error);
+        let mut message = message(error);
+        if let Some(advice) = advice(&message) {
+            message = format!("{message}; {advice}");
+        }
         eprintln!("lode: {message}");
         if self.json {
             // Whoever closed stdout does not want it.

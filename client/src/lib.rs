@@ -21,6 +21,7 @@ mod source;
 mod steady;
 #[cfg(test)]
 mod testing;
+mod tiered;
 
 pub use address::Address;
 pub use budget::RowBudget;
@@ -34,6 +35,7 @@ pub use prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch};
 pub use remote::{Client, ClientConfig, CompactionRun, PutStats};
 pub use source::{PullKind, PullStats, RowSource, TensorInfo};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};
+pub use tiered::TieredSource;
 
 /// The README's code compiles.
 #[cfg(doctest)]

@@ -29,7 +29,7 @@ pub struct BatchLoader {
 pub struct LoadStats {
     /// Rows of the worker's own partitions.
     pub local_rows: u64,
-    /// Rows of other partitions found in the hot set.
+    /// Rows of other partitions found in the hot set, or in the tier of their source.
     pub hit_rows: u64,
     /// Rows of other partitions that had to be pulled.
     pub remote_rows: u64,
@@ -117,7 +117,8 @@ impl BatchLoader {
         }
         Ok(LoadStats {
             local_rows: self.split.local.len() as u64,
-            hit_rows: self.split.hot_at.len() as u64,
+            // Of what was asked for, a source with a tier pulls only what that lacks.
+            hit_rows: (self.split.hot_at.len() + self.split.missing.len()) as u64 - pulled.rows,
             seconds: start.elapsed().as_secs_f64(),
             ..LoadStats::from_pull(pulled)
         })

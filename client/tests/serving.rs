@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use graph::{feature_graph, row_of, shuffled_ids};
+use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{IDS_PER_PULL_MAX, PREFIX_BYTES};
@@ -82,6 +83,31 @@ fn every_row_arrives_whatever_the_layout() {
                 server.stop().unwrap();
             }
         }
+    }
+}
+
+#[test]
+fn every_policy_serves_right_rows_from_a_tier_smaller_than_a_batch() {
+    const N_NODES: u32 = 5003;
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), N_NODES, WIDTH, 2);
+    let ids = all_ids(N_NODES);
+    for policy in PolicyKind::ALL {
+        let settings = ServerConfig { policy, tier_bytes: 64 << 10, ..config(&graph, 2) };
+        if PolicySpec::try_from(policy).is_err() || policy == PolicyKind::Unbounded {
+            let told = Server::start(&settings).err().unwrap().to_string();
+            assert!(told.contains(policy.name()) && told.contains("s3-fifo"), "{told}");
+            continue;
+        }
+        let (server, address) = start(&settings);
+        let client = connect(&[&address]);
+        for _ in 0..3 {
+            assert_rows(&ids, &pull(&client, &ids).unwrap());
+            assert_rows(&ids[..50], &pull(&client, &ids[..50]).unwrap());
+        }
+        let hits: u64 = server.stats().iter().map(|shard| shard.tier_hits).sum();
+        assert_eq!(hits > 0, policy != PolicyKind::None, "{policy}");
+        server.stop().unwrap();
     }
 }
 

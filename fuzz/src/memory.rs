@@ -48,7 +48,9 @@ unsafe impl GlobalAlloc for Counting {
 
 fn grow(n_bytes: usize) {
     let live = LIVE_BYTES.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes;
-    PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
+    if live > PEAK_BYTES.load(Ordering::Relaxed) {
+        PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
+    }
 }
 
 /// Runs `body`, which may take memory in proportion to `n_bytes` of input.

@@ -89,7 +89,8 @@ pub(crate) fn imported() -> CrashDevice {
 /// Does all steps, and in the end looks at what is there.
 pub fn run(data: &[u8]) {
     let device = imported();
-    let mut run = Run { world: World::new(&device, Model::imported()), device };
+    let world = World::new(&device, Model::imported());
+    let mut run = Run { world, device, is_armed: false };
     run.act(&Op::Reopen);
     for &step in data.as_chunks::<STEP>().0.iter().take(MAX_STEPS) {
         run.step(&Step::of(step));
@@ -104,6 +105,7 @@ pub fn run(data: &[u8]) {
 struct Run {
     device: CrashDevice,
     world: World,
+    is_armed: bool,
 }
 
 impl Run {
@@ -112,11 +114,12 @@ impl Run {
             Step::Do(op) => self.act(op),
             Step::Loss { seed } => self.loss(*seed),
             Step::Arm(plan) => {
-                self.mend();
+                self.mend_if_armed();
                 self.world.is_sticky = plan.sticky;
                 self.device.arm(Some(*plan));
+                self.is_armed = true;
             }
-            Step::Mend => self.mend(),
+            Step::Mend => self.mend_if_armed(),
         }
     }
 
@@ -129,6 +132,7 @@ impl Run {
     /// The power goes, and the graph is opened on what is left.
     fn loss(&mut self, seed: u64) {
         self.world.close();
+        self.is_armed = false;
         self.device = self.device.after_loss(seed);
         self.world = World::new(&self.device, self.world.model.clone());
         self.act(&Op::Reopen);
@@ -137,7 +141,15 @@ impl Run {
     /// The device works from here on; what had failed is given up, as a process that ends does.
     fn mend(&mut self) {
         self.device.arm(None);
+        self.is_armed = false;
         self.act(&Op::Reopen);
+    }
+
+    /// A device that works has nothing to mend.
+    fn mend_if_armed(&mut self) {
+        if self.is_armed {
+            self.mend();
+        }
     }
 }
 

@@ -18,17 +18,21 @@
 
 use thiserror::Error;
 
+use crate::check::Facts;
 use crate::{PartId, PartitionBook};
 
 /// Bytes of the header; the first section starts here.
-pub(crate) const HEADER_BYTES: usize = 4096;
-const VERSION: u32 = 1;
+pub const HEADER_BYTES: usize = 4096;
+/// The format of topology and halo that this release writes and reads.
+pub const FORMAT_VERSION: u32 = 1;
 const CRC_AT: usize = HEADER_BYTES - 4;
 
 /// What a file holds, told by its first 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileKind {
+pub enum FileKind {
+    /// `topology.csr`.
     Topology,
+    /// `halo.bin`.
     Halo,
 }
 
@@ -102,7 +106,9 @@ pub enum HeaderFault {
         found: u32,
     },
     /// Written by another release.
-    #[error("format version {found} is not known, {VERSION} is; use the release that wrote it")]
+    #[error(
+        "format version {found} is not known, {FORMAT_VERSION} is; use the release that wrote it"
+    )]
     Version {
         /// Version found.
         found: u32,
@@ -140,7 +146,7 @@ impl Header {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut page = Vec::with_capacity(HEADER_BYTES);
         page.extend_from_slice(&self.kind.magic());
-        page.extend_from_slice(&VERSION.to_le_bytes());
+        page.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         page.extend_from_slice(&u32::from(self.identity.part.0).to_le_bytes());
         page.extend_from_slice(&self.identity.uuid);
         page.extend_from_slice(&self.identity.first_node.to_le_bytes());
@@ -162,20 +168,7 @@ impl Header {
         kind: FileKind,
         expected: &Identity,
     ) -> Result<Self, HeaderFault> {
-        let found_bytes = file.len();
-        let page = file.first_chunk::<HEADER_BYTES>();
-        let page = page.ok_or(HeaderFault::Truncated { found_bytes })?;
-        let magic = field::<8>(page, 0);
-        if magic != kind.magic() {
-            return Err(HeaderFault::Magic { expected: kind.name(), found: magic });
-        }
-        let (carried, computed) = (u32_at(page, CRC_AT), crc32fast::hash(&page[..CRC_AT]));
-        if carried != computed {
-            return Err(HeaderFault::Checksum { expected: carried, found: computed });
-        }
-        if u32_at(page, 8) != VERSION {
-            return Err(HeaderFault::Version { found: u32_at(page, 8) });
-        }
+        let page = sound_page(file, kind)?;
         check_identity(page, expected)?;
         Ok(Self {
             kind,
@@ -185,6 +178,38 @@ impl Header {
             section_crcs: [u32_at(page, 56), u32_at(page, 60), u32_at(page, 64)],
         })
     }
+}
+
+/// What a header says, whatever graph and partition it is of.
+pub(crate) fn facts(kind: FileKind, file: &[u8]) -> Result<Facts, HeaderFault> {
+    let page = sound_page(file, kind)?;
+    Ok(Facts {
+        uuid: field(page, 16),
+        part: u32_at(page, 12),
+        first_node: u32_at(page, 32),
+        graph_nodes: u32_at(page, 36),
+        n_nodes: u64::from_le_bytes(field(page, 40)),
+        n_edges: u64::from_le_bytes(field(page, 48)),
+    })
+}
+
+/// The header page, if its checksum is right and this release knows it.
+fn sound_page(file: &[u8], kind: FileKind) -> Result<&[u8; HEADER_BYTES], HeaderFault> {
+    let found_bytes = file.len();
+    let page = file.first_chunk::<HEADER_BYTES>();
+    let page = page.ok_or(HeaderFault::Truncated { found_bytes })?;
+    let magic = field::<8>(page, 0);
+    if magic != kind.magic() {
+        return Err(HeaderFault::Magic { expected: kind.name(), found: magic });
+    }
+    let (carried, computed) = (u32_at(page, CRC_AT), crc32fast::hash(&page[..CRC_AT]));
+    if carried != computed {
+        return Err(HeaderFault::Checksum { expected: carried, found: computed });
+    }
+    if u32_at(page, 8) != FORMAT_VERSION {
+        return Err(HeaderFault::Version { found: u32_at(page, 8) });
+    }
+    Ok(page)
 }
 
 fn check_identity(page: &[u8; HEADER_BYTES], expected: &Identity) -> Result<(), HeaderFault> {

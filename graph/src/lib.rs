@@ -12,6 +12,7 @@ mod header;
 mod ids;
 
 pub mod batch;
+pub mod check;
 pub mod edges;
 pub mod generate;
 pub mod halo;

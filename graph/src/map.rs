@@ -59,3 +59,11 @@ impl<T: Pod> Section<T> {
         }
     }
 }
+
+/// The numbers that `bytes` hold; a last incomplete one is left out.
+pub(crate) fn numbers<T: Pod>(bytes: &[u8]) -> Vec<T> {
+    let mut numbers = vec![T::zeroed(); bytes.len() / size_of::<T>()];
+    let whole_bytes = size_of_val(numbers.as_slice());
+    bytemuck::cast_slice_mut(&mut numbers).copy_from_slice(&bytes[..whole_bytes]);
+    numbers
+}

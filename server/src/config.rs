@@ -3,10 +3,15 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_graph::PartId;
 
 use crate::ServerError;
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
+
+/// Keeps the rows that many batches share and needs little time per row: see benches/RESULTS.md,
+/// Policies.
+const POLICY_DEFAULT: PolicyKind = PolicyKind::Clock;
 
 /// What to serve and where.
 #[derive(Clone, Debug)]
@@ -23,6 +28,8 @@ pub struct ServerConfig {
     pub n_shards: u16,
     /// Bytes of rows that the host tiers of all shards hold together; 0 reads every row from disk.
     pub tier_bytes: u64,
+    /// Which rows the tiers keep; one that needs no plan.
+    pub policy: PolicyKind,
     /// Take pushes, commits and compactions: locks the partitions against other writers.
     pub writable: bool,
     /// Allow an address that others can reach, without authentication.
@@ -40,6 +47,7 @@ impl ServerConfig {
             unix: None,
             n_shards: 0,
             tier_bytes: TIER_BYTES_DEFAULT,
+            policy: POLICY_DEFAULT,
             writable: false,
             insecure: false,
         }
@@ -55,6 +63,10 @@ impl ServerConfig {
             && !self.insecure
         {
             return Err(ServerError::Exposed { address });
+        }
+        // Without a bound a tier would not stay within its memory.
+        if self.policy == PolicyKind::Unbounded || PolicySpec::try_from(self.policy).is_err() {
+            return Err(ServerError::Policy { found: self.policy });
         }
         if self.n_shards > SHARDS_MAX {
             return Err(ServerError::Shards { found: self.n_shards });

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lodestore_cache::PolicyKind;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::StoreError;
@@ -23,6 +24,15 @@ pub enum ServerError {
     Shards {
         /// Shards asked for.
         found: u16,
+    },
+    /// A policy that servers cannot follow.
+    #[error(
+        "a server's tiers cannot follow the policy `{found}`; one of: none, lru, fifo, clock, \
+         sieve, s3-fifo, tinylfu"
+    )]
+    Policy {
+        /// Policy asked for.
+        found: PolicyKind,
     },
     /// A partition that the graph does not have.
     #[error("the graph has partitions 0 to {last}, there is no partition {found}")]

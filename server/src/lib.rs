@@ -28,4 +28,5 @@ mod store_threads;
 
 pub use config::ServerConfig;
 pub use error::ServerError;
+pub use lodestore_cache::PolicyKind;
 pub use server::Server;

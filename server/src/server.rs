@@ -59,6 +59,7 @@ impl Server {
         let runs = Arc::new(Runs::new());
         let plan = ShardPlan {
             tier_bytes: tier_bytes(&holdings, config.tier_bytes, n_shards),
+            policy: config.policy,
             holdings: Arc::clone(&holdings),
             counters: Arc::clone(&counters),
             shard_ports: listeners.shard_ports().into(),

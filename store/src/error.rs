@@ -211,6 +211,14 @@ pub enum StoreError {
         /// Bytes given.
         found_bytes: u64,
     },
+    /// Nothing is left from which the file could be rebuilt.
+    #[error("{}: cannot be rebuilt: {reason}; restore it from a copy", file.display())]
+    Unrepairable {
+        /// File concerned.
+        file: PathBuf,
+        /// What was tried.
+        reason: String,
+    },
     /// The graph has no such tensor.
     #[error("no tensor `{tensor}` in this graph; it has: {known}")]
     NoTensor {
@@ -264,6 +272,7 @@ impl StoreError {
             | Self::FileLength { file, .. }
             | Self::Misplaced { file, .. }
             | Self::NewerFormat { file, .. }
+            | Self::Unrepairable { file, .. }
             | Self::Catalog { dir: file, .. }
             | Self::DamagedOverlay { dir: file, .. }
             | Self::Locked { dir: file }

@@ -28,6 +28,9 @@ pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 const MAX_ATTEMPTS: usize = 8;
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
+/// Folder, of a graph or of a partition, with what repair took out of the way.
+pub(crate) const QUARANTINE_DIR: &str = "quarantine";
+
 /// An open graph; partitions are looked at when they are asked for, so that a machine may hold
 /// only some of them.
 #[derive(Clone, Debug)]
@@ -59,6 +62,16 @@ impl Graph {
             source => StoreError::Meta { file: path, source },
         })?;
         Ok(Self { device, dir: dir.to_owned(), meta, book })
+    }
+
+    /// A graph whose description comes from elsewhere than its `graph.toml`.
+    pub(crate) fn of(
+        device: Arc<dyn Device>,
+        dir: &Path,
+        meta: GraphMeta,
+        book: PartitionBook,
+    ) -> Self {
+        Self { device, dir: dir.to_owned(), meta, book }
     }
 
     /// What `graph.toml` says.
@@ -158,7 +171,8 @@ impl Graph {
     ) -> Result<T, StoreError> {
         for _ in 1..MAX_ATTEMPTS {
             match self.catalog(part).and_then(&read) {
-                Err(error) if error.is_gone() => thread::sleep(RETRY_PAUSE),
+                Err(error) if error.is_gone() && self.device.waits() => thread::sleep(RETRY_PAUSE),
+                Err(error) if error.is_gone() => {}
                 done => return done,
             }
         }

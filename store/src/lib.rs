@@ -31,6 +31,7 @@ mod plan;
 mod prefetch;
 mod probe;
 mod reader;
+mod repair;
 mod ring;
 mod row;
 mod segment;
@@ -67,10 +68,11 @@ pub use reader::{
     ReaderKind, RowReader, UnknownReader, available_memory_bytes, choose as choose_reader,
     open as open_reader,
 };
+pub use repair::{Done, Lost, Moved, RepairReport, repair, repair_on};
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{
     ConvertedSource, NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};
-pub use verify::{Damage, VerifyReport, verify, verify_rows};
+pub use verify::{Damage, MAX_DAMAGES_PER_FILE, VerifyReport, verify, verify_on, verify_rows};

@@ -9,6 +9,7 @@ mod partition;
 mod probe;
 mod put;
 mod quickstart;
+mod repair;
 mod schedule;
 mod serve;
 mod stat;
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     Partition(partition::PartitionArgs),
     Inspect(inspect::InspectArgs),
     Verify(verify::VerifyArgs),
+    Repair(repair::RepairArgs),
     Probe(probe::ProbeArgs),
     Gather(gather::GatherArgs),
     Put(put::PutArgs),
@@ -50,8 +52,9 @@ impl Command {
             Self::Import(args) => args.run(console),
             Self::Partition(args) => args.run(console),
             Self::Inspect(args) => args.run(console),
-            // It answers "damaged" by its exit code.
+            // They answer "damaged" and "lost" by their exit codes.
             Self::Verify(args) => return args.run(console),
+            Self::Repair(args) => return args.run(console),
             Self::Probe(args) => args.run(console),
             Self::Gather(args) => args.run(console),
             Self::Put(args) => args.run(console),

@@ -23,13 +23,13 @@ Example:
   lode probe my-graph
   lode probe /mnt/nvme --size 4GiB
 
-Writes a file without a name in PATH, which is gone however the command ends, and reads it past the
-page cache. Run it on an idle machine, and again when the graph has moved to another disk.")]
+Reads a graph's own largest segment past the page cache if it has 256 MiB or more; else writes a file
+without a name in PATH, which is gone however the command ends, and reads that. Run it on an idle machine, and again when the graph has moved to another disk.")]
 pub(crate) struct ProbeArgs {
-    /// A folder on the file system to measure, or a graph.
+    /// A graph, a file, or a folder on the file system to measure.
     path: PathBuf,
-    /// Size of the file that is written and read; 1GiB, or a quarter of the free space if that is
-    /// less.
+    /// Write and read a file of this size; without a graph, 1GiB or a quarter of the free space if
+    /// that is less.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
     /// Seconds of reading, for all sizes and depths together.
@@ -37,6 +37,9 @@ pub(crate) struct ProbeArgs {
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }
+
+/// Smallest segment that is measured instead of a file written for it.
+const MIN_SEGMENT_BYTES: u64 = 256 << 20;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -53,12 +56,31 @@ impl ProbeArgs {
         let graph = if is_graph { Some(Graph::open(&self.path)?) } else { None };
         let duration = Duration::from_secs(self.seconds);
         let options = ProbeOptions { scratch_bytes: self.size, duration };
-        let probe = probe(&self.path, &options, &mut |stage, done, total| {
-            console.at(stage, done, total);
-        })?;
+        let segment = match &graph {
+            Some(graph) if self.size.is_none() => largest_segment(graph),
+            _ => None,
+        };
+        let probe =
+            probe(segment.as_ref().unwrap_or(&self.path), &options, &mut |stage, done, total| {
+                console.at(stage, done, total);
+            })?;
         let kept = graph.map(|graph| keep(&graph, &probe)).transpose()?;
         console.report(&Report { probe, kept }, text)
     }
+}
+
+/// The graph's largest segment that is here and can be opened, if it is large enough.
+fn largest_segment(graph: &Graph) -> Option<PathBuf> {
+    let tensors = || graph.meta().tensors.iter();
+    let segments = graph.book().parts().flat_map(|part| tensors().map(move |spec| (part, spec)));
+    segments
+        .filter_map(|(part, spec)| {
+            let path = graph.segment(part, &spec.name).ok()?.path().to_owned();
+            let n_bytes = std::fs::metadata(&path).ok()?.len();
+            (n_bytes >= MIN_SEGMENT_BYTES).then_some((n_bytes, path))
+        })
+        .max()
+        .map(|(_, path)| path)
 }
 
 /// Keeps the profile with the graph; gives the file's name.
@@ -86,7 +108,7 @@ fn text(report: &Report) -> String {
          bytes/s\n{}\n\nprofile: {} requests/s and {}/s; reading through a gap of up to {} pays \
          ({kept})",
         probe.path,
-        human::bytes(probe.scratch_bytes),
+        human::bytes(probe.file_bytes),
         table(&probe.cells, |cell| human::count(cell.iops as u64)),
         table(&probe.cells, |cell| human::bytes_f64(cell.bytes_per_s)),
         human::count(probe.iops as u64),

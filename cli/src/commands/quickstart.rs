@@ -205,6 +205,7 @@ fn run_strategy(
         connect: servers.addresses(),
         client: ClientConfig::default(),
         store: OpenOptions::default(),
+        tier: None,
         train: TrainConfig { strategy, ..config.train.clone() },
         keep_schedule: false,
     };

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_server::{Server, ServerConfig};
+use lodestore_server::{PolicyKind, Server, ServerConfig};
 use lodestore_store::Graph;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -52,6 +52,10 @@ pub(crate) struct ServeArgs {
     /// Memory for rows that stay resident, over all shards; 0 reads every row from disk.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     memory: u64,
+    /// Which rows stay resident: lru, fifo, clock, sieve, s3-fifo, tinylfu or none. `lode
+    /// cache-bench` compares them on a trace.
+    #[arg(long, value_name = "P", default_value_t = PolicyKind::Clock)]
+    policy: PolicyKind,
     /// Take puts, commits and compactions; nobody else may write the partitions meanwhile.
     #[arg(long)]
     writable: bool,
@@ -96,6 +100,7 @@ impl ServeArgs {
             unix: self.unix.clone(),
             n_shards: self.shards.unwrap_or(0),
             tier_bytes: self.memory,
+            policy: self.policy,
             writable: self.writable,
             insecure: self.insecure,
             ..ServerConfig::new(&self.graph)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_client::ClientConfig;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
@@ -16,6 +17,7 @@ use lodestore_trainer::{
 };
 
 use crate::console::Console;
+use crate::size::parse_size;
 use crate::usage::UsageError;
 
 /// Train a GNN on a graph; rows of other partitions come from servers.
@@ -81,6 +83,12 @@ pub(crate) struct TrainArgs {
     /// Measure accuracy after every so many epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
+    /// ondemand: memory of each worker for remote rows that stay from batch to batch.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    tier: u64,
+    /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo or tinylfu.
+    #[arg(long, value_name = "P", default_value_t = PolicyKind::Clock)]
+    policy: PolicyKind,
     /// rapid: rows in each worker's hot set.
     #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
     n_hot: usize,
@@ -106,6 +114,8 @@ pub(crate) struct TrainRun {
     pub(crate) connect: Vec<String>,
     pub(crate) client: ClientConfig,
     pub(crate) store: OpenOptions,
+    /// Memory of each worker's tier of remote rows, and its policy.
+    pub(crate) tier: Option<(u64, PolicyKind)>,
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
@@ -133,12 +143,24 @@ impl TrainArgs {
             ..TrainConfig::default()
         };
         train.validate().map_err(UsageError::of)?;
+        if self.tier > 0 && self.strategy != Strategy::Ondemand {
+            let told = format!(
+                "--tier is for --strategy ondemand; {} keeps rows by its schedule, see --hot",
+                self.strategy
+            );
+            return Err(UsageError::new(told));
+        }
+        if self.policy == PolicyKind::Unbounded {
+            return Err(UsageError::new("--policy unbounded would not stay within --tier"));
+        }
+        PolicySpec::try_from(self.policy).map_err(UsageError::of)?;
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {
             graph: self.graph,
             connect: self.connect,
             client: ClientConfig { deadline, ..ClientConfig::default() },
             store: OpenOptions { reader: self.reader },
+            tier: (self.tier > 0).then_some((self.tier, self.policy)),
             train,
             keep_schedule: self.schedule.is_some(),
         })

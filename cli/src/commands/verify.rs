@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
 use lodestore_store::{VerifyReport, verify};
+use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
@@ -18,20 +20,35 @@ pub(crate) struct VerifyArgs {
     graph: PathBuf,
 }
 
+/// The report and how long it took.
+#[derive(Serialize)]
+struct TimedReport {
+    #[serde(flatten)]
+    report: VerifyReport,
+    seconds: f64,
+}
+
 impl VerifyArgs {
     pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
+        let start = Instant::now();
         let report = verify(&self.graph, &mut console.progress("verify"))?;
-        console.report(&report, text)?;
-        Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let seconds = start.elapsed().as_secs_f64();
+        let timed = TimedReport { report, seconds };
+        console.report(&timed, text)?;
+        Ok(if timed.report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
-fn text(report: &VerifyReport) -> String {
-    let pages = human::counted(report.pages, "page");
+fn text(timed: &TimedReport) -> String {
+    let TimedReport { report, seconds } = timed;
+    let (pages, bytes) = (human::counted(report.pages, "page"), human::bytes(report.bytes));
+    let rate = human::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64);
+    let mut text = format!("{pages} of rows, {bytes} in all, {seconds:.2} s, {rate}/s");
     if report.ok {
-        return format!("ok: {pages} of rows, and all topology, halo and catalog files");
+        text.insert_str(0, "ok: ");
+    } else {
+        text.push_str("; damaged:");
     }
-    let mut text = format!("{pages} read; damaged:");
     for damage in &report.damaged {
         // Most reasons name their file; none says it twice.
         if damage.reason.contains(&damage.file) {
@@ -39,6 +56,12 @@ fn text(report: &VerifyReport) -> String {
         } else {
             text.push_str(&format!("\n  {}: {}", damage.file, damage.reason));
         }
+    }
+    if !report.ok {
+        text.push_str("\n`lode repair` rebuilds what can be rebuilt");
+    }
+    for path in &report.unknown {
+        text.push_str(&format!("\nnot part of the graph: {path}"));
     }
     text
 }

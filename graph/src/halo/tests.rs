@@ -1,5 +1,6 @@
 use super::*;
 use crate::edges::MemoryEdges;
+use crate::header::HEADER_BYTES;
 use crate::relabel::Relabelling;
 use crate::topology::Topology;
 use proptest::prelude::*;
@@ -80,11 +81,11 @@ fn every_truncation_and_every_flipped_bit_is_an_error() {
 #[test]
 fn forged_contents_are_refused() {
     let written = small();
-    let identity = Identity::of(&written.book, PartId(0), UUID);
     let open = |ids: [u32; 2], overlap: [u16; 2]| {
         let ids = ids.map(NodeId).to_vec();
         let halo = Halo { ids, overlap: overlap.to_vec(), degree: vec![1, 1] };
-        halo.write(&written.path(0), identity).unwrap();
+        let bytes = halo.to_bytes(&written.book, PartId(0), UUID);
+        std::fs::write(written.path(0), bytes).unwrap();
         written.open(0)
     };
     assert!(open([2, 3], [1, 3]).is_ok());
@@ -97,7 +98,10 @@ fn forged_contents_are_refused() {
         ([2, 3], [1, 4]),
     ] {
         let error = open(ids, overlap);
-        assert!(matches!(error, Err(HaloError::Content { .. })), "{ids:?} {overlap:?}");
+        assert!(
+            matches!(error, Err(HaloError::File { fault: FileFault::Content { .. }, .. })),
+            "{ids:?} {overlap:?}"
+        );
     }
 }
 

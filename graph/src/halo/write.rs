@@ -2,23 +2,47 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{Halo, HaloError};
 use crate::header::{FileKind, Header, Identity};
 use crate::topology::Topology;
 use crate::{NodeId, PartId, PartitionBook};
 
+/// What is done with each partition and its halo.
+pub type VisitHalo<'a> = dyn FnMut(PartId, Halo) -> Result<(), HaloError> + 'a;
+
 /// Writes `halo.bin` of every partition to `path_of(partition)`, syncs it, and gives the number of
 /// halo nodes of each.
 ///
-/// Memory: 2 bytes and 1 bit per node, and the largest halo.
+/// Memory: 2 bytes and 1 bit per node, and the largest halo twice.
 pub fn write_halos(
     topology: &Topology,
     book: &PartitionBook,
     uuid: [u8; 16],
     path_of: &dyn Fn(PartId) -> PathBuf,
 ) -> Result<Vec<u64>, HaloError> {
+    let mut n_halo = Vec::new();
+    find_halos(topology, book, &mut |part, halo| {
+        n_halo.push(halo.ids.len() as u64);
+        let (path, bytes) = (path_of(part), halo.to_bytes(book, part, uuid));
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            file.sync_all()
+        });
+        written.map_err(|source| HaloError::Io { path, action: "write", source })
+    })?;
+    Ok(n_halo)
+}
+
+/// Calls `f` with the halo of every partition.
+///
+/// Memory: 2 bytes and 1 bit per node, and the largest halo.
+pub fn find_halos(
+    topology: &Topology,
+    book: &PartitionBook,
+    f: &mut VisitHalo<'_>,
+) -> Result<(), HaloError> {
     let (expected, found) = (book.n_nodes(), topology.n_nodes());
     if expected != found {
         return Err(HaloError::Nodes { expected, found });
@@ -29,7 +53,6 @@ pub fn write_halos(
         needed.fill_with_halo(topology, book, part);
         needed.for_each(|id| overlaps[id.index()] += 1);
     }
-    let mut n_halo = Vec::new();
     for part in book.parts() {
         needed.fill_with_halo(topology, book, part);
         let mut halo = Halo::default();
@@ -38,14 +61,15 @@ pub fn write_halos(
             halo.overlap.push(overlaps[id.index()]);
             halo.degree.push(topology.in_degree(id));
         });
-        halo.write(&path_of(part), Identity::of(book, part, uuid))?;
-        n_halo.push(halo.ids.len() as u64);
+        f(part, halo)?;
     }
-    Ok(n_halo)
+    Ok(())
 }
 
 impl Halo {
-    pub(super) fn write(&self, path: &Path, identity: Identity) -> Result<(), HaloError> {
+    /// The bytes of the `halo.bin` of partition `part`.
+    #[must_use]
+    pub fn to_bytes(&self, book: &PartitionBook, part: PartId, uuid: [u8; 16]) -> Vec<u8> {
         let sections: [&[u8]; 3] = [
             bytemuck::cast_slice(&self.ids),
             bytemuck::cast_slice(&self.degree),
@@ -53,17 +77,12 @@ impl Halo {
         ];
         let header = Header {
             kind: FileKind::Halo,
-            identity,
+            identity: Identity::of(book, part, uuid),
             n_nodes: self.ids.len() as u64,
             n_edges: 0,
             section_crcs: sections.map(crc32fast::hash),
         };
-        let written = File::create(path).and_then(|mut file| {
-            file.write_all(&header.encode())?;
-            sections.iter().try_for_each(|section| file.write_all(section))?;
-            file.sync_all()
-        });
-        written.map_err(|source| HaloError::Io { path: path.to_owned(), action: "write", source })
+        [header.encode().as_slice(), sections[0], sections[1], sections[2]].concat()
     }
 }
 

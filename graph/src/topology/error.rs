@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::check::FileFault;
 use crate::edges::EdgeError;
-use crate::header::HeaderFault;
 
 /// Why topology could not be built, written or opened.
 #[derive(Debug, Error)]
@@ -43,61 +43,13 @@ pub enum TopologyError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A file does not start with the header that is expected.
+    /// A file is not sound, or belongs elsewhere.
     #[error("{}: {fault}", path.display())]
-    Header {
+    File {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        fault: HeaderFault,
-    },
-    /// A file is longer or shorter than its header says.
-    #[error("{}: expected {expected_bytes} bytes, found {found_bytes}", path.display())]
-    Length {
-        /// The file.
-        path: PathBuf,
-        /// Bytes that the header asks for; u64::MAX when they cannot be counted.
-        expected_bytes: u64,
-        /// Bytes there are.
-        found_bytes: u64,
-    },
-    /// The header counts other nodes than the partition owns.
-    #[error("{}: lists of {found} nodes, but the partition owns {expected}", path.display())]
-    NodeCount {
-        /// The file.
-        path: PathBuf,
-        /// Nodes that the partition owns.
-        expected: u64,
-        /// Nodes in the file.
-        found: u64,
-    },
-    /// A section is damaged.
-    #[error(
-        "{}: section `{section}` from byte {offset_bytes} is damaged: \
-         its checksum is {found:08x}, expected {expected:08x}",
-        path.display()
-    )]
-    Checksum {
-        /// The file.
-        path: PathBuf,
-        /// Which section.
-        section: &'static str,
-        /// Where it starts.
-        offset_bytes: usize,
-        /// Checksum in the header.
-        expected: u32,
-        /// Checksum of the bytes.
-        found: u32,
-    },
-    /// A section is whole but its numbers make no sense.
-    #[error("{}: entry {entry} of section `{section}` is out of order or range", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// Which section.
-        section: &'static str,
-        /// Position in the section.
-        entry: usize,
+        fault: FileFault,
     },
     /// Other files than one for each partition.
     #[error("expected one file for each of {expected} partitions, found {found}")]

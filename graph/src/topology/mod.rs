@@ -15,12 +15,13 @@ mod lists;
 mod write;
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::check::{FileCheck, FileFault, FileKind};
 use crate::edges::EdgeStream;
-use crate::header::{FileKind, HEADER_BYTES, Header, Identity};
-use crate::map::{FileMap, Section};
+use crate::map::{FileMap, Section, numbers};
 use crate::relabel::Relabelling;
 use crate::{NodeId, PartId, PartitionBook};
 
@@ -52,22 +53,24 @@ impl Topology {
         if paths.len() != usize::from(book.n_parts()) {
             return Err(TopologyError::Files { expected: book.n_parts(), found: paths.len() });
         }
-        let parts = book.parts().zip(paths).map(|(part, path)| {
-            let n_nodes = book.range(part).len();
-            open_part(path, &Identity::of(book, part, uuid), n_nodes)
-        });
+        let parts = book.parts().zip(paths).map(|(part, path)| open_part(path, book, part, uuid));
         Ok(Self { parts: parts.collect::<Result<_, _>>()?, bounds: book.bounds().to_vec() })
     }
 
-    /// Checks every byte of the file of one partition; gives its number of edges.
-    pub fn check_file(
-        path: &Path,
+    /// As [`Topology::open`], from the bytes of the files.
+    pub fn from_bytes(
+        files: Vec<Vec<u8>>,
         book: &PartitionBook,
-        part: PartId,
         uuid: [u8; 16],
-    ) -> Result<u64, TopologyError> {
-        let part_lists = open_part(path, &Identity::of(book, part, uuid), book.range(part).len())?;
-        Ok(part_lists.neighbours.as_slice().len() as u64)
+    ) -> Result<Self, TopologyError> {
+        if files.len() != usize::from(book.n_parts()) {
+            return Err(TopologyError::Files { expected: book.n_parts(), found: files.len() });
+        }
+        let parts = book.parts().zip(files).map(|(part, file)| {
+            let path = PathBuf::from(format!("topology of partition {part}"));
+            owned_part(&file, book, part, uuid).map_err(|fault| TopologyError::File { path, fault })
+        });
+        Ok(Self { parts: parts.collect::<Result<_, _>>()?, bounds: book.bounds().to_vec() })
     }
 
     /// Builds the lists in memory. `undirected` adds the reverse of every edge.
@@ -124,70 +127,50 @@ impl Topology {
     }
 }
 
-fn open_part(path: &Path, expected: &Identity, n_nodes: usize) -> Result<Part, TopologyError> {
-    let path_of = || path.to_owned();
+/// Maps the file of one partition and checks every byte of it.
+fn open_part(
+    path: &Path,
+    book: &PartitionBook,
+    part: PartId,
+    uuid: [u8; 16],
+) -> Result<Part, TopologyError> {
     let io = |action| move |source| TopologyError::Io { path: path.to_owned(), action, source };
     let file = File::open(path).map_err(io("open"))?;
     let map = Arc::new(FileMap::of(&file).map_err(io("map"))?);
-    let header = Header::decode(map.bytes(), FileKind::Topology, expected)
-        .map_err(|fault| TopologyError::Header { path: path_of(), fault })?;
-    if header.n_nodes != n_nodes as u64 {
-        let (expected, found) = (n_nodes as u64, header.n_nodes);
-        return Err(TopologyError::NodeCount { path: path_of(), expected, found });
-    }
-    // At most 2³² − 1 owned nodes: this sum fits.
-    let neighbours_at = HEADER_BYTES + 8 * (n_nodes + 1);
-    let expected_bytes = header.n_edges.checked_mul(4);
-    let expected_bytes = expected_bytes.and_then(|b| b.checked_add(neighbours_at as u64));
-    let found_bytes = map.bytes().len() as u64;
-    if expected_bytes != Some(found_bytes) {
-        let expected_bytes = expected_bytes.unwrap_or(u64::MAX);
-        return Err(TopologyError::Length { path: path_of(), expected_bytes, found_bytes });
-    }
-    let offsets =
-        section(path, "offsets", &map, HEADER_BYTES..neighbours_at, header.section_crcs[0])?;
-    let end = map.bytes().len();
-    let neighbours = section(path, "neighbours", &map, neighbours_at..end, header.section_crcs[1])?;
-    let part = Part { offsets, neighbours };
-    check_content(&part, expected.graph_nodes)
-        .map_err(|(section, entry)| TopologyError::Content { path: path_of(), section, entry })?;
-    Ok(part)
+    let sections = check(map.bytes(), book, part, uuid);
+    let mapped = sections.and_then(|[offsets, neighbours]| {
+        // Maps start at pages, so that sections are aligned for their numbers.
+        let offsets = Section::mapped(&map, offsets).ok_or(UNALIGNED)?;
+        Ok(Part { offsets, neighbours: Section::mapped(&map, neighbours).ok_or(UNALIGNED)? })
+    });
+    mapped.map_err(|fault| TopologyError::File { path: path.to_owned(), fault })
 }
 
-fn section<T: bytemuck::Pod>(
-    path: &Path,
-    section: &'static str,
-    map: &Arc<FileMap>,
-    range: std::ops::Range<usize>,
-    expected: u32,
-) -> Result<Section<T>, TopologyError> {
-    let (path, offset_bytes) = (path.to_owned(), range.start);
-    let found = crc32fast::hash(map.bytes().get(range.clone()).unwrap_or_default());
-    if found != expected {
-        return Err(TopologyError::Checksum { path, section, offset_bytes, expected, found });
-    }
-    // Bounds are those of the file's length and starts are multiples of 8, so this is the rest.
-    Section::mapped(map, range).ok_or(TopologyError::Content { path, section, entry: 0 })
+fn owned_part(
+    file: &[u8],
+    book: &PartitionBook,
+    part: PartId,
+    uuid: [u8; 16],
+) -> Result<Part, FileFault> {
+    let [offsets, neighbours] = check(file, book, part, uuid)?;
+    let offsets = Section::Owned(numbers(&file[offsets]));
+    Ok(Part { offsets, neighbours: Section::Owned(numbers(&file[neighbours])) })
 }
 
-/// Checks that offsets ascend from 0 to the end and that all neighbours are nodes; gives the first
-/// entry that is wrong.
-fn check_content(part: &Part, graph_nodes: u32) -> Result<(), (&'static str, usize)> {
-    let (offsets, neighbours) = (part.offsets.as_slice(), part.neighbours.as_slice());
-    if offsets.first() != Some(&0) {
-        return Err(("offsets", 0));
-    }
-    if let Some(row) = offsets.windows(2).position(|pair| pair[1] < pair[0]) {
-        return Err(("offsets", row + 1));
-    }
-    if offsets.last() != Some(&(neighbours.len() as u64)) {
-        return Err(("offsets", offsets.len() - 1));
-    }
-    match neighbours.iter().position(|&id| id >= graph_nodes) {
-        Some(entry) => Err(("neighbours", entry)),
-        None => Ok(()),
-    }
+/// Checks the bytes of a file; gives where offsets and neighbours lie in it.
+fn check(
+    file: &[u8],
+    book: &PartitionBook,
+    part: PartId,
+    uuid: [u8; 16],
+) -> Result<[Range<usize>; 2], FileFault> {
+    let check = FileCheck::new(FileKind::Topology, file, file.len() as u64, book, part, uuid)?;
+    check.check_all(file)?;
+    Ok([0, 1].map(|section| check.section_bytes(section)))
 }
+
+/// A section out of bounds or not aligned in its map, which the check has ruled out.
+const UNALIGNED: FileFault = FileFault::Content { section: "offsets", entry: 0 };
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::PartId;
 use crate::edges::MemoryEdges;
+use crate::header::{HEADER_BYTES, Header, Identity};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -68,20 +69,20 @@ fn replace(path: &Path, bytes: &[u8]) {
 fn every_truncation_and_every_flipped_bit_is_an_error() {
     let written = small();
     let path = &written.paths[3];
-    let identity = Identity::of(&written.relabelling.book, PartId(3), UUID);
+    let open = || open_part(path, &written.relabelling.book, PartId(3), UUID);
     let whole = std::fs::read(path).unwrap();
     for len in 0..=whole.len() + 1 {
         let mut bytes = whole.clone();
         bytes.resize(len, 0);
         replace(path, &bytes);
-        assert_eq!(open_part(path, &identity, 2).is_ok(), len == whole.len(), "{len} bytes");
+        assert_eq!(open().is_ok(), len == whole.len(), "{len} bytes");
     }
     // Every bit of the header is flipped in the tests of the header; one of each byte here.
     for bit in (0..HEADER_BYTES * 8).step_by(9).chain(HEADER_BYTES * 8..whole.len() * 8) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         replace(path, &bytes);
-        let error = open_part(path, &identity, 2).unwrap_err().to_string();
+        let error = open().unwrap_err().to_string();
         assert!(error.contains("3.csr: "), "bit {bit}: {error}");
     }
 }
@@ -128,7 +129,7 @@ fn files_in_the_wrong_place_are_refused() {
     ));
     assert!(Topology::open(&written.paths, &written.relabelling.book, [8; 16]).is_err());
     written.paths.swap(1, 3);
-    assert!(matches!(open(&written), Err(TopologyError::Header { .. })));
+    assert!(matches!(open(&written), Err(TopologyError::File { fault: FileFault::Header(_), .. })));
     written.paths[1] = written.dir.path().join("none.csr");
     assert!(matches!(open(&written), Err(TopologyError::Io { .. })));
 }
@@ -147,10 +148,13 @@ proptest! {
         let written = write(&edges, &assignment, 6, undirected);
         let mapped = open(&written).unwrap();
         let memory = Topology::from_edges(&edges, &written.relabelling, undirected).unwrap();
+        let read = written.paths.iter().map(|path| std::fs::read(path).unwrap()).collect();
+        let read = Topology::from_bytes(read, &written.relabelling.book, UUID).unwrap();
         prop_assert_eq!(mapped.n_edges(), memory.n_edges());
         prop_assert_eq!(mapped.n_edges(), written.summary.n_edges_directed);
         for v in 0..=mapped.n_nodes() {
             prop_assert_eq!(mapped.in_neighbours(NodeId(v)), memory.in_neighbours(NodeId(v)));
+            prop_assert_eq!(mapped.in_neighbours(NodeId(v)), read.in_neighbours(NodeId(v)));
         }
         let both = Topology::from_edges(&edges, &written.relabelling, true).unwrap();
         let path = written.dir.path().join("scratch");

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use glommio::sync::Semaphore;
-use lodestore_cache::{PolicyKind, Tier};
+use lodestore_cache::Tier;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode, Stripes};
 use lodestore_store::Base;
@@ -53,12 +53,13 @@ struct Scratch {
 impl ShardRows {
     /// Opens the segments of the tensor at `position` on this executor with a tier of `tier_bytes`.
     pub(crate) async fn open(
-        holdings: &Holdings,
+        plan: &ShardPlan,
         position: usize,
         shard: u16,
         tier_bytes: usize,
         room: Rc<Semaphore>,
     ) -> Result<Self, String> {
+        let holdings = &plan.holdings;
         let tensor = &holdings.tensors[position];
         let mut parts = Vec::with_capacity(holdings.book.n_parts().into());
         let mut key_base = 0u64;
@@ -74,7 +75,7 @@ impl ShardRows {
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
         let row_bytes = tensor.description.row_bytes as usize;
-        let tier = Tier::new(tier_bytes, row_bytes, key_space, PolicyKind::Clock)
+        let tier = Tier::new(tier_bytes, row_bytes, key_space, plan.policy)
             .map_err(|error| error.to_string())?;
         Ok(Self {
             row_bytes,

@@ -15,6 +15,7 @@ use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::net::TcpStream;
 use glommio::sync::Semaphore;
 use glommio::{Latency, Shares, TaskQueueHandle};
+use lodestore_cache::PolicyKind;
 use lodestore_graph::NodeId;
 use lodestore_schema::{Reply, ServerStats};
 use tracing::{debug, warn};
@@ -50,6 +51,7 @@ pub(crate) struct ShardPlan {
     pub(crate) busy: Arc<AtomicUsize>,
     /// Bytes of this shard's tier for each tensor.
     pub(crate) tier_bytes: Arc<[usize]>,
+    pub(crate) policy: PolicyKind,
     /// Where it joins, to be woken regularly.
     pub(crate) pulsed: Shards,
 }
@@ -133,7 +135,7 @@ async fn open_tensors(
     let mut tensors = Vec::with_capacity(plan.tier_bytes.len());
     for (position, &tier_bytes) in plan.tier_bytes.iter().enumerate() {
         let room = Rc::clone(room);
-        let rows = ShardRows::open(&plan.holdings, position, shard, tier_bytes, room).await?;
+        let rows = ShardRows::open(plan, position, shard, tier_bytes, room).await?;
         tensors.push(rows);
     }
     Ok(tensors)

@@ -4,17 +4,29 @@ use crate::row::RowIdx;
 
 pub(super) const IDENTITY: &[u8] = b"identity";
 pub(super) const VERSION: &[u8] = b"version";
+pub(super) const GRAPH_COPY: &[u8] = b"graph";
+
+/// What the keys of all segments start with, those of segments that were given up, and those of
+/// all overlay rows.
+pub(super) const SEGMENTS: &[u8] = b"segment/";
+pub(super) const LOST: &[u8] = b"lost/";
+pub(super) const ROWS: &[u8] = b"overlay/";
 
 /// Bytes of a row's key after its tensor's prefix: version and row.
 const ROW_SUFFIX_BYTES: usize = 8;
 
 /// What the keys of all segments of a tensor start with; names hold no slash.
 pub(super) fn segments_of(tensor: &str) -> Vec<u8> {
-    [b"segment/", tensor.as_bytes(), b"/"].concat()
+    [SEGMENTS, tensor.as_bytes(), b"/"].concat()
 }
 
 pub(super) fn segment(tensor: &str, version: u32) -> Vec<u8> {
     [&segments_of(tensor), version.to_be_bytes().as_slice()].concat()
+}
+
+/// The key of the record that a segment had before rows of it were given up.
+pub(super) fn lost(tensor: &str, version: u32) -> Vec<u8> {
+    [LOST, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
 }
 
 /// The version in the key of a segment, given what follows its prefix.
@@ -24,7 +36,7 @@ pub(super) fn segment_version(suffix: &[u8]) -> Option<u32> {
 
 /// What the keys of all overlay rows of a tensor start with.
 pub(super) fn rows_of(tensor: &str) -> Vec<u8> {
-    [b"overlay/", tensor.as_bytes(), b"/"].concat()
+    [ROWS, tensor.as_bytes(), b"/"].concat()
 }
 
 /// Appends version and row to the prefix of [`rows_of`].
@@ -38,6 +50,13 @@ pub(super) fn row_of(suffix: &[u8]) -> Option<(u32, RowIdx)> {
     let (version, row) = suffix.split_first_chunk()?;
     let row = row.try_into().ok().map(u32::from_be_bytes)?;
     Some((u32::from_be_bytes(*version), RowIdx(row)))
+}
+
+/// The tensor in a key that starts with `kind`, and what follows the tensor's prefix.
+pub(super) fn tensor_of<'a>(kind: &[u8], key: &'a [u8]) -> Option<(&'a str, &'a [u8])> {
+    let rest = key.strip_prefix(kind)?;
+    let end = rest.iter().position(|&byte| byte == b'/')?;
+    Some((std::str::from_utf8(&rest[..end]).ok()?, &rest[end + 1..]))
 }
 
 /// First key, and the key after the last, of the overlay rows of the versions from `first` to
@@ -89,6 +108,17 @@ mod tests {
         let last = key("feat", u32::MAX, u32::MAX);
         assert!(from <= last && last < to);
         assert!(to < key("feat0", 0, 0) && to.starts_with(&rows_of("feat")));
+    }
+
+    #[test]
+    fn a_key_tells_its_tensor_whatever_its_version_is() {
+        let version = u32::from_be_bytes(*b"a//b");
+        let of_key = segment("feat", version);
+        let (tensor, suffix) = tensor_of(SEGMENTS, &of_key).unwrap();
+        assert_eq!((tensor, segment_version(suffix)), ("feat", Some(version)));
+        assert_eq!(tensor_of(ROWS, &of_key), None);
+        assert_eq!(tensor_of(SEGMENTS, b"segment/feat"), None);
+        assert_eq!(tensor_of(SEGMENTS, b"segment/\xff/0000"), None);
     }
 
     #[test]

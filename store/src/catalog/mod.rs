@@ -10,6 +10,9 @@
 //! segment/NAME/VERSION        format u32 | segment uuid 16 | rows u32 | bytes of a row u32
 //!                             | digest 32 | file name
 //! overlay/NAME/VERSION ROW    the row's bytes
+//! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
+//!                             repair gave rows of it up
+//! graph                       the text of graph.toml; catalogs of older releases lack it
 //! ```
 //!
 //! A tensor's segment at version V is that of the newest record up to V; overlay rows of later
@@ -20,6 +23,8 @@
 //! so that it works on read-only mounts and from several processes at once.
 
 mod keys;
+mod mend;
+mod pairs;
 mod record;
 mod rows;
 mod segments;
@@ -30,6 +35,8 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
+pub(crate) use mend::TensorRecord;
+pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;
 pub use rows::{OverlayRow, RowKeys};
 
@@ -48,19 +55,24 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Creates the catalog of partition `part` in `dir`, which must not hold one.
+    /// Creates the catalog of partition `part` in `dir`, which must not hold one; it keeps
+    /// `graph_text`, that of `graph.toml`.
     pub fn create(
         device: &dyn Device,
         dir: &Path,
         graph: Uuid,
         part: PartId,
+        graph_text: &str,
     ) -> Result<Self, StoreError> {
         let pairs = device.key_values(dir, Access::Create).map_err(failed(dir))?;
         let catalog = Self { dir: dir.to_owned(), pairs };
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         identity.extend_from_slice(graph.as_bytes());
         identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
-        catalog.write(&[Change::Put(keys::IDENTITY.to_vec(), identity)])?;
+        catalog.write(&[
+            Change::Put(keys::IDENTITY.to_vec(), identity),
+            Change::Put(keys::GRAPH_COPY.to_vec(), graph_text.as_bytes().to_vec()),
+        ])?;
         Ok(catalog)
     }
 
@@ -71,8 +83,7 @@ impl Catalog {
         graph: Uuid,
         part: PartId,
     ) -> Result<Self, StoreError> {
-        let pairs = device.key_values(dir, Access::Read).map_err(failed(dir))?;
-        let catalog = Self { dir: dir.to_owned(), pairs };
+        let catalog = Self::open_unchecked(device, dir, Access::Read)?;
         catalog.check_identity(graph, part)?;
         Ok(catalog)
     }
@@ -86,13 +97,24 @@ impl Catalog {
         graph: Uuid,
         part: PartId,
     ) -> Result<Self, StoreError> {
-        let pairs = device.key_values(dir, Access::Write).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
-            _ => failed(dir)(error),
-        })?;
-        let catalog = Self { dir: dir.to_owned(), pairs };
+        let catalog = Self::open_unchecked(device, dir, Access::Write)?;
         catalog.check_identity(graph, part)?;
         Ok(catalog)
+    }
+
+    /// Opens the catalog in `dir`, whoever's it is.
+    pub(crate) fn open_unchecked(
+        device: &dyn Device,
+        dir: &Path,
+        access: Access,
+    ) -> Result<Self, StoreError> {
+        let pairs = device.key_values(dir, access).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock if access == Access::Write => {
+                StoreError::Locked { dir: dir.to_owned() }
+            }
+            _ => failed(dir)(error),
+        })?;
+        Ok(Self { dir: dir.to_owned(), pairs })
     }
 
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
@@ -114,6 +136,12 @@ impl Catalog {
         self.write(&[Change::Put(keys::VERSION.to_vec(), version.to_le_bytes().to_vec())])
     }
 
+    /// The text of `graph.toml` that it keeps, for the day that the file is lost; `None` in a
+    /// catalog of a release that kept none.
+    pub(crate) fn graph_copy(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.get(keys::GRAPH_COPY)
+    }
+
     /// The committed version.
     pub fn current_version(&self) -> Result<u32, StoreError> {
         let bytes = self.get(keys::VERSION)?.unwrap_or_default();
@@ -133,7 +161,8 @@ impl Catalog {
         self.pairs.flush().map_err(failed(&self.dir))
     }
 
-    fn check_identity(&self, graph: Uuid, part: PartId) -> Result<(), StoreError> {
+    /// Checks that it is the catalog of partition `part` of `graph`.
+    pub(crate) fn check_identity(&self, graph: Uuid, part: PartId) -> Result<(), StoreError> {
         let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
         let mut fields = Fields { bytes: &bytes };
         let (Ok(format), Ok(found_graph), Ok(found_part)) =

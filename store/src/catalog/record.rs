@@ -31,6 +31,12 @@ impl SegmentRecord {
         bytes
     }
 
+    /// The format of a record that only a later release reads.
+    pub(super) fn newer_format(bytes: &[u8]) -> Option<u32> {
+        let format = Fields { bytes }.u32().ok()?;
+        (format > CATALOG_FORMAT_VERSION).then_some(format)
+    }
+
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut fields = Fields { bytes };
         let format = fields.u32()?;

@@ -29,7 +29,7 @@ fn names(dir: &Path) -> Vec<String> {
 fn what_was_recorded_is_read_by_several_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog");
-    let catalog = Catalog::create(&Disk, &path, graph(), PartId(2)).unwrap();
+    let catalog = Catalog::create(&Disk, &path, graph(), PartId(2), "").unwrap();
     catalog.commit_version(1, [("feat", &record())]).unwrap();
     let first = Catalog::open_read_only(&Disk, &path, graph(), PartId(2)).unwrap();
     assert_eq!(first.segment("feat", 1).unwrap(), Some((1, record())), "seen before a flush");
@@ -49,7 +49,7 @@ fn what_was_recorded_is_read_by_several_at_once() {
 fn reading_changes_nothing_in_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog");
-    let catalog = Catalog::create(&Disk, &path, graph(), PartId(2)).unwrap();
+    let catalog = Catalog::create(&Disk, &path, graph(), PartId(2), "").unwrap();
     catalog.commit_version(1, []).unwrap();
     drop(catalog);
     let before = names(&path);
@@ -63,13 +63,13 @@ fn reading_changes_nothing_in_the_folder() {
 fn another_catalog_in_its_place_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog");
-    drop(Catalog::create(&Disk, &path, graph(), PartId(2)).unwrap());
+    drop(Catalog::create(&Disk, &path, graph(), PartId(2), "").unwrap());
     let other_part = Catalog::open_read_only(&Disk, &path, graph(), PartId(3)).unwrap_err();
     assert!(matches!(other_part, StoreError::Misplaced { .. }), "{other_part}");
     let other_graph = Catalog::open_read_only(&Disk, &path, Uuid::nil(), PartId(2)).unwrap_err();
     assert!(matches!(other_graph, StoreError::Misplaced { .. }), "{other_graph}");
     assert!(
-        Catalog::create(&Disk, &path, graph(), PartId(2)).is_err(),
+        Catalog::create(&Disk, &path, graph(), PartId(2), "").is_err(),
         "an existing one is not reused"
     );
 }
@@ -82,7 +82,7 @@ fn a_missing_or_broken_catalog_is_an_error() {
     assert!(missing.to_string().contains("CURRENT"), "{missing}");
     assert!(!dir.path().join("none").exists());
     let path = dir.path().join("catalog");
-    drop(Catalog::create(&Disk, &path, graph(), PartId(0)).unwrap());
+    drop(Catalog::create(&Disk, &path, graph(), PartId(0), "").unwrap());
     fs::write(path.join("CURRENT"), b"MANIFEST-999999\n").unwrap();
     let broken = Catalog::open_read_only(&Disk, &path, graph(), PartId(0)).unwrap_err();
     assert!(matches!(broken, StoreError::Catalog { .. }), "{broken}");

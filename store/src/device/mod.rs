@@ -126,6 +126,8 @@ pub enum Access {
     Write,
     /// For reading: no lock, no file written, any number of processes.
     Read,
+    /// As for reading, and if the log is damaged, the state up to the damage.
+    Salvage,
 }
 
 /// What a scan tells each key and value to, until it breaks.

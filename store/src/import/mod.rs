@@ -139,9 +139,6 @@ impl Importer {
         // Ids are looked up one by one.
         let options = TensorOptions { nan: NanPolicy::Keep, codec: CodecChoice::Raw };
         self.write_tensor(EXTERNAL_ID_TENSOR, &ids, options, external_of, book, &mut |_, _| {})?;
-        for part in book.parts() {
-            self.write_catalog(part)?;
-        }
         let meta = GraphMeta {
             format_version: GRAPH_FORMAT_VERSION,
             uuid: self.uuid,
@@ -151,6 +148,9 @@ impl Importer {
             bounds: book.bounds().to_vec(),
             tensors: self.tensors.clone(),
         };
+        for part in book.parts() {
+            self.write_catalog(part, &meta)?;
+        }
         let meta_path = self.staging.join(META_FILE);
         let written = self.device.create(&meta_path);
         written
@@ -208,9 +208,9 @@ impl Importer {
         Ok(())
     }
 
-    fn write_catalog(&self, part: PartId) -> Result<(), ImportError> {
+    fn write_catalog(&self, part: PartId, meta: &GraphMeta) -> Result<(), ImportError> {
         let dir = graph::catalog_dir(&self.part_dir(part)?);
-        let catalog = Catalog::create(&*self.device, &dir, self.uuid, part)?;
+        let catalog = Catalog::create(&*self.device, &dir, self.uuid, part, &meta.to_text())?;
         let records = self.records.iter().filter(|(of, _)| *of == part);
         let segments = self.tensors.iter().zip(records);
         let segments = segments.map(|(tensor, (_, record))| (tensor.name.as_str(), record));

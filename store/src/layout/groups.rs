@@ -82,6 +82,20 @@ impl RowGroups {
         self.starts[group as usize]..self.starts[group as usize + 1]
     }
 
+    /// The groups whose first byte is one of `bytes`, counted from the first data page.
+    pub(crate) fn starting_in(&self, bytes: Range<u64>) -> Range<u32> {
+        let starts = &self.starts[..self.starts.len() - 1];
+        let before = |end: u64| starts.partition_point(|&start| start < end) as u32;
+        before(bytes.start)..before(bytes.end)
+    }
+
+    /// The groups that have any of `bytes`, at least one byte of which is a group's.
+    pub(crate) fn touching(&self, bytes: Range<u64>) -> Range<u32> {
+        let starting = self.starting_in(0..bytes.end);
+        let first = self.starts.partition_point(|&start| start <= bytes.start) as u32 - 1;
+        first..starting.end
+    }
+
     /// Bytes of the group that holds `row`.
     pub(crate) fn span_of_row(&self, row: RowIdx) -> Range<u64> {
         self.span(self.group_of(row))

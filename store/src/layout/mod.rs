@@ -163,6 +163,25 @@ impl SegmentLayout {
         Some(bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES))
     }
 
+    /// Rows that cannot be read without one of `pages`.
+    pub(crate) fn rows_on(&self, pages: &Range<u64>) -> Range<u32> {
+        let bytes = pages.start * PAGE_BYTES..(pages.end * PAGE_BYTES).min(self.data_bytes());
+        if bytes.is_empty() {
+            return 0..0;
+        }
+        match &self.groups {
+            None => {
+                let row_bytes = u64::from(self.row_bytes);
+                (bytes.start / row_bytes) as u32..bytes.end.div_ceil(row_bytes) as u32
+            }
+            Some(groups) => {
+                let groups_on = groups.touching(bytes);
+                let end = u64::from(groups_on.end) * u64::from(groups.group_rows());
+                groups.first_row(groups_on.start).0..end.min(u64::from(self.n_rows)) as u32
+            }
+        }
+    }
+
     /// Bytes of a row of a segment without groups; `row` may be any number.
     #[inline]
     pub(crate) const fn packed_span(&self, row: RowIdx) -> Range<u64> {
@@ -241,6 +260,25 @@ mod tests {
         assert_eq!([raw(0), raw(1), raw(2)], [4000, 4000, 2000]);
         // Header, two pages of rows, page table, group index, footer.
         assert_eq!(layout.file_bytes(), 6 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn pages_name_the_rows_that_need_them() {
+        let packed = SegmentLayout::new(25, 400).unwrap();
+        assert_eq!([packed.rows_on(&(0..1)), packed.rows_on(&(1..2))], [0..11, 10..21]);
+        assert_eq!([packed.rows_on(&(2..3)), packed.rows_on(&(2..9))], [20..25, 20..25]);
+        assert_eq!(packed.rows_on(&(3..4)), 0..0);
+        let lengths = [4000, 200, 7];
+        let grouped = SegmentLayout::grouped(25, 400, 10, lengths.into_iter()).unwrap();
+        assert_eq!([grouped.rows_on(&(0..1)), grouped.rows_on(&(1..2))], [0..20, 10..25]);
+        for layout in [packed, grouped] {
+            for page in 0..layout.n_pages() {
+                let naive =
+                    (0..25).filter(|&row| layout.row_pages(RowIdx(row)).unwrap().contains(&page));
+                let rows = layout.rows_on(&(page..page + 1));
+                assert_eq!(rows.collect::<Vec<_>>(), naive.collect::<Vec<_>>(), "page {page}");
+            }
+        }
     }
 
     #[test]

@@ -66,32 +66,8 @@ pub(crate) fn load(
     Ok(LoadedOverlay { frozen, pending: Pending { version: next, rows: pending }, folded })
 }
 
-/// Reads every overlay row of a tensor whose partition has `n_rows` rows, and tells `fault` what is
-/// wrong with each that is not as it must be. Rows that a segment at `base` has taken in are seen
-/// by nobody and not looked at.
-pub(crate) fn check(
-    catalog: &Catalog,
-    tensor: &TensorSpec,
-    n_rows: u32,
-    base: u32,
-    committed: u32,
-    fault: &mut dyn FnMut(StoreError),
-) -> Result<(), StoreError> {
-    let (next, expected) = (committed.saturating_add(1), tensor.row_bytes());
-    catalog.scan_rows(&tensor.name, &mut |version, row, found| {
-        let reason = out_of_place(version, row, n_rows, next).or_else(|| {
-            (found != expected).then(|| format!("expected {expected} bytes, found {found}"))
-        });
-        if let Some(reason) = reason.filter(|_| version > base) {
-            let (dir, tensor) = (catalog.dir().to_owned(), tensor.name.clone());
-            fault(StoreError::DamagedOverlay { dir, tensor, version, row, reason });
-        }
-        ControlFlow::Continue(())
-    })
-}
-
 /// Why nobody can have put this row, if so; `next` is the version that puts are for.
-fn out_of_place(version: u32, row: RowIdx, n_rows: u32, next: u32) -> Option<String> {
+pub(crate) fn out_of_place(version: u32, row: RowIdx, n_rows: u32, next: u32) -> Option<String> {
     if version <= next && row.0 < n_rows {
         return None;
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use roaring::RoaringBitmap;
 
-pub(crate) use load::{LoadedOverlay, check, load};
+pub(crate) use load::{LoadedOverlay, load, out_of_place};
 
 use crate::catalog::OverlayRow;
 use crate::row::RowIdx;

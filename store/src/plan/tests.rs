@@ -148,12 +148,15 @@ proptest! {
         let rows = pick(&picks, &layout);
         let mut plan = ReadPlan::default();
         plan.build(&rows, &layout, &profile).unwrap();
-        // Where the limit cuts a run, another place for the cut can save less than one request.
+        // Where the limit cuts a run, another place for the cut can save less than one request,
+        // and the page that both sides share.
         let n_cuts = plan.extents().windows(2).filter(|pair| {
             let end = pair[0].first_page + u64::from(pair[0].n_pages);
             pair[1].first_page <= end + profile.max_gap_pages()
         });
-        let allowed = least_seconds(&rows, &layout, &profile) + n_cuts.count() as f64 / iops;
+        let cut_s = 1.0 / iops + PAGE_BYTES as f64 / profile.bandwidth_bytes_per_s;
+        let allowed =
+            least_seconds(&rows, &layout, &profile) + n_cuts.count() as f64 * cut_s;
         prop_assert!(plan.ideal_seconds(&profile) <= allowed * 1.000_001);
     }
 

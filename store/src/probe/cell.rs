@@ -41,7 +41,7 @@ pub(super) fn measure(
     file_bytes: u64,
     duration: Duration,
 ) -> Result<ProbeCell, StoreError> {
-    let offsets = Offsets::new(shape.request_bytes as u64, file_bytes);
+    let offsets = Offsets::new(random_start(), shape.request_bytes as u64, file_bytes);
     let mut run = Run { queue, offsets, started: Vec::new(), latencies_ns: Vec::new() };
     let measured = run.all(dir, shape, duration);
     let drained = run.queue.drain().map_err(StoreError::io(dir, "wait for reads of"));
@@ -114,22 +114,27 @@ impl Run<'_> {
     }
 }
 
-/// Random whole-page offsets, the same in every run.
+/// Random whole-page offsets.
 struct Offsets {
     state: u64,
     n_places: u64,
 }
 
 impl Offsets {
-    fn new(request_bytes: u64, file_bytes: u64) -> Self {
+    fn new(state: u64, request_bytes: u64, file_bytes: u64) -> Self {
         let n_places = (file_bytes - request_bytes) / PAGE_BYTES + 1;
-        Self { state: request_bytes, n_places }
+        Self { state, n_places }
     }
 
     fn next(&mut self) -> u64 {
         let random = next_random(&mut self.state);
         ((u128::from(random) * u128::from(self.n_places)) >> 64) as u64 * PAGE_BYTES
     }
+}
+
+/// Another start in every run and cell: what lies below a virtual disk remembers what was read.
+pub(super) fn random_start() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
 }
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
@@ -155,10 +160,10 @@ mod tests {
 
     #[test]
     fn offsets_are_whole_pages_within_the_file_and_reach_its_ends() {
-        let mut offsets = Offsets::new(8192, 10 * 4096);
+        let mut offsets = Offsets::new(1, 8192, 10 * 4096);
         let found: std::collections::BTreeSet<u64> = (0..1000).map(|_| offsets.next()).collect();
         assert!(found.into_iter().eq((0..=8).map(|page| page * 4096)));
-        assert_eq!(Offsets::new(4096, 4096).next(), 0);
+        assert_eq!(Offsets::new(1, 4096, 4096).next(), 0);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 mod cell;
 mod fit;
-mod scratch;
 mod stored;
+mod subject;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const MEMORY_BYTES: usize = 32 << 20;
 /// How to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeOptions {
-    /// Bytes of the file that is written and read; `None` for 1 GiB, or a quarter of the free
+    /// Bytes of the file that is written in a folder; `None` for 1 GiB, or a quarter of the free
     /// space if that is less.
     pub scratch_bytes: Option<u64>,
     /// Time for all cells together.
@@ -49,14 +49,16 @@ impl Default for ProbeOptions {
 /// What a device was found to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProbeReport {
-    /// Folder on the file system that was measured.
+    /// The file that was read, or the folder on the file system that was measured.
     pub path: String,
     /// Whether reads bypassed the page cache; if not, the figures are mostly those of memory.
     pub direct: bool,
     /// Whether reads went through an io_uring; if not, through threads.
     pub io_uring: bool,
     /// Bytes of the file that was read.
-    pub scratch_bytes: u64,
+    pub file_bytes: u64,
+    /// Whether that file was written for it. Some disks read faster what was written just before.
+    pub written: bool,
     /// Requests per second, of the cost model fitted to the cells.
     pub iops: f64,
     /// Bytes per second, of the cost model fitted to the cells.
@@ -76,25 +78,31 @@ impl ProbeReport {
     }
 }
 
-/// Measures random reads of a scratch file in `dir`, which has no name and so is gone however the
-/// process ends. `progress` is told stages, steps done and steps in all.
+/// Measures random reads of the file `path`; or, if that is a folder, of a file that is written in
+/// it, which has no name and so is gone however the process ends. `progress` is told stages, steps
+/// done and steps in all.
 pub fn probe(
-    dir: &Path,
+    path: &Path,
     options: &ProbeOptions,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<ProbeReport, StoreError> {
     let start = Instant::now();
-    let scratch = scratch::write(dir, options.scratch_bytes, progress)?;
-    let (cells, io_uring) = measure_all(dir, &scratch, options.duration, progress)?;
+    let subject = if path.is_file() {
+        subject::open(path)?
+    } else {
+        subject::write(path, options.scratch_bytes, progress)?
+    };
+    let (cells, io_uring) = measure_all(path, &subject, options.duration, progress)?;
     let profile = fit(&cells).ok_or_else(|| {
         let reason = "the figures make no sense; measure again with a larger file";
-        StoreError::io(dir, "measure")(std::io::Error::other(reason))
+        StoreError::io(path, "measure")(std::io::Error::other(reason))
     })?;
     Ok(ProbeReport {
-        path: dir.display().to_string(),
-        direct: scratch.file.is_direct(),
+        path: path.display().to_string(),
+        direct: subject.file.is_direct(),
         io_uring,
-        scratch_bytes: scratch.n_bytes,
+        file_bytes: subject.n_bytes,
+        written: subject.is_written,
         iops: profile.iops,
         bandwidth_bytes_per_s: profile.bandwidth_bytes_per_s,
         cells,
@@ -105,18 +113,18 @@ pub fn probe(
 /// All cells, through a ring or else by threads; and whether it was a ring.
 fn measure_all(
     dir: &Path,
-    scratch: &scratch::Scratch,
+    subject: &subject::Subject,
     duration: Duration,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<(Vec<ProbeCell>, bool), StoreError> {
     if let Ok(mut ring) = Ring::new(DEPTH as u32, MEMORY_BYTES) {
-        ring.attach(&scratch.file);
-        return Ok((measure_on(dir, &mut ring, scratch.n_bytes, duration, progress)?, true));
+        ring.attach(&subject.file);
+        return Ok((measure_on(dir, &mut ring, subject.n_bytes, duration, progress)?, true));
     }
     let mut arena = Arena::new(MEMORY_BYTES).map_err(StoreError::io(dir, "get memory for"))?;
-    let file: Arc<ReadFile> = Arc::clone(&scratch.file);
+    let file: Arc<ReadFile> = Arc::clone(&subject.file);
     let mut threads = WorkerQueue::new(file, &mut arena);
-    Ok((measure_on(dir, &mut threads, scratch.n_bytes, duration, progress)?, false))
+    Ok((measure_on(dir, &mut threads, subject.n_bytes, duration, progress)?, false))
 }
 
 fn measure_on(

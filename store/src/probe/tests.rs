@@ -16,7 +16,7 @@ fn a_probe_measures_every_cell_and_leaves_nothing() {
     assert!(stages.values().all(|(done, total)| done == total), "{stages:?}");
     assert_eq!(stages.len(), 2);
     assert!(report.profile().is_sensible());
-    assert_eq!(report.scratch_bytes, 8 << 20);
+    assert_eq!((report.file_bytes, report.written), (8 << 20, true));
     // 1 MiB comes at depths 1, 4, 16 and 32, 512 KiB also at 64, the rest at all six.
     assert_eq!(report.cells.len(), 7 * 6 + 5 + 4);
     for cell in &report.cells {
@@ -25,6 +25,21 @@ fn a_probe_measures_every_cell_and_leaves_nothing() {
         assert!((cell.bytes_per_s / bytes_per_s - 1.0).abs() < 1e-9);
     }
     assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_that_is_there_is_read_and_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = vec![7; (5 << 20) + 1];
+    std::fs::write(&path, &bytes).unwrap();
+    let report = probe(&path, &quick(), &mut |_, _, _| {}).unwrap();
+    assert_eq!((report.file_bytes, report.written), (5 << 20, false));
+    assert!(report.profile().is_sensible());
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    std::fs::write(&path, &bytes[..1000]).unwrap();
+    let error = probe(&path, &quick(), &mut |_, _, _| {}).unwrap_err().to_string();
+    assert!(error.contains("too small"), "{error}");
 }
 
 #[test]
@@ -37,12 +52,12 @@ fn a_file_system_in_memory_is_measured_too() {
 #[test]
 fn threads_measure_where_there_is_no_ring() {
     let dir = tempfile::tempdir().unwrap();
-    let scratch = scratch::write(dir.path(), Some(8 << 20), &mut |_, _, _| {}).unwrap();
+    let subject = subject::write(dir.path(), Some(8 << 20), &mut |_, _, _| {}).unwrap();
     let mut arena = Arena::new(MEMORY_BYTES).unwrap();
-    let mut threads = WorkerQueue::new(Arc::clone(&scratch.file), &mut arena);
+    let mut threads = WorkerQueue::new(Arc::clone(&subject.file), &mut arena);
     let duration = Duration::from_millis(200);
     let cells =
-        measure_on(dir.path(), &mut threads, scratch.n_bytes, duration, &mut |_, _, _| {}).unwrap();
+        measure_on(dir.path(), &mut threads, subject.n_bytes, duration, &mut |_, _, _| {}).unwrap();
     assert!(cells.iter().all(|cell| cell.depth <= 64 && cell.iops > 0.0));
     assert!(fit(&cells).is_some());
 }

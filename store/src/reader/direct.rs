@@ -14,7 +14,8 @@ use crate::segment::Segment;
 /// Reads a segment through an io_uring, past the page cache where the file system can, and checks
 /// every page that holds a planned row each time it is read.
 ///
-/// Shared between threads; each has a ring with 3.75 MiB of memory while it executes a plan, and at
+/// Shared between threads; each has a ring with 16 MiB of memory (3.75 MiB where
+/// the limit of locked memory is low) while it executes a plan, and at
 /// most eight stay with the process. Where the system refuses rings, threads read instead.
 #[derive(Debug)]
 pub struct DirectReader {

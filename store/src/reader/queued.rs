@@ -7,8 +7,9 @@ use crate::plan::{Extent, PlannedRow, ReadPlan};
 use crate::ring::{Read, ReadFault, ReadQueue, Step};
 use crate::segment::Segment;
 
-/// Extents whose rows are copied before the queue is looked at again.
-const COPIES_PER_TURN: usize = 8;
+/// Bytes of extents, one at least, whose rows are copied before the queue is looked at again: a
+/// disk that gives several large reads at once must not wait until all of them are copied.
+const COPY_BYTES_PER_TURN: usize = 128 << 10;
 
 /// The share of the reads in flight that are waited for together: few enough that the disk does
 /// not run dry, enough that the thread is not woken for each.
@@ -76,8 +77,10 @@ impl<'p, I: Iterator<Item = Job<'p>>> Run<'_, 'p, I> {
 
     /// Copies the rows of some reads that are ready, so that the queue is not left alone for long.
     fn copy_some(&mut self, out: &mut [u8]) -> Result<(), StoreError> {
-        for _ in 0..COPIES_PER_TURN {
+        let mut n_bytes = 0;
+        while n_bytes < COPY_BYTES_PER_TURN {
             let Some(read) = self.ready.pop() else { break };
+            n_bytes += read.region().len_bytes();
             let (extent, rows) = self.open[read.tag as usize];
             self.free.push(read.tag);
             let copied = self.segment.copy_rows(extent, rows, read.region().bytes(), out);

@@ -110,6 +110,11 @@ impl Arena {
         (self.memory.as_mut_ptr(), self.memory.len())
     }
 
+    /// Whether the kernel knows the memory, by index 0.
+    pub(super) fn is_registered(&self) -> bool {
+        self.registered
+    }
+
     /// Notes whether the kernel knows the memory, by index 0.
     pub(super) fn set_registered(&mut self, registered: bool) {
         self.registered = registered;

@@ -30,12 +30,16 @@ use rustix::io::Errno;
 /// about 0.1 ms.
 pub(crate) const DEPTH: usize = 128;
 
-/// Memory of a queue's reads.
+/// Memory of a queue's reads: enough large ones that the disk stays busy while rows are copied out
+/// of those that have come.
+pub(crate) const ARENA_BYTES: usize = 16 << 20;
+
+/// Memory of a queue's reads where the kernel will not register that much.
 ///
 /// Two threads can register theirs within the 8 MiB of locked memory that systems allow by
 /// default, which leaves some for the rings themselves; whoever comes later reads into memory that
 /// is not registered.
-pub(crate) const ARENA_BYTES: usize = 15 << 18;
+pub(crate) const SMALL_ARENA_BYTES: usize = 15 << 18;
 
 /// Most bytes of one read. Longer regions are filled by several, one after the other: single reads
 /// beyond this gain nothing on NVMe and have hung direct reads on some kernels.

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use super::{ARENA_BYTES, Arena, DEPTH, ReadFile, ReadQueue, Ring};
+use super::{ARENA_BYTES, Arena, DEPTH, ReadFile, ReadQueue, Ring, SMALL_ARENA_BYTES};
 
-/// Most idle rings, and most idle arenas, that are kept: 30 MiB each.
+/// Most idle rings, and most idle arenas, that are kept: 128 MiB each.
 const MAX_IDLE: usize = 8;
 
 static RINGS: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
@@ -33,10 +33,19 @@ pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
     }
     let mut ring = match idle_ring(file) {
         Some(ring) => ring,
-        None => Ring::new(DEPTH as u32, ARENA_BYTES).inspect_err(note_refusal)?,
+        None => new_ring().inspect_err(note_refusal)?,
     };
     ring.attach(file);
     Ok(Lease { ring: Some(ring) })
+}
+
+/// A ring with as much memory as the kernel registers.
+fn new_ring() -> io::Result<Ring> {
+    let ring = Ring::new(DEPTH as u32, ARENA_BYTES)?;
+    if ring.has_registered_memory() {
+        return Ok(ring);
+    }
+    Ring::new(DEPTH as u32, SMALL_ARENA_BYTES)
 }
 
 /// Whether the system has refused rings for good.

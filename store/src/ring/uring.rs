@@ -61,6 +61,11 @@ impl Ring {
         Ok(Self { uring, arena, reads, free, file: None, known })
     }
 
+    /// Whether the kernel knows the memory ahead.
+    pub(super) fn has_registered_memory(&self) -> bool {
+        self.arena.is_registered()
+    }
+
     /// Sets the file of all further reads.
     ///
     /// # Panics

@@ -50,6 +50,21 @@ pub(super) fn footer_page(
     page
 }
 
+/// The header page that a whole footer vouches for, bytes of all groups, and CRC-32 of the tables;
+/// `None` for a footer that is damaged or does not belong to its copy of the header.
+pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
+    let data_bytes = data_bytes_of(footer).ok()?;
+    if footer[0..8] != MAGIC {
+        return None;
+    }
+    let mut header = [0u8; PAGE_BYTES as usize];
+    header[..COPY_BYTES].copy_from_slice(&footer[COPY_OFFSET..COPY_OFFSET + COPY_BYTES]);
+    put_u32(&mut header, COPY_BYTES, u32_at(footer, GROUP_ROWS_OFFSET));
+    seal(&mut header);
+    let header_crc = u32_at(&header, PAGE_BYTES as usize - 4);
+    (header_crc == u32_at(footer, 12)).then(|| (header, data_bytes, u32_at(footer, 8)))
+}
+
 /// Bytes of all groups, as a footer says that nobody has compared with its header.
 pub(super) fn data_bytes_of(footer: &Page) -> Result<u64, String> {
     check_seal(footer)?;

@@ -1,4 +1,6 @@
-//! Every row group of a segment, unpacked to see whether it can be.
+//! Row groups of a segment, unpacked to see whether it can be.
+
+use std::ops::Range;
 
 use super::segment::Segment;
 use crate::codec::with_decoder;
@@ -7,20 +9,25 @@ use crate::layout::{DATA_OFFSET, PAGE_BYTES, RowGroups};
 use crate::limits::MAX_EXTENT_BYTES;
 
 impl Segment {
-    /// Reads and unpacks every row group; `fault` is told the first page of each that fails, and
-    /// why. Does not check pages; does nothing for a raw segment.
+    /// Reads and unpacks row groups; `fault` is told the first page of each that fails, and why.
+    /// Does not check pages; does nothing for a raw segment.
     ///
-    /// Memory: 1 MiB, or the longest group where that is more.
-    pub(crate) fn check_groups(&self, fault: &mut dyn FnMut(u64, StoreError)) {
+    /// Memory: 1 MiB in `buffer`, or the longest group where that is more.
+    pub(crate) fn check_groups(
+        &self,
+        range: Range<u32>,
+        buffer: &mut Vec<u8>,
+        fault: &mut dyn FnMut(u64, StoreError),
+    ) {
         let Some(groups) = self.layout.groups() else { return };
-        let mut bytes = Vec::new();
-        let mut group = 0;
-        while group < groups.n_groups() {
-            let end = end_of_read(groups, group);
+        let (mut group, range_end) = (range.start, range.end.min(groups.n_groups()));
+        while group < range_end {
+            let end = end_of_read(groups, group).min(range_end);
             let (start, stop) = (groups.span(group).start, groups.span(end - 1).end);
-            bytes.resize((stop - start) as usize, 0);
-            match self.file.read_exact_at(&mut bytes, DATA_OFFSET + start) {
-                Ok(()) => self.unpack_groups(groups, group..end, &bytes, fault),
+            let n_bytes = (stop - start) as usize;
+            buffer.resize(n_bytes.max(buffer.len()), 0);
+            match self.file.read_exact_at(&mut buffer[..n_bytes], DATA_OFFSET + start) {
+                Ok(()) => self.unpack_groups(groups, group..end, &buffer[..n_bytes], fault),
                 Err(error) => fault(start / PAGE_BYTES, StoreError::io(&self.path, "read")(error)),
             }
             group = end;
@@ -30,7 +37,7 @@ impl Segment {
     fn unpack_groups(
         &self,
         groups: &RowGroups,
-        range: std::ops::Range<u32>,
+        range: Range<u32>,
         bytes: &[u8],
         fault: &mut dyn FnMut(u64, StoreError),
     ) {

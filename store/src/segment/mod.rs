@@ -21,12 +21,14 @@ mod groups;
 mod header;
 mod open;
 mod pages;
+mod parts;
 #[expect(clippy::module_inception, reason = "one file per concept; this one is the segment")]
 mod segment;
 mod writer;
 
 pub(crate) use copy::SoundBytes;
 pub use header::SegmentIdentity;
+pub(crate) use parts::{FoundHead, FoundSeal};
 pub use segment::Segment;
 pub use writer::{SegmentDigest, SegmentWriter};
 

@@ -25,7 +25,8 @@ impl Segment {
         let file = device.open(path).map_err(StoreError::io(path, "open"))?;
         let found_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
         check_length(path, 2 * PAGE_BYTES, found_bytes, found_bytes >= 2 * PAGE_BYTES)?;
-        let header = read_page(&*file, path, 0)?;
+        let mut header = [0; PAGE_BYTES as usize];
+        read_page(&*file, path, 0, &mut header)?;
         let (identity, codec) =
             SegmentIdentity::from_page(&header).map_err(|fault| match fault {
                 HeaderFault::Damaged(reason) => damaged(path, "header", 0, reason),
@@ -35,7 +36,10 @@ impl Segment {
                     supported: SEGMENT_FORMAT_VERSION,
                 },
             })?;
-        let sections = sections_of(&*file, path, &identity, codec, found_bytes)?;
+        let mut footer = [0; PAGE_BYTES as usize];
+        let footer_offset = found_bytes - PAGE_BYTES;
+        read_page(&*file, path, footer_offset, &mut footer)?;
+        let sections = sections_of(&footer, footer_offset, path, &identity, codec)?;
         check_length(
             path,
             sections.file_bytes(),
@@ -45,9 +49,8 @@ impl Segment {
         if let Some((field, expected, found)) = expected.difference(&identity) {
             return Err(StoreError::Misplaced { file: path.to_owned(), field, expected, found });
         }
-        let footer = read_page(&*file, path, sections.footer_offset())?;
         let tables_crc = check_footer(&footer, &header, codec, &sections)
-            .map_err(|reason| damaged(path, "footer", sections.footer_offset(), reason))?;
+            .map_err(|reason| damaged(path, "footer", footer_offset, reason))?;
         let tables = read_tables(&*file, path, &sections, tables_crc)?;
         let index_start = (sections.index_offset() - sections.table_offset()) as usize;
         let (table, index) = tables.split_at(index_start);
@@ -63,19 +66,17 @@ impl Segment {
 /// The sections that follow from the header, and in a compressed segment from one length in the
 /// footer, which is within the bounds that the rows set.
 fn sections_of(
-    file: &dyn FileReader,
+    footer: &Page,
+    footer_offset: u64,
     path: &Path,
     identity: &SegmentIdentity,
     codec: SegmentCodec,
-    found_bytes: u64,
 ) -> Result<Sections, StoreError> {
     let raw_bytes = u64::from(identity.n_rows) * identity.tensor.row_bytes() as u64;
     let SegmentCodec::Zstd { group_rows } = codec else {
         return Ok(Sections { data_bytes: raw_bytes, n_groups: 0 });
     };
-    let footer_offset = found_bytes - PAGE_BYTES;
-    let footer = read_page(file, path, footer_offset)?;
-    let data_bytes = data_bytes_of(&footer).map_err(|reason| {
+    let data_bytes = data_bytes_of(footer).map_err(|reason| {
         let reason = format!("{reason}; or the file was cut or extended");
         damaged(path, "footer", footer_offset, reason)
     })?;
@@ -131,10 +132,14 @@ fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u32> {
     bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word))
 }
 
-fn read_page(file: &dyn FileReader, path: &Path, offset: u64) -> Result<Page, StoreError> {
-    let mut page = [0u8; PAGE_BYTES as usize];
-    file.read_exact_at(&mut page, offset).map_err(StoreError::io(path, "read"))?;
-    Ok(page)
+/// Into a page of the caller's: moving one out costs as much as reading it.
+fn read_page(
+    file: &dyn FileReader,
+    path: &Path,
+    offset: u64,
+    page: &mut Page,
+) -> Result<(), StoreError> {
+    file.read_exact_at(page, offset).map_err(StoreError::io(path, "read"))
 }
 
 fn check_length(path: &Path, expected: u64, found: u64, fits: bool) -> Result<(), StoreError> {

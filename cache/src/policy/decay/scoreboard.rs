@@ -37,13 +37,14 @@ struct Entry {
     /// The last batch that missed it.
     missed: u32,
     degree: u32,
-    state: u32,
+    state: u16,
+    is_wanted: u16,
 }
 
 /// States of an entry.
-const NO_CANDIDATE: u32 = 0;
-const OUTSIDE: u32 = 1;
-const RESIDENT: u32 = 2;
+const NO_CANDIDATE: u16 = 0;
+const OUTSIDE: u16 = 1;
+const RESIDENT: u16 = 2;
 
 /// Misses that are counted together when candidates are compared: this many or more.
 const MANY_MISSES: usize = 255;
@@ -88,6 +89,7 @@ impl Scores {
                 missed: 0,
                 degree: candidate.degree,
                 state: OUTSIDE,
+                is_wanted: 0,
             };
         }
         Ok(scores)
@@ -131,6 +133,17 @@ impl Scores {
             entry.missed = batch;
             entry.n_misses = entry.n_misses.saturating_add(1);
         }
+    }
+
+    /// Says whether the row of `id` may come.
+    pub(super) fn set_wanted(&mut self, id: u32, is_wanted: bool) {
+        if let Some(entry) = self.entry(id) {
+            entry.is_wanted = is_wanted.into();
+        }
+    }
+
+    pub(super) fn is_wanted(&mut self, id: u32) -> bool {
+        self.entry(id).is_some_and(|entry| entry.is_wanted != 0)
     }
 
     /// The row of `id` comes: gives ln S_A.

@@ -185,7 +185,9 @@ impl Device for CrashDevice {
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
         Ok(match access {
             Access::Create => Box::new(self.create_pairs(dir)?),
-            Access::Write | Access::Read => Box::new(self.open_pairs(dir, access)?),
+            Access::Write | Access::Read | Access::Salvage => {
+                Box::new(self.open_pairs(dir, access)?)
+            }
         })
     }
 }

@@ -135,7 +135,7 @@ impl CrashDevice {
             pairs.open(access, &mut dice)?;
             Ok((node, Arc::clone(&pairs.map)))
         })?;
-        let mode = if access == Access::Read { Mode::Reads(map) } else { Mode::writes() };
+        let mode = if access == Access::Write { Mode::writes() } else { Mode::Reads(map) };
         Ok(CrashPairs { device: self.clone(), node, mode })
     }
 }

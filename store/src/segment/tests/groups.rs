@@ -56,7 +56,7 @@ fn groups_are_packed_and_vouched_for() {
         assert_eq!(fs::metadata(&path).unwrap().len(), segment.layout().file_bytes());
         assert_eq!(segment.layout().raw_bytes(), u64::from(n_rows * row_bytes));
         assert!(n_rows < 30 || segment.layout().data_bytes() * 2 < segment.layout().raw_bytes());
-        segment.check_groups(&mut |_, error| panic!("{error}"));
+        segment.check_groups(0..u32::MAX, &mut Vec::new(), &mut |_, error| panic!("{error}"));
     }
     // What `forge` makes of the right parts is what the writer writes.
     let identity = identity(101, 400);
@@ -142,7 +142,9 @@ fn a_group_that_does_not_unpack_fails_alone() {
         fs::write(&path, forge(&identity, &data, &lengths(&groups), data.len() as u64)).unwrap();
         let open = || Segment::open(&Disk, &path, &identity).unwrap();
         let mut faults = Vec::new();
-        open().check_groups(&mut |page, error| faults.push((page, error)));
+        open().check_groups(0..u32::MAX, &mut Vec::new(), &mut |page, error| {
+            faults.push((page, error));
+        });
         let found = matches!(&faults[..], [(0, StoreError::DamagedGroup { group: 1, .. })]);
         assert!(found, "{faults:?}");
         let readers: [Box<dyn RowReader>; 2] = [

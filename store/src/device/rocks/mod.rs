@@ -3,15 +3,17 @@
 //! Opening for reading takes no lock and creates no file, so that it works on read-only mounts and
 //! from several processes at once. Every write is synced; writes of several threads share a sync.
 
+mod log;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use rocksdb::{ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Direction, InfoLogger};
-use rocksdb::{IteratorMode, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME, Direction};
+use rocksdb::{InfoLogger, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions};
 
-use super::{Access, Change, EachPair, KeyValues};
+use crate::device::{Access, Change, EachPair, KeyValues};
 
 /// Attempts to open a store for reading beside a writer that moves files meanwhile.
 const MAX_READ_ATTEMPTS: usize = 50;
@@ -37,8 +39,12 @@ impl Rocks {
                     "there is none (no file CURRENT)",
                 ));
             }
-            Access::Write => DB::open_cf_descriptors(&options, dir, [rows(&options)]),
+            Access::Write => {
+                log::check(dir)?;
+                DB::open_cf_descriptors(&options, dir, [rows(&options)])
+            }
             Access::Read => return Self::open_for_reading(&options, dir),
+            Access::Salvage => return Self::salvage(options, dir),
         };
         db.map(|db| Self { db }).map_err(|error| match access {
             Access::Write if is_locked(&error) => {
@@ -56,18 +62,33 @@ impl Rocks {
     fn open_for_reading(options: &Options, dir: &Path) -> io::Result<Self> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let before = names(dir)?;
-            let db = DB::open_cf_descriptors_read_only(options, dir, [rows(options)], false);
+            let db = log::check(dir).and_then(|()| Self::read_only(options, dir));
             let after = names(dir)?;
             let is_log = |name: &&String| name.ends_with(".log");
             let lost_a_log = before.iter().filter(is_log).any(|log| !after.contains(log));
             match db {
-                Ok(db) if !lost_a_log => return Ok(Self { db }),
-                Err(error) if before == after => return Err(failed(error)),
+                Ok(db) if !lost_a_log => return Ok(db),
+                Err(error) if before == after => return Err(error),
                 _ => thread::sleep(Duration::from_millis(1)),
             }
         }
         let message = "its writer moved files at every attempt to open it for reading; try again";
         Err(io::Error::new(io::ErrorKind::WouldBlock, message))
+    }
+
+    /// Opens what logs hold up to the first damage.
+    fn salvage(mut options: Options, dir: &Path) -> io::Result<Self> {
+        log::check_manifest(dir)?;
+        let logs = tempfile::tempdir()?;
+        log::copy_sound(dir, logs.path())?;
+        options.set_wal_dir(logs.path());
+        // Logs are read while it opens, and not later.
+        Self::read_only(&options, dir)
+    }
+
+    fn read_only(options: &Options, dir: &Path) -> io::Result<Self> {
+        let db = DB::open_cf_descriptors_read_only(options, dir, [rows(options)], false);
+        db.map(|db| Self { db }).map_err(failed)
     }
 }
 
@@ -147,6 +168,8 @@ fn is_locked(error: &rocksdb::Error) -> bool {
 fn options() -> Options {
     let mut options = Options::default();
     options.set_paranoid_checks(true);
+    // A record that a crash cut off ends a log; anything else that is not whole is damage.
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.
     options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Warn, |_, line| {
         // Its settings at every opening pass any level; errors come back as results anyway.

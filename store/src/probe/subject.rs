@@ -1,4 +1,5 @@
-//! The file that the probe reads: without a name, so that nothing stays behind.
+//! The file that the probe reads: one that is there, or one that it writes, without a name so that
+//! nothing stays behind.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::cell::next_random;
+use super::cell::{next_random, random_start};
 use crate::error::StoreError;
 use crate::ring::ReadFile;
 
@@ -19,10 +20,22 @@ const MIN_BYTES: u64 = 4 << 20;
 /// The file is written in pieces of this size, and is a multiple of it.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A file of random bytes.
-pub(super) struct Scratch {
+/// A file to read at random.
+pub(super) struct Subject {
     pub(super) file: Arc<ReadFile>,
     pub(super) n_bytes: u64,
+    /// Whether the probe wrote it.
+    pub(super) is_written: bool,
+}
+
+/// A file that is there; what the page cache holds of it is dropped.
+pub(super) fn open(path: &Path) -> Result<Subject, StoreError> {
+    let file = File::open(path).map_err(StoreError::io(path, "open"))?;
+    let n_bytes = file.metadata().map_err(StoreError::io(path, "look at"))?.len();
+    let n_bytes = check_size(path, n_bytes - n_bytes % PIECE_BYTES as u64)?;
+    drop_cached(&file).map_err(StoreError::io(path, "look at"))?;
+    let opened = ReadFile::open(path, &file).map_err(StoreError::io(path, "open"))?;
+    Ok(Subject { file: Arc::new(opened), n_bytes, is_written: false })
 }
 
 /// Writes the file in `dir` and syncs it.
@@ -30,25 +43,34 @@ pub(super) fn write(
     dir: &Path,
     n_bytes: Option<u64>,
     progress: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Scratch, StoreError> {
+) -> Result<Subject, StoreError> {
     let n_bytes = match n_bytes {
         Some(n_bytes) => n_bytes,
         None => DEFAULT_BYTES.min(free_bytes(dir).map_err(StoreError::io(dir, "look at"))? / 4),
     };
-    let n_bytes = n_bytes - n_bytes % PIECE_BYTES as u64;
-    if n_bytes < MIN_BYTES {
-        let reason = format!(
-            "a file of {n_bytes} bytes is too small to measure with, {MIN_BYTES} are needed; free \
-             some space or measure another folder on the same device"
-        );
-        return Err(StoreError::io(dir, "measure")(io::Error::other(reason)));
-    }
+    let n_bytes = check_size(dir, n_bytes - n_bytes % PIECE_BYTES as u64)?;
     let mut file = tempfile::tempfile_in(dir).map_err(StoreError::io(dir, "create a file in"))?;
     write_random(&mut file, n_bytes, progress).map_err(StoreError::io(dir, "write a file in"))?;
     // It has no name, so it is opened again through the one handle that there is.
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let opened = ReadFile::open(&path, &file).map_err(StoreError::io(dir, "read a file in"))?;
-    Ok(Scratch { file: Arc::new(opened), n_bytes })
+    Ok(Subject { file: Arc::new(opened), n_bytes, is_written: true })
+}
+
+fn check_size(path: &Path, n_bytes: u64) -> Result<u64, StoreError> {
+    if n_bytes >= MIN_BYTES {
+        return Ok(n_bytes);
+    }
+    let reason = format!(
+        "a file of {n_bytes} bytes is too small to measure with, {MIN_BYTES} are needed; free some \
+         space or measure another folder on the same device"
+    );
+    Err(StoreError::io(path, "measure")(io::Error::other(reason)))
+}
+
+/// For file systems that read through the page cache all the same.
+fn drop_cached(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
 /// Fills a file with bytes that no disk can compress or deduplicate.
@@ -58,8 +80,7 @@ fn write_random(
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> io::Result<()> {
     let mut piece = vec![0u8; PIECE_BYTES];
-    // Another start in every run: some storage remembers what it has seen.
-    let mut state = uuid::Uuid::new_v4().as_u64_pair().0;
+    let mut state = random_start();
     for done in (0..n_bytes).step_by(PIECE_BYTES) {
         progress("write", done, n_bytes);
         for word in piece.as_chunks_mut::<8>().0 {
@@ -69,9 +90,7 @@ fn write_random(
     }
     progress("write", n_bytes, n_bytes);
     file.sync_all()?;
-    // For file systems that read through the page cache all the same.
-    rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::DontNeed)?;
-    Ok(())
+    drop_cached(file)
 }
 
 fn free_bytes(dir: &Path) -> io::Result<u64> {

@@ -1,0 +1,68 @@
+//! What repair does to catalogs.
+
+use std::ops::ControlFlow;
+
+use super::{Catalog, Pair, SegmentRecord, keys};
+use crate::device::Change;
+use crate::error::StoreError;
+
+/// Overlay rows are copied in batches of about this many bytes.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// The record of a tensor's segment, and of the one that was given up for it, if any was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TensorRecord {
+    pub(crate) tensor: String,
+    pub(crate) version: u32,
+    pub(crate) record: SegmentRecord,
+    /// The record of the segment as it was written, rows of which were lost: whoever brings it
+    /// back can be believed.
+    pub(crate) lost: Option<SegmentRecord>,
+}
+
+impl Catalog {
+    /// Puts records in the place of those that their tensors have, all of them or none.
+    pub(crate) fn replace_records(&self, records: &[TensorRecord]) -> Result<(), StoreError> {
+        let mut changes = Vec::new();
+        for TensorRecord { tensor, version, record, lost } in records {
+            let old = self.segments(tensor)?.into_iter().map(|(of, _)| keys::segment(tensor, of));
+            changes.extend(old.map(Change::Delete));
+            changes.push(Change::Put(keys::segment(tensor, *version), record.to_bytes()));
+            let lost_key = keys::lost(tensor, *version);
+            changes.push(match lost {
+                Some(lost) => Change::Put(lost_key, lost.to_bytes()),
+                None => Change::Delete(lost_key),
+            });
+        }
+        self.write(&changes)
+    }
+
+    /// Copies those overlay rows of `from` that `keep` wants.
+    pub(crate) fn copy_rows(
+        &self,
+        from: &Self,
+        keep: &mut dyn FnMut(&Pair<'_>) -> bool,
+    ) -> Result<(), StoreError> {
+        let (mut batch, mut n_bytes, mut failure) = (Vec::new(), 0, None);
+        from.scan_all(&mut |key, pair| {
+            let Pair::Row { bytes, .. } = pair else { return ControlFlow::Continue(()) };
+            if !keep(&pair) {
+                return ControlFlow::Continue(());
+            }
+            n_bytes += key.len() + bytes.len();
+            batch.push(Change::Put(key.to_vec(), bytes.to_vec()));
+            if n_bytes < BATCH_BYTES {
+                return ControlFlow::Continue(());
+            }
+            n_bytes = 0;
+            match self.write(&std::mem::take(&mut batch)) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        failure.map_or_else(|| self.write(&batch), Err)
+    }
+}

@@ -1,0 +1,70 @@
+//! All that a catalog holds, pair by pair.
+
+use std::ops::ControlFlow;
+
+use super::{Catalog, SegmentRecord, failed, keys};
+use crate::error::StoreError;
+use crate::row::RowIdx;
+
+/// A key and its value, told apart.
+#[derive(Debug)]
+pub(crate) enum Pair<'a> {
+    /// Which graph and partition this is.
+    Identity,
+    /// The committed version.
+    Version,
+    /// The text of the graph's `graph.toml`.
+    GraphCopy(&'a [u8]),
+    /// Which segment a tensor has, or why that cannot be told.
+    Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
+    /// The record that a segment had before rows of it were given up.
+    Lost { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
+    /// A row over a segment.
+    Row { tensor: &'a str, version: u32, row: RowIdx, bytes: &'a [u8] },
+    /// A record of a later format.
+    Newer { format: u32 },
+    /// A key that no catalog has.
+    Unknown,
+}
+
+/// What a scan tells each key and pair to, until it breaks.
+pub(crate) type EachCatalogPair<'a> = dyn FnMut(&[u8], Pair<'_>) -> ControlFlow<()> + 'a;
+
+impl Catalog {
+    /// Tells `each` every pair, ascending by key, and so reads all that the store itself has
+    /// checksums for.
+    pub(crate) fn scan_all(&self, each: &mut EachCatalogPair<'_>) -> Result<(), StoreError> {
+        let mut pair = |key: &[u8], value: &[u8]| each(key, told_apart(key, value));
+        self.pairs.scan(b"", &mut pair).map_err(failed(&self.dir))
+    }
+}
+
+fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
+    let record = |kind| {
+        let (tensor, suffix) = keys::tensor_of(kind, key)?;
+        Some((tensor, keys::segment_version(suffix)?, SegmentRecord::from_bytes(value)))
+    };
+    let segment = || {
+        let (tensor, version, record) = record(keys::SEGMENTS)?;
+        Some(Pair::Segment { tensor, version, record })
+    };
+    let lost = || {
+        let (tensor, version, record) = record(keys::LOST)?;
+        Some(Pair::Lost { tensor, version, record })
+    };
+    let row = || {
+        let (tensor, suffix) = keys::tensor_of(keys::ROWS, key)?;
+        let (version, row) = keys::row_of(suffix)?;
+        Some(Pair::Row { tensor, version, row, bytes: value })
+    };
+    let newer = || {
+        let format = SegmentRecord::newer_format(value)?;
+        key.starts_with(keys::SEGMENTS).then_some(Pair::Newer { format })
+    };
+    match key {
+        keys::IDENTITY => Pair::Identity,
+        keys::VERSION => Pair::Version,
+        keys::GRAPH_COPY => Pair::GraphCopy(value),
+        _ => newer().or_else(segment).or_else(row).or_else(lost).unwrap_or(Pair::Unknown),
+    }
+}

@@ -1,0 +1,83 @@
+//! What the graph is: from `graph.toml`, from its copies, or from the files themselves.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use lodestore_graph::{PartId, PartitionBook};
+
+use super::derive::derive;
+use super::partitions::Partition;
+use super::workshop::Workshop;
+use crate::error::StoreError;
+use crate::graph::{Graph, META_FILE};
+use crate::meta::{GraphMeta, MetaError};
+
+/// What a graph is, and how that was found out.
+pub(super) struct Description {
+    pub(super) meta: GraphMeta,
+    pub(super) book: PartitionBook,
+    /// How `graph.toml` is rebuilt, if it must be.
+    pub(super) rebuilt: Option<String>,
+}
+
+/// Finds out what the graph in `dir` is.
+///
+/// Fails when `graph.toml` is of a later format, and when it is lost and nothing else tells.
+pub(super) fn find(
+    shop: &Workshop,
+    dir: &Path,
+    partitions: &BTreeMap<PartId, Partition>,
+) -> Result<Description, StoreError> {
+    let error = match Graph::open_on(Arc::clone(&shop.device), dir) {
+        Ok(graph) => {
+            let (meta, book) = (graph.meta().clone(), graph.book().clone());
+            return Ok(Description { meta, book, rebuilt: None });
+        }
+        Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
+        Err(error) => error,
+    };
+    if let Some((meta, book, n_copies)) = copy(partitions, dir)? {
+        let rebuilt = Some(format!("written again from its copy in {n_copies} catalogs"));
+        return Ok(Description { meta, book, rebuilt });
+    }
+    // Older graphs keep no copies.
+    match derive(shop, partitions) {
+        Ok((meta, book, guessed)) => {
+            let rebuilt = format!("derived from the headers of topology and segments; {guessed}");
+            Ok(Description { meta, book, rebuilt: Some(rebuilt) })
+        }
+        Err(reason) => Err(StoreError::Unrepairable {
+            file: dir.join(META_FILE),
+            reason: format!("{error}; no catalog has a copy; and {reason}"),
+        }),
+    }
+}
+
+/// The copy that most catalogs have, and how many; fails when none has the most.
+fn copy(
+    partitions: &BTreeMap<PartId, Partition>,
+    dir: &Path,
+) -> Result<Option<(GraphMeta, PartitionBook, usize)>, StoreError> {
+    let mut copies: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    let catalogs = partitions.values().filter_map(|partition| partition.catalog.as_ref().ok());
+    for copy in catalogs.filter_map(|catalog| catalog.graph_copy().ok().flatten()) {
+        *copies.entry(copy).or_default() += 1;
+    }
+    let mut by_count: Vec<(usize, Vec<u8>)> = copies.into_iter().map(|(c, n)| (n, c)).collect();
+    by_count.sort();
+    let Some((n, text)) = by_count.pop() else { return Ok(None) };
+    let file = dir.join(META_FILE);
+    if by_count.last().is_some_and(|(second, _)| *second == n) {
+        let reason = "catalogs have different copies of it: partitions of several graphs are here";
+        return Err(StoreError::Unrepairable { file, reason: reason.to_owned() });
+    }
+    match GraphMeta::parse(&String::from_utf8_lossy(&text)) {
+        Ok((meta, book)) => Ok(Some((meta, book, n))),
+        Err(MetaError::Newer { found }) => {
+            let supported = crate::meta::GRAPH_FORMAT_VERSION;
+            Err(StoreError::NewerFormat { file, found, supported })
+        }
+        Err(_) => Ok(None),
+    }
+}

@@ -1,0 +1,110 @@
+//! Repair: what can be rebuilt is rebuilt, what cannot is told, and no only copy is destroyed.
+//!
+//! What proves what is told in `docs/format.md`. In short: a segment's tables are right when the
+//! catalog's digest knows them, and pages are right when they agree with such tables; header and
+//! footer follow from the catalog and the tables; a catalog follows from the segments, but for the
+//! rows that were put over them; `graph.toml` is kept in every catalog; a halo follows from
+//! topology. Rows and topology are in one place only.
+//!
+//! Crash argument: see [`workshop`]. Whatever step a repair was cut off at, running it again ends
+//! where it would have ended: each step looks at what is there, and changes it by one rename or one
+//! batch of a catalog.
+
+mod derive;
+mod description;
+mod lists;
+mod part;
+mod partitions;
+mod report;
+mod segment;
+mod workshop;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use lodestore_graph::PartId;
+
+pub use report::{Done, Lost, Moved, RepairReport};
+
+use crate::device::{Device, Disk};
+use crate::error::StoreError;
+use crate::graph::{Graph, META_FILE};
+use crate::probe::{DEVICE_FILE, StoredProfile};
+use partitions::Partition;
+use workshop::Workshop;
+
+/// More threads than cores: while one waits for the disk, another computes.
+const THREADS_PER_CORE: usize = 2;
+
+/// Repairs the graph in `dir`, or tells what it would do; `progress` is told partitions done and
+/// partitions in all.
+///
+/// Takes the lock of every partition, or fails with [`StoreError::Locked`]. Fails too for files of
+/// a later format, which it does not touch, and when nothing is left that says what the graph is.
+pub fn repair(
+    dir: &Path,
+    dry_run: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<RepairReport, StoreError> {
+    let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    repair_on(Arc::new(Disk), dir, dry_run, n_cores * THREADS_PER_CORE, progress)
+}
+
+/// As [`repair`], on any device and with as many threads as asked for, at least one.
+pub fn repair_on(
+    device: Arc<dyn Device>,
+    dir: &Path,
+    dry_run: bool,
+    n_threads: usize,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<RepairReport, StoreError> {
+    let report = RepairReport { dry_run, ..RepairReport::default() };
+    let mut shop = Workshop { device, report, n_threads };
+    let mut partitions = partitions::open_all(&mut shop, dir)?;
+    let graph = restore_description(&mut shop, dir, &partitions)?;
+    restore_profile(&mut shop, dir)?;
+    let total = u64::from(graph.book().n_parts()) + 1;
+    for (part, done) in graph.book().parts().zip(1u64..) {
+        match partitions.remove(&part) {
+            Some(partition) => part::restore(&mut shop, &graph, partition)?,
+            None => {
+                let reason = "the folder of the partition is missing".to_owned();
+                shop.note_lost(Lost::file(&graph.part_dir(part), reason));
+            }
+        }
+        progress(done, total);
+    }
+    lists::restore(&mut shop, &graph)?;
+    progress(total, total);
+    shop.report.ok = shop.report.lost.is_empty();
+    Ok(shop.report)
+}
+
+/// Finds out what the graph is, and writes its `graph.toml` anew if that is damaged or gone.
+fn restore_description(
+    shop: &mut Workshop,
+    dir: &Path,
+    partitions: &BTreeMap<PartId, Partition>,
+) -> Result<Graph, StoreError> {
+    let found = description::find(shop, dir, partitions)?;
+    if let Some(action) = found.rebuilt {
+        let text = found.meta.to_text();
+        shop.publish(&dir.join(META_FILE), action, &mut |file| file.append(text.as_bytes()))?;
+    }
+    Ok(Graph::of(Arc::clone(&shop.device), dir, found.meta, found.book))
+}
+
+/// A damaged profile goes out of the way: the disk can be measured again.
+fn restore_profile(shop: &mut Workshop, dir: &Path) -> Result<(), StoreError> {
+    if let Err(error) = StoredProfile::read(&*shop.device, dir) {
+        let path = dir.join(DEVICE_FILE);
+        shop.quarantine(&path)?;
+        shop.note(&path, format!("taken out of the way: {}", error.reason));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

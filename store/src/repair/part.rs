@@ -1,0 +1,33 @@
+//! One partition: its catalog and the segments that the catalog names.
+
+mod contents;
+mod rebuild;
+mod tensor;
+
+use super::partitions::Partition;
+use super::workshop::Workshop;
+use crate::error::StoreError;
+use crate::graph::Graph;
+use contents::Contents;
+use rebuild::publish_catalog;
+use tensor::TensorWork;
+
+/// Repairs catalog and segments of a partition.
+///
+/// The catalog comes first: it says which tables the segments must have before they have them. A
+/// crash in between leaves segments that cannot be opened, as they were before, and whose tables
+/// the catalog now proves.
+pub(super) fn restore(
+    shop: &mut Workshop,
+    graph: &Graph,
+    partition: Partition,
+) -> Result<(), StoreError> {
+    let part = partition.part;
+    let contents = Contents::read(shop, graph, partition)?;
+    let mut work = Vec::new();
+    for spec in &graph.meta().tensors {
+        work.push(TensorWork::plan(shop, graph, part, spec, &contents)?);
+    }
+    publish_catalog(shop, graph, part, contents, &work)?;
+    work.into_iter().try_for_each(|tensor| tensor.publish(shop))
+}

@@ -1,0 +1,242 @@
+//! What a catalog holds, as far as it can be read.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::PartId;
+
+use super::super::partitions::Partition;
+use super::super::report::Lost;
+use super::super::workshop::Workshop;
+use crate::catalog::{CATALOG_FORMAT_VERSION, Catalog, Pair, SegmentRecord, TensorRecord};
+use crate::device::Access;
+use crate::error::StoreError;
+use crate::graph::{Graph, catalog_dir};
+use crate::overlay::out_of_place;
+use crate::row::RowIdx;
+
+/// A catalog, read through.
+#[derive(Debug)]
+pub(super) struct Contents {
+    /// Folder of the partition.
+    pub(super) part_dir: PathBuf,
+    /// The open catalog, where it can be read through; its overlay rows can be had.
+    pub(super) catalog: Option<Catalog>,
+    /// The committed version, if it is known.
+    pub(super) version: Option<u32>,
+    /// Records of segments that make sense; at most one of a tensor.
+    pub(super) records: Vec<TensorRecord>,
+    /// Why the catalog must be built anew; `None` if it may stay.
+    pub(super) broken: Option<String>,
+}
+
+/// What a scan finds.
+#[derive(Default)]
+struct Scan {
+    records: Vec<TensorRecord>,
+    lost: Vec<(String, u32, SegmentRecord)>,
+    faults: Vec<String>,
+    /// Overlay rows that nobody can have put, by tensor: how many, and the first fault.
+    bad_rows: Vec<(String, u64)>,
+}
+
+impl Contents {
+    /// Reads a catalog through.
+    ///
+    /// Fails when it is of a later format.
+    pub(super) fn read(
+        shop: &mut Workshop,
+        graph: &Graph,
+        partition: Partition,
+    ) -> Result<Self, StoreError> {
+        let (part, part_dir) = (partition.part, partition.dir);
+        let dir = catalog_dir(&part_dir);
+        let opened = partition.catalog.and_then(|catalog| {
+            catalog.check_identity(graph.uuid(), part)?;
+            Ok(catalog)
+        });
+        let error = match opened.and_then(|catalog| Self::of(graph, part, &part_dir, catalog)) {
+            Ok((contents, scan)) => {
+                scan.tell_bad_rows(shop, &dir);
+                return Ok(contents);
+            }
+            Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
+            Err(error) => error,
+        };
+        // Its log may be all that is damaged.
+        let earlier = Catalog::open_unchecked(&*shop.device, &dir, Access::Salvage);
+        let earlier = earlier.and_then(|catalog| {
+            catalog.check_identity(graph.uuid(), part)?;
+            Self::of(graph, part, &part_dir, catalog)
+        });
+        let reason = error.to_string();
+        if let Ok((contents, scan)) = earlier {
+            scan.tell_bad_rows(shop, &dir);
+            let told = format!("{reason}: what was put last before the damage is lost");
+            shop.note_lost(Lost::file(&dir, told));
+            return Ok(Self { broken: Some(reason), ..contents });
+        }
+        let told = format!(
+            "{reason}: rows that were put over the segments are lost, if there were any, and so \
+             are versions after that of the newest segment"
+        );
+        shop.note_lost(Lost::file(&dir, told));
+        let (catalog, version, records) = (None, None, Vec::new());
+        Ok(Self { part_dir, catalog, version, records, broken: Some(reason) })
+    }
+
+    fn of(
+        graph: &Graph,
+        part: PartId,
+        part_dir: &Path,
+        catalog: Catalog,
+    ) -> Result<(Self, Scan), StoreError> {
+        let version = catalog.current_version()?;
+        let scan = Scan::of(graph, part, version, &catalog)?;
+        let broken = (!scan.faults.is_empty()).then(|| scan.faults.join("; "));
+        let records = scan.records.iter().map(|record| {
+            let is_of = |(tensor, version, _): &&(String, u32, SegmentRecord)| {
+                (tensor, *version) == (&record.tensor, record.version)
+            };
+            let lost = scan.lost.iter().find(is_of).map(|(_, _, lost)| lost.clone());
+            TensorRecord { lost, ..record.clone() }
+        });
+        let (part_dir, records) = (part_dir.to_owned(), records.collect());
+        let contents =
+            Self { part_dir, catalog: Some(catalog), version: Some(version), records, broken };
+        Ok((contents, scan))
+    }
+
+    /// The record of a tensor.
+    pub(super) fn record(&self, tensor: &str) -> Option<&TensorRecord> {
+        self.records.iter().find(|record| record.tensor == tensor)
+    }
+}
+
+impl Scan {
+    /// Reads every pair.
+    fn of(
+        graph: &Graph,
+        part: PartId,
+        version: u32,
+        catalog: &Catalog,
+    ) -> Result<Self, StoreError> {
+        let (range, text) = (graph.book().range(part), graph.meta().to_text());
+        let (mut scan, n_rows) = (Self::default(), range.end - range.start);
+        let mut newer = None;
+        catalog.scan_all(&mut |key, pair| {
+            if let Pair::Newer { format } = pair {
+                newer = Some(format);
+                return ControlFlow::Break(());
+            }
+            scan.take(graph, version, n_rows, &text, key, pair);
+            ControlFlow::Continue(())
+        })?;
+        if let Some(found) = newer {
+            let (file, supported) = (catalog.dir().to_owned(), CATALOG_FORMAT_VERSION);
+            return Err(StoreError::NewerFormat { file, found, supported });
+        }
+        for spec in &graph.meta().tensors {
+            if scan.records.iter().all(|record| record.tensor != spec.name) {
+                scan.faults.push(format!("no usable record of `{}`", spec.name));
+            }
+        }
+        Ok(scan)
+    }
+
+    fn take(
+        &mut self,
+        graph: &Graph,
+        version: u32,
+        n_rows: u32,
+        text: &str,
+        key: &[u8],
+        pair: Pair<'_>,
+    ) {
+        match pair {
+            Pair::Identity | Pair::Version | Pair::Newer { .. } => {}
+            Pair::GraphCopy(copy) if copy == text.as_bytes() => {}
+            Pair::GraphCopy(_) => self.faults.push("its copy of graph.toml is another".to_owned()),
+            Pair::Segment { tensor, version: of, record } => {
+                match usable(graph, tensor, of, version, n_rows, record) {
+                    Ok(record) => self.add_record(tensor, of, record),
+                    Err(reason) => self.faults.push(format!("record of `{tensor}`: {reason}")),
+                }
+            }
+            Pair::Lost { tensor, version, record: Ok(record) } => {
+                self.lost.push((tensor.to_owned(), version, record));
+            }
+            Pair::Lost { tensor, record: Err(reason), .. } => {
+                self.faults.push(format!("record of the lost `{tensor}`: {reason}"));
+            }
+            Pair::Row { tensor, version: of, row, bytes } => {
+                if !is_row(graph, tensor, of, row, bytes.len(), version, n_rows) {
+                    self.add_bad_row(tensor);
+                }
+            }
+            Pair::Unknown => {
+                self.faults.push(format!("the unknown key {:?}", String::from_utf8_lossy(key)));
+            }
+        }
+    }
+
+    /// Of several records of a tensor the newest counts; they come in the order of versions.
+    fn add_record(&mut self, tensor: &str, version: u32, record: SegmentRecord) {
+        self.records.retain(|known| known.tensor != tensor);
+        let tensor = tensor.to_owned();
+        self.records.push(TensorRecord { tensor, version, record, lost: None });
+    }
+
+    fn add_bad_row(&mut self, tensor: &str) {
+        match self.bad_rows.last_mut() {
+            Some((of, n)) if of == tensor => *n += 1,
+            _ => {
+                self.faults.push(format!("overlay rows of `{tensor}` that cannot be"));
+                self.bad_rows.push((tensor.to_owned(), 1));
+            }
+        }
+    }
+
+    fn tell_bad_rows(&self, shop: &mut Workshop, dir: &Path) {
+        for (tensor, n) in &self.bad_rows {
+            let reason = format!("{n} overlay rows of `{tensor}` that nobody can have put");
+            shop.note_lost(Lost::file(dir, reason));
+        }
+    }
+}
+
+/// A record that makes sense, or why it does not.
+fn usable(
+    graph: &Graph,
+    tensor: &str,
+    version: u32,
+    committed: u32,
+    n_rows: u32,
+    record: Result<SegmentRecord, String>,
+) -> Result<SegmentRecord, String> {
+    let spec = graph.meta().tensor(tensor).ok_or("there is no such tensor")?;
+    let record = record?;
+    if version == 0 || version > committed {
+        return Err(format!("version {version} of 1 to {committed}"));
+    }
+    if (record.n_rows, record.row_bytes as usize) != (n_rows, spec.row_bytes()) {
+        return Err(format!("{} rows of {} bytes", record.n_rows, record.row_bytes));
+    }
+    Ok(record)
+}
+
+/// Whether an overlay row can have been put.
+pub(super) fn is_row(
+    graph: &Graph,
+    tensor: &str,
+    version: u32,
+    row: RowIdx,
+    n_bytes: usize,
+    committed: u32,
+    n_rows: u32,
+) -> bool {
+    let spec = graph.meta().tensor(tensor);
+    let next = committed.saturating_add(1);
+    spec.is_some_and(|spec| spec.row_bytes() == n_bytes)
+        && out_of_place(version, row, n_rows, next).is_none()
+}

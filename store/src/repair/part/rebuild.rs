@@ -1,0 +1,79 @@
+//! A catalog that says what was found.
+
+use lodestore_graph::PartId;
+
+use super::super::workshop::Workshop;
+use super::contents::{Contents, is_row};
+use super::tensor::TensorWork;
+use crate::catalog::{Catalog, Pair, TensorRecord};
+use crate::error::StoreError;
+use crate::graph::{Graph, catalog_dir};
+
+/// Makes the catalog name the segments of `work`: by one batch, or, if the catalog is broken, by
+/// building another beside it.
+pub(super) fn publish_catalog(
+    shop: &mut Workshop,
+    graph: &Graph,
+    part: PartId,
+    contents: Contents,
+    work: &[TensorWork],
+) -> Result<(), StoreError> {
+    let dir = catalog_dir(&contents.part_dir);
+    let is_new = |record: &&TensorRecord| contents.record(&record.tensor) != Some(*record);
+    let changed: Vec<TensorRecord> =
+        work.iter().map(|tensor| &tensor.record).filter(is_new).cloned().collect();
+    let Some(reason) = &contents.broken else {
+        let Some(catalog) = contents.catalog.as_ref().filter(|_| !changed.is_empty()) else {
+            return Ok(());
+        };
+        if !shop.is_dry_run() {
+            catalog.replace_records(&changed)?;
+        }
+        let tensors: Vec<&str> = changed.iter().map(|record| record.tensor.as_str()).collect();
+        shop.note(&dir, format!("records of {} changed", tensors.join(", ")));
+        return Ok(());
+    };
+    let action = match &contents.catalog {
+        Some(_) => format!("built anew with all that makes sense in it ({reason})"),
+        None => format!("built anew from the segments ({reason})"),
+    };
+    if !shop.is_dry_run() {
+        build(shop, graph, part, &contents, work)?;
+    }
+    shop.finish(&dir, action, contents.catalog)
+}
+
+/// Builds the catalog beside the broken one, whole and synced.
+fn build(
+    shop: &Workshop,
+    graph: &Graph,
+    part: PartId,
+    contents: &Contents,
+    work: &[TensorWork],
+) -> Result<(), StoreError> {
+    let device = &*shop.device;
+    let dir = shop.building(&catalog_dir(&contents.part_dir));
+    let newest = work.iter().map(|tensor| tensor.record.version).max().unwrap_or(1);
+    let version = contents.version.unwrap_or(newest);
+    let range = graph.book().range(part);
+    let n_rows = range.end - range.start;
+    let catalog = Catalog::create(device, &dir, graph.uuid(), part, &graph.meta().to_text())?;
+    catalog.set_version(version)?;
+    let records: Vec<TensorRecord> = work.iter().map(|tensor| tensor.record.clone()).collect();
+    catalog.replace_records(&records)?;
+    if let Some(old) = &contents.catalog {
+        catalog.copy_rows(old, &mut |pair| match pair {
+            Pair::Row { tensor, version: of, row, bytes } => {
+                is_row(graph, tensor, *of, *row, bytes.len(), version, n_rows)
+            }
+            _ => false,
+        })?;
+    }
+    catalog.flush()?;
+    drop(catalog);
+    for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
+        let path = dir.join(entry.name);
+        device.sync(&path).map_err(StoreError::io(&path, "sync"))?;
+    }
+    device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
+}

@@ -1,0 +1,249 @@
+//! One tensor of a partition: which segment it has, and what must be done to the file.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::PartId;
+use uuid::Uuid;
+
+use super::super::report::Lost;
+use super::super::segment::{Assessment, Expected, Mended, Stub, identity_of, look, write};
+use super::super::workshop::Workshop;
+use super::contents::Contents;
+use crate::catalog::{SegmentRecord, TensorRecord};
+use crate::codec::SegmentCodec;
+use crate::error::StoreError;
+use crate::graph::{Graph, segment_file};
+use crate::segment::{Segment, SegmentIdentity};
+use crate::tensor::TensorSpec;
+
+/// What is to be done for a tensor.
+pub(super) struct TensorWork {
+    /// What the catalog must hold.
+    pub(super) record: TensorRecord,
+    path: PathBuf,
+    file: FileWork,
+}
+
+/// What is to be done to a file.
+enum FileWork {
+    /// It stays as it is.
+    Keep,
+    /// It is put together again.
+    Mend(Box<Mended>),
+    /// A file in which no page passes takes its place.
+    Stub(Stub),
+}
+
+/// A tensor that is being looked at.
+struct Look<'a> {
+    shop: &'a mut Workshop,
+    graph: &'a Graph,
+    part: PartId,
+    spec: &'a TensorSpec,
+    part_dir: &'a Path,
+}
+
+impl TensorWork {
+    /// Looks at the segment of a tensor and decides; notes what is lost.
+    pub(super) fn plan(
+        shop: &mut Workshop,
+        graph: &Graph,
+        part: PartId,
+        spec: &TensorSpec,
+        contents: &Contents,
+    ) -> Result<Self, StoreError> {
+        let mut look = Look { shop, graph, part, spec, part_dir: &contents.part_dir };
+        match contents.record(&spec.name) {
+            Some(record) => look.recorded(record),
+            None => look.unrecorded(),
+        }
+    }
+
+    /// Does what is to be done to the file.
+    pub(super) fn publish(self, shop: &mut Workshop) -> Result<(), StoreError> {
+        match self.file {
+            FileWork::Keep => Ok(()),
+            FileWork::Stub(stub) => {
+                let action = "replaced by a file that has no rows, so that all others are served";
+                shop.publish(&self.path, action.to_owned(), &mut |out| out.append(&stub.bytes))
+            }
+            FileWork::Mend(mended) => {
+                let file = shop.device.open(&self.path);
+                let file = file.map_err(StoreError::io(&self.path, "open"))?;
+                let proof = if mended.proven {
+                    "proven by the digest of its tables"
+                } else {
+                    "no digest knows its tables: pages pass that agree with what is left of them"
+                };
+                let action = format!("{} rebuilt, {proof}", mended.broken.join(", "));
+                shop.publish(&self.path, action, &mut |out| write(&mended, &*file, out))
+            }
+        }
+    }
+}
+
+impl Look<'_> {
+    /// A tensor whose segment the catalog names.
+    fn recorded(&mut self, record: &TensorRecord) -> Result<TensorWork, StoreError> {
+        // Who brings back what was lost is believed, if it is that.
+        if let Some(original) = &record.lost {
+            let record = TensorRecord { record: original.clone(), lost: None, ..record.clone() };
+            if let Assessment::Mended(mended) = self.look(&record)?
+                && mended.proven
+                && mended.lost_pages.is_empty()
+            {
+                let path = self.part_dir.join(&record.record.file);
+                let action =
+                    format!("the lost rows of `{}` are back: recorded again", record.tensor);
+                self.shop.note(&path, action);
+                return Ok(self.mend(record, *mended));
+            }
+        }
+        match self.look(record)? {
+            Assessment::Mended(mended) => Ok(self.mend(record.clone(), *mended)),
+            Assessment::Hopeless(reason) => self.give_up(record, reason),
+        }
+    }
+
+    /// A tensor that the catalog does not name a segment of: the newest file that can be used.
+    fn unrecorded(&mut self) -> Result<TensorWork, StoreError> {
+        let mut found: Vec<(u32, TensorRecord, Box<Mended>)> = Vec::new();
+        for (identity, file) in self.candidates()? {
+            let (version, tensor) = (identity.version, self.spec.name.clone());
+            let expected = Expected { identity: identity.clone(), digest: None };
+            let path = self.part_dir.join(&file);
+            if let Assessment::Mended(mended) =
+                look(&*self.shop.device, &path, &expected, self.shop.n_threads)?
+            {
+                let record = self.record(&identity, mended.digest(), file);
+                found.push((version, TensorRecord { tensor, version, record, lost: None }, mended));
+            }
+        }
+        // Of two files of one version that which the writer would have called so.
+        let newest = found.into_iter().max_by_key(|(version, record, _)| {
+            (*version, record.record.file == segment_file(&self.spec.name, *version))
+        });
+        if let Some((_, record, mended)) = newest {
+            return Ok(self.mend(record, *mended));
+        }
+        let (version, tensor) = (1, self.spec.name.clone());
+        let seed = blake3::hash(format!("{}/{}/{tensor}", self.graph.uuid(), self.part).as_bytes());
+        let mut segment = [0; 16];
+        segment.copy_from_slice(&seed.as_bytes()[..16]);
+        let identity = self.identity(Uuid::from_bytes(segment), version);
+        let record = self.record(&identity, [0; 32], segment_file(&tensor, version));
+        let record = TensorRecord { tensor, version, record, lost: None };
+        self.give_up(&record, "no file holds it".to_owned())
+    }
+
+    /// Files that say that they are segments of this tensor.
+    fn candidates(&self) -> Result<Vec<(SegmentIdentity, String)>, StoreError> {
+        let device = &self.shop.device;
+        let entries = device.list(self.part_dir).map_err(StoreError::io(self.part_dir, "list"))?;
+        let segments = entries.into_iter().filter(|e| !e.is_dir && e.name.ends_with(".seg"));
+        let identified = segments.filter_map(|entry| {
+            let file = device.open(&self.part_dir.join(&entry.name)).ok()?;
+            Some((identity_of(&*file)?, entry.name))
+        });
+        let is_ours = |found: &SegmentIdentity| {
+            found.version > 0 && *found == self.identity(found.segment, found.version)
+        };
+        Ok(identified.filter(|(found, _)| is_ours(found)).collect())
+    }
+
+    fn look(&self, record: &TensorRecord) -> Result<Assessment, StoreError> {
+        let identity = self.identity(record.record.segment, record.version);
+        let expected = Expected { identity, digest: Some(record.record.digest) };
+        let path = self.part_dir.join(&record.record.file);
+        look(&*self.shop.device, &path, &expected, self.shop.n_threads)
+    }
+
+    /// Takes a segment as it can be mended, and tells which rows of it are lost.
+    fn mend(&mut self, mut record: TensorRecord, mended: Mended) -> TensorWork {
+        let path = self.part_dir.join(&record.record.file);
+        if !mended.lost_pages.is_empty() {
+            let first = self.graph.book().range(self.part).start;
+            let rows = mended.lost_pages.iter().map(|pages| mended.layout.rows_on(pages));
+            let nodes = rows.map(|rows: Range<u32>| first + rows.start..first + rows.end);
+            let n_pages: u64 = mended.lost_pages.iter().map(|pages| pages.end - pages.start).sum();
+            let reason = match &record.lost {
+                Some(_) => {
+                    "given up by an earlier repair; bring the file back and repair again".into()
+                }
+                None => format!("damaged pages: {n_pages}; they stay, and fail when read"),
+            };
+            self.shop.note_lost(Lost::rows(&path, &self.spec.name, nodes, reason));
+        }
+        self.tell_bad_groups(&record, &mended);
+        let digest = mended.digest();
+        if digest != record.record.digest {
+            let original = std::mem::replace(&mut record.record.digest, digest);
+            let original = SegmentRecord { digest: original, ..record.record.clone() };
+            record.lost.get_or_insert(original);
+        }
+        let keep = mended.broken.is_empty();
+        let file = if keep { FileWork::Keep } else { FileWork::Mend(Box::new(mended)) };
+        TensorWork { record, path, file }
+    }
+
+    /// Tells of row groups on sound pages that cannot be unpacked: no disk does that, and nothing
+    /// can be done about it.
+    fn tell_bad_groups(&mut self, record: &TensorRecord, mended: &Mended) {
+        let is_whole = mended.broken.is_empty() && mended.lost_pages.is_empty();
+        if mended.codec == SegmentCodec::Raw || !is_whole {
+            return;
+        }
+        let path = self.part_dir.join(&record.record.file);
+        let Ok(segment) = Segment::open(&*self.shop.device, &path, &mended.identity) else {
+            return;
+        };
+        let first = self.graph.book().range(self.part).start;
+        let mut nodes = Vec::new();
+        segment.check_groups(0..u32::MAX, &mut Vec::new(), &mut |page, _| {
+            let rows = segment.layout().rows_on(&(page..page + 1));
+            nodes.push(first + rows.start..first + rows.end);
+        });
+        if !nodes.is_empty() {
+            let reason = "row groups cannot be unpacked although their pages are sound".to_owned();
+            self.shop.note_lost(Lost::rows(&path, &self.spec.name, nodes, reason));
+        }
+    }
+
+    /// Gives all rows of a segment up.
+    fn give_up(&mut self, record: &TensorRecord, reason: String) -> Result<TensorWork, StoreError> {
+        let path = self.part_dir.join(&record.record.file);
+        let range = self.graph.book().range(self.part);
+        if !range.is_empty() {
+            self.shop.note_lost(Lost::rows(&path, &self.spec.name, [range], reason.clone()));
+        }
+        // It is the original's: that of a stub would grow with every repair.
+        let original = record.lost.as_ref().unwrap_or(&record.record);
+        let lost = self.identity(original.segment, record.version);
+        let unrepairable = || StoreError::Unrepairable { file: path.clone(), reason };
+        let stub = Stub::of(&lost).ok_or_else(unrepairable)?;
+        let file = original.file.clone();
+        let stub_record = self.record(&stub.identity, stub.digest, file);
+        let record =
+            TensorRecord { record: stub_record, lost: Some(original.clone()), ..record.clone() };
+        Ok(TensorWork { record, path, file: FileWork::Stub(stub) })
+    }
+
+    fn identity(&self, segment: Uuid, version: u32) -> SegmentIdentity {
+        let range = self.graph.book().range(self.part);
+        SegmentIdentity {
+            graph: self.graph.uuid(),
+            segment,
+            part: self.part,
+            version,
+            tensor: self.spec.clone(),
+            n_rows: range.end - range.start,
+        }
+    }
+
+    fn record(&self, identity: &SegmentIdentity, digest: [u8; 32], file: String) -> SegmentRecord {
+        let (segment, n_rows) = (identity.segment, identity.n_rows);
+        let row_bytes = self.spec.row_bytes() as u32;
+        SegmentRecord { segment, n_rows, row_bytes, digest, file }
+    }
+}

@@ -1,0 +1,78 @@
+//! The partitions that are here, locked.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::PartId;
+
+use super::workshop::Workshop;
+use crate::catalog::Catalog;
+use crate::device::Access;
+use crate::error::StoreError;
+use crate::graph::{catalog_dir, part_dir};
+
+/// A partition's folder and its catalog as it is.
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub(super) part: PartId,
+    pub(super) dir: PathBuf,
+    /// Open, but nobody has asked whose it is; locked, unless this is a dry run. An error when it
+    /// cannot be opened.
+    pub(super) catalog: Result<Catalog, StoreError>,
+}
+
+/// Opens the catalogs of all partitions in `dir`, so that nobody writes meanwhile, and finishes or
+/// clears away what an earlier repair has begun.
+///
+/// Fails with [`StoreError::Locked`] when somebody has one open for writing. A catalog that cannot
+/// be opened is locked by nobody: no writer could open it either.
+pub(super) fn open_all(
+    shop: &mut Workshop,
+    dir: &Path,
+) -> Result<BTreeMap<PartId, Partition>, StoreError> {
+    let mut partitions = BTreeMap::new();
+    for entry in shop.device.list(dir).map_err(StoreError::io(dir, "list"))? {
+        let Some(part) = part_of(&entry.name).filter(|_| entry.is_dir) else { continue };
+        let dir = dir.join(&entry.name);
+        let catalog = open(shop, &dir)?;
+        partitions.insert(part, Partition { part, dir, catalog });
+    }
+    shop.resume(dir)?;
+    for partition in partitions.values_mut() {
+        shop.resume(&partition.dir)?;
+        if partition.catalog.is_err() {
+            partition.catalog = open(shop, &partition.dir)?;
+        }
+    }
+    Ok(partitions)
+}
+
+fn open(shop: &Workshop, part_dir: &Path) -> Result<Result<Catalog, StoreError>, StoreError> {
+    let access = if shop.is_dry_run() { Access::Read } else { Access::Write };
+    let opened = Catalog::open_unchecked(&*shop.device, &catalog_dir(part_dir), access);
+    match opened {
+        Err(error @ StoreError::Locked { .. }) => Err(error),
+        opened => Ok(opened),
+    }
+}
+
+/// The partition that [`part_dir`] made this name of.
+fn part_of(name: &str) -> Option<PartId> {
+    let part = PartId(name.strip_prefix("part-")?.parse().ok()?);
+    (part_dir(Path::new(""), part) == Path::new(name)).then_some(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_partitions_are_known_by_name() {
+        for (name, part) in [("part-000", 0), ("part-017", 17), ("part-65534", 65_534)] {
+            assert_eq!(part_of(name), Some(PartId(part)), "{name}");
+        }
+        for name in ["part-", "part-1", "part-0001", "part-70000", "part-00x", "parts-000", "x"] {
+            assert_eq!(part_of(name), None, "{name}");
+        }
+    }
+}

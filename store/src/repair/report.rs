@@ -1,0 +1,106 @@
+//! What repair did and what is lost.
+
+use std::ops::Range;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// More ranges of nodes than this are counted, not listed.
+const MAX_RANGES: usize = 1000;
+
+/// The outcome of a repair; of a dry run, what it would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RepairReport {
+    /// Nothing is lost.
+    pub ok: bool,
+    /// Nothing was changed: this is what would be done.
+    pub dry_run: bool,
+    /// What was rebuilt, in this order.
+    pub done: Vec<Done>,
+    /// Originals that were replaced, and what could not be used.
+    pub quarantined: Vec<Moved>,
+    /// What cannot be had back from this graph.
+    pub lost: Vec<Lost>,
+}
+
+/// A file or folder that was rebuilt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Done {
+    /// What it is called.
+    pub file: String,
+    /// What was done to it, and what proves it right.
+    pub action: String,
+}
+
+/// A file or folder that moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// Where it was.
+    pub from: String,
+    /// Where it is.
+    pub to: String,
+}
+
+/// Something that is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// The file that held it.
+    pub file: String,
+    /// Tensor whose rows are lost; `null` when it is not rows.
+    pub tensor: Option<String>,
+    /// Number of rows that are lost; 0 when it is not rows, or nobody knows how many.
+    pub rows: u64,
+    /// Nodes whose rows are lost, as ranges from the first to before the second; of many ranges the
+    /// first ones.
+    pub nodes: Vec<[u32; 2]>,
+    /// Why.
+    pub reason: String,
+}
+
+impl Lost {
+    /// Something that is not rows, or rows that nobody can count.
+    pub(super) fn file(file: &Path, reason: String) -> Self {
+        let file = file.display().to_string();
+        Self { file, tensor: None, rows: 0, nodes: Vec::new(), reason }
+    }
+
+    /// Rows of a tensor: ascending ranges of nodes, which may overlap by a row.
+    pub(super) fn rows(
+        file: &Path,
+        tensor: &str,
+        ranges: impl IntoIterator<Item = Range<u32>>,
+        reason: String,
+    ) -> Self {
+        let mut lost = Self { tensor: Some(tensor.to_owned()), ..Self::file(file, reason) };
+        let mut last_end = 0;
+        for range in ranges {
+            let start = range.start.max(last_end);
+            if start >= range.end {
+                continue;
+            }
+            lost.rows += u64::from(range.end - start);
+            let has_room = lost.nodes.len() < MAX_RANGES;
+            match lost.nodes.last_mut() {
+                Some(last) if last[1] == start => last[1] = range.end,
+                _ if has_room => lost.nodes.push([start, range.end]),
+                _ => {}
+            }
+            last_end = range.end;
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_on_two_damaged_pages_count_once() {
+        let lost = Lost::rows(Path::new("a"), "feat", [3..5, 4..6, 6..6, 9..10], String::new());
+        assert_eq!((lost.rows, lost.nodes), (4, vec![[3, 6], [9, 10]]));
+        let many = (0..3000).map(|i| 2 * i..2 * i + 1);
+        let lost = Lost::rows(Path::new("a"), "feat", many, String::new());
+        assert_eq!((lost.rows, lost.nodes.len()), (3000, MAX_RANGES));
+    }
+}

@@ -1,0 +1,337 @@
+//! What is left of a segment file, and what follows from it.
+
+use std::ops::Range;
+
+use super::index::{Followed, follow_groups};
+use super::settle::{Remains, settle};
+use super::sums::{page_sums, read_some};
+use crate::checksum::PageChecksum;
+use crate::codec::SegmentCodec;
+use crate::device::FileReader;
+use crate::error::StoreError;
+use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+use crate::segment::{FoundHead, FoundSeal, SegmentDigest, SegmentIdentity};
+
+/// What the outside knows of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    pub(crate) identity: SegmentIdentity,
+    /// The catalog's digest of its tables; `None` when there is no catalog to say.
+    pub(crate) digest: Option<SegmentDigest>,
+}
+
+/// A segment as it can be put together again.
+#[derive(Clone, Debug)]
+pub(crate) struct Mended {
+    pub(crate) identity: SegmentIdentity,
+    pub(crate) codec: SegmentCodec,
+    pub(crate) sections: Sections,
+    pub(crate) layout: SegmentLayout,
+    /// Padded page table and group index.
+    pub(crate) tables: Vec<u8>,
+    /// The tables are those that were written.
+    pub(crate) proven: bool,
+    /// Header, tables and footer are not as they must be, or the length is not.
+    pub(crate) broken: Vec<&'static str>,
+    /// Pages whose rows are lost, ascending.
+    pub(crate) lost_pages: Vec<Range<u64>>,
+}
+
+/// The outcome of a look at a file.
+#[derive(Clone, Debug)]
+pub(crate) enum Assessment {
+    /// It is, or can be put together again.
+    Mended(Box<Mended>),
+    /// Nothing in it can be used, for this reason.
+    Hopeless(String),
+}
+
+impl Mended {
+    pub(crate) fn digest(&self) -> SegmentDigest {
+        blake3::hash(&self.tables).into()
+    }
+
+    pub(crate) fn header(&self) -> [u8; PAGE_BYTES as usize] {
+        self.identity.header(self.codec)
+    }
+
+    pub(crate) fn footer(&self) -> [u8; PAGE_BYTES as usize] {
+        self.identity.footer(self.codec, &self.sections, &self.tables)
+    }
+}
+
+/// Looks at a file that should be `expected`.
+///
+/// Fails only for a file of a later format, which this release must not touch.
+pub(crate) fn assess(
+    file: &dyn FileReader,
+    path: &std::path::Path,
+    expected: &Expected,
+    n_threads: usize,
+) -> Result<Assessment, StoreError> {
+    let file_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
+    let ends = Ends::read(file, file_bytes);
+    if let Some(found) = ends.newer() {
+        let (file, supported) = (path.to_owned(), crate::segment::SEGMENT_FORMAT_VERSION);
+        return Err(StoreError::NewerFormat { file, found, supported });
+    }
+    Ok(Look { file, file_bytes, ends, expected, n_threads }.assess())
+}
+
+/// First and last page of a file, as they are.
+struct Ends {
+    first: [u8; PAGE_BYTES as usize],
+    head: FoundHead,
+    last: [u8; PAGE_BYTES as usize],
+    seal: Option<FoundSeal>,
+}
+
+impl Ends {
+    fn read(file: &dyn FileReader, file_bytes: u64) -> Self {
+        let page = |offset| {
+            let mut page = [0; PAGE_BYTES as usize];
+            read_some(file, offset, &mut page);
+            page
+        };
+        // A file that was cut or extended has other bytes where its footer would be.
+        let (first, last) = (page(0), page(file_bytes.saturating_sub(PAGE_BYTES)));
+        Self { first, head: FoundHead::of(&first), last, seal: FoundSeal::of(&last) }
+    }
+
+    fn newer(&self) -> Option<u32> {
+        let heads = [Some(&self.head), self.seal.as_ref().map(|seal| &seal.head)];
+        heads.into_iter().flatten().find_map(|head| match head {
+            FoundHead::Newer(found) => Some(*found),
+            _ => None,
+        })
+    }
+
+    /// What the file says that it is; its header first, then the footer's copy.
+    fn identity(&self) -> Option<(SegmentIdentity, SegmentCodec)> {
+        let heads = [Some(&self.head), self.seal.as_ref().map(|seal| &seal.head)];
+        heads.into_iter().flatten().find_map(|head| match head {
+            FoundHead::Sound(identity, codec) => Some((identity.clone(), *codec)),
+            _ => None,
+        })
+    }
+}
+
+/// What a segment file says that it is, by header or footer; `None` if neither can be read.
+pub(crate) fn identity_of(file: &dyn FileReader) -> Option<SegmentIdentity> {
+    let file_bytes = file.len_bytes().ok()?;
+    Ends::read(file, file_bytes).identity().map(|(identity, _)| identity)
+}
+
+/// How much a file may hold.
+struct Extent {
+    /// Pages of rows.
+    n_pages: u64,
+    n_groups: u32,
+    /// The index that the groups themselves tell.
+    followed: Option<Vec<u8>>,
+}
+
+/// One look at a file.
+struct Look<'a> {
+    file: &'a dyn FileReader,
+    file_bytes: u64,
+    ends: Ends,
+    expected: &'a Expected,
+    n_threads: usize,
+}
+
+impl Look<'_> {
+    fn assess(&self) -> Assessment {
+        let identity = &self.expected.identity;
+        let found = self.ends.identity();
+        if let Some(reason) = found.as_ref().and_then(|(found, _)| identity.mismatch(found)) {
+            return Assessment::Hopeless(format!("it belongs elsewhere: {reason}"));
+        }
+        let mended = match found {
+            Some((_, codec)) => self.mend(codec).ok_or("its row groups can be told apart no more"),
+            // What every writer of this release chooses; a guess counts when a witness confirms it.
+            None => [SegmentCodec::Raw, SegmentCodec::zstd_for(identity.tensor.row_bytes())]
+                .into_iter()
+                .filter_map(|codec| self.mend(codec))
+                .find(|mended| mended.proven)
+                .ok_or("header and footer are damaged, and more"),
+        };
+        match mended {
+            Ok(mended) if self.is_another(&mended) => Assessment::Hopeless(
+                "it is whole, but not the one that the catalog recorded: \
+                 the digest of its tables differs"
+                    .to_owned(),
+            ),
+            Ok(mended) => Assessment::Mended(Box::new(mended)),
+            Err(reason) => Assessment::Hopeless(reason.to_owned()),
+        }
+    }
+
+    /// Puts the segment together under the assumption that it has this codec.
+    fn mend(&self, codec: SegmentCodec) -> Option<Mended> {
+        let stored = self.extent(codec).and_then(|extent| self.mend_extent(codec, &extent));
+        if stored.as_ref().is_some_and(|mended| mended.proven) {
+            return stored;
+        }
+        // Following groups takes long: it is for those whose index, or whose end, is damaged.
+        let followed = self.followed(codec).and_then(|extent| self.mend_extent(codec, &extent));
+        match (stored, followed) {
+            (Some(stored), Some(followed)) if !followed.proven => Some(stored),
+            (stored, followed) => followed.or(stored),
+        }
+    }
+
+    /// Whether the file agrees with itself and not with the catalog: it was put there whole.
+    fn is_another(&self, mended: &Mended) -> bool {
+        let agrees = match &self.ends.seal {
+            Some(seal) => seal.tables_crc == crc32fast::hash(&mended.tables),
+            None => mended.lost_pages.is_empty(),
+        };
+        let has_table = !mended.broken.contains(&"page table");
+        self.expected.digest.is_some() && !mended.proven && has_table && agrees
+    }
+
+    /// As [`Look::mend`], under the assumption that it has this extent, too.
+    fn mend_extent(&self, codec: SegmentCodec, extent: &Extent) -> Option<Mended> {
+        let identity = &self.expected.identity;
+        let Extent { n_pages, n_groups, followed } = extent;
+        let (n_pages, n_groups) = (*n_pages, *n_groups);
+        let checksum = PageChecksum::new(identity.segment);
+        let sums = page_sums(self.file, &checksum, n_pages, self.n_threads);
+        // Only the number of pages matters to where the tables start.
+        let rough = Sections { data_bytes: n_pages * PAGE_BYTES, n_groups };
+        let mut stored = vec![0; rough.tables_bytes() as usize];
+        let n_stored = read_some(self.file, rough.table_offset(), &mut stored);
+        let (table, index) =
+            stored.split_at((rough.index_offset() - rough.table_offset()) as usize);
+        let indexes = self.indexes(codec, n_pages, index, followed.as_deref());
+        let table = &table[..table.len().min(n_stored)];
+        let remains = Remains { stored: table, sums: &sums, indexes: &indexes };
+        let tables_crc = self.ends.seal.as_ref().map(|seal| seal.tables_crc);
+        let mut witness = |tables: &[u8]| match (&self.expected.digest, tables_crc) {
+            (Some(digest), _) => blake3::hash(tables) == *digest,
+            (None, Some(crc)) => crc32fast::hash(tables) == crc,
+            (None, None) => false,
+        };
+        let settled = settle(&remains, &mut witness)?;
+        let layout = layout(identity, codec, n_pages, &settled.tables)?;
+        let sections = layout.sections();
+        let lost_pages = lost_pages(&sums, &settled.tables);
+        let (identity, tables, proven) = (identity.clone(), settled.tables, settled.proven);
+        let broken = Vec::new();
+        let mut mended =
+            Mended { identity, codec, sections, layout, tables, proven, broken, lost_pages };
+        mended.broken = self.broken(&mended, &stored[..n_stored]);
+        Some(mended)
+    }
+
+    /// How much there is, by what the footer or the length of the file says; `None` if the file
+    /// cannot have this codec.
+    fn extent(&self, codec: SegmentCodec) -> Option<Extent> {
+        let identity = &self.expected.identity;
+        let layout = SegmentLayout::new(identity.n_rows, identity.tensor.row_bytes()).ok()?;
+        let SegmentCodec::Zstd { group_rows } = codec else {
+            return Some(Extent { n_pages: layout.n_pages(), n_groups: 0, followed: None });
+        };
+        codec.check(identity.tensor.row_bytes()).ok()?;
+        let n_groups = identity.n_rows.div_ceil(group_rows);
+        let sealed = self.ends.seal.as_ref().map(|seal| seal.data_bytes.div_ceil(PAGE_BYTES));
+        let by_length = pages_of(self.file_bytes, n_groups, layout.n_pages());
+        let n_pages = sealed.unwrap_or(by_length);
+        let extent = Extent { n_pages, n_groups, followed: None };
+        Some(extent).filter(|extent| extent.n_pages <= layout.n_pages())
+    }
+
+    /// How much there is, by what the row groups themselves say.
+    fn followed(&self, codec: SegmentCodec) -> Option<Extent> {
+        let identity = &self.expected.identity;
+        let SegmentCodec::Zstd { group_rows } = codec else { return None };
+        let layout = SegmentLayout::new(identity.n_rows, identity.tensor.row_bytes()).ok()?;
+        codec.check(identity.tensor.row_bytes()).ok()?;
+        let data_end = layout.raw_bytes().min(self.file_bytes.checked_sub(PAGE_BYTES)?);
+        let Followed { index, data_bytes } =
+            follow_groups(self.file, identity, group_rows, data_end)?;
+        let n_groups = identity.n_rows.div_ceil(group_rows);
+        Some(Extent { n_pages: data_bytes.div_ceil(PAGE_BYTES), n_groups, followed: Some(index) })
+    }
+
+    /// Padded indexes that may be the right one, the stored one first.
+    fn indexes(
+        &self,
+        codec: SegmentCodec,
+        n_pages: u64,
+        stored: &[u8],
+        followed: Option<&[u8]>,
+    ) -> Vec<Vec<u8>> {
+        if codec == SegmentCodec::Raw {
+            return vec![Vec::new()];
+        }
+        let identity = &self.expected.identity;
+        let n_table_bytes = (n_pages * 4).next_multiple_of(PAGE_BYTES) as usize;
+        let is_index = |index: &Vec<u8>| {
+            let tables = [vec![0; n_table_bytes].as_slice(), index].concat();
+            layout(identity, codec, n_pages, &tables).is_some()
+        };
+        let mut indexes = vec![stored.to_vec()];
+        indexes.extend(followed.filter(|followed| *followed != stored).map(<[u8]>::to_vec));
+        indexes.retain(is_index);
+        indexes
+    }
+
+    /// The parts of the file that are not those of `mended`.
+    fn broken(&self, mended: &Mended, stored_tables: &[u8]) -> Vec<&'static str> {
+        let n_table_bytes = (mended.sections.n_pages() * 4).next_multiple_of(PAGE_BYTES) as usize;
+        let (table, index) = mended.tables.split_at(n_table_bytes);
+        let stored_index = stored_tables.get(n_table_bytes..).unwrap_or_default();
+        let parts = [
+            ("header", self.ends.first == mended.header()),
+            ("page table", stored_tables.get(..n_table_bytes) == Some(table)),
+            ("group index", stored_index == index),
+            ("footer", self.ends.last == mended.footer()),
+            ("length", self.file_bytes == mended.sections.file_bytes()),
+        ];
+        parts.into_iter().filter(|(_, is_right)| !is_right).map(|(part, _)| part).collect()
+    }
+}
+
+/// Pages of rows of a compressed segment that has this length, `most` at most.
+fn pages_of(file_bytes: u64, n_groups: u32, most: u64) -> u64 {
+    let length = |n_pages| Sections { data_bytes: n_pages * PAGE_BYTES, n_groups }.file_bytes();
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if length(middle) < file_bytes { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+/// The layout that tables describe; `None` when they contradict the rows or the pages.
+fn layout(
+    identity: &SegmentIdentity,
+    codec: SegmentCodec,
+    n_pages: u64,
+    tables: &[u8],
+) -> Option<SegmentLayout> {
+    let (n_rows, row_bytes) = (identity.n_rows, identity.tensor.row_bytes());
+    let SegmentCodec::Zstd { group_rows } = codec else {
+        return SegmentLayout::new(n_rows, row_bytes).ok();
+    };
+    let index = tables.get((n_pages * 4).next_multiple_of(PAGE_BYTES) as usize..)?;
+    let lengths = index.as_chunks::<4>().0.iter().map(|length| u32::from_le_bytes(*length));
+    let lengths = lengths.take(n_rows.div_ceil(group_rows) as usize);
+    let layout = SegmentLayout::grouped(n_rows, row_bytes, group_rows, lengths).ok()?;
+    (layout.n_pages() == n_pages).then_some(layout)
+}
+
+/// Runs of pages whose checksum is not that of the table.
+fn lost_pages(sums: &[u32], tables: &[u8]) -> Vec<Range<u64>> {
+    let entries = tables.as_chunks::<4>().0.iter().map(|entry| u32::from_le_bytes(*entry));
+    let mut lost: Vec<Range<u64>> = Vec::new();
+    for (page, _) in (0..).zip(sums.iter().zip(entries)).filter(|(_, (sum, entry))| *sum != entry) {
+        match lost.last_mut() {
+            Some(run) if run.end == page => run.end += 1,
+            _ => lost.push(page..page + 1),
+        }
+    }
+    lost
+}

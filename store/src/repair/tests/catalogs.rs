@@ -1,0 +1,131 @@
+use super::Outcome::{Lost, Whole};
+use super::*;
+use crate::device::{Access, Change};
+
+const CATALOG: &str = "part-000/catalog";
+
+fn change(patient: &Patient, changes: &[Change]) {
+    let pairs = Disk.key_values(&patient.path(CATALOG), Access::Write).unwrap();
+    pairs.write(changes).unwrap();
+}
+
+fn key(text: &str, numbers: &[u32]) -> Vec<u8> {
+    let numbers = numbers.iter().flat_map(|number| number.to_be_bytes());
+    text.bytes().chain(numbers).collect()
+}
+
+#[test]
+fn a_catalog_that_is_gone_is_built_from_the_segments() {
+    for damage in [
+        &|p: &Patient| p.remove(CATALOG) as _,
+        &|p: &Patient| p.damage(&format!("{CATALOG}/CURRENT"), 0, 5),
+        &|p: &Patient| p.remove(&format!("{CATALOG}/CURRENT")),
+        &|p: &Patient| {
+            p.remove(CATALOG);
+            fs::write(p.path(CATALOG), b"not a folder").unwrap();
+        },
+        &|p: &Patient| {
+            p.remove(CATALOG);
+            p.remove("part-001/catalog");
+        },
+    ] as [&dyn Fn(&Patient); 5]
+    {
+        let report = check(plain(), damage, Lost(0), "catalog");
+        let told = "rows that were put over the segments are lost, if there were any";
+        assert!(report.lost[0].reason.contains(told), "{report:?}");
+    }
+}
+
+#[test]
+fn without_its_catalog_a_partition_goes_back_to_its_segments() {
+    let patient = Patient::of(updated());
+    let imported = Patient::of(plain()).rows();
+    patient.remove(CATALOG);
+    let report = patient.repair();
+    assert!(!report.ok);
+    let rows = patient.rows();
+    for ((tensor, id), bytes) in &imported {
+        if *id < 500 && tensor != "external_id" {
+            assert_eq!(rows[&(tensor.clone(), *id)], *bytes, "{tensor} {id}");
+        }
+    }
+    assert!(patient.verify().ok, "{:?}", patient.verify());
+}
+
+#[test]
+fn the_newest_segment_counts_and_updates_in_it_are_kept() {
+    let model = import();
+    let graph = Graph::open(&model.path()).unwrap();
+    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
+    live.commit_version().unwrap();
+    let old = fs::read(model.path().join("part-000/feat.v1.seg")).unwrap();
+    live.compact(None, None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    drop(live);
+    // A reader had the old one pinned.
+    fs::write(model.path().join("part-000/feat.v1.seg"), old).unwrap();
+    check(&model, &|p| p.remove(CATALOG), Lost(0), "two versions");
+    let patient = Patient::of(&model);
+    patient.remove(CATALOG);
+    patient.repair();
+    assert_eq!(
+        Graph::open(&patient.graph())
+            .unwrap()
+            .catalog(PartId(0))
+            .unwrap()
+            .current_version()
+            .unwrap(),
+        2
+    );
+}
+
+#[test]
+fn what_makes_sense_in_a_catalog_is_kept_with_all_rows_over_the_segments() {
+    let record = key("segment/feat/", &[1]);
+    for changes in [
+        vec![Change::Delete(record.clone())],
+        vec![Change::Put(record.clone(), vec![1, 0, 0, 0, 7])],
+        vec![Change::Put(b"graph".to_vec(), b"no".to_vec())],
+        vec![Change::Put(b"colour".to_vec(), b"red".to_vec())],
+        vec![Change::Put(key("segment/none/", &[1]), vec![1, 0, 0, 0, 7])],
+    ] {
+        let report = check(updated(), &|p| change(p, &changes), Whole, &format!("{changes:?}"));
+        assert!(report.done[0].action.contains("all that makes sense"), "{report:?}");
+    }
+    for (row, n_bytes) in [(500, 99), (7, 98)] {
+        let bad = Change::Put(key("overlay/feat/", &[3, row]), vec![1; n_bytes]);
+        // The row that was overwritten, if it was there, is not told by node: nobody can read it.
+        let patient = Patient::of(updated());
+        change(&patient, &[bad]);
+        let report = patient.repair();
+        assert!(report.lost[0].reason.contains("1 overlay rows of `feat`"), "{report:?}");
+        assert!(patient.verify().ok, "{:?}", patient.verify());
+    }
+}
+
+#[test]
+fn a_catalog_of_another_partition_or_graph_is_not_believed() {
+    let other = import();
+    let swap = |p: &Patient| {
+        p.remove(CATALOG);
+        copy_all(&p.path("part-001/catalog"), &p.path(CATALOG));
+    };
+    let foreign = |p: &Patient| {
+        p.remove(CATALOG);
+        copy_all(&other.path().join(CATALOG), &p.path(CATALOG));
+    };
+    for damage in [&swap as &dyn Fn(&Patient), &foreign] {
+        let report = check(plain(), damage, Lost(0), "misplaced");
+        assert!(report.quarantined[0].to.ends_with("part-000/quarantine/catalog.1"), "{report:?}");
+    }
+}
+
+#[test]
+fn a_partition_that_is_not_here_is_told() {
+    let patient = Patient::of(plain());
+    patient.remove("part-001");
+    let report = patient.repair();
+    assert_eq!(report.lost.len(), 1, "{report:?}");
+    assert!(report.lost[0].file.ends_with("part-001"));
+}

@@ -1,0 +1,119 @@
+use super::Outcome::Whole;
+use super::*;
+use crate::catalog::Catalog;
+use crate::device::{Access, Change};
+use crate::meta::GraphMeta;
+
+#[test]
+fn graph_toml_is_written_again_from_its_copies() {
+    for damage in [
+        &|p: &Patient| p.damage("graph.toml", 30, 1) as _,
+        &|p: &Patient| p.cut("graph.toml", 100),
+        &|p: &Patient| p.remove("graph.toml"),
+        &|p: &Patient| {
+            p.remove("graph.toml");
+            p.remove("part-001/halo.bin");
+            p.damage("part-000/feat.v1.seg", 0, 100);
+        },
+    ] as [&dyn Fn(&Patient); 4]
+    {
+        check(plain(), damage, Whole, "graph.toml");
+        check(updated(), damage, Whole, "graph.toml");
+    }
+}
+
+/// A graph as older releases made it: without copies of its description.
+fn without_copies() -> Patient {
+    let patient = Patient::of(plain());
+    for part in ["part-000/catalog", "part-001/catalog"] {
+        let pairs = Disk.key_values(&patient.path(part), Access::Write).unwrap();
+        pairs.write(&[Change::Delete(b"graph".to_vec())]).unwrap();
+    }
+    patient
+}
+
+#[test]
+fn without_copies_graph_toml_is_derived_from_the_files() {
+    let patient = without_copies();
+    assert!(patient.verify().ok);
+    let (was, saved) = (patient.rows(), fs::read_to_string(patient.path("graph.toml")).unwrap());
+    patient.remove("graph.toml");
+    let report = patient.repair();
+    assert!(report.ok && report.done[0].action.contains("derived"), "{report:?}");
+    let (mut expected, _) = GraphMeta::parse(&saved).unwrap();
+    expected.tensors.sort_by_key(|t| (t.name == "external_id", t.name.clone()));
+    let text = fs::read_to_string(patient.path("graph.toml")).unwrap();
+    assert_eq!(GraphMeta::parse(&text).unwrap().0, expected);
+    assert_eq!(patient.rows(), was);
+    assert!(patient.verify().ok);
+}
+
+#[test]
+fn what_nothing_tells_is_not_made_up() {
+    let patient = without_copies();
+    patient.remove("graph.toml");
+    patient.remove("part-001/topology.csr");
+    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("graph.toml") && error.contains("edges"), "{error}");
+    assert!(!patient.path("graph.toml").exists());
+    // Partitions of two graphs in one folder.
+    let patient = Patient::of(plain());
+    patient.remove("graph.toml");
+    patient.remove("part-001");
+    copy_all(&import().path().join("part-001"), &patient.path("part-001"));
+    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("several graphs"), "{error}");
+}
+
+#[test]
+fn nothing_of_a_later_format_is_touched() {
+    let patient = Patient::of(plain());
+    let text = fs::read_to_string(patient.path("graph.toml")).unwrap();
+    let body = text.split_once('\n').unwrap().1.replace("format_version = 1", "format_version = 9");
+    let crc = crc32fast::hash(body.as_bytes());
+    fs::write(patient.path("graph.toml"), format!("checksum = \"{crc:08x}\"\n{body}")).unwrap();
+    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{error}");
+    for (name, version_at) in
+        [("part-000/feat.v1.seg", 8), ("part-000/topology.csr", 8), ("part-000/halo.bin", 8)]
+    {
+        let patient = Patient::of(plain());
+        let mut bytes = fs::read(patient.path(name)).unwrap();
+        bytes[version_at] = 9;
+        let crc = crc32fast::hash(&bytes[..4092]).to_le_bytes();
+        bytes[4092..4096].copy_from_slice(&crc);
+        fs::write(patient.path(name), &bytes).unwrap();
+        let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{name}: {error}");
+        assert!(fs::read(patient.path(name)).unwrap() == bytes);
+    }
+    let patient = Patient::of(plain());
+    let dir = patient.path("part-001/catalog");
+    let pairs = Disk.key_values(&dir, Access::Write).unwrap();
+    let mut identity = pairs.get(b"identity").unwrap().unwrap();
+    identity[0] = 9;
+    pairs.write(&[Change::Put(b"identity".to_vec(), identity)]).unwrap();
+    drop(pairs);
+    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{error}");
+    assert!(Catalog::open_unchecked(&Disk, &dir, Access::Read).is_ok(), "it is where it was");
+}
+
+#[test]
+fn a_writer_keeps_repair_out() {
+    let patient = Patient::of(plain());
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+    drop(live);
+    assert!(repair(&patient.graph(), false, &mut |_, _| {}).unwrap().ok);
+}
+
+#[test]
+fn a_damaged_profile_goes_out_of_the_way() {
+    let write =
+        |p: &Patient| fs::write(p.path("device.toml"), "checksum = \"00000000\"\n").unwrap();
+    let report = check(plain(), &write, Whole, "device.toml");
+    assert!(report.quarantined[0].to.ends_with("quarantine/device.toml.1"), "{report:?}");
+}

@@ -1,0 +1,54 @@
+use super::Outcome::{Lost, Whole};
+use super::*;
+
+const TOPOLOGY: &str = "part-001/topology.csr";
+const HALO: &str = "part-000/halo.bin";
+
+#[test]
+fn halos_are_found_again_from_topology() {
+    for damage in [
+        &|p: &Patient| p.damage(HALO, 0, 4096) as _,
+        &|p: &Patient| p.damage(HALO, PAGE + 5, 1),
+        &|p: &Patient| p.cut(HALO, 5000),
+        &|p: &Patient| p.remove(HALO),
+        &|p: &Patient| ["part-000/halo.bin", "part-001/halo.bin"].iter().for_each(|h| p.remove(h)),
+    ] as [&dyn Fn(&Patient); 5]
+    {
+        check(plain(), damage, Whole, "halo");
+    }
+    let patient = Patient::of(plain());
+    let whole = fs::read(patient.path(HALO)).unwrap();
+    patient.remove(HALO);
+    patient.repair();
+    assert!(fs::read(patient.path(HALO)).unwrap() == whole);
+}
+
+#[test]
+fn a_header_of_topology_is_rebuilt_if_what_is_left_of_it_vouches_for_it() {
+    for (offset, n_bytes) in [(0, 8), (8, 40), (48, 8), (100, 3000), (0, 56), (4092, 4)] {
+        check(plain(), &|p| p.damage(TOPOLOGY, offset, n_bytes), Whole, "header");
+    }
+    // Its own checksum is left, those of the sections are not.
+    check(plain(), &|p| p.damage(TOPOLOGY, 56, 12), Whole, "checksums of the sections");
+}
+
+#[test]
+fn damaged_topology_stays_where_it_is_and_rows_are_served() {
+    for damage in [
+        &|p: &Patient| p.damage(TOPOLOGY, 0, 4096) as _,
+        &|p: &Patient| p.damage(TOPOLOGY, PAGE + 8, 1),
+        &|p: &Patient| p.damage(TOPOLOGY, p.bytes(TOPOLOGY) - 1, 1),
+        &|p: &Patient| p.cut(TOPOLOGY, p.bytes(TOPOLOGY) - 4),
+        &|p: &Patient| p.remove(TOPOLOGY),
+    ] as [&dyn Fn(&Patient); 5]
+    {
+        let report = check(plain(), damage, Lost(0), "topology");
+        assert_eq!((report.done.len(), report.quarantined.len(), report.lost.len()), (0, 0, 1));
+    }
+    let both = |p: &Patient| {
+        p.damage(TOPOLOGY, PAGE + 8, 1);
+        p.remove(HALO);
+    };
+    let report = check(plain(), &both, Lost(0), "topology and halo");
+    assert!(report.lost[1].reason.contains("all topology"), "{report:?}");
+}

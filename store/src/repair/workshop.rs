@@ -1,0 +1,172 @@
+//! The few ways in which repair changes a graph. Each keeps the only copy of anything, and each
+//! step is one rename: a repair that was cut off is finished by the next.
+//!
+//! A file is built under `NAME.building`; once it is whole and synced it is called
+//! `NAME.repaired`; then the original moves to `quarantine/NAME.N`, and `NAME.repaired` to `NAME`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::report::{Done, Lost, Moved, RepairReport};
+use crate::device::{Device, FileWriter};
+use crate::error::StoreError;
+use crate::graph::QUARANTINE_DIR;
+
+const BUILDING_SUFFIX: &str = ".building";
+const REPAIRED_SUFFIX: &str = ".repaired";
+
+/// Most files of one name in quarantine.
+const MAX_QUARANTINED: u32 = 1_000_000;
+
+/// What is done when a file is built.
+pub(super) type WriteFile<'a> = dyn FnMut(&mut dyn FileWriter) -> std::io::Result<()> + 'a;
+
+/// Changes a graph and notes what it did; a dry run notes only.
+#[derive(Debug)]
+pub(super) struct Workshop {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) report: RepairReport,
+    pub(super) n_threads: usize,
+}
+
+impl Workshop {
+    pub(super) fn is_dry_run(&self) -> bool {
+        self.report.dry_run
+    }
+
+    /// Notes what was done, or would be.
+    pub(super) fn note(&mut self, path: &Path, action: String) {
+        self.report.done.push(Done { file: path.display().to_string(), action });
+    }
+
+    pub(super) fn note_lost(&mut self, lost: Lost) {
+        self.report.lost.push(lost);
+    }
+
+    /// Finishes or clears away what an earlier repair began in `dir`. A dry run leaves it.
+    pub(super) fn resume(&mut self, dir: &Path) -> Result<(), StoreError> {
+        if self.is_dry_run() {
+            return Ok(());
+        }
+        for entry in self.device.list(dir).map_err(StoreError::io(dir, "list"))? {
+            let path = dir.join(&entry.name);
+            if entry.name.ends_with(BUILDING_SUFFIX) {
+                self.remove(&path, entry.is_dir)?;
+            } else if let Some(name) = entry.name.strip_suffix(REPAIRED_SUFFIX) {
+                let place = dir.join(name);
+                if self.device.exists(&place) {
+                    // It was to take the place of a file that has not moved: look at that anew.
+                    self.remove(&path, entry.is_dir)?;
+                } else {
+                    self.rename(&path, &place)?;
+                    self.sync(dir)?;
+                    self.note(&place, "finished what an earlier repair had begun".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a file at `path`; what is there moves to quarantine first.
+    pub(super) fn publish(
+        &mut self,
+        path: &Path,
+        action: String,
+        write: &mut WriteFile<'_>,
+    ) -> Result<(), StoreError> {
+        if !self.is_dry_run() {
+            let building = with_suffix(path, BUILDING_SUFFIX);
+            let mut file =
+                self.device.create(&building).map_err(StoreError::io(&building, "create"))?;
+            write(&mut *file)
+                .and_then(|()| file.sync())
+                .map_err(StoreError::io(&building, "write"))?;
+        }
+        self.finish(path, action, ())
+    }
+
+    /// Where a folder is built that [`Workshop::finish`] puts in its place.
+    pub(super) fn building(&self, path: &Path) -> PathBuf {
+        with_suffix(path, BUILDING_SUFFIX)
+    }
+
+    /// Moves what was built for `path`, and is synced, to its place. `held` is let go once the
+    /// original has moved, so that a lock on it covers the move.
+    pub(super) fn finish<T>(
+        &mut self,
+        path: &Path,
+        action: String,
+        held: T,
+    ) -> Result<(), StoreError> {
+        if !self.is_dry_run() {
+            let repaired = with_suffix(path, REPAIRED_SUFFIX);
+            self.rename(&with_suffix(path, BUILDING_SUFFIX), &repaired)?;
+            self.sync_parent(path)?;
+            self.quarantine(path)?;
+            drop(held);
+            self.rename(&repaired, path)?;
+            self.sync_parent(path)?;
+        } else if self.device.exists(path) {
+            self.quarantine(path)?;
+        }
+        self.note(path, action);
+        Ok(())
+    }
+
+    /// Moves what is at `path`, if anything is, to the quarantine of its folder.
+    pub(super) fn quarantine(&mut self, path: &Path) -> Result<(), StoreError> {
+        if !self.device.exists(path) {
+            return Ok(());
+        }
+        let to = self.free_place(path)?;
+        if !self.is_dry_run() {
+            let folder = to.parent().unwrap_or(path);
+            self.device.create_dir(folder).map_err(StoreError::io(folder, "create"))?;
+            self.sync_parent(folder)?;
+            self.rename(path, &to)?;
+            self.sync(folder)?;
+            self.sync_parent(path)?;
+        }
+        let (from, to) = (path.display().to_string(), to.display().to_string());
+        self.report.quarantined.push(Moved { from, to });
+        Ok(())
+    }
+
+    /// The first free name for `path` in quarantine.
+    fn free_place(&self, path: &Path) -> Result<PathBuf, StoreError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let folder = path.with_file_name(QUARANTINE_DIR);
+        let taken = match self.device.exists(&folder) {
+            true => self.device.list(&folder).map_err(StoreError::io(&folder, "list"))?,
+            false => Vec::new(),
+        };
+        let is_free = |place: &String| taken.iter().all(|entry| entry.name != *place);
+        let place = (1..MAX_QUARANTINED).map(|n| format!("{name}.{n}")).find(is_free);
+        let full = || StoreError::io(&folder, "list")(std::io::ErrorKind::StorageFull.into());
+        place.map(|place| folder.join(place)).ok_or_else(full)
+    }
+
+    fn remove(&self, path: &Path, is_dir: bool) -> Result<(), StoreError> {
+        let removed =
+            if is_dir { self.device.remove_dir_all(path) } else { self.device.remove_file(path) };
+        removed.map_err(StoreError::io(path, "remove"))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.device.rename(from, to).map_err(StoreError::io(from, "move"))
+    }
+
+    fn sync(&self, path: &Path) -> Result<(), StoreError> {
+        self.device.sync(path).map_err(StoreError::io(path, "sync"))
+    }
+
+    fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
+        path.parent().map_or(Ok(()), |parent| self.sync(parent))
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(suffix);
+    path.with_file_name(name)
+}

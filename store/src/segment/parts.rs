@@ -1,0 +1,74 @@
+//! The pages of a segment that say what it is, one by one: for whoever puts a damaged segment
+//! together again.
+
+use super::footer::{footer_page, read_footer};
+use super::header::{HeaderFault, Page, SegmentIdentity};
+use crate::codec::SegmentCodec;
+use crate::layout::{PAGE_BYTES, Sections};
+
+/// What a header page says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FoundHead {
+    /// It is whole.
+    Sound(SegmentIdentity, SegmentCodec),
+    /// It is whole and of a later format than this release knows.
+    Newer(u32),
+    /// It is not a header.
+    Damaged(String),
+}
+
+/// What a whole footer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FoundSeal {
+    /// What the header says of which it holds a copy.
+    pub(crate) head: FoundHead,
+    /// Bytes of all row groups; 0 in a raw segment.
+    pub(crate) data_bytes: u64,
+    /// CRC-32 of the tables.
+    pub(crate) tables_crc: u32,
+}
+
+impl FoundHead {
+    /// Reads a header page; of fewer bytes it is damaged.
+    pub(crate) fn of(page: &[u8]) -> Self {
+        let Ok(page) = <&Page>::try_from(page) else {
+            return Self::Damaged(format!("{} bytes are there", page.len()));
+        };
+        match SegmentIdentity::from_page(page) {
+            Ok((identity, codec)) => Self::Sound(identity, codec),
+            Err(HeaderFault::Newer(found)) => Self::Newer(found),
+            Err(HeaderFault::Damaged(reason)) => Self::Damaged(reason),
+        }
+    }
+}
+
+impl FoundSeal {
+    /// Reads a footer page; `None` unless it is whole and vouches for its copy of the header.
+    pub(crate) fn of(page: &[u8]) -> Option<Self> {
+        let (header, data_bytes, tables_crc) = read_footer(page.try_into().ok()?)?;
+        Some(Self { head: FoundHead::of(&header), data_bytes, tables_crc })
+    }
+}
+
+impl SegmentIdentity {
+    /// The header page of a segment.
+    pub(crate) fn header(&self, codec: SegmentCodec) -> [u8; PAGE_BYTES as usize] {
+        self.to_page(codec)
+    }
+
+    /// The footer page that seals it over these tables.
+    pub(crate) fn footer(
+        &self,
+        codec: SegmentCodec,
+        sections: &Sections,
+        tables: &[u8],
+    ) -> [u8; PAGE_BYTES as usize] {
+        footer_page(&self.to_page(codec), codec, sections, crc32fast::hash(tables))
+    }
+
+    /// What differs between this, which is expected, and another; `None` if nothing does.
+    pub(crate) fn mismatch(&self, found: &Self) -> Option<String> {
+        let (field, expected, found) = self.difference(found)?;
+        Some(format!("expected {field} {expected}, found {found}"))
+    }
+}

@@ -1,0 +1,139 @@
+//! What a catalog holds, against the graph.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use lodestore_graph::PartId;
+
+use super::findings::{FileOrder, Findings};
+use crate::catalog::{Catalog, Pair, SegmentRecord};
+use crate::error::StoreError;
+use crate::graph::Graph;
+use crate::overlay::out_of_place;
+use crate::row::RowIdx;
+use crate::tensor::TensorSpec;
+
+/// An open catalog that is to be read through.
+#[derive(Debug)]
+pub(super) struct CatalogUnit<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) part: PartId,
+    pub(super) catalog: Arc<Catalog>,
+    /// The committed version.
+    pub(super) committed: u32,
+}
+
+impl<'a> CatalogUnit<'a> {
+    /// Reads every pair and tells what is not as it must be.
+    pub(super) fn check(&self, order: FileOrder, findings: &Findings) {
+        let dir = self.catalog.dir();
+        let bases = match self.bases() {
+            Ok(bases) => bases,
+            Err(error) => return findings.add_error(order, dir, None, &error),
+        };
+        let scanned = self.catalog.scan_all(&mut |key, pair| {
+            if let Some(reason) = self.fault(key, &pair, &bases) {
+                findings.add(order, dir, None, format!("{}: catalog: {reason}", dir.display()));
+            }
+            ControlFlow::Continue(())
+        });
+        if let Err(error) = scanned {
+            findings.add_error(order, dir, None, &error);
+        }
+    }
+
+    /// Each tensor with the version of its segment; without a record the segment's own fault is
+    /// told.
+    fn bases(&self) -> Result<Vec<(&'a TensorSpec, Option<u32>)>, StoreError> {
+        let tensors = self.graph.meta().tensors.iter();
+        let base = |tensor: &'a TensorSpec| -> Result<_, StoreError> {
+            let found = self.catalog.segment(&tensor.name, self.committed)?;
+            Ok((tensor, found.map(|(version, _)| version)))
+        };
+        tensors.map(base).collect()
+    }
+
+    /// What is wrong with a pair.
+    fn fault(
+        &self,
+        key: &[u8],
+        pair: &Pair<'_>,
+        bases: &[(&TensorSpec, Option<u32>)],
+    ) -> Option<String> {
+        let base_of = |name: &str| bases.iter().find(|(tensor, _)| tensor.name == name);
+        match pair {
+            // Both were read when the catalog was opened.
+            Pair::Identity | Pair::Version => None,
+            Pair::GraphCopy(text) => {
+                let differs = *text != self.graph.meta().to_text().as_bytes();
+                differs.then(|| "its copy of graph.toml is another".to_owned())
+            }
+            Pair::Segment { tensor, version, record } | Pair::Lost { tensor, version, record } => {
+                let wrong = match base_of(tensor) {
+                    None => Some("there is no such tensor".to_owned()),
+                    Some((spec, _)) => self.record_fault(*version, record, spec),
+                };
+                wrong.map(|reason| format!("record of `{tensor}` version {version}: {reason}"))
+            }
+            Pair::Row { tensor, version, row, bytes } => {
+                let wrong = match base_of(tensor) {
+                    None => Some("there is no such tensor".to_owned()),
+                    Some((spec, base)) => self.row_fault(*version, *row, bytes.len(), spec, *base),
+                };
+                wrong.map(|reason| {
+                    format!("overlay row {row} of `{tensor}` at version {version}: {reason}")
+                })
+            }
+            Pair::Newer { format } => {
+                Some(format!("a record of format {format}; use a newer `lode`"))
+            }
+            Pair::Unknown => Some(format!("the unknown key {:?}", String::from_utf8_lossy(key))),
+        }
+    }
+
+    fn record_fault(
+        &self,
+        version: u32,
+        record: &Result<SegmentRecord, String>,
+        spec: &TensorSpec,
+    ) -> Option<String> {
+        let record = match record {
+            Ok(record) => record,
+            Err(reason) => return Some(reason.clone()),
+        };
+        let (n_rows, row_bytes) = (self.n_rows(), spec.row_bytes() as u64);
+        if version == 0 || version > self.committed {
+            return Some(format!("expected a version from 1 to {}", self.committed));
+        }
+        if (record.n_rows, u64::from(record.row_bytes)) != (n_rows, row_bytes) {
+            let (rows, bytes) = (record.n_rows, record.row_bytes);
+            return Some(format!(
+                "expected {n_rows} rows of {row_bytes} bytes, found {rows} of {bytes}"
+            ));
+        }
+        None
+    }
+
+    /// Rows up to the version of their segment are seen by nobody, and may be anything.
+    fn row_fault(
+        &self,
+        version: u32,
+        row: RowIdx,
+        found: usize,
+        spec: &TensorSpec,
+        base: Option<u32>,
+    ) -> Option<String> {
+        let expected = spec.row_bytes();
+        if base.is_some_and(|base| version <= base) {
+            return None;
+        }
+        out_of_place(version, row, self.n_rows(), self.committed.saturating_add(1)).or_else(|| {
+            (found != expected).then(|| format!("expected {expected} bytes, found {found}"))
+        })
+    }
+
+    fn n_rows(&self) -> u32 {
+        let range = self.graph.book().range(self.part);
+        range.end - range.start
+    }
+}

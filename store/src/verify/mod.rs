@@ -1,0 +1,146 @@
+//! Verification: everything of a graph is read and checked; every fault is reported, not only the
+//! first.
+//!
+//! The unit of work is a stretch of some MiB of one file, so that one large segment keeps all
+//! threads busy. Threads take stretches in the order of the files, which are opened when their
+//! turn comes: memory is bounded by the tables of the segments that are in work. What is reported,
+//! and in which order, does not depend on the number of threads.
+
+mod catalog;
+mod findings;
+mod lists;
+mod rows;
+mod unit;
+mod walk;
+
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use serde::Serialize;
+
+use crate::device::{Device, Disk};
+use crate::error::StoreError;
+use crate::graph::{Graph, META_FILE};
+use crate::segment::Segment;
+use findings::{Findings, META_ORDER};
+use walk::Walk;
+
+/// More threads than cores: while one waits for the disk, another computes.
+const THREADS_PER_CORE: usize = 2;
+
+/// What verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// Nothing is damaged.
+    pub ok: bool,
+    /// Pages of rows that were read.
+    pub pages: u64,
+    /// Bytes of all files that were looked at.
+    pub bytes: u64,
+    /// Every fault; of a file with more than [`MAX_DAMAGES_PER_FILE`], the first ones and a count.
+    pub damaged: Vec<Damage>,
+    /// Files and folders that nothing names. They are not damage.
+    pub unknown: Vec<String>,
+}
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file.
+    pub file: String,
+    /// The page of rows, counted from the first row; `null` when the fault is not in one.
+    pub page: Option<u64>,
+    /// What was expected and what was found.
+    pub reason: String,
+}
+
+pub use findings::MAX_DAMAGES_PER_FILE;
+pub(crate) use lists::{Lists, ListsError, head as read_head};
+
+/// Reads all of the graph in `dir` with all cores; `progress` is told bytes done and bytes in all.
+///
+/// Fails only when there is no `graph.toml` to start from; what is damaged is in the report.
+pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport, StoreError> {
+    let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    verify_on(Arc::new(Disk), dir, n_cores * THREADS_PER_CORE, progress)
+}
+
+/// As [`verify`], on any device and with as many threads as asked for, at least one.
+pub fn verify_on(
+    device: Arc<dyn Device>,
+    dir: &Path,
+    n_threads: usize,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<VerifyReport, StoreError> {
+    let findings = Findings::default();
+    match Graph::open_on(device, dir) {
+        Ok(graph) => {
+            let walk = Walk::new(&graph, &findings, true);
+            check_all(&walk, &findings, n_threads, progress);
+            walk.finish();
+        }
+        Err(error @ StoreError::Io { .. }) => return Err(error),
+        Err(error) => findings.add_error(META_ORDER, &dir.join(META_FILE), None, &error),
+    }
+    Ok(findings.into_report())
+}
+
+/// Reads the catalogs and segments of all partitions of an open graph, and no topology.
+#[must_use]
+pub fn verify_rows(graph: &Graph) -> VerifyReport {
+    let findings = Findings::default();
+    let walk = Walk::new(graph, &findings, false);
+    check_all(&walk, &findings, 1, &mut |_, _| {});
+    walk.finish();
+    findings.into_report()
+}
+
+/// Reads and checks every page of rows of a segment; gives the number of pages.
+pub(crate) fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
+    let (mut first_fault, n_pages) = (None, segment.layout().n_pages());
+    rows::check(segment, 0..n_pages, &mut Vec::new(), &mut |_, error| {
+        first_fault.get_or_insert(error);
+    });
+    first_fault.map_or(Ok(n_pages), Err)
+}
+
+/// Lets `n_threads` threads take units until there are none; this one reports how far they are.
+fn check_all(
+    walk: &Walk<'_>,
+    findings: &Findings,
+    n_threads: usize,
+    progress: &mut dyn FnMut(u64, u64),
+) {
+    let total = walk.total_bytes();
+    let mut done = 0;
+    let mut tell = |bytes| {
+        done += bytes;
+        progress(done, total);
+    };
+    if n_threads <= 1 {
+        return check_units(walk, findings, &mut tell);
+    }
+    thread::scope(|scope| {
+        let (told, tells) = mpsc::channel();
+        for _ in 0..n_threads {
+            let told = told.clone();
+            // The receiver outlives the threads, so that telling it cannot fail.
+            let mut tell = move |bytes| told.send(bytes).unwrap_or(());
+            scope.spawn(move || check_units(walk, findings, &mut tell));
+        }
+        drop(told);
+        tells.into_iter().for_each(&mut tell);
+    });
+}
+
+fn check_units(walk: &Walk<'_>, findings: &Findings, tell: &mut dyn FnMut(u64)) {
+    let mut buffer = Vec::new();
+    while let Some(unit) = walk.next() {
+        unit.check(findings, &mut buffer);
+        tell(unit.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests;

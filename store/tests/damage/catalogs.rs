@@ -1,0 +1,111 @@
+//! Single flipped bits of the files of a catalog.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use lodestore_store::{Access, Device, Disk};
+
+use crate::sample::{import, update};
+use crate::{Numbers, n_trials};
+
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// All that a catalog answers, or why it does not.
+fn pairs(dir: &Path) -> Result<Pairs, String> {
+    let store = Disk.key_values(dir, Access::Read).map_err(|error| error.to_string())?;
+    let mut pairs = Pairs::new();
+    let mut each = |key: &[u8], value: &[u8]| {
+        pairs.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    };
+    store.scan(b"", &mut each).map_err(|error| error.to_string())?;
+    for (key, value) in &pairs {
+        match store.get(key) {
+            Ok(Some(found)) if found == *value => {}
+            other => return Err(format!("{other:?} for {key:?}")),
+        }
+    }
+    Ok(pairs)
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// What flips of a file's bits came to.
+#[derive(Debug, Default)]
+struct Tally {
+    reported: u64,
+    harmless: u64,
+}
+
+/// Flips `n` bits, one at a time, all over the files of a catalog: what was there is answered, or
+/// an error.
+fn flip_all_over(dir: &Path, n: u64, seed: u64) -> BTreeMap<String, Tally> {
+    let whole = pairs(dir).unwrap();
+    let files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    let sizes: Vec<u64> = files.iter().map(|file| fs::metadata(file).unwrap().len()).collect();
+    let mut numbers = Numbers(seed);
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    for _ in 0..n {
+        let mut byte = numbers.below(sizes.iter().sum());
+        let mut i = 0;
+        while byte >= sizes[i] {
+            byte -= sizes[i];
+            i += 1;
+        }
+        let bit = numbers.below(8);
+        let file = OpenOptions::new().read(true).write(true).open(&files[i]).unwrap();
+        let mut found = [0];
+        file.read_exact_at(&mut found, byte).unwrap();
+        file.write_all_at(&[found[0] ^ (1 << bit)], byte).unwrap();
+        let answer = pairs(dir);
+        file.write_all_at(&found, byte).unwrap();
+        let name = files[i].file_name().unwrap().to_string_lossy().into_owned();
+        let tally = tallies.entry(name.clone()).or_default();
+        match answer {
+            Err(_) => tally.reported += 1,
+            Ok(answer) => {
+                assert!(answer == whole, "{name} byte {byte} bit {bit} changes what is there");
+                tally.harmless += 1;
+            }
+        }
+    }
+    assert_eq!(pairs(dir).unwrap(), whole);
+    tallies
+}
+
+/// Nobody reads RocksDB's own settings and its name of itself.
+fn check(tallies: &BTreeMap<String, Tally>) {
+    println!("{tallies:#?}");
+    for (name, tally) in tallies {
+        let is_read = !name.starts_with("OPTIONS") && name != "IDENTITY";
+        assert!(!is_read || tally.harmless == 0, "{name}: {tally:?}");
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_catalog_is_reported_or_changes_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let graph = import(&temp.path().join("graph"));
+    let catalog = temp.path().join("graph/part-000/catalog");
+    let copy = |name: &str| {
+        copy_all(&catalog, &temp.path().join(name));
+        temp.path().join(name)
+    };
+    check(&flip_all_over(&copy("imported"), n_trials() / 4, 4));
+    let live = update(graph);
+    // As a kill leaves it: the rows are in the log.
+    let open = flip_all_over(&copy("open"), n_trials() / 2, 5);
+    assert!(open.keys().any(|name| name.ends_with(".log")));
+    check(&open);
+    drop(live);
+    check(&flip_all_over(&copy("closed"), n_trials() / 4, 6));
+}

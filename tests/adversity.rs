@@ -1,0 +1,24 @@
+//! Processes that are killed, disks that fill up, mounts that are read-only, limits that are hit:
+//! what was acknowledged stays, and whoever is refused something is told why.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[path = "../benches/src/graph.rs"]
+#[allow(unreachable_pub, dead_code, reason = "public where it lives")]
+mod graph;
+mod support;
+
+#[path = "adversity/descriptors.rs"]
+mod descriptors;
+#[path = "adversity/full_disk.rs"]
+mod full_disk;
+#[path = "adversity/killed.rs"]
+mod killed;
+#[path = "adversity/killed_import.rs"]
+mod killed_import;
+#[path = "adversity/load.rs"]
+mod load;
+#[path = "adversity/mount.rs"]
+mod mount;
+#[path = "adversity/read_only.rs"]
+mod read_only;

@@ -1,0 +1,179 @@
+//! A disk that fills up under an import, puts, commits and compactions.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lodestore_graph::NodeId;
+use lodestore_store::{
+    EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, StoreError, View, verify_rows,
+};
+
+use crate::graph::feature_graph;
+use crate::load::{N_NODES, N_PARTS, WIDTH, parts, put_row, turns};
+use crate::mount::Tmpfs;
+use crate::support::graph::Source;
+use crate::support::names_in;
+use crate::support::process::{lode, lode_line};
+
+#[test]
+fn an_import_to_a_full_disk_says_so_leaves_nothing_and_succeeds_when_there_is_room() {
+    let Some(disk) = Tmpfs::mount(256 << 10) else { return };
+    let source = Source::random(600, 2400);
+    let out = disk.path("graph");
+    let import = || source.try_import(&out, &["feat", "wide", "label"], &["--parts", "2"]);
+    // The disk fills up at one file and the other.
+    for kib in [16, 64, 128, 256, 512, 1024, 2048, 2500] {
+        disk.remount(&format!("size={kib}k"));
+        import().failed(1, &["/graph", "No space left on device", "make room"]);
+        assert_eq!(names_in(&disk.path("")), [] as [&str; 0], "{kib} KiB");
+    }
+    disk.remount("size=64m");
+    import().succeeded();
+    lode(["verify".as_ref(), out.as_os_str()]).succeeded();
+}
+
+/// A graph on a disk of its own, and by node the turn of its row.
+struct OnDisk {
+    disk: Tmpfs,
+    graph: PathBuf,
+    rows: Vec<u32>,
+}
+
+impl OnDisk {
+    fn new() -> Option<Self> {
+        let disk = Tmpfs::mount(64 << 20)?;
+        let graph = feature_graph(&disk.path(""), N_NODES, WIDTH, N_PARTS);
+        Some(Self { disk, graph, rows: vec![0; N_NODES as usize] })
+    }
+
+    /// Puts every tenth node, and expects it of the rows if that succeeds.
+    fn put(&mut self, live: &LiveGraph, turn: u32) -> Result<(), StoreError> {
+        let ids = tenth(turn);
+        let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
+        live.put_rows("feat", &ids, &rows)?;
+        ids.iter().for_each(|id| self.rows[id.index()] = turn);
+        Ok(())
+    }
+
+    fn check(&self, live: &Arc<LiveGraph>) {
+        assert!(latest(live) == self.rows);
+    }
+
+    /// The rows are those expected but for a turn that failed, which is in each partition or not.
+    fn settle(&mut self, live: &Arc<LiveGraph>, failed: u32) {
+        let found = latest(live);
+        let parts = parts(live.graph().book());
+        for part in 0..usize::from(N_PARTS) {
+            let of_part = || (0..found.len()).filter(|&node| parts[node] == part);
+            let mut with = self.rows.clone();
+            tenth(failed).iter().for_each(|id| with[id.index()] = failed);
+            let is = |rows: &[u32]| of_part().all(|node| found[node] == rows[node]);
+            assert!(is(&self.rows) || is(&with), "half of a put in partition {part}");
+        }
+        self.rows = found;
+    }
+}
+
+fn tenth(turn: u32) -> Vec<NodeId> {
+    (turn % 10..N_NODES).step_by(10).map(NodeId).collect()
+}
+
+fn latest(live: &Arc<LiveGraph>) -> Vec<u32> {
+    let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
+    turns(&store, &(0..N_NODES).map(NodeId).collect::<Vec<_>>())
+}
+
+fn open(graph: &Path, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreError> {
+    LiveGraph::open(Graph::open(graph)?, None, mode, &OpenOptions::default()).map(Arc::new)
+}
+
+fn compact(live: &LiveGraph) -> Result<(), StoreError> {
+    live.compact(None, None, &mut |_, _| ControlFlow::Continue(())).map(drop)
+}
+
+/// The error names a file of the graph, and says that there is no room.
+fn assert_full(graph: &Path, error: &StoreError) {
+    assert!(error.file().is_some_and(|file| file.starts_with(graph)), "{error}");
+    assert!(error.to_string().contains("No space left on device"), "{error}");
+}
+
+/// A later write is refused with what to do, reads go on, and so does everything with room.
+fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
+    on.settle(&live, failed);
+    let refused = live.commit_version().unwrap_err();
+    assert!(matches!(refused, StoreError::WritesStopped { .. }), "{refused}");
+    assert!(refused.to_string().contains("make room"), "{refused}");
+    let version = live.version();
+    drop(live);
+    on.settle(&open(&on.graph, LiveMode::Read).unwrap(), failed);
+    if let Err(error) = open(&on.graph, LiveMode::Write) {
+        assert_full(&on.graph, &error);
+    }
+    let told = lode_line(&format!("compact {}", on.graph.display()));
+    if told.code != Some(0) {
+        told.failed(1, &["No space left on device", "make room"]);
+    }
+
+    on.disk.empty();
+    let live = open(&on.graph, LiveMode::Write).unwrap();
+    assert!((version..=version + 1).contains(&live.version()));
+    on.settle(&live, failed);
+    on.put(&live, failed + 1).unwrap();
+    live.commit_version().unwrap();
+    compact(&live).unwrap();
+    on.check(&live);
+    drop(live);
+    on.check(&open(&on.graph, LiveMode::Read).unwrap());
+    assert!(verify_rows(&Graph::open(&on.graph).unwrap()).ok);
+}
+
+#[test]
+fn a_put_to_a_full_disk_fails_whole_and_no_acknowledged_row_is_lost() {
+    let Some(mut on) = OnDisk::new() else { return };
+    let live = open(&on.graph, LiveMode::Write).unwrap();
+    on.put(&live, 1).unwrap();
+    live.commit_version().unwrap();
+    on.disk.fill(200 << 10);
+    let failed = (2..1000).find_map(|turn| Some((turn, on.put(&live, turn).err()?)));
+    let (turn, error) = failed.expect("the disk is full at last");
+    assert!(turn > 2, "there was room for some");
+    assert_full(&on.graph, &error);
+    ends_well(on, live, turn);
+}
+
+#[test]
+fn a_commit_on_a_full_disk_is_there_everywhere_or_nowhere() {
+    let Some(mut on) = OnDisk::new() else { return };
+    let live = open(&on.graph, LiveMode::Write).unwrap();
+    on.put(&live, 1).unwrap();
+    on.disk.fill(0);
+    // Some find room in pages that are there.
+    let error = (0..2000).find_map(|_| live.commit_version().err());
+    assert_full(&on.graph, &error.expect("the disk is full at last"));
+    ends_well(on, live, 1);
+}
+
+#[test]
+fn a_compaction_on_a_full_disk_leaves_everything_as_it_was() {
+    let Some(mut on) = OnDisk::new() else { return };
+    let live = open(&on.graph, LiveMode::Write).unwrap();
+    on.put(&live, 1).unwrap();
+    live.commit_version().unwrap();
+    on.disk.fill(40 << 10);
+    let before = names_in(&on.graph.join("part-000"));
+    let error = compact(&live).unwrap_err();
+    assert_full(&on.graph, &error);
+    let is_full = |source: &io::Error| source.kind() == io::ErrorKind::StorageFull;
+    assert!(matches!(&error, StoreError::Io { source, .. } if is_full(source)), "{error}");
+    assert_eq!(names_in(&on.graph.join("part-000")), before, "nothing is left of it");
+    on.check(&live);
+    // No write to a catalog has failed: the same process goes on.
+    on.disk.empty();
+    compact(&live).unwrap();
+    on.put(&live, 2).unwrap();
+    live.commit_version().unwrap();
+    on.check(&live);
+    assert_eq!(live.oldest_version(), 2);
+}

@@ -14,8 +14,10 @@ mod index;
 mod links;
 mod pages;
 mod policy;
+mod replay;
 mod slots;
 mod tier;
+mod trace;
 
 pub use arena::ArenaError;
 pub use directory::{Directory, DirectoryError, Placement, TierStats};
@@ -26,5 +28,7 @@ pub use policy::{
     Candidate, DecaySpec, NEVER, NeedsPlan, OracleRule, PolicyKind, PolicySpec, Scoreboard,
     UnknownPolicy, next_uses, rank_by_degree, rank_by_frequency,
 };
+pub use replay::{Replay, ReplayStats, Telling};
 pub use slots::PinTicket;
 pub use tier::Tier;
+pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};

@@ -70,7 +70,8 @@ pub use reader::{
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{
-    ConvertedSource, NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source,
+    ConvertedSource, NpySource, Npz, NpzCsrSource, NpzMember, SourceError, TensorSource,
+    check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};
 pub use verify::{Damage, VerifyReport, verify, verify_rows};

@@ -42,6 +42,8 @@ pub struct Directory {
     stats: TierStats,
     /// Ids that the chunk being admitted pushes out.
     evicted: Vec<u32>,
+    /// Ids of that chunk.
+    offered: Vec<u32>,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
 }
@@ -101,6 +103,7 @@ impl Directory {
             id_space,
             stats: TierStats::default(),
             evicted: Vec::with_capacity(RowIndex::SLACK_IDS),
+            offered: Vec::with_capacity(RowIndex::SLACK_IDS),
             chosen: Vec::new(),
         })
     }
@@ -141,12 +144,15 @@ impl Directory {
     pub(crate) fn lookup_with(&mut self, ids: &[u32], mut on_found: impl FnMut(usize, &[u32])) {
         self.slots.begin_batch();
         self.policy.begin_batch();
+        let heeds_reads = self.policy.heeds_reads();
         let mut found = [NO_SLOT; CHUNK_IDS];
         let mut n_misses = 0;
         for (chunk, ids) in ids.chunks(CHUNK_IDS).enumerate() {
             let (first, found) = (chunk * CHUNK_IDS, &mut found[..ids.len()]);
             self.index.find(ids, found);
-            self.slots.read(found);
+            if heeds_reads {
+                self.slots.read(found);
+            }
             self.policy.on_lookup(first, ids, found);
             n_misses += found.iter().filter(|&&slot| slot == NO_SLOT).count() as u64;
             on_found(first, found);
@@ -178,7 +184,10 @@ impl Directory {
         let positions =
             if self.policy.choose(positions, &mut chosen) { &chosen } else { positions };
         for positions in positions.chunks(RowIndex::SLACK_IDS) {
-            self.index.touch(positions.iter().map(|&position| ids[position as usize]));
+            self.offered.clear();
+            self.offered.extend(positions.iter().map(|&position| ids[position as usize]));
+            self.index.touch(self.offered.iter().copied());
+            self.policy.prepare(&self.offered, &self.slots);
             for &position in positions {
                 self.admit_one(ids[position as usize], position, placements);
             }

@@ -31,6 +31,13 @@ impl Ghosts {
         self.ids.bytes() + self.index.bytes()
     }
 
+    /// Reads what offering some ids and pushing others needs.
+    pub(crate) fn touch(&self, offered: &[u32], pushed: impl Iterator<Item = u32>) {
+        let overwritten = self.ids.get(self.next as usize..).unwrap_or_default();
+        let overwritten = overwritten.iter().take(offered.len());
+        self.index.touch(offered.iter().chain(overwritten).copied().chain(pushed));
+    }
+
     pub(crate) fn contains(&self, id: u32) -> bool {
         self.index.get(id) != NO_SLOT
     }

@@ -23,7 +23,7 @@ pub(crate) enum RowIndex {
 impl RowIndex {
     /// Ids that may be in the index beyond `n_slots`, so that a few can be inserted before those
     /// that they replace are removed together.
-    pub(crate) const SLACK_IDS: usize = 64;
+    pub(crate) const SLACK_IDS: usize = 128;
 
     /// An index for ids below `id_space` of which at most `n_slots` are resident at once: dense
     /// or sparse, whichever takes less memory.
@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn the_smaller_kind_is_chosen() {
-        // 34 lines of 64 bytes.
-        assert!(matches!(RowIndex::new(544, 100).unwrap(), RowIndex::Dense(_)));
-        assert!(matches!(RowIndex::new(545, 100).unwrap(), RowIndex::Sparse(_)));
-        for (id_space, n_slots) in [(544, 100), (545, 100), (0, 0), (9, 0)] {
+        // 42 lines of 64 bytes.
+        assert!(matches!(RowIndex::new(672, 100).unwrap(), RowIndex::Dense(_)));
+        assert!(matches!(RowIndex::new(673, 100).unwrap(), RowIndex::Sparse(_)));
+        for (id_space, n_slots) in [(672, 100), (673, 100), (0, 0), (9, 0)] {
             let index = RowIndex::new(id_space, n_slots).unwrap();
             assert_eq!(index.bytes(), RowIndex::planned_bytes(id_space, n_slots));
         }

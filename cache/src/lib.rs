@@ -18,6 +18,7 @@ mod replay;
 mod slots;
 mod tier;
 mod trace;
+mod versioned;
 
 pub use arena::ArenaError;
 pub use directory::{Directory, DirectoryError, Placement, TierStats};
@@ -25,10 +26,11 @@ pub use double_buffer::DoubleBuffer;
 pub use hot_set::{HotSet, HotSetError};
 pub use index::NO_SLOT;
 pub use policy::{
-    Candidate, DecaySpec, NEVER, NeedsPlan, OracleRule, PolicyKind, PolicySpec, Scoreboard,
-    UnknownPolicy, next_uses, rank_by_degree, rank_by_frequency,
+    Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Scoreboard, UnknownPolicy,
+    next_uses, rank_by_degree, rank_by_frequency,
 };
 pub use replay::{Replay, ReplayStats, Telling};
 pub use slots::PinTicket;
 pub use tier::Tier;
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};
+pub use versioned::{Torn, VersionedRows};

@@ -113,21 +113,11 @@ impl Links {
     /// The slot nearest to the back that is not held. Slots once found held are passed over for
     /// the rest of the batch, so that a batch pays for each of them once.
     pub(crate) fn oldest(&mut self, list: u32, slots: &Slots) -> Option<u32> {
-        self.oldest_but(list, slots.batch(), |slot| slots.is_held(slot))
-    }
-
-    /// The same with another idea of what is held, which only grows during a batch.
-    pub(crate) fn oldest_but(
-        &mut self,
-        list: u32,
-        batch: u32,
-        is_held: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
-        let end = self.end(list);
+        let (end, batch) = (self.end(list), slots.batch());
         let scan = self.scans[list as usize];
         let mut at =
             if scan.batch == batch && scan.at != NO_SLOT { scan.at } else { self.prev_of(end) };
-        while at != end && is_held(at) {
+        while at != end && slots.is_held(at) {
             at = self.prev_of(at);
         }
         self.scans[list as usize] = Scan { batch, at };
@@ -137,6 +127,16 @@ impl Links {
     #[inline]
     fn prev_of(&self, at: u32) -> u32 {
         self.links[at as usize].prev
+    }
+
+    /// The ids in the slots of a list that are looked at next when slots are given up, for reading
+    /// ahead what that needs.
+    pub(crate) fn next_ids(&self, list: u32, slots: &Slots) -> impl Iterator<Item = u32> {
+        let (end, scan) = (self.end(list), self.scans[list as usize]);
+        let is_under_way = scan.batch == slots.batch() && scan.at != NO_SLOT;
+        let first = if is_under_way { scan.at } else { self.prev_of(end) };
+        let to_front = std::iter::successors(Some(first), |&at| Some(self.prev_of(at)));
+        to_front.take_while(move |&at| at != end).map(|slot| slots.id(slot))
     }
 
     /// The slots of a list, front first.

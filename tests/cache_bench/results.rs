@@ -116,7 +116,8 @@ fn the_chart_is_xml_with_one_curve_per_policy() {
     fs::rename(folder.join("ids.npy"), &odd).unwrap();
     let (odd, offsets) = (name(&odd), name(&folder.join("offsets.npy")));
     let (svg, csv) = (dir.path().join("c.svg"), dir.path().join("c.csv"));
-    let files = ["--trace", &odd, "--offsets", &offsets, "--svg", &name(&svg), "--csv", &name(&csv)];
+    let files =
+        ["--trace", &odd, "--offsets", &offsets, "--svg", &name(&svg), "--csv", &name(&csv)];
     let more = "--capacities 1%,5%,10%,25%,50% --gamma 0.9,0.99";
     let report = bench(&files, more).succeeded().json();
     let n_capacities = 5;

@@ -17,6 +17,7 @@
 
 mod scoreboard;
 
+use std::hint::black_box;
 use std::sync::Arc;
 
 use super::Policy;
@@ -60,7 +61,7 @@ pub(crate) struct Decay {
     interval: u32,
     n_slots: u32,
     n_batches: u32,
-    /// Ids that may come, ascending.
+    /// Ids that may come, and some that have.
     wanted: Vec<u32>,
     /// Slots to give up, the next one last.
     victims: Vec<u32>,
@@ -70,7 +71,7 @@ pub(crate) struct Decay {
 impl Decay {
     pub(super) fn planned_bytes(n_slots: u32, id_space: u32, spec: &DecaySpec) -> usize {
         Scores::planned_bytes(id_space, spec)
-            + n_slots as usize * (size_of::<EvictionScore>() + 2 * size_of::<u32>())
+            + n_slots as usize * (size_of::<EvictionScore>() + 3 * size_of::<u32>())
     }
 
     pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
@@ -81,7 +82,8 @@ impl Decay {
             interval: spec.interval,
             n_slots,
             n_batches: 0,
-            wanted: Vec::with_capacity(n_slots as usize),
+            // At most what is wanted in a round, and what was there and is taken out.
+            wanted: Vec::with_capacity(2 * n_slots as usize),
             victims: Vec::with_capacity(n_slots as usize),
             n_resident: 0,
             scores,
@@ -90,11 +92,12 @@ impl Decay {
         Ok(decay)
     }
 
-    /// Wants the best `n` candidates that are not resident.
+    /// Wants the best `n` candidates that are not resident, and no others.
     fn want(&mut self, n: usize) {
+        self.wanted.iter().for_each(|&id| self.scores.set_wanted(id, false));
         self.wanted.clear();
         self.scores.best(n, &mut self.wanted);
-        self.wanted.sort_unstable();
+        self.wanted.iter().for_each(|&id| self.scores.set_wanted(id, true));
     }
 
     /// ln S_E.
@@ -142,6 +145,13 @@ impl Policy for Decay {
     }
 
     fn on_lookup(&mut self, _first: usize, ids: &[u32], slots: &[u32]) {
+        // Read first, so that the cache misses overlap.
+        let residents = &self.residents;
+        black_box(slots.iter().fold(0, |seen, &slot| {
+            seen ^ residents.get(slot as usize).map_or(0, |score| score.sampled)
+        }));
+        let missed = ids.iter().zip(slots).filter(|(_, slot)| **slot == NO_SLOT);
+        self.scores.touch(missed.map(|(&id, _)| id));
         for (&id, &slot) in ids.iter().zip(slots) {
             if slot == NO_SLOT {
                 self.scores.miss(id, self.n_batches);
@@ -167,7 +177,7 @@ impl Policy for Decay {
     }
 
     fn admits(&mut self, id: u32) -> bool {
-        self.wanted.binary_search(&id).is_ok()
+        self.scores.is_wanted(id)
     }
 
     fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
@@ -195,8 +205,9 @@ impl Policy for Decay {
     /// The row has changed elsewhere: it is wanted again.
     fn on_remove(&mut self, id: u32, slot: u32) {
         self.dismiss(slot);
-        if let Err(at) = self.wanted.binary_search(&id) {
-            self.wanted.insert(at, id);
+        if !self.scores.is_wanted(id) {
+            self.scores.set_wanted(id, true);
+            self.wanted.push(id);
         }
     }
 

@@ -3,6 +3,8 @@
 //! - A list of all slots in the order in which they were filled. Hits change nothing.
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
+use std::hint::black_box;
+
 use super::Policy;
 use crate::arena::ArenaError;
 use crate::links::Links;
@@ -25,6 +27,10 @@ impl Fifo {
 }
 
 impl Policy for Fifo {
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        black_box(self.links.next_ids(LIST, slots).take(ids.len()).fold(0, |seen, id| seen ^ id));
+    }
+
     fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
         let slot = self.links.oldest(LIST, slots)?;
         self.links.unlink(LIST, slot);

@@ -6,6 +6,10 @@ use crate::slots::Slots;
 pub(crate) struct Fixed;
 
 impl Policy for Fixed {
+    fn heeds_reads(&self) -> bool {
+        false
+    }
+
     fn evict(&mut self, _id: u32, _position: u32, _slots: &Slots) -> Option<u32> {
         None
     }

@@ -3,6 +3,8 @@
 //! - A list of all slots. A hit moves its slot to the front; a new row starts there.
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
+use std::hint::black_box;
+
 use super::Policy;
 use crate::arena::ArenaError;
 use crate::index::NO_SLOT;
@@ -34,6 +36,10 @@ impl Policy for Lru {
                 self.links.push_front(LIST, slot);
             }
         }
+    }
+
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        black_box(self.links.next_ids(LIST, slots).take(ids.len()).fold(0, |seen, id| seen ^ id));
     }
 
     fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {

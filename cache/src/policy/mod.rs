@@ -1,6 +1,7 @@
 //! Which rows a directory keeps. A policy sees ids, slots and batches; it does no I/O and knows no
 //! clock.
 
+mod bit_tree;
 mod buckets;
 mod clock;
 mod decay;
@@ -25,7 +26,7 @@ pub use decay::{Candidate, DecaySpec, Scoreboard};
 pub use degree::rank_by_degree;
 pub use frequency::rank_by_frequency;
 pub use kind::{PolicyKind, UnknownPolicy};
-pub use oracle::{NEVER, OracleRule, next_uses};
+pub use oracle::{NEVER, next_uses};
 pub use spec::{NeedsPlan, PolicySpec};
 
 use crate::slots::Slots;
@@ -49,6 +50,14 @@ pub(crate) trait Policy: Send {
     fn on_lookup(&mut self, _first: usize, _ids: &[u32], _slots: &[u32]) {}
 
     fn end_lookup(&mut self, _slots: &Slots) {}
+
+    /// Whether a slot that a batch reads must be held until the next one.
+    fn heeds_reads(&self) -> bool {
+        true
+    }
+
+    /// These ids are offered next: reads what that needs, so that the cache misses overlap.
+    fn prepare(&self, _ids: &[u32], _slots: &Slots) {}
 
     /// Rows that the policy wants beside those that miss, some of them resident.
     fn wanted(&self) -> &[u32] {

@@ -14,63 +14,124 @@
 //! x in the place of z until x is used, then go on as the sequence does: that loses at most the
 //! next hit of z, and only after it has gained one of x.
 //!
-//! Where a batch reads its rows in their slots, hits cannot go while it is admitted
-//! ([`OracleRule::HitsStay`]). The same choice is then good but not always the best: among rows
-//! with the same next use it matters which one will be in the way later.
+//! Only pinned rows cannot go.
+
+use std::hint::black_box;
+
+use bytemuck::{Pod, Zeroable};
 
 use super::Policy;
-use super::buckets::Buckets;
+use super::bit_tree::BitTree;
 use crate::arena::ArenaError;
 use crate::index::{NO_SLOT, RowIndex};
+use crate::pages::PageVec;
 use crate::slots::Slots;
 
 /// In the place of a next use: the row is not used again.
 pub const NEVER: u32 = u32::MAX;
 
-/// What the oracle may evict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OracleRule {
-    /// Rows that the current batch read may go when it is served: Belady's optimum.
-    #[default]
-    Optimum,
-    /// Rows that the current batch read stay until the next one, as under every other policy.
-    HitsStay,
+/// A row in a stack of rows with the same next use.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Use {
+    next_use: u32,
+    /// The slot below it, or [`NO_SLOT`].
+    below: u32,
 }
 
+/// The rows that one batch uses next.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Stack {
+    top: u32,
+    n_rows: u32,
+}
+
+const EMPTY: Stack = Stack { top: NO_SLOT, n_rows: 0 };
+
 pub(crate) struct Oracle {
-    /// Rows by the batch that uses them next; the last bucket is of those never used again.
-    buckets: Buckets,
+    /// By slot.
+    uses: PageVec<Use>,
+    /// By batch; the last one is of rows that are never used again.
+    stacks: PageVec<Stack>,
+    /// Which of them have rows.
+    taken: BitTree,
     /// Of the current batch, by position.
     next_uses: Vec<u32>,
     /// `next use << 32 | position` of the rows that are offered.
     offers: Vec<u64>,
-    rule: OracleRule,
     n_batches: u32,
-    /// Number of the batch to come; the first is 0.
+    /// Batches that have begun.
     n_begun: u32,
+    /// Rows that are due in the current batch and in no stack.
+    n_due: u32,
 }
 
 impl Oracle {
     pub(super) fn planned_bytes(n_slots: u32, n_batches: u32) -> usize {
-        Buckets::planned_bytes(n_slots, n_batches.saturating_add(1))
+        let n_stacks = n_batches.saturating_add(1);
+        n_slots as usize * size_of::<Use>()
+            + n_stacks as usize * size_of::<Stack>()
+            + BitTree::planned_bytes(n_stacks)
     }
 
-    pub(super) fn new(n_slots: u32, n_batches: u32, rule: OracleRule) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, n_batches: u32) -> Result<Self, ArenaError> {
+        let n_stacks = n_batches.saturating_add(1);
         Ok(Self {
-            buckets: Buckets::new(n_slots, n_batches.saturating_add(1))?,
+            uses: PageVec::new(n_slots as usize)?,
+            stacks: PageVec::filled(n_stacks as usize, EMPTY)?,
+            taken: BitTree::new(n_stacks),
             next_uses: Vec::new(),
             offers: Vec::new(),
-            rule,
             n_batches,
             n_begun: 0,
+            n_due: 0,
         })
     }
 
-    /// The bucket of a position's row; `None` when a later position of this batch has the row too.
+    /// Number of the current batch; the first is 0.
+    fn now(&self) -> u32 {
+        self.n_begun.wrapping_sub(1)
+    }
+
+    /// The stack of a position's row; `None` when a later position of this batch has it too.
     #[inline]
-    fn bucket(&self, position: usize) -> Option<u32> {
+    fn next_use(&self, position: usize) -> Option<u32> {
         let next_use = self.next_uses.get(position).copied().unwrap_or(NEVER);
-        (next_use.wrapping_add(1) != self.n_begun).then(|| next_use.min(self.n_batches))
+        (next_use > self.now()).then(|| next_use.min(self.n_batches))
+    }
+
+    /// Whether the row was announced for this batch, and so is in no stack.
+    #[inline]
+    fn is_due(&self, slot: u32) -> bool {
+        let now = self.now();
+        now < self.n_batches && self.uses[slot as usize].next_use == now
+    }
+
+    fn push(&mut self, slot: u32, next_use: u32) {
+        let stack = &mut self.stacks[next_use as usize];
+        self.uses[slot as usize] = Use { next_use, below: stack.top };
+        *stack = Stack { top: slot, n_rows: stack.n_rows + 1 };
+        self.taken.set(next_use);
+    }
+
+    /// Takes a slot out of its stack by going down to it: for what happens rarely.
+    fn unlink(&mut self, slot: u32) {
+        let Use { next_use, below } = self.uses[slot as usize];
+        let stack = &mut self.stacks[next_use as usize];
+        if stack.top == slot {
+            stack.top = below;
+        } else {
+            let mut above = stack.top;
+            while self.uses[above as usize].below != slot {
+                above = self.uses[above as usize].below;
+            }
+            self.uses[above as usize].below = below;
+        }
+        stack.n_rows -= 1;
+        if stack.n_rows == 0 {
+            self.taken.clear(next_use);
+        }
     }
 }
 
@@ -81,27 +142,57 @@ impl Policy for Oracle {
     }
 
     fn begin_batch(&mut self) {
-        self.n_begun += 1;
+        self.n_begun = self.n_begun.saturating_add(1);
+        // All rows that are due will be hit: their stack goes as a whole.
+        self.n_due = 0;
+        let now = self.now();
+        if now < self.n_batches {
+            let due = std::mem::replace(&mut self.stacks[now as usize], EMPTY);
+            self.taken.clear(now);
+            self.n_due = due.n_rows;
+        }
     }
 
     fn on_lookup(&mut self, first: usize, _ids: &[u32], slots: &[u32]) {
-        self.buckets.touch(slots);
+        let uses = &*self.uses;
+        black_box(slots.iter().fold(0, |seen, &slot| {
+            seen ^ uses.get(slot as usize).map_or(0, |of_slot| of_slot.next_use)
+        }));
         for (position, &slot) in (first..).zip(slots) {
             if slot != NO_SLOT
-                && let Some(bucket) = self.bucket(position)
+                && let Some(next_use) = self.next_use(position)
             {
-                self.buckets.unlink(slot);
-                self.buckets.push(slot, bucket);
+                if self.is_due(slot) {
+                    self.n_due -= 1;
+                } else {
+                    self.unlink(slot); // it was announced for another batch
+                }
+                self.push(slot, next_use);
             }
         }
+    }
+
+    /// Rows that were announced for this batch, and are not in it, are not used again.
+    fn end_lookup(&mut self, slots: &Slots) {
+        if self.n_due > 0 {
+            for (_, slot) in slots.residents() {
+                if self.is_due(slot) {
+                    self.push(slot, self.n_batches);
+                }
+            }
+        }
+    }
+
+    fn heeds_reads(&self) -> bool {
+        false
     }
 
     fn choose(&mut self, positions: &[u32], chosen: &mut Vec<u32>) -> bool {
         let mut offers = std::mem::take(&mut self.offers);
         offers.clear();
         offers.extend(positions.iter().filter_map(|&position| {
-            let bucket = self.bucket(position as usize)?;
-            (bucket < self.n_batches).then(|| u64::from(bucket) << 32 | u64::from(position))
+            let next_use = self.next_use(position as usize)?;
+            (next_use < self.n_batches).then(|| u64::from(next_use) << 32 | u64::from(position))
         }));
         offers.sort_unstable();
         chosen.extend(offers.iter().map(|&offer| offer as u32));
@@ -110,29 +201,35 @@ impl Policy for Oracle {
     }
 
     fn evict(&mut self, _id: u32, position: u32, slots: &Slots) -> Option<u32> {
-        let bucket = self.bucket(position as usize)?;
-        let (slot, farthest) = match self.rule {
-            OracleRule::HitsStay => self.buckets.highest(slots, |slot| slots.is_held(slot)),
-            OracleRule::Optimum => self.buckets.highest(slots, |slot| slots.is_pinned(slot)),
-        }?;
-        if farthest <= bucket {
-            return None;
+        let next_use = self.next_use(position as usize)?;
+        let mut bound = self.n_batches;
+        while let Some(farthest) = self.taken.last_up_to(bound)
+            && farthest > next_use
+        {
+            let mut slot = self.stacks[farthest as usize].top;
+            while slot != NO_SLOT && slots.is_pinned(slot) {
+                slot = self.uses[slot as usize].below;
+            }
+            if slot != NO_SLOT {
+                self.unlink(slot);
+                return Some(slot);
+            }
+            bound = farthest - 1;
         }
-        self.buckets.unlink(slot);
-        Some(slot)
+        None
     }
 
     fn insert(&mut self, _id: u32, position: u32, slot: u32) {
-        let bucket = self.bucket(position as usize).unwrap_or(self.n_batches);
-        self.buckets.push(slot, bucket);
+        let next_use = self.next_use(position as usize).unwrap_or(self.n_batches);
+        self.push(slot, next_use);
     }
 
     fn on_remove(&mut self, _id: u32, slot: u32) {
-        self.buckets.unlink(slot);
+        self.unlink(slot);
     }
 
     fn bytes(&self) -> usize {
-        self.buckets.bytes()
+        self.uses.bytes() + self.stacks.bytes() + self.taken.bytes()
     }
 }
 

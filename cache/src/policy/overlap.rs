@@ -42,7 +42,7 @@ fn max_ratio(ratios: &[u16]) -> u16 {
 
 impl Policy for Overlap {
     fn evict(&mut self, id: u32, _position: u32, slots: &Slots) -> Option<u32> {
-        let (slot, bucket) = self.buckets.highest(slots, |slot| slots.is_held(slot))?;
+        let (slot, bucket) = self.buckets.highest(slots)?;
         if bucket <= self.bucket(id) {
             return None;
         }

@@ -113,6 +113,11 @@ impl Policy for S3Fifo {
         }
     }
 
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        let leaving = self.links.next_ids(SMALL, slots).take(ids.len());
+        self.ghosts.touch(ids, leaving);
+    }
+
     fn evict(&mut self, id: u32, _position: u32, slots: &Slots) -> Option<u32> {
         if self.n_rows[SMALL as usize] < self.caps[SMALL as usize] {
             return self.evict_main(slots).or_else(|| self.evict_small(slots));

@@ -9,7 +9,7 @@ use super::decay::{Decay, DecaySpec};
 use super::fifo::Fifo;
 use super::fixed::Fixed;
 use super::lru::Lru;
-use super::oracle::{Oracle, OracleRule};
+use super::oracle::Oracle;
 use super::overlap::Overlap;
 use super::s3_fifo::S3Fifo;
 use super::sieve::Sieve;
@@ -47,8 +47,6 @@ pub enum PolicySpec {
     Oracle {
         /// Batches of the trace: no next use is at or past it.
         n_batches: u32,
-        /// What it may evict.
-        rule: OracleRule,
     },
     /// Has a slot for every id, whatever the capacity.
     Unbounded,
@@ -148,7 +146,7 @@ impl PolicySpec {
             Self::Decay(spec) => Decay::planned_bytes(n_slots, id_space, spec),
             Self::Degree(_) | Self::Frequency(_) => Target::planned_bytes(n_slots, id_space),
             Self::Overlap(ratios) => Overlap::planned_bytes(n_slots, ratios),
-            Self::Oracle { n_batches, .. } => Oracle::planned_bytes(n_slots, *n_batches),
+            Self::Oracle { n_batches } => Oracle::planned_bytes(n_slots, *n_batches),
         }
     }
 
@@ -166,7 +164,7 @@ impl PolicySpec {
                 Box::new(Target::new(ids, n_slots, id_space))
             }
             Self::Overlap(ratios) => Box::new(Overlap::new(n_slots, Arc::clone(ratios))?),
-            Self::Oracle { n_batches, rule } => Box::new(Oracle::new(n_slots, *n_batches, *rule)?),
+            Self::Oracle { n_batches } => Box::new(Oracle::new(n_slots, *n_batches)?),
         })
     }
 }

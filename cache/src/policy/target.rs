@@ -72,6 +72,10 @@ impl Policy for Target {
         self.stale.reverse();
     }
 
+    fn heeds_reads(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
     fn wanted(&self) -> &[u32] {
         &self.ids
     }

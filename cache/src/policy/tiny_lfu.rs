@@ -112,6 +112,12 @@ impl Policy for TinyLfu {
         }
     }
 
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        let leaving = |list| self.links.next_ids(list, slots).take(ids.len());
+        let contenders = ids.iter().copied().chain(leaving(WINDOW)).chain(leaving(PROBATION));
+        self.sketch.touch(contenders);
+    }
+
     fn evict(&mut self, id: u32, _position: u32, slots: &Slots) -> Option<u32> {
         let victim = self.victim(slots);
         let candidate = self.links.oldest(WINDOW, slots);

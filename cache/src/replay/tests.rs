@@ -3,8 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::trace::TraceBuilder;
 use crate::{
-    Candidate, DecaySpec, OracleRule, PolicyKind, Scoreboard, next_uses, rank_by_degree,
-    rank_by_frequency,
+    Candidate, DecaySpec, PolicyKind, Scoreboard, next_uses, rank_by_degree, rank_by_frequency,
 };
 
 fn trace(epochs: &[Vec<Vec<u32>>]) -> Trace {
@@ -45,7 +44,7 @@ fn specs(trace: &Trace) -> (Vec<PolicySpec>, Telling) {
 }
 
 fn oracle(trace: &Trace) -> PolicySpec {
-    PolicySpec::Oracle { n_batches: trace.n_batches(), rule: OracleRule::Optimum }
+    PolicySpec::Oracle { n_batches: trace.n_batches() }
 }
 
 fn replay(trace: &Trace, n_slots: u32, spec: &PolicySpec, telling: Telling) -> ReplayStats {

@@ -1,6 +1,7 @@
 //! Access scores of the candidates: found by id, or by a search among the candidates.
 
 use std::cmp::Reverse;
+use std::hint::black_box;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -36,13 +37,17 @@ struct Entry {
     /// The last batch that missed it.
     missed: u32,
     degree: u32,
-    state: u32,
+    state: u16,
+    is_wanted: u16,
 }
 
 /// States of an entry.
-const NO_CANDIDATE: u32 = 0;
-const OUTSIDE: u32 = 1;
-const RESIDENT: u32 = 2;
+const NO_CANDIDATE: u16 = 0;
+const OUTSIDE: u16 = 1;
+const RESIDENT: u16 = 2;
+
+/// Misses that are counted together when candidates are compared: this many or more.
+const MANY_MISSES: usize = 255;
 
 pub(super) struct Scores {
     /// Ascending ids of the candidates.
@@ -84,6 +89,7 @@ impl Scores {
                 missed: 0,
                 degree: candidate.degree,
                 state: OUTSIDE,
+                is_wanted: 0,
             };
         }
         Ok(scores)
@@ -109,6 +115,16 @@ impl Scores {
         self.entries.get_mut(at).filter(|entry| entry.state != NO_CANDIDATE)
     }
 
+    /// Reads what counting misses of these ids needs.
+    pub(super) fn touch(&self, ids: impl Iterator<Item = u32>) {
+        if self.scoreboard == Scoreboard::Dense {
+            let entries: &[Entry] = &self.entries;
+            black_box(ids.fold(0, |seen, id| {
+                seen ^ entries.get(id as usize).map_or(0, |entry| entry.missed)
+            }));
+        }
+    }
+
     /// A batch missed `id`; that it misses it at several positions counts once.
     pub(super) fn miss(&mut self, id: u32, batch: u32) {
         if let Some(entry) = self.entry(id)
@@ -117,6 +133,17 @@ impl Scores {
             entry.missed = batch;
             entry.n_misses = entry.n_misses.saturating_add(1);
         }
+    }
+
+    /// Says whether the row of `id` may come.
+    pub(super) fn set_wanted(&mut self, id: u32, is_wanted: bool) {
+        if let Some(entry) = self.entry(id) {
+            entry.is_wanted = is_wanted.into();
+        }
+    }
+
+    pub(super) fn is_wanted(&mut self, id: u32) -> bool {
+        self.entry(id).is_some_and(|entry| entry.is_wanted != 0)
     }
 
     /// The row of `id` comes: gives ln S_A.
@@ -142,8 +169,18 @@ impl Scores {
     /// Appends the best `n` candidates that are not resident.
     pub(super) fn best(&self, n: usize, best: &mut Vec<u32>) {
         let entry = |rank: u32| &self.entries[self.place(rank as usize)];
-        let mut ranks: Vec<u32> =
-            (0..self.ids.len() as u32).filter(|&rank| entry(rank).state == OUTSIDE).collect();
+        // Whole misses decide most: only candidates that have as many as the n-th best go on.
+        let mut n_with = [0usize; MANY_MISSES + 1];
+        let outside = || (0..self.ids.len() as u32).filter(|&rank| entry(rank).state == OUTSIDE);
+        let misses = |rank| (entry(rank).n_misses as usize).min(MANY_MISSES);
+        outside().for_each(|rank| n_with[misses(rank)] += 1);
+        let mut n_better = 0;
+        let least = (0..=MANY_MISSES).rev().find(|&misses| {
+            n_better += n_with[misses];
+            n_better >= n
+        });
+        let least = least.unwrap_or(0);
+        let mut ranks: Vec<u32> = outside().filter(|&rank| misses(rank) >= least).collect();
         if n < ranks.len() {
             ranks.select_nth_unstable_by(n, |&a, &b| {
                 let (of_a, of_b) = (entry(a), entry(b));

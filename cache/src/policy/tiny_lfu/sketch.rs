@@ -1,5 +1,7 @@
 //! How often ids were used lately, in a few bits each (TinyLFU, sections 3.2 to 3.4).
 
+use std::hint::black_box;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::arena::ArenaError;
@@ -88,12 +90,16 @@ impl Sketch {
         }
     }
 
+    /// Reads what counting these ids needs, so that the cache misses overlap.
+    pub(super) fn touch(&self, ids: impl Iterator<Item = u32>) {
+        let blocks: &[Block] = &self.blocks;
+        black_box(ids.fold(0, |seen, id| seen ^ blocks[Self::place(id, blocks.len()).block].door));
+    }
+
     /// Counts a use of each id.
     pub(super) fn add_all(&mut self, ids: &[u32]) {
+        self.touch(ids.iter().copied());
         let blocks: &mut [Block] = &mut self.blocks;
-        let place = |&id| Self::place(id, blocks.len());
-        // Read first, so that the cache misses overlap.
-        std::hint::black_box(ids.iter().fold(0, |seen, id| seen ^ blocks[place(id).block].door));
         for &id in ids {
             let place = Self::place(id, blocks.len());
             let block = &mut blocks[place.block];

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use lodestore_cache::{
-    Candidate, DecaySpec, OracleRule, PolicyKind, PolicySpec, Scoreboard, Telling, Trace,
-    next_uses, rank_by_degree, rank_by_frequency,
+    Candidate, DecaySpec, PolicyKind, PolicySpec, Scoreboard, Telling, Trace, next_uses,
+    rank_by_degree, rank_by_frequency,
 };
 use lodestore_graph::NodeId;
 use lodestore_graph::halo::Halo;
@@ -148,8 +148,7 @@ fn overlap(graph: &Graph, trace: &Trace) -> Result<Contestant> {
 
 fn oracle(trace: &Trace) -> Result<Contestant> {
     let uses = next_uses(trace.ids(), trace.bounds())?;
-    let rule = OracleRule::Optimum;
-    let spec = PolicySpec::Oracle { n_batches: trace.n_batches(), rule };
+    let spec = PolicySpec::Oracle { n_batches: trace.n_batches() };
     let knew = "when each row is asked for next".to_owned();
     let mut contestant = Contestant::of(PolicyKind::Oracle, spec, Some(knew));
     contestant.telling.next_uses = Some(uses.into());

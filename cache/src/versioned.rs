@@ -1,0 +1,188 @@
+//! Rows that are rewritten while others read them: read, check, retry.
+
+/// In unit tests the model checker's atomics, which try every order of accesses.
+#[cfg(test)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(test))]
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// Slots of rows that any number of threads read while others write them, without a lock that a
+/// reader could wait for (CaPGNN, section 4.2, whose queues rewrite rows that are in use).
+///
+/// Each slot has a version, odd while its row is being written. A reader copies the row and takes
+/// it if the version was even and the same before and after; else it has torn bytes, and tries
+/// again or goes elsewhere. Each row has a tag, part of what is checked: the id of the row, say, so
+/// that who was told of a slot before it was given to another row sees that.
+pub struct VersionedRows {
+    versions: Box<[AtomicU64]>,
+    /// Of each slot its tag, then its row.
+    words: Box<[AtomicU64]>,
+    row_bytes: usize,
+}
+
+/// A row was being written while it was read, or by someone else while it should be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Torn;
+
+impl VersionedRows {
+    /// `n_slots` rows of `row_bytes` zeros, all with tag 0.
+    #[must_use]
+    pub fn new(n_slots: usize, row_bytes: usize) -> Self {
+        let zeros = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect();
+        let slot_words = 1 + row_bytes.div_ceil(WORD_BYTES);
+        Self { versions: zeros(n_slots), words: zeros(n_slots * slot_words), row_bytes }
+    }
+
+    /// Copies the row in `slot` to `out` and gives its tag; when it is being written, fails, and
+    /// `out` has bytes without meaning.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is such a slot and `out` is as long as a row.
+    pub fn try_read(&self, slot: usize, out: &mut [u8]) -> Result<u64, Torn> {
+        assert_eq!(out.len(), self.row_bytes, "an output as long as a row");
+        let version = &self.versions[slot];
+        let (tag, row) = self.slot_words(slot);
+        let before = version.load(Ordering::Acquire);
+        if !before.is_multiple_of(2) {
+            return Err(Torn);
+        }
+        let tag = tag.load(Ordering::Relaxed);
+        for (word, bytes) in row.iter().zip(out.chunks_mut(WORD_BYTES)) {
+            let word = word.load(Ordering::Relaxed).to_le_bytes();
+            bytes.copy_from_slice(&word[..bytes.len()]);
+        }
+        // Whoever has seen a word of a later version sees below that it has begun.
+        fence(Ordering::Acquire);
+        if version.load(Ordering::Relaxed) == before { Ok(tag) } else { Err(Torn) }
+    }
+
+    /// The same, tried `n_tries` times.
+    ///
+    /// # Panics
+    ///
+    /// As [`VersionedRows::try_read`].
+    pub fn read(&self, slot: usize, out: &mut [u8], n_tries: usize) -> Result<u64, Torn> {
+        (0..n_tries).find_map(|_| self.try_read(slot, out).ok()).ok_or(Torn)
+    }
+
+    /// Writes a row and its tag; fails, and writes nothing, when another thread is writing it.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is such a slot and `row` is as long as a row.
+    pub fn try_write(&self, slot: usize, tag: u64, row: &[u8]) -> Result<(), Torn> {
+        assert_eq!(row.len(), self.row_bytes, "a row of the right length");
+        let version = &self.versions[slot];
+        let before = version.load(Ordering::Relaxed);
+        let writing = before | 1;
+        let is_free = before.is_multiple_of(2)
+            && version
+                .compare_exchange(before, writing, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if !is_free {
+            return Err(Torn);
+        }
+        // Before any word: whoever sees one sees the odd version too.
+        fence(Ordering::Release);
+        let (slot_tag, words) = self.slot_words(slot);
+        slot_tag.store(tag, Ordering::Relaxed);
+        for (word, bytes) in words.iter().zip(row.chunks(WORD_BYTES)) {
+            let mut padded = [0; WORD_BYTES];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
+        }
+        version.store(writing.wrapping_add(1), Ordering::Release);
+        Ok(())
+    }
+
+    /// Bytes of one row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Memory of rows, tags and versions, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        (self.versions.len() + self.words.len()) * WORD_BYTES
+    }
+
+    /// The tag of a slot and its row.
+    fn slot_words(&self, slot: usize) -> (&AtomicU64, &[AtomicU64]) {
+        let n_words = 1 + self.row_bytes.div_ceil(WORD_BYTES);
+        let words = &self.words[slot * n_words..(slot + 1) * n_words];
+        (&words[0], &words[1..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A row of one word: with its tag there are two that can disagree.
+    fn row(write: u8) -> [u8; WORD_BYTES] {
+        [write; WORD_BYTES]
+    }
+
+    /// Reads once, and checks that what is taken is one write's.
+    fn check(rows: &VersionedRows) -> Result<u64, Torn> {
+        let mut out = row(9);
+        let tag = rows.try_read(0, &mut out)?;
+        assert_eq!(out, row(tag as u8), "tag and row are of one write");
+        Ok(tag)
+    }
+
+    #[test]
+    fn no_order_of_accesses_shows_a_reader_a_torn_row() {
+        loom::model(|| {
+            let rows = Arc::new(VersionedRows::new(1, WORD_BYTES));
+            let writer = {
+                let rows = Arc::clone(&rows);
+                thread::spawn(move || {
+                    rows.try_write(0, 1, &row(1)).unwrap();
+                    rows.try_write(0, 2, &row(2)).unwrap();
+                })
+            };
+            let _any_of_the_three = check(&rows);
+            writer.join().unwrap();
+            assert_eq!(check(&rows), Ok(2), "what was written last is there");
+        });
+    }
+
+    #[test]
+    fn a_reader_never_goes_back() {
+        loom::model(|| {
+            let rows = Arc::new(VersionedRows::new(1, 0));
+            let writer = {
+                let rows = Arc::clone(&rows);
+                thread::spawn(move || rows.try_write(0, 1, &[]).unwrap())
+            };
+            let tag = |rows: &VersionedRows| rows.try_read(0, &mut []);
+            let first = tag(&rows);
+            let second = tag(&rows);
+            assert!(first != Ok(1) || second == Ok(1));
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn of_two_writers_one_is_told_or_both_come_one_after_the_other() {
+        loom::model(|| {
+            let rows = Arc::new(VersionedRows::new(1, WORD_BYTES));
+            let other = {
+                let rows = Arc::clone(&rows);
+                thread::spawn(move || rows.try_write(0, 1, &row(1)).is_ok())
+            };
+            let mine = rows.try_write(0, 2, &row(2)).is_ok();
+            let others = other.join().unwrap();
+            assert!(mine || others, "one of them at least has written");
+            let last = check(&rows);
+            assert!(last == Ok(1) && others || last == Ok(2) && mine);
+        });
+    }
+}

@@ -227,16 +227,16 @@ fn drop_repeats(ids: &mut Vec<u32>, bounds: &mut [usize], id_space: u32) -> (u32
     // The batch that had the id last, counted from 1.
     let mut last_batch = vec![0u32; id_space as usize];
     let (mut n_kept, mut n_distinct, mut start) = (0, 0, 0);
-    for batch in 1..bounds.len() {
-        let end = bounds[batch];
+    for (batch, bound) in (1u32..).zip(bounds.iter_mut().skip(1)) {
+        let end = *bound;
         for at in start..end {
             let id = ids[at];
-            let last = std::mem::replace(&mut last_batch[id as usize], batch as u32);
+            let last = std::mem::replace(&mut last_batch[id as usize], batch);
             n_distinct += u32::from(last == 0);
             ids[n_kept] = id;
-            n_kept += usize::from(last != batch as u32);
+            n_kept += usize::from(last != batch);
         }
-        (start, bounds[batch]) = (end, n_kept);
+        (start, *bound) = (end, n_kept);
     }
     let n_repeats = (ids.len() - n_kept) as u64;
     ids.truncate(n_kept);

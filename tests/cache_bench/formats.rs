@@ -66,10 +66,10 @@ fn sparse_ids_are_served_as_dense_ones() {
     let dir = tempfile::tempdir().unwrap();
     let batches = batches();
     let expected = counts(&bench(&write(dir.path(), &batches), "").succeeded().json());
+    // Up to near the end of 32 bits.
     let spread = |id: &u32| u32::MAX - 8_000_000 + id * 16_000;
     let sparse: Vec<Vec<u32>> =
         batches.iter().map(|batch| batch.iter().map(spread).collect()).collect();
-    assert_eq!(sparse.concat().iter().max(), Some(&(spread(&499))));
     let found = bench(&write(dir.path(), &sparse), "").succeeded().json();
     let hits = |results: &[serde_json::Value]| -> Vec<_> {
         results.iter().map(|result| (result["policy"].clone(), result["hits"].clone())).collect()

@@ -65,9 +65,10 @@ fn draw(
         let points: Vec<(f64, f64)> =
             own().map(|result| (f64::from(result.capacity_rows), result.unmoved())).collect();
         let style = style(own().next().map_or("", |result| result.policy), number);
-        let series = LineSeries::new(points, style);
+        let dots = points.iter().map(|&point| Circle::new(point, 2, style.filled()));
+        chart.draw_series(dots)?;
         chart
-            .draw_series(series)?
+            .draw_series(LineSeries::new(points, style))?
             .label(label)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
     }

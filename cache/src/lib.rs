@@ -19,9 +19,11 @@ mod levels;
 mod links;
 mod pages;
 mod policy;
+mod replay;
 mod slots;
 mod stamped;
 mod tier;
+mod trace;
 mod versioned;
 
 pub use arena::ArenaError;
@@ -38,6 +40,8 @@ pub use policy::{
     Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Scoreboard, UnknownPolicy,
     next_uses, rank_by_degree, rank_by_frequency,
 };
+pub use replay::{Replay, ReplayStats, Telling};
 pub use slots::PinTicket;
 pub use tier::Tier;
+pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};
 pub use versioned::{Torn, VersionedRows};

@@ -17,6 +17,7 @@ mod rows;
 mod size;
 mod staging;
 mod table;
+mod traces;
 mod usage;
 
 use std::io::{self, IsTerminal};

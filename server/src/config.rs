@@ -11,7 +11,7 @@ use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
 
 /// Keeps the rows that many batches share and needs little time per row: see benches/RESULTS.md,
 /// Policies.
-const POLICY_DEFAULT: PolicyKind = PolicyKind::Clock;
+const POLICY_DEFAULT: PolicyKind = PolicyKind::Sieve;
 
 /// What to serve and where.
 #[derive(Clone, Debug)]

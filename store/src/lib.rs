@@ -72,7 +72,8 @@ pub use repair::{Done, Lost, Moved, RepairReport, repair, repair_on};
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{
-    ConvertedSource, NpySource, NpzCsrSource, SourceError, TensorSource, check_source, open_source,
+    ConvertedSource, NpySource, Npz, NpzCsrSource, NpzMember, SourceError, TensorSource,
+    check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};
 pub use verify::{Damage, MAX_DAMAGES_PER_FILE, VerifyReport, verify, verify_on, verify_rows};

@@ -1,8 +1,10 @@
 //! The commands, one file each: arguments, their check, one call, a report.
 
+mod cache_bench;
 mod compact;
 mod gather;
 mod generate;
+mod generate_trace;
 mod import;
 mod inspect;
 mod partition;
@@ -40,6 +42,8 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
     Train(train::TrainArgs),
+    CacheBench(cache_bench::CacheBenchArgs),
+    GenerateTrace(generate_trace::GenerateTraceArgs),
     Stat(stat::StatArgs),
 }
 
@@ -62,6 +66,8 @@ impl Command {
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),
             Self::Train(args) => args.run(console),
+            Self::CacheBench(args) => args.run(console),
+            Self::GenerateTrace(args) => args.run(console),
             Self::Stat(args) => args.run(console),
         };
         done.map(|()| ExitCode::SUCCESS)

@@ -54,7 +54,7 @@ pub(crate) struct ServeArgs {
     memory: u64,
     /// Which rows stay resident: lru, fifo, clock, sieve, s3-fifo, tinylfu or none. `lode
     /// cache-bench` compares them on a trace.
-    #[arg(long, value_name = "P", default_value_t = PolicyKind::Clock)]
+    #[arg(long, value_name = "P", default_value_t = PolicyKind::Sieve)]
     policy: PolicyKind,
     /// Take puts, commits and compactions; nobody else may write the partitions meanwhile.
     #[arg(long)]

@@ -87,7 +87,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     tier: u64,
     /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo or tinylfu.
-    #[arg(long, value_name = "P", default_value_t = PolicyKind::Clock)]
+    #[arg(long, value_name = "P", default_value_t = PolicyKind::TinyLfu)]
     policy: PolicyKind,
     /// rapid: rows in each worker's hot set.
     #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]

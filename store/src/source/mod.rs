@@ -12,6 +12,7 @@ pub use converted::ConvertedSource;
 pub use error::SourceError;
 pub use npy::NpySource;
 pub use npz_csr::NpzCsrSource;
+pub use npz_member::{Npz, NpzMember};
 
 use crate::dtype::Dtype;
 use crate::tensor::TensorSpec;

@@ -15,7 +15,8 @@ use crate::map::FileMap;
 const MAX_DEFLATE_RATIO: u64 = 1100;
 
 /// An open archive of `.npy` members.
-pub(super) struct Npz {
+#[derive(Debug)]
+pub struct Npz {
     path: PathBuf,
     map: Arc<FileMap>,
     archive: ZipArchive<File>,
@@ -23,7 +24,7 @@ pub(super) struct Npz {
 
 /// One array of an archive: its header has been checked against its length.
 #[derive(Debug)]
-pub(super) struct NpzMember {
+pub struct NpzMember {
     map: Arc<FileMap>,
     header: NpyHeader,
     /// First byte of the data in the map.
@@ -31,22 +32,28 @@ pub(super) struct NpzMember {
 }
 
 impl NpzMember {
-    pub(super) fn dtype(&self) -> NpyType {
+    /// Type of one element.
+    #[must_use]
+    pub fn dtype(&self) -> NpyType {
         self.header.dtype
     }
 
-    pub(super) fn shape(&self) -> &[u64] {
+    /// Length of each dimension, slowest first.
+    #[must_use]
+    pub fn shape(&self) -> &[u64] {
         &self.header.shape
     }
 
-    /// The elements, exactly as many bytes as the shape asks for.
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// The elements, exactly as many bytes as the shape asks for; of any alignment.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
         &self.map[self.start..self.start + self.header.data_bytes as usize]
     }
 }
 
 impl Npz {
-    pub(super) fn open(path: &Path) -> Result<Self, SourceError> {
+    /// Opens an archive; its members are looked at when they are asked for.
+    pub fn open(path: &Path) -> Result<Self, SourceError> {
         let io = |action| move |source| SourceError::Io { file: path.to_owned(), action, source };
         let file = File::open(path).map_err(io("open"))?;
         let map = FileMap::of(&file).map_err(io("map"))?;
@@ -66,7 +73,7 @@ impl Npz {
     }
 
     /// Maps the array called `member`, after checking its zip checksum.
-    pub(super) fn array(&mut self, member: &str) -> Result<NpzMember, SourceError> {
+    pub fn array(&mut self, member: &str) -> Result<NpzMember, SourceError> {
         let (map, start, length) = self.locate(member)?;
         let header = NpyHeader::parse(&map[start..start + length])
             .map_err(|fault| self.fault(member, fault))?;
@@ -96,7 +103,7 @@ impl Npz {
         };
         if !names.iter().any(|name| name == member) {
             let found = names.iter().take(10).map(String::as_str).collect::<Vec<_>>().join(", ");
-            return Err(broken(format!("missing; expected a CSR matrix, found {found}")));
+            return Err(broken(format!("missing; the archive has {found}")));
         }
         let mut entry = self.archive.by_name(member).map_err(|e| broken(e.to_string()))?;
         if entry.compression() != CompressionMethod::Stored {

@@ -1,0 +1,141 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::trace::TraceBuilder;
+use crate::{
+    Candidate, DecaySpec, PolicyKind, Scoreboard, next_uses, rank_by_degree, rank_by_frequency,
+};
+
+fn trace(epochs: &[Vec<Vec<u32>>]) -> Trace {
+    let mut builder = TraceBuilder::default();
+    for epoch in epochs {
+        builder.begin_epoch();
+        epoch.iter().for_each(|batch| builder.push_batch(batch).unwrap());
+    }
+    builder.finish(None)
+}
+
+/// Every policy with what the trace can tell it.
+fn specs(trace: &Trace) -> (Vec<PolicySpec>, Telling) {
+    let rankings: Arc<[Arc<[u32]>]> = (0..trace.epochs().len())
+        .map(|epoch| rank_by_frequency(trace.epoch_ids(epoch)).into())
+        .collect();
+    let ids = trace.distinct();
+    let degrees: Vec<u32> = ids.iter().map(|id| id * 7 % 5).collect();
+    let candidates =
+        ids.iter().zip(&degrees).map(|(&id, &degree)| Candidate { id, degree }).collect();
+    let mut specs: Vec<PolicySpec> =
+        PolicyKind::ALL.into_iter().filter_map(|kind| kind.try_into().ok()).collect();
+    specs.extend([
+        PolicySpec::Decay(DecaySpec {
+            candidates,
+            gamma: 0.9,
+            interval: 3,
+            scoreboard: Scoreboard::Dense,
+        }),
+        PolicySpec::Degree(rank_by_degree(&ids, &degrees).into()),
+        PolicySpec::Frequency(Arc::clone(&rankings[0])),
+        PolicySpec::Overlap((0..trace.id_space()).map(|id| (id % 4) as u16).collect()),
+        oracle(trace),
+    ]);
+    let uses = next_uses(trace.ids(), trace.bounds()).unwrap();
+    let telling = Telling { next_uses: Some(uses.into()), rankings: Some(rankings), ahead: false };
+    (specs, telling)
+}
+
+fn oracle(trace: &Trace) -> PolicySpec {
+    PolicySpec::Oracle { n_batches: trace.n_batches() }
+}
+
+fn replay(trace: &Trace, n_slots: u32, spec: &PolicySpec, telling: Telling) -> ReplayStats {
+    let mut replay = Replay::new(trace, n_slots, spec, telling).unwrap();
+    let mut n_done = 0;
+    while !replay.is_done() {
+        n_done += replay.advance(5);
+    }
+    assert_eq!(n_done, trace.n_ids());
+    replay.stats()
+}
+
+/// Hits and evictions of a list of rows, the first to go first.
+fn naive(trace: &Trace, n_slots: usize, moves_hits: bool) -> (u64, u64) {
+    let (mut rows, mut n_hits, mut n_evictions) = (Vec::<u32>::new(), 0, 0);
+    for batch in 0..trace.n_batches() {
+        let ids = &trace.ids()[trace.range(batch)];
+        let (hits, misses): (Vec<u32>, Vec<u32>) = ids.iter().partition(|id| rows.contains(id));
+        n_hits += hits.len() as u64;
+        if moves_hits {
+            rows.retain(|id| !hits.contains(id));
+            rows.extend(hits);
+        }
+        for id in misses {
+            if rows.len() == n_slots {
+                let Some(at) = rows.iter().position(|row| !ids.contains(row)) else { continue };
+                rows.remove(at);
+                n_evictions += 1;
+            }
+            rows.push(id);
+        }
+    }
+    (n_hits, n_evictions)
+}
+
+fn epochs() -> impl Strategy<Value = Vec<Vec<Vec<u32>>>> {
+    let batch = prop::collection::vec(0u32..40, 0..15);
+    prop::collection::vec(prop::collection::vec(batch, 0..12), 1..5)
+}
+
+proptest! {
+    #[test]
+    fn counts_are_those_of_a_naive_simulation(epochs in epochs(), n_slots in 0u32..45) {
+        let trace = trace(&epochs);
+        for (spec, moves_hits) in [(PolicySpec::Lru, true), (PolicySpec::Fifo, false)] {
+            let found = replay(&trace, n_slots, &spec, Telling::default());
+            let (hits, evictions) = naive(&trace, n_slots as usize, moves_hits);
+            prop_assert_eq!((found.tier.hits, found.tier.evictions), (hits, evictions));
+            prop_assert_eq!(found.moved_rows(), trace.n_ids() as u64 - hits);
+        }
+    }
+
+    #[test]
+    fn no_policy_moves_fewer_rows_than_the_oracle(epochs in epochs(), n_slots in 0u32..45) {
+        let trace = trace(&epochs);
+        let (specs, telling) = specs(&trace);
+        let optimum = replay(&trace, n_slots, &oracle(&trace), telling.clone());
+        for spec in specs.iter().filter(|spec| spec.kind() != PolicyKind::Unbounded) {
+            for ahead in [false, true] {
+                let found = replay(&trace, n_slots, spec, Telling { ahead, ..telling.clone() });
+                let name = spec.kind();
+                let least = optimum.moved_rows();
+                prop_assert!(found.moved_rows() >= least, "{name}, ahead: {ahead}");
+                prop_assert!(ahead || found.n_ahead == 0, "{name} brought rows unasked");
+                prop_assert_eq!(found.tier.hits + found.tier.misses, trace.n_ids() as u64);
+            }
+        }
+        let enough = replay(&trace, 0, &PolicySpec::Unbounded, Telling::default());
+        prop_assert_eq!(enough.tier.misses, u64::from(trace.n_distinct()));
+        prop_assert_eq!(replay(&trace, 45, &oracle(&trace), telling).tier.hits, enough.tier.hits);
+    }
+}
+
+#[test]
+fn rows_brought_ahead_hit_on_their_first_use_and_are_counted() {
+    let trace = trace(&[vec![vec![1, 2], vec![1]], vec![vec![3], vec![3, 4]]]);
+    let (_, telling) = specs(&trace);
+    let rankings = telling.rankings.clone().unwrap();
+    let spec = PolicySpec::Frequency(Arc::clone(&rankings[0]));
+    let on_demand = replay(&trace, 1, &spec, telling.clone());
+    assert_eq!((on_demand.tier.hits, on_demand.n_ahead), (2, 0));
+    let ahead = replay(&trace, 1, &spec, Telling { ahead: true, ..telling });
+    assert_eq!((ahead.tier.hits, ahead.n_ahead, ahead.moved_rows()), (4, 2, 4));
+}
+
+#[test]
+fn a_trace_without_batches_is_done_at_once() {
+    let trace = trace(&[]);
+    let (specs, telling) = specs(&trace);
+    for spec in &specs {
+        let found = replay(&trace, 3, spec, telling.clone());
+        assert_eq!(found.tier, TierStats::default());
+    }
+}

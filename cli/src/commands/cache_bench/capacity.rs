@@ -1,0 +1,82 @@
+//! Capacities as people write them.
+
+use std::str::FromStr;
+
+use crate::human;
+use crate::size::parse_size;
+
+/// A capacity of a cache: `10%`, `5000` (rows) or `64MiB`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Capacity {
+    /// Share of the different rows of the trace, at most 1.
+    Share(f64),
+    Rows(u32),
+    Bytes(u64),
+}
+
+impl FromStr for Capacity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(percent) = text.strip_suffix('%') {
+            let percent: f64 = percent.trim().parse().map_err(|_| expected(text))?;
+            let in_range = (0.0..=100.0).contains(&percent);
+            return if in_range { Ok(Self::Share(percent / 100.0)) } else { Err(expected(text)) };
+        }
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return text.parse().map(Self::Rows).map_err(|_| expected(text));
+        }
+        parse_size(text).map(Self::Bytes).map_err(|_| expected(text))
+    }
+}
+
+impl Capacity {
+    /// Rows of a cache for a trace with `n_distinct` different rows; a share is rounded up.
+    pub(super) fn rows(self, n_distinct: u32, row_bytes: u64) -> u32 {
+        match self {
+            Self::Share(share) => (share * f64::from(n_distinct)).ceil() as u32,
+            Self::Rows(rows) => rows,
+            Self::Bytes(bytes) => u32::try_from(bytes / row_bytes).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl std::fmt::Display for Capacity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            // As it was written, but for what division leaves.
+            Self::Share(share) => write!(f, "{} %", (share * 1e8).round() / 1e6),
+            Self::Rows(rows) => write!(f, "{} rows", human::count((*rows).into())),
+            Self::Bytes(bytes) => f.write_str(&human::bytes(*bytes)),
+        }
+    }
+}
+
+fn expected(text: &str) -> String {
+    format!("expected a share such as 10%, rows such as 5000 or bytes such as 64MiB, found {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_rows_and_bytes_are_read() {
+        let rows = |text: &str| text.parse::<Capacity>().map(|c| c.rows(1001, 400));
+        assert_eq!(rows("10%"), Ok(101));
+        assert_eq!(rows("0%"), Ok(0));
+        assert_eq!(rows("100%"), Ok(1001));
+        assert_eq!(rows("0.01%"), Ok(1));
+        assert_eq!(rows("5000"), Ok(5000));
+        assert_eq!(rows("4kB"), Ok(10));
+        assert_eq!(rows("99999GB"), Ok(u32::MAX));
+        assert_eq!("12.5%".parse::<Capacity>().unwrap().to_string(), "12.5 %");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "%", "101%", "-1%", "NaN%", "inf%", "-5", "1.5", "4294967296", "1e3"] {
+            assert!(text.parse::<Capacity>().is_err(), "{text}");
+        }
+    }
+}

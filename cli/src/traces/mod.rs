@@ -1,0 +1,145 @@
+//! Traces that policies are compared on: which file, and which part of it.
+
+mod arrays;
+mod schedule;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lodestore_cache::{RecordFormat, Trace, read_records};
+use lodestore_store::Graph;
+
+use crate::usage::UsageError;
+
+/// A trace, and the graph whose rows it asks for.
+#[derive(Args)]
+pub(crate) struct TraceArgs {
+    /// A schedule of `lode schedule`.
+    #[arg(long, value_name = "FILE")]
+    schedule: Option<PathBuf>,
+    /// Ids: .npz with arrays `ids` and `offsets`, or .npy with --offsets or --batch.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// A trace of libCacheSim in its format oracleGeneral, plain or .zst.
+    #[arg(long, value_name = "FILE")]
+    oracle_general: Option<PathBuf>,
+    /// A trace of libCacheSim in its format lcs, plain or .zst.
+    #[arg(long, value_name = "FILE")]
+    lcs: Option<PathBuf>,
+    /// With --trace: .npy of where batches start in the ids, from 0, rising.
+    #[arg(long, value_name = "FILE", requires = "trace", conflicts_with = "batch")]
+    offsets: Option<PathBuf>,
+    /// Cut ids into batches of so many; 1 where nothing else tells.
+    #[arg(long, value_name = "N", conflicts_with = "schedule",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// Take the first accesses only.
+    #[arg(long, value_name = "N", conflicts_with = "schedule")]
+    limit: Option<u64>,
+    /// With --trace: an epoch is so many batches; one epoch unless given.
+    #[arg(long, value_name = "N", requires = "trace",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    epoch_batches: Option<u32>,
+    /// The graph of the ids: tells policies degrees and overlap ratios.
+    #[arg(long, value_name = "GRAPH")]
+    graph: Option<PathBuf>,
+    /// With --schedule: batches of one worker only; else of all, in turn.
+    #[arg(long, value_name = "W", requires = "schedule")]
+    worker: Option<u32>,
+    /// With --schedule and --graph: only rows that the batch's worker does not own.
+    #[arg(long, requires = "schedule", requires = "graph")]
+    remote: bool,
+}
+
+/// A checked choice of trace.
+pub(crate) struct TraceChoice {
+    source: Source,
+    batch_ids: usize,
+    limit: Option<u64>,
+    graph: Option<PathBuf>,
+}
+
+enum Source {
+    Schedule { path: PathBuf, worker: Option<u32>, remote: bool },
+    Arrays { path: PathBuf, offsets: Option<PathBuf>, cut: bool, epoch_batches: Option<u32> },
+    Records { path: PathBuf, format: RecordFormat },
+}
+
+/// A trace with its graph.
+pub(crate) struct LoadedTrace {
+    pub(crate) trace: Trace,
+    pub(crate) graph: Option<Graph>,
+    /// What it was made from.
+    pub(crate) name: String,
+}
+
+impl TraceArgs {
+    /// Which trace; no file is opened yet.
+    pub(crate) fn check(self) -> Result<TraceChoice, UsageError> {
+        let Self { schedule, trace, oracle_general, lcs, .. } = self;
+        let (offsets, epoch_batches, cut) =
+            (self.offsets, self.epoch_batches, self.batch.is_some());
+        let (worker, remote) = (self.worker, self.remote);
+        let source = match (schedule, trace, oracle_general, lcs) {
+            (Some(path), None, None, None) => Source::Schedule { path, worker, remote },
+            (None, Some(path), None, None) => Source::Arrays { path, offsets, cut, epoch_batches },
+            (None, None, Some(path), None) => {
+                Source::Records { path, format: RecordFormat::OracleGeneral }
+            }
+            (None, None, None, Some(path)) => Source::Records { path, format: RecordFormat::Lcs },
+            _ => {
+                let message = "give one of --schedule, --trace, --oracle-general and --lcs";
+                return Err(UsageError::new(message));
+            }
+        };
+        let batch_ids = self.batch.unwrap_or(1) as usize;
+        Ok(TraceChoice { source, batch_ids, limit: self.limit, graph: self.graph })
+    }
+}
+
+impl TraceChoice {
+    /// Whether the trace comes with a graph.
+    pub(crate) fn has_graph(&self) -> bool {
+        self.graph.is_some()
+    }
+
+    /// Reads the trace.
+    pub(crate) fn load(&self) -> Result<LoadedTrace> {
+        let graph = self.graph.as_deref().map(Graph::open).transpose()?;
+        let (trace, name) = match &self.source {
+            Source::Schedule { path, worker, remote } => {
+                (schedule::read(path, graph.as_ref(), *worker, *remote)?, file_name(path))
+            }
+            Source::Arrays { path, offsets, cut, epoch_batches } => {
+                let batch_ids = cut.then_some(self.batch_ids);
+                let cut =
+                    arrays::Cut { batch_ids, limit: self.limit, epoch_batches: *epoch_batches };
+                let n_nodes = graph.as_ref().map(|graph| graph.book().n_nodes());
+                (arrays::read(path, offsets.as_deref(), &cut, n_nodes)?, file_name(path))
+            }
+            Source::Records { path, format } => {
+                let mut reader = open(path)?;
+                let trace = read_records(&mut *reader, *format, self.batch_ids, self.limit);
+                (trace.with_context(|| path.display().to_string())?, file_name(path))
+            }
+        };
+        Ok(LoadedTrace { trace, graph, name })
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The bytes of a file, decompressed if its name ends with `.zst`.
+fn open(path: &Path) -> Result<Box<dyn Read>> {
+    let failed = || format!("{}: cannot open", path.display());
+    let file = File::open(path).with_context(failed)?;
+    if path.extension().is_some_and(|ending| ending == "zst") {
+        return Ok(Box::new(zstd::Decoder::new(file).with_context(failed)?));
+    }
+    Ok(Box::new(file))
+}

@@ -156,6 +156,14 @@ impl Memory {
         }
     }
 
+    /// Fails when something failed before.
+    pub(crate) fn check_not_lost(&self) -> Result<(), DeviceError> {
+        match &self.bytes {
+            Bytes::Host(_) => Ok(()),
+            Bytes::Cuda(cuda) => cuda.check_not_lost(),
+        }
+    }
+
     fn other_device(&self) -> DeviceError {
         DeviceError::OtherDevice { device: self.device.to_string() }
     }

@@ -190,6 +190,10 @@ impl CudaMemory {
         assert!(moves.iter().all(inside), "a row outside {n_from} or {n_to} rows");
     }
 
+    pub(in super::super) fn check_not_lost(&self) -> Result<(), DeviceError> {
+        self.lost.map_or(Ok(()), |action| Err(DeviceError::Lost { action }))
+    }
+
     /// Does something unless something failed before; when it fails, waits until the device is
     /// done with our memory.
     fn guarded<T>(
@@ -197,9 +201,7 @@ impl CudaMemory {
         action: &'static str,
         operation: impl FnOnce(&mut Self) -> Result<T, DriverError>,
     ) -> Result<T, DeviceError> {
-        if let Some(action) = self.lost {
-            return Err(DeviceError::Lost { action });
-        }
+        self.check_not_lost()?;
         // Where nothing can be returned, as on the way into a launch, cudarc keeps the error.
         let done = operation(self).and_then(|done| self.device.context.check_err().map(|()| done));
         done.map_err(|source| {

@@ -44,6 +44,7 @@ impl DeviceTier {
 
     /// Copies what was admitted from host memory to its slots.
     pub(crate) fn load(&mut self, rows: &[u8]) -> Result<(), DeviceError> {
+        self.memory.check_not_lost()?; // also when there is nothing to copy
         let row_bytes = self.row_bytes();
         for placements in self.placements.chunks(self.memory.staging_rows()) {
             let staging = self.memory.staging()?.chunks_exact_mut(row_bytes);

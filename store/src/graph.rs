@@ -10,6 +10,7 @@ use lodestore_graph::{PartId, PartitionBook};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, SegmentRecord};
+use crate::cause::Cause;
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::limits::MAX_META_BYTES;
@@ -201,6 +202,7 @@ impl Graph {
         let (version, record) = found.ok_or_else(|| StoreError::Catalog {
             dir: self.part_dir(part),
             reason: format!("no segment of `{}` up to version {version}", tensor.name),
+            cause: Cause::Damage,
         })?;
         let range = self.book.range(part);
         let identity = SegmentIdentity {

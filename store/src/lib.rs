@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod catalog;
+mod cause;
 mod checksum;
 mod codec;
 mod compact;
@@ -41,6 +42,7 @@ mod tensor;
 mod verify;
 
 pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, OverlayRow, RowKeys, SegmentRecord};
+pub use cause::Cause;
 pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use compact::Compacted;
 pub use device::crash;

@@ -40,6 +40,7 @@ pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;
 pub use rows::{OverlayRow, RowKeys};
 
+use crate::cause::Cause;
 use crate::device::{Access, Change, Device, KeyValues};
 use crate::error::StoreError;
 use record::Fields;
@@ -198,11 +199,14 @@ impl Catalog {
 
 fn failed(dir: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
     let dir = dir.to_owned();
-    move |error| StoreError::Catalog { dir, reason: error.to_string() }
+    move |error| {
+        let (cause, reason) = (Cause::of(&error), error.to_string());
+        StoreError::Catalog { dir, reason, cause }
+    }
 }
 
 fn broken(dir: &Path, reason: String) -> StoreError {
-    StoreError::Catalog { dir: dir.to_owned(), reason }
+    StoreError::Catalog { dir: dir.to_owned(), reason, cause: Cause::Damage }
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@ use std::sync::Once;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cause::Cause;
 use crate::device::Device;
+use crate::error::StoreError;
 use crate::plan::DeviceProfile;
 
 /// Name of the file in the graph's folder.
@@ -48,6 +50,14 @@ pub struct ProfileError {
     pub file: PathBuf,
     /// What is wrong with it.
     pub reason: String,
+    /// Whether that says something about the file.
+    pub cause: Cause,
+}
+
+impl From<ProfileError> for StoreError {
+    fn from(error: ProfileError) -> Self {
+        Self::io(&error.file, "read")(io::Error::other(error.reason))
+    }
 }
 
 impl StoredProfile {
@@ -69,18 +79,20 @@ impl StoredProfile {
     /// Reads the profile kept with the graph in `dir`; `None` where there is none.
     pub fn read(device: &dyn Device, dir: &Path) -> Result<Option<Self>, ProfileError> {
         let path = dir.join(DEVICE_FILE);
-        let failed = |reason: String| ProfileError { file: path.clone(), reason };
+        let failed = |reason, cause| ProfileError { file: path.clone(), reason, cause };
+        let refused = |error: &io::Error| failed(error.to_string(), Cause::of(error));
         let file = match device.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(|error| failed(error.to_string()))?,
+            opened => opened.map_err(|error| refused(&error))?,
         };
         let mut text = file.len_bytes().and_then(|n| {
             let mut text = vec![0; n.min(MAX_BYTES) as usize];
             file.read_exact_at(&mut text, 0).map(|()| text)
         });
-        let text = text.as_mut().map_err(|error| failed(error.to_string()))?;
+        let text = text.as_mut().map_err(|error| refused(error))?;
         // What is not UTF-8 changes here, and the checksum tells.
-        Self::parse(&String::from_utf8_lossy(text)).map(Some).map_err(failed)
+        let parsed = Self::parse(&String::from_utf8_lossy(text)).map(Some);
+        parsed.map_err(|reason| failed(reason, Cause::Damage))
     }
 
     /// Keeps the profile with the graph in `dir`: the old file is there, or the new one is.
@@ -98,7 +110,8 @@ impl StoredProfile {
         write().map_err(|error| {
             // It may never have been created, or have been moved to its place.
             let _ = device.remove_file(&temporary);
-            ProfileError { file: path.clone(), reason: format!("cannot write: {error}") }
+            let reason = format!("cannot write: {error}");
+            ProfileError { file: path.clone(), reason, cause: Cause::of(&error) }
         })
     }
 

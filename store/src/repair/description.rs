@@ -9,6 +9,7 @@ use lodestore_graph::{PartId, PartitionBook};
 use super::derive::derive;
 use super::partitions::Partition;
 use super::workshop::Workshop;
+use crate::cause::Cause;
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
 use crate::meta::{GraphMeta, MetaError};
@@ -35,6 +36,7 @@ pub(super) fn find(
             return Ok(Description { meta, book, rebuilt: None });
         }
         Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
+        Err(error) if error.cause() == Cause::System => return Err(error),
         Err(error) => error,
     };
     if let Some((meta, book, n_copies)) = copy(partitions, dir)? {

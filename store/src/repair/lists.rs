@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::partitions::Partition;
 use super::report::Lost;
 use super::workshop::Workshop;
+use crate::cause::Cause;
 use crate::device::{Device, FileReader, FileWriter};
 use crate::error::StoreError;
 use crate::graph::{Graph, topology_path};
@@ -83,8 +84,12 @@ fn restore_topology(shop: &mut Workshop, graph: &Graph, part: PartId) -> Result<
 /// The header that a topology file must have, if what is left of its header vouches for it.
 fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<Vec<u8>>, StoreError> {
     let path = graph.topology_path(part);
-    // A file that cannot be read has no header to vouch for anything.
-    let Ok((file, head)) = read_head(&**graph.device(), &path) else { return Ok(None) };
+    let (file, head) = match read_head(&**graph.device(), &path) {
+        Err(error) if error.cause() == Cause::System => return Err(error),
+        // A file that cannot be read has no header to vouch for anything.
+        Err(_) => return Ok(None),
+        Ok(read) => read,
+    };
     let file_bytes = file.len_bytes().map_err(StoreError::io(&path, "read the length of"))?;
     let uuid = *graph.uuid().as_bytes();
     let Ok(check) = FileCheck::of_headless_topology(file_bytes, graph.book(), part, uuid) else {
@@ -108,6 +113,7 @@ fn fault(graph: &Graph, part: PartId, kind: FileKind) -> Result<Option<String>, 
         }) => {
             return Err(StoreError::NewerFormat { file: path, found, supported: FORMAT_VERSION });
         }
+        Err(ListsError::Store(error)) if error.cause() == Cause::System => return Err(error),
         Err(error) => return Ok(Some(error.to_string())),
     };
     Ok(match sums(&lists) {

@@ -28,6 +28,7 @@ use lodestore_graph::PartId;
 
 pub use report::{Done, Lost, Moved, RepairReport};
 
+use crate::cause::Cause;
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
@@ -100,6 +101,9 @@ fn restore_description(
 fn restore_profile(shop: &mut Workshop, dir: &Path) -> Result<(), StoreError> {
     if let Err(error) = StoredProfile::read(&*shop.device, dir) {
         let path = dir.join(DEVICE_FILE);
+        if error.cause == Cause::System {
+            return Err(error.into());
+        }
         shop.quarantine(&path)?;
         shop.note(&path, format!("taken out of the way: {}", error.reason));
     }

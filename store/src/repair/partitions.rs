@@ -7,6 +7,7 @@ use lodestore_graph::PartId;
 
 use super::workshop::Workshop;
 use crate::catalog::Catalog;
+use crate::cause::Cause;
 use crate::device::Access;
 use crate::error::StoreError;
 use crate::graph::{catalog_dir, part_dir};
@@ -51,9 +52,18 @@ fn open(shop: &Workshop, part_dir: &Path) -> Result<Result<Catalog, StoreError>,
     let access = if shop.is_dry_run() { Access::Read } else { Access::Write };
     let opened = Catalog::open_unchecked(&*shop.device, &catalog_dir(part_dir), access);
     match opened {
-        Err(error @ StoreError::Locked { .. }) => Err(error),
+        // What the system refuses to show may be sound.
+        Err(error) if error.cause() != Cause::Damage => Err(error),
+        Err(error) => is_hidden(shop, part_dir).map_or(Ok(Err(error)), Err),
         opened => Ok(opened),
     }
+}
+
+/// Why nobody can tell whether the catalog is there, if that is so.
+fn is_hidden(shop: &Workshop, part_dir: &Path) -> Option<StoreError> {
+    let path = catalog_dir(part_dir).join("CURRENT");
+    let error = shop.device.open(&path).err().map(StoreError::io(&path, "open"))?;
+    (error.cause() != Cause::Damage).then_some(error)
 }
 
 /// The partition that [`part_dir`] made this name of.

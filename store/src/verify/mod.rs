@@ -60,7 +60,8 @@ pub(crate) use lists::{Lists, ListsError, head as read_head};
 
 /// Reads all of the graph in `dir` with all cores; `progress` is told bytes done and bytes in all.
 ///
-/// Fails only when there is no `graph.toml` to start from; what is damaged is in the report.
+/// Fails only when there is no `graph.toml` to start from, and when the system refuses to show a
+/// file (too few descriptors, no permission); what is damaged is in the report.
 pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport, StoreError> {
     let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     verify_on(Arc::new(Disk), dir, n_cores * THREADS_PER_CORE, progress)
@@ -81,12 +82,13 @@ pub fn verify_on(
             walk.finish();
         }
         Err(error @ StoreError::Io { .. }) => return Err(error),
-        Err(error) => findings.add_error(META_ORDER, &dir.join(META_FILE), None, &error),
+        Err(error) => findings.add_error(META_ORDER, &dir.join(META_FILE), None, error),
     }
-    Ok(findings.into_report())
+    findings.into_result()
 }
 
-/// Reads the catalogs and segments of all partitions of an open graph, and no topology.
+/// Reads the catalogs and segments of all partitions of an open graph, and no topology; a file that
+/// the system refuses to show counts as damaged.
 #[must_use]
 pub fn verify_rows(graph: &Graph) -> VerifyReport {
     let findings = Findings::default();

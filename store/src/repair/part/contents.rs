@@ -9,6 +9,7 @@ use super::super::partitions::Partition;
 use super::super::report::Lost;
 use super::super::workshop::Workshop;
 use crate::catalog::{CATALOG_FORMAT_VERSION, Catalog, Pair, SegmentRecord, TensorRecord};
+use crate::cause::Cause;
 use crate::device::Access;
 use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
@@ -61,6 +62,7 @@ impl Contents {
                 return Ok(contents);
             }
             Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
+            Err(error) if error.cause() != Cause::Damage => return Err(error),
             Err(error) => error,
         };
         // Its log may be all that is damaged.
@@ -70,6 +72,11 @@ impl Contents {
             Self::of(graph, part, &part_dir, catalog)
         });
         let reason = error.to_string();
+        if let Err(error) = &earlier
+            && error.cause() != Cause::Damage
+        {
+            return earlier.map(|(contents, _)| contents);
+        }
         if let Ok((contents, scan)) = earlier {
             scan.tell_bad_rows(shop, &dir);
             let told = format!("{reason}: what was put last before the damage is lost");

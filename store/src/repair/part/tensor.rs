@@ -11,6 +11,7 @@ use super::super::segment::{Assessment, Expected, Mended, Stub, identity_of, loo
 use super::super::workshop::Workshop;
 use super::contents::Contents;
 use crate::catalog::{SegmentRecord, TensorRecord};
+use crate::cause::Cause;
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
 use crate::graph::{Graph, segment_file};
@@ -142,14 +143,20 @@ impl Look<'_> {
         let device = &self.shop.device;
         let entries = device.list(self.part_dir).map_err(StoreError::io(self.part_dir, "list"))?;
         let segments = entries.into_iter().filter(|e| !e.is_dir && e.name.ends_with(".seg"));
-        let identified = segments.filter_map(|entry| {
-            let file = device.open(&self.part_dir.join(&entry.name)).ok()?;
-            Some((identity_of(&*file)?, entry.name))
-        });
         let is_ours = |found: &SegmentIdentity| {
             found.version > 0 && *found == self.identity(found.segment, found.version)
         };
-        Ok(identified.filter(|(found, _)| is_ours(found)).collect())
+        let mut ours = Vec::new();
+        for entry in segments {
+            let path = self.part_dir.join(&entry.name);
+            let file = match device.open(&path).map_err(StoreError::io(&path, "open")) {
+                Err(error) if error.cause() == Cause::System => return Err(error),
+                Err(_) => continue,
+                Ok(file) => file,
+            };
+            ours.extend(identity_of(&*file).filter(is_ours).map(|found| (found, entry.name)));
+        }
+        Ok(ours)
     }
 
     fn look(&self, record: &TensorRecord) -> Result<Assessment, StoreError> {

@@ -6,6 +6,7 @@ mod cut_off;
 mod descriptions;
 mod doubles;
 mod lists;
+mod refused;
 mod segments;
 
 use std::collections::BTreeMap;

@@ -292,6 +292,12 @@ pub(crate) fn version_of_file(name: &str, tensor: &str) -> Option<u32> {
     (segment_file(tensor, version) == name).then_some(version)
 }
 
+/// Whether [`segment_file`] can have made this name.
+pub(crate) fn is_segment_file(name: &str) -> bool {
+    let tensor = name.strip_suffix(".seg").and_then(|rest| rest.rsplit_once(".v"));
+    tensor.is_some_and(|(tensor, _)| !tensor.is_empty() && version_of_file(name, tensor).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

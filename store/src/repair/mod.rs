@@ -16,6 +16,7 @@ mod lists;
 mod part;
 mod partitions;
 mod report;
+mod resume;
 mod segment;
 mod workshop;
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
 
+use super::resume::Place;
 use super::workshop::Workshop;
 use crate::catalog::Catalog;
 use crate::cause::Cause;
@@ -38,9 +39,9 @@ pub(super) fn open_all(
         let catalog = open(shop, &dir)?;
         partitions.insert(part, Partition { part, dir, catalog });
     }
-    shop.resume(dir)?;
+    shop.resume(dir, Place::Graph)?;
     for partition in partitions.values_mut() {
-        shop.resume(&partition.dir)?;
+        shop.resume(&partition.dir, Place::Partition)?;
         if partition.catalog.is_err() {
             partition.catalog = open(shop, &partition.dir)?;
         }

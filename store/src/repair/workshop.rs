@@ -12,8 +12,8 @@ use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
 use crate::graph::QUARANTINE_DIR;
 
-const BUILDING_SUFFIX: &str = ".building";
-const REPAIRED_SUFFIX: &str = ".repaired";
+pub(super) const BUILDING_SUFFIX: &str = ".building";
+pub(super) const REPAIRED_SUFFIX: &str = ".repaired";
 
 /// Most files of one name in quarantine.
 const MAX_QUARANTINED: u32 = 1_000_000;
@@ -41,30 +41,6 @@ impl Workshop {
 
     pub(super) fn note_lost(&mut self, lost: Lost) {
         self.report.lost.push(lost);
-    }
-
-    /// Finishes or clears away what an earlier repair began in `dir`. A dry run leaves it.
-    pub(super) fn resume(&mut self, dir: &Path) -> Result<(), StoreError> {
-        if self.is_dry_run() {
-            return Ok(());
-        }
-        for entry in self.device.list(dir).map_err(StoreError::io(dir, "list"))? {
-            let path = dir.join(&entry.name);
-            if entry.name.ends_with(BUILDING_SUFFIX) {
-                self.remove(&path, entry.is_dir)?;
-            } else if let Some(name) = entry.name.strip_suffix(REPAIRED_SUFFIX) {
-                let place = dir.join(name);
-                if self.device.exists(&place) {
-                    // It was to take the place of a file that has not moved: look at that anew.
-                    self.remove(&path, entry.is_dir)?;
-                } else {
-                    self.rename(&path, &place)?;
-                    self.sync(dir)?;
-                    self.note(&place, "finished what an earlier repair had begun".to_owned());
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Puts a file at `path`; what is there moves to quarantine first.
@@ -146,17 +122,17 @@ impl Workshop {
         place.map(|place| folder.join(place)).ok_or_else(full)
     }
 
-    fn remove(&self, path: &Path, is_dir: bool) -> Result<(), StoreError> {
+    pub(super) fn remove(&self, path: &Path, is_dir: bool) -> Result<(), StoreError> {
         let removed =
             if is_dir { self.device.remove_dir_all(path) } else { self.device.remove_file(path) };
         removed.map_err(StoreError::io(path, "remove"))
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.device.rename(from, to).map_err(StoreError::io(from, "move"))
     }
 
-    fn sync(&self, path: &Path) -> Result<(), StoreError> {
+    pub(super) fn sync(&self, path: &Path) -> Result<(), StoreError> {
         self.device.sync(path).map_err(StoreError::io(path, "sync"))
     }
 

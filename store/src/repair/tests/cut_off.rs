@@ -147,6 +147,20 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
 }
 
 #[test]
+fn what_only_looks_like_a_repair_that_was_cut_off_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let names =
+        ["site.building/deep", "page.repaired", "part-000/notes.building/deep", "a.building"];
+    for name in names {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"dear").unwrap();
+    }
+    repair(dir.path(), false, &mut |_, _| {}).unwrap_err();
+    assert!(names.iter().all(|name| dir.path().join(name).is_file()));
+}
+
+#[test]
 fn a_repair_that_died_anywhere_is_finished_by_the_next() {
     dies_anywhere(plain(), &|p| {
         p.damage("part-000/feat.v1.seg", 0, 4096);

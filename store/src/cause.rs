@@ -24,11 +24,15 @@ impl Cause {
         if let Some(number) = error.raw_os_error() {
             return Self::of_errno(Errno::from_raw_os_error(number));
         }
+        let words = error.to_string();
         match error.kind() {
+            // RocksDB wraps what the system says in errors of other kinds, too.
+            _ if words.contains("IO error: ") => Self::of_words(&words),
             Kind::NotFound | Kind::InvalidData | Kind::UnexpectedEof | Kind::InvalidInput => {
                 Self::Damage
             }
-            Kind::Other => Self::of_words(&error.to_string()),
+            Kind::Other if words.starts_with("Invalid argument: ") => Self::Damage,
+            Kind::Other if words.starts_with("Not implemented: ") => Self::Damage,
             _ => Self::System,
         }
     }
@@ -50,9 +54,6 @@ impl Cause {
             let plain = of_system.split(" (os error").next().unwrap_or_default();
             words.contains(plain)
         };
-        if ["Invalid argument: ", "Not implemented: "].iter().any(|kind| words.starts_with(kind)) {
-            return Self::Damage;
-        }
         let told = [Errno::NOENT, Errno::NOTDIR, Errno::ISDIR, Errno::IO, Errno::BADMSG];
         told.iter()
             .find(|errno| told_by(errno))
@@ -85,6 +86,11 @@ mod tests {
         assert_eq!(of(&format!("{open}No such file or directory")), Cause::Damage);
         assert_eq!(of(&format!("{open}Input/output error")), Cause::Medium);
         assert_eq!(of("Invalid argument: unknown checksum type"), Cause::Damage);
+        let wrapped = "Invalid argument: Found options incompatible with filesystem: ";
+        assert_eq!(of(&format!("{wrapped}{open}Too many open files")), Cause::System);
+        let corruption = format!("Corruption: Can't access /000009.sst: {open}Too many open files");
+        let corruption = io::Error::new(io::ErrorKind::InvalidData, corruption);
+        assert_eq!(Cause::of(&corruption), Cause::System);
         assert_eq!(of("something else"), Cause::System);
     }
 }

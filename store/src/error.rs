@@ -161,7 +161,7 @@ pub enum StoreError {
          wait for it, stop it, or write through it", dir.display()
     )]
     Locked {
-        /// Folder of the catalog that is taken.
+        /// Folder of the partition or of its catalog that is taken.
         dir: PathBuf,
     },
     /// A change of a graph that was opened for reading.

@@ -47,7 +47,7 @@ pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use compact::Compacted;
 pub use device::crash;
 pub use device::{
-    Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, KeyValues,
+    Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, Guard, KeyValues,
 };
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;

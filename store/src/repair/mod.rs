@@ -18,6 +18,7 @@ mod partitions;
 mod report;
 mod resume;
 mod segment;
+mod survey;
 mod workshop;
 
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ pub fn repair_on(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
     let report = RepairReport { dry_run, ..RepairReport::default() };
-    let mut shop = Workshop { device, report, n_threads };
+    let mut shop = Workshop { device, report, n_threads, guards: Vec::new() };
     let mut partitions = partitions::open_all(&mut shop, dir)?;
     let graph = restore_description(&mut shop, dir, &partitions)?;
     restore_profile(&mut shop, dir)?;

@@ -7,7 +7,7 @@ use lodestore_graph::PartId;
 
 use super::resume::Place;
 use super::workshop::Workshop;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, lock_partition};
 use crate::cause::Cause;
 use crate::device::Access;
 use crate::error::StoreError;
@@ -26,16 +26,24 @@ pub(super) struct Partition {
 /// Opens the catalogs of all partitions in `dir`, so that nobody writes meanwhile, and finishes or
 /// clears away what an earlier repair has begun.
 ///
-/// Fails with [`StoreError::Locked`] when somebody has one open for writing. A catalog that cannot
-/// be opened is locked by nobody: no writer could open it either.
+/// Fails with [`StoreError::Locked`] when somebody writes or repairs one, and has done nothing then:
+/// the locks come before any look. A dry run takes none.
 pub(super) fn open_all(
     shop: &mut Workshop,
     dir: &Path,
 ) -> Result<BTreeMap<PartId, Partition>, StoreError> {
-    let mut partitions = BTreeMap::new();
+    let mut dirs = Vec::new();
     for entry in shop.device.list(dir).map_err(StoreError::io(dir, "list"))? {
         let Some(part) = part_of(&entry.name).filter(|_| entry.is_dir) else { continue };
-        let dir = dir.join(&entry.name);
+        dirs.push((part, dir.join(&entry.name)));
+    }
+    if !shop.is_dry_run() {
+        for (_, dir) in &dirs {
+            shop.guards.push(lock_partition(&*shop.device, dir)?);
+        }
+    }
+    let mut partitions = BTreeMap::new();
+    for (part, dir) in dirs {
         let catalog = open(shop, &dir)?;
         partitions.insert(part, Partition { part, dir, catalog });
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::report::{Done, Lost, Moved, RepairReport};
-use crate::device::{Device, FileWriter};
+use crate::device::{Device, FileWriter, Guard};
 use crate::error::StoreError;
 use crate::graph::QUARANTINE_DIR;
 
@@ -27,6 +27,8 @@ pub(super) struct Workshop {
     pub(super) device: Arc<dyn Device>,
     pub(super) report: RepairReport,
     pub(super) n_threads: usize,
+    /// Locks of all partitions that are here, unless this is a dry run.
+    pub(super) guards: Vec<Guard>,
 }
 
 impl Workshop {

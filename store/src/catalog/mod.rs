@@ -12,6 +12,8 @@
 //! overlay/NAME/VERSION ROW    the row's bytes
 //! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
 //!                             repair gave rows of it up
+//! losses                      what a repair that built this catalog could not keep, as text, until a
+//!                             repair has come to its end and told it
 //! graph                       the text of graph.toml; catalogs of older releases lack it
 //! ```
 //!

@@ -15,6 +15,8 @@ pub(crate) enum Pair<'a> {
     Version,
     /// The text of the graph's `graph.toml`.
     GraphCopy(&'a [u8]),
+    /// What an earlier repair could not keep, one thing per line.
+    Losses(&'a [u8]),
     /// Which segment a tensor has, or why that cannot be told.
     Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// The record that a segment had before rows of it were given up.
@@ -65,6 +67,7 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         keys::IDENTITY => Pair::Identity,
         keys::VERSION => Pair::Version,
         keys::GRAPH_COPY => Pair::GraphCopy(value),
+        keys::LOSSES => Pair::Losses(value),
         _ => newer().or_else(segment).or_else(row).or_else(lost).unwrap_or(Pair::Unknown),
     }
 }

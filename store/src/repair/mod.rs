@@ -46,6 +46,7 @@ const THREADS_PER_CORE: usize = 2;
 ///
 /// Takes the lock of every partition, or fails with [`StoreError::Locked`]. Fails too for files of
 /// a later format, which it does not touch, and when nothing is left that says what the graph is.
+/// An error that comes when something has been changed is in the report, with what has been done.
 pub fn repair(
     dir: &Path,
     dry_run: bool,
@@ -64,14 +65,34 @@ pub fn repair_on(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
     let report = RepairReport { dry_run, ..RepairReport::default() };
-    let mut shop = Workshop { device, report, n_threads, guards: Vec::new() };
-    let mut partitions = partitions::open_all(&mut shop, dir)?;
-    let graph = restore_description(&mut shop, dir, &partitions)?;
-    restore_profile(&mut shop, dir)?;
+    let (guards, with_losses) = (Vec::new(), Vec::new());
+    let mut shop = Workshop { device, report, n_threads, guards, with_losses };
+    let outcome = restore(&mut shop, dir, progress);
+    let mut report = shop.report;
+    match outcome {
+        Ok(()) => report.ok = report.lost.is_empty(),
+        Err(error) if dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
+            return Err(error);
+        }
+        // What has been done stands, and what is lost by then is lost.
+        Err(error) => report.stopped = Some(error.to_string()),
+    }
+    Ok(report)
+}
+
+/// Repairs everything, one thing after the other.
+fn restore(
+    shop: &mut Workshop,
+    dir: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), StoreError> {
+    let mut partitions = partitions::open_all(shop, dir)?;
+    let graph = restore_description(shop, dir, &partitions)?;
+    restore_profile(shop, dir)?;
     let total = u64::from(graph.book().n_parts()) + 1;
     for (part, done) in graph.book().parts().zip(1u64..) {
         match partitions.remove(&part) {
-            Some(partition) => part::restore(&mut shop, &graph, partition)?,
+            Some(partition) => part::restore(shop, &graph, partition)?,
             None => {
                 let reason = "the folder of the partition is missing".to_owned();
                 shop.note_lost(Lost::file(&graph.part_dir(part), reason));
@@ -79,10 +100,9 @@ pub fn repair_on(
         }
         progress(done, total);
     }
-    lists::restore(&mut shop, &graph)?;
+    lists::restore(shop, &graph)?;
     progress(total, total);
-    shop.report.ok = shop.report.lost.is_empty();
-    Ok(shop.report)
+    shop.forget_losses()
 }
 
 /// Finds out what the graph is, and writes its `graph.toml` anew if that is damaged or gone.

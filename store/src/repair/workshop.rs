@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::report::{Done, Lost, Moved, RepairReport};
-use crate::device::{Device, FileWriter, Guard};
+use crate::catalog::Catalog;
+use crate::device::{Access, Device, FileWriter, Guard};
 use crate::error::StoreError;
 use crate::graph::QUARANTINE_DIR;
 
@@ -29,6 +30,8 @@ pub(super) struct Workshop {
     pub(super) n_threads: usize,
     /// Locks of all partitions that are here, unless this is a dry run.
     pub(super) guards: Vec<Guard>,
+    /// Catalogs that keep what is lost until it has been told.
+    pub(super) with_losses: Vec<PathBuf>,
 }
 
 impl Workshop {
@@ -56,9 +59,10 @@ impl Workshop {
             let building = with_suffix(path, BUILDING_SUFFIX);
             let mut file =
                 self.device.create(&building).map_err(StoreError::io(&building, "create"))?;
-            write(&mut *file)
-                .and_then(|()| file.sync())
-                .map_err(StoreError::io(&building, "write"))?;
+            let written = write(&mut *file).and_then(|()| file.sync());
+            drop(file);
+            let written = written.map_err(StoreError::io(&building, "write"));
+            written.inspect_err(|_| self.clear(path))?;
         }
         self.finish(path, action, ())
     }
@@ -66,6 +70,16 @@ impl Workshop {
     /// Where a folder is built that [`Workshop::finish`] puts in its place.
     pub(super) fn building(&self, path: &Path) -> PathBuf {
         with_suffix(path, BUILDING_SUFFIX)
+    }
+
+    /// Removes what is half built for `path`, so that it takes no room; the next repair does it
+    /// where that fails.
+    pub(super) fn clear(&self, path: &Path) {
+        let building = with_suffix(path, BUILDING_SUFFIX);
+        let removed = self.device.remove_file(&building);
+        if removed.is_err() && self.device.list(&building).is_ok() {
+            let _ = self.device.remove_dir_all(&building);
+        }
     }
 
     /// Moves what was built for `path`, and is synced, to its place. `held` is let go once the
@@ -107,6 +121,19 @@ impl Workshop {
         }
         let (from, to) = (path.display().to_string(), to.display().to_string());
         self.report.quarantined.push(Moved { from, to });
+        Ok(())
+    }
+
+    /// The report is complete: what catalogs have kept for it may go.
+    pub(super) fn forget_losses(&self) -> Result<(), StoreError> {
+        if self.is_dry_run() {
+            return Ok(());
+        }
+        for dir in &self.with_losses {
+            let catalog = Catalog::open_unchecked(&*self.device, dir, Access::Write)?;
+            catalog.forget_losses()?;
+            catalog.flush()?;
+        }
         Ok(())
     }
 

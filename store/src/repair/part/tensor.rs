@@ -92,11 +92,13 @@ impl Look<'_> {
             let record = TensorRecord { record: original.clone(), lost: None, ..record.clone() };
             if let Assessment::Mended(mended) = self.look(&record)?
                 && mended.proven
-                && mended.lost_pages.is_empty()
             {
                 let path = self.part_dir.join(&record.record.file);
-                let action =
-                    format!("the lost rows of `{}` are back: recorded again", record.tensor);
+                let action = match mended.lost_pages.is_empty() {
+                    true => format!("the lost rows of `{}` are back", record.tensor),
+                    false => format!("lost rows of `{}` are back, not all", record.tensor),
+                };
+                let action = format!("{action}: recorded again");
                 self.shop.note(&path, action);
                 return Ok(self.mend(record, *mended));
             }

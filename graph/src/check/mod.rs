@@ -275,6 +275,15 @@ pub fn facts(kind: FileKind, head: &[u8]) -> Option<Facts> {
     crate::header::facts(kind, head).ok()
 }
 
+/// The format version of a sound header of `kind` that this release does not know.
+#[must_use]
+pub fn unknown_version(kind: FileKind, head: &[u8]) -> Option<u32> {
+    match crate::header::facts(kind, head) {
+        Err(HeaderFault::Version { found }) => Some(found),
+        _ => None,
+    }
+}
+
 /// Whether a damaged header page still vouches for a rebuilt one, which was computed from the file
 /// and from where it lies: both for what the sections hold and for whose they are.
 ///

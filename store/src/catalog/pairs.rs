@@ -41,6 +41,21 @@ impl Catalog {
     }
 }
 
+impl Catalog {
+    /// The format of a record that only a later release reads, if there is one.
+    pub(crate) fn newer_format(&self) -> Result<Option<u32>, StoreError> {
+        let mut newer = None;
+        for prefix in [keys::SEGMENTS, keys::LOST] {
+            let mut each = |_: &[u8], value: &[u8]| {
+                newer = newer.or(SegmentRecord::newer_format(value));
+                ControlFlow::Continue(())
+            };
+            self.pairs.scan(prefix, &mut each).map_err(failed(&self.dir))?;
+        }
+        Ok(newer)
+    }
+}
+
 fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     let record = |kind| {
         let (tensor, suffix) = keys::tensor_of(kind, key)?;
@@ -61,7 +76,8 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     };
     let newer = || {
         let format = SegmentRecord::newer_format(value)?;
-        key.starts_with(keys::SEGMENTS).then_some(Pair::Newer { format })
+        let is_record = key.starts_with(keys::SEGMENTS) || key.starts_with(keys::LOST);
+        is_record.then_some(Pair::Newer { format })
     };
     match key {
         keys::IDENTITY => Pair::Identity,

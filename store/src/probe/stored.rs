@@ -20,7 +20,7 @@ use crate::plan::DeviceProfile;
 pub const DEVICE_FILE: &str = "device.toml";
 
 /// Newest format that this release writes and reads.
-const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 1;
 
 /// Longest file that is read.
 const MAX_BYTES: u64 = 64 << 10;
@@ -52,6 +52,8 @@ pub struct ProfileError {
     pub reason: String,
     /// Whether that says something about the file.
     pub cause: Cause,
+    /// Its format, if only a later release reads it.
+    pub newer_format: Option<u32>,
 }
 
 impl From<ProfileError> for StoreError {
@@ -79,7 +81,10 @@ impl StoredProfile {
     /// Reads the profile kept with the graph in `dir`; `None` where there is none.
     pub fn read(device: &dyn Device, dir: &Path) -> Result<Option<Self>, ProfileError> {
         let path = dir.join(DEVICE_FILE);
-        let failed = |reason, cause| ProfileError { file: path.clone(), reason, cause };
+        let failed = |reason, cause| {
+            let (file, newer_format) = (path.clone(), None);
+            ProfileError { file, reason, cause, newer_format }
+        };
         let refused = |error: &io::Error| failed(error.to_string(), Cause::of(error));
         let file = match device.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -91,8 +96,10 @@ impl StoredProfile {
         });
         let text = text.as_mut().map_err(|error| refused(error))?;
         // What is not UTF-8 changes here, and the checksum tells.
-        let parsed = Self::parse(&String::from_utf8_lossy(text)).map(Some);
-        parsed.map_err(|reason| failed(reason, Cause::Damage))
+        let text = String::from_utf8_lossy(text);
+        let newer_format = format_of(&text).filter(|format| *format > FORMAT_VERSION);
+        let parsed = Self::parse(&text).map(Some);
+        parsed.map_err(|reason| ProfileError { newer_format, ..failed(reason, Cause::Damage) })
     }
 
     /// Keeps the profile with the graph in `dir`: the old file is there, or the new one is.
@@ -111,7 +118,12 @@ impl StoredProfile {
             // It may never have been created, or have been moved to its place.
             let _ = device.remove_file(&temporary);
             let reason = format!("cannot write: {error}");
-            ProfileError { file: path.clone(), reason, cause: Cause::of(&error) }
+            ProfileError {
+                file: path.clone(),
+                reason,
+                cause: Cause::of(&error),
+                newer_format: None,
+            }
         })
     }
 
@@ -121,20 +133,7 @@ impl StoredProfile {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let not_ours = || format!("the first line must be `{CHECKSUM_KEY}xxxxxxxx\"`");
-        let (line, body) = text.split_once('\n').ok_or_else(not_ours)?;
-        let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
-        let expected = expected.ok_or_else(not_ours)?;
-        let found = crc32fast::hash(body.as_bytes());
-        if format!("{found:08x}") != expected {
-            let expected: String = expected.chars().take(16).collect();
-            return Err(format!("checksum expected {expected}, found {found:08x}"));
-        }
-        /// The one key whose meaning no later format may change.
-        #[derive(Deserialize)]
-        struct Version {
-            format_version: u32,
-        }
+        let body = sound_body(text)?;
         let found = toml::from_str::<Version>(body).map_err(|error| error.to_string())?;
         if found.format_version > FORMAT_VERSION {
             let found = found.format_version;
@@ -147,6 +146,32 @@ impl StoredProfile {
         }
         Ok(stored)
     }
+}
+
+/// The one key whose meaning no later format may change.
+#[derive(Deserialize)]
+struct Version {
+    format_version: u32,
+}
+
+/// The format that a sound text says it has.
+fn format_of(text: &str) -> Option<u32> {
+    let body = sound_body(text).ok()?;
+    toml::from_str::<Version>(body).ok().map(|version| version.format_version)
+}
+
+/// The text after a first line that vouches for it.
+fn sound_body(text: &str) -> Result<&str, String> {
+    let not_ours = || format!("the first line must be `{CHECKSUM_KEY}xxxxxxxx\"`");
+    let (line, body) = text.split_once('\n').ok_or_else(not_ours)?;
+    let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
+    let expected = expected.ok_or_else(not_ours)?;
+    let found = crc32fast::hash(body.as_bytes());
+    if format!("{found:08x}") == expected {
+        return Ok(body);
+    }
+    let expected: String = expected.chars().take(16).collect();
+    Err(format!("checksum expected {expected}, found {found:08x}"))
 }
 
 impl DeviceProfile {

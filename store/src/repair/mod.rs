@@ -87,6 +87,7 @@ fn restore(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), StoreError> {
     let mut partitions = partitions::open_all(shop, dir)?;
+    survey::refuse_newer(shop, dir, partitions.values())?;
     let graph = restore_description(shop, dir, &partitions)?;
     restore_profile(shop, dir)?;
     let total = u64::from(graph.book().n_parts()) + 1;

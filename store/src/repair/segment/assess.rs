@@ -135,6 +135,12 @@ pub(crate) fn identity_of(file: &dyn FileReader) -> Option<SegmentIdentity> {
     Ends::read(file, file_bytes).identity().map(|(identity, _)| identity)
 }
 
+/// The format of a segment that only a later release reads.
+pub(crate) fn newer_format_of(file: &dyn FileReader) -> Option<u32> {
+    let file_bytes = file.len_bytes().ok()?;
+    Ends::read(file, file_bytes).newer()
+}
+
 /// How much a file may hold.
 struct Extent {
     /// Pages of rows.

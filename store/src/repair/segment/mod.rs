@@ -9,7 +9,7 @@ mod sums;
 use std::io;
 use std::path::Path;
 
-pub(super) use assess::{Assessment, Expected, Mended, assess, identity_of};
+pub(super) use assess::{Assessment, Expected, Mended, assess, identity_of, newer_format_of};
 pub(super) use stub::Stub;
 
 use crate::checksum::PageChecksum;

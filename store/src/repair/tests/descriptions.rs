@@ -88,6 +88,11 @@ fn what_nothing_tells_is_not_made_up() {
     let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
     assert!(error.contains("graph.toml") && error.contains("edges"), "{error}");
     assert!(!patient.path("graph.toml").exists());
+    let patient = without_copies();
+    patient.remove("graph.toml");
+    patient.remove("part-000");
+    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("partition 0 is not here"), "{error}");
     // Partitions of two graphs in one folder.
     let patient = Patient::of(plain());
     patient.remove("graph.toml");
@@ -119,6 +124,37 @@ fn nothing_of_a_later_format_is_touched() {
         assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{name}: {error}");
         assert!(fs::read(patient.path(name)).unwrap() == bytes);
     }
+    // What can be repaired is not, either, and wherever the later format is.
+    let patient = Patient::of(plain());
+    patient.damage("part-000/feat.v1.seg", 0, 100);
+    let body = "format_version = 2\n";
+    let text = format!("checksum = \"{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()));
+    let path = patient.path("part-001/feat.v1.seg");
+    let mut bytes = fs::read(&path).unwrap();
+    let sound = bytes.clone();
+    bytes[8] = 9;
+    let crc = crc32fast::hash(&bytes[..4092]).to_le_bytes();
+    bytes[4092..4096].copy_from_slice(&crc);
+    fs::write(&path, &bytes).unwrap();
+    let refused = |what: &str| {
+        let before = contents(&patient.graph());
+        let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, StoreError::NewerFormat { .. }), "{what}: {error}");
+        let after = contents(&patient.graph());
+        for (path, bytes) in before.iter().filter(|(path, _)| !path.contains("/catalog/")) {
+            assert!(after.get(path) == Some(bytes), "{what}: {path}");
+        }
+    };
+    refused("segment");
+    fs::write(&path, &sound).unwrap();
+    fs::write(patient.path("device.toml"), text).unwrap();
+    refused("device.toml");
+    patient.remove("device.toml");
+    let lost = [b"lost/feat/".as_slice(), &1u32.to_be_bytes()].concat();
+    let pairs = Disk.key_values(&patient.path("part-001/catalog"), Access::Write).unwrap();
+    pairs.write(&[Change::Put(lost.clone(), 9u32.to_le_bytes().to_vec())]).unwrap();
+    drop(pairs);
+    refused("lost");
     let patient = Patient::of(plain());
     let dir = patient.path("part-001/catalog");
     let pairs = Disk.key_values(&dir, Access::Write).unwrap();

@@ -12,6 +12,7 @@
 
 mod derive;
 mod description;
+mod in_place;
 mod lists;
 mod part;
 mod partitions;
@@ -78,6 +79,16 @@ pub fn repair_on(
         Err(error) => report.stopped = Some(error.to_string()),
     }
     Ok(report)
+}
+
+/// The graph in `dir` as repair would describe it; `None` where nothing tells. Changes nothing.
+pub(crate) fn describe(device: Arc<dyn Device>, dir: &Path) -> Option<Graph> {
+    let report = RepairReport { dry_run: true, ..RepairReport::default() };
+    let (guards, with_losses) = (Vec::new(), Vec::new());
+    let mut shop = Workshop { device, report, n_threads: 1, guards, with_losses };
+    let partitions = partitions::open_all(&mut shop, dir).ok()?;
+    let found = description::find(&shop, dir, &partitions).ok()?;
+    Some(Graph::of(shop.device, dir, found.meta, found.book))
 }
 
 /// Repairs everything, one thing after the other.

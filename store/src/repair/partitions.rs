@@ -34,8 +34,11 @@ pub(super) fn open_all(
 ) -> Result<BTreeMap<PartId, Partition>, StoreError> {
     let mut dirs = Vec::new();
     for entry in shop.device.list(dir).map_err(StoreError::io(dir, "list"))? {
-        let Some(part) = part_of(&entry.name).filter(|_| entry.is_dir) else { continue };
-        dirs.push((part, dir.join(&entry.name)));
+        let Some(part) = part_of(&entry.name) else { continue };
+        let dir = dir.join(&entry.name);
+        if entry.is_dir || is_link_to_folder(shop, &dir)? {
+            dirs.push((part, dir));
+        }
     }
     if !shop.is_dry_run() {
         for (_, dir) in &dirs {
@@ -73,6 +76,15 @@ fn is_hidden(shop: &Workshop, part_dir: &Path) -> Option<StoreError> {
     let path = catalog_dir(part_dir).join("CURRENT");
     let error = shop.device.open(&path).err().map(StoreError::io(&path, "open"))?;
     (error.cause() != Cause::Damage).then_some(error)
+}
+
+/// Partitions may lie on other disks.
+fn is_link_to_folder(shop: &Workshop, path: &Path) -> Result<bool, StoreError> {
+    match shop.device.list(path).map_err(StoreError::io(path, "list")) {
+        Ok(_) => Ok(true),
+        Err(error) if error.cause() == Cause::Damage => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The partition that [`part_dir`] made this name of.

@@ -165,7 +165,7 @@ impl Workshop {
         self.device.sync(path).map_err(StoreError::io(path, "sync"))
     }
 
-    fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
+    pub(super) fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
         path.parent().map_or(Ok(()), |parent| self.sync(parent))
     }
 }
@@ -174,4 +174,32 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(suffix);
     path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io};
+
+    use super::*;
+    use crate::device::Disk;
+
+    #[test]
+    fn what_could_not_be_written_takes_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("halo.bin");
+        fs::write(&path, b"old").unwrap();
+        let (report, guards, with_losses) = (RepairReport::default(), Vec::new(), Vec::new());
+        let mut shop =
+            Workshop { device: Arc::new(Disk), report, n_threads: 1, guards, with_losses };
+        let full = |out: &mut dyn FileWriter| {
+            out.append(&[1; 5000])?;
+            Err(io::ErrorKind::StorageFull.into())
+        };
+        shop.publish(&path, String::new(), &mut { full }).unwrap_err();
+        assert_eq!(Disk.list(dir.path()).unwrap().len(), 1);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        fs::create_dir(dir.path().join("catalog.building")).unwrap();
+        shop.clear(&dir.path().join("catalog"));
+        assert_eq!(Disk.list(dir.path()).unwrap().len(), 1);
+    }
 }

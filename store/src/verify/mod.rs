@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
+use crate::repair::describe;
 use crate::segment::Segment;
 use findings::{Findings, META_ORDER};
 use walk::Walk;
@@ -75,14 +76,20 @@ pub fn verify_on(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport, StoreError> {
     let findings = Findings::default();
-    match Graph::open_on(device, dir) {
-        Ok(graph) => {
-            let walk = Walk::new(&graph, &findings, true);
-            check_all(&walk, &findings, n_threads, progress);
-            walk.finish();
-        }
+    let graph = match Graph::open_on(Arc::clone(&device), dir) {
+        Ok(graph) => Some(graph),
         Err(error @ StoreError::Io { .. }) => return Err(error),
-        Err(error) => findings.add_error(META_ORDER, &dir.join(META_FILE), None, error),
+        Err(error) => {
+            let is_damaged = matches!(error, StoreError::Meta { .. });
+            findings.add_error(META_ORDER, &dir.join(META_FILE), None, error);
+            // The rest is looked at where copies, or the files themselves, tell what it must be.
+            if is_damaged { describe(device, dir) } else { None }
+        }
+    };
+    if let Some(graph) = graph {
+        let walk = Walk::new(&graph, &findings, true);
+        check_all(&walk, &findings, n_threads, progress);
+        walk.finish();
     }
     findings.into_result()
 }
@@ -105,6 +112,12 @@ pub(crate) fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
         first_fault.get_or_insert(error);
     });
     first_fault.map_or(Ok(n_pages), Err)
+}
+
+/// As verification checks all pages of a segment.
+#[cfg(test)]
+pub(crate) fn check_stretch(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) {
+    rows::check(segment, 0..segment.layout().n_pages(), &mut Vec::new(), fault);
 }
 
 /// Lets `n_threads` threads take units until there are none; this one reports how far they are.

@@ -162,6 +162,20 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
 }
 
 #[test]
+fn a_dry_run_sees_what_is_only_to_be_put_in_its_place() {
+    for name in ["graph.toml", "part-000/feat.v1.seg", "part-001/topology.csr", "part-001/catalog"]
+    {
+        let patient = Patient::of(updated());
+        let rows = patient.rows();
+        fs::rename(patient.path(name), patient.path(&format!("{name}.repaired"))).unwrap();
+        let report = patient.repair();
+        assert!(report.ok && report.done.len() == 1, "{name}: {report:?}");
+        assert!(report.quarantined.is_empty(), "{name}: {report:?}");
+        assert_eq!(patient.rows(), rows, "{name}");
+    }
+}
+
+#[test]
 fn what_only_looks_like_a_repair_that_was_cut_off_stays() {
     let dir = tempfile::tempdir().unwrap();
     let names =

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::{NodeId, PartId};
 use thiserror::Error;
 
+use crate::cause::Cause;
 use crate::limits::MAX_PUT_BYTES;
 use crate::meta::MetaError;
 use crate::plan::PlanError;
@@ -134,6 +135,8 @@ pub enum StoreError {
         dir: PathBuf,
         /// RocksDB's or our own reason.
         reason: String,
+        /// Whether it says something about the catalog.
+        cause: Cause,
     },
     /// A row of the overlay is not as it was put.
     #[error(
@@ -158,7 +161,7 @@ pub enum StoreError {
          wait for it, stop it, or write through it", dir.display()
     )]
     Locked {
-        /// Folder of the catalog that is taken.
+        /// Folder of the partition or of its catalog that is taken.
         dir: PathBuf,
     },
     /// A change of a graph that was opened for reading.
@@ -288,6 +291,17 @@ impl StoreError {
             | Self::PutLength { .. }
             | Self::PutTooLarge { .. }
             | Self::Plan(_) => None,
+        }
+    }
+
+    /// Whether the error says something about the files, or only about the system.
+    #[must_use]
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Io { source, .. } | Self::Read { source, .. } => Cause::of(source),
+            Self::Catalog { cause, .. } => *cause,
+            Self::Locked { .. } | Self::Stopped => Cause::System,
+            _ => Cause::Damage,
         }
     }
 

@@ -10,6 +10,7 @@ use lodestore_graph::{PartId, PartitionBook};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, SegmentRecord};
+use crate::cause::Cause;
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::limits::MAX_META_BYTES;
@@ -201,6 +202,7 @@ impl Graph {
         let (version, record) = found.ok_or_else(|| StoreError::Catalog {
             dir: self.part_dir(part),
             reason: format!("no segment of `{}` up to version {version}", tensor.name),
+            cause: Cause::Damage,
         })?;
         let range = self.book.range(part);
         let identity = SegmentIdentity {
@@ -288,6 +290,12 @@ pub(crate) fn version_of_file(name: &str, tensor: &str) -> Option<u32> {
     let version =
         name.strip_prefix(tensor)?.strip_prefix(".v")?.strip_suffix(".seg")?.parse().ok()?;
     (segment_file(tensor, version) == name).then_some(version)
+}
+
+/// Whether [`segment_file`] can have made this name.
+pub(crate) fn is_segment_file(name: &str) -> bool {
+    let tensor = name.strip_suffix(".seg").and_then(|rest| rest.rsplit_once(".v"));
+    tensor.is_some_and(|(tensor, _)| !tensor.is_empty() && version_of_file(name, tensor).is_some())
 }
 
 #[cfg(test)]

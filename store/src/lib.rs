@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod catalog;
+mod cause;
 mod checksum;
 mod codec;
 mod compact;
@@ -41,11 +42,12 @@ mod tensor;
 mod verify;
 
 pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, OverlayRow, RowKeys, SegmentRecord};
+pub use cause::Cause;
 pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use compact::Compacted;
 pub use device::crash;
 pub use device::{
-    Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, KeyValues,
+    Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, Guard, KeyValues,
 };
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;

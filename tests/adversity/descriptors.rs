@@ -30,6 +30,9 @@ fn a_command_without_descriptors_says_so_and_harms_nothing() {
     let lines = [
         format!("put --graph {graph} --tensor feat --ids {ids} --rows {rows} --commit"),
         format!("compact {graph}"),
+        format!("verify {graph}"),
+        format!("repair {graph}"),
+        format!("repair {graph} --dry-run"),
         format!("gather --graph {graph} --tensor wide --ids {ids} --out {}", out.display()),
     ];
     for line in &lines {

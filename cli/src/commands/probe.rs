@@ -23,8 +23,9 @@ Example:
   lode probe my-graph
   lode probe /mnt/nvme --size 4GiB
 
-Reads a graph's own largest segment past the page cache if it has 256 MiB or more; else writes a file
-without a name in PATH, which is gone however the command ends, and reads that. Run it on an idle machine, and again when the graph has moved to another disk.")]
+Reads a graph's own largest segment past the page cache if it has 256 MiB or more; else writes a
+file without a name in PATH, which is gone however the command ends, and reads that. Run it on an
+idle machine, and again when the graph has moved to another disk.")]
 pub(crate) struct ProbeArgs {
     /// A graph, a file, or a folder on the file system to measure.
     path: PathBuf,
@@ -104,7 +105,8 @@ fn text(report: &Report) -> String {
         None => "not kept: this folder is no graph".to_owned(),
     };
     format!(
-        "{}: random reads of {}, {way}, {cache}\n\nrequests/s by request size and queue depth\n{}\n\n\
+        "{}: random reads of {}, {way}, {cache}\n\n\
+         requests/s by request size and queue depth\n{}\n\n\
          bytes/s\n{}\n\nprofile: {} requests/s and {}/s; reading through a gap of up to {} pays \
          ({kept})",
         probe.path,

@@ -56,6 +56,10 @@ fn text(timed: &TimedReport) -> String {
         (false, _) => "not all can be had back".to_owned(),
     };
     text.push_str(&format!("; {}", human::seconds(*seconds)));
+    if let Some(reason) = &report.stopped {
+        text =
+            format!("stopped before its end: {reason}; repair again; {}", human::seconds(*seconds));
+    }
     if report.dry_run {
         text.push_str("; nothing was changed (--dry-run)");
     }

@@ -275,12 +275,26 @@ pub fn facts(kind: FileKind, head: &[u8]) -> Option<Facts> {
     crate::header::facts(kind, head).ok()
 }
 
-/// Whether a damaged header page still vouches for a rebuilt one: its checksums of the sections, or
-/// its checksum of itself, are those of the rebuilt one, which were computed from the file.
+/// The format version of a sound header of `kind` that this release does not know.
+#[must_use]
+pub fn unknown_version(kind: FileKind, head: &[u8]) -> Option<u32> {
+    match crate::header::facts(kind, head) {
+        Err(HeaderFault::Version { found }) => Some(found),
+        _ => None,
+    }
+}
+
+/// Whether a damaged header page still vouches for a rebuilt one, which was computed from the file
+/// and from where it lies: both for what the sections hold and for whose they are.
+///
+/// The damaged one's checksum of itself covers both. Its checksums of the sections say nothing
+/// about where the file belongs, so that graph, partition and nodes must be left, too.
 #[must_use]
 pub fn vouches(damaged: &[u8], rebuilt: &[u8]) -> bool {
     let same = |range: Range<usize>| damaged.get(range.clone()) == rebuilt.get(range);
-    damaged.len() >= HEADER_BYTES && (same(56..68) || same(HEADER_BYTES - 4..HEADER_BYTES))
+    let is_ours = same(12..40);
+    let is_whole = same(56..68);
+    damaged.len() >= HEADER_BYTES && (same(HEADER_BYTES - 4..HEADER_BYTES) || (is_ours && is_whole))
 }
 
 /// Where the sections lie, as the header counts them; none where the counts overflow.

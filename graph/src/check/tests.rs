@@ -82,9 +82,19 @@ fn a_header_is_rebuilt_from_the_file_and_vouched_for_by_what_is_left_of_it() {
     let header = rebuilt(&sound).unwrap();
     assert_eq!(header, sound[..HEADER_BYTES]);
     let mut damaged = sound.clone();
-    damaged[..50].fill(0xee);
-    assert!(vouches(&damaged, &header), "its checksums are left");
+    damaged[..12].fill(0xee);
+    damaged[40..56].fill(0xee);
+    damaged[HEADER_BYTES - 1] ^= 1;
+    assert!(vouches(&damaged, &header), "its checksums and whose it is are left");
+    for other in [12, 16, 31, 32, 36] {
+        damaged[other] ^= 1;
+        assert!(!vouches(&damaged, &header), "it may be another's: byte {other}");
+        damaged[other] ^= 1;
+    }
     damaged[60] ^= 1;
+    assert!(!vouches(&damaged, &header), "its checksums are gone");
+    damaged[HEADER_BYTES - 1] ^= 1;
+    damaged[..50].fill(0xee);
     assert!(vouches(&damaged, &header), "its own checksum is left");
     damaged[HEADER_BYTES - 1] ^= 1;
     assert!(!vouches(&damaged, &header), "nothing is left");

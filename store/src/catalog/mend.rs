@@ -37,6 +37,17 @@ impl Catalog {
         self.write(&changes)
     }
 
+    /// Keeps what could not be kept, for the day that nobody has been told of it.
+    pub(crate) fn note_losses(&self, losses: &[String]) -> Result<(), StoreError> {
+        let lines: Vec<String> = losses.iter().map(|loss| loss.replace('\n', " ")).collect();
+        self.write(&[Change::Put(keys::LOSSES.to_vec(), lines.join("\n").into_bytes())])
+    }
+
+    /// Forgets what [`Catalog::note_losses`] has kept: it has been told.
+    pub(crate) fn forget_losses(&self) -> Result<(), StoreError> {
+        self.write(&[Change::Delete(keys::LOSSES.to_vec())])
+    }
+
     /// Copies those overlay rows of `from` that `keep` wants.
     pub(crate) fn copy_rows(
         &self,

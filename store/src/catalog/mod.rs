@@ -12,6 +12,8 @@
 //! overlay/NAME/VERSION ROW    the row's bytes
 //! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
 //!                             repair gave rows of it up
+//! losses                      what a repair that built this catalog could not keep, as text, until a
+//!                             repair has come to its end and told it
 //! graph                       the text of graph.toml; catalogs of older releases lack it
 //! ```
 //!
@@ -40,7 +42,8 @@ pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;
 pub use rows::{OverlayRow, RowKeys};
 
-use crate::device::{Access, Change, Device, KeyValues};
+use crate::cause::Cause;
+use crate::device::{Access, Change, Device, Guard, KeyValues};
 use crate::error::StoreError;
 use record::Fields;
 
@@ -52,6 +55,8 @@ pub const CATALOG_FORMAT_VERSION: u32 = 1;
 pub struct Catalog {
     dir: PathBuf,
     pairs: Box<dyn KeyValues>,
+    /// The lock of its partition, let go after the pairs are closed.
+    _guard: Option<Guard>,
 }
 
 impl Catalog {
@@ -65,7 +70,7 @@ impl Catalog {
         graph_text: &str,
     ) -> Result<Self, StoreError> {
         let pairs = device.key_values(dir, Access::Create).map_err(failed(dir))?;
-        let catalog = Self { dir: dir.to_owned(), pairs };
+        let catalog = Self { dir: dir.to_owned(), pairs, _guard: None };
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         identity.extend_from_slice(graph.as_bytes());
         identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
@@ -97,9 +102,10 @@ impl Catalog {
         graph: Uuid,
         part: PartId,
     ) -> Result<Self, StoreError> {
+        let guard = lock_partition(device, dir.parent().unwrap_or(dir))?;
         let catalog = Self::open_unchecked(device, dir, Access::Write)?;
         catalog.check_identity(graph, part)?;
-        Ok(catalog)
+        Ok(Self { _guard: Some(guard), ..catalog })
     }
 
     /// Opens the catalog in `dir`, whoever's it is.
@@ -114,7 +120,7 @@ impl Catalog {
             }
             _ => failed(dir)(error),
         })?;
-        Ok(Self { dir: dir.to_owned(), pairs })
+        Ok(Self { dir: dir.to_owned(), pairs, _guard: None })
     }
 
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
@@ -163,19 +169,8 @@ impl Catalog {
 
     /// Checks that it is the catalog of partition `part` of `graph`.
     pub(crate) fn check_identity(&self, graph: Uuid, part: PartId) -> Result<(), StoreError> {
-        let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
-        let mut fields = Fields { bytes: &bytes };
-        let (Ok(format), Ok(found_graph), Ok(found_part)) =
-            (fields.u32(), fields.take::<16>(), fields.u32())
-        else {
-            return Err(broken(&self.dir, "no identity".to_owned()));
-        };
-        if format > CATALOG_FORMAT_VERSION {
-            let (file, supported) = (self.dir.clone(), CATALOG_FORMAT_VERSION);
-            return Err(StoreError::NewerFormat { file, found: format, supported });
-        }
         let expected = (graph, u32::from(part.0));
-        let found = (Uuid::from_bytes(found_graph), found_part);
+        let found = self.identity()?;
         if expected == found {
             return Ok(());
         }
@@ -187,6 +182,22 @@ impl Catalog {
         })
     }
 
+    /// Graph and partition that it says it is of.
+    pub(crate) fn identity(&self) -> Result<(Uuid, u32), StoreError> {
+        let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
+        let mut fields = Fields { bytes: &bytes };
+        let (Ok(format), Ok(found_graph), Ok(found_part)) =
+            (fields.u32(), fields.take::<16>(), fields.u32())
+        else {
+            return Err(broken(&self.dir, "no identity".to_owned()));
+        };
+        if format > CATALOG_FORMAT_VERSION {
+            let (file, supported) = (self.dir.clone(), CATALOG_FORMAT_VERSION);
+            return Err(StoreError::NewerFormat { file, found: format, supported });
+        }
+        Ok((Uuid::from_bytes(found_graph), found_part))
+    }
+
     fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
         self.pairs.write(changes).map_err(failed(&self.dir))
     }
@@ -196,13 +207,27 @@ impl Catalog {
     }
 }
 
+/// Locks the folder of a partition against everybody else who writes or repairs it: RocksDB's own
+/// lock is only as good as the catalog.
+///
+/// Fails with [`StoreError::Locked`] while somebody has it.
+pub(crate) fn lock_partition(device: &dyn Device, dir: &Path) -> Result<Guard, StoreError> {
+    device.lock(dir).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
+        _ => StoreError::io(dir, "lock")(error),
+    })
+}
+
 fn failed(dir: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
     let dir = dir.to_owned();
-    move |error| StoreError::Catalog { dir, reason: error.to_string() }
+    move |error| {
+        let (cause, reason) = (Cause::of(&error), error.to_string());
+        StoreError::Catalog { dir, reason, cause }
+    }
 }
 
 fn broken(dir: &Path, reason: String) -> StoreError {
-    StoreError::Catalog { dir: dir.to_owned(), reason }
+    StoreError::Catalog { dir: dir.to_owned(), reason, cause: Cause::Damage }
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub(crate) enum Pair<'a> {
     Version,
     /// The text of the graph's `graph.toml`.
     GraphCopy(&'a [u8]),
+    /// What an earlier repair could not keep, one thing per line.
+    Losses(&'a [u8]),
     /// Which segment a tensor has, or why that cannot be told.
     Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// The record that a segment had before rows of it were given up.
@@ -39,6 +41,21 @@ impl Catalog {
     }
 }
 
+impl Catalog {
+    /// The format of a record that only a later release reads, if there is one.
+    pub(crate) fn newer_format(&self) -> Result<Option<u32>, StoreError> {
+        let mut newer = None;
+        for prefix in [keys::SEGMENTS, keys::LOST] {
+            let mut each = |_: &[u8], value: &[u8]| {
+                newer = newer.or(SegmentRecord::newer_format(value));
+                ControlFlow::Continue(())
+            };
+            self.pairs.scan(prefix, &mut each).map_err(failed(&self.dir))?;
+        }
+        Ok(newer)
+    }
+}
+
 fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     let record = |kind| {
         let (tensor, suffix) = keys::tensor_of(kind, key)?;
@@ -59,12 +76,14 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     };
     let newer = || {
         let format = SegmentRecord::newer_format(value)?;
-        key.starts_with(keys::SEGMENTS).then_some(Pair::Newer { format })
+        let is_record = key.starts_with(keys::SEGMENTS) || key.starts_with(keys::LOST);
+        is_record.then_some(Pair::Newer { format })
     };
     match key {
         keys::IDENTITY => Pair::Identity,
         keys::VERSION => Pair::Version,
         keys::GRAPH_COPY => Pair::GraphCopy(value),
+        keys::LOSSES => Pair::Losses(value),
         _ => newer().or_else(segment).or_else(row).or_else(lost).unwrap_or(Pair::Unknown),
     }
 }

@@ -14,7 +14,7 @@ pub struct SegmentRecord {
     pub n_rows: u32,
     /// Bytes of one row.
     pub row_bytes: u32,
-    /// BLAKE3 of the segment's page checksum table.
+    /// BLAKE3 of the segment's tables: page checksums and group index, both padded.
     pub digest: SegmentDigest,
     /// Name of the file in the partition's folder.
     pub file: String,

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock};
 use rustix::io::Errno;
 
 use super::rocks::Rocks;
-use super::{Access, Device, Entry, FileReader, FileWriter, KeyValues};
+use super::{Access, Device, Entry, FileReader, FileWriter, Guard, KeyValues};
 
 /// The file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +64,17 @@ impl Device for Disk {
 
     fn sync(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
+    }
+
+    fn lock(&self, dir: &Path) -> io::Result<Guard> {
+        let folder = File::open(dir)?;
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            // Some network file systems lock what is open for writing only, and no folder is.
+            Err(Errno::BADF) => {}
+            Err(error) if knows_no_locks(error) => {}
+            locked => locked?,
+        }
+        Ok(Box::new(folder))
     }
 
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {

@@ -16,6 +16,9 @@ use std::path::Path;
 
 pub use disk::Disk;
 
+/// A lock that is held until it is dropped, or the process ends.
+pub type Guard = Box<dyn Debug + Send + Sync>;
+
 /// A file system with key-value stores in some of its folders.
 ///
 /// Invariant: what `sync` has returned for is there after a crash; what it has not may be there,
@@ -54,6 +57,14 @@ pub trait Device: Debug + Send + Sync {
     /// Whether a sync takes time, so that it pays to wait for several at once.
     fn waits(&self) -> bool {
         true
+    }
+
+    /// Locks a folder, or fails with [`io::ErrorKind::WouldBlock`] while somebody else has locked
+    /// it, in any process. It changes nothing on the device.
+    ///
+    /// Where no other process sees the device, the locks of its key-value stores are enough.
+    fn lock(&self, _dir: &Path) -> io::Result<Guard> {
+        Ok(Box::new(()))
     }
 
     /// Opens the key-value store in folder `dir`.

@@ -39,6 +39,7 @@ impl LiveGraph {
         self.version().checked_add(1).ok_or_else(|| StoreError::Catalog {
             dir: self.graph.dir().to_owned(),
             reason: "there is no version after the last number; import the graph again".to_owned(),
+            cause: crate::Cause::System,
         })
     }
 

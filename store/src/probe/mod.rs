@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 pub use cell::ProbeCell;
+pub(crate) use stored::FORMAT_VERSION as PROFILE_FORMAT_VERSION;
 pub use stored::{DEVICE_FILE, ProfileError, StoredProfile};
 
 use crate::error::StoreError;

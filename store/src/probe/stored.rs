@@ -11,14 +11,16 @@ use std::sync::Once;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cause::Cause;
 use crate::device::Device;
+use crate::error::StoreError;
 use crate::plan::DeviceProfile;
 
 /// Name of the file in the graph's folder.
 pub const DEVICE_FILE: &str = "device.toml";
 
 /// Newest format that this release writes and reads.
-const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 1;
 
 /// Longest file that is read.
 const MAX_BYTES: u64 = 64 << 10;
@@ -48,6 +50,16 @@ pub struct ProfileError {
     pub file: PathBuf,
     /// What is wrong with it.
     pub reason: String,
+    /// Whether that says something about the file.
+    pub cause: Cause,
+    /// Its format, if only a later release reads it.
+    pub newer_format: Option<u32>,
+}
+
+impl From<ProfileError> for StoreError {
+    fn from(error: ProfileError) -> Self {
+        Self::io(&error.file, "read")(io::Error::other(error.reason))
+    }
 }
 
 impl StoredProfile {
@@ -69,18 +81,25 @@ impl StoredProfile {
     /// Reads the profile kept with the graph in `dir`; `None` where there is none.
     pub fn read(device: &dyn Device, dir: &Path) -> Result<Option<Self>, ProfileError> {
         let path = dir.join(DEVICE_FILE);
-        let failed = |reason: String| ProfileError { file: path.clone(), reason };
+        let failed = |reason, cause| {
+            let (file, newer_format) = (path.clone(), None);
+            ProfileError { file, reason, cause, newer_format }
+        };
+        let refused = |error: &io::Error| failed(error.to_string(), Cause::of(error));
         let file = match device.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(|error| failed(error.to_string()))?,
+            opened => opened.map_err(|error| refused(&error))?,
         };
         let mut text = file.len_bytes().and_then(|n| {
             let mut text = vec![0; n.min(MAX_BYTES) as usize];
             file.read_exact_at(&mut text, 0).map(|()| text)
         });
-        let text = text.as_mut().map_err(|error| failed(error.to_string()))?;
+        let text = text.as_mut().map_err(|error| refused(error))?;
         // What is not UTF-8 changes here, and the checksum tells.
-        Self::parse(&String::from_utf8_lossy(text)).map(Some).map_err(failed)
+        let text = String::from_utf8_lossy(text);
+        let newer_format = format_of(&text).filter(|format| *format > FORMAT_VERSION);
+        let parsed = Self::parse(&text).map(Some);
+        parsed.map_err(|reason| ProfileError { newer_format, ..failed(reason, Cause::Damage) })
     }
 
     /// Keeps the profile with the graph in `dir`: the old file is there, or the new one is.
@@ -98,7 +117,13 @@ impl StoredProfile {
         write().map_err(|error| {
             // It may never have been created, or have been moved to its place.
             let _ = device.remove_file(&temporary);
-            ProfileError { file: path.clone(), reason: format!("cannot write: {error}") }
+            let reason = format!("cannot write: {error}");
+            ProfileError {
+                file: path.clone(),
+                reason,
+                cause: Cause::of(&error),
+                newer_format: None,
+            }
         })
     }
 
@@ -108,20 +133,7 @@ impl StoredProfile {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let not_ours = || format!("the first line must be `{CHECKSUM_KEY}xxxxxxxx\"`");
-        let (line, body) = text.split_once('\n').ok_or_else(not_ours)?;
-        let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
-        let expected = expected.ok_or_else(not_ours)?;
-        let found = crc32fast::hash(body.as_bytes());
-        if format!("{found:08x}") != expected {
-            let expected: String = expected.chars().take(16).collect();
-            return Err(format!("checksum expected {expected}, found {found:08x}"));
-        }
-        /// The one key whose meaning no later format may change.
-        #[derive(Deserialize)]
-        struct Version {
-            format_version: u32,
-        }
+        let body = sound_body(text)?;
         let found = toml::from_str::<Version>(body).map_err(|error| error.to_string())?;
         if found.format_version > FORMAT_VERSION {
             let found = found.format_version;
@@ -134,6 +146,32 @@ impl StoredProfile {
         }
         Ok(stored)
     }
+}
+
+/// The one key whose meaning no later format may change.
+#[derive(Deserialize)]
+struct Version {
+    format_version: u32,
+}
+
+/// The format that a sound text says it has.
+fn format_of(text: &str) -> Option<u32> {
+    let body = sound_body(text).ok()?;
+    toml::from_str::<Version>(body).ok().map(|version| version.format_version)
+}
+
+/// The text after a first line that vouches for it.
+fn sound_body(text: &str) -> Result<&str, String> {
+    let not_ours = || format!("the first line must be `{CHECKSUM_KEY}xxxxxxxx\"`");
+    let (line, body) = text.split_once('\n').ok_or_else(not_ours)?;
+    let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
+    let expected = expected.ok_or_else(not_ours)?;
+    let found = crc32fast::hash(body.as_bytes());
+    if format!("{found:08x}") == expected {
+        return Ok(body);
+    }
+    let expected: String = expected.chars().take(16).collect();
+    Err(format!("checksum expected {expected}, found {found:08x}"))
 }
 
 impl DeviceProfile {

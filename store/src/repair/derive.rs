@@ -131,6 +131,11 @@ impl GraphFacts {
     /// from its own files.
     fn bounds(&self) -> Result<Vec<u32>, String> {
         let n_parts = self.parts.keys().next_back().map_or(0, |last| u32::from(*last) + 1);
+        // Their edges would be missing.
+        let is_absent = |part: &u32| !self.parts.contains_key(&(*part as u16));
+        if let Some(part) = (0..n_parts).find(is_absent) {
+            return Err(format!("partition {part} is not here"));
+        }
         let mut bounds = vec![0u32];
         for part in 0..n_parts {
             let facts = |part| self.parts.get(&(part as u16));

@@ -8,7 +8,9 @@ use lodestore_graph::{PartId, PartitionBook};
 
 use super::derive::derive;
 use super::partitions::Partition;
+use super::survey;
 use super::workshop::Workshop;
+use crate::cause::Cause;
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
 use crate::meta::{GraphMeta, MetaError};
@@ -30,15 +32,19 @@ pub(super) fn find(
     partitions: &BTreeMap<PartId, Partition>,
 ) -> Result<Description, StoreError> {
     let error = match Graph::open_on(Arc::clone(&shop.device), dir) {
-        Ok(graph) => {
-            let (meta, book) = (graph.meta().clone(), graph.book().clone());
-            return Ok(Description { meta, book, rebuilt: None });
-        }
+        Ok(graph) => match misplaced(shop, &graph, partitions)? {
+            None => {
+                let (meta, book) = (graph.meta().clone(), graph.book().clone());
+                return Ok(Description { meta, book, rebuilt: None });
+            }
+            Some(error) => error,
+        },
         Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
+        Err(error) if error.cause() == Cause::System => return Err(error),
         Err(error) => error,
     };
     if let Some((meta, book, n_copies)) = copy(partitions, dir)? {
-        let rebuilt = Some(format!("written again from its copy in {n_copies} catalogs"));
+        let rebuilt = Some(format!("written again from its copy in {n_copies} catalogs ({error})"));
         return Ok(Description { meta, book, rebuilt });
     }
     // Older graphs keep no copies.
@@ -52,6 +58,31 @@ pub(super) fn find(
             reason: format!("{error}; no catalog has a copy; and {reason}"),
         }),
     }
+}
+
+/// What is wrong with a sound `graph.toml` that no file here belongs to; `None` if it may stay.
+///
+/// Fails when some files belong to it, and more to another graph: nobody knows which of both this
+/// folder is.
+fn misplaced(
+    shop: &Workshop,
+    graph: &Graph,
+    partitions: &BTreeMap<PartId, Partition>,
+) -> Result<Option<StoreError>, StoreError> {
+    let mut owners = survey::owners(shop, partitions.values())?;
+    let n_own = owners.remove(&graph.uuid()).unwrap_or(0);
+    let most = owners.iter().max_by_key(|(_, n)| **n).map(|(uuid, n)| (*uuid, *n));
+    let Some((other, n_other)) = most.filter(|(_, n)| *n > n_own) else { return Ok(None) };
+    let (file, found) = (graph.dir().join(META_FILE), graph.uuid());
+    if n_own == 0 && owners.len() == 1 {
+        let (field, expected, found) = ("graph", other.to_string(), found.to_string());
+        return Ok(Some(StoreError::Misplaced { file, field, expected, found }));
+    }
+    let reason = format!(
+        "it is of graph {found}, as {n_own} other files are, but {n_other} are of {other}: files \
+         of several graphs are here; move out what does not belong here and repair again"
+    );
+    Err(StoreError::Unrepairable { file, reason })
 }
 
 /// The copy that most catalogs have, and how many; fails when none has the most.

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::check::{
-    FORMAT_VERSION, FileCheck, FileFault, FileKind, HEADER_BYTES, HeaderFault, PieceSum, vouches,
+    FORMAT_VERSION, FileCheck, FileFault, FileKind, HeaderFault, PieceSum, vouches,
 };
 use lodestore_graph::halo::find_halos;
 use lodestore_graph::topology::Topology;
@@ -19,13 +19,11 @@ use uuid::Uuid;
 use super::partitions::Partition;
 use super::report::Lost;
 use super::workshop::Workshop;
+use crate::cause::Cause;
 use crate::device::{Device, FileReader, FileWriter};
 use crate::error::StoreError;
 use crate::graph::{Graph, topology_path};
 use crate::verify::{Lists, ListsError, read_head};
-
-/// Bytes of a file that are copied at once.
-const COPY_BYTES: usize = 1 << 20;
 
 /// What a look at a topology file has found.
 enum Found {
@@ -66,25 +64,29 @@ pub(super) fn restore(shop: &mut Workshop, graph: &Graph) -> Result<(), StoreErr
 fn restore_topology(shop: &mut Workshop, graph: &Graph, part: PartId) -> Result<Found, StoreError> {
     let Some(reason) = fault(graph, part, FileKind::Topology)? else { return Ok(Found::Usable) };
     let path = graph.topology_path(part);
-    let Some(header) = rebuilt_header(graph, part)? else {
+    let Some((header, lists)) = rebuilt_header(graph, part)? else {
         let reason = format!("{reason}; it stays as it is: topology is nowhere else");
         shop.note_lost(Lost::file(&path, reason));
         return Ok(Found::Lost);
     };
-    let file = shop.device.open(&path).map_err(StoreError::io(&path, "open"))?;
     let action = "header rebuilt from the graph and the file; its old checksums vouch for it";
     shop.publish(&path, action.to_owned(), &mut |out| {
         out.append(&header)?;
-        copy_rest(&*file, out)
+        copy_rest(&lists, &header, out)
     })?;
     Ok(Found::Usable)
 }
 
-/// The header that a topology file must have, if what is left of its header vouches for it.
-fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<Vec<u8>>, StoreError> {
+/// The header that a topology file must have, if what is left of its header vouches for it, and
+/// what it was computed from.
+fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)>, StoreError> {
     let path = graph.topology_path(part);
-    // A file that cannot be read has no header to vouch for anything.
-    let Ok((file, head)) = read_head(&**graph.device(), &path) else { return Ok(None) };
+    let (file, head) = match read_head(&**graph.device(), &path) {
+        Err(error) if error.cause() == Cause::System => return Err(error),
+        // A file that cannot be read has no header to vouch for anything.
+        Err(_) => return Ok(None),
+        Ok(read) => read,
+    };
     let file_bytes = file.len_bytes().map_err(StoreError::io(&path, "read the length of"))?;
     let uuid = *graph.uuid().as_bytes();
     let Ok(check) = FileCheck::of_headless_topology(file_bytes, graph.book(), part, uuid) else {
@@ -93,7 +95,7 @@ fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<Vec<u8>>, StoreE
     let lists = Lists::of(path, file, file_bytes, check);
     let Some(sums) = sums(&lists) else { return Ok(None) };
     let header = lists.check().header_of(sums).ok();
-    Ok(header.filter(|header| vouches(&head, header)))
+    Ok(header.filter(|header| vouches(&head, header)).map(|header| (header, lists)))
 }
 
 /// What is wrong with a file of lists; `None` if it is sound.
@@ -108,6 +110,7 @@ fn fault(graph: &Graph, part: PartId, kind: FileKind) -> Result<Option<String>, 
         }) => {
             return Err(StoreError::NewerFormat { file: path, found, supported: FORMAT_VERSION });
         }
+        Err(ListsError::Store(error)) if error.cause() == Cause::System => return Err(error),
         Err(error) => return Ok(Some(error.to_string())),
     };
     Ok(match sums(&lists) {
@@ -125,16 +128,19 @@ fn sums(lists: &Lists) -> Option<Vec<PieceSum>> {
     lists.sums()
 }
 
-fn copy_rest(file: &dyn FileReader, out: &mut dyn FileWriter) -> io::Result<()> {
-    let (mut offset, file_bytes) = (HEADER_BYTES as u64, file.len_bytes()?);
-    let mut buffer = vec![0; COPY_BYTES];
-    while offset < file_bytes {
-        let n_bytes = (file_bytes - offset).min(COPY_BYTES as u64) as usize;
-        file.read_exact_at(&mut buffer[..n_bytes], offset)?;
+/// Copies what `header` was computed from; fails when it is not what it was then.
+fn copy_rest(lists: &Lists, header: &[u8], out: &mut dyn FileWriter) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    for piece in 0..lists.n_pieces() {
+        let n_bytes = lists.sum(piece, &mut buffer).map_err(io::Error::other)?;
         out.append(&buffer[..n_bytes])?;
-        offset += n_bytes as u64;
     }
-    Ok(())
+    let copied = lists.sums().and_then(|sums| lists.check().header_of(sums).ok());
+    if copied.as_deref() == Some(header) {
+        return Ok(());
+    }
+    let reason = "it was sound and cannot be read as it was; repair again";
+    Err(io::Error::new(io::ErrorKind::InvalidData, reason))
 }
 
 /// Finds the halos of damaged files again from the topology of the whole graph.

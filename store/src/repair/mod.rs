@@ -12,11 +12,14 @@
 
 mod derive;
 mod description;
+mod in_place;
 mod lists;
 mod part;
 mod partitions;
 mod report;
+mod resume;
 mod segment;
+mod survey;
 mod workshop;
 
 use std::collections::BTreeMap;
@@ -28,6 +31,7 @@ use lodestore_graph::PartId;
 
 pub use report::{Done, Lost, Moved, RepairReport};
 
+use crate::cause::Cause;
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
@@ -43,6 +47,7 @@ const THREADS_PER_CORE: usize = 2;
 ///
 /// Takes the lock of every partition, or fails with [`StoreError::Locked`]. Fails too for files of
 /// a later format, which it does not touch, and when nothing is left that says what the graph is.
+/// An error that comes when something has been changed is in the report, with what has been done.
 pub fn repair(
     dir: &Path,
     dry_run: bool,
@@ -61,14 +66,45 @@ pub fn repair_on(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
     let report = RepairReport { dry_run, ..RepairReport::default() };
-    let mut shop = Workshop { device, report, n_threads };
-    let mut partitions = partitions::open_all(&mut shop, dir)?;
-    let graph = restore_description(&mut shop, dir, &partitions)?;
-    restore_profile(&mut shop, dir)?;
+    let (guards, with_losses) = (Vec::new(), Vec::new());
+    let mut shop = Workshop { device, report, n_threads, guards, with_losses };
+    let outcome = restore(&mut shop, dir, progress);
+    let mut report = shop.report;
+    match outcome {
+        Ok(()) => report.ok = report.lost.is_empty(),
+        Err(error) if dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
+            return Err(error);
+        }
+        // What has been done stands, and what is lost by then is lost.
+        Err(error) => report.stopped = Some(error.to_string()),
+    }
+    Ok(report)
+}
+
+/// The graph in `dir` as repair would describe it; `None` where nothing tells. Changes nothing.
+pub(crate) fn describe(device: Arc<dyn Device>, dir: &Path) -> Option<Graph> {
+    let report = RepairReport { dry_run: true, ..RepairReport::default() };
+    let (guards, with_losses) = (Vec::new(), Vec::new());
+    let mut shop = Workshop { device, report, n_threads: 1, guards, with_losses };
+    let partitions = partitions::open_all(&mut shop, dir).ok()?;
+    let found = description::find(&shop, dir, &partitions).ok()?;
+    Some(Graph::of(shop.device, dir, found.meta, found.book))
+}
+
+/// Repairs everything, one thing after the other.
+fn restore(
+    shop: &mut Workshop,
+    dir: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), StoreError> {
+    let mut partitions = partitions::open_all(shop, dir)?;
+    survey::refuse_newer(shop, dir, partitions.values())?;
+    let graph = restore_description(shop, dir, &partitions)?;
+    restore_profile(shop, dir)?;
     let total = u64::from(graph.book().n_parts()) + 1;
     for (part, done) in graph.book().parts().zip(1u64..) {
         match partitions.remove(&part) {
-            Some(partition) => part::restore(&mut shop, &graph, partition)?,
+            Some(partition) => part::restore(shop, &graph, partition)?,
             None => {
                 let reason = "the folder of the partition is missing".to_owned();
                 shop.note_lost(Lost::file(&graph.part_dir(part), reason));
@@ -76,10 +112,9 @@ pub fn repair_on(
         }
         progress(done, total);
     }
-    lists::restore(&mut shop, &graph)?;
+    lists::restore(shop, &graph)?;
     progress(total, total);
-    shop.report.ok = shop.report.lost.is_empty();
-    Ok(shop.report)
+    shop.forget_losses()
 }
 
 /// Finds out what the graph is, and writes its `graph.toml` anew if that is damaged or gone.
@@ -100,6 +135,9 @@ fn restore_description(
 fn restore_profile(shop: &mut Workshop, dir: &Path) -> Result<(), StoreError> {
     if let Err(error) = StoredProfile::read(&*shop.device, dir) {
         let path = dir.join(DEVICE_FILE);
+        if error.cause == Cause::System {
+            return Err(error.into());
+        }
         shop.quarantine(&path)?;
         shop.note(&path, format!("taken out of the way: {}", error.reason));
     }

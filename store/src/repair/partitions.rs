@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
 
+use super::resume::Place;
 use super::workshop::Workshop;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, lock_partition};
+use crate::cause::Cause;
 use crate::device::Access;
 use crate::error::StoreError;
 use crate::graph::{catalog_dir, part_dir};
@@ -24,22 +26,33 @@ pub(super) struct Partition {
 /// Opens the catalogs of all partitions in `dir`, so that nobody writes meanwhile, and finishes or
 /// clears away what an earlier repair has begun.
 ///
-/// Fails with [`StoreError::Locked`] when somebody has one open for writing. A catalog that cannot
-/// be opened is locked by nobody: no writer could open it either.
+/// Fails with [`StoreError::Locked`] when somebody writes or repairs one, and has done nothing then:
+/// the locks come before any look. A dry run takes none.
 pub(super) fn open_all(
     shop: &mut Workshop,
     dir: &Path,
 ) -> Result<BTreeMap<PartId, Partition>, StoreError> {
-    let mut partitions = BTreeMap::new();
+    let mut dirs = Vec::new();
     for entry in shop.device.list(dir).map_err(StoreError::io(dir, "list"))? {
-        let Some(part) = part_of(&entry.name).filter(|_| entry.is_dir) else { continue };
+        let Some(part) = part_of(&entry.name) else { continue };
         let dir = dir.join(&entry.name);
+        if entry.is_dir || is_link_to_folder(shop, &dir)? {
+            dirs.push((part, dir));
+        }
+    }
+    if !shop.is_dry_run() {
+        for (_, dir) in &dirs {
+            shop.guards.push(lock_partition(&*shop.device, dir)?);
+        }
+    }
+    let mut partitions = BTreeMap::new();
+    for (part, dir) in dirs {
         let catalog = open(shop, &dir)?;
         partitions.insert(part, Partition { part, dir, catalog });
     }
-    shop.resume(dir)?;
+    shop.resume(dir, Place::Graph)?;
     for partition in partitions.values_mut() {
-        shop.resume(&partition.dir)?;
+        shop.resume(&partition.dir, Place::Partition)?;
         if partition.catalog.is_err() {
             partition.catalog = open(shop, &partition.dir)?;
         }
@@ -51,8 +64,26 @@ fn open(shop: &Workshop, part_dir: &Path) -> Result<Result<Catalog, StoreError>,
     let access = if shop.is_dry_run() { Access::Read } else { Access::Write };
     let opened = Catalog::open_unchecked(&*shop.device, &catalog_dir(part_dir), access);
     match opened {
-        Err(error @ StoreError::Locked { .. }) => Err(error),
+        // What the system refuses to show may be sound.
+        Err(error) if error.cause() != Cause::Damage => Err(error),
+        Err(error) => is_hidden(shop, part_dir).map_or(Ok(Err(error)), Err),
         opened => Ok(opened),
+    }
+}
+
+/// Why nobody can tell whether the catalog is there, if that is so.
+fn is_hidden(shop: &Workshop, part_dir: &Path) -> Option<StoreError> {
+    let path = catalog_dir(part_dir).join("CURRENT");
+    let error = shop.device.open(&path).err().map(StoreError::io(&path, "open"))?;
+    (error.cause() != Cause::Damage).then_some(error)
+}
+
+/// Partitions may lie on other disks.
+fn is_link_to_folder(shop: &Workshop, path: &Path) -> Result<bool, StoreError> {
+    match shop.device.list(path).map_err(StoreError::io(path, "list")) {
+        Ok(_) => Ok(true),
+        Err(error) if error.cause() == Cause::Damage => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

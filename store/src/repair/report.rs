@@ -15,6 +15,9 @@ pub struct RepairReport {
     pub ok: bool,
     /// Nothing was changed: this is what would be done.
     pub dry_run: bool,
+    /// Why it stopped before its end, if it did: what is told was done by then, and another repair
+    /// does the rest.
+    pub stopped: Option<String>,
     /// What was rebuilt, in this order.
     pub done: Vec<Done>,
     /// Originals that were replaced, and what could not be used.

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::report::{Done, Lost, Moved, RepairReport};
-use crate::device::{Device, FileWriter};
+use crate::catalog::Catalog;
+use crate::device::{Access, Device, FileWriter, Guard};
 use crate::error::StoreError;
 use crate::graph::QUARANTINE_DIR;
 
-const BUILDING_SUFFIX: &str = ".building";
-const REPAIRED_SUFFIX: &str = ".repaired";
+pub(super) const BUILDING_SUFFIX: &str = ".building";
+pub(super) const REPAIRED_SUFFIX: &str = ".repaired";
 
 /// Most files of one name in quarantine.
 const MAX_QUARANTINED: u32 = 1_000_000;
@@ -27,6 +28,10 @@ pub(super) struct Workshop {
     pub(super) device: Arc<dyn Device>,
     pub(super) report: RepairReport,
     pub(super) n_threads: usize,
+    /// Locks of all partitions that are here, unless this is a dry run.
+    pub(super) guards: Vec<Guard>,
+    /// Catalogs that keep what is lost until it has been told.
+    pub(super) with_losses: Vec<PathBuf>,
 }
 
 impl Workshop {
@@ -43,30 +48,6 @@ impl Workshop {
         self.report.lost.push(lost);
     }
 
-    /// Finishes or clears away what an earlier repair began in `dir`. A dry run leaves it.
-    pub(super) fn resume(&mut self, dir: &Path) -> Result<(), StoreError> {
-        if self.is_dry_run() {
-            return Ok(());
-        }
-        for entry in self.device.list(dir).map_err(StoreError::io(dir, "list"))? {
-            let path = dir.join(&entry.name);
-            if entry.name.ends_with(BUILDING_SUFFIX) {
-                self.remove(&path, entry.is_dir)?;
-            } else if let Some(name) = entry.name.strip_suffix(REPAIRED_SUFFIX) {
-                let place = dir.join(name);
-                if self.device.exists(&place) {
-                    // It was to take the place of a file that has not moved: look at that anew.
-                    self.remove(&path, entry.is_dir)?;
-                } else {
-                    self.rename(&path, &place)?;
-                    self.sync(dir)?;
-                    self.note(&place, "finished what an earlier repair had begun".to_owned());
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Puts a file at `path`; what is there moves to quarantine first.
     pub(super) fn publish(
         &mut self,
@@ -78,9 +59,10 @@ impl Workshop {
             let building = with_suffix(path, BUILDING_SUFFIX);
             let mut file =
                 self.device.create(&building).map_err(StoreError::io(&building, "create"))?;
-            write(&mut *file)
-                .and_then(|()| file.sync())
-                .map_err(StoreError::io(&building, "write"))?;
+            let written = write(&mut *file).and_then(|()| file.sync());
+            drop(file);
+            let written = written.map_err(StoreError::io(&building, "write"));
+            written.inspect_err(|_| self.clear(path))?;
         }
         self.finish(path, action, ())
     }
@@ -88,6 +70,16 @@ impl Workshop {
     /// Where a folder is built that [`Workshop::finish`] puts in its place.
     pub(super) fn building(&self, path: &Path) -> PathBuf {
         with_suffix(path, BUILDING_SUFFIX)
+    }
+
+    /// Removes what is half built for `path`, so that it takes no room; the next repair does it
+    /// where that fails.
+    pub(super) fn clear(&self, path: &Path) {
+        let building = with_suffix(path, BUILDING_SUFFIX);
+        let removed = self.device.remove_file(&building);
+        if removed.is_err() && self.device.list(&building).is_ok() {
+            let _ = self.device.remove_dir_all(&building);
+        }
     }
 
     /// Moves what was built for `path`, and is synced, to its place. `held` is let go once the
@@ -132,6 +124,19 @@ impl Workshop {
         Ok(())
     }
 
+    /// The report is complete: what catalogs have kept for it may go.
+    pub(super) fn forget_losses(&self) -> Result<(), StoreError> {
+        if self.is_dry_run() {
+            return Ok(());
+        }
+        for dir in &self.with_losses {
+            let catalog = Catalog::open_unchecked(&*self.device, dir, Access::Write)?;
+            catalog.forget_losses()?;
+            catalog.flush()?;
+        }
+        Ok(())
+    }
+
     /// The first free name for `path` in quarantine.
     fn free_place(&self, path: &Path) -> Result<PathBuf, StoreError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -146,21 +151,21 @@ impl Workshop {
         place.map(|place| folder.join(place)).ok_or_else(full)
     }
 
-    fn remove(&self, path: &Path, is_dir: bool) -> Result<(), StoreError> {
+    pub(super) fn remove(&self, path: &Path, is_dir: bool) -> Result<(), StoreError> {
         let removed =
             if is_dir { self.device.remove_dir_all(path) } else { self.device.remove_file(path) };
         removed.map_err(StoreError::io(path, "remove"))
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.device.rename(from, to).map_err(StoreError::io(from, "move"))
     }
 
-    fn sync(&self, path: &Path) -> Result<(), StoreError> {
+    pub(super) fn sync(&self, path: &Path) -> Result<(), StoreError> {
         self.device.sync(path).map_err(StoreError::io(path, "sync"))
     }
 
-    fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
+    pub(super) fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
         path.parent().map_or(Ok(()), |parent| self.sync(parent))
     }
 }
@@ -169,4 +174,32 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(suffix);
     path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io};
+
+    use super::*;
+    use crate::device::Disk;
+
+    #[test]
+    fn what_could_not_be_written_takes_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("halo.bin");
+        fs::write(&path, b"old").unwrap();
+        let (report, guards, with_losses) = (RepairReport::default(), Vec::new(), Vec::new());
+        let mut shop =
+            Workshop { device: Arc::new(Disk), report, n_threads: 1, guards, with_losses };
+        let full = |out: &mut dyn FileWriter| {
+            out.append(&[1; 5000])?;
+            Err(io::ErrorKind::StorageFull.into())
+        };
+        shop.publish(&path, String::new(), &mut { full }).unwrap_err();
+        assert_eq!(Disk.list(dir.path()).unwrap().len(), 1);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        fs::create_dir(dir.path().join("catalog.building")).unwrap();
+        shop.clear(&dir.path().join("catalog"));
+        assert_eq!(Disk.list(dir.path()).unwrap().len(), 1);
+    }
 }

@@ -89,6 +89,10 @@ impl Arena {
     pub(crate) fn give_back(&mut self, region: Region) {
         let Region { memory, start_bytes, len_bytes, .. } = region;
         self.n_regions -= 1;
+        if self.is_whole() {
+            // From here on, what fits at all fits in any order of lengths that divide the memory.
+            self.cursor = 0;
+        }
         if len_bytes / PAGE > self.n_pages / 2 {
             self.alone_bytes -= len_bytes;
             return;
@@ -252,6 +256,15 @@ mod tests {
             assert_eq!(region.start() as usize % PAGE, 0);
             assert!(region.bytes().iter().all(|&byte| byte == i as u8 + 1));
         }
+    }
+
+    #[test]
+    fn where_nothing_is_lent_equal_regions_fill_all_of_it_whatever_was_before() {
+        let mut arena = Arena::new(16 * PAGE).unwrap();
+        let odd = arena.take(PAGE).unwrap().unwrap();
+        arena.give_back(odd);
+        let regions = std::iter::from_fn(|| arena.take(4 * PAGE).unwrap());
+        assert_eq!(regions.count(), 4);
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl<'a> CatalogUnit<'a> {
         let dir = self.catalog.dir();
         let bases = match self.bases() {
             Ok(bases) => bases,
-            Err(error) => return findings.add_error(order, dir, None, &error),
+            Err(error) => return findings.add_error(order, dir, None, error),
         };
         let scanned = self.catalog.scan_all(&mut |key, pair| {
             if let Some(reason) = self.fault(key, &pair, &bases) {
@@ -38,7 +38,7 @@ impl<'a> CatalogUnit<'a> {
             ControlFlow::Continue(())
         });
         if let Err(error) = scanned {
-            findings.add_error(order, dir, None, &error);
+            findings.add_error(order, dir, None, error);
         }
     }
 
@@ -64,6 +64,8 @@ impl<'a> CatalogUnit<'a> {
         match pair {
             // Both were read when the catalog was opened.
             Pair::Identity | Pair::Version => None,
+            // Of a repair that was cut off; the next one tells them.
+            Pair::Losses(_) => None,
             Pair::GraphCopy(text) => {
                 let differs = *text != self.graph.meta().to_text().as_bytes();
                 differs.then(|| "its copy of graph.toml is another".to_owned())

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Damage, VerifyReport};
+use crate::cause::Cause;
 use crate::error::StoreError;
 
 /// More faults of one file than this are counted, not listed.
@@ -22,6 +23,8 @@ pub(super) const META_ORDER: FileOrder = 0;
 pub(super) struct Findings {
     files: Mutex<BTreeMap<FileOrder, FileFindings>>,
     unknown: Mutex<Vec<String>>,
+    /// The first thing that the system refused to show, which is no damage.
+    refused: Mutex<Option<(FileOrder, StoreError)>>,
     pub(super) pages: AtomicU64,
     pub(super) bytes: AtomicU64,
 }
@@ -53,9 +56,21 @@ impl Findings {
         order: FileOrder,
         place: &Path,
         page: Option<u64>,
-        error: &StoreError,
+        error: StoreError,
     ) {
         self.add(order, error.file().unwrap_or(place), page, error.to_string());
+        if error.cause() == Cause::System {
+            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            if refused.as_ref().is_none_or(|(first, _)| order < *first) {
+                *refused = Some((order, error));
+            }
+        }
+    }
+
+    /// The report, or the error of the first file that the system refused to show.
+    pub(super) fn into_result(mut self) -> Result<VerifyReport, StoreError> {
+        let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        refused.map_or_else(|| Ok(self.into_report()), |(_, error)| Err(error))
     }
 
     pub(super) fn add_unknown(&self, path: &Path) {

@@ -81,8 +81,8 @@ impl Lists {
         self.file_bytes
     }
 
-    /// Reads a piece and sums it up.
-    pub(crate) fn sum(&self, piece: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+    /// Reads a piece and sums it up; gives how many bytes of `buffer` it takes.
+    pub(crate) fn sum(&self, piece: u64, buffer: &mut Vec<u8>) -> Result<usize, StoreError> {
         let wanted = &self.pieces[piece as usize];
         let n_bytes = (wanted.bytes.end - wanted.bytes.start) as usize;
         buffer.resize(n_bytes.max(buffer.len()), 0);
@@ -91,7 +91,7 @@ impl Lists {
         read.map_err(StoreError::io(&self.path, "read"))?;
         let sum = self.check.sum(wanted, bytes);
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)[piece as usize] = Some(sum);
-        Ok(())
+        Ok(n_bytes)
     }
 
     /// The sums of all pieces, in their order; `None` if one could not be read.

@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
+use crate::repair::describe;
 use crate::segment::Segment;
 use findings::{Findings, META_ORDER};
 use walk::Walk;
@@ -60,7 +61,8 @@ pub(crate) use lists::{Lists, ListsError, head as read_head};
 
 /// Reads all of the graph in `dir` with all cores; `progress` is told bytes done and bytes in all.
 ///
-/// Fails only when there is no `graph.toml` to start from; what is damaged is in the report.
+/// Fails only when there is no `graph.toml` to start from, and when the system refuses to show a
+/// file (too few descriptors, no permission); what is damaged is in the report.
 pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport, StoreError> {
     let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     verify_on(Arc::new(Disk), dir, n_cores * THREADS_PER_CORE, progress)
@@ -74,19 +76,26 @@ pub fn verify_on(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport, StoreError> {
     let findings = Findings::default();
-    match Graph::open_on(device, dir) {
-        Ok(graph) => {
-            let walk = Walk::new(&graph, &findings, true);
-            check_all(&walk, &findings, n_threads, progress);
-            walk.finish();
-        }
+    let graph = match Graph::open_on(Arc::clone(&device), dir) {
+        Ok(graph) => Some(graph),
         Err(error @ StoreError::Io { .. }) => return Err(error),
-        Err(error) => findings.add_error(META_ORDER, &dir.join(META_FILE), None, &error),
+        Err(error) => {
+            let is_damaged = matches!(error, StoreError::Meta { .. });
+            findings.add_error(META_ORDER, &dir.join(META_FILE), None, error);
+            // The rest is looked at where copies, or the files themselves, tell what it must be.
+            if is_damaged { describe(device, dir) } else { None }
+        }
+    };
+    if let Some(graph) = graph {
+        let walk = Walk::new(&graph, &findings, true);
+        check_all(&walk, &findings, n_threads, progress);
+        walk.finish();
     }
-    Ok(findings.into_report())
+    findings.into_result()
 }
 
-/// Reads the catalogs and segments of all partitions of an open graph, and no topology.
+/// Reads the catalogs and segments of all partitions of an open graph, and no topology; a file that
+/// the system refuses to show counts as damaged.
 #[must_use]
 pub fn verify_rows(graph: &Graph) -> VerifyReport {
     let findings = Findings::default();
@@ -103,6 +112,12 @@ pub(crate) fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
         first_fault.get_or_insert(error);
     });
     first_fault.map_or(Ok(n_pages), Err)
+}
+
+/// As verification checks all pages of a segment.
+#[cfg(test)]
+pub(crate) fn check_stretch(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) {
+    rows::check(segment, 0..segment.layout().n_pages(), &mut Vec::new(), fault);
 }
 
 /// Lets `n_threads` threads take units until there are none; this one reports how far they are.

@@ -10,7 +10,7 @@ use crate::segment::Segment;
 const PAGES_PER_READ: u64 = 64;
 
 /// Checks the pages `pages`, and the row groups that start in them; `fault` is told each page that
-/// is damaged. Groups are looked at where all pages are sound.
+/// is damaged. Groups are looked at where all of their pages are sound.
 ///
 /// Memory: 256 KiB in `buffer`; 1 MiB for groups, or the longest group where that is more.
 pub(super) fn check(
@@ -19,21 +19,30 @@ pub(super) fn check(
     buffer: &mut Vec<u8>,
     fault: &mut dyn FnMut(u64, StoreError),
 ) {
-    let mut all_sound = true;
+    let mut damaged = Vec::new();
     check_pages(segment, pages.clone(), buffer, &mut |page, error| {
-        all_sound = false;
+        damaged.push(page);
         fault(page, error);
     });
-    let Some(groups) = segment.layout().groups() else { return };
-    let groups = groups.starting_in(pages.start * PAGE_BYTES..pages.end * PAGE_BYTES);
+    let Some(all) = segment.layout().groups() else { return };
+    let groups = all.starting_in(pages.start * PAGE_BYTES..pages.end * PAGE_BYTES);
     let Some(last) = groups.clone().last() else { return };
     // The last group may end in pages that are another stretch's to report.
-    let end = segment.layout().groups().map_or(0, |groups| groups.span(last).end);
+    let end = all.span(last).end;
     let rest = pages.end..end.div_ceil(PAGE_BYTES).max(pages.end);
-    check_pages(segment, rest, buffer, &mut |_, _| all_sound = false);
-    if all_sound {
-        segment.check_groups(groups, buffer, fault);
+    check_pages(segment, rest, buffer, &mut |page, _| damaged.push(page));
+    let mut first = groups.start;
+    if !damaged.is_empty() {
+        for group in groups.clone() {
+            let span = all.span(group);
+            let its = span.start / PAGE_BYTES..span.end.div_ceil(PAGE_BYTES);
+            if damaged.iter().any(|page| its.contains(page)) {
+                segment.check_groups(first..group, buffer, fault);
+                first = group + 1;
+            }
+        }
     }
+    segment.check_groups(first..groups.end, buffer, fault);
 }
 
 fn check_pages(

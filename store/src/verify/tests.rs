@@ -72,6 +72,19 @@ fn files_that_are_gone_or_in_each_others_place_are_found() {
     }
 }
 
+#[test]
+fn a_damaged_description_hides_no_other_damage() {
+    let ring = Ring::new(500, 2, 2);
+    ring.import();
+    flip(&ring.out().join("graph.toml"), 60);
+    flip(&ring.out().join("part-001/feat.v1.seg"), 4 * 4096 + 9);
+    let report = ring.verify();
+    let files: Vec<&str> =
+        report.damaged.iter().map(|d| d.file.rsplit('/').next().unwrap()).collect();
+    assert_eq!(files, ["graph.toml", "feat.v1.seg"]);
+    assert_eq!(report.pages, 16);
+}
+
 fn verify_with(dir: &Path, n_threads: usize) -> VerifyReport {
     verify_on(Arc::new(Disk), dir, n_threads, &mut |_, _| {}).unwrap()
 }

@@ -56,13 +56,13 @@ impl Unit<'_> {
             Work::Rows { segment, pages } => {
                 findings.pages.fetch_add(pages.end - pages.start, Ordering::Relaxed);
                 rows::check(segment, pages.clone(), buffer, &mut |page, error| {
-                    findings.add_error(self.order, segment.path(), Some(page), &error);
+                    findings.add_error(self.order, segment.path(), Some(page), error);
                 });
             }
             Work::Lists { lists, pieces } => {
                 for piece in pieces.clone() {
                     if let Err(error) = lists.sum(piece, buffer) {
-                        findings.add_error(self.order, lists.path(), None, &error);
+                        findings.add_error(self.order, lists.path(), None, error);
                     }
                 }
             }

@@ -9,9 +9,10 @@ use lodestore_graph::check::FileKind;
 
 use super::catalog::CatalogUnit;
 use super::findings::{FileOrder, Findings, META_ORDER};
-use super::lists::Lists;
+use super::lists::{Lists, ListsError};
 use super::unit::{Unit, Work, units};
 use crate::catalog::Catalog;
+use crate::cause::Cause;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE, QUARANTINE_DIR, catalog_dir};
@@ -113,8 +114,14 @@ impl<'a> Walk<'a> {
     /// Looks at the graph's own folder: the profile, and what does not belong there.
     fn check_folder(&self) {
         let (device, dir) = (&**self.graph.device(), self.graph.dir());
-        if let Err(error) = StoredProfile::read(device, dir) {
-            self.findings.add(META_ORDER, &error.file.clone(), None, error.to_string());
+        match StoredProfile::read(device, dir) {
+            Err(error) if error.cause == Cause::System => {
+                self.findings.add_error(META_ORDER, dir, None, error.into());
+            }
+            Err(error) => {
+                self.findings.add(META_ORDER, &error.file.clone(), None, error.to_string());
+            }
+            Ok(_) => {}
         }
         let parts = self.graph.book().parts().map(|part| self.graph.part_dir(part));
         let mut known: BTreeSet<String> = parts.filter_map(|dir| name_of(&dir)).collect();
@@ -145,7 +152,7 @@ impl<'a> Walk<'a> {
                 let segments = tensors.map(|i| (part, File::Segment(Arc::clone(&catalog), i)));
                 state.files.extend(segments);
             }
-            Err(error) => self.findings.add_error(order, &dir, None, &error),
+            Err(error) => self.findings.add_error(order, &dir, None, error),
         }
     }
 
@@ -166,7 +173,7 @@ impl<'a> Walk<'a> {
                     state.units.extend(units(order, segment.layout().n_pages(), all_bytes, work));
                 }
                 Err(error) => {
-                    self.findings.add_error(order, &self.graph.part_dir(part), None, &error);
+                    self.findings.add_error(order, &self.graph.part_dir(part), None, error);
                 }
             },
         }
@@ -186,7 +193,10 @@ impl<'a> Walk<'a> {
                     FileKind::Topology => self.graph.topology_path(part),
                     FileKind::Halo => self.graph.halo_path(part),
                 };
-                self.findings.add(order, &path, None, error.to_string());
+                match error {
+                    ListsError::Store(error) => self.findings.add_error(order, &path, None, error),
+                    error => self.findings.add(order, &path, None, error.to_string()),
+                }
             }
         }
     }
@@ -227,7 +237,7 @@ impl<'a> Walk<'a> {
                 let unknown = entries.iter().filter(|entry| !known.contains(&entry.name));
                 unknown.for_each(|entry| self.findings.add_unknown(&dir.join(&entry.name)));
             }
-            Err(error) => self.findings.add_error(order, dir, None, &error),
+            Err(error) => self.findings.add_error(order, dir, None, error),
         }
     }
 

@@ -97,6 +97,7 @@ fn after_a_failed_write_nothing_more_is_written_and_reads_go_on() {
     let failed: Result<(), _> = live.written(Err(StoreError::Catalog {
         dir: ring.out(),
         reason: "the disk is on fire".to_owned(),
+        cause: crate::Cause::Medium,
     }));
     failed.unwrap_err();
     let refused = [

@@ -9,6 +9,7 @@ use super::super::partitions::Partition;
 use super::super::report::Lost;
 use super::super::workshop::Workshop;
 use crate::catalog::{CATALOG_FORMAT_VERSION, Catalog, Pair, SegmentRecord, TensorRecord};
+use crate::cause::Cause;
 use crate::device::Access;
 use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
@@ -28,6 +29,8 @@ pub(super) struct Contents {
     pub(super) records: Vec<TensorRecord>,
     /// Why the catalog must be built anew; `None` if it may stay.
     pub(super) broken: Option<String>,
+    /// What cannot be kept of it, now or in a repair that was cut off.
+    pub(super) losses: Vec<String>,
 }
 
 /// What a scan finds.
@@ -38,6 +41,8 @@ struct Scan {
     faults: Vec<String>,
     /// Overlay rows that nobody can have put, by tensor: how many, and the first fault.
     bad_rows: Vec<(String, u64)>,
+    /// What an earlier repair has lost, and may not have told.
+    losses: Vec<String>,
 }
 
 impl Contents {
@@ -56,11 +61,9 @@ impl Contents {
             Ok(catalog)
         });
         let error = match opened.and_then(|catalog| Self::of(graph, part, &part_dir, catalog)) {
-            Ok((contents, scan)) => {
-                scan.tell_bad_rows(shop, &dir);
-                return Ok(contents);
-            }
+            Ok(contents) => return Ok(contents.tell(shop, &dir)),
             Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
+            Err(error) if error.cause() != Cause::Damage => return Err(error),
             Err(error) => error,
         };
         // Its log may be all that is damaged.
@@ -70,19 +73,35 @@ impl Contents {
             Self::of(graph, part, &part_dir, catalog)
         });
         let reason = error.to_string();
-        if let Ok((contents, scan)) = earlier {
-            scan.tell_bad_rows(shop, &dir);
-            let told = format!("{reason}: what was put last before the damage is lost");
-            shop.note_lost(Lost::file(&dir, told));
-            return Ok(Self { broken: Some(reason), ..contents });
+        match earlier {
+            Ok(mut contents) => {
+                let told = format!("{reason}: what was put last before the damage is lost");
+                contents.losses.push(told);
+                Ok(Self { broken: Some(reason), ..contents }.tell(shop, &dir))
+            }
+            Err(error) if error.cause() != Cause::Damage => Err(error),
+            Err(_) => {
+                let told = format!(
+                    "{reason}: rows that were put over the segments are lost, if there were any, \
+                     and so are versions after that of the newest segment"
+                );
+                let (catalog, version, records) = (None, None, Vec::new());
+                let (broken, losses) = (Some(reason), vec![told]);
+                let contents = Self { part_dir, catalog, version, records, broken, losses };
+                Ok(contents.tell(shop, &dir))
+            }
         }
-        let told = format!(
-            "{reason}: rows that were put over the segments are lost, if there were any, and so \
-             are versions after that of the newest segment"
-        );
-        shop.note_lost(Lost::file(&dir, told));
-        let (catalog, version, records) = (None, None, Vec::new());
-        Ok(Self { part_dir, catalog, version, records, broken: Some(reason) })
+    }
+
+    /// Notes what is lost.
+    fn tell(self, shop: &mut Workshop, dir: &Path) -> Self {
+        for loss in &self.losses {
+            shop.note_lost(Lost::file(dir, loss.clone()));
+        }
+        if !self.losses.is_empty() {
+            shop.with_losses.push(dir.to_owned());
+        }
+        self
     }
 
     fn of(
@@ -90,7 +109,7 @@ impl Contents {
         part: PartId,
         part_dir: &Path,
         catalog: Catalog,
-    ) -> Result<(Self, Scan), StoreError> {
+    ) -> Result<Self, StoreError> {
         let version = catalog.current_version()?;
         let scan = Scan::of(graph, part, version, &catalog)?;
         let broken = (!scan.faults.is_empty()).then(|| scan.faults.join("; "));
@@ -102,9 +121,13 @@ impl Contents {
             TensorRecord { lost, ..record.clone() }
         });
         let (part_dir, records) = (part_dir.to_owned(), records.collect());
-        let contents =
-            Self { part_dir, catalog: Some(catalog), version: Some(version), records, broken };
-        Ok((contents, scan))
+        let bad_rows = scan
+            .bad_rows
+            .iter()
+            .map(|(tensor, n)| format!("{n} overlay rows of `{tensor}` that nobody can have put"));
+        let losses = scan.losses.iter().cloned().chain(bad_rows).collect();
+        let (catalog, version) = (Some(catalog), Some(version));
+        Ok(Self { part_dir, catalog, version, records, broken, losses })
     }
 
     /// The record of a tensor.
@@ -155,6 +178,10 @@ impl Scan {
     ) {
         match pair {
             Pair::Identity | Pair::Version | Pair::Newer { .. } => {}
+            Pair::Losses(text) => {
+                let text = String::from_utf8_lossy(text);
+                self.losses.extend(text.lines().map(str::to_owned));
+            }
             Pair::GraphCopy(copy) if copy == text.as_bytes() => {}
             Pair::GraphCopy(_) => self.faults.push("its copy of graph.toml is another".to_owned()),
             Pair::Segment { tensor, version: of, record } => {
@@ -194,13 +221,6 @@ impl Scan {
                 self.faults.push(format!("overlay rows of `{tensor}` that cannot be"));
                 self.bad_rows.push((tensor.to_owned(), 1));
             }
-        }
-    }
-
-    fn tell_bad_rows(&self, shop: &mut Workshop, dir: &Path) {
-        for (tensor, n) in &self.bad_rows {
-            let reason = format!("{n} overlay rows of `{tensor}` that nobody can have put");
-            shop.note_lost(Lost::file(dir, reason));
         }
     }
 }

@@ -38,7 +38,8 @@ pub(super) fn publish_catalog(
         None => format!("built anew from the segments ({reason})"),
     };
     if !shop.is_dry_run() {
-        build(shop, graph, part, &contents, work)?;
+        let built = build(shop, graph, part, &contents, work);
+        built.inspect_err(|_| shop.clear(&dir))?;
     }
     shop.finish(&dir, action, contents.catalog)
 }
@@ -68,6 +69,9 @@ fn build(
             }
             _ => false,
         })?;
+    }
+    if !contents.losses.is_empty() {
+        catalog.note_losses(&contents.losses)?;
     }
     catalog.flush()?;
     drop(catalog);

@@ -11,6 +11,7 @@ use super::super::segment::{Assessment, Expected, Mended, Stub, identity_of, loo
 use super::super::workshop::Workshop;
 use super::contents::Contents;
 use crate::catalog::{SegmentRecord, TensorRecord};
+use crate::cause::Cause;
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
 use crate::graph::{Graph, segment_file};
@@ -91,11 +92,13 @@ impl Look<'_> {
             let record = TensorRecord { record: original.clone(), lost: None, ..record.clone() };
             if let Assessment::Mended(mended) = self.look(&record)?
                 && mended.proven
-                && mended.lost_pages.is_empty()
             {
                 let path = self.part_dir.join(&record.record.file);
-                let action =
-                    format!("the lost rows of `{}` are back: recorded again", record.tensor);
+                let action = match mended.lost_pages.is_empty() {
+                    true => format!("the lost rows of `{}` are back", record.tensor),
+                    false => format!("lost rows of `{}` are back, not all", record.tensor),
+                };
+                let action = format!("{action}: recorded again");
                 self.shop.note(&path, action);
                 return Ok(self.mend(record, *mended));
             }
@@ -142,14 +145,20 @@ impl Look<'_> {
         let device = &self.shop.device;
         let entries = device.list(self.part_dir).map_err(StoreError::io(self.part_dir, "list"))?;
         let segments = entries.into_iter().filter(|e| !e.is_dir && e.name.ends_with(".seg"));
-        let identified = segments.filter_map(|entry| {
-            let file = device.open(&self.part_dir.join(&entry.name)).ok()?;
-            Some((identity_of(&*file)?, entry.name))
-        });
         let is_ours = |found: &SegmentIdentity| {
             found.version > 0 && *found == self.identity(found.segment, found.version)
         };
-        Ok(identified.filter(|(found, _)| is_ours(found)).collect())
+        let mut ours = Vec::new();
+        for entry in segments {
+            let path = self.part_dir.join(&entry.name);
+            let file = match device.open(&path).map_err(StoreError::io(&path, "open")) {
+                Err(error) if error.cause() == Cause::System => return Err(error),
+                Err(_) => continue,
+                Ok(file) => file,
+            };
+            ours.extend(identity_of(&*file).filter(is_ours).map(|found| (found, entry.name)));
+        }
+        Ok(ours)
     }
 
     fn look(&self, record: &TensorRecord) -> Result<Assessment, StoreError> {

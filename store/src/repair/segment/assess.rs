@@ -1,5 +1,6 @@
 //! What is left of a segment file, and what follows from it.
 
+use std::io;
 use std::ops::Range;
 
 use super::index::{Followed, follow_groups};
@@ -49,6 +50,18 @@ pub(crate) enum Assessment {
 impl Mended {
     pub(crate) fn digest(&self) -> SegmentDigest {
         blake3::hash(&self.tables).into()
+    }
+
+    /// Checks the checksum of a page against the tables, unless its rows are lost anyway.
+    pub(crate) fn check_page(&self, page: u64, found: u32) -> io::Result<()> {
+        let after = self.lost_pages.partition_point(|lost| lost.end <= page);
+        let entry = self.tables.as_chunks::<4>().0.get(page as usize);
+        let is_lost = self.lost_pages.get(after).is_some_and(|lost| lost.contains(&page));
+        if is_lost || entry.is_some_and(|entry| u32::from_le_bytes(*entry) == found) {
+            return Ok(());
+        }
+        let reason = format!("page {page} was sound and cannot be read as it was; repair again");
+        Err(io::Error::new(io::ErrorKind::InvalidData, reason))
     }
 
     pub(crate) fn header(&self) -> [u8; PAGE_BYTES as usize] {
@@ -120,6 +133,12 @@ impl Ends {
 pub(crate) fn identity_of(file: &dyn FileReader) -> Option<SegmentIdentity> {
     let file_bytes = file.len_bytes().ok()?;
     Ends::read(file, file_bytes).identity().map(|(identity, _)| identity)
+}
+
+/// The format of a segment that only a later release reads.
+pub(crate) fn newer_format_of(file: &dyn FileReader) -> Option<u32> {
+    let file_bytes = file.len_bytes().ok()?;
+    Ends::read(file, file_bytes).newer()
 }
 
 /// How much a file may hold.

@@ -9,9 +9,10 @@ mod sums;
 use std::io;
 use std::path::Path;
 
-pub(super) use assess::{Assessment, Expected, Mended, assess, identity_of};
+pub(super) use assess::{Assessment, Expected, Mended, assess, identity_of, newer_format_of};
 pub(super) use stub::Stub;
 
+use crate::checksum::PageChecksum;
 use crate::device::{Device, FileReader, FileWriter};
 use crate::error::StoreError;
 use crate::layout::PAGE_BYTES;
@@ -34,6 +35,8 @@ pub(super) fn look(
 }
 
 /// Writes a whole segment: the pages of `file`, under the header, tables and footer of `mended`.
+///
+/// Fails when a page that is not lost is not what it was when it was looked at.
 pub(super) fn write(
     mended: &Mended,
     file: &dyn FileReader,
@@ -41,13 +44,50 @@ pub(super) fn write(
 ) -> io::Result<()> {
     out.append(&mended.header())?;
     let n_pages = mended.sections.n_pages();
+    let checksum = PageChecksum::new(mended.identity.segment);
     let mut buffer = vec![0; (PAGES_PER_READ * PAGE_BYTES) as usize];
     for first in (0..n_pages).step_by(PAGES_PER_READ as usize) {
         let n_bytes = PAGES_PER_READ.min(n_pages - first) * PAGE_BYTES;
         let bytes = &mut buffer[..n_bytes as usize];
         read_pages(file, first, bytes);
+        for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
+            mended.check_page(page, checksum.of(page, bytes))?;
+        }
         out.append(bytes)?;
     }
     out.append(&mended.tables)?;
     out.append(&mended.footer())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::SegmentCodec;
+    use crate::device::Disk;
+    use crate::fixture::{flip, identity, write_encoded};
+
+    #[test]
+    fn a_page_that_changes_after_it_was_looked_at_is_not_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, identity) = (dir.path().join("a.seg"), identity(500, 99));
+        let digest = Some(write_encoded(&path, &identity, SegmentCodec::Raw));
+        flip(&path, 100);
+        flip(&path, 3 * PAGE_BYTES + 9);
+        let expected = Expected { identity, digest };
+        let Assessment::Mended(mended) = look(&Disk, &path, &expected, 1).unwrap() else {
+            panic!("it can be mended");
+        };
+        assert_eq!((mended.lost_pages.len(), &mended.lost_pages[0]), (1, &(2..3)));
+        let copy = |name: &str| {
+            let mut out = Disk.create(&dir.path().join(name)).unwrap();
+            write(&mended, &*Disk.open(&path).unwrap(), &mut *out)
+        };
+        copy("sound").unwrap();
+        // The lost page may be anything.
+        flip(&path, 3 * PAGE_BYTES + 19);
+        copy("lost").unwrap();
+        flip(&path, 7 * PAGE_BYTES + 1);
+        let error = copy("changed").unwrap_err().to_string();
+        assert!(error.contains("page 6"), "{error}");
+    }
 }

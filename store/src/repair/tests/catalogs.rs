@@ -122,6 +122,20 @@ fn a_catalog_of_another_partition_or_graph_is_not_believed() {
 }
 
 #[test]
+fn a_partition_on_another_disk_is_repaired_there() {
+    let patient = Patient::of(plain());
+    let elsewhere = patient.dir.path().join("elsewhere");
+    fs::rename(patient.path("part-001"), &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, patient.path("part-001")).unwrap();
+    assert!(patient.repair().ok);
+    patient.damage("part-001/feat.v1.seg", 0, 4096);
+    patient.remove("part-001/halo.bin");
+    let report = patient.repair();
+    assert!(report.ok && report.done.len() == 2, "{report:?}");
+    assert!(patient.verify().ok && elsewhere.join("halo.bin").is_file());
+}
+
+#[test]
 fn a_partition_that_is_not_here_is_told() {
     let patient = Patient::of(plain());
     patient.remove("part-001");

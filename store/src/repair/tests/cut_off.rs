@@ -113,6 +113,12 @@ impl KeyValues for DyingPairs {
     }
 }
 
+/// Where in the graph what was lost, and of which tensor.
+fn places(patient: &Patient, lost: &[Lost]) -> Vec<(String, Option<String>)> {
+    let dir = patient.graph().display().to_string();
+    lost.iter().map(|lost| (lost.file.replace(&dir, ""), lost.tensor.clone())).collect()
+}
+
 /// Repairs with a death after each number of changes, then again without, and compares with a
 /// repair that lived.
 fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
@@ -124,7 +130,9 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
         let patient = Patient::of(model);
         damage(&patient);
         let device = Arc::new(Dying::after(n_changes));
-        let died = repair_on(device, &patient.graph(), false, 2, &mut |_, _| {}).is_err();
+        let first = repair_on(device, &patient.graph(), false, 2, &mut |_, _| {});
+        let died = first.as_ref().map_or(true, |report| report.stopped.is_some());
+        let told = first.map_or(Vec::new(), |report| report.lost);
         let before = contents(&patient.graph());
         let report = repair(&patient.graph(), false, &mut |_, _| {}).unwrap();
         let after = contents(&patient.graph());
@@ -135,6 +143,13 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
         }
         let lost = |report: &RepairReport| report.lost.iter().map(|lost| lost.rows).sum::<u64>();
         assert_eq!(lost(&report), lost(&expected), "after {n_changes} changes: {report:?}");
+        // Whatever the first one had lost is told, if not by it then by the second.
+        for (place, tensor) in places(&whole, &expected.lost) {
+            let is_told = |told: &[Lost]| {
+                places(&patient, told).iter().any(|other| *other == (place.clone(), tensor.clone()))
+            };
+            assert!(is_told(&report.lost) || is_told(&told), "{n_changes}: {place} {report:?}");
+        }
         assert_eq!(patient.rows(), rows, "after {n_changes} changes");
         let found = patient.verify();
         assert_eq!((found.ok, found.damaged.len()), (verified.ok, verified.damaged.len()));
@@ -144,6 +159,34 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
             return;
         }
     }
+}
+
+#[test]
+fn a_dry_run_sees_what_is_only_to_be_put_in_its_place() {
+    for name in ["graph.toml", "part-000/feat.v1.seg", "part-001/topology.csr", "part-001/catalog"]
+    {
+        let patient = Patient::of(updated());
+        let rows = patient.rows();
+        fs::rename(patient.path(name), patient.path(&format!("{name}.repaired"))).unwrap();
+        let report = patient.repair();
+        assert!(report.ok && report.done.len() == 1, "{name}: {report:?}");
+        assert!(report.quarantined.is_empty(), "{name}: {report:?}");
+        assert_eq!(patient.rows(), rows, "{name}");
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_repair_that_was_cut_off_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let names =
+        ["site.building/deep", "page.repaired", "part-000/notes.building/deep", "a.building"];
+    for name in names {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"dear").unwrap();
+    }
+    repair(dir.path(), false, &mut |_, _| {}).unwrap_err();
+    assert!(names.iter().all(|name| dir.path().join(name).is_file()));
 }
 
 #[test]
@@ -169,4 +212,9 @@ fn a_repair_that_died_anywhere_is_finished_by_the_next() {
         pairs.write(&[colour]).unwrap();
     });
     dies_anywhere(plain(), &|p| p.remove("part-001/catalog"));
+    // Loses what was put over segments, and that must not be forgotten.
+    dies_anywhere(updated(), &|p| {
+        p.remove("part-000/catalog");
+        p.remove("part-001/halo.bin");
+    });
 }

@@ -22,6 +22,38 @@ fn graph_toml_is_written_again_from_its_copies() {
     }
 }
 
+#[test]
+fn a_description_of_another_graph_gives_way_to_what_all_files_say() {
+    let other = import();
+    let foreign = |p: &Patient| {
+        assert!(fs::copy(other.path().join("graph.toml"), p.path("graph.toml")).unwrap() > 0);
+    };
+    for model in [plain(), updated()] {
+        let report = check(model, &foreign, Whole, "graph.toml of another graph");
+        assert_eq!((report.done.len(), report.quarantined.len()), (1, 1), "{report:?}");
+    }
+    // Older graphs have no copies.
+    let patient = without_copies();
+    foreign(&patient);
+    let was = Patient::of(plain()).rows();
+    let report = patient.repair();
+    assert!(report.ok && report.quarantined.len() == 1, "{report:?}");
+    assert_eq!(patient.rows(), was);
+    // It is as good a guess as any other where some files belong to it.
+    let patient = Patient::of(plain());
+    foreign(&patient);
+    let strange = other.path().join("part-001/halo.bin");
+    assert!(fs::copy(strange, patient.path("part-001/halo.bin")).unwrap() > 0);
+    let before = contents(&patient.graph());
+    let error = repair(&patient.graph(), true, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("several graphs"), "{error}");
+    repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    let after = contents(&patient.graph());
+    for (path, bytes) in before.iter().filter(|(path, _)| !path.contains("/catalog/")) {
+        assert!(after.get(path) == Some(bytes), "{path}");
+    }
+}
+
 /// A graph as older releases made it: without copies of its description.
 fn without_copies() -> Patient {
     let patient = Patient::of(plain());
@@ -56,6 +88,11 @@ fn what_nothing_tells_is_not_made_up() {
     let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
     assert!(error.contains("graph.toml") && error.contains("edges"), "{error}");
     assert!(!patient.path("graph.toml").exists());
+    let patient = without_copies();
+    patient.remove("graph.toml");
+    patient.remove("part-000");
+    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("partition 0 is not here"), "{error}");
     // Partitions of two graphs in one folder.
     let patient = Patient::of(plain());
     patient.remove("graph.toml");
@@ -87,6 +124,37 @@ fn nothing_of_a_later_format_is_touched() {
         assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{name}: {error}");
         assert!(fs::read(patient.path(name)).unwrap() == bytes);
     }
+    // What can be repaired is not, either, and wherever the later format is.
+    let patient = Patient::of(plain());
+    patient.damage("part-000/feat.v1.seg", 0, 100);
+    let body = "format_version = 2\n";
+    let text = format!("checksum = \"{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()));
+    let path = patient.path("part-001/feat.v1.seg");
+    let mut bytes = fs::read(&path).unwrap();
+    let sound = bytes.clone();
+    bytes[8] = 9;
+    let crc = crc32fast::hash(&bytes[..4092]).to_le_bytes();
+    bytes[4092..4096].copy_from_slice(&crc);
+    fs::write(&path, &bytes).unwrap();
+    let refused = |what: &str| {
+        let before = contents(&patient.graph());
+        let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, StoreError::NewerFormat { .. }), "{what}: {error}");
+        let after = contents(&patient.graph());
+        for (path, bytes) in before.iter().filter(|(path, _)| !path.contains("/catalog/")) {
+            assert!(after.get(path) == Some(bytes), "{what}: {path}");
+        }
+    };
+    refused("segment");
+    fs::write(&path, &sound).unwrap();
+    fs::write(patient.path("device.toml"), text).unwrap();
+    refused("device.toml");
+    patient.remove("device.toml");
+    let lost = [b"lost/feat/".as_slice(), &1u32.to_be_bytes()].concat();
+    let pairs = Disk.key_values(&patient.path("part-001/catalog"), Access::Write).unwrap();
+    pairs.write(&[Change::Put(lost.clone(), 9u32.to_le_bytes().to_vec())]).unwrap();
+    drop(pairs);
+    refused("lost");
     let patient = Patient::of(plain());
     let dir = patient.path("part-001/catalog");
     let pairs = Disk.key_values(&dir, Access::Write).unwrap();
@@ -106,8 +174,34 @@ fn a_writer_keeps_repair_out() {
     let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
     let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+    // Whatever has become of the catalog that it writes to.
+    let current = patient.path("part-000/catalog/CURRENT");
+    fs::rename(&current, patient.path("CURRENT")).unwrap();
+    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+    fs::rename(patient.path("CURRENT"), &current).unwrap();
+    assert!(!patient.path("part-000/quarantine").exists());
+    live.put_rows("feat", &[NodeId(1)], &[1; 99]).unwrap();
     drop(live);
     assert!(repair(&patient.graph(), false, &mut |_, _| {}).unwrap().ok);
+}
+
+#[test]
+fn a_repair_keeps_others_out_also_where_the_catalog_is_gone() {
+    let patient = Patient::of(plain());
+    patient.remove("part-000/catalog");
+    let mut n_refused = 0;
+    let mut second = |_, _| {
+        let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+        let graph = Graph::open(&patient.graph()).unwrap();
+        let part = Some([PartId(0)].as_slice());
+        let live = LiveGraph::open(graph, part, LiveMode::Write, &OpenOptions::default());
+        assert!(matches!(live, Err(StoreError::Locked { .. })));
+        n_refused += 1;
+    };
+    repair(&patient.graph(), false, &mut second).unwrap();
+    assert_eq!(n_refused, 3);
 }
 
 #[test]

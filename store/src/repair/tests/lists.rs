@@ -33,6 +33,29 @@ fn a_header_of_topology_is_rebuilt_if_what_is_left_of_it_vouches_for_it() {
 }
 
 #[test]
+fn topology_of_another_partition_or_graph_never_passes_for_the_right_one() {
+    let other = import();
+    let names = ["part-000/topology.csr", TOPOLOGY];
+    let swap = |p: &Patient| {
+        let [a, b] = names.map(|name| fs::read(p.path(name)).unwrap());
+        assert_eq!(a.len(), b.len());
+        fs::write(p.path(names[0]), b).unwrap();
+        fs::write(p.path(names[1]), a).unwrap();
+    };
+    let swap_and_damage = |p: &Patient| {
+        swap(p);
+        names.iter().for_each(|name| p.damage(name, 0, 8));
+    };
+    let foreign = |p: &Patient| {
+        names.iter().for_each(|n| assert!(fs::copy(other.path().join(n), p.path(n)).unwrap() > 0));
+    };
+    for damage in [&swap as &dyn Fn(&Patient), &swap_and_damage, &foreign] {
+        let report = check(plain(), damage, Lost(0), "misplaced topology");
+        assert_eq!((report.done.len(), report.lost.len()), (0, 2), "{report:?}");
+    }
+}
+
+#[test]
 fn damaged_topology_stays_where_it_is_and_rows_are_served() {
     for damage in [
         &|p: &Patient| p.damage(TOPOLOGY, 0, 4096) as _,

@@ -91,6 +91,23 @@ fn a_segment_that_is_gone_fails_its_rows_until_it_is_brought_back() {
 }
 
 #[test]
+fn a_file_that_is_brought_back_with_a_bad_page_has_all_other_rows_back() {
+    let patient = Patient::of(plain());
+    let (was, saved) = (patient.rows(), fs::read(patient.path(FEAT)).unwrap());
+    patient.remove(FEAT);
+    patient.repair();
+    fs::write(patient.path(FEAT), &saved).unwrap();
+    // The page, and a header that must be rebuilt too.
+    patient.damage(FEAT, 4 * PAGE + 100, 1);
+    patient.damage(FEAT, 0, 100);
+    let report = patient.repair();
+    assert_eq!(lost_rows(&was, &patient.rows(), &report), 42, "{report:?}");
+    fs::write(patient.path(FEAT), &saved).unwrap();
+    assert!(patient.repair().ok);
+    assert_eq!(patient.rows(), was);
+}
+
+#[test]
 fn what_was_given_up_in_part_is_whole_again_when_the_file_is_brought_back() {
     let (tables, _) = places(FEAT);
     let patient = Patient::of(plain());

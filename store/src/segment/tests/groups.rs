@@ -170,6 +170,25 @@ fn a_group_that_does_not_unpack_fails_alone() {
 }
 
 #[test]
+fn verification_unpacks_groups_beside_damaged_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, identity) = (dir.path().join("frame.seg"), identity(400, 4000));
+    let mut groups = groups(&identity, dir.path());
+    let last = groups.len() - 1;
+    groups[last] = vec![7; 100];
+    let data = groups.concat();
+    assert!(data.len() > 8192, "{}", data.len());
+    fs::write(&path, forge(&identity, &data, &lengths(&groups), data.len() as u64)).unwrap();
+    crate::fixture::flip(&path, 4096 + 9);
+    let segment = Segment::open(&Disk, &path, &identity).unwrap();
+    let mut faults = Vec::new();
+    crate::verify::check_stretch(&segment, &mut |page, error| faults.push((page, error)));
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert!(matches!(faults[0], (0, StoreError::DamagedPage { page: 0, .. })), "{faults:?}");
+    assert!(matches!(faults[1].1, StoreError::DamagedGroup { .. }), "{faults:?}");
+}
+
+#[test]
 fn sealed_headers_of_groups_that_make_no_sense_are_refused() {
     let good = identity(30, 400).to_page(ZSTD);
     assert_eq!(SegmentIdentity::from_page(&good), Ok((identity(30, 400), ZSTD)));

@@ -1,0 +1,105 @@
+//! What the files of a graph say of themselves, before anything is touched.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::check::{FORMAT_VERSION, FileKind, facts, unknown_version};
+use uuid::Uuid;
+
+use super::partitions::Partition;
+use super::segment::{identity_of, newer_format_of};
+use super::workshop::Workshop;
+use crate::catalog::CATALOG_FORMAT_VERSION;
+use crate::cause::Cause;
+use crate::device::FileReader;
+use crate::error::StoreError;
+use crate::graph::{halo_path, topology_path};
+use crate::probe::{PROFILE_FORMAT_VERSION, StoredProfile};
+use crate::segment::SEGMENT_FORMAT_VERSION;
+use crate::verify::read_head;
+
+/// Fails when any file is of a later format.
+pub(super) fn refuse_newer<'a>(
+    shop: &Workshop,
+    dir: &Path,
+    partitions: impl Iterator<Item = &'a Partition>,
+) -> Result<(), StoreError> {
+    let refuse = |file: &Path, newer: Option<u32>, supported| match newer {
+        Some(found) => Err(StoreError::NewerFormat { file: file.to_owned(), found, supported }),
+        None => Ok(()),
+    };
+    if let Err(error) = StoredProfile::read(&*shop.device, dir) {
+        refuse(&error.file, error.newer_format, PROFILE_FORMAT_VERSION)?;
+    }
+    for partition in partitions {
+        if let Ok(catalog) = &partition.catalog {
+            sound(catalog.identity())?;
+            let newer = sound(catalog.newer_format())?.flatten();
+            refuse(catalog.dir(), newer, CATALOG_FORMAT_VERSION)?;
+        }
+        for (path, kind) in lists(partition) {
+            let head = sound(read_head(&*shop.device, &path))?;
+            let newer = head.and_then(|(_, head)| unknown_version(kind, &head));
+            refuse(&path, newer, FORMAT_VERSION)?;
+        }
+        for path in segments(shop, partition)? {
+            let newer = open(shop, &path)?.and_then(|file| newer_format_of(&*file));
+            refuse(&path, newer, SEGMENT_FORMAT_VERSION)?;
+        }
+    }
+    Ok(())
+}
+
+/// How many catalogs, files of lists and segments say that they are of which graph; those that
+/// cannot be read, or are damaged where it stands, say nothing.
+pub(super) fn owners<'a>(
+    shop: &Workshop,
+    partitions: impl Iterator<Item = &'a Partition>,
+) -> Result<BTreeMap<Uuid, usize>, StoreError> {
+    let mut owners = BTreeMap::new();
+    let mut count = |uuid: Uuid| *owners.entry(uuid).or_insert(0) += 1;
+    for partition in partitions {
+        if let Ok(catalog) = &partition.catalog {
+            sound(catalog.identity())?.into_iter().for_each(|(uuid, _)| count(uuid));
+        }
+        for (path, kind) in lists(partition) {
+            let head = sound(read_head(&*shop.device, &path))?;
+            let found = head.and_then(|(_, head)| facts(kind, &head));
+            found.into_iter().for_each(|facts| count(Uuid::from_bytes(facts.uuid)));
+        }
+        for path in segments(shop, partition)? {
+            let found = open(shop, &path)?.and_then(|file| identity_of(&*file));
+            found.into_iter().for_each(|found| count(found.graph));
+        }
+    }
+    Ok(owners)
+}
+
+fn lists(partition: &Partition) -> [(PathBuf, FileKind); 2] {
+    let topology = (topology_path(&partition.dir), FileKind::Topology);
+    [topology, (halo_path(&partition.dir), FileKind::Halo)]
+}
+
+/// Everything in a partition that is called as segments are.
+fn segments(shop: &Workshop, partition: &Partition) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = shop.device.list(&partition.dir);
+    let entries = entries.map_err(StoreError::io(&partition.dir, "list"))?.into_iter();
+    let named = entries.filter(|entry| !entry.is_dir && entry.name.ends_with(".seg"));
+    Ok(named.map(|entry| partition.dir.join(entry.name)).collect())
+}
+
+fn open(shop: &Workshop, path: &Path) -> Result<Option<Box<dyn FileReader>>, StoreError> {
+    sound(shop.device.open(path).map_err(StoreError::io(path, "open")))
+}
+
+/// What was read; `None` if it is damaged.
+///
+/// Fails for a later format, and where the system refuses.
+fn sound<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error @ StoreError::NewerFormat { .. }) => Err(error),
+        Err(error) if error.cause() == Cause::System => Err(error),
+        Err(_) => Ok(None),
+    }
+}

@@ -7,6 +7,8 @@ use plotters::prelude::*;
 use super::report::{BenchReport, BenchResult};
 
 const SIZE: (u32, u32) = (960, 600);
+/// Beside the curves, for the legend.
+const LEGEND_WIDTH: u32 = 170;
 const FONT: (&str, u32) = ("sans-serif", 14);
 /// Told apart by eye, and by most of those who do not see red and green.
 const COLOURS: [RGBColor; 12] = [
@@ -48,6 +50,7 @@ fn draw(
     let mut chart = ChartBuilder::on(&area)
         .caption(title(report), FONT)
         .margin(12)
+        .margin_right(LEGEND_WIDTH)
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d(0.0..f64::from(most_rows), least..1.0)?;
@@ -67,18 +70,12 @@ fn draw(
         let style = style(own().next().map_or("", |result| result.policy), number);
         let dots = points.iter().map(|&point| Circle::new(point, 2, style.filled()));
         chart.draw_series(dots)?;
-        chart
-            .draw_series(LineSeries::new(points, style))?
-            .label(label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        chart.draw_series(LineSeries::new(points, style))?;
+        // Beside the curves: in the chart it would lie over some of them.
+        let (x, y) = ((SIZE.0 - LEGEND_WIDTH) as i32 + 12, 40 + 18 * number as i32);
+        area.draw(&PathElement::new([(x, y), (x + 18, y)], style))?;
+        area.draw(&Text::new(label.to_owned(), (x + 26, y - 6), FONT))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .label_font(FONT)
-        .draw()?;
     area.present()?;
     Ok(())
 }

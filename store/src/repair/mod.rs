@@ -30,6 +30,7 @@ use std::thread;
 use lodestore_graph::PartId;
 
 pub use report::{Done, Lost, Moved, RepairReport};
+pub(crate) use segment::identity_of;
 
 use crate::cause::Cause;
 use crate::device::{Device, Disk};

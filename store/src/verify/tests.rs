@@ -85,6 +85,18 @@ fn a_damaged_description_hides_no_other_damage() {
     assert_eq!(report.pages, 16);
 }
 
+#[test]
+fn a_catalog_that_is_gone_hides_no_damaged_rows() {
+    let ring = Ring::new(500, 2, 2);
+    ring.import();
+    fs::remove_dir_all(ring.out().join("part-001/catalog")).unwrap();
+    flip(&ring.out().join("part-001/feat.v1.seg"), 4 * 4096 + 9);
+    let report = ring.verify();
+    let pages: Vec<_> = report.damaged.iter().map(|damage| damage.page).collect();
+    assert_eq!(pages, [None, Some(3)], "{report:?}");
+    assert_eq!(report.pages, 16);
+}
+
 fn verify_with(dir: &Path, n_threads: usize) -> VerifyReport {
     verify_on(Arc::new(Disk), dir, n_threads, &mut |_, _| {}).unwrap()
 }

@@ -1,7 +1,9 @@
 //! All that there is to check, in the order of the report, opened as its turn comes.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::path::Path;
+mod unknown;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lodestore_graph::PartId;
@@ -12,12 +14,11 @@ use super::findings::{FileOrder, Findings, META_ORDER};
 use super::lists::{Lists, ListsError};
 use super::unit::{Unit, Work, units};
 use crate::catalog::Catalog;
-use crate::cause::Cause;
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::graph::{Graph, META_FILE, QUARANTINE_DIR, catalog_dir};
-use crate::probe::{DEVICE_FILE, StoredProfile};
-use crate::segment::Segment;
+use crate::graph::{Graph, META_FILE, catalog_dir};
+use crate::repair::identity_of;
+use crate::segment::{Segment, SegmentIdentity};
 
 /// Hands out units.
 pub(super) struct Walk<'a> {
@@ -48,6 +49,8 @@ enum File {
     Lists(FileKind),
     Catalog(Arc<Catalog>, u32),
     Segment(Arc<Catalog>, usize),
+    /// A segment of a partition whose catalog cannot be read, as it says itself.
+    Loose(PathBuf, Box<SegmentIdentity>),
 }
 
 impl<'a> Walk<'a> {
@@ -111,24 +114,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Looks at the graph's own folder: the profile, and what does not belong there.
-    fn check_folder(&self) {
-        let (device, dir) = (&**self.graph.device(), self.graph.dir());
-        match StoredProfile::read(device, dir) {
-            Err(error) if error.cause == Cause::System => {
-                self.findings.add_error(META_ORDER, dir, None, error.into());
-            }
-            Err(error) => {
-                self.findings.add(META_ORDER, &error.file.clone(), None, error.to_string());
-            }
-            Ok(_) => {}
-        }
-        let parts = self.graph.book().parts().map(|part| self.graph.part_dir(part));
-        let mut known: BTreeSet<String> = parts.filter_map(|dir| name_of(&dir)).collect();
-        known.extend([META_FILE, DEVICE_FILE, QUARANTINE_DIR].map(str::to_owned));
-        self.list_unknown(META_ORDER, dir, &known);
-    }
-
     fn open_part(&self, state: &mut State<'a>, part: PartId) {
         let (dir, order) = (self.graph.part_dir(part), state.order());
         if !self.graph.device().exists(&dir) {
@@ -152,8 +137,29 @@ impl<'a> Walk<'a> {
                 let segments = tensors.map(|i| (part, File::Segment(Arc::clone(&catalog), i)));
                 state.files.extend(segments);
             }
-            Err(error) => self.findings.add_error(order, &dir, None, error),
+            Err(error) => {
+                self.findings.add_error(order, &dir, None, error);
+                state.files.extend(self.loose_segments(part, &dir));
+            }
         }
+    }
+
+    /// Segments that say that they belong to a partition whose catalog cannot be read.
+    fn loose_segments(&self, part: PartId, dir: &Path) -> Vec<(PartId, File)> {
+        let device = self.graph.device();
+        let range = self.graph.book().range(part);
+        let is_ours = |found: &SegmentIdentity| {
+            (found.graph, found.part, found.n_rows)
+                == (self.graph.uuid(), part, range.end - range.start)
+                && self.graph.meta().tensor(&found.tensor.name) == Some(&found.tensor)
+        };
+        let names = device.list(dir).unwrap_or_default().into_iter();
+        let paths = names.filter(|e| e.name.ends_with(".seg")).map(|e| dir.join(e.name));
+        let loose = paths.filter_map(|path| {
+            let found = identity_of(&*device.open(&path).ok()?).filter(is_ours)?;
+            Some((part, File::Loose(path, Box::new(found))))
+        });
+        loose.collect()
     }
 
     fn open_file(&self, state: &mut State<'a>, part: PartId, file: File) {
@@ -165,17 +171,34 @@ impl<'a> Walk<'a> {
                 let unit = CatalogUnit { graph: self.graph, part, catalog, committed };
                 state.units.push_back(Unit { order, bytes, work: Work::Catalog(unit) });
             }
-            File::Segment(catalog, tensor) => match self.segment(part, &catalog, tensor) {
-                Ok(segment) => {
-                    let segment = Arc::new(segment);
-                    let all_bytes = segment.layout().file_bytes();
-                    let work = |pages| Work::Rows { segment: Arc::clone(&segment), pages };
-                    state.units.extend(units(order, segment.layout().n_pages(), all_bytes, work));
-                }
-                Err(error) => {
-                    self.findings.add_error(order, &self.graph.part_dir(part), None, error);
-                }
-            },
+            File::Segment(catalog, tensor) => {
+                let opened = self.segment(part, &catalog, tensor);
+                self.open_segment(state, order, part, opened);
+            }
+            File::Loose(path, identity) => {
+                let opened = Segment::open(&**self.graph.device(), &path, &identity);
+                self.open_segment(state, order, part, opened);
+            }
+        }
+    }
+
+    fn open_segment(
+        &self,
+        state: &mut State<'a>,
+        order: FileOrder,
+        part: PartId,
+        opened: Result<Segment, StoreError>,
+    ) {
+        match opened {
+            Ok(segment) => {
+                let segment = Arc::new(segment);
+                let all_bytes = segment.layout().file_bytes();
+                let work = |pages| Work::Rows { segment: Arc::clone(&segment), pages };
+                state.units.extend(units(order, segment.layout().n_pages(), all_bytes, work));
+            }
+            Err(error) => {
+                self.findings.add_error(order, &self.graph.part_dir(part), None, error);
+            }
         }
     }
 
@@ -215,32 +238,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn list_unknown_in_part(&self, order: FileOrder, dir: &Path, catalog: &Catalog) {
-        let topology = self.graph.topology_path(PartId(0));
-        let halo = self.graph.halo_path(PartId(0));
-        let paths = [&topology, &halo, &catalog_dir(dir)].map(|path| name_of(path));
-        let mut known: BTreeSet<String> = paths.into_iter().flatten().collect();
-        known.insert(QUARANTINE_DIR.to_owned());
-        for tensor in &self.graph.meta().tensors {
-            match catalog.segments(&tensor.name) {
-                Ok(records) => known.extend(records.into_iter().map(|(_, record)| record.file)),
-                // The segment's turn comes, and tells it.
-                Err(_) => return,
-            }
-        }
-        self.list_unknown(order, dir, &known);
-    }
-
-    fn list_unknown(&self, order: FileOrder, dir: &Path, known: &BTreeSet<String>) {
-        match self.graph.device().list(dir).map_err(StoreError::io(dir, "list")) {
-            Ok(entries) => {
-                let unknown = entries.iter().filter(|entry| !known.contains(&entry.name));
-                unknown.for_each(|entry| self.findings.add_unknown(&dir.join(&entry.name)));
-            }
-            Err(error) => self.findings.add_error(order, dir, None, error),
-        }
-    }
-
     /// State changes whole or, in a panic, ends the walk anyway.
     fn state(&self) -> MutexGuard<'_, State<'a>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -252,10 +249,6 @@ impl State<'_> {
         self.last_order += 1;
         self.last_order
     }
-}
-
-fn name_of(path: &Path) -> Option<String> {
-    path.file_name().map(|name| name.to_string_lossy().into_owned())
 }
 
 /// Bytes of a partition's files, for the progress only: what cannot be read counts as nothing.

@@ -3,15 +3,17 @@
 use std::io;
 use std::ops::Range;
 
+use super::ends::Ends;
 use super::index::{Followed, follow_groups};
 use super::settle::{Remains, settle};
+use super::shape::{layout, lost_pages, pages_of};
 use super::sums::{page_sums, read_some};
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
 use crate::device::FileReader;
 use crate::error::StoreError;
 use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
-use crate::segment::{FoundHead, FoundSeal, SegmentDigest, SegmentIdentity};
+use crate::segment::{SegmentDigest, SegmentIdentity};
 
 /// What the outside knows of a segment.
 #[derive(Clone, Debug)]
@@ -89,56 +91,6 @@ pub(crate) fn assess(
         return Err(StoreError::NewerFormat { file, found, supported });
     }
     Ok(Look { file, file_bytes, ends, expected, n_threads }.assess())
-}
-
-/// First and last page of a file, as they are.
-struct Ends {
-    first: [u8; PAGE_BYTES as usize],
-    head: FoundHead,
-    last: [u8; PAGE_BYTES as usize],
-    seal: Option<FoundSeal>,
-}
-
-impl Ends {
-    fn read(file: &dyn FileReader, file_bytes: u64) -> Self {
-        let page = |offset| {
-            let mut page = [0; PAGE_BYTES as usize];
-            read_some(file, offset, &mut page);
-            page
-        };
-        // A file that was cut or extended has other bytes where its footer would be.
-        let (first, last) = (page(0), page(file_bytes.saturating_sub(PAGE_BYTES)));
-        Self { first, head: FoundHead::of(&first), last, seal: FoundSeal::of(&last) }
-    }
-
-    fn newer(&self) -> Option<u32> {
-        let heads = [Some(&self.head), self.seal.as_ref().map(|seal| &seal.head)];
-        heads.into_iter().flatten().find_map(|head| match head {
-            FoundHead::Newer(found) => Some(*found),
-            _ => None,
-        })
-    }
-
-    /// What the file says that it is; its header first, then the footer's copy.
-    fn identity(&self) -> Option<(SegmentIdentity, SegmentCodec)> {
-        let heads = [Some(&self.head), self.seal.as_ref().map(|seal| &seal.head)];
-        heads.into_iter().flatten().find_map(|head| match head {
-            FoundHead::Sound(identity, codec) => Some((identity.clone(), *codec)),
-            _ => None,
-        })
-    }
-}
-
-/// What a segment file says that it is, by header or footer; `None` if neither can be read.
-pub(crate) fn identity_of(file: &dyn FileReader) -> Option<SegmentIdentity> {
-    let file_bytes = file.len_bytes().ok()?;
-    Ends::read(file, file_bytes).identity().map(|(identity, _)| identity)
-}
-
-/// The format of a segment that only a later release reads.
-pub(crate) fn newer_format_of(file: &dyn FileReader) -> Option<u32> {
-    let file_bytes = file.len_bytes().ok()?;
-    Ends::read(file, file_bytes).newer()
 }
 
 /// How much a file may hold.
@@ -311,46 +263,4 @@ impl Look<'_> {
         ];
         parts.into_iter().filter(|(_, is_right)| !is_right).map(|(part, _)| part).collect()
     }
-}
-
-/// Pages of rows of a compressed segment that has this length, `most` at most.
-fn pages_of(file_bytes: u64, n_groups: u32, most: u64) -> u64 {
-    let length = |n_pages| Sections { data_bytes: n_pages * PAGE_BYTES, n_groups }.file_bytes();
-    let (mut low, mut high) = (0, most);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if length(middle) < file_bytes { low = middle + 1 } else { high = middle }
-    }
-    low
-}
-
-/// The layout that tables describe; `None` when they contradict the rows or the pages.
-fn layout(
-    identity: &SegmentIdentity,
-    codec: SegmentCodec,
-    n_pages: u64,
-    tables: &[u8],
-) -> Option<SegmentLayout> {
-    let (n_rows, row_bytes) = (identity.n_rows, identity.tensor.row_bytes());
-    let SegmentCodec::Zstd { group_rows } = codec else {
-        return SegmentLayout::new(n_rows, row_bytes).ok();
-    };
-    let index = tables.get((n_pages * 4).next_multiple_of(PAGE_BYTES) as usize..)?;
-    let lengths = index.as_chunks::<4>().0.iter().map(|length| u32::from_le_bytes(*length));
-    let lengths = lengths.take(n_rows.div_ceil(group_rows) as usize);
-    let layout = SegmentLayout::grouped(n_rows, row_bytes, group_rows, lengths).ok()?;
-    (layout.n_pages() == n_pages).then_some(layout)
-}
-
-/// Runs of pages whose checksum is not that of the table.
-fn lost_pages(sums: &[u32], tables: &[u8]) -> Vec<Range<u64>> {
-    let entries = tables.as_chunks::<4>().0.iter().map(|entry| u32::from_le_bytes(*entry));
-    let mut lost: Vec<Range<u64>> = Vec::new();
-    for (page, _) in (0..).zip(sums.iter().zip(entries)).filter(|(_, (sum, entry))| *sum != entry) {
-        match lost.last_mut() {
-            Some(run) if run.end == page => run.end += 1,
-            _ => lost.push(page..page + 1),
-        }
-    }
-    lost
 }

@@ -1,15 +1,19 @@
 //! One segment: what is left of it, and putting it together again.
 
 mod assess;
+mod ends;
 mod index;
 mod settle;
+mod shape;
 mod stub;
 mod sums;
 
 use std::io;
 use std::path::Path;
 
-pub(super) use assess::{Assessment, Expected, Mended, assess, identity_of, newer_format_of};
+pub(super) use assess::{Assessment, Expected, Mended, assess};
+pub(crate) use ends::identity_of;
+pub(super) use ends::newer_format_of;
 pub(super) use stub::Stub;
 
 use crate::checksum::PageChecksum;

@@ -1,0 +1,65 @@
+//! What lies in a graph's folders, and whether anything names it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use lodestore_graph::PartId;
+
+use super::super::findings::{FileOrder, META_ORDER};
+use super::Walk;
+use crate::catalog::Catalog;
+use crate::cause::Cause;
+use crate::error::StoreError;
+use crate::graph::{META_FILE, QUARANTINE_DIR, catalog_dir};
+use crate::probe::{DEVICE_FILE, StoredProfile};
+
+impl Walk<'_> {
+    /// Looks at the graph's own folder: the profile, and what does not belong there.
+    pub(super) fn check_folder(&self) {
+        let (device, dir) = (&**self.graph.device(), self.graph.dir());
+        match StoredProfile::read(device, dir) {
+            Err(error) if error.cause == Cause::System => {
+                self.findings.add_error(META_ORDER, dir, None, error.into());
+            }
+            Err(error) => {
+                self.findings.add(META_ORDER, &error.file.clone(), None, error.to_string());
+            }
+            Ok(_) => {}
+        }
+        let parts = self.graph.book().parts().map(|part| self.graph.part_dir(part));
+        let mut known: BTreeSet<String> = parts.filter_map(|dir| name_of(&dir)).collect();
+        known.extend([META_FILE, DEVICE_FILE, QUARANTINE_DIR].map(str::to_owned));
+        self.list_unknown(META_ORDER, dir, &known);
+    }
+
+    /// Looks for what neither the graph nor its catalog names.
+    pub(super) fn list_unknown_in_part(&self, order: FileOrder, dir: &Path, catalog: &Catalog) {
+        let topology = self.graph.topology_path(PartId(0));
+        let halo = self.graph.halo_path(PartId(0));
+        let paths = [&topology, &halo, &catalog_dir(dir)].map(|path| name_of(path));
+        let mut known: BTreeSet<String> = paths.into_iter().flatten().collect();
+        known.insert(QUARANTINE_DIR.to_owned());
+        for tensor in &self.graph.meta().tensors {
+            match catalog.segments(&tensor.name) {
+                Ok(records) => known.extend(records.into_iter().map(|(_, record)| record.file)),
+                // The segment's turn comes, and tells it.
+                Err(_) => return,
+            }
+        }
+        self.list_unknown(order, dir, &known);
+    }
+
+    fn list_unknown(&self, order: FileOrder, dir: &Path, known: &BTreeSet<String>) {
+        match self.graph.device().list(dir).map_err(StoreError::io(dir, "list")) {
+            Ok(entries) => {
+                let unknown = entries.iter().filter(|entry| !known.contains(&entry.name));
+                unknown.for_each(|entry| self.findings.add_unknown(&dir.join(&entry.name)));
+            }
+            Err(error) => self.findings.add_error(order, dir, None, error),
+        }
+    }
+}
+
+fn name_of(path: &Path) -> Option<String> {
+    path.file_name().map(|name| name.to_string_lossy().into_owned())
+}

@@ -9,6 +9,7 @@ mod advice;
 mod commands;
 mod console;
 mod edges;
+mod fanout;
 mod human;
 mod ids;
 mod interrupt;

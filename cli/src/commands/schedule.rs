@@ -8,13 +8,13 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use lodestore_graph::NodeId;
-use lodestore_graph::sampler::Fanout;
 use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::fanout::FanoutArgs;
 use crate::human;
 use crate::usage::UsageError;
 
@@ -35,15 +35,8 @@ pub(crate) struct ScheduleArgs {
     /// Fixes every batch.
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// Neighbours per node and layer, the hop next to the roots first; -1 takes all.
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        value_delimiter = ',',
-        default_value = "10,10",
-        allow_hyphen_values = true
-    )]
-    fanout: Vec<Fanout>,
+    #[command(flatten)]
+    fanout: FanoutArgs,
     /// Roots per batch and worker.
     #[arg(long, value_name = "B", default_value_t = 512)]
     batch: usize,
@@ -86,7 +79,7 @@ impl ScheduleArgs {
         let spec = ScheduleSpec {
             graph_uuid: [0; 16],
             seed: self.seed,
-            fanouts: self.fanout.clone(),
+            fanouts: self.fanout.fanout.clone(),
             batch_size: self.batch,
             epochs: self.epochs,
             workers: self.workers,

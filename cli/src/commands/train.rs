@@ -17,6 +17,7 @@ use lodestore_trainer::{
 };
 
 use crate::console::Console;
+use crate::fanout::FanoutArgs;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 
@@ -47,15 +48,8 @@ pub(crate) struct TrainArgs {
     /// Workers in this process; at most one per partition.
     #[arg(long, value_name = "W", default_value_t = 1)]
     workers: u32,
-    /// Neighbours per node and layer, the hop next to the roots first; -1 takes all.
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        value_delimiter = ',',
-        default_value = "10,10",
-        allow_hyphen_values = true
-    )]
-    fanout: Vec<lodestore_graph::sampler::Fanout>,
+    #[command(flatten)]
+    fanout: FanoutArgs,
     /// Width of hidden layers.
     #[arg(long, value_name = "N", default_value_t = 64)]
     hidden: usize,
@@ -127,7 +121,7 @@ impl TrainArgs {
             strategy: self.strategy,
             model: self.model,
             workers: self.workers,
-            fanouts: self.fanout,
+            fanouts: self.fanout.fanout,
             hidden: self.hidden,
             dropout: self.dropout,
             learning_rate: self.learning_rate,

@@ -10,12 +10,12 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lodestore_cache::Trace;
 use lodestore_graph::npy::{NpyType, NpyWriter};
-use lodestore_graph::sampler::Fanout;
 use serde::Serialize;
 
 use self::graphs::{Sampled, halos, neighbours};
 use self::patterns::{looping, scan, zipf};
 use crate::console::Console;
+use crate::fanout::FanoutArgs;
 use crate::human;
 use crate::usage::UsageError;
 
@@ -61,15 +61,8 @@ pub(crate) struct GenerateTraceArgs {
     /// neighbours: mean degree of that graph.
     #[arg(long, value_name = "D", default_value_t = 20.0)]
     degree: f32,
-    /// neighbours: neighbours per node and layer, the hop next to the roots first; -1 takes all.
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        value_delimiter = ',',
-        default_value = "10,10",
-        allow_hyphen_values = true
-    )]
-    fanout: Vec<Fanout>,
+    #[command(flatten)]
+    fanout: FanoutArgs,
     /// neighbours: share of the nodes that are roots.
     #[arg(long, value_name = "S", default_value_t = 0.1)]
     roots: f64,
@@ -180,7 +173,7 @@ impl GenerateTraceArgs {
             graph: self.graph.as_deref(),
             n_nodes: self.nodes.unwrap_or(0),
             mean_degree: self.degree,
-            fanouts: &self.fanout,
+            fanouts: &self.fanout.fanout,
             roots: self.roots,
             batch_size: self.batch as usize,
             epochs: self.epochs,

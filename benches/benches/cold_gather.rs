@@ -219,8 +219,9 @@ impl Figures {
             format!("{:.1} k/s, {:.2} GB/s", iops / 1e3, bandwidth / 1e9)
         };
         println!(
-            "  {name:<28} {:>9.0} rows/s  {:>5.1} % of plain reads  {:>5.1} % of ideal  {:>6.2} bytes read per byte used  \
-             {:>7.1} KiB per read  {:>4.0} ns/row planning  {:>5.0} ns/row CPU  ({} rows, {:.2} s; \
+            "  {name:<28} {:>9.0} rows/s  {:>5.1} % of plain reads  {:>5.1} % of ideal  \
+             {:>6.2} bytes read per byte used  {:>7.1} KiB per read  \
+             {:>4.0} ns/row planning  {:>5.0} ns/row CPU  ({} rows, {:.2} s; \
              disk before: {}; after: {})",
             self.n_rows as f64 / self.seconds,
             100.0 * self.plain_seconds / self.seconds,

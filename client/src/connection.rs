@@ -9,6 +9,7 @@ use lodestore_graph::NodeId;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{Prefix, Reply, Request, WireError, check_hello, hello};
 
+use crate::scatter::scatter;
 use crate::{Address, ClientError};
 
 /// Bytes asked of the socket at a time: a chunk of rows and its head.
@@ -180,11 +181,7 @@ impl Connection {
             self.need(row_bytes)?;
             let n_rows = positions.len().min((self.end - self.start) / row_bytes);
             let (now, later) = positions.split_at(n_rows);
-            let rows = self.take(n_rows * row_bytes);
-            for (row, &position) in rows.chunks_exact(row_bytes).zip(now) {
-                let start = position as usize * row_bytes;
-                out[start..start + row_bytes].copy_from_slice(row);
-            }
+            scatter(self.take(n_rows * row_bytes), row_bytes, now, out);
             positions = later;
         }
         Ok(())

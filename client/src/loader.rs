@@ -5,7 +5,8 @@ use std::{ops::AddAssign, ops::Range, sync::Arc, time::Instant};
 use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
-use crate::{ClientError, PullKind, PullStats, RowSource, scatter::pull_scattered};
+use crate::scatter::{pull_scattered, scatter};
+use crate::{ClientError, PullKind, PullStats, RowSource};
 
 /// Local rows go through a buffer of this size on their way into the batch: it stays in cache.
 const LOCAL_CHUNK_BYTES: usize = 1 << 20;
@@ -160,9 +161,7 @@ impl BatchLoader {
         for (ids, positions) in chunks {
             self.chunk.resize(ids.len() * row_bytes, 0);
             self.local.pull(&self.tensor, ids, &mut self.chunk, PullKind::Sync)?;
-            for (row, &position) in self.chunk.chunks_exact(row_bytes).zip(positions) {
-                out[position as usize * row_bytes..][..row_bytes].copy_from_slice(row);
-            }
+            scatter(&self.chunk, row_bytes, positions, out);
         }
         Ok(())
     }

@@ -4,6 +4,13 @@ use lodestore_graph::NodeId;
 
 use crate::{ClientError, PullKind, PullStats, RowSource};
 
+/// Copies row `i` of `rows` to row `positions[i]` of `out`, which has room for all of them.
+pub(crate) fn scatter(rows: &[u8], row_bytes: usize, positions: &[u32], out: &mut [u8]) {
+    for (row, &position) in rows.chunks_exact(row_bytes).zip(positions) {
+        out[position as usize * row_bytes..][..row_bytes].copy_from_slice(row);
+    }
+}
+
 /// Pulls `ids` with one pull and writes row `i` to row `positions[i]` of `out`, in place.
 ///
 /// `positions` rise and fit into `out`. Rows of `out` at other positions are overwritten with

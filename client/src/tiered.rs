@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lodestore_cache::{Tier, TierStats};
 use lodestore_graph::{NodeId, PartitionBook};
 
+use crate::scatter::scatter;
 use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 
 /// A source whose rows of one tensor pass through a [`Tier`] under any policy.
@@ -96,9 +97,7 @@ impl TieredSource {
         missing.extend(positions.iter().map(|&position| ids[position as usize]));
         rows.resize(missing.len() * row_bytes, 0);
         let pulled = self.inner.pull(&self.tensor.name, missing, rows, kind)?;
-        for (row, &position) in rows.chunks_exact(row_bytes).zip(positions.iter()) {
-            out[position as usize * row_bytes..][..row_bytes].copy_from_slice(row);
-        }
+        scatter(rows, row_bytes, positions, out);
         Ok(pulled)
     }
 }

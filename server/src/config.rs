@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use lodestore_cache::{PolicyKind, PolicySpec};
+use lodestore_cache::PolicyKind;
 use lodestore_graph::PartId;
 
 use crate::ServerError;
@@ -64,8 +64,7 @@ impl ServerConfig {
         {
             return Err(ServerError::Exposed { address });
         }
-        // Without a bound a tier would not stay within its memory.
-        if self.policy == PolicyKind::Unbounded || PolicySpec::try_from(self.policy).is_err() {
+        if !PolicyKind::REACTIVE.contains(&self.policy) {
             return Err(ServerError::Policy { found: self.policy });
         }
         if self.n_shards > SHARDS_MAX {

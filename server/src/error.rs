@@ -27,8 +27,8 @@ pub enum ServerError {
     },
     /// A policy that servers cannot follow.
     #[error(
-        "a server's tiers cannot follow the policy `{found}`; one of: none, lru, fifo, clock, \
-         sieve, s3-fifo, tinylfu"
+        "a server's tiers cannot follow the policy `{found}`; one of: {}",
+        PolicyKind::REACTIVE.map(PolicyKind::name).join(", ")
     )]
     Policy {
         /// Policy asked for.

@@ -61,6 +61,11 @@ impl PolicyKind {
         Self::Unbounded,
     ];
 
+    /// Those that need no plan and stay within a capacity, for tiers that are given rows and
+    /// nothing else.
+    pub const REACTIVE: [Self; 7] =
+        [Self::None, Self::Lru, Self::Fifo, Self::Clock, Self::Sieve, Self::S3Fifo, Self::TinyLfu];
+
     /// The name in commands and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -102,6 +107,14 @@ impl std::fmt::Display for PolicyKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PolicySpec;
+
+    #[test]
+    fn reactive_are_those_that_a_name_makes_and_a_capacity_bounds() {
+        let bounded = PolicyKind::ALL.into_iter().filter(|&kind| kind != PolicyKind::Unbounded);
+        let made: Vec<_> = bounded.filter(|&kind| PolicySpec::try_from(kind).is_ok()).collect();
+        assert_eq!(made, PolicyKind::REACTIVE);
+    }
 
     #[test]
     fn names_come_back() {

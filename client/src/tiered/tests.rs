@@ -36,21 +36,11 @@ fn nodes(ids: &[u32]) -> Vec<NodeId> {
     ids.iter().copied().map(NodeId).collect()
 }
 
-const POLICIES: [PolicyKind; 7] = [
-    PolicyKind::None,
-    PolicyKind::Lru,
-    PolicyKind::Fifo,
-    PolicyKind::Clock,
-    PolicyKind::Sieve,
-    PolicyKind::S3Fifo,
-    PolicyKind::TinyLfu,
-];
-
 proptest! {
     #[test]
     fn rows_are_right_at_every_capacity_and_only_what_the_tier_lacks_travels(
         n_slots in 0u32..60,
-        policy in prop::sample::select(POLICIES.to_vec()),
+        policy in prop::sample::select(PolicyKind::REACTIVE.to_vec()),
         batches in prop::collection::vec(prop::collection::vec(0..N_NODES, 0..70), 1..12),
     ) {
         let source = tiered(n_slots, policy);

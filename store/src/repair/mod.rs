@@ -66,9 +66,7 @@ pub fn repair_on(
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
-    let report = RepairReport { dry_run, ..RepairReport::default() };
-    let (guards, with_losses) = (Vec::new(), Vec::new());
-    let mut shop = Workshop { device, report, n_threads, guards, with_losses };
+    let mut shop = Workshop::new(device, dry_run, n_threads);
     let outcome = restore(&mut shop, dir, progress);
     let mut report = shop.report;
     match outcome {
@@ -84,9 +82,7 @@ pub fn repair_on(
 
 /// The graph in `dir` as repair would describe it; `None` where nothing tells. Changes nothing.
 pub(crate) fn describe(device: Arc<dyn Device>, dir: &Path) -> Option<Graph> {
-    let report = RepairReport { dry_run: true, ..RepairReport::default() };
-    let (guards, with_losses) = (Vec::new(), Vec::new());
-    let mut shop = Workshop { device, report, n_threads: 1, guards, with_losses };
+    let mut shop = Workshop::new(device, true, 1);
     let partitions = partitions::open_all(&mut shop, dir).ok()?;
     let found = description::find(&shop, dir, &partitions).ok()?;
     Some(Graph::of(shop.device, dir, found.meta, found.book))

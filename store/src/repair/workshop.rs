@@ -35,6 +35,11 @@ pub(super) struct Workshop {
 }
 
 impl Workshop {
+    pub(super) fn new(device: Arc<dyn Device>, dry_run: bool, n_threads: usize) -> Self {
+        let report = RepairReport { dry_run, ..RepairReport::default() };
+        Self { device, report, n_threads, guards: Vec::new(), with_losses: Vec::new() }
+    }
+
     pub(super) fn is_dry_run(&self) -> bool {
         self.report.dry_run
     }
@@ -188,9 +193,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("halo.bin");
         fs::write(&path, b"old").unwrap();
-        let (report, guards, with_losses) = (RepairReport::default(), Vec::new(), Vec::new());
-        let mut shop =
-            Workshop { device: Arc::new(Disk), report, n_threads: 1, guards, with_losses };
+        let mut shop = Workshop::new(Arc::new(Disk), false, 1);
         let full = |out: &mut dyn FileWriter| {
             out.append(&[1; 5000])?;
             Err(io::ErrorKind::StorageFull.into())

@@ -20,6 +20,7 @@ mod links;
 mod pages;
 mod policy;
 mod replay;
+mod shared;
 mod slots;
 mod stamped;
 mod tier;
@@ -41,6 +42,7 @@ pub use policy::{
     next_uses, rank_by_degree, rank_by_frequency,
 };
 pub use replay::{Replay, ReplayStats, Telling};
+pub use shared::{Passage, SharedTier};
 pub use slots::PinTicket;
 pub use tier::Tier;
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};

@@ -181,10 +181,16 @@ impl Tier {
     }
 }
 
-/// The most slots, up to one per id, whose rows and bookkeeping fit into `capacity_bytes`.
-fn slots_within(capacity_bytes: usize, row_bytes: usize, id_space: u32, spec: &PolicySpec) -> u32 {
+/// The most slots of `slot_bytes`, up to one per id, that fit into `capacity_bytes` with their
+/// directory.
+pub(crate) fn slots_within(
+    capacity_bytes: usize,
+    slot_bytes: usize,
+    id_space: u32,
+    spec: &PolicySpec,
+) -> u32 {
     let fits = |n_slots: u32| {
-        let rows = (n_slots as usize).saturating_mul(row_bytes);
+        let rows = (n_slots as usize).saturating_mul(slot_bytes);
         let bookkeeping = Directory::planned_bytes(n_slots, id_space, spec);
         rows.saturating_add(bookkeeping) <= capacity_bytes
     };

@@ -3,18 +3,27 @@
 /// In unit tests the model checker's atomics, which try every order of accesses.
 #[cfg(test)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(test)]
+use loom::thread::yield_now;
 #[cfg(not(test))]
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(test))]
+use std::thread::yield_now;
+
+use crate::arena::ArenaError;
 
 const WORD_BYTES: usize = size_of::<u64>();
+
+/// Looks at a slot that another thread is writing before this one gives its processor up.
+const SPINS: u32 = 100;
 
 /// Slots of rows that any number of threads read while others write them, without a lock that a
 /// reader could wait for (CaPGNN, section 4.2, whose queues rewrite rows that are in use).
 ///
 /// Each slot has a version, odd while its row is being written. A reader copies the row and takes
 /// it if the version was even and the same before and after; else it has torn bytes, and tries
-/// again or goes elsewhere. Each row has a tag, part of what is checked: the id of the row, say, so
-/// that who was told of a slot before it was given to another row sees that.
+/// again or goes elsewhere. Each row has a tag, part of what is checked: the number of its write,
+/// say, so that who was told of a slot before it was given to another row sees that.
 pub struct VersionedRows {
     versions: Box<[AtomicU64]>,
     /// Of each slot its tag, then its row.
@@ -22,17 +31,24 @@ pub struct VersionedRows {
     row_bytes: usize,
 }
 
-/// A row was being written while it was read, or by someone else while it should be written.
+/// A row was being written while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn;
 
 impl VersionedRows {
-    /// `n_slots` rows of `row_bytes` zeros, all with tag 0.
-    #[must_use]
-    pub fn new(n_slots: usize, row_bytes: usize) -> Self {
-        let zeros = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect();
+    /// `n_slots` rows of `row_bytes` zeros, all with tag 0. Memory of slots that are never written
+    /// is reserved but not taken.
+    ///
+    /// Fails when there is no such memory.
+    pub fn new(n_slots: usize, row_bytes: usize) -> Result<Self, ArenaError> {
         let slot_words = 1 + row_bytes.div_ceil(WORD_BYTES);
-        Self { versions: zeros(n_slots), words: zeros(n_slots * slot_words), row_bytes }
+        let words = n_slots.checked_mul(slot_words).and_then(zeros);
+        let too_large = || ArenaError::TooLarge {
+            n_slots: u32::try_from(n_slots).unwrap_or(u32::MAX),
+            row_bytes,
+        };
+        let versions = zeros(n_slots).ok_or_else(too_large)?;
+        Ok(Self { versions, words: words.ok_or_else(too_large)?, row_bytes })
     }
 
     /// Copies the row in `slot` to `out` and gives its tag; when it is being written, fails, and
@@ -50,9 +66,12 @@ impl VersionedRows {
             return Err(Torn);
         }
         let tag = tag.load(Ordering::Relaxed);
-        for (word, bytes) in row.iter().zip(out.chunks_mut(WORD_BYTES)) {
-            let word = word.load(Ordering::Relaxed).to_le_bytes();
-            bytes.copy_from_slice(&word[..bytes.len()]);
+        let (whole, rest) = out.as_chunks_mut::<WORD_BYTES>();
+        for (word, bytes) in row.iter().zip(whole) {
+            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        if let (Some(word), false) = (row.last(), rest.is_empty()) {
+            rest.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
         }
         // Whoever has seen a word of a later version sees below that it has begun.
         fence(Ordering::Acquire);
@@ -68,34 +87,63 @@ impl VersionedRows {
         (0..n_tries).find_map(|_| self.try_read(slot, out).ok()).ok_or(Torn)
     }
 
-    /// Writes a row and its tag; fails, and writes nothing, when another thread is writing it.
+    /// Writes a row and its tag, unless the slot has a greater tag already: of writes of one slot
+    /// the one with the greatest tag stays, in whatever order they come. Waits for a thread that
+    /// is writing the slot; no reader waits for anything.
     ///
     /// # Panics
     ///
     /// Unless there is such a slot and `row` is as long as a row.
-    pub fn try_write(&self, slot: usize, tag: u64, row: &[u8]) -> Result<(), Torn> {
+    pub fn write(&self, slot: usize, tag: u64, row: &[u8]) {
         assert_eq!(row.len(), self.row_bytes, "a row of the right length");
         let version = &self.versions[slot];
-        let before = version.load(Ordering::Relaxed);
-        let writing = before | 1;
-        let is_free = before.is_multiple_of(2)
-            && version
-                .compare_exchange(before, writing, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok();
-        if !is_free {
-            return Err(Torn);
+        let before = self.begin(version);
+        let (slot_tag, words) = self.slot_words(slot);
+        // Nobody else writes it meanwhile, and who did was waited for.
+        if slot_tag.load(Ordering::Relaxed) > tag {
+            version.store(before, Ordering::Release);
+            return;
         }
         // Before any word: whoever sees one sees the odd version too.
         fence(Ordering::Release);
-        let (slot_tag, words) = self.slot_words(slot);
         slot_tag.store(tag, Ordering::Relaxed);
-        for (word, bytes) in words.iter().zip(row.chunks(WORD_BYTES)) {
+        let (whole, rest) = row.as_chunks::<WORD_BYTES>();
+        for (word, &bytes) in words.iter().zip(whole) {
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+        if let (Some(word), false) = (words.last(), rest.is_empty()) {
             let mut padded = [0; WORD_BYTES];
-            padded[..bytes.len()].copy_from_slice(bytes);
+            padded[..rest.len()].copy_from_slice(rest);
             word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
         }
-        version.store(writing.wrapping_add(1), Ordering::Release);
-        Ok(())
+        version.store(before.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Makes an even version odd, and gives what it was.
+    fn begin(&self, version: &AtomicU64) -> u64 {
+        let mut n_looks = 0;
+        loop {
+            let before = version.load(Ordering::Relaxed);
+            let is_mine = before.is_multiple_of(2)
+                && version
+                    .compare_exchange_weak(before, before | 1, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok();
+            if is_mine {
+                return before;
+            }
+            n_looks += 1;
+            if n_looks < SPINS && !cfg!(test) {
+                std::hint::spin_loop();
+            } else {
+                yield_now();
+            }
+        }
+    }
+
+    /// Memory of a slot for rows of `row_bytes`, in bytes.
+    #[must_use]
+    pub const fn slot_bytes(row_bytes: usize) -> usize {
+        (2 + row_bytes.div_ceil(WORD_BYTES)) * WORD_BYTES
     }
 
     /// Bytes of one row.
@@ -116,6 +164,16 @@ impl VersionedRows {
         let words = &self.words[slot * n_words..(slot + 1) * n_words];
         (&words[0], &words[1..])
     }
+}
+
+#[cfg(not(test))]
+fn zeros(n: usize) -> Option<Box<[AtomicU64]>> {
+    bytemuck::try_zeroed_slice_box(n).ok()
+}
+
+#[cfg(test)]
+fn zeros(n: usize) -> Option<Box<[AtomicU64]>> {
+    Some((0..n).map(|_| AtomicU64::new(0)).collect())
 }
 
 #[cfg(test)]
@@ -140,12 +198,12 @@ mod tests {
     #[test]
     fn no_order_of_accesses_shows_a_reader_a_torn_row() {
         loom::model(|| {
-            let rows = Arc::new(VersionedRows::new(1, WORD_BYTES));
+            let rows = Arc::new(VersionedRows::new(1, WORD_BYTES).unwrap());
             let writer = {
                 let rows = Arc::clone(&rows);
                 thread::spawn(move || {
-                    rows.try_write(0, 1, &row(1)).unwrap();
-                    rows.try_write(0, 2, &row(2)).unwrap();
+                    rows.write(0, 1, &row(1));
+                    rows.write(0, 2, &row(2));
                 })
             };
             let _any_of_the_three = check(&rows);
@@ -157,10 +215,10 @@ mod tests {
     #[test]
     fn a_reader_never_goes_back() {
         loom::model(|| {
-            let rows = Arc::new(VersionedRows::new(1, 0));
+            let rows = Arc::new(VersionedRows::new(1, 0).unwrap());
             let writer = {
                 let rows = Arc::clone(&rows);
-                thread::spawn(move || rows.try_write(0, 1, &[]).unwrap())
+                thread::spawn(move || rows.write(0, 1, &[]))
             };
             let tag = |rows: &VersionedRows| rows.try_read(0, &mut []);
             let first = tag(&rows);
@@ -171,18 +229,17 @@ mod tests {
     }
 
     #[test]
-    fn of_two_writers_one_is_told_or_both_come_one_after_the_other() {
+    fn of_two_writes_the_greater_tag_stays() {
         loom::model(|| {
-            let rows = Arc::new(VersionedRows::new(1, WORD_BYTES));
+            let rows = Arc::new(VersionedRows::new(1, WORD_BYTES).unwrap());
             let other = {
                 let rows = Arc::clone(&rows);
-                thread::spawn(move || rows.try_write(0, 1, &row(1)).is_ok())
+                thread::spawn(move || rows.write(0, 1, &row(1)))
             };
-            let mine = rows.try_write(0, 2, &row(2)).is_ok();
-            let others = other.join().unwrap();
-            assert!(mine || others, "one of them at least has written");
-            let last = check(&rows);
-            assert!(last == Ok(1) && others || last == Ok(2) && mine);
+            rows.write(0, 2, &row(2));
+            assert_eq!(check(&rows), Ok(2), "it is there from now on");
+            other.join().unwrap();
+            assert_eq!(check(&rows), Ok(2));
         });
     }
 }

@@ -1,6 +1,6 @@
 //! Everything that can go wrong between a node id and its row.
 
-use lodestore_cache::HotSetError;
+use lodestore_cache::{DeviceError, HotSetError};
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{BookError, NodeId, PartId};
 use lodestore_schema::{Failure, WireError};
@@ -22,6 +22,9 @@ pub enum ClientError {
     /// A hot set could not be made.
     #[error(transparent)]
     HotSet(#[from] HotSetError),
+    /// The device of a tier failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The graph has no such tensor.
     #[error("the graph has no tensor `{name}`; it has: {known}")]
     UnknownTensor {

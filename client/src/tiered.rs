@@ -1,38 +1,33 @@
 //! A tier before a source: rows that were pulled stay for the batches to come.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use lodestore_cache::{Tier, TierStats};
+use lodestore_cache::{Passage, SharedTier};
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::scatter::scatter;
 use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 
-/// A source whose rows of one tensor pass through a [`Tier`] under any policy.
+/// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
 /// A row is served from the tier as it was when it was pulled: for tensors that nobody changes,
 /// for a pinned version, or together with [`TieredSource::forget`].
 ///
-/// Any number of threads may pull. The tier's lock is held while rows are copied in memory, once
-/// before and once after a pull, and never while rows travel.
+/// Any number of threads may pull, the workers of a machine for example: what one of them has
+/// pulled the others find. No lock is held while rows are copied or travel.
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
-    state: Mutex<State>,
-}
-
-struct State {
-    tier: Tier,
-    /// Calls of [`TieredSource::forget`]: rows that were pulled before one may be old after it.
-    n_forgets: u64,
+    tier: SharedTier,
     /// Memory of pulls that are over, for those to come.
-    spare: Vec<Scratch>,
+    spare: Mutex<Vec<Scratch>>,
 }
 
-/// What the rows that a tier lacks need on their way.
+/// What a pull needs beside its result.
 #[derive(Default)]
 struct Scratch {
-    positions: Vec<u32>,
+    passage: Passage,
+    /// The rows that the tier lacks, on their way.
     ids: Vec<NodeId>,
     rows: Vec<u8>,
 }
@@ -41,7 +36,11 @@ impl TieredSource {
     /// Puts `tier` before the rows of `tensor` from `inner`; other tensors pass by it.
     ///
     /// Fails when there is no such tensor, or the tier is for rows of another length.
-    pub fn new(inner: Arc<dyn RowSource>, tensor: &str, tier: Tier) -> Result<Self, ClientError> {
+    pub fn new(
+        inner: Arc<dyn RowSource>,
+        tensor: &str,
+        tier: SharedTier,
+    ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
         if tier.row_bytes() != tensor.row_bytes() {
             return Err(ClientError::SourcesDiffer {
@@ -50,40 +49,28 @@ impl TieredSource {
                 remote: tensor.row_bytes(),
             });
         }
-        Ok(Self {
-            inner,
-            tensor,
-            state: Mutex::new(State { tier, n_forgets: 0, spare: Vec::new() }),
-        })
+        Ok(Self { inner, tensor, tier, spare: Mutex::new(Vec::new()) })
     }
 
     /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
     /// them.
     pub fn forget(&self, ids: &[NodeId]) {
-        let mut state = self.lock();
-        state.n_forgets += 1;
-        state.tier.remove(bytemuck::cast_slice(ids));
+        self.tier.remove(bytemuck::cast_slice(ids));
     }
 
-    /// What the tier did, counted in rows.
+    /// The tier: what it did, and its memory.
     #[must_use]
-    pub fn stats(&self) -> TierStats {
-        self.lock().tier.stats()
+    pub fn tier(&self) -> &SharedTier {
+        &self.tier
     }
 
-    /// Memory of the tier with its bookkeeping, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.lock().tier.bytes()
+    /// Memory for a pull.
+    fn scratch(&self) -> Scratch {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.pop().unwrap_or_default()
     }
 
-    /// A panic of another thread leaves a tier that decides worse and gives no wrong row: a slot is
-    /// found only when its row is in it.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Fetches the rows at `scratch.positions` and writes them to their places in `out`.
+    /// Fetches the rows that the tier lacks and writes them to their places in `out`.
     fn pull_missing(
         &self,
         ids: &[NodeId],
@@ -92,7 +79,11 @@ impl TieredSource {
         scratch: &mut Scratch,
     ) -> Result<PullStats, ClientError> {
         let row_bytes = self.tensor.row_bytes();
-        let Scratch { positions, ids: missing, rows } = scratch;
+        let Scratch { passage, ids: missing, rows } = scratch;
+        let positions = passage.misses();
+        if positions.is_empty() {
+            return Ok(PullStats::default());
+        }
         missing.clear();
         missing.extend(positions.iter().map(|&position| ids[position as usize]));
         rows.resize(missing.len() * row_bytes, 0);
@@ -119,25 +110,17 @@ impl RowSource for TieredSource {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        if tensor != self.tensor.name || self.tensor.row_bytes() == 0 {
+        if tensor != self.tensor.name {
             return self.inner.pull(tensor, ids, out, kind);
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
-        let raw_ids = bytemuck::cast_slice(ids);
-        let mut state = self.lock();
-        let mut scratch = state.spare.pop().unwrap_or_default();
-        state.tier.lookup(raw_ids, out, &mut scratch.positions);
-        let n_forgets = state.n_forgets;
-        drop(state);
-        let pulled = match scratch.positions.is_empty() {
-            true => Ok(PullStats::default()),
-            false => self.pull_missing(ids, out, kind, &mut scratch),
-        };
-        let mut state = self.lock();
-        if pulled.is_ok() && state.n_forgets == n_forgets {
-            state.tier.admit(raw_ids, out, &scratch.positions);
+        let (raw_ids, mut scratch) = (bytemuck::cast_slice(ids), self.scratch());
+        self.tier.lookup(raw_ids, out, &mut scratch.passage);
+        let pulled = self.pull_missing(ids, out, kind, &mut scratch);
+        if pulled.is_ok() {
+            self.tier.admit(raw_ids, out, &mut scratch.passage);
         }
-        state.spare.push(scratch);
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         pulled
     }
 }

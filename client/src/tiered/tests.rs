@@ -1,6 +1,6 @@
 use std::thread;
 
-use lodestore_cache::PolicyKind;
+use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_graph::PartitionBook;
 use lodestore_store::Dtype;
 use proptest::prelude::*;
@@ -27,8 +27,13 @@ fn source() -> MemorySource {
     source
 }
 
+fn tier_of(n_slots: u32, policy: PolicyKind) -> SharedTier {
+    let spec = PolicySpec::try_from(policy).unwrap();
+    SharedTier::of_slots(n_slots, ROW_BYTES, N_NODES, &spec).unwrap()
+}
+
 fn tiered(n_slots: u32, policy: PolicyKind) -> TieredSource {
-    let tier = Tier::with_slots(n_slots, ROW_BYTES, N_NODES, policy).unwrap();
+    let tier = tier_of(n_slots, policy);
     TieredSource::new(Arc::new(source()), "x", tier).unwrap()
 }
 
@@ -53,7 +58,7 @@ proptest! {
             n_asked += ids.len() as u64;
             n_pulled += stats.rows;
         }
-        let stats = source.stats();
+        let stats = source.tier().stats();
         prop_assert_eq!((stats.misses, stats.hits), (n_pulled, n_asked - n_pulled));
         prop_assert!(n_slots > 0 && policy != PolicyKind::None || stats.hits == 0);
     }
@@ -75,7 +80,7 @@ fn other_tensors_pass_by_and_errors_keep_nothing() {
     let source = tiered(10, PolicyKind::Lru);
     let mut out = [0; 2];
     source.pull("y", &nodes(&[1, 2]), &mut out, PullKind::Sync).unwrap();
-    assert_eq!((out, source.stats().misses), ([9; 2], 0));
+    assert_eq!((out, source.tier().stats().misses), ([9; 2], 0));
     let mut out = vec![0; 2 * ROW_BYTES];
     let unknown = source.pull("x", &nodes(&[1, N_NODES]), &mut out, PullKind::Sync).unwrap_err();
     assert!(matches!(unknown, ClientError::UnknownNode { .. }), "{unknown}");
@@ -87,7 +92,7 @@ fn other_tensors_pass_by_and_errors_keep_nothing() {
 
 #[test]
 fn a_tier_for_rows_of_another_length_is_refused() {
-    let tier = Tier::with_slots(4, ROW_BYTES + 1, N_NODES, PolicyKind::Lru).unwrap();
+    let tier = SharedTier::of_slots(4, ROW_BYTES + 1, N_NODES, &PolicySpec::Lru).unwrap();
     assert!(TieredSource::new(Arc::new(source()), "x", tier).is_err());
 }
 
@@ -126,7 +131,7 @@ fn a_row_that_changed_while_it_travelled_is_not_kept() {
             source.forget(&nodes(&[5]));
         }
     };
-    let tier = Tier::with_slots(4, ROW_BYTES, N_NODES, PolicyKind::Lru).unwrap();
+    let tier = tier_of(4, PolicyKind::Lru);
     let slow = Slow { inner: source(), meanwhile };
     let source = Arc::new(TieredSource::new(Arc::new(slow), "x", tier).unwrap());
     assert!(cell.set(Arc::clone(&source)).is_ok());

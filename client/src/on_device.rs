@@ -1,0 +1,150 @@
+//! A tier on a device before a source: rows that a worker uses again and again stay where it
+//! computes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lodestore_cache::{BatchTensor, DeviceTier, GatherError, TierStats};
+use lodestore_graph::{NodeId, PartitionBook};
+
+use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+
+/// A source whose rows of one tensor pass through one worker's [`DeviceTier`] (the local cache of
+/// CaPGNN, section 4.2; its global one is a [`crate::TieredSource`] below).
+///
+/// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
+/// them there. As a [`RowSource`] it copies them back to host memory.
+///
+/// A row is served as it was when it was pulled: for tensors that nobody changes, for a pinned
+/// version, or together with [`DeviceSource::forget`]. One pull at a time; others wait for it.
+pub struct DeviceSource {
+    inner: Arc<dyn RowSource>,
+    tensor: TensorInfo,
+    state: Mutex<State>,
+}
+
+struct State {
+    tier: DeviceTier,
+    /// For batches that are copied back.
+    batch: BatchTensor,
+}
+
+impl DeviceSource {
+    /// Puts `tier` before the rows of `tensor` from `inner`; other tensors pass by it.
+    ///
+    /// Fails when there is no such tensor, the tier is for rows of another length, or the device
+    /// fails.
+    pub fn new(
+        inner: Arc<dyn RowSource>,
+        tensor: &str,
+        tier: DeviceTier,
+    ) -> Result<Self, ClientError> {
+        let tensor = inner.tensor(tensor)?;
+        if tier.row_bytes() != tensor.row_bytes() {
+            return Err(ClientError::SourcesDiffer {
+                tensor: tensor.name.clone(),
+                local: tier.row_bytes(),
+                remote: tensor.row_bytes(),
+            });
+        }
+        let batch = tier.tensor(0)?;
+        Ok(Self { inner, tensor, state: Mutex::new(State { tier, batch }) })
+    }
+
+    /// A tensor on the tier's device with room for batches of up to `n_rows` ids.
+    ///
+    /// Fails when the device has no memory for it.
+    pub fn batch_tensor(&self, n_rows: usize) -> Result<BatchTensor, ClientError> {
+        Ok(self.lock().tier.tensor(n_rows)?)
+    }
+
+    /// Puts the rows of `ids` into `batch`, in their order, and gives what had to be pulled; see
+    /// [`DeviceTier::gather`].
+    ///
+    /// Fails when the pull or the device does, or `batch` is too small or on another device.
+    pub fn gather(
+        &self,
+        ids: &[NodeId],
+        batch: &mut BatchTensor,
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.gather_with(&mut self.lock().tier, ids, batch, kind)
+    }
+
+    /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
+    /// them. Waits for the pull that is under way.
+    pub fn forget(&self, ids: &[NodeId]) {
+        self.lock().tier.remove(bytemuck::cast_slice(ids));
+    }
+
+    /// The device, as reports name it: `host` where there is none.
+    #[must_use]
+    pub fn device(&self) -> String {
+        self.lock().tier.device().to_string()
+    }
+
+    /// What the tier did, counted in rows.
+    #[must_use]
+    pub fn stats(&self) -> TierStats {
+        self.lock().tier.stats()
+    }
+
+    fn gather_with(
+        &self,
+        tier: &mut DeviceTier,
+        ids: &[NodeId],
+        batch: &mut BatchTensor,
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        let mut pulled = PullStats::default();
+        let fetch = |missing: &[u32], rows: &mut [u8]| {
+            let missing = bytemuck::cast_slice(missing);
+            pulled += self.inner.pull(&self.tensor.name, missing, rows, kind)?;
+            Ok(())
+        };
+        match tier.gather(bytemuck::cast_slice(ids), batch, fetch) {
+            Ok(()) => Ok(pulled),
+            Err(GatherError::Device(error)) => Err(error.into()),
+            Err(GatherError::Fetch(error)) => Err(error),
+        }
+    }
+
+    /// A panic of another thread leaves a batch that nobody reads, and a tier as its device left
+    /// it: a slot is found only when its row is in it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RowSource for DeviceSource {
+    fn book(&self) -> &PartitionBook {
+        self.inner.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.inner.tensor(name)
+    }
+
+    /// As of any source; the stats are of the rows that the tier lacked.
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        if tensor != self.tensor.name {
+            return self.inner.pull(tensor, ids, out, kind);
+        }
+        ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
+        let State { tier, batch } = &mut *self.lock();
+        if batch.capacity_bytes() < out.len() {
+            *batch = tier.tensor(ids.len())?;
+        }
+        let pulled = self.gather_with(tier, ids, batch, kind)?;
+        batch.read(out)?;
+        Ok(pulled)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -90,10 +90,19 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     assert!(bytes(&rapid) < bytes(&ondemand));
     let few = "--model sage --epochs 2 --batch 70 --fanout -1,-1 --normalize";
     let plain = served.train("ondemand", few);
-    for policy in ["lru", "tinylfu"] {
-        let tiered = served.train("ondemand", &format!("{few} --tier 2MiB --policy {policy}"));
-        assert_eq!(losses(&tiered), losses(&plain), "{policy}");
-        assert!(bytes(&tiered.json()) < bytes(&plain.json()), "{policy}");
+    for tiers in [
+        "--tier 2MiB --policy lru",
+        "--tier 2MiB",
+        "--tier 2MiB --policy overlap --device-tier 1MiB --device-policy degree",
+        "--device-tier auto",
+    ] {
+        let tiered = served.train("ondemand", &format!("{few} {tiers}"));
+        assert_eq!(losses(&tiered), losses(&plain), "{tiers}");
+        let report = tiered.json();
+        assert!(bytes(&report) < bytes(&plain.json()), "{tiers}");
+        for tier in report["tiers"].as_array().unwrap() {
+            assert!(tier["hits"].as_u64().unwrap() > 0, "{tiers}: {tier}");
+        }
     }
     served.stop();
 }

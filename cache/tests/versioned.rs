@@ -1,5 +1,7 @@
 //! Versioned rows on real threads, with rows of many lengths.
 
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lodestore_cache::{Torn, VersionedRows};

@@ -14,6 +14,7 @@ mod human;
 mod ids;
 mod interrupt;
 mod memory;
+mod policies;
 mod rows;
 mod size;
 mod staging;

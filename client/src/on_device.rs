@@ -82,6 +82,12 @@ impl DeviceSource {
         self.lock().tier.device().to_string()
     }
 
+    /// Number of rows that fit.
+    #[must_use]
+    pub fn n_slots(&self) -> u32 {
+        self.lock().tier.directory().n_slots()
+    }
+
     /// What the tier did, counted in rows.
     #[must_use]
     pub fn stats(&self) -> TierStats {

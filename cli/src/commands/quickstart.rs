@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::generate::{self, GenerateConfig, GenerateReport, generate};
 use super::import::{ImportConfig, ImportReport, ImportTensor, import};
-use super::train::{TrainRun, train};
+use super::train::{TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
 use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
@@ -205,11 +205,11 @@ fn run_strategy(
         connect: servers.addresses(),
         client: ClientConfig::default(),
         store: OpenOptions::default(),
-        tier: None,
+        tiers: TierChoice::default(),
         train: TrainConfig { strategy, ..config.train.clone() },
         keep_schedule: false,
     };
-    let report = train(&run, console, &mut |_| Ok(()))?;
+    let Trained { report, .. } = train(&run, console, &mut |_| Ok(()))?;
     let text = format!(
         "{strategy}: {} epochs of {} steps, 4 workers, rows through the servers",
         report.epochs.len(),

@@ -2,24 +2,26 @@
 
 mod report;
 mod sources;
+mod tiers;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_client::ClientConfig;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
     EpochReport, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
 };
+use serde::Serialize;
 
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
-use crate::size::parse_size;
 use crate::usage::UsageError;
+use tiers::TierArgs;
+pub(crate) use tiers::{TierChoice, TierReport};
 
 /// Train a GNN on a graph; rows of other partitions come from servers.
 #[derive(Args)]
@@ -77,12 +79,8 @@ pub(crate) struct TrainArgs {
     /// Measure accuracy after every so many epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
-    /// ondemand: memory of each worker for remote rows that stay from batch to batch.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
-    tier: u64,
-    /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo or tinylfu.
-    #[arg(long, value_name = "P", default_value_t = PolicyKind::TinyLfu)]
-    policy: PolicyKind,
+    #[command(flatten)]
+    tiers: TierArgs,
     /// rapid: rows in each worker's hot set.
     #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
     n_hot: usize,
@@ -108,11 +106,21 @@ pub(crate) struct TrainRun {
     pub(crate) connect: Vec<String>,
     pub(crate) client: ClientConfig,
     pub(crate) store: OpenOptions,
-    /// Memory of each worker's tier of remote rows, and its policy.
-    pub(crate) tier: Option<(u64, PolicyKind)>,
+    /// Memory for remote rows that stay.
+    pub(crate) tiers: TierChoice,
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+pub(crate) struct Trained {
+    #[serde(flatten)]
+    pub(crate) report: TrainReport,
+    /// Tiers of `ondemand`, the one asked first in front.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tiers: Vec<TierReport>,
 }
 
 impl TrainArgs {
@@ -137,24 +145,14 @@ impl TrainArgs {
             ..TrainConfig::default()
         };
         train.validate().map_err(UsageError::of)?;
-        if self.tier > 0 && self.strategy != Strategy::Ondemand {
-            let told = format!(
-                "--tier is for --strategy ondemand; {} keeps rows by its schedule, see --hot",
-                self.strategy
-            );
-            return Err(UsageError::new(told));
-        }
-        if self.policy == PolicyKind::Unbounded {
-            return Err(UsageError::new("--policy unbounded would not stay within --tier"));
-        }
-        PolicySpec::try_from(self.policy).map_err(UsageError::of)?;
+        let tiers = self.tiers.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {
             graph: self.graph,
             connect: self.connect,
             client: ClientConfig { deadline, ..ClientConfig::default() },
             store: OpenOptions { reader: self.reader },
-            tier: (self.tier > 0).then_some((self.tier, self.policy)),
+            tiers,
             train,
             keep_schedule: self.schedule.is_some(),
         })
@@ -162,13 +160,13 @@ impl TrainArgs {
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let run = self.check()?;
-        let report = train(&run, console, &mut |epoch| {
+        let trained = train(&run, console, &mut |epoch| {
             if epoch.epoch == 0 {
                 console.line(&report::epoch_head())?;
             }
             console.line(&report::epoch_row(epoch))
         })?;
-        console.report(&report, report::text)
+        console.report(&trained, report::text)
     }
 }
 
@@ -177,14 +175,14 @@ pub(crate) fn train(
     run: &TrainRun,
     console: &Console,
     on_epoch: &mut dyn FnMut(&EpochReport) -> Result<()>,
-) -> Result<TrainReport> {
+) -> Result<Trained> {
     let graph = Graph::open(&run.graph)?;
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
     check_workers(&run.train, book.n_parts())?;
     console.stage("topology");
     let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
     let topology = Topology::open(&paths, book, uuid)?;
-    let sources = sources::open(run, &graph)?;
+    let (sources, tiers) = sources::open(run, &graph, &topology)?;
     let rows_from = if run.connect.is_empty() { RowsFrom::Embedded } else { RowsFrom::Servers };
     let on = TrainGraph { uuid, topology: &topology, book, rows_from };
     // A schedule that nobody asked to keep goes away with the folder.
@@ -209,7 +207,7 @@ pub(crate) fn train(
             }
         })?;
     told?;
-    Ok(report)
+    Ok(Trained { report, tiers: tiers.report() })
 }
 
 fn check_workers(config: &TrainConfig, n_parts: u16) -> Result<(), UsageError> {

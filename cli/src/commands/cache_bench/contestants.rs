@@ -9,10 +9,11 @@ use lodestore_cache::{
     rank_by_degree, rank_by_frequency,
 };
 use lodestore_graph::NodeId;
-use lodestore_graph::halo::Halo;
 use lodestore_graph::topology::Topology;
 use lodestore_store::Graph;
 use serde::Serialize;
+
+use crate::policies::overlap_ratios;
 
 /// Which policies, and the parameters of `decay`.
 pub(super) struct Choice {
@@ -133,16 +134,9 @@ fn frequency(trace: &Trace) -> Contestant {
 }
 
 fn overlap(graph: &Graph, trace: &Trace) -> Result<Contestant> {
-    let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
-    let mut ratio_of = vec![0u16; book.n_nodes() as usize];
-    for part in book.parts() {
-        let halo = Halo::open(&graph.halo_path(part), book, part, uuid)?;
-        for (id, ratio) in halo.ids.iter().zip(halo.overlap) {
-            ratio_of[id.index()] = ratio;
-        }
-    }
+    let ratio_of = overlap_ratios(graph)?;
     let ratios = (0..trace.id_space()).map(|id| ratio_of[trace.given(id) as usize]).collect();
-    let knew = format!("overlap ratios over {} partitions", book.n_parts());
+    let knew = format!("overlap ratios over {} partitions", graph.book().n_parts());
     Ok(Contestant::of(PolicyKind::Overlap, PolicySpec::Overlap(ratios), Some(knew)))
 }
 

@@ -1,7 +1,8 @@
 //! What a run tells: a line per epoch, then the summary.
 
-use lodestore_trainer::{EpochReport, RowsFrom, TrainReport};
+use lodestore_trainer::{EpochReport, RowsFrom};
 
+use super::{TierReport, Trained};
 use crate::human;
 
 /// Heads of the columns of [`epoch_row`].
@@ -37,7 +38,7 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
 }
 
 /// The whole run.
-pub(super) fn text(report: &TrainReport) -> String {
+pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
     let accuracy = match (report.test_accuracy, report.validation_accuracy) {
         (None, _) => "no test nodes".to_owned(),
         (Some(test), None) => format!("{test:.4}, after the last epoch"),
@@ -73,9 +74,16 @@ pub(super) fn text(report: &TrainReport) -> String {
         let bound = human::bytes(report.memory_bound_bytes);
         lines.push(("hot sets + window", format!("{held} held, at most {bound} per worker")));
     }
+    lines.extend(tiers.iter().map(|tier| ("tier", of_tier(tier))));
     lines.push(("peak memory", human::bytes(report.peak_rss_bytes)));
     let lines = lines.iter().map(|(name, value)| format!("\n  {name:<17}  {value}"));
     lines.collect()
+}
+
+fn of_tier(tier: &TierReport) -> String {
+    let TierReport { device, of, policy, rows, hit_rate, .. } = tier;
+    let (rows, hits) = (human::count(*rows), human::percent(*hit_rate));
+    format!("{device}, of {of}: {rows} rows under {policy}, {hits} of look-ups hit")
 }
 
 fn row(cells: [&str; 10]) -> String {

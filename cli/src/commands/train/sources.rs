@@ -3,48 +3,36 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lodestore_cache::{PolicyKind, Tier};
-use lodestore_client::{Client, EmbeddedSource, RowSource, TieredSource};
+use lodestore_client::{Client, EmbeddedSource, RowSource};
 use lodestore_graph::PartId;
+use lodestore_graph::topology::Topology;
 use lodestore_store::{EmbeddedStore, Graph};
 use lodestore_trainer::WorkerSources;
 
 use super::TrainRun;
+use super::tiers::{Known, Tiers};
 
 /// Own partitions from the graph's files, and nothing else from there; all other rows from the
-/// servers, or from a store over the whole graph when no server is named.
-pub(super) fn open(run: &TrainRun, graph: &Graph) -> Result<Vec<WorkerSources>> {
+/// servers, or from a store over the whole graph when no server is named, through the tiers.
+pub(super) fn open(
+    run: &TrainRun,
+    graph: &Graph,
+    topology: &Topology,
+) -> Result<(Vec<WorkerSources>, Tiers)> {
     let remote = remote(run, graph)?;
-    let n_workers = run.train.workers;
-    (0..n_workers)
-        .map(|worker| {
-            let parts = graph.book().parts();
-            let owned: Vec<PartId> =
-                parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
-            let store = EmbeddedStore::with(graph.clone(), Some(&owned), &run.store)?;
-            let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
-            let remote = match run.tier {
-                Some((n_bytes, policy)) => {
-                    tiered(&remote, &run.train.feature_tensor, n_bytes, policy)?
-                }
-                None => Arc::clone(&remote),
-            };
-            Ok(WorkerSources { local, remote })
-        })
-        .collect()
-}
-
-/// The same rows through a tier of a worker's own.
-fn tiered(
-    remote: &Arc<dyn RowSource>,
-    tensor: &str,
-    n_bytes: u64,
-    policy: PolicyKind,
-) -> Result<Arc<dyn RowSource>> {
-    let row_bytes = remote.tensor(tensor)?.row_bytes();
-    let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
-    let tier = Tier::new(n_bytes, row_bytes, remote.book().n_nodes(), policy)?;
-    Ok(Arc::new(TieredSource::new(Arc::clone(remote), tensor, tier)?))
+    let (n_workers, tensor) = (run.train.workers, &run.train.feature_tensor);
+    let known = Known { graph, topology, n_workers };
+    let mut tiers = Tiers::on_host(run.tiers, &remote, tensor, known)?;
+    let mut sources = Vec::new();
+    for worker in 0..n_workers {
+        let parts = graph.book().parts();
+        let owned: Vec<PartId> = parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
+        let store = EmbeddedStore::with(graph.clone(), Some(&owned), &run.store)?;
+        let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
+        let remote = tiers.of_worker(worker, &remote, tensor, known)?;
+        sources.push(WorkerSources { local, remote });
+    }
+    Ok((sources, tiers))
 }
 
 fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {

@@ -1,0 +1,228 @@
+//! Memory for remote rows that stay from batch to batch: on the host, for all workers; on the
+//! device, for each.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_cache::{
+    Device, DeviceSettings, DeviceTier, PolicyKind, PolicySpec, SharedTier, TierStats,
+    rank_by_degree, rows_within,
+};
+use lodestore_client::{DeviceSource, RowSource, TieredSource};
+use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartId};
+use lodestore_store::{Graph, available_memory_bytes};
+use lodestore_trainer::Strategy;
+use serde::Serialize;
+
+use crate::policies::{for_training, is_for_training, overlap_ratios};
+use crate::size::parse_size;
+use crate::usage::UsageError;
+
+/// Flags of both tiers.
+#[derive(Args, Clone, Debug)]
+pub(super) struct TierArgs {
+    /// ondemand: host memory for remote rows that stay from batch to batch, shared by all workers;
+    /// `auto` for half of what is free.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = Room::parse)]
+    tier: Room,
+    /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
+    /// in-degrees) or overlap (what most partitions need).
+    #[arg(long, value_name = "P", default_value_t = PolicyKind::TinyLfu)]
+    policy: PolicyKind,
+    /// ondemand: memory of each worker's device for remote rows, before the host's. Without a CUDA
+    /// device it is host memory too, and the report says so. `auto` for half of what is free.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = Room::parse)]
+    device_tier: Room,
+    /// ondemand: which rows stay there; as --policy.
+    #[arg(long, value_name = "P", default_value_t = PolicyKind::TinyLfu)]
+    device_policy: PolicyKind,
+}
+
+/// Bytes for rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Bytes(u64),
+    /// Half of what is free when the tier is made, as far as there are rows (CaPGNN, Algorithm 1,
+    /// with the other half as its reserve).
+    Auto,
+}
+
+/// Memory of both tiers and their policies; none without memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TierChoice {
+    host: Option<(Room, PolicyKind)>,
+    device: Option<(Room, PolicyKind)>,
+}
+
+/// What a graph tells policies.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) topology: &'a Topology,
+    pub(super) n_workers: u32,
+}
+
+/// The tiers of a run.
+#[derive(Default)]
+pub(super) struct Tiers {
+    host: Option<(Arc<TieredSource>, PolicyKind)>,
+    devices: Vec<Arc<DeviceSource>>,
+    device: Option<(Room, PolicyKind)>,
+}
+
+/// What the tiers did.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TierReport {
+    /// `host`, or the name of the device.
+    pub(crate) device: String,
+    /// Whose it is: `all workers` or `each worker`.
+    pub(crate) of: &'static str,
+    pub(crate) policy: &'static str,
+    pub(crate) rows: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) hit_rate: f64,
+    pub(crate) evictions: u64,
+}
+
+impl TierArgs {
+    pub(super) fn check(&self, strategy: Strategy) -> Result<TierChoice, UsageError> {
+        let (host, device) = ((self.tier, self.policy), (self.device_tier, self.device_policy));
+        for (flag, (n_bytes, policy)) in [("tier", host), ("device-tier", device)] {
+            if n_bytes != Room::NONE && strategy != Strategy::Ondemand {
+                return Err(UsageError::new(format!(
+                    "--{flag} is for --strategy ondemand; {strategy} keeps rows by its schedule, \
+                     see --hot"
+                )));
+            }
+            if !is_for_training(policy) {
+                return Err(UsageError::new(format!(
+                    "a tier of --strategy ondemand cannot follow `{policy}`; one of: {}",
+                    for_training()
+                )));
+            }
+        }
+        let used = |tier: (Room, PolicyKind)| (tier.0 != Room::NONE).then_some(tier);
+        Ok(TierChoice { host: used(host), device: used(device) })
+    }
+}
+
+impl Room {
+    const NONE: Self = Self::Bytes(0);
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "auto" { Ok(Self::Auto) } else { parse_size(text).map(Self::Bytes) }
+    }
+
+    /// Bytes, where a device has `free_bytes`; `None` for the host's memory.
+    fn of(self, free_bytes: Option<u64>) -> u64 {
+        match self {
+            Self::Bytes(n_bytes) => n_bytes,
+            Self::Auto => free_bytes.or_else(available_memory_bytes).unwrap_or_default() / 2,
+        }
+    }
+}
+
+impl Known<'_> {
+    /// A policy with what the graph tells it; `worker` is whose rows are not asked for, unless
+    /// several workers ask.
+    fn spec(self, kind: PolicyKind, worker: Option<u32>) -> Result<PolicySpec> {
+        let book = self.graph.book();
+        Ok(match kind {
+            PolicyKind::Overlap => PolicySpec::Overlap(overlap_ratios(self.graph)?.into()),
+            PolicyKind::Degree => {
+                let is_own = |part: PartId| worker == Some(u32::from(part.0) % self.n_workers);
+                let remote = book.parts().filter(|&part| !is_own(part));
+                let ids: Vec<u32> = remote.flat_map(|part| book.range(part)).collect();
+                let degree = |&id: &u32| self.topology.in_degree(NodeId(id));
+                let degrees: Vec<u32> = ids.iter().map(degree).collect();
+                PolicySpec::Degree(rank_by_degree(&ids, &degrees).into())
+            }
+            kind => PolicySpec::try_from(kind)?,
+        })
+    }
+}
+
+impl Tiers {
+    /// The host's tier before `remote`, if one is wanted.
+    pub(super) fn on_host(
+        choice: TierChoice,
+        remote: &Arc<dyn RowSource>,
+        tensor: &str,
+        known: Known<'_>,
+    ) -> Result<Self> {
+        let device = choice.device;
+        let Some((n_bytes, policy)) = choice.host else {
+            return Ok(Self { device, ..Self::default() });
+        };
+        let row_bytes = remote.tensor(tensor)?.row_bytes();
+        let n_bytes = usize::try_from(n_bytes.of(None)).unwrap_or(usize::MAX);
+        // With two workers or more, every row is remote to one of them.
+        let spec = known.spec(policy, (known.n_workers == 1).then_some(0))?;
+        let tier = SharedTier::new(n_bytes, row_bytes, remote.book().n_nodes(), &spec)?;
+        let host = Arc::new(TieredSource::new(Arc::clone(remote), tensor, tier)?);
+        Ok(Self { host: Some((host, policy)), device, ..Self::default() })
+    }
+
+    /// What a worker pulls from: its device's tier before the host's before `remote`.
+    pub(super) fn of_worker(
+        &mut self,
+        worker: u32,
+        remote: &Arc<dyn RowSource>,
+        tensor: &str,
+        known: Known<'_>,
+    ) -> Result<Arc<dyn RowSource>> {
+        let below: Arc<dyn RowSource> = match &self.host {
+            Some((host, _)) => Arc::clone(host) as _,
+            None => Arc::clone(remote),
+        };
+        let Some((n_bytes, policy)) = self.device else { return Ok(below) };
+        let (spec, n_nodes) = (known.spec(policy, Some(worker))?, below.book().n_nodes());
+        let row_bytes = below.tensor(tensor)?.row_bytes();
+        let device = Device::best();
+        let n_bytes = n_bytes.of(device.free_bytes()?);
+        let n_rows = rows_within(n_bytes, 0, &[row_bytes as u64], n_nodes as usize);
+        let settings = DeviceSettings::default();
+        let tier = DeviceTier::new(&device, n_rows, row_bytes, n_nodes, &spec, settings)?;
+        let source = Arc::new(DeviceSource::new(below, tensor, tier)?);
+        self.devices.push(Arc::clone(&source));
+        Ok(source)
+    }
+
+    /// What they did, the devices' first.
+    pub(super) fn report(&self) -> Vec<TierReport> {
+        let mut reports = Vec::new();
+        if let (Some(first), Some((_, policy))) = (self.devices.first(), self.device) {
+            let all = self.devices.iter().map(|device| device.stats());
+            let sum = all.fold(TierStats::default(), |sum, stats| TierStats {
+                hits: sum.hits + stats.hits,
+                misses: sum.misses + stats.misses,
+                evictions: sum.evictions + stats.evictions,
+                ..sum
+            });
+            let rows = first.n_slots().into();
+            reports.push(TierReport::of(first.device(), "each worker", policy, rows, sum));
+        }
+        if let Some((host, policy)) = &self.host {
+            let (rows, stats) = (host.tier().n_slots().into(), host.tier().stats());
+            reports.push(TierReport::of("host".into(), "all workers", *policy, rows, stats));
+        }
+        reports
+    }
+}
+
+impl TierReport {
+    fn of(
+        device: String,
+        of: &'static str,
+        policy: PolicyKind,
+        rows: u64,
+        stats: TierStats,
+    ) -> Self {
+        let TierStats { hits, misses, evictions, .. } = stats;
+        let hit_rate = hits as f64 / (hits + misses).max(1) as f64;
+        Self { device, of, policy: policy.name(), rows, hits, misses, hit_rate, evictions }
+    }
+}

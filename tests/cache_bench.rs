@@ -10,5 +10,7 @@ mod formats;
 mod graphs;
 #[path = "cache_bench/results.rs"]
 mod results;
+#[path = "cache_bench/tiers.rs"]
+mod tiers;
 #[path = "cache_bench/traces.rs"]
 mod traces;

@@ -209,6 +209,14 @@ impl Levels {
         self.device.announce(next_uses);
     }
 
+    /// For `frequency`: the last batch is over, and these are the rows of the next epoch, the best
+    /// first, on the device and in host memory; see [`Directory::retarget`].
+    pub fn retarget(&mut self, device_ids: &[u32], host_ids: &[u32]) {
+        self.device.end_batch();
+        self.device.retarget(device_ids);
+        self.host.retarget(host_ids);
+    }
+
     /// Rows that either policy wants and neither tier has: see [`Directory::wanted`].
     pub fn wanted(&self, ids: &mut Vec<u32>) {
         self.device.wanted(ids);

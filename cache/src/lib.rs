@@ -41,7 +41,7 @@ pub use policy::{
     Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Scoreboard, UnknownPolicy,
     next_uses, rank_by_degree, rank_by_frequency,
 };
-pub use replay::{Replay, ReplayStats, Telling};
+pub use replay::{Replay, ReplayStats, Telling, TierSizes};
 pub use shared::{Passage, SharedTier};
 pub use slots::PinTicket;
 pub use tier::Tier;

@@ -1,11 +1,34 @@
-//! Replaying a trace against a directory, without rows.
+//! Replaying a trace against tiers without rows.
+
+mod one;
+mod two;
 
 use std::sync::Arc;
 
-use crate::directory::{Directory, DirectoryError, Placement, TierStats};
-use crate::index::NO_SLOT;
+use crate::directory::TierStats;
+use crate::levels::{Inclusion, LevelsError, LevelsStats};
 use crate::policy::PolicySpec;
 use crate::trace::Trace;
+
+use one::OneTier;
+use two::TwoTiers;
+
+/// The tiers that a trace is replayed against, in rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierSizes {
+    /// One tier.
+    One(u32),
+    /// A device's over the host's, both under the same policy. `ahead` is not for them, and nor is
+    /// `oracle`.
+    Two {
+        /// Of the device's tier.
+        device_rows: u32,
+        /// Of the host's.
+        host_rows: u32,
+        /// Which rows both may have.
+        inclusion: Inclusion,
+    },
+}
 
 /// What a policy is told while a trace is replayed, beside what its [`PolicySpec`] says.
 #[derive(Clone, Debug, Default)]
@@ -20,31 +43,45 @@ pub struct Telling {
     pub ahead: bool,
 }
 
-/// A policy on its way through a trace. It serves each batch as the owner of a tier does: looks
+/// A policy on its way through a trace. It serves each batch as the owner of its tiers does: looks
 /// it up, and admits what it missed.
 pub struct Replay<'a> {
     trace: &'a Trace,
-    directory: Directory,
+    tiers: Tiers,
+    spec: PolicySpec,
     telling: Telling,
     next_batch: u32,
     next_epoch: usize,
     n_ahead: u64,
-    slots: Vec<u32>,
-    misses: Vec<u32>,
-    wanted: Vec<u32>,
-    positions: Vec<u32>,
-    placements: Vec<Placement>,
+}
+
+enum Tiers {
+    One(Box<OneTier>),
+    Two(Box<TwoTiers>),
 }
 
 /// What a replay came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayStats {
-    /// Counts of the directory.
+    /// Counts of the directory; of two tiers, taken as one.
     pub tier: TierStats,
+    /// Counts of each of two tiers.
+    pub levels: Option<LevelsStats>,
     /// Rows that were brought before they were missed.
     pub n_ahead: u64,
     /// Memory of index, slots and policy in bytes, at the end.
     pub bytes: usize,
+}
+
+impl TierSizes {
+    /// Rows of all tiers together.
+    #[must_use]
+    pub fn rows(self) -> u32 {
+        match self {
+            Self::One(rows) => rows,
+            Self::Two { device_rows, host_rows, .. } => device_rows.saturating_add(host_rows),
+        }
+    }
 }
 
 impl ReplayStats {
@@ -58,33 +95,33 @@ impl ReplayStats {
 }
 
 impl<'a> Replay<'a> {
-    /// A directory of `capacity_rows` before the first batch of `trace`.
+    /// Empty tiers before the first batch of `trace`.
+    ///
+    /// Fails when the policy's inputs make no sense, it is not for two tiers, or the system
+    /// refuses the memory.
     ///
     /// # Panics
     ///
     /// When what is told does not belong to the trace.
     pub fn new(
         trace: &'a Trace,
-        capacity_rows: u32,
+        sizes: TierSizes,
         spec: &PolicySpec,
         telling: Telling,
-    ) -> Result<Self, DirectoryError> {
+    ) -> Result<Self, LevelsError> {
         let fits = telling.next_uses.as_ref().is_none_or(|uses| uses.len() == trace.n_ids())
             && telling.rankings.as_ref().is_none_or(|all| all.len() == trace.epochs().len());
         assert!(fits, "one next use per access, and one ranking per epoch");
-        Ok(Self {
-            trace,
-            directory: Directory::new(capacity_rows, trace.id_space(), spec)?,
-            telling,
-            next_batch: 0,
-            next_epoch: 0,
-            n_ahead: 0,
-            slots: Vec::new(),
-            misses: Vec::new(),
-            wanted: Vec::new(),
-            positions: Vec::new(),
-            placements: Vec::new(),
-        })
+        let (id_space, longest) = (trace.id_space(), trace.longest_batch());
+        let tiers = match sizes {
+            TierSizes::One(rows) => Tiers::One(Box::new(OneTier::new(rows, id_space, spec)?)),
+            TierSizes::Two { device_rows, host_rows, inclusion } => {
+                let rows = (device_rows, host_rows);
+                Tiers::Two(Box::new(TwoTiers::new(rows, inclusion, id_space, longest, spec)?))
+            }
+        };
+        let (spec, next_batch, next_epoch) = (spec.clone(), 0, 0);
+        Ok(Self { trace, tiers, spec, telling, next_batch, next_epoch, n_ahead: 0 })
     }
 
     /// Serves batches until at least `n_ids` more accesses are done, or all; gives their number,
@@ -92,11 +129,20 @@ impl<'a> Replay<'a> {
     pub fn advance(&mut self, n_ids: usize) -> usize {
         let first = self.trace.bounds()[self.next_batch as usize];
         let mut done = 0;
-        while self.next_batch < self.trace.n_batches() && done < n_ids.max(1) {
+        while !self.is_done() && done < n_ids.max(1) {
             self.serve();
             done = self.trace.bounds()[self.next_batch as usize] - first;
         }
         done
+    }
+
+    /// Serves the next batch, if there is one; gives its number of accesses.
+    pub fn advance_batch(&mut self) -> usize {
+        if self.is_done() {
+            return 0;
+        }
+        self.serve();
+        self.trace.range(self.next_batch - 1).len()
     }
 
     /// Whether all batches are served.
@@ -105,11 +151,31 @@ impl<'a> Replay<'a> {
         self.next_batch == self.trace.n_batches()
     }
 
+    /// Appends the ids that the last batch missed, in its order.
+    pub fn missed(&self, ids: &mut Vec<u32>) {
+        let Some(last) = self.next_batch.checked_sub(1) else { return };
+        let batch = &self.trace.ids()[self.trace.range(last)];
+        match &self.tiers {
+            Tiers::One(tier) => ids.extend(tier.misses.iter().map(|&at| batch[at as usize])),
+            Tiers::Two(tiers) => ids.extend_from_slice(&tiers.missed),
+        }
+    }
+
     /// What it has come to so far.
     #[must_use]
     pub fn stats(&self) -> ReplayStats {
-        let (tier, bytes) = (self.directory.stats(), self.directory.bytes());
-        ReplayStats { tier, n_ahead: self.n_ahead, bytes }
+        let n_ahead = self.n_ahead;
+        match &self.tiers {
+            Tiers::One(tier) => {
+                let (tier, bytes) = (tier.directory.stats(), tier.directory.bytes());
+                ReplayStats { tier, levels: None, n_ahead, bytes }
+            }
+            Tiers::Two(tiers) => {
+                let levels = tiers.levels.stats();
+                let bytes = tiers.levels.device().directory().bytes() + tiers.levels.host().bytes();
+                ReplayStats { tier: as_one(&levels), levels: Some(levels), n_ahead, bytes }
+            }
+        }
     }
 
     fn serve(&mut self) {
@@ -118,24 +184,22 @@ impl<'a> Replay<'a> {
             self.begin_epoch();
         }
         let range = self.trace.range(batch);
-        if let Some(next_uses) = &self.telling.next_uses {
-            self.directory.announce(&next_uses[range.clone()]);
+        let ids = &self.trace.ids()[range.clone()];
+        match &mut self.tiers {
+            Tiers::One(tier) => {
+                tier.serve(ids, self.telling.next_uses.as_ref().map(|uses| &uses[range]));
+            }
+            Tiers::Two(tiers) => tiers.serve(ids),
         }
-        let ids = &self.trace.ids()[range];
-        self.directory.lookup(ids, &mut self.slots);
-        self.misses.clear();
-        let misses = (0..).zip(&self.slots).filter(|&(_, &slot)| slot == NO_SLOT);
-        self.misses.extend(misses.map(|(position, _)| position));
-        self.directory.admit(ids, &self.misses, &mut self.placements);
         self.next_batch = batch + 1;
-        if self.telling.ahead && self.ends_round() {
+        if self.ends_round() {
             self.bring_ahead();
         }
     }
 
     /// Whether `decay` has just chosen what it wants instead of what.
     fn ends_round(&self) -> bool {
-        matches!(self.directory.policy(), PolicySpec::Decay(spec)
+        matches!(&self.spec, PolicySpec::Decay(spec)
             if self.next_batch.is_multiple_of(spec.interval))
     }
 
@@ -145,24 +209,33 @@ impl<'a> Replay<'a> {
         // The first ranking is that of the specification.
         if epoch > 0 {
             let Some(rankings) = &self.telling.rankings else { return };
-            // Only this policy takes it. The last batch is over, and holds its slots no more.
-            if !matches!(self.directory.policy(), PolicySpec::Frequency(_)) {
+            if !matches!(self.spec, PolicySpec::Frequency(_)) {
                 return;
             }
-            self.directory.lookup(&[], &mut self.slots);
-            self.directory.retarget(&rankings[epoch]);
+            match &mut self.tiers {
+                Tiers::One(tier) => tier.retarget(&rankings[epoch]),
+                Tiers::Two(tiers) => tiers.retarget(&rankings[epoch]),
+            }
         }
-        if self.telling.ahead {
-            self.bring_ahead();
-        }
+        self.bring_ahead();
     }
 
     fn bring_ahead(&mut self) {
-        self.directory.wanted(&mut self.wanted);
-        self.positions.clear();
-        self.positions.extend(0..self.wanted.len() as u32);
-        self.directory.admit(&self.wanted, &self.positions, &mut self.placements);
-        self.n_ahead += self.wanted.len() as u64;
+        if let (Tiers::One(tier), true) = (&mut self.tiers, self.telling.ahead) {
+            self.n_ahead += tier.bring_ahead();
+        }
+    }
+}
+
+/// Two tiers from outside: a row that neither has is a miss, and one that moves up or down has not
+/// gone.
+fn as_one(levels: &LevelsStats) -> TierStats {
+    TierStats {
+        hits: levels.device.hits + levels.host.hits,
+        misses: levels.host.misses,
+        admissions: levels.device.admissions + levels.host.admissions,
+        evictions: levels.device.evictions + levels.host.evictions - levels.demotions,
+        removals: levels.device.removals + levels.host.removals,
     }
 }
 

@@ -239,6 +239,11 @@ impl DeviceTier {
         self.residents.directory_mut().announce(next_uses);
     }
 
+    /// The batch is over: its slots are free for others.
+    pub(crate) fn end_batch(&mut self) {
+        self.residents.lookup(&[], &mut self.slots);
+    }
+
     /// For `frequency`: see [`Directory::retarget`].
     pub fn retarget(&mut self, ids: &[u32]) {
         self.residents.directory_mut().retarget(ids);

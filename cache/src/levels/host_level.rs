@@ -158,6 +158,11 @@ impl HostLevel {
         self.residents.remove(ids);
     }
 
+    pub(super) fn retarget(&mut self, ids: &[u32]) {
+        self.residents.lookup(&[], &mut self.found);
+        self.residents.directory_mut().retarget(ids);
+    }
+
     pub(super) fn begin_epoch(&mut self, epoch: u32) {
         self.residents.begin_epoch(epoch);
     }

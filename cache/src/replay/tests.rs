@@ -48,7 +48,11 @@ fn oracle(trace: &Trace) -> PolicySpec {
 }
 
 fn replay(trace: &Trace, n_slots: u32, spec: &PolicySpec, telling: Telling) -> ReplayStats {
-    let mut replay = Replay::new(trace, n_slots, spec, telling).unwrap();
+    replay_on(trace, TierSizes::One(n_slots), spec, telling)
+}
+
+fn replay_on(trace: &Trace, sizes: TierSizes, spec: &PolicySpec, telling: Telling) -> ReplayStats {
+    let mut replay = Replay::new(trace, sizes, spec, telling).unwrap();
     let mut n_done = 0;
     while !replay.is_done() {
         n_done += replay.advance(5);
@@ -138,4 +142,67 @@ fn a_trace_without_batches_is_done_at_once() {
         let found = replay(&trace, 3, spec, telling.clone());
         assert_eq!(found.tier, TierStats::default());
     }
+}
+
+proptest! {
+    #[test]
+    fn two_tiers_of_which_one_has_no_room_are_one(
+        epochs in epochs(),
+        n_slots in 0u32..45,
+        is_above: bool,
+        inclusion in prop::sample::select(vec![Inclusion::Inclusive, Inclusion::Exclusive]),
+    ) {
+        let trace = trace(&epochs);
+        let (specs, telling) = specs(&trace);
+        let (device_rows, host_rows) = if is_above { (n_slots, 0) } else { (0, n_slots) };
+        let sizes = TierSizes::Two { device_rows, host_rows, inclusion };
+        for spec in specs.iter().filter(|spec| is_for_two(spec)) {
+            let one = replay(&trace, n_slots, spec, telling.clone()).tier;
+            let two = replay_on(&trace, sizes, spec, telling.clone()).tier;
+            prop_assert_eq!((two.hits, two.misses), (one.hits, one.misses), "{}", spec.kind());
+        }
+    }
+
+    #[test]
+    fn two_tiers_move_no_fewer_rows_than_the_oracle_of_both(
+        epochs in epochs(),
+        device_rows in 0u32..25,
+        host_rows in 0u32..25,
+    ) {
+        let trace = trace(&epochs);
+        let (specs, telling) = specs(&trace);
+        for inclusion in [Inclusion::Inclusive, Inclusion::Exclusive] {
+            let sizes = TierSizes::Two { device_rows, host_rows, inclusion };
+            let optimum = replay(&trace, sizes.rows(), &oracle(&trace), telling.clone());
+            for spec in specs.iter().filter(|spec| is_for_two(spec)) {
+                let found = replay_on(&trace, sizes, spec, telling.clone());
+                prop_assert!(found.moved_rows() >= optimum.moved_rows(), "{}", spec.kind());
+                let accesses = found.tier.hits + found.tier.misses;
+                prop_assert_eq!(accesses, trace.n_ids() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_missed_is_told_batch_by_batch(epochs in epochs(), n_slots in 0u32..20) {
+        let trace = trace(&epochs);
+        let inclusion = Inclusion::Exclusive;
+        let two = TierSizes::Two { device_rows: n_slots / 2, host_rows: n_slots, inclusion };
+        for sizes in [TierSizes::One(n_slots), two] {
+            let spec = PolicySpec::Lru;
+            let mut replay = Replay::new(&trace, sizes, &spec, Telling::default()).unwrap();
+            let mut missed = Vec::new();
+            replay.missed(&mut missed);
+            while replay.advance_batch() > 0 || !replay.is_done() {
+                replay.missed(&mut missed);
+                let n_missed = replay.stats().tier.misses;
+                prop_assert_eq!(missed.len() as u64, n_missed);
+            }
+        }
+    }
+}
+
+/// Oracle needs one future, and unbounded no second tier.
+fn is_for_two(spec: &PolicySpec) -> bool {
+    !matches!(spec.kind(), PolicyKind::Oracle | PolicyKind::Unbounded)
 }

@@ -2,6 +2,7 @@
 
 mod arrays;
 mod schedule;
+mod write;
 
 use std::fs::File;
 use std::io::Read;
@@ -13,6 +14,8 @@ use lodestore_cache::{RecordFormat, Trace, read_records};
 use lodestore_store::Graph;
 
 use crate::usage::UsageError;
+
+pub(crate) use write::write_trace;
 
 /// A trace, and the graph whose rows it asks for.
 #[derive(Args)]

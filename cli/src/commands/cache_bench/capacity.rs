@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use lodestore_cache::{Inclusion, TierSizes};
+
 use crate::human;
 use crate::size::parse_size;
 
@@ -52,6 +54,50 @@ impl std::fmt::Display for Capacity {
     }
 }
 
+/// One tier, or a device's over the host's: `10%`, or `1%+10%`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Capacities {
+    device: Option<Capacity>,
+    host: Capacity,
+}
+
+impl FromStr for Capacities {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (device, host) = match text.split_once('+') {
+            Some((device, host)) => (Some(device.trim().parse()?), host.trim()),
+            None => (None, text),
+        };
+        Ok(Self { device, host: host.parse()? })
+    }
+}
+
+impl Capacities {
+    /// The tiers for a trace with `n_distinct` different rows.
+    pub(super) fn sizes(self, n_distinct: u32, row_bytes: u64, inclusion: Inclusion) -> TierSizes {
+        let host_rows = self.host.rows(n_distinct, row_bytes);
+        match self.device.map(|device| device.rows(n_distinct, row_bytes)) {
+            Some(device_rows) => TierSizes::Two { device_rows, host_rows, inclusion },
+            None => TierSizes::One(host_rows),
+        }
+    }
+
+    /// Whether there are two tiers.
+    pub(super) fn is_two(self) -> bool {
+        self.device.is_some()
+    }
+}
+
+impl std::fmt::Display for Capacities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.device {
+            Some(device) => write!(f, "{device} over {}", self.host),
+            None => self.host.fmt(f),
+        }
+    }
+}
+
 fn expected(text: &str) -> String {
     format!("expected a share such as 10%, rows such as 5000 or bytes such as 64MiB, found {text}")
 }
@@ -71,6 +117,21 @@ mod tests {
         assert_eq!(rows("4kB"), Ok(10));
         assert_eq!(rows("99999GB"), Ok(u32::MAX));
         assert_eq!("12.5%".parse::<Capacity>().unwrap().to_string(), "12.5 %");
+    }
+
+    #[test]
+    fn one_tier_or_two_are_read() {
+        let sizes = |text: &str| {
+            let read = text.parse::<Capacities>();
+            read.map(|read| read.sizes(1000, 400, Inclusion::Exclusive))
+        };
+        assert_eq!(sizes("10%"), Ok(TierSizes::One(100)));
+        let two = TierSizes::Two { device_rows: 10, host_rows: 7, inclusion: Inclusion::Exclusive };
+        assert_eq!(sizes("1% + 7"), Ok(two));
+        assert_eq!("1%+4kB".parse::<Capacities>().unwrap().to_string(), "1 % over 4.00 kB");
+        for text in ["+", "1%+", "+1%", "1%+1%+1%"] {
+            assert!(sizes(text).is_err(), "{text}");
+        }
     }
 
     #[test]

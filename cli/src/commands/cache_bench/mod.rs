@@ -2,6 +2,7 @@
 
 mod capacity;
 mod contestants;
+mod over_time;
 mod plot;
 mod report;
 mod simulate;
@@ -13,16 +14,16 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
-use lodestore_cache::PolicyKind;
+use clap::{Args, ValueEnum};
+use lodestore_cache::{Inclusion, PolicyKind, TierSizes, Trace};
 
-use self::capacity::Capacity;
-use self::contestants::{Choice, contestants, needs_graph};
+use self::capacity::Capacities;
+use self::contestants::{Choice, Contestant, contestants, needs_graph};
 use self::report::{BenchReport, TraceReport, csv, results, text};
-use self::simulate::simulate;
+use self::simulate::{misses, simulate};
 use crate::console::Console;
 use crate::memory::peak_rss_bytes;
-use crate::traces::{TraceArgs, TraceChoice};
+use crate::traces::{TraceArgs, TraceChoice, write_trace};
 use crate::usage::UsageError;
 
 /// Compare cache policies on a trace: hit rates, rows moved, cost, and the optimum beside them.
@@ -44,14 +45,18 @@ pub(crate) struct CacheBenchArgs {
     /// frequency, overlap, oracle, unbounded.
     #[arg(long, value_name = "A,B,...", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
-    /// Capacities: shares (10%), rows (5000) or bytes (64MiB).
+    /// Capacities: shares (10%), rows (5000) or bytes (64MiB); two joined by + are a device's tier
+    /// over the host's (1%+10%), both under the same policy.
     #[arg(
         long,
         value_name = "C,C,...",
         value_delimiter = ',',
         default_value = "1%,5%,10%,25%,50%"
     )]
-    capacities: Vec<Capacity>,
+    capacities: Vec<Capacities>,
+    /// Two tiers: whether a row may be in both.
+    #[arg(long, value_enum, value_name = "I", default_value_t = Sharing::Inclusive)]
+    inclusion: Sharing,
     /// Bytes of a row.
     #[arg(long, value_name = "BYTES", default_value_t = 400,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
@@ -67,6 +72,13 @@ pub(crate) struct CacheBenchArgs {
     #[arg(long, value_name = "D,D,...", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..))]
     delta: Vec<u32>,
+    /// Draw hit rates against time here: one point for so many batches that there are about 200.
+    #[arg(long, value_name = "FILE")]
+    over_time: Option<PathBuf>,
+    /// Write what the one policy named misses at the one capacity: PREFIX.ids.npy and
+    /// PREFIX.offsets.npy, a trace for the cache below.
+    #[arg(long, value_name = "PREFIX")]
+    misses: Option<PathBuf>,
     /// Threads; as many as cores unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -82,11 +94,29 @@ pub(crate) struct CacheBenchArgs {
 struct Config {
     trace: TraceChoice,
     choice: Choice,
-    capacities: Vec<Capacity>,
+    capacities: Vec<Capacities>,
     row_bytes: u64,
     n_threads: usize,
+    inclusion: Inclusion,
     csv: Option<PathBuf>,
     svg: Option<PathBuf>,
+    over_time: Option<PathBuf>,
+    misses: Option<Misses>,
+}
+
+/// Where the misses of which policy go.
+struct Misses {
+    kind: PolicyKind,
+    prefix: PathBuf,
+}
+
+/// [`Inclusion`] as a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sharing {
+    /// It may, and each tier evicts by itself.
+    Inclusive,
+    /// It may not: it moves up, and down again.
+    Exclusive,
 }
 
 impl CacheBenchArgs {
@@ -99,6 +129,11 @@ impl CacheBenchArgs {
         let kinds = kinds(&self.policies, trace.has_graph())?;
         let (gammas, deltas) = (distinct(self.gamma), distinct(self.delta));
         let choice = Choice { kinds, gammas, deltas, ahead: self.ahead };
+        let misses = self.misses.map(|prefix| misses_of(prefix, &self.policies, &self.capacities));
+        if self.ahead && self.capacities.iter().any(|capacity| capacity.is_two()) {
+            let message = "--ahead is for one tier; leave it out, or the capacities with a +";
+            return Err(UsageError::new(message));
+        }
         let cores = available_parallelism().map_or(1, NonZero::get);
         Ok(Config {
             trace,
@@ -106,46 +141,107 @@ impl CacheBenchArgs {
             capacities: self.capacities,
             row_bytes: self.row_bytes,
             n_threads: self.threads.map_or(cores, usize::from),
+            inclusion: match self.inclusion {
+                Sharing::Inclusive => Inclusion::Inclusive,
+                Sharing::Exclusive => Inclusion::Exclusive,
+            },
             csv: self.csv,
             svg: self.svg,
+            over_time: self.over_time,
+            misses: misses.transpose()?,
         })
     }
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
         let config = self.check()?;
-        for path in [&config.csv, &config.svg].into_iter().flatten() {
+        let prefix = config.misses.as_ref().map(|misses| &misses.prefix);
+        for path in
+            [&config.csv, &config.svg, &config.over_time].into_iter().flatten().chain(prefix)
+        {
             check_folder(path)?;
         }
         console.stage("trace");
         let loaded = config.trace.load()?;
         let trace = &loaded.trace;
         let (contestants, omitted) = contestants(&config.choice, trace, loaded.graph.as_ref())?;
-        let row_bytes = config.row_bytes;
-        let rows_of = |&c: &Capacity| (c, c.rows(trace.n_distinct(), row_bytes));
-        let mut capacities: Vec<(Capacity, u32)> = config.capacities.iter().map(rows_of).collect();
-        capacities.sort_by_key(|&(_, rows)| rows);
-        capacities.dedup_by_key(|&mut (_, rows)| rows);
-        let rows: Vec<u32> = capacities.iter().map(|&(_, rows)| rows).collect();
+        let capacities = config.sizes(trace);
+        let sizes: Vec<TierSizes> = capacities.iter().map(|&(_, sizes)| sizes).collect();
         let progress = |done, total| console.at("replay", done, total);
-        let outcomes = simulate(trace, &contestants, &rows, config.n_threads, &progress)?;
+        let n_batches = trace.n_batches();
+        let per_point = config.over_time.is_some().then(|| over_time::batches_per_point(n_batches));
+        let n_threads = config.n_threads;
+        let outcomes = simulate(trace, &contestants, &sizes, n_threads, per_point, &progress)?;
         let report = BenchReport {
             trace: TraceReport::of(trace, loaded.name),
-            row_bytes,
+            row_bytes: config.row_bytes,
             ahead: config.choice.ahead,
-            threads: config.n_threads,
-            results: results(&contestants, &capacities, &outcomes, row_bytes),
+            threads: n_threads,
+            batches_per_point: per_point,
+            results: results(&contestants, &capacities, &outcomes, config.row_bytes),
             omitted,
             seconds: start.elapsed().as_secs_f64(),
             peak_rss_bytes: peak_rss_bytes(),
         };
-        if let Some(path) = &config.csv {
+        config.write(&report, trace, &contestants, &sizes)?;
+        console.report(&report, text)
+    }
+}
+
+impl Config {
+    /// Tiers by size, each once.
+    fn sizes(&self, trace: &Trace) -> Vec<(Capacities, TierSizes)> {
+        let (n_distinct, row_bytes) = (trace.n_distinct(), self.row_bytes);
+        let sizes = |&c: &Capacities| (c, c.sizes(n_distinct, row_bytes, self.inclusion));
+        let mut capacities: Vec<_> = self.capacities.iter().map(sizes).collect();
+        capacities.sort_by_key(|(_, sizes)| sizes.rows());
+        let mut seen = Vec::new();
+        capacities.retain(|(_, sizes)| {
+            let is_new = !seen.contains(sizes);
+            seen.push(*sizes);
+            is_new
+        });
+        capacities
+    }
+
+    /// The files that were asked for.
+    fn write(
+        &self,
+        report: &BenchReport,
+        trace: &Trace,
+        contestants: &[Contestant],
+        sizes: &[TierSizes],
+    ) -> Result<()> {
+        if let Some(path) = &self.csv {
             write(path, &csv(&report.results))?;
         }
-        if let Some(path) = &config.svg {
-            write(path, &plot::svg(&report)?)?;
+        if let Some(path) = &self.svg {
+            write(path, &plot::svg(report)?)?;
         }
-        console.report(&report, text)
+        if let Some(path) = &self.over_time {
+            write(path, &over_time::svg(report)?)?;
+        }
+        if let Some(Misses { kind, prefix }) = &self.misses
+            && let Some(contestant) = contestants.iter().find(|one| one.kind == *kind)
+        {
+            let (ids, offsets) = misses(trace, contestant, sizes[0])?;
+            write_trace(prefix, &ids, &offsets)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whose misses are to be written: those of one policy at one capacity.
+fn misses_of(
+    prefix: PathBuf,
+    policies: &[String],
+    capacities: &[Capacities],
+) -> Result<Misses, UsageError> {
+    let message = "--misses is for one policy at one capacity; name one of each";
+    let ([policy], [_]) = (policies, capacities) else { return Err(UsageError::new(message)) };
+    match policy.parse() {
+        Ok(kind) => Ok(Misses { kind, prefix }),
+        Err(_) => Err(UsageError::new(message)),
     }
 }
 

@@ -2,14 +2,15 @@
 
 use anyhow::{Result, anyhow};
 use lodestore_cache::PolicyKind;
+use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::report::{BenchReport, BenchResult};
 
-const SIZE: (u32, u32) = (960, 600);
+pub(super) const SIZE: (u32, u32) = (960, 600);
 /// Beside the curves, for the legend.
-const LEGEND_WIDTH: u32 = 170;
-const FONT: (&str, u32) = ("sans-serif", 14);
+pub(super) const LEGEND_WIDTH: u32 = 170;
+pub(super) const FONT: (&str, u32) = ("sans-serif", 14);
 /// Told apart by eye, and by most of those who do not see red and green.
 const COLOURS: [RGBColor; 12] = [
     RGBColor(0x1f, 0x77, 0xb4),
@@ -71,22 +72,32 @@ fn draw(
         let dots = points.iter().map(|&point| Circle::new(point, 2, style.filled()));
         chart.draw_series(dots)?;
         chart.draw_series(LineSeries::new(points, style))?;
-        // Beside the curves: in the chart it would lie over some of them.
-        let (x, y) = ((SIZE.0 - LEGEND_WIDTH) as i32 + 12, 40 + 18 * number as i32);
-        area.draw(&PathElement::new([(x, y), (x + 18, y)], style))?;
-        area.draw(&Text::new(label.to_owned(), (x + 26, y - 6), FONT))?;
+        legend(&area, number, label, style)?;
     }
     area.present()?;
     Ok(())
 }
 
-fn title(report: &BenchReport) -> String {
+/// The line of curve `number`, beside the chart: in it, it would lie over some of them.
+pub(super) fn legend(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    number: usize,
+    label: &str,
+    style: ShapeStyle,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (x, y) = ((SIZE.0 - LEGEND_WIDTH) as i32 + 12, 40 + 18 * number as i32);
+    area.draw(&PathElement::new([(x, y), (x + 18, y)], style)).map_err(|e| e.to_string())?;
+    area.draw(&Text::new(label.to_owned(), (x + 26, y - 6), FONT)).map_err(|e| e.to_string())?;
+    Ok(())
+}
+
+pub(super) fn title(report: &BenchReport) -> String {
     // The file's name may hold anything; what XML cannot is left out.
     let name: String = report.trace.name.chars().filter(|c| !c.is_control()).collect();
     format!("{name}, {} different rows", report.trace.distinct_rows)
 }
 
-fn style(policy: &str, number: usize) -> ShapeStyle {
+pub(super) fn style(policy: &str, number: usize) -> ShapeStyle {
     if policy == PolicyKind::Oracle.name() {
         return BLACK.stroke_width(3);
     }
@@ -98,6 +109,6 @@ fn style(policy: &str, number: usize) -> ShapeStyle {
 
 /// Of each contestant, in their order.
 fn labels(results: &[BenchResult]) -> Vec<&str> {
-    let first = results.chunk_by(|a, b| a.capacity_rows == b.capacity_rows).next();
+    let first = results.chunk_by(|a, b| a.at == b.at).next();
     first.into_iter().flatten().map(|result| result.label.as_str()).collect()
 }

@@ -1,9 +1,9 @@
 //! What was found: as JSON, as CSV, as tables.
 
-use lodestore_cache::{PolicyKind, Trace};
+use lodestore_cache::{PolicyKind, ReplayStats, TierSizes, Trace};
 use serde::Serialize;
 
-use super::capacity::Capacity;
+use super::capacity::Capacities;
 use super::contestants::{Contestant, Omitted};
 use super::simulate::Outcome;
 use crate::human;
@@ -17,6 +17,9 @@ pub(super) struct BenchReport {
     /// Whether planned policies brought rows before they were missed.
     pub(super) ahead: bool,
     pub(super) threads: usize,
+    /// Batches between two points of `over_time`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) batches_per_point: Option<u32>,
     pub(super) results: Vec<BenchResult>,
     pub(super) omitted: Vec<Omitted>,
     pub(super) seconds: f64,
@@ -44,8 +47,10 @@ pub(super) struct BenchResult {
     pub(super) gamma: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) delta: Option<u32>,
-    /// What was asked for; `none` and `unbounded` do not care.
+    /// What was asked for, of both tiers if there are two; `none` and `unbounded` do not care.
     pub(super) capacity_rows: u32,
+    #[serde(flatten)]
+    pub(super) levels: Option<LevelsResult>,
     pub(super) capacity_bytes: u64,
     pub(super) accesses: u64,
     pub(super) hits: u64,
@@ -64,10 +69,28 @@ pub(super) struct BenchResult {
     pub(super) bookkeeping_bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) knew: Option<String>,
+    /// Hit rate of the batches between two points.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) over_time: Vec<f64>,
     #[serde(skip)]
     pub(super) label: String,
+    /// Which of the capacities, from 0.
+    #[serde(skip)]
+    pub(super) at: usize,
     #[serde(skip)]
     pub(super) capacity: String,
+}
+
+/// What each of two tiers did.
+#[derive(Clone, Serialize)]
+pub(super) struct LevelsResult {
+    device_rows: u32,
+    host_rows: u32,
+    device_hits: u64,
+    host_hits: u64,
+    /// Rows that went from the host to the device, and back.
+    promotions: u64,
+    demotions: u64,
 }
 
 impl TraceReport {
@@ -92,20 +115,28 @@ impl BenchResult {
     }
 }
 
+impl LevelsResult {
+    fn csv(&self) -> String {
+        let Self { device_rows, host_rows, device_hits, host_hits, promotions, demotions } = self;
+        format!("{device_rows},{host_rows},{device_hits},{host_hits},{promotions},{demotions}")
+    }
+}
+
 /// All results: by capacity, then in the order of the contestants.
 pub(super) fn results(
     contestants: &[Contestant],
-    capacities: &[(Capacity, u32)],
+    capacities: &[(Capacities, TierSizes)],
     outcomes: &[Vec<Outcome>],
     row_bytes: u64,
 ) -> Vec<BenchResult> {
     let optimum = contestants.iter().position(|contestant| contestant.kind == PolicyKind::Oracle);
     let mut results = Vec::new();
-    for (at, &(capacity, rows)) in capacities.iter().enumerate() {
+    for (at, &(capacity, sizes)) in capacities.iter().enumerate() {
+        let rows = sizes.rows();
         // It always competes.
         let best = optimum.map(|optimum| outcomes[optimum][at].stats).unwrap_or_default();
         for (contestant, outcomes) in contestants.iter().zip(outcomes) {
-            let Outcome { stats, time } = outcomes[at];
+            let Outcome { stats, ref over_time, time } = outcomes[at];
             let accesses = stats.tier.hits + stats.tier.misses;
             let moved_rows = stats.moved_rows();
             results.push(BenchResult {
@@ -126,13 +157,26 @@ pub(super) fn results(
                 evictions: stats.tier.evictions,
                 ns_per_access: time.as_secs_f64() * 1e9 / (accesses.max(1) as f64),
                 bookkeeping_bytes: stats.bytes,
+                levels: levels(sizes, &stats),
                 knew: contestant.knew.clone(),
+                over_time: over_time.clone(),
+                at,
                 label: contestant.label(),
                 capacity: capacity.to_string(),
             });
         }
     }
     results
+}
+
+fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
+    let (TierSizes::Two { device_rows, host_rows, .. }, Some(levels)) = (sizes, stats.levels)
+    else {
+        return None;
+    };
+    let (device_hits, host_hits) = (levels.device.hits, levels.host.hits);
+    let (promotions, demotions) = (levels.promotions, levels.demotions);
+    Some(LevelsResult { device_rows, host_rows, device_hits, host_hits, promotions, demotions })
 }
 
 fn share(part: u64, whole: u64) -> f64 {
@@ -143,13 +187,14 @@ fn share(part: u64, whole: u64) -> f64 {
 pub(super) fn csv(results: &[BenchResult]) -> String {
     let mut csv = "policy,gamma,delta,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
                    optimum_hit_rate,gap,rows_ahead,moved_rows,moved_bytes,evictions,ns_per_access,\
-                   bookkeeping_bytes\n"
+                   bookkeeping_bytes,device_rows,host_rows,device_hits,host_hits,promotions,\
+                   demotions\n"
         .to_owned();
     for result in results {
         let gamma = result.gamma.map_or_else(String::new, |gamma| gamma.to_string());
         let delta = result.delta.map_or_else(String::new, |delta| delta.to_string());
         csv += &format!(
-            "{},{gamma},{delta},{},{},{},{},{},{:.6},{:.6},{:.6},{},{},{},{},{:.2},{}\n",
+            "{},{gamma},{delta},{},{},{},{},{},{:.6},{:.6},{:.6},{},{},{},{},{:.2},{},{}\n",
             result.policy,
             result.capacity_rows,
             result.capacity_bytes,
@@ -165,6 +210,7 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
             result.evictions,
             result.ns_per_access,
             result.bookkeeping_bytes,
+            result.levels.as_ref().map_or_else(|| ",,,,,".to_owned(), LevelsResult::csv),
         );
     }
     csv
@@ -186,11 +232,11 @@ pub(super) fn text(report: &BenchReport) -> String {
         let repeats = human::count(trace.repeats);
         text += &format!("\n{repeats} repeats of a row in a batch count once");
     }
-    for of_capacity in report.results.chunk_by(|a, b| a.capacity_rows == b.capacity_rows) {
+    for of_capacity in report.results.chunk_by(|a, b| a.at == b.at) {
         text += &format!("\n\n{}", table(of_capacity));
     }
     text += "\n";
-    let of_one_capacity = report.results.chunk_by(|a, b| a.capacity_rows == b.capacity_rows).next();
+    let of_one_capacity = report.results.chunk_by(|a, b| a.at == b.at).next();
     let mut told: Vec<_> = of_one_capacity.into_iter().flatten().filter_map(known).collect();
     told.dedup();
     for (policy, knew) in told {
@@ -209,13 +255,21 @@ fn known(result: &BenchResult) -> Option<(&'static str, &str)> {
 fn table(results: &[BenchResult]) -> String {
     let capacity = results.first().map_or("", |result| result.capacity.as_str());
     let rows = results.first().map_or(0, |result| result.capacity_rows);
-    let head = ["hits", "optimum", "gap", "moved", "evictions", "ns/access", "bookkeeping"];
     let first = format!("{capacity}: {} rows", human::count(rows.into()));
-    let mut table = Table::new(std::iter::once(first.as_str()).chain(head));
+    let has_levels = results.iter().any(|result| result.levels.is_some());
+    let on_device = if has_levels { &["on device", "moved up"][..] } else { &[] };
+    let heads = [first.as_str(), "hits"].into_iter().chain(on_device.iter().copied());
+    let rest = ["optimum", "gap", "moved", "evictions", "ns/access", "bookkeeping"];
+    let mut table = Table::new(heads.chain(rest));
     for result in results {
-        table.row([
-            result.label.clone(),
-            human::percent(result.hit_rate),
+        let mut cells = vec![result.label.clone(), human::percent(result.hit_rate)];
+        if has_levels {
+            let levels = result.levels.as_ref();
+            let hits = levels.map(|levels| share(levels.device_hits, result.accesses));
+            cells.push(hits.map_or_else(String::new, human::percent));
+            cells.push(levels.map_or_else(String::new, |levels| human::count(levels.promotions)));
+        }
+        cells.extend([
             human::percent(result.optimum_hit_rate),
             human::percent(result.gap),
             human::bytes(result.moved_bytes),
@@ -223,6 +277,7 @@ fn table(results: &[BenchResult]) -> String {
             format!("{:.1}", result.ns_per_access),
             human::bytes(result.bookkeeping_bytes as u64),
         ]);
+        table.row(cells);
     }
     table.to_string()
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lodestore_cache::{Replay, ReplayStats, Trace};
+use lodestore_cache::{PolicyKind, Replay, ReplayStats, TierSizes, Trace};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 
@@ -14,9 +14,11 @@ use super::contestants::Contestant;
 const ACCESSES_AT_ONCE: usize = 1 << 18;
 
 /// What one policy did at one capacity.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) stats: ReplayStats,
+    /// Hit rates of the batches between two points, if asked for.
+    pub(super) over_time: Vec<f64>,
     /// Time of the whole replay: lookups, admissions, and finding the misses between them.
     pub(super) time: Duration,
 }
@@ -26,11 +28,12 @@ pub(super) struct Outcome {
 pub(super) fn simulate(
     trace: &Trace,
     contestants: &[Contestant],
-    capacities: &[u32],
+    capacities: &[TierSizes],
     n_threads: usize,
+    batches_per_point: Option<u32>,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Vec<Vec<Outcome>>> {
-    let jobs: Vec<(&Contestant, u32)> = contestants
+    let jobs: Vec<(&Contestant, TierSizes)> = contestants
         .iter()
         .flat_map(|contestant| {
             let n = if contestant.ignores_capacity() { 1 } else { capacities.len() };
@@ -39,8 +42,8 @@ pub(super) fn simulate(
         .collect();
     let total = trace.n_ids() as u64 * jobs.len() as u64;
     let done = AtomicU64::new(0);
-    let run = |&(contestant, capacity): &(&Contestant, u32)| {
-        replay(trace, contestant, capacity, &|n_ids| {
+    let run = |&(contestant, sizes): &(&Contestant, TierSizes)| {
+        replay(trace, contestant, sizes, batches_per_point, &|n_ids| {
             progress(done.fetch_add(n_ids, Ordering::Relaxed) + n_ids, total);
         })
     };
@@ -54,7 +57,7 @@ pub(super) fn simulate(
         .map(|contestant| {
             let n = if contestant.ignores_capacity() { 1 } else { capacities.len() };
             let own: Vec<Outcome> = outcomes.by_ref().take(n).collect();
-            own.iter().copied().cycle().take(capacities.len()).collect()
+            own.iter().cloned().cycle().take(capacities.len()).collect()
         })
         .collect())
 }
@@ -62,18 +65,54 @@ pub(super) fn simulate(
 fn replay(
     trace: &Trace,
     contestant: &Contestant,
-    capacity: u32,
+    sizes: TierSizes,
+    batches_per_point: Option<u32>,
     on_done: &dyn Fn(u64),
 ) -> Result<Outcome> {
     let telling = contestant.telling.clone();
-    let mut replay = Replay::new(trace, capacity, &contestant.spec, telling)
-        .with_context(|| format!("{} of {capacity} rows", contestant.label()))?;
-    let mut time = Duration::ZERO;
+    let sizes = match contestant.kind {
+        // What no two tiers can pass is what one of their size can do.
+        PolicyKind::Oracle | PolicyKind::Unbounded | PolicyKind::None => {
+            TierSizes::One(sizes.rows())
+        }
+        _ => sizes,
+    };
+    let mut replay = Replay::new(trace, sizes, &contestant.spec, telling)
+        .with_context(|| format!("{} of {} rows", contestant.label(), sizes.rows()))?;
+    let (mut time, mut over_time, mut before) = (Duration::ZERO, Vec::new(), (0, 0));
     while !replay.is_done() {
         let start = Instant::now();
-        let n_ids = replay.advance(ACCESSES_AT_ONCE);
+        let n_ids = match batches_per_point {
+            Some(n_batches) => (0..n_batches).map(|_| replay.advance_batch()).sum(),
+            None => replay.advance(ACCESSES_AT_ONCE),
+        };
         time += start.elapsed();
+        if batches_per_point.is_some() {
+            let tier = replay.stats().tier;
+            let now = (tier.hits, tier.hits + tier.misses);
+            over_time.push((now.0 - before.0) as f64 / (now.1 - before.1).max(1) as f64);
+            before = now;
+        }
         on_done(n_ids as u64);
     }
-    Ok(Outcome { stats: replay.stats(), time })
+    Ok(Outcome { stats: replay.stats(), over_time, time })
+}
+
+/// The ids that a contestant misses, as a trace of as many batches: the ids, and where each batch
+/// starts, then where the last one ends.
+pub(super) fn misses(
+    trace: &Trace,
+    contestant: &Contestant,
+    sizes: TierSizes,
+) -> Result<(Vec<u32>, Vec<u64>)> {
+    let telling = contestant.telling.clone();
+    let mut replay = Replay::new(trace, sizes, &contestant.spec, telling)?;
+    let (mut ids, mut offsets) = (Vec::new(), vec![0]);
+    while !replay.is_done() {
+        replay.advance_batch();
+        replay.missed(&mut ids);
+        offsets.push(ids.len() as u64);
+    }
+    ids.iter_mut().for_each(|id| *id = trace.given(*id));
+    Ok((ids, offsets))
 }

@@ -9,7 +9,6 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lodestore_cache::Trace;
-use lodestore_graph::npy::{NpyType, NpyWriter};
 use serde::Serialize;
 
 use self::graphs::{Sampled, halos, neighbours};
@@ -17,6 +16,7 @@ use self::patterns::{looping, scan, zipf};
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
 use crate::human;
+use crate::traces::write_trace;
 use crate::usage::UsageError;
 
 /// Generate a trace for `lode cache-bench`: a pattern, or batches sampled from a graph.
@@ -150,14 +150,7 @@ impl GenerateTraceArgs {
             Kind::Neighbours => neighbours(&self.sampled(), console)?,
             Kind::Halos => halos(self.graph.as_deref().unwrap_or(Path::new("")), self.epochs)?,
         };
-        let name = |ending: &str| {
-            let mut name = self.out.clone().into_os_string();
-            name.push(ending);
-            PathBuf::from(name)
-        };
-        let (ids, offsets) = (name(".ids.npy"), name(".offsets.npy"));
-        write(&ids, NpyType::U32, made.ids.len(), bytemuck::cast_slice(&made.ids))?;
-        write(&offsets, NpyType::U64, made.offsets.len(), bytemuck::cast_slice(&made.offsets))?;
+        let [ids, offsets] = write_trace(&self.out, &made.ids, &made.offsets)?;
         let report = TraceReport {
             ids: ids.display().to_string(),
             offsets: offsets.display().to_string(),
@@ -188,12 +181,6 @@ fn check_length(n_ids: u64) -> Result<(), UsageError> {
     }
     let most = human::count(Trace::MAX_IDS as u64);
     Err(UsageError::new(format!("a trace has at most {most} accesses; make it shorter")))
-}
-
-fn write(path: &Path, dtype: NpyType, len: usize, bytes: &[u8]) -> Result<()> {
-    let mut writer = NpyWriter::create(path, dtype, &[len as u64])?;
-    writer.write_all(bytes)?;
-    Ok(writer.finish()?)
 }
 
 fn text(report: &TraceReport) -> String {

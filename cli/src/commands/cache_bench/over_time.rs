@@ -1,0 +1,65 @@
+//! Hit rate against time, as SVG.
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+
+use super::plot::{FONT, LEGEND_WIDTH, SIZE, legend, style, title};
+use super::report::{BenchReport, BenchResult};
+
+/// Points of a curve, about.
+const N_POINTS: u32 = 200;
+
+/// Batches from one point to the next, for a trace of `n_batches`.
+pub(super) fn batches_per_point(n_batches: u32) -> u32 {
+    n_batches.div_ceil(N_POINTS).max(1)
+}
+
+/// A curve for each policy, and each capacity if there are several: the hit rate of the batches
+/// since the point before (MassiveGNN, Figs. 10, 12 and 13).
+pub(super) fn svg(report: &BenchReport) -> Result<String> {
+    let mut svg = String::new();
+    draw(report, &mut svg).map_err(|error| anyhow!("cannot draw the chart: {error}"))?;
+    Ok(svg)
+}
+
+fn draw(report: &BenchReport, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let results = &report.results;
+    let has_several = results.iter().any(|result| result.at > 0);
+    let n_batches = report.batches_per_point.unwrap_or(1);
+    let n_points = results.iter().map(|result| result.over_time.len()).max().unwrap_or(0);
+    let last = (n_points as f64 * f64::from(n_batches)).max(1.0);
+    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title(report), FONT)
+        .margin(12)
+        .margin_right(LEGEND_WIDTH)
+        .x_label_area_size(44)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0.0..last, 0.0..1.0)?;
+    chart
+        .configure_mesh()
+        .x_desc("batch")
+        .y_desc("hit rate")
+        .x_label_formatter(&|batch| format!("{batch:.0}"))
+        .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
+        .label_style(FONT)
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    for (number, result) in results.iter().enumerate() {
+        let points = (1..).zip(&result.over_time);
+        let points = points.map(|(at, &rate)| (f64::from(at) * f64::from(n_batches), rate));
+        let style = style(result.policy, number);
+        chart.draw_series(LineSeries::new(points, style))?;
+        legend(&area, number, &label(result, has_several), style)?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+fn label(result: &BenchResult, has_several: bool) -> String {
+    if has_several {
+        return format!("{}, {}", result.label, result.capacity);
+    }
+    result.label.clone()
+}

@@ -327,7 +327,12 @@ impl World {
             Err(error) => return self.excuse(&error, had_struck),
         };
         self.live = Some(Arc::clone(&live));
-        let settled = self.settle(&live).and_then(|()| self.check_garbage(&live));
+        // What a fault keeps the opening from removing goes with the next one.
+        let may_leave = self.crash.has_struck() && (self.is_sticky || !had_struck);
+        let settled = self.settle(&live).and_then(|()| match may_leave {
+            true => Ok(()),
+            false => self.check_garbage(&live),
+        });
         settled.or_else(|error| match error.downcast_ref::<StoreError>() {
             Some(error) => self.excuse(error, had_struck),
             None if error.is::<io::Error>() && self.crash.has_struck() => Ok(()),

@@ -12,6 +12,10 @@ use crate::versioned::VersionedRows;
 /// Reads of a row that is being written before it counts as missing.
 const TRIES: usize = 3;
 
+/// Bytes of rows that are brought near at once, before they are copied: few enough for the nearest
+/// cache.
+const NEAR_BYTES: usize = 16 << 10;
+
 /// Rows of one tensor in memory, read and filled by all workers of a machine (the host tier of
 /// CaPGNN, section 4.2).
 ///
@@ -119,14 +123,13 @@ impl SharedTier {
         }
         misses.clear();
         let mut n_lost = 0;
-        let rows = out.chunks_exact_mut(self.row_bytes).zip(slots.iter().zip(numbers.iter()));
-        for (position, (row, (&slot, &number))) in (0..).zip(rows) {
-            if slot == NO_SLOT {
-                misses.push(position);
-            } else if self.rows.read(slot as usize, row, TRIES) != Ok(number) {
-                misses.push(position);
-                n_lost += 1;
-            }
+        let n_near = (NEAR_BYTES / self.row_bytes).max(1);
+        let chunks = slots.chunks(n_near).zip(numbers.chunks(n_near));
+        for (at, ((slots, numbers), rows)) in
+            chunks.zip(out.chunks_mut(n_near * self.row_bytes)).enumerate()
+        {
+            let first = (at * n_near) as u32;
+            n_lost += self.copy(first, slots, numbers, rows, misses);
         }
         if n_lost > 0 {
             self.lock().n_lost += n_lost;
@@ -186,6 +189,31 @@ impl SharedTier {
         let TierStats { hits, misses, .. } = decisions.directory.stats();
         let (hits, misses) = (hits - decisions.n_lost, misses + decisions.n_lost);
         TierStats { hits, misses, ..decisions.directory.stats() }
+    }
+
+    /// Copies the rows found in `slots` under their `numbers` to `out`, and appends the positions
+    /// of the others, of which `first` is the first; gives how many were found and not taken.
+    fn copy(
+        &self,
+        first: u32,
+        slots: &[u32],
+        numbers: &[u64],
+        out: &mut [u8],
+        misses: &mut Vec<u32>,
+    ) -> u64 {
+        let found = slots.iter().filter(|&&slot| slot != NO_SLOT);
+        self.rows.touch(found.map(|&slot| slot as usize));
+        let mut n_lost = 0;
+        let rows = out.chunks_exact_mut(self.row_bytes).zip(slots.iter().zip(numbers));
+        for (position, (row, (&slot, &number))) in (first..).zip(rows) {
+            if slot == NO_SLOT {
+                misses.push(position);
+            } else if self.rows.read(slot as usize, row, TRIES) != Ok(number) {
+                misses.push(position);
+                n_lost += 1;
+            }
+        }
+        n_lost
     }
 
     fn check_rows(&self, n_ids: usize, rows_bytes: usize) {

@@ -74,16 +74,20 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         let bound = human::bytes(report.memory_bound_bytes);
         lines.push(("hot sets + window", format!("{held} held, at most {bound} per worker")));
     }
-    lines.extend(tiers.iter().map(|tier| ("tier", of_tier(tier))));
+    lines.extend(tiers.iter().map(of_tier));
     lines.push(("peak memory", human::bytes(report.peak_rss_bytes)));
     let lines = lines.iter().map(|(name, value)| format!("\n  {name:<17}  {value}"));
     lines.collect()
 }
 
-fn of_tier(tier: &TierReport) -> String {
-    let TierReport { device, of, policy, rows, hit_rate, .. } = tier;
+fn of_tier(tier: &TierReport) -> (&'static str, String) {
+    let TierReport { tier, device, policy, rows, hit_rate, .. } = tier;
     let (rows, hits) = (human::count(*rows), human::percent(*hit_rate));
-    format!("{device}, of {of}: {rows} rows under {policy}, {hits} of look-ups hit")
+    let what = format!("rows under {policy}, {hits} of look-ups hit");
+    match *tier {
+        "device" => ("device tiers", format!("on {device}: {rows} {what}")),
+        _ => ("host tier", format!("{rows} {what}")),
+    }
 }
 
 fn row(cells: [&str; 10]) -> String {

@@ -75,10 +75,10 @@ pub(super) struct Tiers {
 /// What the tiers did.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TierReport {
-    /// `host`, or the name of the device.
+    /// `device`, one for each worker, or `host`, one for all of them.
+    pub(crate) tier: &'static str,
+    /// Where its rows lie: `host`, or the name of the device.
     pub(crate) device: String,
-    /// Whose it is: `all workers` or `each worker`.
-    pub(crate) of: &'static str,
     pub(crate) policy: &'static str,
     pub(crate) rows: u64,
     pub(crate) hits: u64,
@@ -203,11 +203,11 @@ impl Tiers {
                 ..sum
             });
             let rows = first.n_slots().into();
-            reports.push(TierReport::of(first.device(), "each worker", policy, rows, sum));
+            reports.push(TierReport::of("device", first.device(), policy, rows, sum));
         }
         if let Some((host, policy)) = &self.host {
             let (rows, stats) = (host.tier().n_slots().into(), host.tier().stats());
-            reports.push(TierReport::of("host".into(), "all workers", *policy, rows, stats));
+            reports.push(TierReport::of("host", "host".to_owned(), *policy, rows, stats));
         }
         reports
     }
@@ -215,14 +215,14 @@ impl Tiers {
 
 impl TierReport {
     fn of(
+        tier: &'static str,
         device: String,
-        of: &'static str,
         policy: PolicyKind,
         rows: u64,
         stats: TierStats,
     ) -> Self {
         let TierStats { hits, misses, evictions, .. } = stats;
         let hit_rate = hits as f64 / (hits + misses).max(1) as f64;
-        Self { device, of, policy: policy.name(), rows, hits, misses, hit_rate, evictions }
+        Self { tier, device, policy: policy.name(), rows, hits, misses, hit_rate, evictions }
     }
 }

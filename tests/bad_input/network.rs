@@ -54,6 +54,31 @@ fn a_server_that_holds_too_little_says_so() {
 }
 
 #[test]
+fn settings_come_from_a_file_and_flags_go_before_them() {
+    let source = Source::random(40, 40);
+    let graph = source.import("graph", 2, "range");
+    let file = source.file("serve.toml");
+    let config = format!("--config {}", file.display());
+    std::fs::write(&file, "listen = \"127.0.0.1:0\"\nparts = [1]\nmemory = \"1MiB\"\nshards = 2\n")
+        .unwrap();
+    for (more, n_shards) in [(config.clone(), 2), (format!("{config} --shards 1"), 1)] {
+        let server = Serving::start(&graph, &more);
+        let stat = lode_line(&format!("stat --json {}", server.address)).succeeded().json();
+        assert_eq!(stat["shards"].as_array().unwrap().len(), n_shards, "{more}");
+        let description = PlainConnection::open(&server.address).describe();
+        assert_eq!(description.parts, [1], "{more}");
+        server.stop();
+    }
+    std::fs::write(&file, "listen = \"127.0.0.1:0\"\ncolour = 1\n").unwrap();
+    let line = format!("serve {} {config}", graph.display());
+    lode_line(&line).failed(1, &["serve.toml", "unknown field `colour`"]);
+    std::fs::write(&file, "listen = \"0.0.0.0:0\"\n").unwrap();
+    lode_line(&line).failed(2, &["insecure"]);
+    std::fs::remove_file(&file).unwrap();
+    lode_line(&line).failed(1, &["serve.toml", "cannot open"]);
+}
+
+#[test]
 fn ids_and_tensors_that_do_not_exist_are_named() {
     let source = Source::random(40, 40);
     let graph = source.import("graph", 2, "spring");

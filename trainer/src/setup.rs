@@ -76,13 +76,15 @@ impl<'a> Setup<'a> {
     /// What accuracy is measured with; reads through worker 0's sources.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
         let all = vec![Fanout::All; self.config.fanouts.len()];
+        let owned = owned_parts(self.config, self.graph, 0);
+        let loader = self.sources[0].untiered_loader(&self.config.feature_tensor, &owned)?;
         Evaluator::new(
             &self.model,
             &self.labels,
             self.graph.topology,
             Sampler::new(self.graph.topology, &all),
             self.features.clone(),
-            self.loader(0)?,
+            loader,
             EvaluationLimits::default(),
         )
     }

@@ -30,6 +30,9 @@ pub struct WorkerSources {
     pub local: Arc<dyn RowSource>,
     /// All other rows; only these count as communication.
     pub remote: Arc<dyn RowSource>,
+    /// The same rows without any tier that `remote` has: measuring accuracy reads all of them once,
+    /// and would sweep it. Only the first worker's is used.
+    pub untiered: Arc<dyn RowSource>,
 }
 
 impl WorkerSources {
@@ -40,6 +43,15 @@ impl WorkerSources {
         owned: &[PartId],
     ) -> Result<BatchLoader, ClientError> {
         BatchLoader::new(Arc::clone(&self.local), Arc::clone(&self.remote), tensor, owned)
+    }
+
+    /// The same past any tier.
+    pub(crate) fn untiered_loader(
+        &self,
+        tensor: &str,
+        owned: &[PartId],
+    ) -> Result<BatchLoader, ClientError> {
+        BatchLoader::new(Arc::clone(&self.local), Arc::clone(&self.untiered), tensor, owned)
     }
 }
 

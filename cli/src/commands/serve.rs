@@ -1,5 +1,7 @@
 //! `lode serve`: serve rows until told to stop.
 
+mod config;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use crate::console::Console;
 use crate::human;
 use crate::size::parse_size;
 use crate::usage::UsageError;
+use config::ConfigFile;
 
 /// Where a server listens if nothing is said.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
@@ -37,6 +40,10 @@ at once.")]
 pub(crate) struct ServeArgs {
     /// Folder of the graph.
     graph: PathBuf,
+    /// Settings in TOML, under the names of these flags, which go before them; docs/serve.toml has
+    /// every one.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Partitions to serve; all of them unless given.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     parts: Vec<u16>,
@@ -50,12 +57,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     shards: Option<u16>,
     /// Memory for rows that stay resident, over all shards; 0 reads every row from disk.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
-    memory: u64,
-    /// Which rows stay resident: lru, fifo, clock, sieve, s3-fifo, tinylfu or none. `lode
-    /// cache-bench` compares them on a trace.
-    #[arg(long, value_name = "P", default_value_t = PolicyKind::Sieve)]
-    policy: PolicyKind,
+    /// 1GiB unless given.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Which rows stay resident: lru, fifo, clock, sieve, s3-fifo, tinylfu or none; sieve unless
+    /// given. `lode cache-bench` compares them on a trace.
+    #[arg(long, value_name = "P")]
+    policy: Option<PolicyKind>,
     /// Take puts, commits and compactions; nobody else may write the partitions meanwhile.
     #[arg(long)]
     writable: bool,
@@ -78,6 +86,23 @@ struct ServeReport {
 }
 
 impl ServeArgs {
+    /// Flags, and for those that are not given what the file says.
+    fn with_file(mut self) -> Result<Self> {
+        let Some(path) = &self.config else { return Ok(self) };
+        let file = ConfigFile::read(path)?;
+        if self.parts.is_empty() {
+            self.parts = file.parts.unwrap_or_default();
+        }
+        self.listen = self.listen.or(file.listen);
+        self.unix = self.unix.or(file.unix);
+        self.shards = self.shards.or(file.shards);
+        self.memory = self.memory.or(file.memory);
+        self.policy = self.policy.or(file.policy);
+        self.writable |= file.writable;
+        self.insecure |= file.insecure;
+        Ok(self)
+    }
+
     /// The settings, checked as far as that goes without opening the graph.
     fn check(&self) -> Result<ServerConfig> {
         let listen = match (self.listen, &self.unix) {
@@ -94,30 +119,32 @@ impl ServeArgs {
             ))
             .into());
         }
+        let defaults = ServerConfig::new(&self.graph);
         Ok(ServerConfig {
             parts: self.parts.iter().copied().map(PartId).collect(),
             listen,
             unix: self.unix.clone(),
             n_shards: self.shards.unwrap_or(0),
-            tier_bytes: self.memory,
-            policy: self.policy,
+            tier_bytes: self.memory.unwrap_or(defaults.tier_bytes),
+            policy: self.policy.unwrap_or(defaults.policy),
             writable: self.writable,
             insecure: self.insecure,
-            ..ServerConfig::new(&self.graph)
+            ..defaults
         })
     }
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let config = self.check()?;
+        let this = self.with_file()?;
+        let config = this.check()?;
         // Before the first thread starts: a signal must find its handler from now on.
-        let stop = stop_signal(self.exit_with_stdin)?;
+        let stop = stop_signal(this.exit_with_stdin)?;
         let server = Server::start(&config)?;
         let report = ServeReport {
             address: server.address().map(|address| address.to_string()),
             unix: server.unix().map(|path| path.display().to_string()),
-            parts: self.served_parts()?,
+            parts: this.served_parts()?,
             shards: server.n_shards(),
-            writable: self.writable,
+            writable: this.writable,
         };
         console.report(&report, text)?;
         wait(stop)?;

@@ -36,7 +36,11 @@ fn sources() -> WorkerSources {
     let splits = (0..N_NODES).map(|i| [0, 1, 2, 2, 9][i as usize % 5]).collect();
     source.add("split", Dtype::U8, 1, splits).unwrap();
     let source = Arc::new(source);
-    WorkerSources { local: Arc::clone(&source) as _, remote: source }
+    WorkerSources {
+        local: Arc::clone(&source) as _,
+        remote: Arc::clone(&source) as _,
+        untiered: source,
+    }
 }
 
 /// Accuracy over `nodes` by the way that training takes.

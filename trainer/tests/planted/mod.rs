@@ -118,7 +118,11 @@ pub(crate) fn run_with(
 ) -> Result<TrainReport, TrainError> {
     let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
     let sources: Vec<WorkerSources> = (0..config.workers)
-        .map(|_| WorkerSources { local: Arc::clone(&local), remote: Arc::clone(remote) })
+        .map(|_| WorkerSources {
+            local: Arc::clone(&local),
+            remote: Arc::clone(remote),
+            untiered: Arc::clone(remote),
+        })
         .collect();
     let (topology, book) = (&graph.topology, &graph.book);
     let graph = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };

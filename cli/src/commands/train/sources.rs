@@ -29,8 +29,9 @@ pub(super) fn open(
         let owned: Vec<PartId> = parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
         let store = EmbeddedStore::with(graph.clone(), Some(&owned), &run.store)?;
         let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
+        let untiered = Arc::clone(&remote);
         let remote = tiers.of_worker(worker, &remote, tensor, known)?;
-        sources.push(WorkerSources { local, remote });
+        sources.push(WorkerSources { local, remote, untiered });
     }
     Ok((sources, tiers))
 }

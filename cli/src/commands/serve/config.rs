@@ -1,0 +1,119 @@
+//! Settings of a server from a file.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use lodestore_server::PolicyKind;
+use serde::{Deserialize, Deserializer, de};
+
+use crate::size::parse_size;
+
+/// A file of settings is no longer than this.
+const MOST_BYTES: u64 = 1 << 16;
+
+/// What a file says; `docs/serve.toml` documents each.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ConfigFile {
+    pub(super) parts: Option<Vec<u16>>,
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) unix: Option<PathBuf>,
+    #[serde(deserialize_with = "shards")]
+    pub(super) shards: Option<u16>,
+    #[serde(deserialize_with = "size")]
+    pub(super) memory: Option<u64>,
+    #[serde(deserialize_with = "policy")]
+    pub(super) policy: Option<PolicyKind>,
+    pub(super) writable: bool,
+    pub(super) insecure: bool,
+}
+
+impl ConfigFile {
+    /// Fails for a file that cannot be read, is no TOML, or has a key or value that is not known.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let mut text = String::new();
+        let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
+        file.take(MOST_BYTES + 1)
+            .read_to_string(&mut text)
+            .with_context(|| format!("{}: cannot read", path.display()))?;
+        if text.len() as u64 > MOST_BYTES {
+            bail!("{}: a file of settings has at most {MOST_BYTES} bytes", path.display());
+        }
+        toml::from_str(&text).with_context(|| format!("{}: not as expected", path.display()))
+    }
+}
+
+/// Bytes as a number or with a unit.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    match Size::deserialize(deserializer)? {
+        Size::Bytes(bytes) => Ok(Some(bytes)),
+        Size::Text(text) => parse_size(&text).map(Some).map_err(de::Error::custom),
+    }
+}
+
+fn shards<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    match u16::deserialize(deserializer)? {
+        found @ 1..=256 => Ok(Some(found)),
+        found => Err(de::Error::custom(format!("expected 1 to 256 shards, found {found}"))),
+    }
+}
+
+fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKind>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<ConfigFile, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        ConfigFile::read(file.path()).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn the_documented_file_names_every_setting_and_the_defaults() {
+        let text = include_str!("../../../../docs/serve.toml");
+        let found = read(text).unwrap();
+        assert_eq!(found.listen.unwrap().to_string(), "127.0.0.1:7171");
+        assert_eq!((found.memory, found.policy), (Some(1 << 30), Some(PolicyKind::Sieve)));
+        let is_setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
+        let all = text.lines().map(|line| match is_setting(&line) {
+            true => &line[2..],
+            false => line,
+        });
+        let found = read(&all.collect::<Vec<_>>().join("\n")).unwrap();
+        assert_eq!((found.parts, found.shards), (Some(vec![0, 1]), Some(2)));
+        assert!(found.unix.is_some());
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        for (text, told) in [
+            ("colour = 1", "unknown field `colour`"),
+            ("memory = \"12parsecs\"", "512MiB"),
+            ("memory = -1", "memory"),
+            ("shards = 0", "1 to 256"),
+            ("policy = \"best\"", "unknown policy `best`"),
+            ("listen = \"nowhere\"", "listen"),
+            ("parts = [70000]", "parts"),
+            ("writable", "writable"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+        assert!(read(&"#".repeat(70_000)).unwrap_err().contains("at most 65536"));
+        assert!(read("memory = 5").unwrap().memory == Some(5));
+    }
+}

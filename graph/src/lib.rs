@@ -21,6 +21,7 @@ mod mix;
 pub mod npy;
 pub mod order;
 pub mod partition;
+pub mod rapa;
 pub mod relabel;
 pub mod sampler;
 pub mod schedule;

@@ -15,7 +15,7 @@ use lodestore_graph::order::RowOrder;
 use serde_json::Value;
 
 use support::graph::{Source, shuffled_ids};
-use support::process::{Finished, lode};
+use support::process::{Finished, lode, lode_line};
 use support::{Numbers, names_in, write_npy};
 
 const N_PARTS: u16 = 3;
@@ -180,4 +180,54 @@ fn folders_of_imports_that_were_killed_are_named() {
     let finished = source.try_import(&source.file("graph"), &[], &[]).succeeded();
     assert!(finished.stderr.contains("graph.importing-0"), "{}", finished.stderr);
     assert!(source.file("graph.importing-0").exists());
+}
+
+/// Every file of a folder with its bytes.
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let names = names_in(dir).into_iter();
+    names
+        .filter(|name| dir.join(name).is_file())
+        .map(|name| (name.clone(), fs::read(dir.join(&name)).unwrap()))
+        .collect()
+}
+
+#[test]
+fn rapa_says_what_unlike_devices_would_do_without_and_applies_nothing() {
+    let source = Source::random(600, 6000);
+    let graph = source.import("graph", 2, "hash");
+    let (fast, slow) = (source.file("fast.json"), source.file("slow.json"));
+    let line = format!("profile-device --size 32 --runs 2 --memory 1GB --out {}", fast.display());
+    let profile = lode_line(&format!("{line} --json")).succeeded().json();
+    assert!(profile["mm_seconds"].as_f64().unwrap() > 0.0);
+    let mut slower = profile.as_object().unwrap().clone();
+    for (key, figure) in &mut slower {
+        if key.ends_with("seconds") {
+            *figure = (figure.as_f64().unwrap() * 2.0).into();
+        }
+    }
+    fs::write(&slow, Value::from(slower).to_string()).unwrap();
+    let before = contents(&graph.join("part-001"));
+    let dropped = source.file("dropped");
+    let profiles = format!("{},{}", fast.display(), slow.display());
+    let line = format!("rapa {} --profiles {profiles} --tensor feat", graph.display());
+    let report =
+        lode_line(&format!("{line} --json --out {}", dropped.display())).succeeded().json();
+    let parts = report["parts"].as_array().unwrap();
+    assert_eq!(parts[0]["dropped_replicas"], 0);
+    assert!(parts[1]["cost_after"].as_f64() < parts[1]["cost_before"].as_f64());
+    for (part, report) in parts.iter().enumerate() {
+        let ids = NpyArray::open(&source.file(&format!("dropped-{part:03}.npy"))).unwrap();
+        assert_eq!(ids.shape()[0], report["dropped_replicas"].as_u64().unwrap());
+    }
+    assert!(parts[1]["dropped_replicas"].as_u64().unwrap() > 0);
+    assert_eq!(contents(&graph.join("part-001")), before, "the graph stays as it is");
+    assert!(lode_line(&line).succeeded().stdout.contains("nothing was applied"));
+
+    lode_line(&format!("{line} --alpha 2")).failed(2, &["alpha"]);
+    let three = format!("{profiles},{}", fast.display());
+    let line = |profiles: &str| format!("rapa {} --profiles {profiles}", graph.display());
+    lode_line(&line(&three)).failed(2, &["2 partitions", "found 3"]);
+    fs::write(&slow, "{}").unwrap();
+    lode_line(&line(&profiles)).failed(1, &["slow.json", "missing field"]);
+    lode_line(&line("nowhere.json")).failed(1, &["nowhere.json"]);
 }

@@ -63,7 +63,7 @@ enum Tiers {
 /// What a replay came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayStats {
-    /// Counts of the directory; of two tiers, taken as one.
+    /// Counts of the directory; of two tiers, hits and misses as of one, the rest of both.
     pub tier: TierStats,
     /// Counts of each of two tiers.
     pub levels: Option<LevelsStats>,
@@ -74,6 +74,12 @@ pub struct ReplayStats {
 }
 
 impl TierSizes {
+    /// Whether there are two tiers.
+    #[must_use]
+    pub fn is_two(self) -> bool {
+        matches!(self, Self::Two { .. })
+    }
+
     /// Rows of all tiers together.
     #[must_use]
     pub fn rows(self) -> u32 {
@@ -227,8 +233,9 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Two tiers from outside: a row that neither has is a miss, and one that moves up or down has not
-/// gone.
+/// Two tiers from outside: a row that neither has is a miss. Evictions are of copies, of which a
+/// row may have one in each tier; one that moves down has not gone. Admissions and removals count
+/// moves too.
 fn as_one(levels: &LevelsStats) -> TierStats {
     TierStats {
         hits: levels.device.hits + levels.host.hits,

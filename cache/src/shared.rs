@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::arena::ArenaError;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::index::NO_SLOT;
+use crate::pages::PageVec;
 use crate::policy::PolicySpec;
 use crate::tier::slots_within;
 use crate::versioned::VersionedRows;
@@ -20,7 +21,7 @@ const NEAR_BYTES: usize = 16 << 10;
 /// CaPGNN, section 4.2).
 ///
 /// What a [`crate::Tier`] does under one owner, this does under any number: a lock guards the
-/// decisions, a few nanoseconds per row, and no lock is held while a row is copied. Each row that
+/// decisions, tens of nanoseconds per row, and no lock is held while a row is copied. Each row that
 /// is decided to be kept gets a number, larger than all before; it is written under that number,
 /// and a reader that was told where a row lies takes it only under the number that it was told. So
 /// a row whose slot went to another in the meantime, or that is not written yet, is a miss, and
@@ -49,7 +50,7 @@ pub struct SharedTier {
 struct Decisions {
     directory: Directory,
     /// Of each slot, the number of the row that was last decided to be there; 0 for none.
-    numbers: Box<[u64]>,
+    numbers: PageVec<u64>,
     /// Rows decided to be kept so far.
     n_kept: u64,
     /// Calls of [`SharedTier::remove`]: a row that was read before one may be old after it.
@@ -100,7 +101,7 @@ impl SharedTier {
         let directory = Directory::new(n_slots, id_space, spec)?;
         let n_slots = directory.n_slots() as usize;
         let rows = VersionedRows::new(n_slots, row_bytes)?;
-        let numbers = vec![0; n_slots].into_boxed_slice();
+        let numbers = PageVec::new(n_slots)?;
         let decisions = Decisions { directory, numbers, n_kept: 0, n_removals: 0, n_lost: 0 };
         Ok(Self { rows, row_bytes, decisions: Mutex::new(decisions) })
     }
@@ -158,6 +159,9 @@ impl SharedTier {
     /// Takes rows out, for they have changed elsewhere: a lookup that begins after this misses
     /// them, and no row that was looked up before is kept. Ids that are not resident are fine.
     pub fn remove(&self, ids: &[u32]) {
+        if ids.is_empty() {
+            return;
+        }
         let mut decisions = self.lock();
         decisions.n_removals += 1;
         decisions.directory.remove(ids);
@@ -179,7 +183,7 @@ impl SharedTier {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let decisions = self.lock();
-        self.rows.bytes() + size_of_val(&*decisions.numbers) + decisions.directory.bytes()
+        self.rows.bytes() + decisions.numbers.bytes() + decisions.directory.bytes()
     }
 
     /// Counts since the tier was made. What was found and could not be taken is a miss.
@@ -271,5 +275,5 @@ impl Passage {
 
 /// Memory of a slot without its directory's share, in bytes.
 const fn slot_bytes(row_bytes: usize) -> usize {
-    VersionedRows::slot_bytes(row_bytes) + size_of::<u64>()
+    VersionedRows::slot_bytes(row_bytes).saturating_add(size_of::<u64>())
 }

@@ -46,13 +46,17 @@ impl VersionedRows {
     ///
     /// Fails when there is no such memory.
     pub fn new(n_slots: usize, row_bytes: usize) -> Result<Self, ArenaError> {
-        let slot_words = HEAD_WORDS + row_bytes.div_ceil(WORD_BYTES);
-        let words = n_slots.checked_mul(slot_words).and_then(zeros);
         let too_large = || ArenaError::TooLarge {
             n_slots: u32::try_from(n_slots).unwrap_or(u32::MAX),
             row_bytes,
         };
-        Ok(Self { words: words.ok_or_else(too_large)?, row_bytes })
+        let bytes = n_slots.checked_mul(Self::slot_bytes(row_bytes)).ok_or_else(too_large)?;
+        let refused = || {
+            let source = std::io::ErrorKind::OutOfMemory.into();
+            ArenaError::Reserve { bytes, source }
+        };
+        let words = zeros(bytes / WORD_BYTES).ok_or_else(refused)?;
+        Ok(Self { words, row_bytes })
     }
 
     /// Copies the row in `slot` to `out` and gives its tag; when it is being written, fails, and
@@ -130,11 +134,10 @@ impl VersionedRows {
     pub fn touch(&self, slots: impl Iterator<Item = usize>) {
         let mut touched = 0;
         for slot in slots {
-            let (version, _, row) = self.slot(slot);
-            touched ^= version.load(Ordering::Relaxed);
-            // Of each line of the processor's cache one word, which may be the last of the line.
-            for line in row.chunks(LINE_WORDS) {
-                touched ^= line[line.len() - 1].load(Ordering::Relaxed);
+            let words = self.slot_words(slot);
+            // Of each line of the processor's cache one word.
+            for word in words.iter().step_by(LINE_WORDS).chain(words.last()) {
+                touched ^= word.load(Ordering::Relaxed);
             }
         }
         std::hint::black_box(touched);
@@ -143,7 +146,8 @@ impl VersionedRows {
     /// Memory of a slot for rows of `row_bytes`, in bytes.
     #[must_use]
     pub const fn slot_bytes(row_bytes: usize) -> usize {
-        (HEAD_WORDS + row_bytes.div_ceil(WORD_BYTES)) * WORD_BYTES
+        let words = row_bytes.div_ceil(WORD_BYTES).saturating_add(HEAD_WORDS);
+        words.saturating_mul(WORD_BYTES)
     }
 
     /// Bytes of one row.
@@ -160,9 +164,14 @@ impl VersionedRows {
 
     /// The version of a slot, its tag and its row.
     fn slot(&self, slot: usize) -> (&AtomicU64, &AtomicU64, &[AtomicU64]) {
-        let n_words = HEAD_WORDS + self.row_bytes.div_ceil(WORD_BYTES);
-        let words = &self.words[slot * n_words..(slot + 1) * n_words];
+        let words = self.slot_words(slot);
         (&words[0], &words[1], &words[HEAD_WORDS..])
+    }
+
+    fn slot_words(&self, slot: usize) -> &[AtomicU64] {
+        let n_words = Self::slot_bytes(self.row_bytes) / WORD_BYTES;
+        let first = slot.checked_mul(n_words).expect("a slot there is");
+        &self.words[first..first + n_words]
     }
 }
 

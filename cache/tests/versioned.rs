@@ -36,19 +36,23 @@ fn readers_of_a_row_that_never_rests_take_whole_rows_only() {
     std::thread::scope(|scope| {
         let reader = || {
             let (mut out, mut newest) = (vec![0; ROW_BYTES], 0);
-            while !is_done.load(Ordering::Relaxed) {
+            // Once more when the row rests: nobody reads nothing.
+            let mut rests = false;
+            while !rests {
+                rests = is_done.load(Ordering::Acquire);
                 if let Ok(tag) = rows.try_read(0, &mut out) {
                     assert_eq!(out, row_of(tag, ROW_BYTES));
                     assert!(tag >= newest, "never an older row after a newer one");
                     newest = tag;
                 }
             }
+            assert_eq!(newest, 19_999);
         };
         let readers = [scope.spawn(reader), scope.spawn(reader)];
         for tag in 2..20_000 {
             rows.write(0, tag, &row_of(tag, ROW_BYTES));
         }
-        is_done.store(true, Ordering::Relaxed);
+        is_done.store(true, Ordering::Release);
         assert!(readers.into_iter().all(|reader| reader.join().is_ok()));
     });
 }

@@ -7,7 +7,7 @@ use lodestore_schema::{Failure, WireError};
 use lodestore_store::StoreError;
 use thiserror::Error;
 
-use crate::Address;
+use crate::{Address, TensorInfo};
 
 /// Why rows could not be had.
 #[derive(Debug, Error)]
@@ -65,6 +65,16 @@ pub enum ClientError {
         local: usize,
         /// Bytes of a row in the remote source.
         remote: usize,
+    },
+    /// A tier for other rows than those of its tensor.
+    #[error("tensor `{tensor}` has rows of {expected} bytes, but its tier is for rows of {found}")]
+    TierWidth {
+        /// The tensor.
+        tensor: String,
+        /// Bytes of its rows.
+        expected: usize,
+        /// Bytes of the tier's.
+        found: usize,
     },
     /// An address that cannot be read.
     #[error("`{address}` is no address: {reason}; write HOST:PORT or unix:PATH")]
@@ -199,6 +209,15 @@ impl ClientError {
     pub(crate) fn unknown_tensor<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<_> = known.collect();
         Self::UnknownTensor { name: name.to_owned(), known: known.join(", ") }
+    }
+
+    /// Checks that a tier is for rows as `tensor` has them.
+    pub(crate) fn check_tier(tensor: &TensorInfo, found: usize) -> Result<(), Self> {
+        let expected = tensor.row_bytes();
+        if expected == found {
+            return Ok(());
+        }
+        Err(Self::TierWidth { tensor: tensor.name.clone(), expected, found })
     }
 
     /// Checks that a buffer of `found` bytes holds exactly `n_ids` rows.

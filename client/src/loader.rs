@@ -119,7 +119,8 @@ impl BatchLoader {
         Ok(LoadStats {
             local_rows: self.split.local.len() as u64,
             // Of what was asked for, a source with a tier pulls only what that lacks.
-            hit_rows: (self.split.hot_at.len() + self.split.missing.len()) as u64 - pulled.rows,
+            hit_rows: ((self.split.hot_at.len() + self.split.missing.len()) as u64)
+                .saturating_sub(pulled.rows),
             seconds: start.elapsed().as_secs_f64(),
             ..LoadStats::from_pull(pulled)
         })

@@ -39,13 +39,7 @@ impl DeviceSource {
         tier: DeviceTier,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
-        if tier.row_bytes() != tensor.row_bytes() {
-            return Err(ClientError::SourcesDiffer {
-                tensor: tensor.name.clone(),
-                local: tier.row_bytes(),
-                remote: tensor.row_bytes(),
-            });
-        }
+        ClientError::check_tier(&tensor, tier.row_bytes())?;
         let batch = tier.tensor(0)?;
         Ok(Self { inner, tensor, state: Mutex::new(State { tier, batch }) })
     }
@@ -71,7 +65,8 @@ impl DeviceSource {
     }
 
     /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them. Waits for the pull that is under way.
+    /// them. Waits for the pull that is under way. A tier below has to forget first: this one could
+    /// fill itself from it.
     pub fn forget(&self, ids: &[NodeId]) {
         self.lock().tier.remove(bytemuck::cast_slice(ids));
     }
@@ -144,7 +139,7 @@ impl RowSource for DeviceSource {
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
         let State { tier, batch } = &mut *self.lock();
         if batch.capacity_bytes() < out.len() {
-            *batch = tier.tensor(ids.len())?;
+            *batch = tier.tensor(ids.len().next_power_of_two())?;
         }
         let pulled = self.gather_with(tier, ids, batch, kind)?;
         batch.read(out)?;

@@ -42,7 +42,7 @@ pub enum PullKind {
 /// What pulls moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PullStats {
-    /// Rows written to the caller.
+    /// Rows that travelled: a source with a tier has the others already.
     pub rows: u64,
     /// Bytes of those rows as they travelled.
     pub bytes: u64,

@@ -42,18 +42,13 @@ impl TieredSource {
         tier: SharedTier,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
-        if tier.row_bytes() != tensor.row_bytes() {
-            return Err(ClientError::SourcesDiffer {
-                tensor: tensor.name.clone(),
-                local: tier.row_bytes(),
-                remote: tensor.row_bytes(),
-            });
-        }
+        ClientError::check_tier(&tensor, tier.row_bytes())?;
         Ok(Self { inner, tensor, tier, spare: Mutex::new(Vec::new()) })
     }
 
     /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them.
+    /// them. Of tiers before one another the lowest has to forget first: the one above could fill
+    /// itself from it.
     pub fn forget(&self, ids: &[NodeId]) {
         self.tier.remove(bytemuck::cast_slice(ids));
     }

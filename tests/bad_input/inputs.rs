@@ -36,6 +36,8 @@ fn usage_errors_have_exit_code_2() {
         ("train --graph g --device-tier 1MiB", "--device-tier is for --strategy ondemand"),
         ("train --graph g --strategy ondemand --device-tier a --device-policy lru", "512MiB"),
         ("train --graph g --strategy ondemand --device-policy none", "one of: lru, fifo"),
+        ("train --graph g --strategy ondemand --policy lru", "--policy is for --tier"),
+        ("train --graph g --policy lru", "--policy is for --tier"),
         ("train --graph g --strategy ondemand --tier 1MiB --policy unbounded", "unbounded"),
         ("serve g --memory 12parsecs", "512MiB"),
         ("serve g --shards 0", "--shards"),

@@ -57,6 +57,8 @@ fn misses_are_a_trace_for_the_cache_below() {
     let more = format!("--policies lru --capacities 10% --misses {prefix}");
     let above = bench(&trace, &more).succeeded().json();
     let lru = &above["results"][0];
+    let optimum = format!("--policies oracle --capacities 1%+9% --misses {prefix}-oracle");
+    bench(&trace, &optimum).succeeded();
     let (ids, offsets) = (format!("{prefix}.ids.npy"), format!("{prefix}.offsets.npy"));
     let below = bench(&["--trace", &ids, "--offsets", &offsets], "--capacities 100%");
     let below = below.succeeded().json();
@@ -67,6 +69,7 @@ fn misses_are_a_trace_for_the_cache_below() {
         "--policies lru,fifo --capacities 10%",
         "--policies all --capacities 10%",
         "--policies lru --capacities 5%,10%",
+        "--policies decay --gamma 0.9,0.99 --capacities 10%",
     ] {
         let line = format!("cache-bench --trace t.npy --misses m {more}");
         lode_line(&line).failed(2, &["one policy at one capacity"]);
@@ -78,7 +81,7 @@ fn hit_rates_over_time_are_points_and_a_chart() {
     let dir = tempfile::tempdir().unwrap();
     let trace = write(dir.path(), &batches());
     let svg = dir.path().join("time.svg");
-    let plain = "--policies lru,decay --capacities 5%,10%+20% --delta 8";
+    let plain = "--policies lru,decay --capacities 10%+20% --delta 8";
     let more = format!("{plain} --over-time {}", name(&svg));
     let report = bench(&trace, &more).succeeded().json();
     assert_eq!(report["batches_per_point"], 1);
@@ -92,7 +95,16 @@ fn hit_rates_over_time_are_points_and_a_chart() {
     let text = fs::read_to_string(&svg).unwrap();
     let document = roxmltree::Document::parse(&text).unwrap();
     let words: String = document.descendants().filter_map(|node| node.text()).collect();
-    assert!(words.contains("lru, 10 % over 20 %") && words.contains("decay 0.995/8, 5 %"));
+    assert!(words.contains("lru") && words.contains("decay 0.995/8"));
+
+    // A batch of nothing has no rate.
+    let empty = [batches()[..3].to_vec(), vec![Vec::new()], batches()[3..5].to_vec()].concat();
+    let folder = dir.path().join("empty");
+    fs::create_dir(&folder).unwrap();
+    let empty = bench(&write(&folder, &empty), &more).succeeded().json();
+    let points = empty["results"][0]["over_time"].as_array().unwrap();
+    let is_null: Vec<bool> = points.iter().map(Value::is_null).collect();
+    assert_eq!(is_null, [false, false, false, true, false, false]);
 
     // Looking does not change what is seen.
     let mut looked = counts(&report);
@@ -107,5 +119,12 @@ fn what_two_tiers_cannot_do_is_told() {
     lode_line("cache-bench --trace t.npy --capacities 1%+1% --ahead").failed(2, &["--ahead"]);
     lode_line("cache-bench --trace t.npy --capacities 1%+").failed(2, &["expected a share"]);
     lode_line("cache-bench --trace t.npy --inclusion some").failed(2, &["inclusive, exclusive"]);
-    lode_line("cache-bench --trace t.npy --over-time no/such/c.svg").failed(1, &["c.svg"]);
+    lode_line("cache-bench --trace t.npy --inclusion exclusive").failed(2, &["for two tiers"]);
+    lode_line("cache-bench --trace t.npy --over-time c.svg").failed(2, &["for one capacity"]);
+    let ahead = "cache-bench --trace t.npy --policies lru --capacities 5% --ahead --misses m";
+    lode_line(ahead).failed(2, &["--misses", "--ahead"]);
+    let records = "cache-bench --oracle-general t --graph g";
+    lode_line(records).failed(2, &["--graph is for ids of its nodes"]);
+    let line = "cache-bench --trace t.npy --capacities 5% --over-time no/such/c.svg";
+    lode_line(line).failed(1, &["c.svg"]);
 }

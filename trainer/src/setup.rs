@@ -199,7 +199,7 @@ fn check_sources(
     if found != expected {
         return Err(TrainError::OtherGraph { what: "topology", expected, found });
     }
-    let rows = sources.iter().flat_map(|of| [&of.local, &of.remote]);
+    let rows = sources.iter().flat_map(|of| [&of.local, &of.remote, &of.untiered]);
     match rows.map(|source| source.book()).find(|book| *book != graph.book) {
         None => Ok(()),
         Some(book) => {

@@ -9,8 +9,10 @@ mod import;
 mod inspect;
 mod partition;
 mod probe;
+mod profile_device;
 mod put;
 mod quickstart;
+mod rapa;
 mod repair;
 mod schedule;
 mod serve;
@@ -44,6 +46,8 @@ pub(crate) enum Command {
     Train(train::TrainArgs),
     CacheBench(cache_bench::CacheBenchArgs),
     GenerateTrace(generate_trace::GenerateTraceArgs),
+    ProfileDevice(profile_device::ProfileDeviceArgs),
+    Rapa(rapa::RapaArgs),
     Stat(stat::StatArgs),
 }
 
@@ -68,6 +72,8 @@ impl Command {
             Self::Train(args) => args.run(console),
             Self::CacheBench(args) => args.run(console),
             Self::GenerateTrace(args) => args.run(console),
+            Self::ProfileDevice(args) => args.run(console),
+            Self::Rapa(args) => args.run(console),
             Self::Stat(args) => args.run(console),
         };
         done.map(|()| ExitCode::SUCCESS)

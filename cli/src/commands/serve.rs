@@ -98,8 +98,8 @@ impl ServeArgs {
         self.shards = self.shards.or(file.shards);
         self.memory = self.memory.or(file.memory);
         self.policy = self.policy.or(file.policy);
-        self.writable |= file.writable;
-        self.insecure |= file.insecure;
+        self.writable |= file.writable.unwrap_or_default();
+        self.insecure |= file.insecure.unwrap_or_default();
         Ok(self)
     }
 
@@ -113,7 +113,7 @@ impl ServeArgs {
             && !self.insecure
         {
             return Err(UsageError::new(format!(
-                "--listen {address} can be reached from outside, and connections are neither \
+                "address {address} can be reached from outside, and connections are neither \
                  authenticated nor encrypted; listen on 127.0.0.1, use --unix, or add --insecure \
                  on a trusted network"
             ))

@@ -98,6 +98,10 @@ impl TraceArgs {
                 return Err(UsageError::new(message));
             }
         };
+        if self.graph.is_some() && matches!(source, Source::Records { .. }) {
+            let message = "--graph is for ids of its nodes; libCacheSim's traces have others";
+            return Err(UsageError::new(message));
+        }
         let batch_ids = self.batch.unwrap_or(1) as usize;
         Ok(TraceChoice { source, batch_ids, limit: self.limit, graph: self.graph })
     }

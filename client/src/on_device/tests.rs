@@ -87,5 +87,5 @@ fn other_tensors_pass_by_and_errors_keep_nothing() {
         device.gather(&nodes(&[1, 2]), &mut device.batch_tensor(1).unwrap(), PullKind::Sync);
     assert!(matches!(small, Err(ClientError::Device(_))), "{small:?}");
     let other = DeviceSource::new(Arc::new(source()), "x", tier(4, 7, PolicyKind::Lru));
-    assert!(matches!(other, Err(ClientError::SourcesDiffer { .. })));
+    assert!(matches!(other, Err(ClientError::TierWidth { .. })));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use lodestore_cache::{
-    Candidate, DecaySpec, PolicyKind, PolicySpec, Scoreboard, Telling, Trace, next_uses,
+    Candidate, DecaySpec, PolicyKind, PolicySpec, Scoreboard, Telling, TierSizes, Trace, next_uses,
     rank_by_degree, rank_by_frequency,
 };
 use lodestore_graph::NodeId;
@@ -89,6 +89,16 @@ impl Contestant {
         match (self.gamma, self.delta) {
             (Some(gamma), Some(delta)) => format!("{} {gamma}/{delta}", self.kind),
             _ => self.kind.to_string(),
+        }
+    }
+
+    /// The tiers that it has: what no two tiers can pass is what one of their size can do.
+    pub(super) fn sizes(&self, sizes: TierSizes) -> TierSizes {
+        match self.kind {
+            PolicyKind::Oracle | PolicyKind::Unbounded | PolicyKind::None => {
+                TierSizes::One(sizes.rows())
+            }
+            _ => sizes,
         }
     }
 

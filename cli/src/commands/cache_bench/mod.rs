@@ -37,7 +37,8 @@ Example:
 A share is one of the different rows that the trace asks for. `oracle` is Belady's optimum: no
 policy that fetches a row only when it is missed hits more; it, and `unbounded`, are always shown.
 The gap is the rows that a policy moves beyond the optimum's, for each access. ns/access is the time
-of lookups and admissions without any row; run with --threads 1 to measure it undisturbed.")]
+of lookups and admissions without any row (of two tiers: with rows of one byte, so not to be compared
+with one); run with --threads 1 to measure it undisturbed.")]
 pub(crate) struct CacheBenchArgs {
     #[command(flatten)]
     trace: TraceArgs,
@@ -54,9 +55,9 @@ pub(crate) struct CacheBenchArgs {
         default_value = "1%,5%,10%,25%,50%"
     )]
     capacities: Vec<Capacities>,
-    /// Two tiers: whether a row may be in both.
-    #[arg(long, value_enum, value_name = "I", default_value_t = Sharing::Inclusive)]
-    inclusion: Sharing,
+    /// Two tiers: whether a row may be in both; inclusive unless given.
+    #[arg(long, value_enum, value_name = "I")]
+    inclusion: Option<Sharing>,
     /// Bytes of a row.
     #[arg(long, value_name = "BYTES", default_value_t = 400,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
@@ -129,11 +130,25 @@ impl CacheBenchArgs {
         let kinds = kinds(&self.policies, trace.has_graph())?;
         let (gammas, deltas) = (distinct(self.gamma), distinct(self.delta));
         let choice = Choice { kinds, gammas, deltas, ahead: self.ahead };
-        let misses = self.misses.map(|prefix| misses_of(prefix, &self.policies, &self.capacities));
-        if self.ahead && self.capacities.iter().any(|capacity| capacity.is_two()) {
+        let choice_of_tiers = (self.capacities.iter().any(|one| one.is_two()), self.inclusion);
+        if self.ahead && choice_of_tiers.0 {
             let message = "--ahead is for one tier; leave it out, or the capacities with a +";
             return Err(UsageError::new(message));
         }
+        if let (false, Some(_)) = choice_of_tiers {
+            return Err(UsageError::new("--inclusion is for two tiers: --capacities 1%+10%"));
+        }
+        if self.over_time.is_some() && self.capacities.len() != 1 {
+            return Err(UsageError::new("--over-time is for one capacity; name one"));
+        }
+        let misses = match self.misses {
+            Some(_) if self.ahead => {
+                let message = "--misses leaves out what --ahead brings; take one of them";
+                return Err(UsageError::new(message));
+            }
+            Some(prefix) => Some(misses_of(prefix, &self.policies, &choice, &self.capacities)?),
+            None => None,
+        };
         let cores = available_parallelism().map_or(1, NonZero::get);
         Ok(Config {
             trace,
@@ -142,13 +157,13 @@ impl CacheBenchArgs {
             row_bytes: self.row_bytes,
             n_threads: self.threads.map_or(cores, usize::from),
             inclusion: match self.inclusion {
-                Sharing::Inclusive => Inclusion::Inclusive,
-                Sharing::Exclusive => Inclusion::Exclusive,
+                Some(Sharing::Exclusive) => Inclusion::Exclusive,
+                Some(Sharing::Inclusive) | None => Inclusion::Inclusive,
             },
             csv: self.csv,
             svg: self.svg,
             over_time: self.over_time,
-            misses: misses.transpose()?,
+            misses,
         })
     }
 
@@ -235,14 +250,21 @@ impl Config {
 fn misses_of(
     prefix: PathBuf,
     policies: &[String],
+    choice: &Choice,
     capacities: &[Capacities],
 ) -> Result<Misses, UsageError> {
-    let message = "--misses is for one policy at one capacity; name one of each";
-    let ([policy], [_]) = (policies, capacities) else { return Err(UsageError::new(message)) };
-    match policy.parse() {
-        Ok(kind) => Ok(Misses { kind, prefix }),
-        Err(_) => Err(UsageError::new(message)),
+    let error = || {
+        let message = "--misses is for one policy at one capacity; name one of each, and for decay \
+                       one --gamma and one --delta";
+        UsageError::new(message)
+    };
+    let ([policy], [_]) = (policies, capacities) else { return Err(error()) };
+    let kind: PolicyKind = policy.trim().parse().map_err(|_| error())?;
+    let is_one = choice.gammas.len() == 1 && choice.deltas.len() == 1;
+    if kind == PolicyKind::Decay && !is_one {
+        return Err(error());
     }
+    Ok(Misses { kind, prefix })
 }
 
 /// The policies named, each once, in the order of [`PolicyKind::ALL`]; `oracle` and `unbounded`

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
 use super::plot::{FONT, LEGEND_WIDTH, SIZE, legend, style, title};
-use super::report::{BenchReport, BenchResult};
+use super::report::BenchReport;
 
 /// Points of a curve, about.
 const N_POINTS: u32 = 200;
@@ -14,8 +14,8 @@ pub(super) fn batches_per_point(n_batches: u32) -> u32 {
     n_batches.div_ceil(N_POINTS).max(1)
 }
 
-/// A curve for each policy, and each capacity if there are several: the hit rate of the batches
-/// since the point before (MassiveGNN, Figs. 10, 12 and 13).
+/// A curve for each policy: the hit rate of the batches since the point before (MassiveGNN, Figs. 10,
+/// 12 and 13). A point without accesses is left out.
 pub(super) fn svg(report: &BenchReport) -> Result<String> {
     let mut svg = String::new();
     draw(report, &mut svg).map_err(|error| anyhow!("cannot draw the chart: {error}"))?;
@@ -24,10 +24,8 @@ pub(super) fn svg(report: &BenchReport) -> Result<String> {
 
 fn draw(report: &BenchReport, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let results = &report.results;
-    let has_several = results.iter().any(|result| result.at > 0);
     let n_batches = report.batches_per_point.unwrap_or(1);
-    let n_points = results.iter().map(|result| result.over_time.len()).max().unwrap_or(0);
-    let last = (n_points as f64 * f64::from(n_batches)).max(1.0);
+    let last = f64::from(report.trace.batches.max(1));
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
@@ -47,19 +45,12 @@ fn draw(report: &BenchReport, svg: &mut String) -> Result<(), Box<dyn std::error
         .light_line_style(TRANSPARENT)
         .draw()?;
     for (number, result) in results.iter().enumerate() {
-        let points = (1..).zip(&result.over_time);
-        let points = points.map(|(at, &rate)| (f64::from(at) * f64::from(n_batches), rate));
+        let points = (1u32..).zip(&result.over_time).filter_map(|(at, &rate)| Some((at, rate?)));
+        let points = points.map(|(at, rate)| (f64::from(at * n_batches).min(last), rate));
         let style = style(result.policy, number);
         chart.draw_series(LineSeries::new(points, style))?;
-        legend(&area, number, &label(result, has_several), style)?;
+        legend(&area, number, &result.label, style)?;
     }
     area.present()?;
     Ok(())
-}
-
-fn label(result: &BenchResult, has_several: bool) -> String {
-    if has_several {
-        return format!("{}, {}", result.label, result.capacity);
-    }
-    result.label.clone()
 }

@@ -65,7 +65,7 @@ fn draw(
         .light_line_style(TRANSPARENT)
         .draw()?;
     for (number, &label) in labels.iter().enumerate() {
-        let own = || results.iter().filter(|result| result.label == label);
+        let own = || results.iter().filter(|result| result.label == label && result.is_drawn);
         let points: Vec<(f64, f64)> =
             own().map(|result| (f64::from(result.capacity_rows), result.unmoved())).collect();
         let style = style(own().next().map_or("", |result| result.policy), number);

@@ -1,6 +1,6 @@
 //! What was found: as JSON, as CSV, as tables.
 
-use lodestore_cache::{PolicyKind, ReplayStats, TierSizes, Trace};
+use lodestore_cache::{Inclusion, PolicyKind, ReplayStats, TierSizes, Trace};
 use serde::Serialize;
 
 use super::capacity::Capacities;
@@ -31,7 +31,7 @@ pub(super) struct BenchReport {
 pub(super) struct TraceReport {
     pub(super) name: String,
     accesses: usize,
-    batches: u32,
+    pub(super) batches: u32,
     epochs: usize,
     pub(super) distinct_rows: u32,
     largest_batch: usize,
@@ -69,21 +69,25 @@ pub(super) struct BenchResult {
     pub(super) bookkeeping_bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) knew: Option<String>,
-    /// Hit rate of the batches between two points.
+    /// Hit rate of the batches between two points; null where they ask for nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) over_time: Vec<f64>,
+    pub(super) over_time: Vec<Option<f64>>,
     #[serde(skip)]
     pub(super) label: String,
     /// Which of the capacities, from 0.
     #[serde(skip)]
     pub(super) at: usize,
+    /// Whether it is a point of a chart over capacities: two tiers are not, beside single ones.
     #[serde(skip)]
+    pub(super) is_drawn: bool,
+    /// What was asked for, in words.
     pub(super) capacity: String,
 }
 
 /// What each of two tiers did.
 #[derive(Clone, Serialize)]
 pub(super) struct LevelsResult {
+    inclusion: &'static str,
     device_rows: u32,
     host_rows: u32,
     device_hits: u64,
@@ -117,8 +121,11 @@ impl BenchResult {
 
 impl LevelsResult {
     fn csv(&self) -> String {
-        let Self { device_rows, host_rows, device_hits, host_hits, promotions, demotions } = self;
-        format!("{device_rows},{host_rows},{device_hits},{host_hits},{promotions},{demotions}")
+        let Self { inclusion, device_rows, host_rows, device_hits, host_hits, .. } = self;
+        let Self { promotions, demotions, .. } = self;
+        format!(
+            "{inclusion},{device_rows},{host_rows},{device_hits},{host_hits},{promotions},{demotions}"
+        )
     }
 }
 
@@ -130,6 +137,7 @@ pub(super) fn results(
     row_bytes: u64,
 ) -> Vec<BenchResult> {
     let optimum = contestants.iter().position(|contestant| contestant.kind == PolicyKind::Oracle);
+    let all_are_two = capacities.iter().all(|(_, sizes)| sizes.is_two());
     let mut results = Vec::new();
     for (at, &(capacity, sizes)) in capacities.iter().enumerate() {
         let rows = sizes.rows();
@@ -161,6 +169,7 @@ pub(super) fn results(
                 knew: contestant.knew.clone(),
                 over_time: over_time.clone(),
                 at,
+                is_drawn: !sizes.is_two() || all_are_two,
                 label: contestant.label(),
                 capacity: capacity.to_string(),
             });
@@ -170,13 +179,26 @@ pub(super) fn results(
 }
 
 fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
-    let (TierSizes::Two { device_rows, host_rows, .. }, Some(levels)) = (sizes, stats.levels)
+    let (TierSizes::Two { device_rows, host_rows, inclusion }, Some(levels)) =
+        (sizes, stats.levels)
     else {
         return None;
     };
+    let inclusion = match inclusion {
+        Inclusion::Inclusive => "inclusive",
+        Inclusion::Exclusive => "exclusive",
+    };
     let (device_hits, host_hits) = (levels.device.hits, levels.host.hits);
     let (promotions, demotions) = (levels.promotions, levels.demotions);
-    Some(LevelsResult { device_rows, host_rows, device_hits, host_hits, promotions, demotions })
+    Some(LevelsResult {
+        inclusion,
+        device_rows,
+        host_rows,
+        device_hits,
+        host_hits,
+        promotions,
+        demotions,
+    })
 }
 
 fn share(part: u64, whole: u64) -> f64 {
@@ -187,7 +209,7 @@ fn share(part: u64, whole: u64) -> f64 {
 pub(super) fn csv(results: &[BenchResult]) -> String {
     let mut csv = "policy,gamma,delta,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
                    optimum_hit_rate,gap,rows_ahead,moved_rows,moved_bytes,evictions,ns_per_access,\
-                   bookkeeping_bytes,device_rows,host_rows,device_hits,host_hits,promotions,\
+                   bookkeeping_bytes,inclusion,device_rows,host_rows,device_hits,host_hits,promotions,\
                    demotions\n"
         .to_owned();
     for result in results {
@@ -210,7 +232,7 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
             result.evictions,
             result.ns_per_access,
             result.bookkeeping_bytes,
-            result.levels.as_ref().map_or_else(|| ",,,,,".to_owned(), LevelsResult::csv),
+            result.levels.as_ref().map_or_else(|| ",,,,,,".to_owned(), LevelsResult::csv),
         );
     }
     csv

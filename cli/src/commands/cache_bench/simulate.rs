@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lodestore_cache::{PolicyKind, Replay, ReplayStats, TierSizes, Trace};
+use lodestore_cache::{Replay, ReplayStats, TierSizes, Trace};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 
@@ -17,8 +17,8 @@ const ACCESSES_AT_ONCE: usize = 1 << 18;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) stats: ReplayStats,
-    /// Hit rates of the batches between two points, if asked for.
-    pub(super) over_time: Vec<f64>,
+    /// Hit rates of the batches between two points, if asked for; none where they have no id.
+    pub(super) over_time: Vec<Option<f64>>,
     /// Time of the whole replay: lookups, admissions, and finding the misses between them.
     pub(super) time: Duration,
 }
@@ -69,14 +69,7 @@ fn replay(
     batches_per_point: Option<u32>,
     on_done: &dyn Fn(u64),
 ) -> Result<Outcome> {
-    let telling = contestant.telling.clone();
-    let sizes = match contestant.kind {
-        // What no two tiers can pass is what one of their size can do.
-        PolicyKind::Oracle | PolicyKind::Unbounded | PolicyKind::None => {
-            TierSizes::One(sizes.rows())
-        }
-        _ => sizes,
-    };
+    let (telling, sizes) = (contestant.telling.clone(), contestant.sizes(sizes));
     let mut replay = Replay::new(trace, sizes, &contestant.spec, telling)
         .with_context(|| format!("{} of {} rows", contestant.label(), sizes.rows()))?;
     let (mut time, mut over_time, mut before) = (Duration::ZERO, Vec::new(), (0, 0));
@@ -90,7 +83,8 @@ fn replay(
         if batches_per_point.is_some() {
             let tier = replay.stats().tier;
             let now = (tier.hits, tier.hits + tier.misses);
-            over_time.push((now.0 - before.0) as f64 / (now.1 - before.1).max(1) as f64);
+            let (hits, accesses) = (now.0 - before.0, now.1 - before.1);
+            over_time.push((accesses > 0).then(|| hits as f64 / accesses as f64));
             before = now;
         }
         on_done(n_ids as u64);
@@ -105,7 +99,7 @@ pub(super) fn misses(
     contestant: &Contestant,
     sizes: TierSizes,
 ) -> Result<(Vec<u32>, Vec<u64>)> {
-    let telling = contestant.telling.clone();
+    let (telling, sizes) = (contestant.telling.clone(), contestant.sizes(sizes));
     let mut replay = Replay::new(trace, sizes, &contestant.spec, telling)?;
     let (mut ids, mut offsets) = (Vec::new(), vec![0]);
     while !replay.is_done() {

@@ -27,8 +27,8 @@ pub(super) struct ConfigFile {
     pub(super) memory: Option<u64>,
     #[serde(deserialize_with = "policy")]
     pub(super) policy: Option<PolicyKind>,
-    pub(super) writable: bool,
-    pub(super) insecure: bool,
+    pub(super) writable: Option<bool>,
+    pub(super) insecure: Option<bool>,
 }
 
 impl ConfigFile {
@@ -75,6 +75,7 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lodestore_server::ServerConfig;
 
     fn read(text: &str) -> Result<ConfigFile, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -86,16 +87,23 @@ mod tests {
     fn the_documented_file_names_every_setting_and_the_defaults() {
         let text = include_str!("../../../../docs/serve.toml");
         let found = read(text).unwrap();
-        assert_eq!(found.listen.unwrap().to_string(), "127.0.0.1:7171");
-        assert_eq!((found.memory, found.policy), (Some(1 << 30), Some(PolicyKind::Sieve)));
+        let defaults = ServerConfig::new("");
+        assert_eq!(found.listen.unwrap().to_string(), super::super::DEFAULT_ADDRESS);
+        assert_eq!(found.memory, Some(defaults.tier_bytes));
+        assert_eq!(found.policy, Some(defaults.policy));
+        assert_eq!(found.writable, Some(defaults.writable));
+        assert_eq!(found.insecure, Some(defaults.insecure));
         let is_setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
         let all = text.lines().map(|line| match is_setting(&line) {
             true => &line[2..],
             false => line,
         });
         let found = read(&all.collect::<Vec<_>>().join("\n")).unwrap();
-        assert_eq!((found.parts, found.shards), (Some(vec![0, 1]), Some(2)));
-        assert!(found.unix.is_some());
+        // All of them: a setting that is added has to be added here, and there.
+        let ConfigFile { parts, listen, unix, shards, memory, policy, writable, insecure } = found;
+        assert_eq!((parts, shards), (Some(vec![0, 1]), Some(2)));
+        assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
+        assert!(writable.is_some() && insecure.is_some());
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) fn open(
     let remote = remote(run, graph)?;
     let (n_workers, tensor) = (run.train.workers, &run.train.feature_tensor);
     let known = Known { graph, topology, n_workers };
-    let mut tiers = Tiers::on_host(run.tiers, &remote, tensor, known)?;
+    let mut tiers = Tiers::new(run.tiers, &remote, tensor, known)?;
     let mut sources = Vec::new();
     for worker in 0..n_workers {
         let parts = graph.book().parts();

@@ -28,24 +28,24 @@ pub(super) struct TierArgs {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = Room::parse)]
     tier: Room,
     /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
-    /// in-degrees) or overlap (what most partitions need).
-    #[arg(long, value_name = "P", default_value_t = PolicyKind::TinyLfu)]
-    policy: PolicyKind,
+    /// in-degrees) or overlap (what most partitions need); tinylfu unless given.
+    #[arg(long, value_name = "P")]
+    policy: Option<PolicyKind>,
     /// ondemand: memory of each worker's device for remote rows, before the host's. Without a CUDA
     /// device it is host memory too, and the report says so. `auto` for half of what is free.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = Room::parse)]
     device_tier: Room,
     /// ondemand: which rows stay there; as --policy.
-    #[arg(long, value_name = "P", default_value_t = PolicyKind::TinyLfu)]
-    device_policy: PolicyKind,
+    #[arg(long, value_name = "P")]
+    device_policy: Option<PolicyKind>,
 }
 
 /// Bytes for rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Bytes(u64),
-    /// Half of what is free when the tier is made, as far as there are rows (CaPGNN, Algorithm 1,
-    /// with the other half as its reserve).
+    /// Half of what is free when the tier is made, shared by the workers if each has one, as far as
+    /// there are rows (CaPGNN, Algorithm 1, with the other half as its reserve).
     Auto,
 }
 
@@ -69,7 +69,14 @@ pub(super) struct Known<'a> {
 pub(super) struct Tiers {
     host: Option<(Arc<TieredSource>, PolicyKind)>,
     devices: Vec<Arc<DeviceSource>>,
-    device: Option<(Room, PolicyKind)>,
+    device: Option<DeviceChoice>,
+}
+
+/// What each worker's device has.
+struct DeviceChoice {
+    device: Device,
+    n_rows: u32,
+    policy: PolicyKind,
 }
 
 /// What the tiers did.
@@ -89,24 +96,39 @@ pub(crate) struct TierReport {
 
 impl TierArgs {
     pub(super) fn check(&self, strategy: Strategy) -> Result<TierChoice, UsageError> {
-        let (host, device) = ((self.tier, self.policy), (self.device_tier, self.device_policy));
-        for (flag, (n_bytes, policy)) in [("tier", host), ("device-tier", device)] {
-            if n_bytes != Room::NONE && strategy != Strategy::Ondemand {
-                return Err(UsageError::new(format!(
-                    "--{flag} is for --strategy ondemand; {strategy} keeps rows by its schedule, \
-                     see --hot"
-                )));
-            }
-            if !is_for_training(policy) {
-                return Err(UsageError::new(format!(
-                    "a tier of --strategy ondemand cannot follow `{policy}`; one of: {}",
-                    for_training()
-                )));
-            }
-        }
-        let used = |tier: (Room, PolicyKind)| (tier.0 != Room::NONE).then_some(tier);
-        Ok(TierChoice { host: used(host), device: used(device) })
+        Ok(TierChoice {
+            host: tier(["--tier", "--policy"], self.tier, self.policy, strategy)?,
+            device: tier(
+                ["--device-tier", "--device-policy"],
+                self.device_tier,
+                self.device_policy,
+                strategy,
+            )?,
+        })
     }
+}
+
+/// A tier by its two flags, `names`; none without memory.
+fn tier(
+    names: [&str; 2],
+    room: Room,
+    policy: Option<PolicyKind>,
+    strategy: Strategy,
+) -> Result<Option<(Room, PolicyKind)>, UsageError> {
+    let [name, policy_name] = names;
+    let told = match policy {
+        Some(policy) if !is_for_training(policy) => format!(
+            "{policy_name}: a tier of --strategy ondemand cannot follow `{policy}`; one of: {}",
+            for_training()
+        ),
+        Some(_) if room == Room::NONE => format!("{policy_name} is for {name}; give its size"),
+        _ if room != Room::NONE && strategy != Strategy::Ondemand => format!(
+            "{name} is for --strategy ondemand; {strategy} keeps rows by its schedule, see --hot"
+        ),
+        _ if room == Room::NONE => return Ok(None),
+        _ => return Ok(Some((room, policy.unwrap_or(PolicyKind::TinyLfu)))),
+    };
+    Err(UsageError::new(told))
 }
 
 impl Room {
@@ -116,11 +138,11 @@ impl Room {
         if text == "auto" { Ok(Self::Auto) } else { parse_size(text).map(Self::Bytes) }
     }
 
-    /// Bytes, where a device has `free_bytes`; `None` for the host's memory.
-    fn of(self, free_bytes: Option<u64>) -> u64 {
+    /// Bytes, where so many are free; none if nobody knows.
+    fn bytes(self, free_bytes: impl FnOnce() -> Option<u64>) -> u64 {
         match self {
             Self::Bytes(n_bytes) => n_bytes,
-            Self::Auto => free_bytes.or_else(available_memory_bytes).unwrap_or_default() / 2,
+            Self::Auto => free_bytes().unwrap_or_default() / 2,
         }
     }
 }
@@ -146,24 +168,38 @@ impl Known<'_> {
 }
 
 impl Tiers {
-    /// The host's tier before `remote`, if one is wanted.
-    pub(super) fn on_host(
+    /// The host's tier before `remote`, if one is wanted, and what each device is to have.
+    pub(super) fn new(
         choice: TierChoice,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
         known: Known<'_>,
     ) -> Result<Self> {
-        let device = choice.device;
-        let Some((n_bytes, policy)) = choice.host else {
-            return Ok(Self { device, ..Self::default() });
-        };
-        let row_bytes = remote.tensor(tensor)?.row_bytes();
-        let n_bytes = usize::try_from(n_bytes.of(None)).unwrap_or(usize::MAX);
-        // With two workers or more, every row is remote to one of them.
-        let spec = known.spec(policy, (known.n_workers == 1).then_some(0))?;
-        let tier = SharedTier::new(n_bytes, row_bytes, remote.book().n_nodes(), &spec)?;
-        let host = Arc::new(TieredSource::new(Arc::clone(remote), tensor, tier)?);
-        Ok(Self { host: Some((host, policy)), device, ..Self::default() })
+        let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
+        let mut tiers = Self::default();
+        let mut of_host = 0;
+        if let Some((room, policy)) = choice.host {
+            let n_bytes = usize::try_from(room.bytes(available_memory_bytes)).unwrap_or(usize::MAX);
+            // With two workers or more, every row is remote to one of them.
+            let spec = known.spec(policy, (known.n_workers == 1).then_some(0))?;
+            let tier = SharedTier::new(n_bytes, row_bytes, n_nodes, &spec)?;
+            of_host = tier.bytes() as u64;
+            let host = Arc::new(TieredSource::new(Arc::clone(remote), tensor, tier)?);
+            tiers.host = Some((host, policy));
+        }
+        if let Some((room, policy)) = choice.device {
+            let device = Device::best();
+            // Pages of the host's tier are taken when they are filled.
+            let on_host = || available_memory_bytes().map(|free| free.saturating_sub(of_host));
+            let free = device.free_bytes()?;
+            let n_bytes = match room {
+                Room::Bytes(n_bytes) => n_bytes,
+                Room::Auto => room.bytes(|| free.or_else(on_host)) / u64::from(known.n_workers),
+            };
+            let n_rows = rows_within(n_bytes, 0, &[row_bytes as u64], n_nodes as usize);
+            tiers.device = Some(DeviceChoice { device, n_rows, policy });
+        }
+        Ok(tiers)
     }
 
     /// What a worker pulls from: its device's tier before the host's before `remote`.
@@ -178,14 +214,11 @@ impl Tiers {
             Some((host, _)) => Arc::clone(host) as _,
             None => Arc::clone(remote),
         };
-        let Some((n_bytes, policy)) = self.device else { return Ok(below) };
-        let (spec, n_nodes) = (known.spec(policy, Some(worker))?, below.book().n_nodes());
+        let Some(DeviceChoice { device, n_rows, policy }) = &self.device else { return Ok(below) };
+        let (spec, n_nodes) = (known.spec(*policy, Some(worker))?, below.book().n_nodes());
         let row_bytes = below.tensor(tensor)?.row_bytes();
-        let device = Device::best();
-        let n_bytes = n_bytes.of(device.free_bytes()?);
-        let n_rows = rows_within(n_bytes, 0, &[row_bytes as u64], n_nodes as usize);
         let settings = DeviceSettings::default();
-        let tier = DeviceTier::new(&device, n_rows, row_bytes, n_nodes, &spec, settings)?;
+        let tier = DeviceTier::new(device, *n_rows, row_bytes, n_nodes, &spec, settings)?;
         let source = Arc::new(DeviceSource::new(below, tensor, tier)?);
         self.devices.push(Arc::clone(&source));
         Ok(source)
@@ -194,7 +227,7 @@ impl Tiers {
     /// What they did, the devices' first.
     pub(super) fn report(&self) -> Vec<TierReport> {
         let mut reports = Vec::new();
-        if let (Some(first), Some((_, policy))) = (self.devices.first(), self.device) {
+        if let (Some(first), Some(choice)) = (self.devices.first(), &self.device) {
             let all = self.devices.iter().map(|device| device.stats());
             let sum = all.fold(TierStats::default(), |sum, stats| TierStats {
                 hits: sum.hits + stats.hits,
@@ -203,7 +236,7 @@ impl Tiers {
                 ..sum
             });
             let rows = first.n_slots().into();
-            reports.push(TierReport::of("device", first.device(), policy, rows, sum));
+            reports.push(TierReport::of("device", first.device(), choice.policy, rows, sum));
         }
         if let Some((host, policy)) = &self.host {
             let (rows, stats) = (host.tier().n_slots().into(), host.tier().stats());

@@ -55,9 +55,12 @@ pub(super) fn copy_sound(dir: &Path, out: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Logs, the oldest first: their names are numbers of one length.
+/// Logs, the oldest first: their names are numbers of six digits or more.
 fn log_names(dir: &Path) -> io::Result<Vec<String>> {
-    Ok(super::names(dir)?.into_iter().filter(|name| name.ends_with(".log")).collect())
+    let names = super::names(dir)?.into_iter();
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".log")).collect();
+    names.sort_by(|a, b| a.len().cmp(&b.len()).then(a.cmp(b)));
+    Ok(names)
 }
 
 /// Where a file stops being what was written.

@@ -127,3 +127,12 @@ fn zeros_before_records_and_other_manifests_are_told() {
     let error = Rocks::open(dir.path(), Access::Read).unwrap_err().to_string();
     assert!(error.contains("names no manifest"), "{error}");
 }
+
+#[test]
+fn logs_are_in_the_order_of_their_numbers_whatever_their_length() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["1000000.log", "000009.log", "999999.log", "MANIFEST-000001"] {
+        std::fs::write(dir.path().join(name), b"").unwrap();
+    }
+    assert_eq!(log_names(dir.path()).unwrap(), ["000009.log", "999999.log", "1000000.log"]);
+}

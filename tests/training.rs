@@ -76,6 +76,12 @@ fn test_accuracy(report: &Value) -> f64 {
     report["test_accuracy"].as_f64().unwrap()
 }
 
+/// Over all epochs.
+fn sum(report: &Value, key: &str) -> u64 {
+    let epochs = report["epochs"].as_array().unwrap();
+    epochs.iter().map(|epoch| epoch[key].as_u64().unwrap()).sum()
+}
+
 #[test]
 fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     let Some(data) = data("cora") else { return };
@@ -103,6 +109,15 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
         for tier in report["tiers"].as_array().unwrap() {
             assert!(tier["hits"].as_u64().unwrap() > 0, "{tiers}: {tier}");
         }
+    }
+    for buffer in ["--buffer 0.5 --delta 2 --gamma 0.9", "--no-eviction", "--buffer 0"] {
+        let massive = served.train("massive", &format!("{few} {buffer}"));
+        assert_eq!(losses(&massive), losses(&plain), "{buffer}");
+        let report = massive.json();
+        let hits: u64 = sum(&report, "hit_rows");
+        assert_eq!(hits > 0, buffer != "--buffer 0", "{report}");
+        let (missed, asked) = (sum(&report, "remote_rows") - sum(&report, "ahead_rows"), hits);
+        assert_eq!(missed + asked, sum(&plain.json(), "remote_rows"), "{buffer}");
     }
     served.stop();
 }

@@ -38,6 +38,7 @@ impl RowSource for EmbeddedSource {
     ) -> Result<PullStats, ClientError> {
         self.store.gather(tensor, ids, out)?;
         let requests = u64::from(!ids.is_empty());
-        Ok(PullStats { rows: ids.len() as u64, bytes: out.len() as u64, requests })
+        let (rows, bytes) = (ids.len() as u64, out.len() as u64);
+        Ok(PullStats { rows, bytes, requests, ahead_rows: 0 })
     }
 }

@@ -38,6 +38,8 @@ pub struct LoadStats {
     pub remote_bytes: u64,
     /// Requests that the pulls took, one per server asked.
     pub pulls: u64,
+    /// Part of `remote_rows` that came beside what a batch asked for.
+    pub ahead_rows: u64,
     /// Time from the ids to the last row in place.
     pub seconds: f64,
 }
@@ -120,7 +122,7 @@ impl BatchLoader {
             local_rows: self.split.local.len() as u64,
             // Of what was asked for, a source with a tier pulls only what that lacks.
             hit_rows: ((self.split.hot_at.len() + self.split.missing.len()) as u64)
-                .saturating_sub(pulled.rows),
+                .saturating_sub(pulled.rows - pulled.ahead_rows),
             seconds: start.elapsed().as_secs_f64(),
             ..LoadStats::from_pull(pulled)
         })
@@ -176,6 +178,7 @@ impl LoadStats {
             remote_rows: pull.rows,
             remote_bytes: pull.bytes,
             pulls: pull.requests,
+            ahead_rows: pull.ahead_rows,
             ..Self::default()
         }
     }
@@ -188,6 +191,7 @@ impl AddAssign for LoadStats {
         self.remote_rows += more.remote_rows;
         self.remote_bytes += more.remote_bytes;
         self.pulls += more.pulls;
+        self.ahead_rows += more.ahead_rows;
         self.seconds += more.seconds;
     }
 }

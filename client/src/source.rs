@@ -48,6 +48,8 @@ pub struct PullStats {
     pub bytes: u64,
     /// Requests that it took, one per server asked.
     pub requests: u64,
+    /// Part of `rows` that came beside what was asked for.
+    pub ahead_rows: u64,
 }
 
 impl AddAssign for PullStats {
@@ -55,6 +57,7 @@ impl AddAssign for PullStats {
         self.rows += more.rows;
         self.bytes += more.bytes;
         self.requests += more.requests;
+        self.ahead_rows += more.ahead_rows;
     }
 }
 

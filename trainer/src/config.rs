@@ -61,6 +61,9 @@ pub enum Strategy {
     Ondemand,
     /// RapidGNN: a schedule on disk, a steady cache and a prefetch window.
     Rapid,
+    /// MassiveGNN: batches sampled as they are needed, the next one while this one is trained on,
+    /// and rows through a buffer with eviction by score: see [`crate::WorkerSources::remote`].
+    Massive,
 }
 
 impl Default for TrainConfig {
@@ -125,6 +128,7 @@ impl fmt::Display for Strategy {
         f.write_str(match self {
             Self::Ondemand => "ondemand",
             Self::Rapid => "rapid",
+            Self::Massive => "massive",
         })
     }
 }
@@ -136,7 +140,8 @@ impl FromStr for Strategy {
         match name {
             "ondemand" => Ok(Self::Ondemand),
             "rapid" => Ok(Self::Rapid),
-            _ => Err(format!("no strategy `{name}`; there are: ondemand, rapid")),
+            "massive" => Ok(Self::Massive),
+            _ => Err(format!("no strategy `{name}`; there are: ondemand, rapid, massive")),
         }
     }
 }

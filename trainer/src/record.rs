@@ -69,7 +69,8 @@ impl Record {
         let remote_bytes = sum.load.remote_bytes + hot.remote_bytes;
         let (n_batches, n_steps) = (sum.batches.max(1) as f64, f64::from(sum.steps.max(1)));
         let n_roots = sum.n_roots.max(1) as f64;
-        let accesses = (sum.load.hit_rows + sum.load.remote_rows).max(1) as f64;
+        let missed = sum.load.remote_rows - sum.load.ahead_rows;
+        let accesses = (sum.load.hit_rows + missed).max(1) as f64;
         self.epochs.push(EpochReport {
             epoch: sum.epoch,
             seconds,
@@ -84,6 +85,7 @@ impl Record {
             remote_rows: sum.load.remote_rows + hot.remote_rows,
             remote_bytes,
             hot_set_rows: hot.remote_rows,
+            ahead_rows: sum.load.ahead_rows,
             pulls: sum.load.pulls + hot.pulls,
             hit_rate: sum.load.hit_rows as f64 / accesses,
             wait_seconds: prefetch.wait_seconds / stats.len().max(1) as f64,

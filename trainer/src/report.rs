@@ -93,6 +93,8 @@ pub struct EpochReport {
     pub remote_bytes: u64,
     /// Part of `remote_rows` that filled hot sets.
     pub hot_set_rows: u64,
+    /// Part of `remote_rows` that a buffer brought beside what batches missed.
+    pub ahead_rows: u64,
     /// Requests that fetched them, one per server asked.
     pub pulls: u64,
     /// Share of the batches' remote rows that a hot set had.

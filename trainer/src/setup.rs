@@ -114,7 +114,9 @@ impl<'a> Setup<'a> {
             None => {
                 let sampler = Sampler::new(topology, &config.fanouts);
                 let source = Ondemand::new(share, sampler, loader.row_bytes())?;
-                (Arc::new(source), None, 0)
+                // MassiveGNN, Eqs. 3 to 5: one batch is prepared while another is trained on.
+                let window = usize::from(config.strategy == Strategy::Massive);
+                (Arc::new(source), None, window)
             }
         };
         let worker = Worker {

@@ -28,7 +28,8 @@ pub struct TrainGraph<'a> {
 pub struct WorkerSources {
     /// Rows of the worker's own partitions.
     pub local: Arc<dyn RowSource>,
-    /// All other rows; only these count as communication.
+    /// All other rows; only these count as communication. For `massive` a
+    /// [`lodestore_client::HaloBuffer`], for others any tier or none.
     pub remote: Arc<dyn RowSource>,
     /// The same rows without any tier that `remote` has: measuring accuracy reads all of them once,
     /// and would sweep it. Only the first worker's is used.

@@ -206,6 +206,7 @@ fn run_strategy(
         client: ClientConfig::default(),
         store: OpenOptions::default(),
         tiers: TierChoice::default(),
+        buffer: None,
         train: TrainConfig { strategy, ..config.train.clone() },
         keep_schedule: false,
     };

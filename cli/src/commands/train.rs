@@ -1,5 +1,6 @@
 //! `lode train`: train a model on a graph, with rows from its servers or from its files.
 
+mod buffer;
 mod report;
 mod sources;
 mod tiers;
@@ -20,6 +21,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
 use crate::usage::UsageError;
+use buffer::{BufferArgs, BufferChoice};
 use tiers::TierArgs;
 pub(crate) use tiers::{TierChoice, TierReport};
 
@@ -40,8 +42,8 @@ pub(crate) struct TrainArgs {
     /// the graph's files.
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
-    /// How rows reach a worker: ondemand (each batch pulled when needed) or rapid (schedule, hot
-    /// set, prefetch).
+    /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN: schedule,
+    /// hot set, prefetch) or massive (MassiveGNN: buffer with eviction by score, next batch ahead).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
     /// Model: sage or gcn.
@@ -81,6 +83,8 @@ pub(crate) struct TrainArgs {
     evaluate_every: u32,
     #[command(flatten)]
     tiers: TierArgs,
+    #[command(flatten)]
+    buffer: BufferArgs,
     /// rapid: rows in each worker's hot set.
     #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
     n_hot: usize,
@@ -108,6 +112,8 @@ pub(crate) struct TrainRun {
     pub(crate) store: OpenOptions,
     /// Memory for remote rows that stay.
     pub(crate) tiers: TierChoice,
+    /// `massive`: each worker's buffer.
+    pub(crate) buffer: Option<BufferChoice>,
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
@@ -146,6 +152,7 @@ impl TrainArgs {
         };
         train.validate().map_err(UsageError::of)?;
         let tiers = self.tiers.check(self.strategy)?;
+        let buffer = self.buffer.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {
             graph: self.graph,
@@ -153,6 +160,7 @@ impl TrainArgs {
             client: ClientConfig { deadline, ..ClientConfig::default() },
             store: OpenOptions { reader: self.reader },
             tiers,
+            buffer,
             train,
             keep_schedule: self.schedule.is_some(),
         })

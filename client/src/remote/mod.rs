@@ -209,7 +209,8 @@ impl RowSource for Client {
         let mut buckets = lock(&self.scratch).pop().unwrap_or_default();
         let result = self.pull_all(&pull, ids, out, &mut buckets);
         lock(&self.scratch).push(buckets);
-        Ok(PullStats { rows: ids.len() as u64, bytes: out.len() as u64, requests: result? })
+        let (rows, bytes) = (ids.len() as u64, out.len() as u64);
+        Ok(PullStats { rows, bytes, requests: result?, ahead_rows: 0 })
     }
 }
 

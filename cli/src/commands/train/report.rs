@@ -81,10 +81,14 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
 }
 
 fn of_tier(tier: &TierReport) -> (&'static str, String) {
-    let TierReport { tier, device, policy, rows, hit_rate, .. } = tier;
+    let TierReport { tier, device, policy, rows, hit_rate, filled_rows, .. } = tier;
     let (rows, hits) = (human::count(*rows), human::percent(*hit_rate));
     let what = format!("rows under {policy}, {hits} of look-ups hit");
     match *tier {
+        "buffer" => {
+            let filled = human::count(*filled_rows);
+            ("buffers", format!("{rows} {what}; {filled} rows pulled to fill them"))
+        }
         "device" => ("device tiers", format!("on {device}: {rows} {what}")),
         _ => ("host tier", format!("{rows} {what}")),
     }

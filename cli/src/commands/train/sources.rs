@@ -30,7 +30,10 @@ pub(super) fn open(
         let store = EmbeddedStore::with(graph.clone(), Some(&owned), &run.store)?;
         let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
         let untiered = Arc::clone(&remote);
-        let remote = tiers.of_worker(worker, &remote, tensor, known)?;
+        let remote = match run.buffer {
+            Some(choice) => tiers.buffer(choice, worker, &remote, tensor, known)?,
+            None => tiers.of_worker(worker, &remote, tensor, known)?,
+        };
         sources.push(WorkerSources { local, remote, untiered });
     }
     Ok((sources, tiers))

@@ -9,7 +9,7 @@ use lodestore_cache::{
     Device, DeviceSettings, DeviceTier, PolicyKind, PolicySpec, SharedTier, TierStats,
     rank_by_degree, rows_within,
 };
-use lodestore_client::{DeviceSource, RowSource, TieredSource};
+use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{Graph, available_memory_bytes};
@@ -69,6 +69,9 @@ pub(super) struct Known<'a> {
 pub(super) struct Tiers {
     host: Option<(Arc<TieredSource>, PolicyKind)>,
     devices: Vec<Arc<DeviceSource>>,
+    pub(super) buffers: Vec<Arc<HaloBuffer>>,
+    pub(super) has_eviction: bool,
+    pub(super) filled_rows: u64,
     device: Option<DeviceChoice>,
 }
 
@@ -82,7 +85,7 @@ struct DeviceChoice {
 /// What the tiers did.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TierReport {
-    /// `device`, one for each worker, or `host`, one for all of them.
+    /// `device` or `buffer`, one for each worker, or `host`, one for all of them.
     pub(crate) tier: &'static str,
     /// Where its rows lie: `host`, or the name of the device.
     pub(crate) device: String,
@@ -92,6 +95,8 @@ pub(crate) struct TierReport {
     pub(crate) misses: u64,
     pub(crate) hit_rate: f64,
     pub(crate) evictions: u64,
+    /// Rows that all workers pulled before the first batch; epochs do not count them.
+    pub(crate) filled_rows: u64,
 }
 
 impl TierArgs {
@@ -150,20 +155,25 @@ impl Room {
 impl Known<'_> {
     /// A policy with what the graph tells it; `worker` is whose rows are not asked for, unless
     /// several workers ask.
-    fn spec(self, kind: PolicyKind, worker: Option<u32>) -> Result<PolicySpec> {
-        let book = self.graph.book();
+    pub(super) fn spec(self, kind: PolicyKind, worker: Option<u32>) -> Result<PolicySpec> {
         Ok(match kind {
             PolicyKind::Overlap => PolicySpec::Overlap(overlap_ratios(self.graph)?.into()),
             PolicyKind::Degree => {
-                let is_own = |part: PartId| worker == Some(u32::from(part.0) % self.n_workers);
-                let remote = book.parts().filter(|&part| !is_own(part));
-                let ids: Vec<u32> = remote.flat_map(|part| book.range(part)).collect();
-                let degree = |&id: &u32| self.topology.in_degree(NodeId(id));
-                let degrees: Vec<u32> = ids.iter().map(degree).collect();
+                let (ids, degrees) = self.remote(worker);
                 PolicySpec::Degree(rank_by_degree(&ids, &degrees).into())
             }
             kind => PolicySpec::try_from(kind)?,
         })
+    }
+
+    /// All nodes but those that `worker` owns, and their in-degrees.
+    pub(super) fn remote(self, worker: Option<u32>) -> (Vec<u32>, Vec<u32>) {
+        let book = self.graph.book();
+        let is_own = |part: PartId| worker == Some(u32::from(part.0) % self.n_workers);
+        let remote = book.parts().filter(|&part| !is_own(part));
+        let ids: Vec<u32> = remote.flat_map(|part| book.range(part)).collect();
+        let degrees = ids.iter().map(|&id| self.topology.in_degree(NodeId(id))).collect();
+        (ids, degrees)
     }
 }
 
@@ -228,15 +238,16 @@ impl Tiers {
     pub(super) fn report(&self) -> Vec<TierReport> {
         let mut reports = Vec::new();
         if let (Some(first), Some(choice)) = (self.devices.first(), &self.device) {
-            let all = self.devices.iter().map(|device| device.stats());
-            let sum = all.fold(TierStats::default(), |sum, stats| TierStats {
-                hits: sum.hits + stats.hits,
-                misses: sum.misses + stats.misses,
-                evictions: sum.evictions + stats.evictions,
-                ..sum
-            });
+            let sum = sum(self.devices.iter().map(|device| device.stats()));
             let rows = first.n_slots().into();
             reports.push(TierReport::of("device", first.device(), choice.policy, rows, sum));
+        }
+        if let Some(first) = self.buffers.first() {
+            let sum = sum(self.buffers.iter().map(|buffer| buffer.stats()));
+            let policy = if self.has_eviction { PolicyKind::Decay } else { PolicyKind::Degree };
+            let rows = first.n_slots().into();
+            let report = TierReport::of("buffer", "host".to_owned(), policy, rows, sum);
+            reports.push(TierReport { filled_rows: self.filled_rows, ..report });
         }
         if let Some((host, policy)) = &self.host {
             let (rows, stats) = (host.tier().n_slots().into(), host.tier().stats());
@@ -244,6 +255,16 @@ impl Tiers {
         }
         reports
     }
+}
+
+/// Hits, misses and evictions of all workers.
+fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
+    all.fold(TierStats::default(), |sum, stats| TierStats {
+        hits: sum.hits + stats.hits,
+        misses: sum.misses + stats.misses,
+        evictions: sum.evictions + stats.evictions,
+        ..sum
+    })
 }
 
 impl TierReport {
@@ -256,6 +277,7 @@ impl TierReport {
     ) -> Self {
         let TierStats { hits, misses, evictions, .. } = stats;
         let hit_rate = hits as f64 / (hits + misses).max(1) as f64;
-        Self { tier, device, policy: policy.name(), rows, hits, misses, hit_rate, evictions }
+        let (policy, filled_rows) = (policy.name(), 0);
+        Self { tier, device, policy, rows, hits, misses, hit_rate, evictions, filled_rows }
     }
 }

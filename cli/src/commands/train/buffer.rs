@@ -1,0 +1,123 @@
+//! MassiveGNN's buffer: how large, and when it lets rows go.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_cache::{Candidate, DecaySpec, PolicyKind, PolicySpec, Scoreboard, Tier};
+use lodestore_client::{HaloBuffer, RowSource};
+use lodestore_graph::halo::Halo;
+use lodestore_trainer::Strategy;
+
+use super::tiers::{Known, Tiers};
+use crate::usage::UsageError;
+
+/// Rows of a buffer, for each halo node of its worker (the paper's f_p^h).
+const SHARE: f64 = 0.25;
+/// What scores are multiplied with (γ).
+const GAMMA: f64 = 0.995;
+/// Batches between rounds (Δ).
+const DELTA: u32 = 64;
+
+/// Flags of `--strategy massive`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct BufferArgs {
+    /// massive: rows of each worker's buffer, as a share of its halo [default: 0.25].
+    #[arg(long, value_name = "SHARE")]
+    buffer: Option<f64>,
+    /// massive: what the score of a row is multiplied with in each batch that does not use it
+    /// [default: 0.995].
+    #[arg(long, value_name = "G")]
+    gamma: Option<f64>,
+    /// massive: batches from one round of eviction to the next [default: 64].
+    #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..))]
+    delta: Option<u32>,
+    /// massive: keep the rows of the first fill, those of the highest degree.
+    #[arg(long, conflicts_with_all = ["gamma", "delta"])]
+    no_eviction: bool,
+}
+
+/// A buffer; no γ and Δ without eviction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BufferChoice {
+    share: f64,
+    eviction: Option<(f64, u32)>,
+}
+
+impl BufferArgs {
+    pub(super) fn check(&self, strategy: Strategy) -> Result<Option<BufferChoice>, UsageError> {
+        if strategy != Strategy::Massive {
+            let used = [
+                ("--buffer", self.buffer.is_some()),
+                ("--gamma", self.gamma.is_some()),
+                ("--delta", self.delta.is_some()),
+                ("--no-eviction", self.no_eviction),
+            ];
+            return match used.into_iter().find(|(_, used)| *used) {
+                Some((flag, _)) => {
+                    Err(UsageError::new(format!("{flag} is for --strategy massive")))
+                }
+                None => Ok(None),
+            };
+        }
+        let (share, gamma) = (self.buffer.unwrap_or(SHARE), self.gamma.unwrap_or(GAMMA));
+        if !(share >= 0.0 && share.is_finite()) {
+            return Err(UsageError::new(format!("--buffer must be 0 or more, found {share}")));
+        }
+        if !(gamma > 0.0 && gamma <= 1.0) {
+            let message = format!("--gamma must be above 0 and at most 1, found {gamma}");
+            return Err(UsageError::new(message));
+        }
+        let eviction = (!self.no_eviction).then_some((gamma, self.delta.unwrap_or(DELTA)));
+        Ok(Some(BufferChoice { share, eviction }))
+    }
+}
+
+impl Tiers {
+    /// A worker's buffer before `remote`, filled. Candidates are all nodes that the worker does not
+    /// own: batches reach past the halo, which has the sources of one hop.
+    pub(super) fn buffer(
+        &mut self,
+        choice: BufferChoice,
+        worker: u32,
+        remote: &Arc<dyn RowSource>,
+        tensor: &str,
+        known: Known<'_>,
+    ) -> Result<Arc<dyn RowSource>> {
+        let n_rows = (choice.share * n_halo(worker, known)? as f64).round();
+        let n_nodes = remote.book().n_nodes();
+        let spec = match choice.eviction {
+            None => known.spec(PolicyKind::Degree, Some(worker))?,
+            Some((gamma, interval)) => {
+                let (ids, degrees) = known.remote(Some(worker));
+                let pairs = ids.into_iter().zip(degrees);
+                let candidates = pairs.map(|(id, degree)| Candidate { id, degree }).collect();
+                let scoreboard = Scoreboard::Dense;
+                PolicySpec::Decay(DecaySpec { candidates, gamma, interval, scoreboard })
+            }
+        };
+        let row_bytes = remote.tensor(tensor)?.row_bytes();
+        // A share of more than all nodes is all nodes.
+        let tier = Tier::of_slots(n_rows as u32, row_bytes, n_nodes, &spec)?;
+        let (buffer, filled) = HaloBuffer::new(Arc::clone(remote), tensor, tier)?;
+        self.filled_rows += filled.rows;
+        let buffer = Arc::new(buffer);
+        self.has_eviction = choice.eviction.is_some();
+        self.buffers.push(Arc::clone(&buffer));
+        Ok(buffer)
+    }
+}
+
+/// Nodes that a worker's partitions need and it does not own.
+fn n_halo(worker: u32, known: Known<'_>) -> Result<usize> {
+    let (book, uuid) = (known.graph.book(), *known.graph.uuid().as_bytes());
+    let mut ids = Vec::new();
+    let is_own = |part: lodestore_graph::PartId| u32::from(part.0) % known.n_workers == worker;
+    for part in book.parts().filter(|&part| is_own(part)) {
+        ids.extend(Halo::open(&known.graph.halo_path(part), book, part, uuid)?.ids);
+    }
+    ids.retain(|&id| !book.part_of(id).is_some_and(is_own));
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids.len())
+}

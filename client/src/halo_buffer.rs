@@ -1,0 +1,184 @@
+//! MassiveGNN's buffer before a source: rows that are wanted come with those that a batch misses.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lodestore_cache::{Tier, TierStats};
+use lodestore_graph::{NodeId, PartitionBook};
+
+use crate::scatter::scatter;
+use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+
+/// Bytes of rows that filling the buffer pulls at once.
+const FILL_BYTES: usize = 8 << 20;
+
+/// A source whose rows of one tensor pass through one worker's buffer, under a policy that knows
+/// which rows it wants (MassiveGNN, Algorithms 1 and 2): it is filled before the first batch, and
+/// what its rounds of eviction want instead of what they give up is pulled together with the next
+/// batch's misses.
+///
+/// A row is served as it was when it was pulled: for tensors that nobody changes, for a pinned
+/// version, or together with [`HaloBuffer::forget`]. One pull at a time; others wait for it.
+pub struct HaloBuffer {
+    inner: Arc<dyn RowSource>,
+    tensor: TensorInfo,
+    state: Mutex<State>,
+}
+
+struct State {
+    tier: Tier,
+    misses: Vec<u32>,
+    wanted: Vec<u32>,
+    /// Ids that a batch misses, sorted, while wanted ones are looked for in them.
+    missing: Vec<u32>,
+    /// What is pulled: misses, then wanted rows.
+    ids: Vec<u32>,
+    rows: Vec<u8>,
+    positions: Vec<u32>,
+}
+
+impl HaloBuffer {
+    /// Puts `tier` before the rows of `tensor` from `inner`, filled with what its policy wants;
+    /// gives what that pulled. Other tensors pass by it.
+    ///
+    /// Fails when there is no such tensor, the tier is for rows of another length, or the pull
+    /// does.
+    pub fn new(
+        inner: Arc<dyn RowSource>,
+        tensor: &str,
+        tier: Tier,
+    ) -> Result<(Self, PullStats), ClientError> {
+        let tensor = inner.tensor(tensor)?;
+        ClientError::check_tier(&tensor, tier.row_bytes())?;
+        let mut state = State {
+            tier,
+            misses: Vec::new(),
+            wanted: Vec::new(),
+            missing: Vec::new(),
+            ids: Vec::new(),
+            rows: Vec::new(),
+            positions: Vec::new(),
+        };
+        let pulled = state.fill(&*inner, &tensor)?;
+        Ok((Self { inner, tensor, state: Mutex::new(state) }, pulled))
+    }
+
+    /// Takes rows out of the buffer, for they have changed: a pull that begins afterwards asks for
+    /// them. Waits for the pull that is under way.
+    pub fn forget(&self, ids: &[NodeId]) {
+        self.lock().tier.remove(bytemuck::cast_slice(ids));
+    }
+
+    /// Number of rows that fit.
+    #[must_use]
+    pub fn n_slots(&self) -> u32 {
+        self.lock().tier.n_slots()
+    }
+
+    /// What the buffer did, counted in rows.
+    #[must_use]
+    pub fn stats(&self) -> TierStats {
+        self.lock().tier.stats()
+    }
+
+    /// A panic of another thread leaves a tier that decides worse and gives no wrong row: a slot is
+    /// found only when its row is in it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Pulls what the policy wants at first.
+    fn fill(
+        &mut self,
+        inner: &dyn RowSource,
+        tensor: &TensorInfo,
+    ) -> Result<PullStats, ClientError> {
+        let mut pulled = PullStats::default();
+        let mut wanted = std::mem::take(&mut self.wanted);
+        self.tier.wanted(&mut wanted);
+        for ids in wanted.chunks((FILL_BYTES / tensor.row_bytes()).max(1)) {
+            self.ids.clear();
+            self.ids.extend_from_slice(ids);
+            pulled += self.pull(inner, tensor, PullKind::Vector)?;
+            self.admit();
+        }
+        self.wanted = wanted;
+        pulled.ahead_rows = pulled.rows;
+        Ok(pulled)
+    }
+
+    /// What is to be pulled for a batch: its misses, then what is wanted and not among them. Gives
+    /// the number of the former.
+    fn plan(&mut self, ids: &[u32]) -> usize {
+        self.ids.clear();
+        self.ids.extend(self.misses.iter().map(|&position| ids[position as usize]));
+        let n_missing = self.ids.len();
+        self.tier.wanted(&mut self.wanted);
+        if !self.wanted.is_empty() {
+            self.missing.clear();
+            self.missing.extend_from_slice(&self.ids);
+            self.missing.sort_unstable();
+            let is_new = |id: &&u32| self.missing.binary_search(id).is_err();
+            self.ids.extend(self.wanted.iter().filter(is_new));
+        }
+        n_missing
+    }
+
+    fn pull(
+        &mut self,
+        inner: &dyn RowSource,
+        tensor: &TensorInfo,
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.rows.resize(self.ids.len() * tensor.row_bytes(), 0);
+        inner.pull(&tensor.name, bytemuck::cast_slice(&self.ids), &mut self.rows, kind)
+    }
+
+    /// Offers all that was pulled.
+    fn admit(&mut self) {
+        self.positions.clear();
+        self.positions.extend(0..self.ids.len() as u32);
+        self.tier.admit(&self.ids, &self.rows, &self.positions);
+    }
+}
+
+impl RowSource for HaloBuffer {
+    fn book(&self) -> &PartitionBook {
+        self.inner.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.inner.tensor(name)
+    }
+
+    /// As of any source; the stats are of the rows that the buffer lacked or wanted.
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        if tensor != self.tensor.name {
+            return self.inner.pull(tensor, ids, out, kind);
+        }
+        let row_bytes = self.tensor.row_bytes();
+        ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
+        let mut state = self.lock();
+        let (state, ids) = (&mut *state, bytemuck::cast_slice(ids));
+        state.tier.lookup(ids, out, &mut state.misses);
+        let n_missing = state.plan(ids);
+        if state.ids.is_empty() {
+            return Ok(PullStats::default());
+        }
+        let pulled = state.pull(&*self.inner, &self.tensor, kind)?;
+        scatter(&state.rows[..n_missing * row_bytes], row_bytes, &state.misses, out);
+        let ahead_rows = pulled.rows.saturating_sub(n_missing as u64);
+        state.admit();
+        Ok(PullStats { ahead_rows, ..pulled })
+    }
+}
+
+#[cfg(test)]
+mod tests;

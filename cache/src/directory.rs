@@ -3,8 +3,9 @@
 use thiserror::Error;
 
 use crate::arena::ArenaError;
-use crate::index::{NO_SLOT, RowIndex};
-use crate::policy::{NeedsPlan, Policy, PolicySpec};
+use crate::ghosts::Ghosts;
+use crate::index::{NO_SLOT, REMEMBERED, RowIndex};
+use crate::policy::{NeedsPlan, Offer, Policy, PolicySpec};
 use crate::slots::{PinTicket, Slots, VACANT};
 
 /// Ids looked up before anything is done with them: enough to keep many memory accesses in
@@ -37,15 +38,29 @@ pub struct Directory {
     index: RowIndex,
     slots: Slots,
     policy: Box<dyn Policy>,
+    /// Rows that are gone and that the policy wants to know again.
+    ghosts: Ghosts,
     spec: PolicySpec,
     id_space: u32,
     stats: TierStats,
-    /// Ids that the chunk being admitted pushes out.
-    evicted: Vec<u32>,
-    /// Ids of that chunk.
-    offered: Vec<u32>,
+    /// Of the chunk being admitted.
+    chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
+}
+
+/// Rows that are admitted together, so that the cache misses that this takes overlap.
+#[derive(Default)]
+struct Chunk {
+    /// Ids offered and their positions.
+    offers: Vec<(u32, u32)>,
+    /// The ids alone, and where the index looks for them.
+    ids: Vec<u32>,
+    homes: Vec<u32>,
+    /// Ids that are pushed out, and the entry that the index gets of them, or [`NO_SLOT`].
+    evicted: Vec<(u32, u32)>,
+    /// Ids that are remembered no more.
+    forgotten: Vec<u32>,
 }
 
 /// What was done since the start, counted in rows.
@@ -95,15 +110,16 @@ impl Directory {
     ) -> Result<Self, DirectoryError> {
         spec.check()?;
         let n_slots = spec.n_slots(capacity_rows, id_space);
+        let n_ghosts = spec.n_ghosts(n_slots);
         Ok(Self {
-            index: RowIndex::new(id_space, n_slots)?,
+            index: RowIndex::new(id_space, n_slots.saturating_add(n_ghosts))?,
             slots: Slots::new(n_slots)?,
             policy: spec.build(n_slots, id_space)?,
+            ghosts: Ghosts::new(n_ghosts)?,
             spec: spec.clone(),
             id_space,
             stats: TierStats::default(),
-            evicted: Vec::with_capacity(RowIndex::SLACK_IDS),
-            offered: Vec::with_capacity(RowIndex::SLACK_IDS),
+            chunk: Chunk::default(),
             chosen: Vec::new(),
         })
     }
@@ -112,8 +128,10 @@ impl Directory {
     #[must_use]
     pub fn planned_bytes(capacity_rows: u32, id_space: u32, spec: &PolicySpec) -> usize {
         let n_slots = spec.n_slots(capacity_rows, id_space);
-        (n_slots as usize * Slots::SLOT_BYTES)
-            .saturating_add(RowIndex::planned_bytes(id_space, n_slots))
+        let n_ghosts = spec.n_ghosts(n_slots);
+        Slots::planned_bytes(n_slots)
+            .saturating_add(Ghosts::planned_bytes(n_ghosts))
+            .saturating_add(RowIndex::planned_bytes(id_space, n_slots.saturating_add(n_ghosts)))
             .saturating_add(spec.planned_bytes(n_slots, id_space))
     }
 
@@ -153,7 +171,7 @@ impl Directory {
             if heeds_reads {
                 self.slots.read(found);
             }
-            self.policy.on_lookup(first, ids, found);
+            self.policy.on_lookup(first, ids, found, &mut self.slots);
             n_misses += found.iter().filter(|&&slot| slot == NO_SLOT).count() as u64;
             on_found(first, found);
         }
@@ -184,37 +202,75 @@ impl Directory {
         let positions =
             if self.policy.choose(positions, &mut chosen) { &chosen } else { positions };
         for positions in positions.chunks(RowIndex::SLACK_IDS) {
-            self.offered.clear();
-            self.offered.extend(positions.iter().map(|&position| ids[position as usize]));
-            self.index.touch(self.offered.iter().copied());
-            self.policy.prepare(&self.offered, &self.slots);
-            for &position in positions {
-                self.admit_one(ids[position as usize], position, placements);
+            let mut chunk = std::mem::take(&mut self.chunk);
+            chunk.offers.clear();
+            chunk
+                .offers
+                .extend(positions.iter().map(|&position| (ids[position as usize], position)));
+            chunk.offers.retain(|&(id, _)| id < self.id_space);
+            self.policy.retain(&mut chunk.offers);
+            chunk.locate(&self.index);
+            self.policy.prepare(&chunk.ids, &self.slots);
+            for at in 0..chunk.offers.len() {
+                self.admit_one(&mut chunk, at, placements);
             }
-            self.index.remove_all(&self.evicted);
-            self.stats.evictions += self.evicted.len() as u64;
-            self.evicted.clear();
+            self.stats.evictions += chunk.evicted.len() as u64;
+            chunk.end(&mut self.index, &self.ghosts);
+            self.chunk = chunk;
         }
         self.chosen = chosen;
         self.stats.admissions += placements.len() as u64;
     }
 
-    /// An id that has to go is left in `evicted`, and in the index.
-    fn admit_one(&mut self, id: u32, position: u32, placements: &mut Vec<Placement>) {
-        if id >= self.id_space || self.index.get(id) != NO_SLOT || !self.policy.admits(id) {
+    /// Offers an id of a chunk. One that has to go for it is left in the chunk, and in the index.
+    #[inline]
+    fn admit_one(&mut self, chunk: &mut Chunk, at: usize, placements: &mut Vec<Placement>) {
+        let ((id, position), home) = (chunk.offers[at], chunk.homes[at]);
+        let entry = self.index.entry(home, id);
+        if entry < REMEMBERED {
             return;
         }
+        let is_remembered = self.ghosts.place(id, entry).is_some();
+        let mut offer = Offer { id, position, is_remembered };
         let free = self.slots.take_free();
-        let Some(slot) = free.or_else(|| self.policy.evict(id, position, &self.slots)) else {
+        let Some(slot) = free.or_else(|| self.policy.evict(offer, &mut self.slots)) else {
+            if self.ghosts.is_some() && self.policy.remembers() {
+                let remembered = self.remember(id, chunk);
+                self.set((home, id), entry, remembered);
+            }
             return;
         };
         let evicted = self.slots.fill(slot, id);
         if evicted != VACANT {
-            self.evicted.push(evicted);
+            let remembers = self.ghosts.is_some() && self.policy.remembers();
+            let after = if remembers { self.remember(evicted, chunk) } else { NO_SLOT };
+            chunk.evicted.push((evicted, after));
         }
-        self.index.insert(id, slot);
-        self.policy.insert(id, position, slot);
+        let place = self.ghosts.place(id, entry);
+        place.into_iter().for_each(|place| self.ghosts.forget(place));
+        self.set((home, id), entry, slot);
+        offer.is_remembered = place.is_some();
+        self.policy.insert(offer, slot, &mut self.slots);
         placements.push(Placement { position, slot });
+    }
+
+    /// Gives the entry that the index must have of an id that is remembered.
+    fn remember(&mut self, id: u32, chunk: &mut Chunk) -> u32 {
+        let Some((entry, forgotten)) = self.ghosts.push(id) else { return NO_SLOT };
+        if forgotten != VACANT {
+            chunk.forgotten.push(forgotten);
+        }
+        entry
+    }
+
+    /// Changes the index from one entry of an id to another.
+    fn set(&mut self, (home, id): (u32, u32), before: u32, after: u32) {
+        if after == NO_SLOT {
+        } else if before == NO_SLOT {
+            self.index.insert(home, id, after);
+        } else {
+            self.index.replace(home, id, after);
+        }
     }
 
     /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
@@ -225,8 +281,8 @@ impl Directory {
             if slot == NO_SLOT {
                 continue;
             }
-            self.index.remove_all(&[id]);
-            self.policy.on_remove(id, slot);
+            self.index.remove(self.index.home(id), id);
+            self.policy.on_remove(id, slot, &mut self.slots);
             self.slots.vacate(slot);
             self.stats.removals += 1;
         }
@@ -281,14 +337,47 @@ impl Directory {
     /// Memory of index, slots and policy, in bytes, beside what follows the size of a batch.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let slots = self.n_slots() as usize * Slots::SLOT_BYTES;
-        slots + self.index.bytes() + self.policy.bytes()
+        let slots = Slots::planned_bytes(self.n_slots());
+        slots + self.ghosts.bytes() + self.index.bytes() + self.policy.bytes()
     }
 
     /// Counts since the start.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.stats
+    }
+}
+
+impl Chunk {
+    fn locate(&mut self, index: &RowIndex) {
+        self.ids.clear();
+        self.ids.extend(self.offers.iter().map(|offer| offer.0));
+        self.homes.resize(self.ids.len(), 0);
+        index.locate(&self.ids, &mut self.homes);
+    }
+
+    /// Tells the index what became of the rows that had to go.
+    fn end(&mut self, index: &mut RowIndex, ghosts: &Ghosts) {
+        let Self { ids, homes, evicted, forgotten, .. } = self;
+        ids.clear();
+        ids.extend(evicted.iter().map(|evicted| evicted.0));
+        ids.extend_from_slice(forgotten);
+        homes.resize(ids.len(), 0);
+        index.locate(ids, homes);
+        let (of_evicted, of_forgotten) = homes.split_at(evicted.len());
+        for ((id, after), &home) in evicted.drain(..).zip(of_evicted) {
+            match after {
+                NO_SLOT => index.remove(home, id),
+                after => index.replace(home, id, after),
+            }
+        }
+        for (id, &home) in forgotten.drain(..).zip(of_forgotten) {
+            // It may have come back, or may be remembered again.
+            let entry = index.entry(home, id);
+            if entry >= REMEMBERED && entry != NO_SLOT && ghosts.place(id, entry).is_none() {
+                index.remove(home, id);
+            }
+        }
     }
 }
 

@@ -20,7 +20,7 @@ mod scoreboard;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use super::Policy;
+use super::{Offer, Policy};
 use crate::arena::ArenaError;
 use crate::index::NO_SLOT;
 use crate::slots::{Slots, VACANT};
@@ -144,15 +144,15 @@ impl Policy for Decay {
         self.n_batches += 1;
     }
 
-    fn on_lookup(&mut self, _first: usize, ids: &[u32], slots: &[u32]) {
+    fn on_lookup(&mut self, _first: usize, ids: &[u32], found: &[u32], _slots: &mut Slots) {
         // Read first, so that the cache misses overlap.
         let residents = &self.residents;
-        black_box(slots.iter().fold(0, |seen, &slot| {
+        black_box(found.iter().fold(0, |seen, &slot| {
             seen ^ residents.get(slot as usize).map_or(0, |score| score.sampled)
         }));
-        let missed = ids.iter().zip(slots).filter(|(_, slot)| **slot == NO_SLOT);
+        let missed = ids.iter().zip(found).filter(|(_, slot)| **slot == NO_SLOT);
         self.scores.touch(missed.map(|(&id, _)| id));
-        for (&id, &slot) in ids.iter().zip(slots) {
+        for (&id, &slot) in ids.iter().zip(found) {
             if slot == NO_SLOT {
                 self.scores.miss(id, self.n_batches);
             } else {
@@ -176,11 +176,11 @@ impl Policy for Decay {
         &self.wanted
     }
 
-    fn admits(&mut self, id: u32) -> bool {
-        self.scores.is_wanted(id)
+    fn retain(&mut self, offers: &mut Vec<(u32, u32)>) {
+        offers.retain(|&(id, _)| self.scores.is_wanted(id));
     }
 
-    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+    fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {
         while let Some(slot) = self.victims.pop() {
             if self.residents[slot as usize].id != VACANT && !slots.is_held(slot) {
                 self.dismiss(slot);
@@ -190,7 +190,8 @@ impl Policy for Decay {
         None
     }
 
-    fn insert(&mut self, id: u32, _position: u32, slot: u32) {
+    fn insert(&mut self, offer: Offer, slot: u32, _slots: &mut Slots) {
+        let id = offer.id;
         let is_first_fill = self.n_batches < self.interval;
         let access_log = self.scores.admit(id);
         let log = if is_first_fill { 0.0 } else { access_log };
@@ -203,7 +204,7 @@ impl Policy for Decay {
     }
 
     /// The row has changed elsewhere: it is wanted again.
-    fn on_remove(&mut self, id: u32, slot: u32) {
+    fn on_remove(&mut self, id: u32, slot: u32, _slots: &mut Slots) {
         self.dismiss(slot);
         if !self.scores.is_wanted(id) {
             self.scores.set_wanted(id, true);

@@ -16,12 +16,10 @@
 //!
 //! Only pinned rows cannot go.
 
-use std::hint::black_box;
-
 use bytemuck::{Pod, Zeroable};
 
-use super::Policy;
 use super::bit_tree::BitTree;
+use super::{Offer, Policy};
 use crate::arena::ArenaError;
 use crate::index::{NO_SLOT, RowIndex};
 use crate::pages::PageVec;
@@ -153,12 +151,9 @@ impl Policy for Oracle {
         }
     }
 
-    fn on_lookup(&mut self, first: usize, _ids: &[u32], slots: &[u32]) {
-        let uses = &*self.uses;
-        black_box(slots.iter().fold(0, |seen, &slot| {
-            seen ^ uses.get(slot as usize).map_or(0, |of_slot| of_slot.next_use)
-        }));
-        for (position, &slot) in (first..).zip(slots) {
+    fn on_lookup(&mut self, first: usize, _ids: &[u32], found: &[u32], _slots: &mut Slots) {
+        found.iter().for_each(|&slot| self.uses.prefetch(slot as usize));
+        for (position, &slot) in (first..).zip(found) {
             if slot != NO_SLOT
                 && let Some(next_use) = self.next_use(position)
             {
@@ -200,8 +195,8 @@ impl Policy for Oracle {
         true
     }
 
-    fn evict(&mut self, _id: u32, position: u32, slots: &Slots) -> Option<u32> {
-        let next_use = self.next_use(position as usize)?;
+    fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {
+        let next_use = self.next_use(offer.position as usize)?;
         let mut bound = self.n_batches;
         while let Some(farthest) = self.taken.last_up_to(bound)
             && farthest > next_use
@@ -219,12 +214,12 @@ impl Policy for Oracle {
         None
     }
 
-    fn insert(&mut self, _id: u32, position: u32, slot: u32) {
-        let next_use = self.next_use(position as usize).unwrap_or(self.n_batches);
+    fn insert(&mut self, offer: Offer, slot: u32, _slots: &mut Slots) {
+        let next_use = self.next_use(offer.position as usize).unwrap_or(self.n_batches);
         self.push(slot, next_use);
     }
 
-    fn on_remove(&mut self, _id: u32, slot: u32) {
+    fn on_remove(&mut self, _id: u32, slot: u32, _slots: &mut Slots) {
         self.unlink(slot);
     }
 
@@ -260,7 +255,7 @@ pub fn next_uses(ids: &[u32], bounds: &[usize]) -> Result<Vec<u32>, ArenaError> 
         for (&id, next_use) in ids[range.clone()].iter().zip(&mut uses[range]).rev() {
             let number = numbers.get(id);
             if number == NO_SLOT {
-                numbers.insert(id, last_uses.len() as u32);
+                numbers.insert(numbers.home(id), id, last_uses.len() as u32);
                 last_uses.push(batch);
             } else {
                 *next_use = std::mem::replace(&mut last_uses[number as usize], batch);

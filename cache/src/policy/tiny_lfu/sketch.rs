@@ -1,7 +1,5 @@
 //! How often ids were used lately, in a few bits each (TinyLFU, sections 3.2 to 3.4).
 
-use std::hint::black_box;
-
 use bytemuck::{Pod, Zeroable};
 
 use crate::arena::ArenaError;
@@ -90,15 +88,15 @@ impl Sketch {
         }
     }
 
-    /// Reads what counting these ids needs, so that the cache misses overlap.
-    pub(super) fn touch(&self, ids: impl Iterator<Item = u32>) {
-        let blocks: &[Block] = &self.blocks;
-        black_box(ids.fold(0, |seen, id| seen ^ blocks[Self::place(id, blocks.len()).block].door));
+    /// Has what counting these ids needs read.
+    pub(super) fn prefetch(&self, ids: impl Iterator<Item = u32>) {
+        let n_blocks = self.blocks.len();
+        ids.for_each(|id| self.blocks.prefetch(Self::place(id, n_blocks).block));
     }
 
     /// Counts a use of each id.
     pub(super) fn add_all(&mut self, ids: &[u32]) {
-        self.touch(ids.iter().copied());
+        self.prefetch(ids.iter().copied());
         let blocks: &mut [Block] = &mut self.blocks;
         for &id in ids {
             let place = Self::place(id, blocks.len());
@@ -122,6 +120,7 @@ impl Sketch {
     }
 
     /// The estimate of how often an id was used.
+    #[inline]
     pub(super) fn count(&self, id: u32) -> u8 {
         let place = Self::place(id, self.blocks.len());
         let block = &self.blocks[place.block];

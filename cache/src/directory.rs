@@ -208,7 +208,7 @@ impl Directory {
                 .offers
                 .extend(positions.iter().map(|&position| (ids[position as usize], position)));
             chunk.offers.retain(|&(id, _)| id < self.id_space);
-            self.policy.retain(&mut chunk.offers);
+            self.policy.retain(&mut chunk.offers, &self.slots);
             chunk.locate(&self.index);
             self.policy.prepare(&chunk.ids, &self.slots);
             for at in 0..chunk.offers.len() {

@@ -148,6 +148,11 @@ impl Slots {
             .map(|(slot, state)| (state.id, slot))
     }
 
+    /// Whether no slot is free.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.n_used as usize == self.states.len()
+    }
+
     /// A slot without a row: the one that was freed last, then those never filled, from 0 on.
     #[inline]
     pub(crate) fn take_free(&mut self) -> Option<u32> {

@@ -81,8 +81,8 @@ pub(crate) trait Policy: Send {
         false
     }
 
-    /// Takes out of an admission, of ids and positions, what shall not even have a free slot.
-    fn retain(&mut self, _offers: &mut Vec<(u32, u32)>) {}
+    /// Takes out of an admission, of ids and positions, what shall certainly not be kept.
+    fn retain(&mut self, _offers: &mut Vec<(u32, u32)>, _slots: &Slots) {}
 
     /// Gives up a slot, which is not held, for a new row; `None` when the row shall not be kept.
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32>;

@@ -42,8 +42,15 @@ fn max_ratio(ratios: &[u16]) -> u16 {
 }
 
 impl Policy for Overlap {
-    fn prepare(&self, ids: &[u32], _slots: &Slots) {
-        black_box(ids.iter().fold(0, |seen, &id| seen ^ self.bucket(id)));
+    fn retain(&mut self, offers: &mut Vec<(u32, u32)>, slots: &Slots) {
+        // Read first, so that the cache misses overlap.
+        black_box(offers.iter().fold(0, |seen, &(id, _)| seen ^ self.bucket(id)));
+        // What comes while no slot is free only lowers the highest bucket.
+        if slots.is_full()
+            && let Some(highest) = self.buckets.highest_taken()
+        {
+            offers.retain(|&(id, _)| self.bucket(id) < highest);
+        }
     }
 
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {

@@ -82,7 +82,7 @@ impl Policy for Target {
         &self.ids
     }
 
-    fn retain(&mut self, offers: &mut Vec<(u32, u32)>) {
+    fn retain(&mut self, offers: &mut Vec<(u32, u32)>, _slots: &Slots) {
         offers.iter().for_each(|&(id, _)| self.members.prefetch(id as usize / 64));
         offers.retain(|&(id, _)| self.has(id));
     }

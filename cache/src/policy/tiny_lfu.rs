@@ -33,6 +33,8 @@ pub(crate) struct TinyLfu {
     protected_cap: u32,
     /// The queue that the next new row enters.
     entry: u32,
+    /// The last victim of this batch, which has not gone, and the estimate of its id.
+    victim: Option<(u32, u8)>,
 }
 
 /// Slots of the window and of protected.
@@ -60,6 +62,7 @@ impl TinyLfu {
             window_cap,
             protected_cap,
             entry: WINDOW,
+            victim: None,
         })
     }
 
@@ -86,6 +89,19 @@ impl TinyLfu {
         self.queues.unlink(queue, slot, slots);
     }
 
+    /// The estimate of the victim's id. It is the same for all contenders that lose.
+    #[inline]
+    fn count_of_victim(&mut self, victim: u32, slots: &Slots) -> u8 {
+        match self.victim {
+            Some((slot, count)) if slot == victim => count,
+            _ => {
+                let count = self.sketch.count(slots.id(victim));
+                self.victim = Some((victim, count));
+                count
+            }
+        }
+    }
+
     fn victim(&mut self, slots: &mut Slots) -> Option<u32> {
         let probation = self.queues.oldest(PROBATION, slots);
         probation.or_else(|| self.queues.oldest(PROTECTED, slots))
@@ -93,6 +109,10 @@ impl TinyLfu {
 }
 
 impl Policy for TinyLfu {
+    fn begin_batch(&mut self) {
+        self.victim = None;
+    }
+
     fn on_lookup(&mut self, _first: usize, ids: &[u32], found: &[u32], slots: &mut Slots) {
         self.sketch.add_all(ids);
         self.queues.prefetch(found, slots);
@@ -107,12 +127,12 @@ impl Policy for TinyLfu {
     }
 
     fn prepare(&self, ids: &[u32], slots: &Slots) {
-        let leaving = |queue| {
+        for queue in [WINDOW, PROBATION] {
+            // Ids a piece ahead: those of this one are there already.
+            slots.prefetch(self.queues.next(queue, slots).take(2 * ids.len()));
             let going = self.queues.next(queue, slots).take(ids.len());
-            going.map(|slot| slots.id(slot))
-        };
-        let contenders = ids.iter().copied().chain(leaving(WINDOW)).chain(leaving(PROBATION));
-        self.sketch.prefetch(contenders);
+            self.sketch.prefetch(going.map(|slot| slots.id(slot)));
+        }
     }
 
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {
@@ -122,7 +142,7 @@ impl Policy for TinyLfu {
         let slot = match (candidate, victim) {
             (_, Some(victim)) if !is_window_full => victim,
             (Some(candidate), Some(victim)) => {
-                if self.sketch.count(slots.id(candidate)) > self.sketch.count(slots.id(victim)) {
+                if self.sketch.count(slots.id(candidate)) > self.count_of_victim(victim, slots) {
                     self.queues.unlink(WINDOW, candidate, slots);
                     self.queues.push_front(PROBATION, candidate, slots);
                     victim
@@ -132,7 +152,7 @@ impl Policy for TinyLfu {
             }
             (Some(candidate), None) => candidate,
             (None, Some(victim)) => {
-                if self.sketch.count(offer.id) <= self.sketch.count(slots.id(victim)) {
+                if self.sketch.count(offer.id) <= self.count_of_victim(victim, slots) {
                     return None;
                 }
                 self.entry = PROBATION;

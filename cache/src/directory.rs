@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::arena::ArenaError;
 use crate::ghosts::Ghosts;
 use crate::index::{NO_SLOT, REMEMBERED, RowIndex};
-use crate::policy::{NeedsPlan, Offer, Policy, PolicySpec};
+use crate::policy::{NeedsPlan, Offer, Piece, Policy, PolicySpec};
 use crate::slots::{PinTicket, Slots, VACANT};
 
 /// Ids looked up before anything is done with them: enough to keep many memory accesses in
@@ -47,6 +47,26 @@ pub struct Directory {
     chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
+}
+
+/// The hits of a chunk.
+struct Hits {
+    slots: [u32; CHUNK_IDS],
+    positions: [u32; CHUNK_IDS],
+}
+
+impl Hits {
+    /// The slots found, without [`NO_SLOT`], and their positions, counted on from `first`.
+    #[inline]
+    fn of(&mut self, first: u32, found: &[u32]) -> (&[u32], &[u32]) {
+        let mut n = 0;
+        for (position, &slot) in (first..).zip(found) {
+            // A miss is overwritten by what comes after it.
+            (self.slots[n], self.positions[n]) = (slot, position);
+            n += usize::from(slot != NO_SLOT);
+        }
+        (&self.slots[..n], &self.positions[..n])
+    }
 }
 
 /// Rows that are admitted together, so that the cache misses that this takes overlap.
@@ -164,20 +184,22 @@ impl Directory {
         self.policy.begin_batch();
         let heeds_reads = self.policy.heeds_reads();
         let mut found = [NO_SLOT; CHUNK_IDS];
-        let mut n_misses = 0;
+        let mut hits = Hits { slots: [0; CHUNK_IDS], positions: [0; CHUNK_IDS] };
+        let mut n_hits = 0;
         for (chunk, ids) in ids.chunks(CHUNK_IDS).enumerate() {
             let (first, found) = (chunk * CHUNK_IDS, &mut found[..ids.len()]);
             self.index.find(ids, found);
+            let (hits, positions) = hits.of(first as u32, found);
             if heeds_reads {
-                self.slots.read(found);
+                self.slots.read(hits);
             }
-            self.policy.on_lookup(first, ids, found, &mut self.slots);
-            n_misses += found.iter().filter(|&&slot| slot == NO_SLOT).count() as u64;
+            self.policy.on_lookup(&Piece { ids, found, hits, positions }, &mut self.slots);
+            n_hits += hits.len() as u64;
             on_found(first, found);
         }
         self.policy.end_lookup(&self.slots);
-        self.stats.hits += ids.len() as u64 - n_misses;
-        self.stats.misses += n_misses;
+        self.stats.hits += n_hits;
+        self.stats.misses += ids.len() as u64 - n_hits;
     }
 
     /// Rows that the policy wants beside those that the batch misses, at most one per slot: the

@@ -145,11 +145,10 @@ impl Queues {
         self.rings[queue as usize].n_slots -= 1;
     }
 
-    /// Has what moving these slots needs read; [`NO_SLOT`] may stand among them.
-    pub(crate) fn prefetch(&self, found: &[u32], slots: &Slots) {
-        slots.prefetch(found.iter().copied());
-        let moving = found.iter().filter(|&&slot| slot != NO_SLOT);
-        moving.for_each(|&slot| self.entries.prefetch(slots.word(slot) as usize));
+    /// Has what moving these slots needs read.
+    pub(crate) fn prefetch(&self, moving: &[u32], slots: &Slots) {
+        slots.prefetch(moving.iter().copied());
+        moving.iter().for_each(|&slot| self.entries.prefetch(slots.word(slot) as usize));
     }
 
     /// The slot at the back.
@@ -281,3 +280,6 @@ impl Queues {
         slots
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,13 +86,9 @@ impl Slots {
         self.batch = self.batch.wrapping_add(1);
     }
 
-    /// The current batch reads these slots; [`NO_SLOT`] may stand among them.
-    pub(crate) fn read(&mut self, found: &[u32]) {
-        for &slot in found {
-            if slot != NO_SLOT {
-                self.hold(slot);
-            }
-        }
+    /// The current batch reads these slots.
+    pub(crate) fn read(&mut self, slots: &[u32]) {
+        slots.iter().for_each(|&slot| self.hold(slot));
     }
 
     #[inline]
@@ -105,9 +101,9 @@ impl Slots {
         *word |= 1 << (slot % 64);
     }
 
-    /// Has the words and ids of these slots read; [`NO_SLOT`] may stand among them.
-    pub(crate) fn prefetch(&self, found: impl Iterator<Item = u32>) {
-        found.for_each(|slot| self.states.prefetch(slot as usize));
+    /// Has the words and ids of these slots read.
+    pub(crate) fn prefetch(&self, slots: impl Iterator<Item = u32>) {
+        slots.for_each(|slot| self.states.prefetch(slot as usize));
     }
 
     /// What the policy keeps of a slot.

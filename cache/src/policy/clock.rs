@@ -6,9 +6,8 @@
 //! - A new row starts with a clear bit: most rows of a batch are not seen again soon, and must
 //!   not outlive those that are.
 
-use super::{Offer, Policy};
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
 use crate::pages::PageVec;
 use crate::slots::Slots;
 
@@ -41,12 +40,10 @@ impl Policy for Clock {
         self.is_exhausted = false;
     }
 
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], found: &[u32], _slots: &mut Slots) {
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
         let marks: &mut [Mark] = &mut self.marks;
-        for &slot in found {
-            if slot != NO_SLOT {
-                marks[slot as usize] = READ;
-            }
+        for &slot in piece.hits {
+            marks[slot as usize] = READ;
         }
     }
 
@@ -83,6 +80,7 @@ impl Policy for Clock {
 pub(super) mod tests {
     use super::super::tests::{Naive, offer};
     use super::*;
+    use crate::index::NO_SLOT;
 
     /// Rows by slot, each with its bit; slots are given out as a directory does.
     #[derive(Default)]
@@ -139,7 +137,8 @@ pub(super) mod tests {
             clock.insert(offer(id), slot, &mut slots);
         }
         slots.begin_batch();
-        clock.on_lookup(0, &[0, 9, 2], &[0, NO_SLOT, 2], &mut slots);
+        let (ids, found) = (&[0, 9, 2], &[0, NO_SLOT, 2]);
+        clock.on_lookup(&Piece { ids, found, hits: &[0, 2], positions: &[0, 2] }, &mut slots);
         assert_eq!(*clock.marks, [READ, CLEAR, READ, CLEAR]);
         assert_eq!(clock.evict(offer(7), &mut slots), Some(1));
         assert_eq!((clock.hand, &*clock.marks), (2, &[CLEAR, CLEAR, READ, CLEAR][..]));

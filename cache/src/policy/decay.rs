@@ -21,9 +21,8 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Offer, Policy};
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
 use crate::pages::PageVec;
 use crate::slots::{Slots, VACANT};
 
@@ -152,18 +151,13 @@ impl Policy for Decay {
         self.n_batches += 1;
     }
 
-    fn on_lookup(&mut self, _first: usize, ids: &[u32], found: &[u32], _slots: &mut Slots) {
-        found.iter().for_each(|&slot| self.residents.prefetch(slot as usize));
-        let missed = ids.iter().zip(found).filter(|(_, slot)| **slot == NO_SLOT);
-        self.scores.miss(missed.map(|(&id, _)| id), self.n_batches);
-        for &slot in found {
-            if slot != NO_SLOT {
-                let score = &mut self.residents[slot as usize];
-                if score.sampled != self.n_batches {
-                    score.sampled = self.n_batches;
-                    score.n_spared += 1;
-                }
-            }
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
+        piece.hits.iter().for_each(|&slot| self.residents.prefetch(slot as usize));
+        self.scores.miss(piece, self.n_batches);
+        for &slot in piece.hits {
+            let score = &mut self.residents[slot as usize];
+            score.n_spared += u32::from(score.sampled != self.n_batches);
+            score.sampled = self.n_batches;
         }
     }
 

@@ -3,9 +3,8 @@
 //! - A queue of all slots. A hit moves its slot to the front; a new row starts there.
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
-use super::{Offer, Policy};
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
 use crate::queues::{Queues, Room};
 use crate::slots::Slots;
 
@@ -26,13 +25,11 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], found: &[u32], slots: &mut Slots) {
-        self.queues.prefetch(found, slots);
-        for &slot in found {
-            if slot != NO_SLOT {
-                self.queues.unlink(QUEUE, slot, slots);
-                self.queues.push_front(QUEUE, slot, slots);
-            }
+    fn on_lookup(&mut self, piece: &Piece<'_>, slots: &mut Slots) {
+        self.queues.prefetch(piece.hits, slots);
+        for &slot in piece.hits {
+            self.queues.unlink(QUEUE, slot, slots);
+            self.queues.push_front(QUEUE, slot, slots);
         }
     }
 
@@ -61,6 +58,7 @@ impl Policy for Lru {
 pub(super) mod tests {
     use super::super::tests::{Naive, Order, offer};
     use super::*;
+    use crate::index::NO_SLOT;
 
     #[derive(Default)]
     pub(crate) struct NaiveLru {
@@ -100,7 +98,8 @@ pub(super) mod tests {
         assert_eq!(lru.evict(offer(9), &mut slots), None, "the batch's own rows stay");
         slots.begin_batch();
         slots.read(&[0]);
-        lru.on_lookup(0, &[0, 9], &[0, NO_SLOT], &mut slots);
+        let piece = Piece { ids: &[0, 9], found: &[0, NO_SLOT], hits: &[0], positions: &[0] };
+        lru.on_lookup(&piece, &mut slots);
         assert_eq!(lru.queues.slots(QUEUE), [0, 2, 1]);
         assert_eq!(lru.evict(offer(9), &mut slots), Some(1));
         lru.on_remove(2, 2, &mut slots);

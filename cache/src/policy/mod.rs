@@ -32,6 +32,18 @@ pub use spec::{NeedsPlan, PolicySpec};
 
 use crate::slots::Slots;
 
+/// A piece of a batch, looked up.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) ids: &'a [u32],
+    /// The slot of each; `NO_SLOT` stands for a miss.
+    pub(crate) found: &'a [u32],
+    /// The slots alone, so that nobody has to branch on hit or miss, which cannot be predicted.
+    pub(crate) hits: &'a [u32],
+    /// The positions of these in the batch.
+    pub(crate) positions: &'a [u32],
+}
+
 /// A row that might be kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
@@ -56,9 +68,8 @@ pub(crate) trait Policy: Send {
 
     fn begin_batch(&mut self) {}
 
-    /// Ids looked up, from position `first` of the batch on, and their slots; `NO_SLOT` stands
-    /// for a miss.
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], _found: &[u32], _slots: &mut Slots) {}
+    /// A piece of the batch is looked up.
+    fn on_lookup(&mut self, _piece: &Piece<'_>, _slots: &mut Slots) {}
 
     fn end_lookup(&mut self, _slots: &Slots) {}
 

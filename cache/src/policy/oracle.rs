@@ -18,7 +18,7 @@
 
 mod stacks;
 
-use super::{Offer, Policy};
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
 use crate::index::{NO_SLOT, RowIndex};
 use crate::pages::PageVec;
@@ -110,12 +110,10 @@ impl Policy for Oracle {
         }
     }
 
-    fn on_lookup(&mut self, first: usize, _ids: &[u32], found: &[u32], _slots: &mut Slots) {
-        found.iter().for_each(|&slot| self.uses.prefetch(slot as usize));
-        for (position, &slot) in (first..).zip(found) {
-            if slot != NO_SLOT
-                && let Some(next_use) = self.next_use(position)
-            {
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
+        piece.hits.iter().for_each(|&slot| self.uses.prefetch(slot as usize));
+        for (&position, &slot) in piece.positions.iter().zip(piece.hits) {
+            if let Some(next_use) = self.next_use(position as usize) {
                 if self.is_due(slot) {
                     self.n_due -= 1;
                 } else {

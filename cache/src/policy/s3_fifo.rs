@@ -9,18 +9,23 @@
 //!   and its slot is free. Until a slot is free.
 //! - Main gives up a slot: its back, if its count is above 0, goes to the front with one less.
 //!   Until one has none.
+//! - As published. The authors' simulator, libCacheSim, has since departed from it: rows that come
+//!   when small has its tenth and no slot has ever been given up go to main. That misses 0.0 to 1.8 %
+//!   less on our traces, and keeps a part of a loop that is longer than the cache.
 //! - Held slots are passed over. A new row that finds nothing but its own batch in small would be
 //!   the next to leave it: it is not kept, and goes to ghost at once.
 
-use super::{Offer, Policy};
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
 use crate::pages::PageVec;
 use crate::queues::{Queues, Room};
 use crate::slots::Slots;
 
 const SMALL: u32 = 0;
 const MAIN: u32 = 1;
+
+/// Rows of main that go to its front for each that it gives up, about: those to read ahead.
+const N_PASSED: usize = 2;
 
 /// Most that a row's count says.
 const MAX_COUNT: u8 = 3;
@@ -90,19 +95,17 @@ impl S3Fifo {
 }
 
 impl Policy for S3Fifo {
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], found: &[u32], _slots: &mut Slots) {
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
         let counts: &mut [u8] = &mut self.counts;
-        for &slot in found {
-            if slot != NO_SLOT {
-                let count = &mut counts[slot as usize];
-                *count = (*count + 1).min(MAX_COUNT);
-            }
+        for &slot in piece.hits {
+            let count = &mut counts[slot as usize];
+            *count = (*count + 1).min(MAX_COUNT);
         }
     }
 
     fn prepare(&self, ids: &[u32], slots: &Slots) {
         slots.prefetch(self.queues.next(SMALL, slots).take(ids.len()));
-        slots.prefetch(self.queues.next(MAIN, slots).take(2 * ids.len()));
+        slots.prefetch(self.queues.next(MAIN, slots).take(N_PASSED * ids.len()));
     }
 
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {

@@ -7,9 +7,8 @@
 //!   that is not visited is taken, and the hand stays in front of it.
 //! - The hand passes held slots and leaves their marks.
 
-use super::{Offer, Policy};
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
 use crate::pages::PageVec;
 use crate::queues::{Queues, Room};
 use crate::slots::Slots;
@@ -55,12 +54,10 @@ impl Policy for Sieve {
         self.is_exhausted = false;
     }
 
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], found: &[u32], _slots: &mut Slots) {
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
         let visited: &mut [u8] = &mut self.visited;
-        for &slot in found {
-            if slot != NO_SLOT {
-                visited[slot as usize] = 1;
-            }
+        for &slot in piece.hits {
+            visited[slot as usize] = 1;
         }
     }
 

@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 
 use bytemuck::{Pod, Zeroable};
 
+use super::super::Piece;
 use super::DecaySpec;
 use crate::arena::ArenaError;
-use crate::index::RowIndex;
+use crate::index::{NO_SLOT, RowIndex};
 use crate::pages::PageVec;
 
 /// A halo node.
@@ -134,11 +135,9 @@ impl Scores {
         self.entry_at(self.place_of(id))
     }
 
-    /// Finds the places of ids, and has their entries read.
-    fn find(&mut self, ids: impl Iterator<Item = u32>) {
+    /// Finds the places of the ids ahead, and has their entries read.
+    fn find(&mut self) {
         let (ahead, places) = &mut self.ahead;
-        ahead.clear();
-        ahead.extend(ids);
         places.clear();
         places.extend_from_slice(ahead);
         if let Some(index) = &self.places {
@@ -152,9 +151,17 @@ impl Scores {
         self.entries.prefetch(place as usize);
     }
 
-    /// A batch misses these ids; that it misses one at several positions counts once.
-    pub(super) fn miss(&mut self, ids: impl Iterator<Item = u32>, batch: u32) {
-        self.find(ids);
+    /// A batch misses ids; that it misses one at several positions counts once.
+    pub(super) fn miss(&mut self, piece: &Piece<'_>, batch: u32) {
+        let missed = &mut self.ahead.0;
+        missed.resize(piece.ids.len(), 0);
+        let mut n_missed = 0;
+        for (&id, &slot) in piece.ids.iter().zip(piece.found) {
+            missed[n_missed] = id;
+            n_missed += usize::from(slot == NO_SLOT);
+        }
+        missed.truncate(n_missed);
+        self.find();
         let places = std::mem::take(&mut self.ahead.1);
         for &place in &places {
             if let Some(entry) = self.entry_at(place)
@@ -169,7 +176,9 @@ impl Scores {
 
     /// Keeps those of these ids and positions whose rows may come.
     pub(super) fn retain_wanted(&mut self, offers: &mut Vec<(u32, u32)>) {
-        self.find(offers.iter().map(|offer| offer.0));
+        self.ahead.0.clear();
+        self.ahead.0.extend(offers.iter().map(|offer| offer.0));
+        self.find();
         let (entries, mut places) = (&*self.entries, self.ahead.1.iter());
         offers.retain(|_| {
             let entry = places.next().and_then(|&place| entries.get(place as usize));

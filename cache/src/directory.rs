@@ -1,5 +1,7 @@
 //! A tier without its bytes: which rows are resident, in which slots, and which come and go.
 
+mod chunk;
+
 use thiserror::Error;
 
 use crate::arena::ArenaError;
@@ -8,9 +10,8 @@ use crate::index::{NO_SLOT, REMEMBERED, RowIndex};
 use crate::policy::{NeedsPlan, Offer, Piece, Policy, PolicySpec};
 use crate::slots::{PinTicket, Slots, VACANT};
 
-/// Ids looked up before anything is done with them: enough to keep many memory accesses in
-/// flight, few enough that their slots stay in the nearest cache.
-pub(crate) const CHUNK_IDS: usize = 256;
+pub(crate) use chunk::CHUNK_IDS;
+use chunk::{Chunk, Hits};
 
 /// Decides, batch by batch, which rows stay in how many slots. Whoever owns the bytes of the slots
 /// (a [`crate::Tier`] in host memory, a device) or none at all (a simulation) does as it says, so
@@ -47,40 +48,6 @@ pub struct Directory {
     chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
-}
-
-/// The hits of a chunk.
-struct Hits {
-    slots: [u32; CHUNK_IDS],
-    positions: [u32; CHUNK_IDS],
-}
-
-impl Hits {
-    /// The slots found, without [`NO_SLOT`], and their positions, counted on from `first`.
-    #[inline]
-    fn of(&mut self, first: u32, found: &[u32]) -> (&[u32], &[u32]) {
-        let mut n = 0;
-        for (position, &slot) in (first..).zip(found) {
-            // A miss is overwritten by what comes after it.
-            (self.slots[n], self.positions[n]) = (slot, position);
-            n += usize::from(slot != NO_SLOT);
-        }
-        (&self.slots[..n], &self.positions[..n])
-    }
-}
-
-/// Rows that are admitted together, so that the cache misses that this takes overlap.
-#[derive(Default)]
-struct Chunk {
-    /// Ids offered and their positions.
-    offers: Vec<(u32, u32)>,
-    /// The ids alone, and where the index looks for them.
-    ids: Vec<u32>,
-    homes: Vec<u32>,
-    /// Ids that are pushed out, and the entry that the index gets of them, or [`NO_SLOT`].
-    evicted: Vec<(u32, u32)>,
-    /// Ids that are remembered no more.
-    forgotten: Vec<u32>,
 }
 
 /// What was done since the start, counted in rows.
@@ -184,7 +151,7 @@ impl Directory {
         self.policy.begin_batch();
         let heeds_reads = self.policy.heeds_reads();
         let mut found = [NO_SLOT; CHUNK_IDS];
-        let mut hits = Hits { slots: [0; CHUNK_IDS], positions: [0; CHUNK_IDS] };
+        let mut hits = Hits::new();
         let mut n_hits = 0;
         for (chunk, ids) in ids.chunks(CHUNK_IDS).enumerate() {
             let (first, found) = (chunk * CHUNK_IDS, &mut found[..ids.len()]);
@@ -285,13 +252,12 @@ impl Directory {
         entry
     }
 
-    /// Changes the index from one entry of an id to another.
+    /// Changes the index from one entry of an id to another; [`NO_SLOT`] changes nothing.
     fn set(&mut self, (home, id): (u32, u32), before: u32, after: u32) {
-        if after == NO_SLOT {
-        } else if before == NO_SLOT {
-            self.index.insert(home, id, after);
-        } else {
-            self.index.replace(home, id, after);
+        match (before, after) {
+            (_, NO_SLOT) => {}
+            (NO_SLOT, _) => self.index.insert(home, id, after),
+            _ => self.index.replace(home, id, after),
         }
     }
 
@@ -367,39 +333,6 @@ impl Directory {
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.stats
-    }
-}
-
-impl Chunk {
-    fn locate(&mut self, index: &RowIndex) {
-        self.ids.clear();
-        self.ids.extend(self.offers.iter().map(|offer| offer.0));
-        self.homes.resize(self.ids.len(), 0);
-        index.locate(&self.ids, &mut self.homes);
-    }
-
-    /// Tells the index what became of the rows that had to go.
-    fn end(&mut self, index: &mut RowIndex, ghosts: &Ghosts) {
-        let Self { ids, homes, evicted, forgotten, .. } = self;
-        ids.clear();
-        ids.extend(evicted.iter().map(|evicted| evicted.0));
-        ids.extend_from_slice(forgotten);
-        homes.resize(ids.len(), 0);
-        index.locate(ids, homes);
-        let (of_evicted, of_forgotten) = homes.split_at(evicted.len());
-        for ((id, after), &home) in evicted.drain(..).zip(of_evicted) {
-            match after {
-                NO_SLOT => index.remove(home, id),
-                after => index.replace(home, id, after),
-            }
-        }
-        for (id, &home) in forgotten.drain(..).zip(of_forgotten) {
-            // It may have come back, or may be remembered again.
-            let entry = index.entry(home, id);
-            if entry >= REMEMBERED && entry != NO_SLOT && ghosts.place(id, entry).is_none() {
-                index.remove(home, id);
-            }
-        }
     }
 }
 

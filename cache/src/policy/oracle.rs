@@ -162,7 +162,7 @@ impl Policy for Oracle {
     }
 
     fn prepare(&self, ids: &[u32], slots: &Slots) {
-        for slot in self.stacks.from_highest().take(ids.len()) {
+        for slot in self.stacks.in_order().take(ids.len()) {
             slots.prefetch(std::iter::once(slot));
             self.uses.prefetch(slot as usize);
         }

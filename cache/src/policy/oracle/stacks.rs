@@ -177,7 +177,7 @@ impl Stacks {
     }
 
     /// The slots of all stacks, in the order in which they are taken.
-    pub(super) fn from_highest(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn in_order(&self) -> impl Iterator<Item = u32> {
         let below = |number: &u32| self.taken.last_up_to(number.checked_sub(1)?);
         std::iter::successors(self.taken.last_up_to(self.highest), below)
             .flat_map(|number| self.slots(number))
@@ -226,7 +226,7 @@ mod tests {
                     let found: Vec<u32> = stacks.slots(number).collect();
                     prop_assert!(found.iter().eq(naive.iter().rev()));
                 }
-                let all: Vec<u32> = stacks.from_highest().collect();
+                let all: Vec<u32> = stacks.in_order().collect();
                 prop_assert!(all.iter().eq(naive.iter().rev().flat_map(|s| s.iter().rev())));
             }
             prop_assert_eq!(stacks.bytes(), Stacks::planned_bytes(60, 5));

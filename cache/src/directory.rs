@@ -192,11 +192,7 @@ impl Directory {
             if self.policy.choose(positions, &mut chosen) { &chosen } else { positions };
         for positions in positions.chunks(RowIndex::SLACK_IDS) {
             let mut chunk = std::mem::take(&mut self.chunk);
-            chunk.offers.clear();
-            chunk
-                .offers
-                .extend(positions.iter().map(|&position| (ids[position as usize], position)));
-            chunk.offers.retain(|&(id, _)| id < self.id_space);
+            chunk.begin(ids, positions, self.id_space);
             self.policy.retain(&mut chunk.offers, &self.slots);
             chunk.locate(&self.index);
             self.policy.prepare(&chunk.ids, &self.slots);

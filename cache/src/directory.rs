@@ -1,15 +1,17 @@
 //! A tier without its bytes: which rows are resident, in which slots, and which come and go.
 
+mod chunk;
+
 use thiserror::Error;
 
 use crate::arena::ArenaError;
-use crate::index::{NO_SLOT, RowIndex};
-use crate::policy::{NeedsPlan, Policy, PolicySpec};
+use crate::ghosts::Ghosts;
+use crate::index::{NO_SLOT, REMEMBERED, RowIndex};
+use crate::policy::{NeedsPlan, Offer, Piece, Policy, PolicySpec};
 use crate::slots::{PinTicket, Slots, VACANT};
 
-/// Ids looked up before anything is done with them: enough to keep many memory accesses in
-/// flight, few enough that their slots stay in the nearest cache.
-pub(crate) const CHUNK_IDS: usize = 256;
+pub(crate) use chunk::CHUNK_IDS;
+use chunk::{Chunk, Hits};
 
 /// Decides, batch by batch, which rows stay in how many slots. Whoever owns the bytes of the slots
 /// (a [`crate::Tier`] in host memory, a device) or none at all (a simulation) does as it says, so
@@ -37,13 +39,13 @@ pub struct Directory {
     index: RowIndex,
     slots: Slots,
     policy: Box<dyn Policy>,
+    /// Rows that are gone and that the policy wants to know again.
+    ghosts: Ghosts,
     spec: PolicySpec,
     id_space: u32,
     stats: TierStats,
-    /// Ids that the chunk being admitted pushes out.
-    evicted: Vec<u32>,
-    /// Ids of that chunk.
-    offered: Vec<u32>,
+    /// Of the chunk being admitted.
+    chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
 }
@@ -95,15 +97,16 @@ impl Directory {
     ) -> Result<Self, DirectoryError> {
         spec.check()?;
         let n_slots = spec.n_slots(capacity_rows, id_space);
+        let n_ghosts = spec.n_ghosts(n_slots);
         Ok(Self {
-            index: RowIndex::new(id_space, n_slots)?,
+            index: RowIndex::new(id_space, n_slots.saturating_add(n_ghosts))?,
             slots: Slots::new(n_slots)?,
             policy: spec.build(n_slots, id_space)?,
+            ghosts: Ghosts::new(n_ghosts)?,
             spec: spec.clone(),
             id_space,
             stats: TierStats::default(),
-            evicted: Vec::with_capacity(RowIndex::SLACK_IDS),
-            offered: Vec::with_capacity(RowIndex::SLACK_IDS),
+            chunk: Chunk::default(),
             chosen: Vec::new(),
         })
     }
@@ -112,8 +115,10 @@ impl Directory {
     #[must_use]
     pub fn planned_bytes(capacity_rows: u32, id_space: u32, spec: &PolicySpec) -> usize {
         let n_slots = spec.n_slots(capacity_rows, id_space);
-        (n_slots as usize * Slots::SLOT_BYTES)
-            .saturating_add(RowIndex::planned_bytes(id_space, n_slots))
+        let n_ghosts = spec.n_ghosts(n_slots);
+        Slots::planned_bytes(n_slots)
+            .saturating_add(Ghosts::planned_bytes(n_ghosts))
+            .saturating_add(RowIndex::planned_bytes(id_space, n_slots.saturating_add(n_ghosts)))
             .saturating_add(spec.planned_bytes(n_slots, id_space))
     }
 
@@ -146,20 +151,22 @@ impl Directory {
         self.policy.begin_batch();
         let heeds_reads = self.policy.heeds_reads();
         let mut found = [NO_SLOT; CHUNK_IDS];
-        let mut n_misses = 0;
+        let mut hits = Hits::new();
+        let mut n_hits = 0;
         for (chunk, ids) in ids.chunks(CHUNK_IDS).enumerate() {
             let (first, found) = (chunk * CHUNK_IDS, &mut found[..ids.len()]);
             self.index.find(ids, found);
+            let (hits, positions) = hits.of(first as u32, found);
             if heeds_reads {
-                self.slots.read(found);
+                self.slots.read(hits);
             }
-            self.policy.on_lookup(first, ids, found);
-            n_misses += found.iter().filter(|&&slot| slot == NO_SLOT).count() as u64;
+            self.policy.on_lookup(&Piece { ids, found, hits, positions }, &mut self.slots);
+            n_hits += hits.len() as u64;
             on_found(first, found);
         }
         self.policy.end_lookup(&self.slots);
-        self.stats.hits += ids.len() as u64 - n_misses;
-        self.stats.misses += n_misses;
+        self.stats.hits += n_hits;
+        self.stats.misses += ids.len() as u64 - n_hits;
     }
 
     /// Rows that the policy wants beside those that the batch misses, at most one per slot: the
@@ -184,37 +191,70 @@ impl Directory {
         let positions =
             if self.policy.choose(positions, &mut chosen) { &chosen } else { positions };
         for positions in positions.chunks(RowIndex::SLACK_IDS) {
-            self.offered.clear();
-            self.offered.extend(positions.iter().map(|&position| ids[position as usize]));
-            self.index.touch(self.offered.iter().copied());
-            self.policy.prepare(&self.offered, &self.slots);
-            for &position in positions {
-                self.admit_one(ids[position as usize], position, placements);
+            let mut chunk = std::mem::take(&mut self.chunk);
+            chunk.begin(ids, positions, self.id_space);
+            self.policy.retain(&mut chunk.offers, &self.slots);
+            chunk.locate(&self.index);
+            self.policy.prepare(&chunk.ids, &self.slots);
+            for at in 0..chunk.offers.len() {
+                self.admit_one(&mut chunk, at, placements);
             }
-            self.index.remove_all(&self.evicted);
-            self.stats.evictions += self.evicted.len() as u64;
-            self.evicted.clear();
+            self.stats.evictions += chunk.evicted.len() as u64;
+            chunk.end(&mut self.index, &self.ghosts);
+            self.chunk = chunk;
         }
         self.chosen = chosen;
         self.stats.admissions += placements.len() as u64;
     }
 
-    /// An id that has to go is left in `evicted`, and in the index.
-    fn admit_one(&mut self, id: u32, position: u32, placements: &mut Vec<Placement>) {
-        if id >= self.id_space || self.index.get(id) != NO_SLOT || !self.policy.admits(id) {
+    /// Offers an id of a chunk. One that has to go for it is left in the chunk, and in the index.
+    #[inline]
+    fn admit_one(&mut self, chunk: &mut Chunk, at: usize, placements: &mut Vec<Placement>) {
+        let ((id, position), home) = (chunk.offers[at], chunk.homes[at]);
+        let entry = self.index.entry(home, id);
+        if entry < REMEMBERED {
             return;
         }
+        let is_remembered = self.ghosts.place(id, entry).is_some();
+        let mut offer = Offer { id, position, is_remembered };
         let free = self.slots.take_free();
-        let Some(slot) = free.or_else(|| self.policy.evict(id, position, &self.slots)) else {
+        let Some(slot) = free.or_else(|| self.policy.evict(offer, &mut self.slots)) else {
+            if self.ghosts.is_some() && self.policy.remembers() {
+                let remembered = self.remember(id, chunk);
+                self.set((home, id), entry, remembered);
+            }
             return;
         };
         let evicted = self.slots.fill(slot, id);
         if evicted != VACANT {
-            self.evicted.push(evicted);
+            let remembers = self.ghosts.is_some() && self.policy.remembers();
+            let after = if remembers { self.remember(evicted, chunk) } else { NO_SLOT };
+            chunk.evicted.push((evicted, after));
         }
-        self.index.insert(id, slot);
-        self.policy.insert(id, position, slot);
+        let place = self.ghosts.place(id, entry);
+        place.into_iter().for_each(|place| self.ghosts.forget(place));
+        self.set((home, id), entry, slot);
+        offer.is_remembered = place.is_some();
+        self.policy.insert(offer, slot, &mut self.slots);
         placements.push(Placement { position, slot });
+    }
+
+    /// Gives the entry that the index must have of an id that is remembered.
+    fn remember(&mut self, id: u32, chunk: &mut Chunk) -> u32 {
+        let Some((entry, forgotten)) = self.ghosts.push(id) else { return NO_SLOT };
+        if forgotten != VACANT {
+            chunk.forgotten.push(forgotten);
+        }
+        entry
+    }
+
+    /// Changes the index from one entry of an id to another; [`NO_SLOT`] changes nothing.
+    fn set(&mut self, (home, id): (u32, u32), before: u32, after: u32) {
+        match (before, after) {
+            (_, NO_SLOT) => {}
+            (NO_SLOT, _) => self.index.insert(home, id, after),
+            _ => self.index.replace(home, id, after),
+        }
     }
 
     /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
@@ -225,8 +265,8 @@ impl Directory {
             if slot == NO_SLOT {
                 continue;
             }
-            self.index.remove_all(&[id]);
-            self.policy.on_remove(id, slot);
+            self.index.remove(self.index.home(id), id);
+            self.policy.on_remove(id, slot, &mut self.slots);
             self.slots.vacate(slot);
             self.stats.removals += 1;
         }
@@ -281,8 +321,8 @@ impl Directory {
     /// Memory of index, slots and policy, in bytes, beside what follows the size of a batch.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let slots = self.n_slots() as usize * Slots::SLOT_BYTES;
-        slots + self.index.bytes() + self.policy.bytes()
+        let slots = Slots::planned_bytes(self.n_slots());
+        slots + self.ghosts.bytes() + self.index.bytes() + self.policy.bytes()
     }
 
     /// Counts since the start.

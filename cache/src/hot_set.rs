@@ -129,7 +129,7 @@ fn index_of(ids: &[u32]) -> Result<RowIndex, HotSetError> {
         if first != NO_SLOT {
             return Err(HotSetError::Repeated { id, first, second: slot as usize });
         }
-        index.insert(id, slot);
+        index.insert(index.home(id), id, slot);
     }
     Ok(index)
 }

@@ -2,8 +2,6 @@
 
 mod sparse;
 
-use std::hint::black_box;
-
 use crate::arena::ArenaError;
 use crate::pages::PageVec;
 
@@ -12,7 +10,12 @@ use sparse::SparseIndex;
 /// In the place of a slot: the row is not resident.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// Map id → slot of at most a fixed number of ids. Its memory never grows.
+/// An entry at or above this, except [`NO_SLOT`], is not a slot but a place of [`crate::ghosts`]:
+/// the row is not resident, but remembered.
+pub(crate) const REMEMBERED: u32 = 1 << 31;
+
+/// Map id → entry of at most a fixed number of ids: the slot of a resident row, or the place of one
+/// that is remembered. Its memory never grows.
 pub(crate) enum RowIndex {
     /// One entry per id of the id space.
     Dense(PageVec<u32>),
@@ -25,27 +28,32 @@ impl RowIndex {
     /// that they replace are removed together.
     pub(crate) const SLACK_IDS: usize = 128;
 
-    /// An index for ids below `id_space` of which at most `n_slots` are resident at once: dense
+    /// An index for ids below `id_space` of which at most `n_ids` have an entry at once: dense
     /// or sparse, whichever takes less memory.
     ///
     /// At the same size a dense index is faster (one line, no hash); a larger one is not, for it
     /// pushes everything else out of the processor's caches.
-    pub(crate) fn new(id_space: u32, n_slots: u32) -> Result<Self, ArenaError> {
-        Ok(if n_slots == 0 {
+    ///
+    /// Fails when there is no memory, or `n_ids` is 2³¹ or more.
+    pub(crate) fn new(id_space: u32, n_ids: u32) -> Result<Self, ArenaError> {
+        if n_ids >= REMEMBERED {
+            return Err(ArenaError::TooLarge { n_slots: n_ids, row_bytes: size_of::<u32>() });
+        }
+        Ok(if n_ids == 0 {
             Self::Dense(PageVec::new(0)?)
-        } else if dense_bytes(id_space) <= SparseIndex::planned_bytes(n_slots) {
+        } else if dense_bytes(id_space) <= SparseIndex::planned_bytes(n_ids) {
             Self::Dense(PageVec::filled(id_space as usize, NO_SLOT)?)
         } else {
-            Self::Sparse(SparseIndex::new(n_slots)?)
+            Self::Sparse(SparseIndex::new(n_ids)?)
         })
     }
 
     /// Memory that [`RowIndex::new`] will take, in bytes.
-    pub(crate) fn planned_bytes(id_space: u32, n_slots: u32) -> usize {
-        if n_slots == 0 {
+    pub(crate) fn planned_bytes(id_space: u32, n_ids: u32) -> usize {
+        if n_ids == 0 {
             return 0;
         }
-        dense_bytes(id_space).min(SparseIndex::planned_bytes(n_slots))
+        dense_bytes(id_space).min(SparseIndex::planned_bytes(n_ids))
     }
 
     /// Memory taken, in bytes.
@@ -63,49 +71,89 @@ impl RowIndex {
             Self::Dense(index) => {
                 let index: &[u32] = index;
                 for (slot, &id) in slots.iter_mut().zip(ids) {
-                    *slot = index.get(id as usize).copied().unwrap_or(NO_SLOT);
+                    *slot = slot_of(index.get(id as usize).copied().unwrap_or(NO_SLOT));
                 }
             }
-            Self::Sparse(index) => index.find(ids, slots),
+            Self::Sparse(index) => {
+                index.find(ids, slots);
+                slots.iter_mut().for_each(|slot| *slot = slot_of(*slot));
+            }
         }
     }
 
-    /// Reads what inserting or removing these ids needs, so that the cache misses overlap.
-    pub(crate) fn touch(&self, ids: impl Iterator<Item = u32>) {
-        black_box(match self {
+    /// Writes where to look for each id, which never changes, and has it read. Both slices have the
+    /// same length.
+    pub(crate) fn locate(&self, ids: &[u32], homes: &mut [u32]) {
+        debug_assert_eq!(ids.len(), homes.len());
+        match self {
             Self::Dense(index) => {
-                ids.fold(0, |seen, id| seen ^ index.get(id as usize).copied().unwrap_or(0))
+                homes.copy_from_slice(ids);
+                ids.iter().for_each(|&id| index.prefetch(id as usize));
             }
-            Self::Sparse(index) => index.touch(ids),
-        });
+            Self::Sparse(index) => index.locate(ids, homes),
+        }
     }
 
     /// The slot of one id, or [`NO_SLOT`].
+    #[inline]
     pub(crate) fn get(&self, id: u32) -> u32 {
+        slot_of(self.entry(self.home(id), id))
+    }
+
+    /// Where to look for an id.
+    #[inline]
+    pub(crate) fn home(&self, id: u32) -> u32 {
         match self {
-            Self::Dense(index) => index.get(id as usize).copied().unwrap_or(NO_SLOT),
-            Self::Sparse(index) => index.get(id),
+            Self::Dense(_) => id,
+            Self::Sparse(index) => index.home(id),
         }
     }
 
-    /// Adds an id that is not in the index; once all slots are taken, at most
-    /// [`RowIndex::SLACK_IDS`] times before the ids that they replace are removed.
-    pub(crate) fn insert(&mut self, id: u32, slot: u32) {
-        debug_assert!(slot != NO_SLOT && self.get(id) == NO_SLOT);
+    /// The entry of one id, or [`NO_SLOT`].
+    #[inline]
+    pub(crate) fn entry(&self, home: u32, id: u32) -> u32 {
         match self {
-            Self::Dense(index) => index[id as usize] = slot,
-            Self::Sparse(index) => index.insert(id, slot),
+            Self::Dense(index) => index.get(home as usize).copied().unwrap_or(NO_SLOT),
+            Self::Sparse(index) => index.get(home, id),
         }
     }
 
-    /// Removes ids that are in the index, each of them once.
-    pub(crate) fn remove_all(&mut self, ids: &[u32]) {
-        self.touch(ids.iter().copied());
+    /// Adds an id that is not in the index; once it has as many ids as it is for, at most
+    /// [`RowIndex::SLACK_IDS`] times before as many are removed.
+    #[inline]
+    pub(crate) fn insert(&mut self, home: u32, id: u32, entry: u32) {
+        debug_assert!(entry != NO_SLOT && self.entry(home, id) == NO_SLOT);
         match self {
-            Self::Dense(index) => ids.iter().for_each(|&id| index[id as usize] = NO_SLOT),
-            Self::Sparse(index) => ids.iter().for_each(|&id| index.remove(id)),
+            Self::Dense(index) => index[home as usize] = entry,
+            Self::Sparse(index) => index.insert(home, id, entry),
         }
     }
+
+    /// Changes the entry of an id that is in the index.
+    #[inline]
+    pub(crate) fn replace(&mut self, home: u32, id: u32, entry: u32) {
+        debug_assert!(entry != NO_SLOT && self.entry(home, id) != NO_SLOT);
+        match self {
+            Self::Dense(index) => index[home as usize] = entry,
+            Self::Sparse(index) => index.replace(home, id, entry),
+        }
+    }
+
+    /// Removes an id that is in the index.
+    #[inline]
+    pub(crate) fn remove(&mut self, home: u32, id: u32) {
+        match self {
+            Self::Dense(index) => index[home as usize] = NO_SLOT,
+            Self::Sparse(index) => index.remove(home, id),
+        }
+    }
+}
+
+/// The slot that an entry says, or [`NO_SLOT`].
+#[inline]
+fn slot_of(entry: u32) -> u32 {
+    // Spreads the highest bit, without a branch.
+    entry | (entry.cast_signed() >> 31).cast_unsigned()
 }
 
 fn dense_bytes(id_space: u32) -> usize {
@@ -117,6 +165,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;
+
+    fn insert(index: &mut RowIndex, id: u32, entry: u32) {
+        index.insert(index.home(id), id, entry);
+    }
 
     #[test]
     fn the_smaller_kind_is_chosen() {
@@ -140,10 +192,10 @@ mod tests {
     fn the_largest_id_is_an_id_like_any_other() {
         let mut index = RowIndex::new(u32::MAX, 2).unwrap();
         assert_eq!(index.get(u32::MAX), NO_SLOT);
-        index.insert(u32::MAX, 1);
-        index.insert(0, 0);
+        insert(&mut index, u32::MAX, 1);
+        insert(&mut index, 0, 0);
         assert_eq!((index.get(u32::MAX), index.get(0)), (1, 0));
-        index.remove_all(&[u32::MAX]);
+        index.remove(index.home(u32::MAX), u32::MAX);
         assert_eq!((index.get(u32::MAX), index.get(0)), (NO_SLOT, 0));
     }
 
@@ -157,10 +209,10 @@ mod tests {
                 let mut naive = HashMap::new();
                 for (time, &id) in (0..).zip(&toggled) {
                     if naive.remove(&id).is_some() {
-                        index.remove_all(&[id]);
+                        index.remove(index.home(id), id);
                     } else if naive.len() < N_SLOTS as usize {
                         naive.insert(id, time);
-                        index.insert(id, time);
+                        insert(&mut index, id, time);
                     }
                     let ids: Vec<u32> = (0..41).collect();
                     let mut found = vec![0; ids.len()];

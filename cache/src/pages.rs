@@ -1,7 +1,7 @@
 //! Fixed arrays in memory of their own, with huge pages where the system has them.
 
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 
 use bytemuck::Pod;
 use memmap2::MmapMut;
@@ -14,8 +14,18 @@ use crate::arena::ArenaError;
 /// bookkeeping does not miss the page tables as well.
 pub(crate) struct PageVec<T> {
     memory: MmapMut,
-    values: PhantomData<T>,
+    /// The same memory. Casting its bytes anew would check them at each access, of which a row
+    /// that comes takes two dozen.
+    values: NonNull<T>,
+    len: usize,
 }
+
+#[expect(unsafe_code, reason = "a pointer into a mapping says nothing of threads")]
+// SAFETY: it owns its memory, as a vector does.
+unsafe impl<T: Pod + Send> Send for PageVec<T> {}
+#[expect(unsafe_code, reason = "a pointer into a mapping says nothing of threads")]
+// SAFETY: what is shared is only read.
+unsafe impl<T: Pod + Sync> Sync for PageVec<T> {}
 
 impl<T: Pod> PageVec<T> {
     pub(crate) fn new(len: usize) -> Result<Self, ArenaError> {
@@ -23,11 +33,15 @@ impl<T: Pod> PageVec<T> {
             n_slots: u32::try_from(len).unwrap_or(u32::MAX),
             row_bytes: size_of::<T>(),
         })?;
-        let memory =
+        let mut memory =
             MmapMut::map_anon(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
         #[cfg(target_os = "linux")]
         let _only_slower_without = memory.advise(memmap2::Advice::HugePage);
-        Ok(Self { memory, values: PhantomData })
+        // Checks alignment and length.
+        let values: &mut [T] = bytemuck::cast_slice_mut(&mut memory);
+        debug_assert_eq!(values.len(), len);
+        let values = NonNull::from(values).cast();
+        Ok(Self { memory, values, len })
     }
 
     pub(crate) fn filled(len: usize, value: T) -> Result<Self, ArenaError> {
@@ -40,6 +54,25 @@ impl<T: Pod> PageVec<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.memory.len()
     }
+
+    /// Tells the processor that a value will be needed. It goes on at once, where a read would keep
+    /// it waiting with all that comes after it. Any number will do.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: usize) {
+        let at = if at < self.len { at } else { 0 };
+        let address = self.values.as_ptr().wrapping_add(at);
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            #[expect(unsafe_code, reason = "the instruction has no other name")]
+            // SAFETY: it changes nothing, and no address makes it fail.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        std::hint::black_box(self.get(at).is_some() && !address.is_null());
+    }
 }
 
 impl<T: Pod> Deref for PageVec<T> {
@@ -47,13 +80,47 @@ impl<T: Pod> Deref for PageVec<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        bytemuck::cast_slice(&self.memory)
+        #[expect(unsafe_code, reason = "see `values`")]
+        // SAFETY: `new` has checked that the memory holds so many values at this address. A mapping
+        // does not move, any bytes are a value, and who borrows the values borrows the mapping.
+        unsafe {
+            std::slice::from_raw_parts(self.values.as_ptr(), self.len)
+        }
     }
 }
 
 impl<T: Pod> DerefMut for PageVec<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(&mut self.memory)
+        #[expect(unsafe_code, reason = "see `values`")]
+        // SAFETY: as for `deref`; nobody else has them while they are borrowed here.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.values.as_ptr(), self.len)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_zero_at_first_and_stay_as_they_are_written() {
+        let mut values: PageVec<[u32; 3]> = PageVec::new(1000).unwrap();
+        assert!((values.len(), values.bytes()) == (1000, 12_000));
+        assert!(values.iter().all(|value| *value == [0; 3]));
+        values[999] = [1, 2, 3];
+        for at in [0, 999, 1000, usize::MAX] {
+            values.prefetch(at);
+        }
+        let values = std::thread::spawn(move || values).join().unwrap();
+        assert_eq!((values[998], values[999]), ([0; 3], [1, 2, 3]));
+    }
+
+    #[test]
+    fn no_values_take_no_memory() {
+        let values: PageVec<u64> = PageVec::new(0).unwrap();
+        values.prefetch(0);
+        assert!(values.is_empty() && values.bytes() == 0);
     }
 }

@@ -1,7 +1,5 @@
 //! What each slot of a directory holds, and which slots must stay as they are.
 
-use std::hint::black_box;
-
 use bytemuck::{Pod, Zeroable};
 
 use crate::arena::ArenaError;
@@ -11,19 +9,25 @@ use crate::pages::PageVec;
 /// In the place of an id: a slot whose row was removed. Ids are below the id space, so none is it.
 pub(crate) const VACANT: u32 = u32::MAX;
 
-/// Side by side, for one needs the other.
+/// Side by side, for who needs the one mostly needs the other.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct SlotState {
     id: u32,
-    /// The last batch that read or filled the slot.
-    batch: u32,
+    /// What the policy keeps of the slot.
+    word: u32,
 }
 
 /// The slots of a directory. A slot that the current batch has read or filled, or that is pinned,
 /// is held: no policy may give it to another row.
 pub(crate) struct Slots {
     states: PageVec<SlotState>,
+    /// A bit per slot: the current batch has read or filled it. Bits, so that they stay in the
+    /// processor's caches.
+    held: Vec<u64>,
+    /// The first `n_words_held` are the words of `held` that are not 0.
+    words_held: Vec<u32>,
+    n_words_held: usize,
     /// How often each slot is pinned; empty until the first pin.
     pins: Vec<u32>,
     /// Slots that were ever filled: those below.
@@ -36,12 +40,21 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Bytes that a slot takes here: its state, and a place among the free ones.
-    pub(crate) const SLOT_BYTES: usize = size_of::<SlotState>() + size_of::<u32>();
+    /// Memory of so many slots, in bytes: their states, a place among the free ones, and bits.
+    pub(crate) fn planned_bytes(n_slots: u32) -> usize {
+        let per_slot = size_of::<SlotState>() + size_of::<u32>();
+        let n_words = (n_slots as usize).div_ceil(64);
+        n_slots as usize * per_slot + n_words * (size_of::<u64>() + size_of::<u32>())
+    }
 
     pub(crate) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+        let n_words = (n_slots as usize).div_ceil(64);
         Ok(Self {
             states: PageVec::new(n_slots as usize)?,
+            held: vec![0; n_words],
+            // One more, for the word that is written and not counted.
+            words_held: vec![0; n_words + 1],
+            n_words_held: 0,
             pins: Vec::new(),
             n_used: 0,
             free: Vec::new(),
@@ -58,33 +71,56 @@ impl Slots {
         self.n_resident
     }
 
-    /// Number of the current batch. Unique as long as 2³² batches do not pass between two uses
-    /// of a row; after that a row is held once without need.
+    /// Number of the current batch.
+    #[inline]
     pub(crate) fn batch(&self) -> u32 {
         self.batch
     }
 
+    /// A batch begins: slots that the last one held are free to go.
     pub(crate) fn begin_batch(&mut self) {
+        for &at in &self.words_held[..self.n_words_held] {
+            self.held[at as usize] = 0;
+        }
+        self.n_words_held = 0;
         self.batch = self.batch.wrapping_add(1);
     }
 
-    /// The current batch reads these slots; [`NO_SLOT`] may stand among them.
+    /// The current batch reads these slots.
     pub(crate) fn read(&mut self, slots: &[u32]) {
-        let (states, batch) = (&mut *self.states, self.batch);
-        black_box(slots.iter().fold(0, |seen, &slot| {
-            seen ^ states.get(slot as usize).map_or(0, |state| state.batch)
-        }));
-        for &slot in slots {
-            if let Some(state) = states.get_mut(slot as usize) {
-                state.batch = batch;
-            }
-        }
+        slots.iter().for_each(|&slot| self.hold(slot));
+    }
+
+    #[inline]
+    fn hold(&mut self, slot: u32) {
+        let at = slot as usize / 64;
+        let word = &mut self.held[at];
+        // Without a branch, for nothing would predict it.
+        self.words_held[self.n_words_held] = at as u32;
+        self.n_words_held += usize::from(*word == 0);
+        *word |= 1 << (slot % 64);
+    }
+
+    /// Has the words and ids of these slots read.
+    pub(crate) fn prefetch(&self, slots: impl Iterator<Item = u32>) {
+        slots.for_each(|slot| self.states.prefetch(slot as usize));
+    }
+
+    /// What the policy keeps of a slot.
+    #[inline]
+    pub(crate) fn word(&self, slot: u32) -> u32 {
+        self.states[slot as usize].word
+    }
+
+    #[inline]
+    pub(crate) fn set_word(&mut self, slot: u32, word: u32) {
+        self.states[slot as usize].word = word;
     }
 
     /// Whether the row in a slot must stay.
     #[inline]
     pub(crate) fn is_held(&self, slot: u32) -> bool {
-        self.states[slot as usize].batch == self.batch || self.is_pinned(slot)
+        self.held[slot as usize / 64] >> (slot % 64) & 1 != 0 || self.is_pinned(slot)
     }
 
     /// Whether someone holds the slot beyond the current batch.
@@ -108,7 +144,13 @@ impl Slots {
             .map(|(slot, state)| (state.id, slot))
     }
 
+    /// Whether no slot is free.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.n_used as usize == self.states.len()
+    }
+
     /// A slot without a row: the one that was freed last, then those never filled, from 0 on.
+    #[inline]
     pub(crate) fn take_free(&mut self) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
@@ -123,9 +165,10 @@ impl Slots {
     }
 
     /// The current batch fills `slot`; gives the id that had to go, or [`VACANT`].
+    #[inline]
     pub(crate) fn fill(&mut self, slot: u32, id: u32) -> u32 {
-        let filled = SlotState { id, batch: self.batch };
-        let before = std::mem::replace(&mut self.states[slot as usize], filled).id;
+        self.hold(slot);
+        let before = std::mem::replace(&mut self.states[slot as usize].id, id);
         self.n_resident += u32::from(before == VACANT);
         before
     }

@@ -1,19 +1,21 @@
 //! Open addressing by cache lines: eight ids and their slots side by side, one line per look.
 
 use std::hash::{BuildHasher, RandomState};
-use std::hint::black_box;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{NO_SLOT, RowIndex};
+use super::RowIndex;
 use crate::arena::ArenaError;
 use crate::pages::PageVec;
 
 /// Entries of a line.
 const LINE_IDS: usize = 8;
 
-/// Not the answer yet: the line is full and the id may be in a later one. No slot of a sparse
-/// index, which has about a quarter as many slots as there are ids at most.
+/// Lines that are asked for before they are looked at.
+const N_AHEAD: usize = 32;
+
+/// Not the answer yet: the line is full and the id may be in a later one. No entry of an index, for
+/// fewer than 2³¹ ids have one.
 const PROBE: u32 = u32::MAX - 1;
 
 /// One cache line. Its entries stand together at its start, so that it is full when its last one
@@ -22,7 +24,7 @@ const PROBE: u32 = u32::MAX - 1;
 #[repr(C, align(64))]
 struct Line {
     ids: [u32; LINE_IDS],
-    /// The slot plus 1; 0 in an empty entry.
+    /// The entry of the index plus 1; 0 where there is none.
     tags: [u32; LINE_IDS],
 }
 
@@ -43,22 +45,34 @@ impl Line {
         pairs.fold(0, |found, (&at, &tag)| found | if at == id { tag } else { 0 })
     }
 
+    /// The place of `id`.
+    #[inline]
+    fn place(&self, id: u32) -> Option<usize> {
+        let pairs = (0..).zip(self.ids.iter().zip(&self.tags));
+        let found = pairs
+            .fold(0u32, |found, (i, (&at, &tag))| found | u32::from(at == id && tag != 0) << i);
+        (found != 0).then(|| found.trailing_zeros() as usize)
+    }
+
     #[inline]
     fn is_full(&self) -> bool {
         self.tags[LINE_IDS - 1] != 0
     }
 
+    #[inline]
     fn n_taken(&self) -> usize {
         self.tags.iter().filter(|&&tag| tag != 0).count()
     }
 
     /// Adds an entry to a line that is not full.
+    #[inline]
     fn push(&mut self, id: u32, tag: u32) {
         let at = self.n_taken();
         (self.ids[at], self.tags[at]) = (id, tag);
     }
 
     /// Takes entry `at` out; the last one moves to its place.
+    #[inline]
     fn take(&mut self, at: usize) -> (u32, u32) {
         let entry = (self.ids[at], self.tags[at]);
         let last = self.n_taken() - 1;
@@ -69,19 +83,19 @@ impl Line {
 }
 
 impl SparseIndex {
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_ids: u32) -> Result<Self, ArenaError> {
         let key = RandomState::new().hash_one(0);
-        Ok(Self { lines: PageVec::new(Self::n_lines(n_slots))?, key })
+        Ok(Self { lines: PageVec::new(Self::n_lines(n_ids))?, key })
     }
 
     /// Half of the entries stay empty, and one at least, which ends every probe.
-    fn n_lines(n_slots: u32) -> usize {
-        (2 * n_slots as usize + RowIndex::SLACK_IDS + 1).div_ceil(LINE_IDS)
+    fn n_lines(n_ids: u32) -> usize {
+        (2 * n_ids as usize + RowIndex::SLACK_IDS + 1).div_ceil(LINE_IDS)
     }
 
     /// Memory that [`SparseIndex::new`] will take, in bytes.
-    pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        size_of::<Line>() * Self::n_lines(n_slots)
+    pub(super) fn planned_bytes(n_ids: u32) -> usize {
+        size_of::<Line>() * Self::n_lines(n_ids)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -91,45 +105,58 @@ impl SparseIndex {
     /// The line where the probe for `id` starts: a hash, scaled to the table. One product alone
     /// would send runs of ids, which rows in a good order are, to a few crowded places.
     #[inline]
-    fn home(&self, id: u32, n_lines: usize) -> usize {
+    pub(super) fn home(&self, id: u32) -> u32 {
+        self.home_among(id, self.lines.len())
+    }
+
+    #[inline]
+    fn home_among(&self, id: u32, n_lines: usize) -> u32 {
         let once = (u64::from(id) ^ self.key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let hash = (once ^ (once >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
-        ((hash * n_lines as u64) >> 32) as usize
+        ((hash * n_lines as u64) >> 32) as u32
     }
 
-    /// Writes the slot of each id, or [`NO_SLOT`].
-    pub(super) fn find(&self, ids: &[u32], slots: &mut [u32]) {
+    /// Writes the line where the probe for each id starts, and has it read.
+    pub(super) fn locate(&self, ids: &[u32], homes: &mut [u32]) {
+        let n_lines = self.lines.len();
+        for (home, &id) in homes.iter_mut().zip(ids) {
+            *home = self.home_among(id, n_lines);
+            self.lines.prefetch(*home as usize);
+        }
+    }
+
+    /// Writes the entry of each id, or [`NO_SLOT`].
+    pub(super) fn find(&self, ids: &[u32], entries: &mut [u32]) {
+        // Lines are asked for well before they are looked at. Until then their numbers stand in the
+        // places of the entries.
+        self.locate(&ids[..ids.len().min(N_AHEAD)], &mut entries[..ids.len().min(N_AHEAD)]);
         let lines: &[Line] = &self.lines;
-        // First only where probes start, reading a word there: short enough that the cache misses
-        // of many ids overlap. There are fewer lines than slots.
-        let mut seen = 0;
-        for (slot, &id) in slots.iter_mut().zip(ids) {
-            let home = self.home(id, lines.len());
-            seen ^= lines[home].tags[0];
-            *slot = home as u32;
-        }
-        black_box(seen);
-        // Nearly all probes end in their first line. Those go next, without a branch to predict.
-        for (slot, &id) in slots.iter_mut().zip(ids) {
-            let line = &lines[*slot as usize];
-            let tag = line.tag(id);
-            *slot = if tag == 0 && line.is_full() { PROBE } else { tag.wrapping_sub(1) };
-        }
-        for (slot, &id) in slots.iter_mut().zip(ids) {
-            if *slot == PROBE {
-                *slot = self.get(id);
+        let mut n_probes = 0;
+        for at in 0..ids.len() {
+            if let (Some(&id), Some(home)) = (ids.get(at + N_AHEAD), entries.get_mut(at + N_AHEAD))
+            {
+                *home = self.home_among(id, lines.len());
+                self.lines.prefetch(*home as usize);
             }
+            // Nearly all probes end in their first line: without a branch to predict.
+            let (id, entry) = (ids[at], &mut entries[at]);
+            let line = &lines[*entry as usize];
+            let tag = line.tag(id);
+            let goes_on = tag == 0 && line.is_full();
+            n_probes += u32::from(goes_on);
+            *entry = if goes_on { PROBE } else { tag.wrapping_sub(1) };
+        }
+        if n_probes > 0 {
+            let unsure = entries.iter_mut().zip(ids).filter(|(entry, _)| **entry == PROBE);
+            unsure.for_each(|(entry, &id)| *entry = self.get(self.home(id), id));
         }
     }
 
-    pub(super) fn touch(&self, ids: impl Iterator<Item = u32>) -> u32 {
+    /// The entry of an id, or [`NO_SLOT`].
+    #[inline]
+    pub(super) fn get(&self, home: u32, id: u32) -> u32 {
         let lines: &[Line] = &self.lines;
-        ids.fold(0, |seen, id| seen ^ lines[self.home(id, lines.len())].tags[0])
-    }
-
-    pub(super) fn get(&self, id: u32) -> u32 {
-        let lines: &[Line] = &self.lines;
-        let mut at = self.home(id, lines.len());
+        let mut at = home as usize;
         loop {
             let tag = lines[at].tag(id);
             if tag != 0 || !lines[at].is_full() {
@@ -139,29 +166,33 @@ impl SparseIndex {
         }
     }
 
+    /// Changes the entry of an id that is there.
+    #[inline]
+    pub(super) fn replace(&mut self, home: u32, id: u32, entry: u32) {
+        let lines: &mut [Line] = &mut self.lines;
+        let (at, place) = find_place(lines, home, id);
+        lines[at].tags[place] = entry + 1;
+    }
+
     /// Adds an id that is not there.
-    pub(super) fn insert(&mut self, id: u32, slot: u32) {
-        debug_assert!(slot < NO_SLOT - 1);
-        let mut at = self.home(id, self.lines.len());
+    #[inline]
+    pub(super) fn insert(&mut self, home: u32, id: u32, entry: u32) {
+        debug_assert!(entry < PROBE);
+        let mut at = home as usize;
         let lines: &mut [Line] = &mut self.lines;
         while lines[at].is_full() {
             at = after(at, lines.len());
         }
-        lines[at].push(id, slot + 1);
+        lines[at].push(id, entry + 1);
     }
 
     /// Removes an id that is there.
-    pub(super) fn remove(&mut self, id: u32) {
-        let n_lines = self.lines.len();
-        let mut hole = self.home(id, n_lines);
-        while self.lines[hole].tag(id) == 0 {
-            hole = after(hole, n_lines);
-        }
-        let mut was_full = self.lines[hole].is_full();
-        let line = &mut self.lines[hole];
-        if let Some(at) = (0..LINE_IDS).find(|&at| line.ids[at] == id && line.tags[at] != 0) {
-            line.take(at);
-        }
+    #[inline]
+    pub(super) fn remove(&mut self, home: u32, id: u32) {
+        let lines: &mut [Line] = &mut self.lines;
+        let (mut hole, place) = find_place(lines, home, id);
+        let mut was_full = lines[hole].is_full();
+        lines[hole].take(place);
         while was_full {
             let Some((at, entry)) = self.displaced_past(hole) else { break };
             was_full = self.lines[at].is_full();
@@ -178,7 +209,8 @@ impl SparseIndex {
         let mut at = after(hole, lines.len());
         while at != hole {
             let line = &lines[at];
-            let passes = |id| steps(self.home(id, lines.len()), at) >= steps(hole, at);
+            let passes =
+                |id| steps(self.home_among(id, lines.len()) as usize, at) >= steps(hole, at);
             if let Some(entry) = (0..line.n_taken()).find(|&entry| passes(line.ids[entry])) {
                 return Some((at, entry));
             }
@@ -191,6 +223,18 @@ impl SparseIndex {
     }
 }
 
+/// The line of an id that is there, and its place in the line.
+#[inline]
+fn find_place(lines: &[Line], home: u32, id: u32) -> (usize, usize) {
+    let mut at = home as usize;
+    loop {
+        if let Some(place) = lines[at].place(id) {
+            return (at, place);
+        }
+        at = after(at, lines.len());
+    }
+}
+
 #[inline]
 fn after(at: usize, n_lines: usize) -> usize {
     if at + 1 == n_lines { 0 } else { at + 1 }
@@ -198,7 +242,20 @@ fn after(at: usize, n_lines: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NO_SLOT;
     use super::*;
+
+    fn insert(index: &mut SparseIndex, id: u32, entry: u32) {
+        index.insert(index.home(id), id, entry);
+    }
+
+    fn remove(index: &mut SparseIndex, id: u32) {
+        index.remove(index.home(id), id);
+    }
+
+    fn get(index: &SparseIndex, id: u32) -> u32 {
+        index.get(index.home(id), id)
+    }
 
     /// Share of ids that are not in the line where their probe starts.
     fn displaced(index: &SparseIndex) -> f64 {
@@ -206,7 +263,7 @@ mod tests {
         for (at, line) in index.lines.iter().enumerate() {
             for &id in &line.ids[..line.n_taken()] {
                 all += 1;
-                away += u32::from(index.home(id, index.lines.len()) != at);
+                away += u32::from(index.home(id) as usize != at);
             }
         }
         f64::from(away) / f64::from(all)
@@ -217,12 +274,12 @@ mod tests {
         const N: u32 = 10_000;
         for stride in [1, 2, 3, 64, 4096, 100_003, 429_000] {
             let mut index = SparseIndex::new(N).unwrap();
-            (0..N).for_each(|i| index.insert(i * stride, i));
+            (0..N).for_each(|i| insert(&mut index, i * stride, i));
             // Lines with four ids in the mean: one in fifty has more than eight.
             assert!(displaced(&index) < 0.03, "stride {stride}: {}", displaced(&index));
             for i in 0..N {
-                index.remove(i * stride);
-                index.insert((N + i).wrapping_mul(stride), i);
+                remove(&mut index, i * stride);
+                insert(&mut index, (N + i).wrapping_mul(stride), i);
             }
             assert!(displaced(&index) < 0.03, "stride {stride}: {}", displaced(&index));
         }
@@ -233,14 +290,14 @@ mod tests {
         // Far more than the half that it is made for: most ids are away from home.
         let mut index = SparseIndex::new(64).unwrap();
         let n = (index.lines.len() * LINE_IDS - 1) as u32;
-        (0..n).for_each(|id| index.insert(id * 7, id));
+        (0..n).for_each(|id| insert(&mut index, id * 7, id));
         for round in 0..50 {
             for id in (round % 3..n).step_by(3) {
-                index.remove(id * 7);
-                assert_eq!(index.get(id * 7), NO_SLOT);
+                remove(&mut index, id * 7);
+                assert_eq!(get(&index, id * 7), NO_SLOT);
             }
-            (round % 3..n).step_by(3).for_each(|id| index.insert(id * 7, id));
-            assert!((0..n).all(|id| index.get(id * 7) == id), "round {round}");
+            (round % 3..n).step_by(3).for_each(|id| insert(&mut index, id * 7, id));
+            assert!((0..n).all(|id| get(&index, id * 7) == id), "round {round}");
         }
     }
 }

@@ -25,6 +25,7 @@ impl BitTree {
         self.levels.iter().map(|level| size_of_val(level.as_slice())).sum()
     }
 
+    #[inline]
     pub(super) fn set(&mut self, number: u32) {
         let mut at = number as usize;
         for level in &mut self.levels {
@@ -38,6 +39,7 @@ impl BitTree {
         }
     }
 
+    #[inline]
     pub(super) fn clear(&mut self, number: u32) {
         let mut at = number as usize;
         for level in &mut self.levels {
@@ -51,6 +53,7 @@ impl BitTree {
     }
 
     /// The highest number in the set that is at most `bound`.
+    #[inline]
     pub(super) fn last_up_to(&self, bound: u32) -> Option<u32> {
         let (mut at, mut mask) = (bound as usize, bits_up_to(bound));
         let height = self.levels.iter().position(|level| {

@@ -1,8 +1,8 @@
 //! Slots in order of a small number: a list for each number, and which lists have any.
 
 use super::bit_tree::BitTree;
+use super::links::Links;
 use crate::arena::ArenaError;
-use crate::links::Links;
 use crate::pages::PageVec;
 use crate::slots::Slots;
 
@@ -38,12 +38,14 @@ impl Buckets {
         self.links.bytes() + self.of.bytes() + self.taken.bytes()
     }
 
+    #[inline]
     pub(super) fn push(&mut self, slot: u32, bucket: u32) {
         self.of[slot as usize] = bucket;
         self.links.push_front(bucket, slot);
         self.taken.set(bucket);
     }
 
+    #[inline]
     pub(super) fn unlink(&mut self, slot: u32) {
         let bucket = self.of[slot as usize];
         self.links.unlink(bucket, slot);
@@ -52,7 +54,13 @@ impl Buckets {
         }
     }
 
+    /// The highest bucket that has slots, held or not.
+    pub(super) fn highest_taken(&self) -> Option<u32> {
+        self.taken.last_up_to(self.n_buckets.checked_sub(1)?)
+    }
+
     /// The slot to give up first among those not held, and its bucket.
+    #[inline]
     pub(super) fn highest(&mut self, slots: &Slots) -> Option<(u32, u32)> {
         let batch = slots.batch();
         let top = self.n_buckets.checked_sub(1)?;

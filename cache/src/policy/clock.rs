@@ -6,9 +6,8 @@
 //! - A new row starts with a clear bit: most rows of a batch are not seen again soon, and must
 //!   not outlive those that are.
 
-use super::Policy;
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
 use crate::pages::PageVec;
 use crate::slots::Slots;
 
@@ -41,16 +40,14 @@ impl Policy for Clock {
         self.is_exhausted = false;
     }
 
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], slots: &[u32]) {
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
         let marks: &mut [Mark] = &mut self.marks;
-        for &slot in slots {
-            if slot != NO_SLOT {
-                marks[slot as usize] = READ;
-            }
+        for &slot in piece.hits {
+            marks[slot as usize] = READ;
         }
     }
 
-    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+    fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {
         if self.is_exhausted {
             return None;
         }
@@ -70,7 +67,7 @@ impl Policy for Clock {
         None
     }
 
-    fn insert(&mut self, _id: u32, _position: u32, slot: u32) {
+    fn insert(&mut self, _offer: Offer, slot: u32, _slots: &mut Slots) {
         self.marks[slot as usize] = CLEAR;
     }
 
@@ -81,8 +78,9 @@ impl Policy for Clock {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::tests::Naive;
+    use super::super::tests::{Naive, offer};
     use super::*;
+    use crate::index::NO_SLOT;
 
     /// Rows by slot, each with its bit; slots are given out as a directory does.
     #[derive(Default)]
@@ -136,19 +134,20 @@ pub(super) mod tests {
         for id in 0..4 {
             let slot = slots.take_free().unwrap();
             slots.fill(slot, id);
-            clock.insert(id, 0, slot);
+            clock.insert(offer(id), slot, &mut slots);
         }
         slots.begin_batch();
-        clock.on_lookup(0, &[0, 9, 2], &[0, NO_SLOT, 2]);
+        let (ids, found) = (&[0, 9, 2], &[0, NO_SLOT, 2]);
+        clock.on_lookup(&Piece { ids, found, hits: &[0, 2], positions: &[0, 2] }, &mut slots);
         assert_eq!(*clock.marks, [READ, CLEAR, READ, CLEAR]);
-        assert_eq!(clock.evict(7, 0, &slots), Some(1));
+        assert_eq!(clock.evict(offer(7), &mut slots), Some(1));
         assert_eq!((clock.hand, &*clock.marks), (2, &[CLEAR, CLEAR, READ, CLEAR][..]));
         slots.read(&[3]);
         slots.fill(1, 7);
-        assert_eq!(clock.evict(8, 0, &slots), Some(0), "3 is held, 1 was filled");
+        assert_eq!(clock.evict(offer(8), &mut slots), Some(0), "3 is held, 1 was filled");
         assert_eq!((clock.hand, &*clock.marks), (1, &[CLEAR; 4][..]));
         slots.fill(0, 8);
         slots.read(&[2]);
-        assert_eq!((clock.evict(9, 0, &slots), clock.is_exhausted), (None, true));
+        assert_eq!((clock.evict(offer(9), &mut slots), clock.is_exhausted), (None, true));
     }
 }

@@ -17,12 +17,13 @@
 
 mod scoreboard;
 
-use std::hint::black_box;
 use std::sync::Arc;
 
-use super::Policy;
+use bytemuck::{Pod, Zeroable};
+
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
+use crate::pages::PageVec;
 use crate::slots::{Slots, VACANT};
 
 use scoreboard::Scores;
@@ -42,21 +43,27 @@ pub struct DecaySpec {
 }
 
 /// S_E of a resident.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 struct EvictionScore {
-    id: u32,
     /// When the row came.
     log: f64,
+    id: u32,
     /// Batches that began before the row came, or sampled it since: the others let it decay.
     n_spared: u32,
     /// The last batch that sampled it.
     sampled: u32,
+    /// Of its entry among the access scores.
+    place: u32,
 }
+
+const NOBODY: EvictionScore =
+    EvictionScore { log: 0.0, id: VACANT, n_spared: 0, sampled: 0, place: 0 };
 
 pub(crate) struct Decay {
     scores: Scores,
     /// By slot.
-    residents: Vec<EvictionScore>,
+    residents: PageVec<EvictionScore>,
     log_gamma: f64,
     interval: u32,
     n_slots: u32,
@@ -77,7 +84,7 @@ impl Decay {
     pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
         let scores = Scores::new(id_space, spec)?;
         let mut decay = Self {
-            residents: Vec::with_capacity(n_slots as usize),
+            residents: PageVec::filled(n_slots as usize, NOBODY)?,
             log_gamma: spec.gamma.ln(),
             interval: spec.interval,
             n_slots,
@@ -114,7 +121,7 @@ impl Decay {
     fn find_victims(&mut self, slots: &Slots) {
         let mut victims = std::mem::take(&mut self.victims);
         victims.clear();
-        victims.extend((0..).zip(&self.residents).filter_map(|(slot, score)| {
+        victims.extend((0..).zip(&*self.residents).filter_map(|(slot, score)| {
             let goes = score.id != VACANT && !slots.is_held(slot) && self.is_below_threshold(score);
             goes.then_some(slot)
         }));
@@ -133,7 +140,7 @@ impl Decay {
     fn dismiss(&mut self, slot: u32) {
         let score = self.residents[slot as usize];
         let log = self.eviction_log(&score);
-        self.scores.dismiss(score.id, log);
+        self.scores.dismiss(score.place, log);
         self.residents[slot as usize].id = VACANT;
         self.n_resident -= 1;
     }
@@ -144,24 +151,13 @@ impl Policy for Decay {
         self.n_batches += 1;
     }
 
-    fn on_lookup(&mut self, _first: usize, ids: &[u32], slots: &[u32]) {
-        // Read first, so that the cache misses overlap.
-        let residents = &self.residents;
-        black_box(slots.iter().fold(0, |seen, &slot| {
-            seen ^ residents.get(slot as usize).map_or(0, |score| score.sampled)
-        }));
-        let missed = ids.iter().zip(slots).filter(|(_, slot)| **slot == NO_SLOT);
-        self.scores.touch(missed.map(|(&id, _)| id));
-        for (&id, &slot) in ids.iter().zip(slots) {
-            if slot == NO_SLOT {
-                self.scores.miss(id, self.n_batches);
-            } else {
-                let score = &mut self.residents[slot as usize];
-                if score.sampled != self.n_batches {
-                    score.sampled = self.n_batches;
-                    score.n_spared += 1;
-                }
-            }
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
+        piece.hits.iter().for_each(|&slot| self.residents.prefetch(slot as usize));
+        self.scores.miss(piece, self.n_batches);
+        for &slot in piece.hits {
+            let score = &mut self.residents[slot as usize];
+            score.n_spared += u32::from(score.sampled != self.n_batches);
+            score.sampled = self.n_batches;
         }
     }
 
@@ -176,11 +172,20 @@ impl Policy for Decay {
         &self.wanted
     }
 
-    fn admits(&mut self, id: u32) -> bool {
-        self.scores.is_wanted(id)
+    fn retain(&mut self, offers: &mut Vec<(u32, u32)>, _slots: &Slots) {
+        self.scores.retain_wanted(offers);
     }
 
-    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        let going = || self.victims.iter().rev().copied();
+        // Scores a piece ahead: those of this one are there already.
+        going().take(2 * ids.len()).for_each(|slot| self.residents.prefetch(slot as usize));
+        slots.prefetch(going().take(ids.len()));
+        let places = going().take(ids.len()).map(|slot| self.residents[slot as usize].place);
+        places.for_each(|place| self.scores.prefetch(place));
+    }
+
+    fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {
         while let Some(slot) = self.victims.pop() {
             if self.residents[slot as usize].id != VACANT && !slots.is_held(slot) {
                 self.dismiss(slot);
@@ -190,20 +195,19 @@ impl Policy for Decay {
         None
     }
 
-    fn insert(&mut self, id: u32, _position: u32, slot: u32) {
+    fn insert(&mut self, offer: Offer, slot: u32, _slots: &mut Slots) {
+        let id = offer.id;
         let is_first_fill = self.n_batches < self.interval;
-        let access_log = self.scores.admit(id);
+        let (place, access_log) = self.scores.admit(id);
         let log = if is_first_fill { 0.0 } else { access_log };
-        let score = EvictionScore { id, log, n_spared: self.n_batches, sampled: self.n_batches };
-        match self.residents.get_mut(slot as usize) {
-            Some(resident) => *resident = score,
-            None => self.residents.push(score),
-        }
+        let n = self.n_batches;
+        let score = EvictionScore { log, id, n_spared: n, sampled: n, place };
+        self.residents[slot as usize] = score;
         self.n_resident += 1;
     }
 
     /// The row has changed elsewhere: it is wanted again.
-    fn on_remove(&mut self, id: u32, slot: u32) {
+    fn on_remove(&mut self, id: u32, slot: u32, _slots: &mut Slots) {
         self.dismiss(slot);
         if !self.scores.is_wanted(id) {
             self.scores.set_wanted(id, true);
@@ -213,7 +217,7 @@ impl Policy for Decay {
 
     fn bytes(&self) -> usize {
         self.scores.bytes()
-            + self.residents.capacity() * size_of::<EvictionScore>()
+            + self.residents.bytes()
             + (self.wanted.capacity() + self.victims.capacity()) * size_of::<u32>()
     }
 }

@@ -1,52 +1,48 @@
 //! FIFO, in batches.
 //!
-//! - A list of all slots in the order in which they were filled. Hits change nothing.
+//! - A queue of all slots in the order in which they were filled. Hits change nothing.
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
-use std::hint::black_box;
-
-use super::Policy;
+use super::{Offer, Policy};
 use crate::arena::ArenaError;
-use crate::links::Links;
+use crate::queues::{Queues, Room};
 use crate::slots::Slots;
 
-const LIST: u32 = 0;
+const QUEUE: u32 = 0;
 
 pub(crate) struct Fifo {
-    links: Links,
+    queues: Queues,
 }
 
 impl Fifo {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        n_slots as usize * Links::SLOT_BYTES + Links::LIST_BYTES
+        Queues::planned_bytes(&[Room::in_turn(n_slots)])
     }
 
     pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
-        Ok(Self { links: Links::new(n_slots, 1)? })
+        Ok(Self { queues: Queues::new(&[Room::in_turn(n_slots)])? })
     }
 }
 
 impl Policy for Fifo {
     fn prepare(&self, ids: &[u32], slots: &Slots) {
-        black_box(self.links.next_ids(LIST, slots).take(ids.len()).fold(0, |seen, id| seen ^ id));
+        slots.prefetch(self.queues.next(QUEUE, slots).take(ids.len()));
     }
 
-    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
-        let slot = self.links.oldest(LIST, slots)?;
-        self.links.unlink(LIST, slot);
-        Some(slot)
+    fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {
+        self.queues.pop_oldest(QUEUE, slots)
     }
 
-    fn insert(&mut self, _id: u32, _position: u32, slot: u32) {
-        self.links.push_front(LIST, slot);
+    fn insert(&mut self, _offer: Offer, slot: u32, slots: &mut Slots) {
+        self.queues.push_front(QUEUE, slot, slots);
     }
 
-    fn on_remove(&mut self, _id: u32, slot: u32) {
-        self.links.unlink(LIST, slot);
+    fn on_remove(&mut self, _id: u32, slot: u32, slots: &mut Slots) {
+        self.queues.unlink(QUEUE, slot, slots);
     }
 
     fn bytes(&self) -> usize {
-        self.links.bytes()
+        self.queues.bytes()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Never evicts: `unbounded`, which has a slot per id, and `none`, which has none at all.
 
-use super::Policy;
+use super::{Offer, Policy};
 use crate::slots::Slots;
 
 pub(crate) struct Fixed;
@@ -10,7 +10,7 @@ impl Policy for Fixed {
         false
     }
 
-    fn evict(&mut self, _id: u32, _position: u32, _slots: &Slots) -> Option<u32> {
+    fn evict(&mut self, _offer: Offer, _slots: &mut Slots) -> Option<u32> {
         None
     }
 

@@ -1,70 +1,64 @@
 //! LRU, in batches.
 //!
-//! - A list of all slots. A hit moves its slot to the front; a new row starts there.
+//! - A queue of all slots. A hit moves its slot to the front; a new row starts there.
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
-use std::hint::black_box;
-
-use super::Policy;
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
-use crate::links::Links;
+use crate::queues::{Queues, Room};
 use crate::slots::Slots;
 
-const LIST: u32 = 0;
+const QUEUE: u32 = 0;
 
 pub(crate) struct Lru {
-    links: Links,
+    queues: Queues,
 }
 
 impl Lru {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        n_slots as usize * Links::SLOT_BYTES + Links::LIST_BYTES
+        Queues::planned_bytes(&[Room::any_order(n_slots)])
     }
 
     pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
-        Ok(Self { links: Links::new(n_slots, 1)? })
+        Ok(Self { queues: Queues::new(&[Room::any_order(n_slots)])? })
     }
 }
 
 impl Policy for Lru {
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], slots: &[u32]) {
-        self.links.touch(slots);
-        for &slot in slots {
-            if slot != NO_SLOT {
-                self.links.unlink(LIST, slot);
-                self.links.push_front(LIST, slot);
-            }
+    fn on_lookup(&mut self, piece: &Piece<'_>, slots: &mut Slots) {
+        self.queues.prefetch(piece.hits, slots);
+        for &slot in piece.hits {
+            self.queues.unlink(QUEUE, slot, slots);
+            self.queues.push_front(QUEUE, slot, slots);
         }
     }
 
     fn prepare(&self, ids: &[u32], slots: &Slots) {
-        black_box(self.links.next_ids(LIST, slots).take(ids.len()).fold(0, |seen, id| seen ^ id));
+        slots.prefetch(self.queues.next(QUEUE, slots).take(ids.len()));
     }
 
-    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
-        let slot = self.links.oldest(LIST, slots)?;
-        self.links.unlink(LIST, slot);
-        Some(slot)
+    fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {
+        self.queues.pop_oldest(QUEUE, slots)
     }
 
-    fn insert(&mut self, _id: u32, _position: u32, slot: u32) {
-        self.links.push_front(LIST, slot);
+    fn insert(&mut self, _offer: Offer, slot: u32, slots: &mut Slots) {
+        self.queues.push_front(QUEUE, slot, slots);
     }
 
-    fn on_remove(&mut self, _id: u32, slot: u32) {
-        self.links.unlink(LIST, slot);
+    fn on_remove(&mut self, _id: u32, slot: u32, slots: &mut Slots) {
+        self.queues.unlink(QUEUE, slot, slots);
     }
 
     fn bytes(&self) -> usize {
-        self.links.bytes()
+        self.queues.bytes()
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::tests::{Naive, Order};
+    use super::super::tests::{Naive, Order, offer};
     use super::*;
+    use crate::index::NO_SLOT;
 
     #[derive(Default)]
     pub(crate) struct NaiveLru {
@@ -99,16 +93,17 @@ pub(super) mod tests {
         for id in 0..3 {
             let slot = slots.take_free().unwrap();
             slots.fill(slot, id);
-            lru.insert(id, 0, slot);
+            lru.insert(offer(id), slot, &mut slots);
         }
-        assert_eq!(lru.evict(9, 0, &slots), None, "the batch's own rows stay");
+        assert_eq!(lru.evict(offer(9), &mut slots), None, "the batch's own rows stay");
         slots.begin_batch();
         slots.read(&[0]);
-        lru.on_lookup(0, &[0, 9], &[0, NO_SLOT]);
-        assert_eq!(lru.links.slots(LIST), [0, 2, 1]);
-        assert_eq!(lru.evict(9, 0, &slots), Some(1));
-        lru.on_remove(2, 2);
-        assert_eq!(lru.links.slots(LIST), [0]);
-        assert_eq!(lru.evict(9, 0, &slots), None);
+        let piece = Piece { ids: &[0, 9], found: &[0, NO_SLOT], hits: &[0], positions: &[0] };
+        lru.on_lookup(&piece, &mut slots);
+        assert_eq!(lru.queues.slots(QUEUE), [0, 2, 1]);
+        assert_eq!(lru.evict(offer(9), &mut slots), Some(1));
+        lru.on_remove(2, 2, &mut slots);
+        assert_eq!(lru.queues.slots(QUEUE), [0]);
+        assert_eq!(lru.evict(offer(9), &mut slots), None);
     }
 }

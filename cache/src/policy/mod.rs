@@ -10,6 +10,7 @@ mod fifo;
 mod fixed;
 mod frequency;
 mod kind;
+mod links;
 mod lru;
 mod oracle;
 mod overlap;
@@ -31,11 +32,33 @@ pub use spec::{NeedsPlan, PolicySpec};
 
 use crate::slots::Slots;
 
+/// A piece of a batch, looked up.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) ids: &'a [u32],
+    /// The slot of each; `NO_SLOT` stands for a miss.
+    pub(crate) found: &'a [u32],
+    /// The slots alone, so that nobody has to branch on hit or miss, which cannot be predicted.
+    pub(crate) hits: &'a [u32],
+    /// The positions of these in the batch.
+    pub(crate) positions: &'a [u32],
+}
+
+/// A row that might be kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    pub(crate) id: u32,
+    /// In its batch.
+    pub(crate) position: u32,
+    /// Whether it was here before and is remembered: see [`Policy::remembers`].
+    pub(crate) is_remembered: bool,
+}
+
 /// The state of one directory's policy, which hears of everything that happens to its slots.
 ///
 /// In the life of a batch: `begin_batch`, `on_lookup` for its ids in pieces, `end_lookup`, then
-/// any number of admissions. In an admission, for each new row: `admits`; when no slot is free
-/// `evict`; `insert`.
+/// any number of admissions. In an admission `choose`, then in pieces `retain`, `prepare`, and for
+/// each new row, when no slot is free, `evict`, and `insert`.
 pub(crate) trait Policy: Send {
     /// For each position of the batch to come: the batch that uses its id next.
     fn announce(&mut self, _next_uses: &[u32]) {}
@@ -45,9 +68,8 @@ pub(crate) trait Policy: Send {
 
     fn begin_batch(&mut self) {}
 
-    /// Ids looked up, from position `first` of the batch on, and their slots; `NO_SLOT` stands
-    /// for a miss.
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], _slots: &[u32]) {}
+    /// A piece of the batch is looked up.
+    fn on_lookup(&mut self, _piece: &Piece<'_>, _slots: &mut Slots) {}
 
     fn end_lookup(&mut self, _slots: &Slots) {}
 
@@ -70,19 +92,24 @@ pub(crate) trait Policy: Send {
         false
     }
 
-    /// Whether a row may have a free slot.
-    fn admits(&mut self, _id: u32) -> bool {
-        true
-    }
+    /// Takes out of an admission, of ids and positions, what shall certainly not be kept.
+    fn retain(&mut self, _offers: &mut Vec<(u32, u32)>, _slots: &Slots) {}
 
     /// Gives up a slot, which is not held, for a new row; `None` when the row shall not be kept.
-    fn evict(&mut self, id: u32, position: u32, slots: &Slots) -> Option<u32>;
+    fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32>;
+
+    /// Asked once after each `evict`: whether the row that goes or, when none does, the one that
+    /// shall not be kept, is to be remembered among the last [`PolicySpec::n_ghosts`] such rows.
+    /// One that comes back is remembered no more.
+    fn remembers(&mut self) -> bool {
+        false
+    }
 
     /// A new row is in a slot that was free or was given up.
-    fn insert(&mut self, _id: u32, _position: u32, _slot: u32) {}
+    fn insert(&mut self, _offer: Offer, _slot: u32, _slots: &mut Slots) {}
 
     /// The row in `slot` was taken out.
-    fn on_remove(&mut self, _id: u32, _slot: u32) {}
+    fn on_remove(&mut self, _id: u32, _slot: u32, _slots: &mut Slots) {}
 
     /// Memory of the state, in bytes, except what only follows the size of a batch.
     fn bytes(&self) -> usize;

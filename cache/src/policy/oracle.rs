@@ -16,50 +16,29 @@
 //!
 //! Only pinned rows cannot go.
 
-use std::hint::black_box;
+mod stacks;
 
-use bytemuck::{Pod, Zeroable};
-
-use super::Policy;
-use super::bit_tree::BitTree;
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
 use crate::index::{NO_SLOT, RowIndex};
 use crate::pages::PageVec;
 use crate::slots::Slots;
 
+use stacks::Stacks;
+
 /// In the place of a next use: the row is not used again.
 pub const NEVER: u32 = u32::MAX;
 
-/// A row in a stack of rows with the same next use.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Use {
-    next_use: u32,
-    /// The slot below it, or [`NO_SLOT`].
-    below: u32,
-}
-
-/// The rows that one batch uses next.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Stack {
-    top: u32,
-    n_rows: u32,
-}
-
-const EMPTY: Stack = Stack { top: NO_SLOT, n_rows: 0 };
-
 pub(crate) struct Oracle {
     /// By slot.
-    uses: PageVec<Use>,
-    /// By batch; the last one is of rows that are never used again.
-    stacks: PageVec<Stack>,
-    /// Which of them have rows.
-    taken: BitTree,
+    uses: PageVec<u32>,
+    /// The rows that each batch uses next; the last stack is of rows that are never used again.
+    stacks: Stacks,
     /// Of the current batch, by position.
     next_uses: Vec<u32>,
     /// `next use << 32 | position` of the rows that are offered.
     offers: Vec<u64>,
+    sorted: Vec<u64>,
     n_batches: u32,
     /// Batches that have begun.
     n_begun: u32,
@@ -70,19 +49,16 @@ pub(crate) struct Oracle {
 impl Oracle {
     pub(super) fn planned_bytes(n_slots: u32, n_batches: u32) -> usize {
         let n_stacks = n_batches.saturating_add(1);
-        n_slots as usize * size_of::<Use>()
-            + n_stacks as usize * size_of::<Stack>()
-            + BitTree::planned_bytes(n_stacks)
+        n_slots as usize * size_of::<u32>() + Stacks::planned_bytes(n_slots, n_stacks)
     }
 
     pub(super) fn new(n_slots: u32, n_batches: u32) -> Result<Self, ArenaError> {
-        let n_stacks = n_batches.saturating_add(1);
         Ok(Self {
             uses: PageVec::new(n_slots as usize)?,
-            stacks: PageVec::filled(n_stacks as usize, EMPTY)?,
-            taken: BitTree::new(n_stacks),
+            stacks: Stacks::new(n_slots, n_batches.saturating_add(1))?,
             next_uses: Vec::new(),
             offers: Vec::new(),
+            sorted: Vec::new(),
             n_batches,
             n_begun: 0,
             n_due: 0,
@@ -105,33 +81,16 @@ impl Oracle {
     #[inline]
     fn is_due(&self, slot: u32) -> bool {
         let now = self.now();
-        now < self.n_batches && self.uses[slot as usize].next_use == now
+        now < self.n_batches && self.uses[slot as usize] == now
     }
 
     fn push(&mut self, slot: u32, next_use: u32) {
-        let stack = &mut self.stacks[next_use as usize];
-        self.uses[slot as usize] = Use { next_use, below: stack.top };
-        *stack = Stack { top: slot, n_rows: stack.n_rows + 1 };
-        self.taken.set(next_use);
+        self.uses[slot as usize] = next_use;
+        self.stacks.push(next_use, slot);
     }
 
-    /// Takes a slot out of its stack by going down to it: for what happens rarely.
     fn unlink(&mut self, slot: u32) {
-        let Use { next_use, below } = self.uses[slot as usize];
-        let stack = &mut self.stacks[next_use as usize];
-        if stack.top == slot {
-            stack.top = below;
-        } else {
-            let mut above = stack.top;
-            while self.uses[above as usize].below != slot {
-                above = self.uses[above as usize].below;
-            }
-            self.uses[above as usize].below = below;
-        }
-        stack.n_rows -= 1;
-        if stack.n_rows == 0 {
-            self.taken.clear(next_use);
-        }
+        self.stacks.remove(self.uses[slot as usize], slot);
     }
 }
 
@@ -147,21 +106,14 @@ impl Policy for Oracle {
         self.n_due = 0;
         let now = self.now();
         if now < self.n_batches {
-            let due = std::mem::replace(&mut self.stacks[now as usize], EMPTY);
-            self.taken.clear(now);
-            self.n_due = due.n_rows;
+            self.n_due = self.stacks.clear(now);
         }
     }
 
-    fn on_lookup(&mut self, first: usize, _ids: &[u32], slots: &[u32]) {
-        let uses = &*self.uses;
-        black_box(slots.iter().fold(0, |seen, &slot| {
-            seen ^ uses.get(slot as usize).map_or(0, |of_slot| of_slot.next_use)
-        }));
-        for (position, &slot) in (first..).zip(slots) {
-            if slot != NO_SLOT
-                && let Some(next_use) = self.next_use(position)
-            {
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
+        piece.hits.iter().for_each(|&slot| self.uses.prefetch(slot as usize));
+        for (&position, &slot) in piece.positions.iter().zip(piece.hits) {
+            if let Some(next_use) = self.next_use(position as usize) {
                 if self.is_due(slot) {
                     self.n_due -= 1;
                 } else {
@@ -194,42 +146,64 @@ impl Policy for Oracle {
             let next_use = self.next_use(position as usize)?;
             (next_use < self.n_batches).then(|| u64::from(next_use) << 32 | u64::from(position))
         }));
-        offers.sort_unstable();
+        if positions.is_sorted() {
+            sort_by_next_use(&mut offers, &mut self.sorted);
+        } else {
+            offers.sort_unstable();
+        }
         chosen.extend(offers.iter().map(|&offer| offer as u32));
         self.offers = offers;
         true
     }
 
-    fn evict(&mut self, _id: u32, position: u32, slots: &Slots) -> Option<u32> {
-        let next_use = self.next_use(position as usize)?;
-        let mut bound = self.n_batches;
-        while let Some(farthest) = self.taken.last_up_to(bound)
-            && farthest > next_use
-        {
-            let mut slot = self.stacks[farthest as usize].top;
-            while slot != NO_SLOT && slots.is_pinned(slot) {
-                slot = self.uses[slot as usize].below;
-            }
-            if slot != NO_SLOT {
-                self.unlink(slot);
-                return Some(slot);
-            }
-            bound = farthest - 1;
-        }
-        None
+    fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {
+        let next_use = self.next_use(offer.position as usize)?;
+        self.stacks.take_highest(next_use, |slot| !slots.is_pinned(slot))
     }
 
-    fn insert(&mut self, _id: u32, position: u32, slot: u32) {
-        let next_use = self.next_use(position as usize).unwrap_or(self.n_batches);
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        for slot in self.stacks.in_order().take(ids.len()) {
+            slots.prefetch(std::iter::once(slot));
+            self.uses.prefetch(slot as usize);
+        }
+    }
+
+    fn insert(&mut self, offer: Offer, slot: u32, _slots: &mut Slots) {
+        let next_use = self.next_use(offer.position as usize).unwrap_or(self.n_batches);
         self.push(slot, next_use);
     }
 
-    fn on_remove(&mut self, _id: u32, slot: u32) {
+    fn on_remove(&mut self, _id: u32, slot: u32, _slots: &mut Slots) {
         self.unlink(slot);
     }
 
     fn bytes(&self) -> usize {
-        self.uses.bytes() + self.stacks.bytes() + self.taken.bytes()
+        self.uses.bytes() + self.stacks.bytes()
+    }
+}
+
+/// Sorts by the upper halves, of which equal ones stay as they are: digit by digit, the lowest
+/// first, since a comparison costs more than the few digits that batches have.
+fn sort_by_next_use(offers: &mut Vec<u64>, sorted: &mut Vec<u64>) {
+    const DIGIT_BITS: u32 = 11;
+    let least = offers.iter().min().map_or(0, |&offer| offer >> 32);
+    let most = offers.iter().max().map_or(0, |&offer| offer >> 32);
+    let n_bits = u64::BITS - (most - least).leading_zeros();
+    for shift in (0..n_bits).step_by(DIGIT_BITS as usize) {
+        let digit = |offer: u64| ((offer >> 32) - least) >> shift & ((1 << DIGIT_BITS) - 1);
+        let mut starts = [0u32; 1 << DIGIT_BITS];
+        offers.iter().for_each(|&offer| starts[digit(offer) as usize] += 1);
+        let mut n_before = 0;
+        for start in &mut starts {
+            n_before += std::mem::replace(start, n_before);
+        }
+        sorted.resize(offers.len(), 0);
+        for &offer in offers.iter() {
+            let start = &mut starts[digit(offer) as usize];
+            sorted[*start as usize] = offer;
+            *start += 1;
+        }
+        std::mem::swap(offers, sorted);
     }
 }
 
@@ -260,7 +234,7 @@ pub fn next_uses(ids: &[u32], bounds: &[usize]) -> Result<Vec<u32>, ArenaError> 
         for (&id, next_use) in ids[range.clone()].iter().zip(&mut uses[range]).rev() {
             let number = numbers.get(id);
             if number == NO_SLOT {
-                numbers.insert(id, last_uses.len() as u32);
+                numbers.insert(numbers.home(id), id, last_uses.len() as u32);
                 last_uses.push(batch);
             } else {
                 *next_use = std::mem::replace(&mut last_uses[number as usize], batch);
@@ -273,6 +247,22 @@ pub fn next_uses(ids: &[u32], bounds: &[usize]) -> Result<Vec<u32>, ArenaError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn offers_are_sorted_as_a_stable_sort_does(
+            uses in prop::collection::vec(prop_oneof![0..5u32, 0..5000u32, any::<u32>()], 0..300),
+        ) {
+            let offers = (0u64..).zip(&uses).map(|(at, &next)| u64::from(next) << 32 | at);
+            let mut offers: Vec<u64> = offers.collect();
+            let mut naive = offers.clone();
+            naive.sort();
+            sort_by_next_use(&mut offers, &mut vec![7; 3]);
+            prop_assert_eq!(offers, naive);
+        }
+    }
 
     #[test]
     fn next_uses_are_those_of_a_search() {

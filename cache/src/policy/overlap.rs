@@ -5,12 +5,13 @@
 //!   R among those not held, the oldest of these first, if its own R is higher; else it is not
 //!   kept.
 
-use super::Policy;
+use std::hint::black_box;
+use std::sync::Arc;
+
 use super::buckets::Buckets;
+use super::{Offer, Policy};
 use crate::arena::ArenaError;
 use crate::slots::Slots;
-
-use std::sync::Arc;
 
 pub(crate) struct Overlap {
     /// R of each id; ids past the end have 0.
@@ -41,20 +42,31 @@ fn max_ratio(ratios: &[u16]) -> u16 {
 }
 
 impl Policy for Overlap {
-    fn evict(&mut self, id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+    fn retain(&mut self, offers: &mut Vec<(u32, u32)>, slots: &Slots) {
+        // Read first, so that the cache misses overlap.
+        black_box(offers.iter().fold(0, |seen, &(id, _)| seen ^ self.bucket(id)));
+        // What comes while no slot is free only lowers the highest bucket.
+        if slots.is_full()
+            && let Some(highest) = self.buckets.highest_taken()
+        {
+            offers.retain(|&(id, _)| self.bucket(id) < highest);
+        }
+    }
+
+    fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {
         let (slot, bucket) = self.buckets.highest(slots)?;
-        if bucket <= self.bucket(id) {
+        if bucket <= self.bucket(offer.id) {
             return None;
         }
         self.buckets.unlink(slot);
         Some(slot)
     }
 
-    fn insert(&mut self, id: u32, _position: u32, slot: u32) {
-        self.buckets.push(slot, self.bucket(id));
+    fn insert(&mut self, offer: Offer, slot: u32, _slots: &mut Slots) {
+        self.buckets.push(slot, self.bucket(offer.id));
     }
 
-    fn on_remove(&mut self, _id: u32, slot: u32) {
+    fn on_remove(&mut self, _id: u32, slot: u32, _slots: &mut Slots) {
         self.buckets.unlink(slot);
     }
 

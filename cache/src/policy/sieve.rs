@@ -1,52 +1,51 @@
 //! SIEVE (Zhang et al., NSDI 2024, Algorithm 1), in batches.
 //!
-//! - A list in the order in which slots were filled. A hit marks its slot as visited and moves
+//! - A queue in the order in which slots were filled. A hit marks its slot as visited and moves
 //!   nothing; a new row starts unvisited at the front.
 //! - The hand starts at the back. While the slot under it is visited, the mark is cleared and the
 //!   hand moves towards the front; past the front it starts at the back again. The first slot
 //!   that is not visited is taken, and the hand stays in front of it.
 //! - The hand passes held slots and leaves their marks.
 
-use super::Policy;
+use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
-use crate::links::Links;
 use crate::pages::PageVec;
+use crate::queues::{Queues, Room};
 use crate::slots::Slots;
 
-const LIST: u32 = 0;
+const QUEUE: u32 = 0;
+
+/// Slots that the hand passes for each that it takes, about: those to read ahead.
+const N_PASSED: usize = 4;
 
 pub(crate) struct Sieve {
-    links: Links,
+    queues: Queues,
     visited: PageVec<u8>,
     /// `None`: at the back.
     hand: Option<u32>,
-    n_rows: usize,
     /// The current batch has found all slots held.
     is_exhausted: bool,
 }
 
 impl Sieve {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        n_slots as usize * (Links::SLOT_BYTES + size_of::<u8>()) + Links::LIST_BYTES
+        Queues::planned_bytes(&[Room::any_order(n_slots)]) + n_slots as usize * size_of::<u8>()
     }
 
     pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
         Ok(Self {
-            links: Links::new(n_slots, 1)?,
+            queues: Queues::new(&[Room::any_order(n_slots)])?,
             visited: PageVec::new(n_slots as usize)?,
             hand: None,
-            n_rows: 0,
             is_exhausted: false,
         })
     }
 
-    fn unlink(&mut self, slot: u32) {
+    fn unlink(&mut self, slot: u32, slots: &Slots) {
         if self.hand == Some(slot) {
-            self.hand = self.links.before(LIST, slot);
+            self.hand = self.queues.before(QUEUE, slot, slots);
         }
-        self.links.unlink(LIST, slot);
-        self.n_rows -= 1;
+        self.queues.unlink(QUEUE, slot, slots);
     }
 }
 
@@ -55,46 +54,49 @@ impl Policy for Sieve {
         self.is_exhausted = false;
     }
 
-    fn on_lookup(&mut self, _first: usize, _ids: &[u32], slots: &[u32]) {
+    fn on_lookup(&mut self, piece: &Piece<'_>, _slots: &mut Slots) {
         let visited: &mut [u8] = &mut self.visited;
-        for &slot in slots {
-            if slot != NO_SLOT {
-                visited[slot as usize] = 1;
-            }
+        for &slot in piece.hits {
+            visited[slot as usize] = 1;
         }
     }
 
-    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+    fn prepare(&self, ids: &[u32], slots: &Slots) {
+        let under_hand = self.queues.onwards(QUEUE, self.hand, slots).take(N_PASSED * ids.len());
+        let going = under_hand.filter(|&slot| self.visited[slot as usize] == 0);
+        slots.prefetch(going.take(ids.len()));
+    }
+
+    fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {
         if self.is_exhausted {
             return None;
         }
         // Twice around: the first time may only clear marks.
-        for _ in 0..2 * self.n_rows {
-            let slot = self.hand.or_else(|| self.links.back(LIST))?;
+        for _ in 0..2 * u64::from(self.queues.n_slots(QUEUE)) {
+            let slot = self.hand.or_else(|| self.queues.back(QUEUE))?;
             let is_held = slots.is_held(slot);
             if !is_held && std::mem::replace(&mut self.visited[slot as usize], 0) == 0 {
                 self.hand = Some(slot);
-                self.unlink(slot);
+                self.unlink(slot, slots);
                 return Some(slot);
             }
-            self.hand = self.links.before(LIST, slot);
+            self.hand = self.queues.before(QUEUE, slot, slots);
         }
         self.is_exhausted = true;
         None
     }
 
-    fn insert(&mut self, _id: u32, _position: u32, slot: u32) {
+    fn insert(&mut self, _offer: Offer, slot: u32, slots: &mut Slots) {
         self.visited[slot as usize] = 0;
-        self.links.push_front(LIST, slot);
-        self.n_rows += 1;
+        self.queues.push_front(QUEUE, slot, slots);
     }
 
-    fn on_remove(&mut self, _id: u32, slot: u32) {
-        self.unlink(slot);
+    fn on_remove(&mut self, _id: u32, slot: u32, slots: &mut Slots) {
+        self.unlink(slot, slots);
     }
 
     fn bytes(&self) -> usize {
-        self.links.bytes() + self.visited.bytes()
+        self.queues.bytes() + self.visited.bytes()
     }
 }
 

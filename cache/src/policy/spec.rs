@@ -11,7 +11,7 @@ use super::fixed::Fixed;
 use super::lru::Lru;
 use super::oracle::Oracle;
 use super::overlap::Overlap;
-use super::s3_fifo::S3Fifo;
+use super::s3_fifo::{self, S3Fifo};
 use super::sieve::Sieve;
 use super::target::Target;
 use super::tiny_lfu::TinyLfu;
@@ -133,6 +133,11 @@ impl PolicySpec {
         }
     }
 
+    /// Rows that are gone and that the policy wants to know again: see [`Policy::remembers`].
+    pub(crate) fn n_ghosts(&self, n_slots: u32) -> u32 {
+        if matches!(self, Self::S3Fifo) { s3_fifo::n_ghosts(n_slots) } else { 0 }
+    }
+
     /// Memory that [`PolicySpec::build`] will take, in bytes. Grows with the number of slots.
     pub(crate) fn planned_bytes(&self, n_slots: u32, id_space: u32) -> usize {
         match self {
@@ -141,7 +146,7 @@ impl PolicySpec {
             Self::Fifo => Fifo::planned_bytes(n_slots),
             Self::Clock => Clock::planned_bytes(n_slots),
             Self::Sieve => Sieve::planned_bytes(n_slots),
-            Self::S3Fifo => S3Fifo::planned_bytes(n_slots, id_space),
+            Self::S3Fifo => S3Fifo::planned_bytes(n_slots),
             Self::TinyLfu => TinyLfu::planned_bytes(n_slots),
             Self::Decay(spec) => Decay::planned_bytes(n_slots, id_space, spec),
             Self::Degree(_) | Self::Frequency(_) => Target::planned_bytes(n_slots, id_space),
@@ -157,11 +162,11 @@ impl PolicySpec {
             Self::Fifo => Box::new(Fifo::new(n_slots)?),
             Self::Clock => Box::new(Clock::new(n_slots)?),
             Self::Sieve => Box::new(Sieve::new(n_slots)?),
-            Self::S3Fifo => Box::new(S3Fifo::new(n_slots, id_space)?),
+            Self::S3Fifo => Box::new(S3Fifo::new(n_slots)?),
             Self::TinyLfu => Box::new(TinyLfu::new(n_slots)?),
             Self::Decay(spec) => Box::new(Decay::new(n_slots, id_space, spec)?),
             Self::Degree(ids) | Self::Frequency(ids) => {
-                Box::new(Target::new(ids, n_slots, id_space))
+                Box::new(Target::new(ids, n_slots, id_space)?)
             }
             Self::Overlap(ratios) => Box::new(Overlap::new(n_slots, Arc::clone(ratios))?),
             Self::Oracle { n_batches } => Box::new(Oracle::new(n_slots, *n_batches)?),

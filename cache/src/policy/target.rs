@@ -4,12 +4,14 @@
 //! - When the target changes, slots whose row is no longer in it are given up, first filled first,
 //!   as rows of the new target come; until then they serve.
 
-use super::Policy;
+use super::{Offer, Policy};
+use crate::arena::ArenaError;
+use crate::pages::PageVec;
 use crate::slots::{Slots, VACANT};
 
 pub(crate) struct Target {
     /// One bit per id.
-    members: Vec<u64>,
+    members: PageVec<u64>,
     ids: Vec<u32>,
     /// Slots of rows that are no longer in the target, those to give up first last.
     stale: Vec<u32>,
@@ -26,9 +28,9 @@ impl Target {
     }
 
     /// `ids`, best first; those that repeat count once, those outside the id space not at all.
-    pub(super) fn new(ids: &[u32], n_slots: u32, id_space: u32) -> Self {
+    pub(super) fn new(ids: &[u32], n_slots: u32, id_space: u32) -> Result<Self, ArenaError> {
         let mut target = Self {
-            members: vec![0; (id_space as usize).div_ceil(64)],
+            members: PageVec::new((id_space as usize).div_ceil(64))?,
             ids: Vec::with_capacity(n_slots as usize),
             stale: Vec::with_capacity(n_slots as usize),
             postponed: Vec::new(),
@@ -36,7 +38,7 @@ impl Target {
             id_space,
         };
         target.set(ids);
-        target
+        Ok(target)
     }
 
     fn set(&mut self, ids: &[u32]) {
@@ -80,8 +82,9 @@ impl Policy for Target {
         &self.ids
     }
 
-    fn admits(&mut self, id: u32) -> bool {
-        self.has(id)
+    fn retain(&mut self, offers: &mut Vec<(u32, u32)>, _slots: &Slots) {
+        offers.iter().for_each(|&(id, _)| self.members.prefetch(id as usize / 64));
+        offers.retain(|&(id, _)| self.has(id));
     }
 
     fn begin_batch(&mut self) {
@@ -89,7 +92,7 @@ impl Policy for Target {
         self.stale.append(&mut self.postponed);
     }
 
-    fn evict(&mut self, _id: u32, _position: u32, slots: &Slots) -> Option<u32> {
+    fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {
         while let Some(slot) = self.stale.pop() {
             let id = slots.id(slot);
             if id == VACANT || self.has(id) {
@@ -104,8 +107,7 @@ impl Policy for Target {
     }
 
     fn bytes(&self) -> usize {
-        size_of_val(self.members.as_slice())
-            + (self.ids.capacity() + self.stale.capacity()) * size_of::<u32>()
+        self.members.bytes() + (self.ids.capacity() + self.stale.capacity()) * size_of::<u32>()
     }
 }
 

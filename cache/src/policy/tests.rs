@@ -28,6 +28,11 @@ pub(crate) trait Naive {
     fn remove(&mut self, id: u32);
 }
 
+/// A row that was not here before.
+pub(crate) fn offer(id: u32) -> Offer {
+    Offer { id, position: 0, is_remembered: false }
+}
+
 /// Ids in an order, front first.
 #[derive(Default)]
 pub(crate) struct Order(VecDeque<u32>);

@@ -1,12 +1,13 @@
 //! Access scores of the candidates: found by id, or by a search among the candidates.
 
 use std::cmp::Reverse;
-use std::hint::black_box;
 
 use bytemuck::{Pod, Zeroable};
 
+use super::super::Piece;
 use super::DecaySpec;
 use crate::arena::ArenaError;
+use crate::index::{NO_SLOT, RowIndex};
 use crate::pages::PageVec;
 
 /// A halo node.
@@ -23,7 +24,7 @@ pub struct Candidate {
 pub enum Scoreboard {
     /// A score per id of the id space: found at once.
     Dense,
-    /// A score per candidate: found by binary search.
+    /// A score per candidate: found through an index of them.
     Compact,
 }
 
@@ -53,7 +54,10 @@ pub(super) struct Scores {
     /// Ascending ids of the candidates.
     ids: Vec<u32>,
     entries: PageVec<Entry>,
-    scoreboard: Scoreboard,
+    /// Places of the entries; `None`: that of an id is the id.
+    places: Option<RowIndex>,
+    /// Ids that are about to be asked for, and their places.
+    ahead: (Vec<u32>, Vec<u32>),
 }
 
 impl Scores {
@@ -63,7 +67,11 @@ impl Scores {
             Scoreboard::Dense => id_space as usize,
             Scoreboard::Compact => n_candidates,
         };
-        n_entries * size_of::<Entry>() + n_candidates * size_of::<u32>()
+        let places = match spec.scoreboard {
+            Scoreboard::Dense => 0,
+            Scoreboard::Compact => RowIndex::planned_bytes(id_space, n_candidates as u32),
+        };
+        n_entries * size_of::<Entry>() + n_candidates * size_of::<u32>() + places
     }
 
     /// Candidates outside the id space are none; of those that repeat the first counts.
@@ -76,12 +84,20 @@ impl Scores {
             Scoreboard::Dense => id_space as usize,
             Scoreboard::Compact => candidates.len(),
         };
+        let places = match spec.scoreboard {
+            Scoreboard::Dense => None,
+            Scoreboard::Compact => Some(RowIndex::new(id_space, candidates.len() as u32)?),
+        };
         let mut scores = Self {
             ids: candidates.iter().map(|candidate| candidate.id).collect(),
             entries: PageVec::new(n_entries)?,
-            scoreboard: spec.scoreboard,
+            places,
+            ahead: (Vec::new(), Vec::new()),
         };
         for (rank, candidate) in candidates.iter().enumerate() {
+            if let Some(places) = &mut scores.places {
+                places.insert(places.home(candidate.id), candidate.id, rank as u32);
+            }
             let at = scores.place(rank);
             scores.entries[at] = Entry {
                 fraction_log: f64::NEG_INFINITY,
@@ -96,43 +112,78 @@ impl Scores {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.entries.bytes() + self.ids.capacity() * size_of::<u32>()
+        let places = self.places.as_ref().map_or(0, RowIndex::bytes);
+        self.entries.bytes() + places + self.ids.capacity() * size_of::<u32>()
     }
 
     /// Where the entry of the candidate with a rank in `ids` is.
     fn place(&self, rank: usize) -> usize {
-        match self.scoreboard {
-            Scoreboard::Dense => self.ids[rank] as usize,
-            Scoreboard::Compact => rank,
-        }
+        if self.places.is_some() { rank } else { self.ids[rank] as usize }
+    }
+
+    /// The place of an id's entry; of ids without one, some place where there is none.
+    fn place_of(&self, id: u32) -> u32 {
+        self.places.as_ref().map_or(id, |places| places.get(id))
+    }
+
+    #[inline]
+    fn entry_at(&mut self, place: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(place as usize).filter(|entry| entry.state != NO_CANDIDATE)
     }
 
     fn entry(&mut self, id: u32) -> Option<&mut Entry> {
-        let at = match self.scoreboard {
-            Scoreboard::Dense => id as usize,
-            Scoreboard::Compact => self.ids.binary_search(&id).ok()?,
-        };
-        self.entries.get_mut(at).filter(|entry| entry.state != NO_CANDIDATE)
+        self.entry_at(self.place_of(id))
     }
 
-    /// Reads what counting misses of these ids needs.
-    pub(super) fn touch(&self, ids: impl Iterator<Item = u32>) {
-        if self.scoreboard == Scoreboard::Dense {
-            let entries: &[Entry] = &self.entries;
-            black_box(ids.fold(0, |seen, id| {
-                seen ^ entries.get(id as usize).map_or(0, |entry| entry.missed)
-            }));
+    /// Finds the places of the ids ahead, and has their entries read.
+    fn find(&mut self) {
+        let (ahead, places) = &mut self.ahead;
+        places.clear();
+        places.extend_from_slice(ahead);
+        if let Some(index) = &self.places {
+            index.find(ahead, places);
         }
+        places.iter().for_each(|&place| self.entries.prefetch(place as usize));
     }
 
-    /// A batch missed `id`; that it misses it at several positions counts once.
-    pub(super) fn miss(&mut self, id: u32, batch: u32) {
-        if let Some(entry) = self.entry(id)
-            && entry.missed != batch
-        {
-            entry.missed = batch;
-            entry.n_misses = entry.n_misses.saturating_add(1);
+    /// Has the entry at a place read.
+    pub(super) fn prefetch(&self, place: u32) {
+        self.entries.prefetch(place as usize);
+    }
+
+    /// A batch misses ids; that it misses one at several positions counts once.
+    pub(super) fn miss(&mut self, piece: &Piece<'_>, batch: u32) {
+        let missed = &mut self.ahead.0;
+        missed.resize(piece.ids.len(), 0);
+        let mut n_missed = 0;
+        for (&id, &slot) in piece.ids.iter().zip(piece.found) {
+            missed[n_missed] = id;
+            n_missed += usize::from(slot == NO_SLOT);
         }
+        missed.truncate(n_missed);
+        self.find();
+        let places = std::mem::take(&mut self.ahead.1);
+        for &place in &places {
+            if let Some(entry) = self.entry_at(place)
+                && entry.missed != batch
+            {
+                entry.missed = batch;
+                entry.n_misses = entry.n_misses.saturating_add(1);
+            }
+        }
+        self.ahead.1 = places;
+    }
+
+    /// Keeps those of these ids and positions whose rows may come.
+    pub(super) fn retain_wanted(&mut self, offers: &mut Vec<(u32, u32)>) {
+        self.ahead.0.clear();
+        self.ahead.0.extend(offers.iter().map(|offer| offer.0));
+        self.find();
+        let (entries, mut places) = (&*self.entries, self.ahead.1.iter());
+        offers.retain(|_| {
+            let entry = places.next().and_then(|&place| entries.get(place as usize));
+            entry.is_some_and(|entry| entry.is_wanted != 0)
+        });
     }
 
     /// Says whether the row of `id` may come.
@@ -146,19 +197,21 @@ impl Scores {
         self.entry(id).is_some_and(|entry| entry.is_wanted != 0)
     }
 
-    /// The row of `id` comes: gives ln S_A.
-    pub(super) fn admit(&mut self, id: u32) -> f64 {
-        let Some(entry) = self.entry(id) else { return f64::NEG_INFINITY };
+    /// The row of `id` comes: gives the place of its entry, and ln S_A.
+    pub(super) fn admit(&mut self, id: u32) -> (u32, f64) {
+        let place = self.place_of(id);
+        let Some(entry) = self.entry_at(place) else { return (place, f64::NEG_INFINITY) };
         entry.state = RESIDENT;
-        match entry.n_misses {
+        let log = match entry.n_misses {
             0 => entry.fraction_log,
             n_misses => (f64::from(n_misses) + entry.fraction_log.exp()).ln(),
-        }
+        };
+        (place, log)
     }
 
-    /// The row of `id` goes with S_E as its S_A; given ln S_E.
-    pub(super) fn dismiss(&mut self, id: u32, log: f64) {
-        let Some(entry) = self.entry(id) else { return };
+    /// The row whose entry is at a place goes with S_E as its S_A; given ln S_E.
+    pub(super) fn dismiss(&mut self, place: u32, log: f64) {
+        let Some(entry) = self.entry_at(place) else { return };
         entry.state = OUTSIDE;
         // Above 1, which only a row taken out from outside is, it has whole misses in it.
         let whole = if log < 0.0 { 0.0 } else { log.exp().floor() };

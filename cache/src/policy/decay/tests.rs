@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Directory, PolicySpec};
+use crate::{Directory, NO_SLOT, PolicySpec};
 use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};

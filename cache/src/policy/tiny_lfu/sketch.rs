@@ -1,7 +1,5 @@
 //! How often ids were used lately, in a few bits each (TinyLFU, sections 3.2 to 3.4).
 
-use std::hint::black_box;
-
 use bytemuck::{Pod, Zeroable};
 
 use crate::arena::ArenaError;
@@ -14,6 +12,8 @@ const N_ROWS: u32 = 4;
 const N_DOOR_BITS: u32 = 3;
 /// Slots per block: 28 counters of each row for four slots.
 const BLOCK_SLOTS: u32 = 4;
+/// Ids whose blocks are asked for before the first of them is counted.
+const AT_ONCE: usize = 256;
 /// Uses per slot between two agings.
 const SAMPLE_PER_SLOT: u64 = 10;
 
@@ -90,38 +90,48 @@ impl Sketch {
         }
     }
 
-    /// Reads what counting these ids needs, so that the cache misses overlap.
-    pub(super) fn touch(&self, ids: impl Iterator<Item = u32>) {
-        let blocks: &[Block] = &self.blocks;
-        black_box(ids.fold(0, |seen, id| seen ^ blocks[Self::place(id, blocks.len()).block].door));
+    /// Has what counting these ids needs read.
+    pub(super) fn prefetch(&self, ids: impl Iterator<Item = u32>) {
+        let n_blocks = self.blocks.len();
+        ids.for_each(|id| self.blocks.prefetch(Self::place(id, n_blocks).block));
     }
 
     /// Counts a use of each id.
     pub(super) fn add_all(&mut self, ids: &[u32]) {
-        self.touch(ids.iter().copied());
-        let blocks: &mut [Block] = &mut self.blocks;
-        for &id in ids {
-            let place = Self::place(id, blocks.len());
-            let block = &mut blocks[place.block];
-            let bits = place.door_bits();
-            if block.door & bits != bits {
-                block.door |= bits;
-            } else {
-                for row in 0..N_ROWS {
-                    let (word, shift) = place.counter(row);
-                    let is_full = block.counters[word] >> shift & 15 == 15;
-                    block.counters[word] += u64::from(!is_full) << shift;
-                }
+        let mut places = [Place { block: 0, hash: 0 }; AT_ONCE];
+        for ids in ids.chunks(AT_ONCE) {
+            let places = &mut places[..ids.len()];
+            let n_blocks = self.blocks.len();
+            for (place, &id) in places.iter_mut().zip(ids) {
+                *place = Self::place(id, n_blocks);
+                self.blocks.prefetch(place.block);
             }
-            self.n_uses += 1;
-            if self.n_uses == self.max_uses {
-                self.n_uses /= 2;
-                blocks.iter_mut().for_each(Block::age);
+            places.iter().for_each(|&place| self.add(place));
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, place: Place) {
+        let block = &mut self.blocks[place.block];
+        let bits = place.door_bits();
+        if block.door & bits != bits {
+            block.door |= bits;
+        } else {
+            for row in 0..N_ROWS {
+                let (word, shift) = place.counter(row);
+                let is_full = block.counters[word] >> shift & 15 == 15;
+                block.counters[word] += u64::from(!is_full) << shift;
             }
+        }
+        self.n_uses += 1;
+        if self.n_uses == self.max_uses {
+            self.n_uses /= 2;
+            self.blocks.iter_mut().for_each(Block::age);
         }
     }
 
     /// The estimate of how often an id was used.
+    #[inline]
     pub(super) fn count(&self, id: u32) -> u8 {
         let place = Self::place(id, self.blocks.len());
         let block = &self.blocks[place.block];

@@ -36,9 +36,10 @@ Example:
 
 A share is one of the different rows that the trace asks for. `oracle` is Belady's optimum: no
 policy that fetches a row only when it is missed hits more; it, and `unbounded`, are always shown.
-The gap is the rows that a policy moves beyond the optimum's, for each access. ns/access is the time
-of lookups and admissions without any row (of two tiers: with rows of one byte, so not to be compared
-with one); run with --threads 1 to measure it undisturbed.")]
+The gap is the rows that a policy moves beyond the optimum's, for each access; `unbounded`, which has
+a slot for every row, has none. ns/access is the time of lookups and admissions without any row (of
+two tiers: with rows of one byte, so not to be compared with one); run with --threads 1 to measure it
+undisturbed.")]
 pub(crate) struct CacheBenchArgs {
     #[command(flatten)]
     trace: TraceArgs,

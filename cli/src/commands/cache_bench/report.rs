@@ -57,8 +57,9 @@ pub(super) struct BenchResult {
     pub(super) misses: u64,
     pub(super) hit_rate: f64,
     pub(super) optimum_hit_rate: f64,
-    /// Rows moved beyond those of the optimum, for each access.
-    pub(super) gap: f64,
+    /// Rows moved beyond those of the optimum, for each access; none of `unbounded`, which has
+    /// slots that the optimum has not.
+    pub(super) gap: Option<f64>,
     /// Rows brought ahead of their first miss.
     pub(super) rows_ahead: u64,
     /// Rows that came from below: missed or brought ahead.
@@ -158,7 +159,8 @@ pub(super) fn results(
                 misses: stats.tier.misses,
                 hit_rate: share(stats.tier.hits, accesses),
                 optimum_hit_rate: share(best.tier.hits, accesses),
-                gap: share(moved_rows, accesses) - share(best.tier.misses, accesses),
+                gap: (contestant.kind != PolicyKind::Unbounded)
+                    .then(|| share(moved_rows, accesses) - share(best.tier.misses, accesses)),
                 rows_ahead: stats.n_ahead,
                 moved_rows,
                 moved_bytes: moved_rows.saturating_mul(row_bytes),
@@ -215,8 +217,9 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
     for result in results {
         let gamma = result.gamma.map_or_else(String::new, |gamma| gamma.to_string());
         let delta = result.delta.map_or_else(String::new, |delta| delta.to_string());
+        let gap = result.gap.map_or_else(String::new, |gap| format!("{gap:.6}"));
         csv += &format!(
-            "{},{gamma},{delta},{},{},{},{},{},{:.6},{:.6},{:.6},{},{},{},{},{:.2},{},{}\n",
+            "{},{gamma},{delta},{},{},{},{},{},{:.6},{:.6},{gap},{},{},{},{},{:.2},{},{}\n",
             result.policy,
             result.capacity_rows,
             result.capacity_bytes,
@@ -225,7 +228,6 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
             result.misses,
             result.hit_rate,
             result.optimum_hit_rate,
-            result.gap,
             result.rows_ahead,
             result.moved_rows,
             result.moved_bytes,
@@ -293,7 +295,7 @@ fn table(results: &[BenchResult]) -> String {
         }
         cells.extend([
             human::percent(result.optimum_hit_rate),
-            human::percent(result.gap),
+            result.gap.map_or_else(|| "-".to_owned(), human::percent),
             human::bytes(result.moved_bytes),
             human::count(result.evictions),
             format!("{:.1}", result.ns_per_access),

@@ -1,7 +1,5 @@
 //! Lists of slots, linked through one array: order without memory of its own for each row.
 
-use std::hint::black_box;
-
 use bytemuck::{Pod, Zeroable};
 
 use crate::arena::ArenaError;
@@ -54,21 +52,12 @@ impl Links {
         self.links.bytes() + size_of_val(self.scans.as_slice())
     }
 
-    /// Reads what moving these slots needs, so that the cache misses overlap.
-    pub(crate) fn touch(&self, slots: &[u32]) {
-        let links = &*self.links;
-        let get = |at: u32| links.get(at as usize);
-        black_box(slots.iter().fold(0, |seen, &slot| seen ^ get(slot).map_or(0, |l| l.prev)));
-        black_box(slots.iter().filter_map(|&slot| get(slot)).fold(0, |seen, link| {
-            seen ^ get(link.prev).map_or(0, |l| l.next) ^ get(link.next).map_or(0, |l| l.prev)
-        }));
-    }
-
     #[inline]
     fn end(&self, list: u32) -> u32 {
         self.n_slots + list
     }
 
+    #[inline]
     pub(crate) fn push_front(&mut self, list: u32, slot: u32) {
         let end = self.end(list);
         let links = &mut *self.links;
@@ -83,6 +72,7 @@ impl Links {
     }
 
     /// Takes a slot out of the list that it is in.
+    #[inline]
     pub(crate) fn unlink(&mut self, list: u32, slot: u32) {
         let links = &mut *self.links;
         let Link { prev, next } = links[slot as usize];
@@ -94,24 +84,15 @@ impl Links {
         }
     }
 
-    pub(crate) fn is_empty(&self, list: u32) -> bool {
-        self.back(list).is_none()
-    }
-
-    /// The slot at the back.
-    pub(crate) fn back(&self, list: u32) -> Option<u32> {
-        self.before(list, self.end(list))
-    }
-
-    /// The slot in front of another one, which is in the list.
     #[inline]
-    pub(crate) fn before(&self, list: u32, slot: u32) -> Option<u32> {
-        let prev = self.links[slot as usize].prev;
-        (prev != self.end(list)).then_some(prev)
+    pub(crate) fn is_empty(&self, list: u32) -> bool {
+        let end = self.end(list);
+        self.prev_of(end) == end
     }
 
     /// The slot nearest to the back that is not held. Slots once found held are passed over for
     /// the rest of the batch, so that a batch pays for each of them once.
+    #[inline]
     pub(crate) fn oldest(&mut self, list: u32, slots: &Slots) -> Option<u32> {
         let (end, batch) = (self.end(list), slots.batch());
         let scan = self.scans[list as usize];
@@ -127,23 +108,5 @@ impl Links {
     #[inline]
     fn prev_of(&self, at: u32) -> u32 {
         self.links[at as usize].prev
-    }
-
-    /// The ids in the slots of a list that are looked at next when slots are given up, for reading
-    /// ahead what that needs.
-    pub(crate) fn next_ids(&self, list: u32, slots: &Slots) -> impl Iterator<Item = u32> {
-        let (end, scan) = (self.end(list), self.scans[list as usize]);
-        let is_under_way = scan.batch == slots.batch() && scan.at != NO_SLOT;
-        let first = if is_under_way { scan.at } else { self.prev_of(end) };
-        let to_front = std::iter::successors(Some(first), |&at| Some(self.prev_of(at)));
-        to_front.take_while(move |&at| at != end).map(|slot| slots.id(slot))
-    }
-
-    /// The slots of a list, front first.
-    #[cfg(test)]
-    pub(crate) fn slots(&self, list: u32) -> Vec<u32> {
-        let end = self.end(list);
-        let next = |&at: &u32| Some(self.links[at as usize].next);
-        std::iter::successors(next(&end), next).take_while(|&at| at != end).collect()
     }
 }

@@ -1,0 +1,285 @@
+//! Queues of slots: rings in which a slot that leaves before its turn is struck out.
+
+use crate::arena::ArenaError;
+use crate::index::NO_SLOT;
+use crate::pages::PageVec;
+use crate::slots::Slots;
+
+/// In the place of a slot that has left.
+const STRUCK: u32 = NO_SLOT;
+
+/// Queues, numbered from 0, each slot in at most one of them. The word of a slot that is in one is
+/// its place there, so whoever owns the queues owns the words of the slots.
+///
+/// Rings rather than lists: the next slots to go stand side by side, so what giving them up needs
+/// can be read ahead, and a slot that moves leaves its neighbours alone. When a ring is full what
+/// is struck out of it is closed up.
+pub(crate) struct Queues {
+    /// One region for each ring.
+    entries: PageVec<u32>,
+    rings: Vec<Ring>,
+}
+
+/// What a ring is made for.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    /// Most slots that are in it at once.
+    pub(crate) n_slots: u32,
+    /// More entries than these: a ring is closed up once for so many slots that leave out of turn.
+    pub(crate) n_spare: u32,
+}
+
+impl Room {
+    /// For slots that leave in any order.
+    pub(crate) fn any_order(n_slots: u32) -> Self {
+        Self { n_slots, n_spare: n_slots }
+    }
+
+    /// For slots that seldom leave out of turn.
+    pub(crate) fn in_turn(n_slots: u32) -> Self {
+        Self { n_slots, n_spare: n_slots / 4 }
+    }
+
+    /// One entry stays empty, which tells a full ring from an empty one.
+    fn n_entries(self) -> usize {
+        self.n_slots as usize + self.n_spare as usize + 2
+    }
+}
+
+/// Entries from `back` up to `front`, around the end of the region.
+struct Ring {
+    start: u32,
+    end: u32,
+    /// Where the slot that came first is, or one that was struck out.
+    back: u32,
+    /// Where the next slot goes.
+    front: u32,
+    n_slots: u32,
+    scan: Scan,
+}
+
+/// Where a search from the back of a ring stands.
+#[derive(Clone, Copy)]
+struct Scan {
+    batch: u32,
+    /// Behind it are held slots only.
+    at: u32,
+}
+
+impl Ring {
+    #[inline]
+    fn after(&self, at: u32) -> u32 {
+        if at + 1 == self.end { self.start } else { at + 1 }
+    }
+
+    #[inline]
+    fn before(&self, at: u32) -> u32 {
+        if at == self.start { self.end - 1 } else { at - 1 }
+    }
+
+    #[inline]
+    fn scan_start(&self, slots: &Slots) -> u32 {
+        if self.scan.batch == slots.batch() { self.scan.at } else { self.back }
+    }
+}
+
+impl Queues {
+    pub(crate) fn planned_bytes(rooms: &[Room]) -> usize {
+        let n_entries = rooms.iter().fold(0usize, |n, room| n.saturating_add(room.n_entries()));
+        n_entries.saturating_mul(size_of::<u32>())
+            + size_of_val(rooms) / size_of::<Room>() * size_of::<Ring>()
+    }
+
+    /// Empty queues.
+    ///
+    /// Fails when they have more than 2³² entries, or there is no memory.
+    pub(crate) fn new(rooms: &[Room]) -> Result<Self, ArenaError> {
+        let mut rings = Vec::with_capacity(rooms.len());
+        let mut start = 0;
+        for room in rooms {
+            let too_large =
+                ArenaError::TooLarge { n_slots: room.n_slots, row_bytes: size_of::<u32>() };
+            let n_entries = u32::try_from(room.n_entries()).ok();
+            let end = n_entries.and_then(|n| n.checked_add(start)).ok_or(too_large)?;
+            let scan = Scan { batch: 0, at: start };
+            rings.push(Ring { start, end, back: start, front: start, n_slots: 0, scan });
+            start = end;
+        }
+        Ok(Self { entries: PageVec::new(start as usize)?, rings })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.bytes() + size_of_val(self.rings.as_slice())
+    }
+
+    #[inline]
+    pub(crate) fn n_slots(&self, queue: u32) -> u32 {
+        self.rings[queue as usize].n_slots
+    }
+
+    /// The queue that a slot is in.
+    #[inline]
+    pub(crate) fn queue_of(&self, slot: u32, slots: &Slots) -> u32 {
+        let place = slots.word(slot);
+        self.rings[1..].iter().map(|ring| u32::from(place >= ring.start)).sum()
+    }
+
+    #[inline]
+    pub(crate) fn push_front(&mut self, queue: u32, slot: u32, slots: &mut Slots) {
+        let mut ring = &mut self.rings[queue as usize];
+        if ring.after(ring.front) == ring.back {
+            self.close_up(queue, slots);
+            ring = &mut self.rings[queue as usize];
+        }
+        let place = ring.front;
+        ring.front = ring.after(place);
+        ring.n_slots += 1;
+        self.entries[place as usize] = slot;
+        slots.set_word(slot, place);
+    }
+
+    /// Takes a slot out of the queue that it is in.
+    #[inline]
+    pub(crate) fn unlink(&mut self, queue: u32, slot: u32, slots: &Slots) {
+        self.entries[slots.word(slot) as usize] = STRUCK;
+        self.rings[queue as usize].n_slots -= 1;
+    }
+
+    /// Has what moving these slots needs read.
+    pub(crate) fn prefetch(&self, moving: &[u32], slots: &Slots) {
+        slots.prefetch(moving.iter().copied());
+        moving.iter().for_each(|&slot| self.entries.prefetch(slots.word(slot) as usize));
+    }
+
+    /// The slot at the back.
+    #[inline]
+    pub(crate) fn back(&mut self, queue: u32) -> Option<u32> {
+        let ring = &mut self.rings[queue as usize];
+        let entries: &[u32] = &self.entries;
+        while ring.back != ring.front {
+            let slot = entries[ring.back as usize];
+            if slot != STRUCK {
+                return Some(slot);
+            }
+            let after = ring.after(ring.back);
+            if ring.scan.at == ring.back {
+                ring.scan.at = after;
+            }
+            ring.back = after;
+        }
+        None
+    }
+
+    /// The slot in front of another one, which is in the queue.
+    #[inline]
+    pub(crate) fn before(&self, queue: u32, slot: u32, slots: &Slots) -> Option<u32> {
+        self.from(queue, slots.word(slot)).nth(1)
+    }
+
+    /// The slots from the back on, held or not.
+    pub(crate) fn next_of_all(&self, queue: u32) -> impl Iterator<Item = u32> {
+        self.from(queue, self.rings[queue as usize].back)
+    }
+
+    /// The slots from one that is in the queue on, or from the back.
+    pub(crate) fn onwards(
+        &self,
+        queue: u32,
+        slot: Option<u32>,
+        slots: &Slots,
+    ) -> impl Iterator<Item = u32> {
+        let back = self.rings[queue as usize].back;
+        self.from(queue, slot.map_or(back, |slot| slots.word(slot)))
+    }
+
+    /// The slots from a place on, towards the front.
+    fn from(&self, queue: u32, at: u32) -> impl Iterator<Item = u32> {
+        let ring = &self.rings[queue as usize];
+        let entries: &[u32] = &self.entries;
+        let places = std::iter::successors(Some(at), |&at| Some(ring.after(at)));
+        let entries = places.take_while(|&at| at != ring.front).map(|at| entries[at as usize]);
+        entries.filter(|&slot| slot != STRUCK)
+    }
+
+    /// The slot nearest to the back that is not held. Slots once found held are passed over for
+    /// the rest of the batch, so that a batch pays for each of them once.
+    #[inline]
+    pub(crate) fn oldest(&mut self, queue: u32, slots: &mut Slots) -> Option<u32> {
+        let at = self.oldest_place(queue, slots)?;
+        Some(self.entries[at as usize])
+    }
+
+    /// Takes that slot out.
+    #[inline]
+    pub(crate) fn pop_oldest(&mut self, queue: u32, slots: &mut Slots) -> Option<u32> {
+        let at = self.oldest_place(queue, slots)?;
+        self.rings[queue as usize].n_slots -= 1;
+        Some(std::mem::replace(&mut self.entries[at as usize], STRUCK))
+    }
+
+    #[inline]
+    fn oldest_place(&mut self, queue: u32, slots: &mut Slots) -> Option<u32> {
+        let ring = &mut self.rings[queue as usize];
+        let entries: &[u32] = &self.entries;
+        let start = ring.scan_start(slots);
+        let (mut at, mut n_passed, mut n_struck) = (start, 0, 0);
+        while at != ring.front {
+            match entries[at as usize] {
+                STRUCK => n_struck += 1,
+                slot if slots.is_held(slot) => n_passed += 1,
+                _ => break,
+            }
+            at = ring.after(at);
+        }
+        ring.scan = Scan { batch: slots.batch(), at };
+        let is_found = at != ring.front;
+        if start == ring.back && n_passed == 0 {
+            ring.back = at;
+        } else if start == ring.back && n_struck > n_passed {
+            // Slots held for long must not make each batch pass what was struck out after them.
+            self.move_up(queue, at, slots);
+        }
+        is_found.then_some(at)
+    }
+
+    /// The slots that are looked at next when slots are given up, for reading ahead.
+    pub(crate) fn next(&self, queue: u32, slots: &Slots) -> impl Iterator<Item = u32> {
+        self.from(queue, self.rings[queue as usize].scan_start(slots))
+    }
+
+    /// Moves the slots behind a place up to it, so that nothing is struck out between them.
+    fn move_up(&mut self, queue: u32, place: u32, slots: &mut Slots) {
+        let ring = &mut self.rings[queue as usize];
+        let entries: &mut [u32] = &mut self.entries;
+        let (mut from, mut to) = (place, place);
+        while from != ring.back {
+            from = ring.before(from);
+            let slot = entries[from as usize];
+            if slot != STRUCK {
+                to = ring.before(to);
+                entries[to as usize] = slot;
+                slots.set_word(slot, to);
+            }
+        }
+        ring.back = to;
+    }
+
+    /// Makes room in a ring that is full.
+    #[cold]
+    fn close_up(&mut self, queue: u32, slots: &mut Slots) {
+        self.move_up(queue, self.rings[queue as usize].front, slots);
+        let ring = &mut self.rings[queue as usize];
+        ring.scan.at = ring.back;
+    }
+
+    /// The slots of a queue, front first.
+    #[cfg(test)]
+    pub(crate) fn slots(&self, queue: u32) -> Vec<u32> {
+        let mut slots: Vec<u32> = self.next_of_all(queue).collect();
+        slots.reverse();
+        slots
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ mod memory;
 mod policies;
 mod rows;
 mod size;
+mod small_file;
 mod staging;
 mod table;
 mod traces;

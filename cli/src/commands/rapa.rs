@@ -1,10 +1,8 @@
 //! `lode rapa`: which halo replicas partitions would give up for their devices.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::rapa::{
@@ -17,11 +15,9 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::human;
 use crate::size::parse_size;
+use crate::small_file::read_small_file;
 use crate::table::Table;
 use crate::usage::UsageError;
-
-/// A profile is no longer than this.
-const MOST_PROFILE_BYTES: u64 = 1 << 16;
 
 /// Balance partitions over unlike devices: report which halo replicas they would give up (CaPGNN's
 /// RAPA). The graph stays as it is.
@@ -118,14 +114,7 @@ impl RapaArgs {
 }
 
 fn read_profile(path: &Path) -> Result<DeviceProfile> {
-    let mut text = String::new();
-    let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
-    file.take(MOST_PROFILE_BYTES + 1)
-        .read_to_string(&mut text)
-        .with_context(|| format!("{}: cannot read", path.display()))?;
-    if text.len() as u64 > MOST_PROFILE_BYTES {
-        bail!("{}: a profile has at most {MOST_PROFILE_BYTES} bytes", path.display());
-    }
+    let text = read_small_file(path)?;
     serde_json::from_str(&text)
         .with_context(|| format!("{}: not a profile of `lode profile-device`", path.display()))
 }

@@ -1,18 +1,14 @@
 //! Settings of a server from a file.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use lodestore_server::PolicyKind;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::size::parse_size;
-
-/// A file of settings is no longer than this.
-const MOST_BYTES: u64 = 1 << 16;
+use crate::small_file::read_small_file;
 
 /// What a file says; `docs/serve.toml` documents each.
 #[derive(Debug, Default, Deserialize)]
@@ -34,14 +30,7 @@ pub(super) struct ConfigFile {
 impl ConfigFile {
     /// Fails for a file that cannot be read, is no TOML, or has a key or value that is not known.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let mut text = String::new();
-        let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
-        file.take(MOST_BYTES + 1)
-            .read_to_string(&mut text)
-            .with_context(|| format!("{}: cannot read", path.display()))?;
-        if text.len() as u64 > MOST_BYTES {
-            bail!("{}: a file of settings has at most {MOST_BYTES} bytes", path.display());
-        }
+        let text = read_small_file(path)?;
         toml::from_str(&text).with_context(|| format!("{}: not as expected", path.display()))
     }
 }

@@ -43,6 +43,16 @@ struct Part {
     neighbours: Section<u32>,
 }
 
+/// The lists of consecutive nodes, at least one.
+#[derive(Clone, Copy)]
+pub(crate) struct Slab<'a> {
+    /// The first node.
+    pub(crate) first: u32,
+    /// Where each list starts, then where the last one ends.
+    pub(crate) offsets: &'a [u64],
+    pub(crate) neighbours: &'a [u32],
+}
+
 impl Topology {
     /// Maps the files of all partitions, in order, and checks every byte of them.
     pub fn open(
@@ -71,6 +81,33 @@ impl Topology {
             owned_part(&file, book, part, uuid).map_err(|fault| TopologyError::File { path, fault })
         });
         Ok(Self { parts: parts.collect::<Result<_, _>>()?, bounds: book.bounds().to_vec() })
+    }
+
+    /// Takes lists that are in memory already: where each starts, and the in-neighbours. Offsets
+    /// must ascend from 0 to the number of neighbours, and neighbours be nodes; the neighbours of
+    /// one node should be distinct, and are not checked for that.
+    pub fn from_lists(offsets: Vec<u64>, neighbours: Vec<u32>) -> Result<Self, TopologyError> {
+        let fault = |section, entry: usize| {
+            let path = PathBuf::from("lists in memory");
+            let fault = FileFault::Content { section, entry: entry as u64 };
+            Err(TopologyError::File { path, fault })
+        };
+        let n_nodes = offsets.len().checked_sub(1).and_then(|n| u32::try_from(n).ok());
+        let Some(n_nodes) = n_nodes.filter(|&n| n < u32::MAX) else {
+            return fault("offsets", offsets.len());
+        };
+        if offsets[0] != 0 || offsets[n_nodes as usize] != neighbours.len() as u64 {
+            return fault("offsets", if offsets[0] == 0 { n_nodes as usize } else { 0 });
+        }
+        let follows = |ends: &[u64]| ends[0] <= ends[1] && ends[1] - ends[0] < u32::MAX.into();
+        if let Some(node) = offsets.windows(2).position(|ends| !follows(ends)) {
+            return fault("offsets", node + 1);
+        }
+        if let Some(edge) = neighbours.iter().position(|&id| id >= n_nodes) {
+            return fault("neighbours", edge);
+        }
+        let (offsets, neighbours) = (Section::Owned(offsets), Section::Owned(neighbours));
+        Ok(Self { bounds: vec![0, n_nodes], parts: vec![Part { offsets, neighbours }] })
     }
 
     /// Builds the lists in memory. `undirected` adds the reverse of every edge.
@@ -112,6 +149,16 @@ impl Topology {
     #[must_use]
     pub fn n_edges(&self) -> u64 {
         self.parts.iter().map(|part| part.neighbours.as_slice().len() as u64).sum()
+    }
+
+    /// The lists of consecutive nodes, in order.
+    pub(crate) fn slabs(&self) -> Vec<Slab<'_>> {
+        let slabs = self.bounds.iter().zip(&self.parts).map(|(&first, part)| Slab {
+            first,
+            offsets: part.offsets.as_slice(),
+            neighbours: part.neighbours.as_slice(),
+        });
+        slabs.filter(|slab| slab.offsets.len() > 1).collect()
     }
 
     #[inline]

@@ -166,3 +166,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn lists_in_memory_are_checked() {
+    let topology = Topology::from_lists(vec![0, 2, 2, 3], vec![1, 2, 0]).unwrap();
+    assert_eq!(topology.in_neighbours(NodeId(0)), [1, 2]);
+    assert_eq!((topology.n_nodes(), topology.n_edges()), (3, 3));
+    assert_eq!(Topology::from_lists(vec![0], vec![]).unwrap().n_nodes(), 0);
+    for (offsets, neighbours) in [
+        (vec![], vec![]),
+        (vec![1, 1], vec![0]),
+        (vec![0, 2], vec![0]),
+        (vec![0, 2, 1, 3], vec![1, 2, 0]),
+        (vec![0, 1], vec![1]),
+        (vec![0, u64::MAX, 1], vec![0]),
+    ] {
+        let error = Topology::from_lists(offsets, neighbours).unwrap_err();
+        assert!(matches!(error, TopologyError::File { .. }), "{error}");
+    }
+}

@@ -336,7 +336,10 @@ fn a_golden_schedule_is_pinned_for_ever() {
             hasher.update(&word.to_le_bytes());
         });
     }
-    assert_eq!(hasher.finalize().to_hex().as_str(), "b88c231bf22c35e68e4113ddaafbe64b9e7bb4d159c5203850b835e2ceb119fb");
+    assert_eq!(
+        hasher.finalize().to_hex().as_str(),
+        "b88c231bf22c35e68e4113ddaafbe64b9e7bb4d159c5203850b835e2ceb119fb"
+    );
 }
 
 /// Writes the schedule of `spec` over a partial file of these bytes; gives it and the summary.

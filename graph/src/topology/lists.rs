@@ -7,9 +7,6 @@ use crate::NodeId;
 use crate::edges::EdgeStream;
 use crate::relabel::Relabelling;
 
-/// Bytes of edges that are gathered in one pass.
-pub(super) const WINDOW_BYTES: usize = 256 << 20;
-
 /// What is gathered of an edge into a node; sorts by source.
 pub(super) trait InEdge: Copy + Ord + Default {
     /// The edge from `source` that is number `edge` of the stream.
@@ -79,13 +76,12 @@ pub(super) struct Counts {
 /// each other in the order of the stream, or are left out but for the first.
 ///
 /// One pass counts; then each pass gathers the lists of as many consecutive nodes as fill
-/// `window_bytes` together (of one node at least). Memory: 4 bytes per node of the graph, a window
+/// `options.window_bytes` together (of one node at least). Memory: 4 bytes per node of the graph, a window
 /// (or the list of one node, if that is longer), and 8 bytes per node of a window.
 pub(super) fn for_each<E: InEdge>(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
     options: &TopologyOptions<'_>,
-    window_bytes: usize,
     f: &mut VisitList<'_, E>,
 ) -> Result<Counts, TopologyError> {
     let (expected, found) = (relabelling.internal_of.len(), edges.n_nodes());
@@ -97,7 +93,7 @@ pub(super) fn for_each<E: InEdge>(
     let mut gathered: Vec<E> = Vec::new();
     let mut first = 0;
     while first < degrees.len() {
-        let window = window_from(first, &degrees, window_bytes / size_of::<E>());
+        let window = window_from(first, &degrees, options.window_bytes / size_of::<E>());
         let ends = gather(edges, relabelling, options, &window, &degrees, &mut gathered)?;
         let mut start = 0;
         for (node, end) in window.clone().zip(ends) {
@@ -248,8 +244,8 @@ mod tests {
         window_edges: usize,
     ) -> (Lists, Counts) {
         let mut lists = Lists::new();
-        let window_bytes = window_edges * size_of::<E>();
-        let counts = for_each::<E>(edges, relabelling, options, window_bytes, &mut |node, list| {
+        let options = TopologyOptions { window_bytes: window_edges * size_of::<E>(), ..*options };
+        let counts = for_each::<E>(edges, relabelling, &options, &mut |node, list| {
             assert_eq!(node.index(), lists.len());
             lists.push(list.iter().map(|e| (e.source(), e.edge().unwrap_or(0))).collect());
             Ok(())
@@ -317,8 +313,9 @@ mod tests {
     }
 
     fn plain(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Counts, TopologyError> {
-        let (nodes, options) = (Relabelling::identity(n_nodes), TopologyOptions::default());
-        for_each::<u32>(edges, &nodes, &options, 36, &mut |_, _| Ok(()))
+        let nodes = Relabelling::identity(n_nodes);
+        let options = TopologyOptions { window_bytes: 36, ..Default::default() };
+        for_each::<u32>(edges, &nodes, &options, &mut |_, _| Ok(()))
     }
 
     #[test]

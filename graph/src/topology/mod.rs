@@ -163,7 +163,7 @@ impl Topology {
     ) -> Result<Self, TopologyError> {
         let (mut offsets, mut neighbours) = (vec![0u64], Vec::new());
         let options = TopologyOptions::usual(undirected);
-        lists::for_each(edges, relabelling, &options, lists::WINDOW_BYTES, &mut |_, list| {
+        lists::for_each(edges, relabelling, &options, &mut |_, list| {
             neighbours.extend_from_slice(list);
             offsets.push(neighbours.len() as u64);
             Ok(())

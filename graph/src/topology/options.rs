@@ -24,6 +24,8 @@ pub struct TopologyOptions<'a> {
     pub edge_ids: bool,
     /// A finite weight for each edge of the stream, in its order, for files to hold.
     pub weights: Option<&'a [f32]>,
+    /// Bytes of edges that are gathered in one pass over the stream; 256 MiB unless told otherwise.
+    pub window_bytes: usize,
 }
 
 impl Default for TopologyOptions<'_> {
@@ -34,6 +36,7 @@ impl Default for TopologyOptions<'_> {
             duplicates: EdgePolicy::Drop,
             edge_ids: false,
             weights: None,
+            window_bytes: 256 << 20,
         }
     }
 }

@@ -43,10 +43,10 @@ pub fn write_topologies(
 
 /// As [`write_topologies`], of the edges and with the columns that `options` name.
 ///
-/// The stream is read once, then once for each window of 256 MiB. Memory: 4 bytes per node of the
-/// graph, 8 per node of the largest partition, a window, 8 bytes per node of a window, and 2 MiB;
-/// a node whose list alone is longer makes the window as long as its list. An edge takes 4 bytes of
-/// a window, or 16 where edge ids or weights are asked for.
+/// The stream is read once, then once for each window. Memory beside the relabelling: 4 bytes per
+/// node of the graph, 8 per node of the largest partition, a window, 8 bytes per node of a window,
+/// and 8 MiB of buffers; a node whose list alone is longer makes the window as long as its list. An
+/// edge takes 4 bytes of a window, or 16 where edge ids or weights are asked for.
 pub fn write_topologies_with(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
@@ -114,8 +114,7 @@ fn write<E: InEdge>(
     let create = |part| PartFile::create(book, part, uuid, path_of(part), options);
     let mut files = book.parts().map(create);
     let mut current = files.next().transpose()?;
-    let window = lists::WINDOW_BYTES;
-    let counts = lists::for_each::<E>(edges, relabelling, options, window, &mut |node, list| {
+    let counts = lists::for_each::<E>(edges, relabelling, options, &mut |node, list| {
         // Nodes come in order, so a file is done when the first node past it comes.
         while let Some(done) = current.take_if(|file| !file.range.contains(&node.0)) {
             done.finish(options, durability)?;

@@ -225,6 +225,7 @@ proptest! {
             duplicates: policy(keep_duplicates),
             edge_ids,
             weights: with_weights.then_some(&weights),
+            window_bytes: 256,
         };
         let (written, summary) = write_columns(&edges, &assignment, &options);
         let topology = open(&written).unwrap();

@@ -61,6 +61,7 @@ impl KeptEdges {
             duplicates: policy(self.duplicates),
             edge_ids: self.edge_ids,
             weights: weights.map(Weights::as_slice),
+            ..TopologyOptions::default()
         }
     }
 

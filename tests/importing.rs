@@ -231,3 +231,79 @@ fn rapa_says_what_unlike_devices_would_do_without_and_applies_nothing() {
     lode_line(&line(&profiles)).failed(1, &["slow.json", "missing field"]);
     lode_line(&line("nowhere.json")).failed(1, &["nowhere.json"]);
 }
+
+#[test]
+fn several_files_are_one_list_of_edges() {
+    let dir = tempfile::tempdir().unwrap();
+    let edges = edges();
+    let file = |name: &str| dir.path().join(name);
+    write_npy(&file("e.npy"), NpyType::U32, &[edges.len() as u64, 2], &edges);
+    let report = import(&file("e.npy"), "expected", &[]).succeeded().json();
+    let expected = lists(&file("expected"), &report);
+    let (first, rest) = edges.split_at(1000);
+    let (second, third) = rest.split_at(2500);
+    write_npy(&file("a.npy"), NpyType::U32, &[1000, 2], first);
+    fs::write(file("b.csv.gz"), gzip(&text(second, ",", "\n"))).unwrap();
+    fs::write(file("c.u32"), bytemuck::cast_slice::<_, u8>(third)).unwrap();
+    let [b, c] = ["b.csv.gz", "c.u32"].map(|name| file(name).display().to_string());
+    let report = import(&file("a.npy"), "graph", &["--edges", &b, "--edges", &c]).succeeded();
+    assert!(lists(&file("graph"), &report.json()) == expected);
+    // The bad one is named.
+    fs::write(file("c.u32"), [0; 9]).unwrap();
+    let failed = import(&file("a.npy"), "other", &["--edges", &b, "--edges", &c]);
+    failed.failed(1, &["c.u32", "9 bytes"]);
+}
+
+#[test]
+fn self_loops_and_repeated_edges_are_counted_and_kept_or_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("e.txt");
+    // A loop twice, 0 → 1 three times in both directions together.
+    fs::write(&file, "0 1\n1 1\n0 1\n1 0\n1 1\n2 0\n").unwrap();
+    let run = |graph: &str, more: &[&str]| {
+        let report = import(&file, graph, more).succeeded().json();
+        lode(["verify".into(), dir.path().join(graph).display().to_string()]).succeeded();
+        assert_eq!(report["self_loops"], 2);
+        (report["edges"].as_u64().unwrap(), report["duplicate_edges"].as_u64().unwrap())
+    };
+    // Directed: 0→1 ×3, 1→0 ×3, 1→1 ×2, 2→0, 0→2.
+    assert_eq!(run("usual", &[]), (5, 5));
+    assert_eq!(run("no-loops", &["--self-loops", "drop"]), (4, 4));
+    assert_eq!(run("all", &["--duplicates", "keep"]), (10, 5));
+    let neither = ["--self-loops", "drop", "--duplicates", "keep"];
+    assert_eq!(run("repeated", &neither), (8, 4));
+    import(&file, "x", &["--self-loops", "some"]).failed(2, &["some", "keep", "drop"]);
+}
+
+#[test]
+fn edge_ids_and_weights_are_kept_verified_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let edges = edges();
+    let file = |name: &str| dir.path().join(name);
+    write_npy(&file("e.npy"), NpyType::U32, &[edges.len() as u64, 2], &edges);
+    let weights: Vec<f32> = (0..edges.len()).map(|edge| edge as f32).collect();
+    write_npy(&file("w.npy"), NpyType::F32, &[weights.len() as u64], &weights);
+    let name = file("w.npy").display().to_string();
+    let more = ["--edge-ids", "--edge-weights", &name];
+    let report = import(&file("e.npy"), "graph", &more).succeeded().json();
+    assert_eq!(report["edge_columns"], serde_json::json!(["ids", "weights"]));
+    let plain = import(&file("e.npy"), "plain", &[]).succeeded().json();
+    assert_eq!(plain["edges"], report["edges"]);
+    assert_eq!(plain["edge_columns"], serde_json::json!([]));
+    let graph = file("graph");
+    lode(["verify".as_ref(), graph.as_os_str()]).succeeded();
+    let topology = graph.join("part-001/topology.csr");
+    let mut bytes = fs::read(&topology).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&topology, bytes).unwrap();
+    let found = lode(["verify".as_ref(), graph.as_os_str()]);
+    assert_eq!(found.code, Some(1));
+    assert!(found.stdout.contains("weights"), "{}", found.stdout);
+    // Weights that do not fit are refused before anything is written.
+    write_npy(&file("w.npy"), NpyType::F32, &[9], &weights[..9]);
+    import(&file("e.npy"), "x", &more).failed(1, &["w.npy", "shape (6000,)", "[9]"]);
+    let bad: Vec<f32> = weights.iter().map(|weight| weight / (weight - 7.0)).collect();
+    write_npy(&file("w.npy"), NpyType::F32, &[bad.len() as u64], &bad);
+    import(&file("e.npy"), "x", &more).failed(1, &["w.npy", "edge 7", "finite"]);
+    assert!(!file("x").exists());
+}

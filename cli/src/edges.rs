@@ -1,11 +1,11 @@
-//! Which file holds the edges, as a user names it.
+//! Which files hold the edges, as a user names them.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use lodestore_graph::edges::{EdgeFile, EdgeFormat, ExtraColumns};
+use lodestore_graph::edges::{EdgeFile, EdgeFiles, EdgeFormat, ExtraColumns};
 
-/// A file of edges.
+/// Files of edges.
 #[derive(Args)]
 pub(crate) struct EdgeArgs {
     /// Edges, source and destination: .npy of shape (E, 2), u32, i32, u64 or i64; bare
@@ -13,10 +13,11 @@ pub(crate) struct EdgeArgs {
     /// .gz or .zst.
     ///
     /// A line of text holds two ids with blanks or a comma between them; blank lines, and lines
-    /// that start with # or %, are skipped; there are no column names.
-    #[arg(long, value_name = "FILE")]
-    edges: PathBuf,
-    /// Format of the edges where the file's name does not tell: npy, u32, u64 or text.
+    /// that start with # or %, are skipped; there are no column names. Repeat for several files,
+    /// which are read one after the other as one.
+    #[arg(long, value_name = "FILE", required = true)]
+    edges: Vec<PathBuf>,
+    /// Format of the edges where the files' names do not tell: npy, u32, u64 or text.
     #[arg(long, value_name = "FORMAT")]
     edge_format: Option<EdgeFormat>,
     /// Read two columns of a text of edges and skip the rest of each line, such as weights.
@@ -25,11 +26,12 @@ pub(crate) struct EdgeArgs {
 }
 
 impl EdgeArgs {
-    pub(crate) fn file(self) -> EdgeFile {
-        let extra_columns = match self.ignore_extra_columns {
-            true => ExtraColumns::Ignore,
-            false => ExtraColumns::Refuse,
+    pub(crate) fn file(self) -> EdgeFiles {
+        let (format, extra_columns) = match self.ignore_extra_columns {
+            true => (self.edge_format, ExtraColumns::Ignore),
+            false => (self.edge_format, ExtraColumns::Refuse),
         };
-        EdgeFile { path: self.edges, format: self.edge_format, extra_columns }
+        let file = |path| EdgeFile { path, format, extra_columns };
+        EdgeFiles { files: self.edges.into_iter().map(file).collect() }
     }
 }

@@ -17,6 +17,7 @@ mod seal;
 pub mod segment;
 mod sparse;
 pub mod stateful;
+pub mod topology;
 
 /// The graph, and the model of it, that the store's crash tests have.
 #[path = "../../store/tests/crash/small.rs"]

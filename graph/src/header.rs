@@ -3,15 +3,16 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic of the kind of file |
-//! | 8..12 | format version, u32 |
+//! | 8..12 | format version, u32: 2 where there are edge ids or weights, else 1 |
 //! | 12..16 | partition, u32 |
 //! | 16..32 | uuid of the graph |
 //! | 32..36 | first node that the partition owns, u32 |
 //! | 36..40 | nodes of the whole graph, u32 |
 //! | 40..48 | nodes listed in this file, u64 |
 //! | 48..56 | edges listed in this file, u64 |
-//! | 56..68 | CRC-32 of each section in the order of the file, 3 × u32; 0 where there is none |
-//! | 68..4092 | zero |
+//! | 56..72 | CRC-32 of each section in the order of the file, 4 × u32; 0 where there is none |
+//! | 72..76 | bit 0: the file holds edge ids; bit 1: it holds edge weights |
+//! | 76..4092 | zero |
 //! | 4092..4096 | CRC-32 of bytes 0..4092, u32 |
 //!
 //! All numbers are little-endian. CRC-32 is that of IEEE 802.3.
@@ -23,8 +24,11 @@ use crate::{PartId, PartitionBook};
 
 /// Bytes of the header; the first section starts here.
 pub const HEADER_BYTES: usize = 4096;
-/// The format of topology and halo that this release writes and reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest format of topology and halo that this release reads. What has no edge ids and no
+/// weights is written as version 1, which older releases read.
+pub const FORMAT_VERSION: u32 = 2;
+/// Version of files with edge ids or weights.
+const COLUMNS_VERSION: u32 = 2;
 const CRC_AT: usize = HEADER_BYTES - 4;
 
 /// What a file holds, told by its first 8 bytes.
@@ -70,6 +74,25 @@ impl Identity {
     }
 }
 
+/// What a topology file tells of each edge beside its source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EdgeColumns {
+    /// Its position in the input.
+    pub ids: bool,
+    /// A weight.
+    pub weights: bool,
+}
+
+impl EdgeColumns {
+    fn bits(self) -> u32 {
+        u32::from(self.ids) | u32::from(self.weights) << 1
+    }
+
+    fn of_bits(bits: u32) -> Option<Self> {
+        (bits < 4).then_some(Self { ids: bits & 1 != 0, weights: bits & 2 != 0 })
+    }
+}
+
 /// A header whose checksum and identity have been checked; its counts have not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -77,7 +100,8 @@ pub(crate) struct Header {
     pub(crate) identity: Identity,
     pub(crate) n_nodes: u64,
     pub(crate) n_edges: u64,
-    pub(crate) section_crcs: [u32; 3],
+    pub(crate) columns: EdgeColumns,
+    pub(crate) section_crcs: [u32; 4],
 }
 
 /// Why the first page of a file is not the header that was expected.
@@ -107,10 +131,17 @@ pub enum HeaderFault {
     },
     /// Written by another release.
     #[error(
-        "format version {found} is not known, {FORMAT_VERSION} is; use the release that wrote it"
+        "format version {found} is not known, those up to {FORMAT_VERSION} are; use the release \
+         that wrote it"
     )]
     Version {
         /// Version found.
+        found: u32,
+    },
+    /// Columns that no release knows, or that the kind of file cannot have.
+    #[error("the file names edge columns {found:#x}, which are not known")]
+    Columns {
+        /// Bits of the header.
         found: u32,
     },
     /// A file of another graph.
@@ -146,7 +177,8 @@ impl Header {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut page = Vec::with_capacity(HEADER_BYTES);
         page.extend_from_slice(&self.kind.magic());
-        page.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let version = if self.columns.bits() == 0 { 1 } else { COLUMNS_VERSION };
+        page.extend_from_slice(&version.to_le_bytes());
         page.extend_from_slice(&u32::from(self.identity.part.0).to_le_bytes());
         page.extend_from_slice(&self.identity.uuid);
         page.extend_from_slice(&self.identity.first_node.to_le_bytes());
@@ -156,6 +188,7 @@ impl Header {
         for crc in self.section_crcs {
             page.extend_from_slice(&crc.to_le_bytes());
         }
+        page.extend_from_slice(&self.columns.bits().to_le_bytes());
         page.resize(CRC_AT, 0);
         let crc = crc32fast::hash(&page);
         page.extend_from_slice(&crc.to_le_bytes());
@@ -175,7 +208,8 @@ impl Header {
             identity: *expected,
             n_nodes: u64::from_le_bytes(field(page, 40)),
             n_edges: u64::from_le_bytes(field(page, 48)),
-            section_crcs: [u32_at(page, 56), u32_at(page, 60), u32_at(page, 64)],
+            columns: columns(page, kind)?,
+            section_crcs: [56, 60, 64, 68].map(|at| u32_at(page, at)),
         })
     }
 }
@@ -206,10 +240,20 @@ fn sound_page(file: &[u8], kind: FileKind) -> Result<&[u8; HEADER_BYTES], Header
     if carried != computed {
         return Err(HeaderFault::Checksum { expected: carried, found: computed });
     }
-    if u32_at(page, 8) != FORMAT_VERSION {
+    if !(1..=FORMAT_VERSION).contains(&u32_at(page, 8)) {
         return Err(HeaderFault::Version { found: u32_at(page, 8) });
     }
     Ok(page)
+}
+
+/// The edge columns of a sound page; those of version 1 are none, whatever else it says.
+fn columns(page: &[u8; HEADER_BYTES], kind: FileKind) -> Result<EdgeColumns, HeaderFault> {
+    if u32_at(page, 8) < COLUMNS_VERSION {
+        return Ok(EdgeColumns::default());
+    }
+    let found = u32_at(page, 72);
+    let columns = EdgeColumns::of_bits(found).filter(|_| kind == FileKind::Topology);
+    columns.ok_or(HeaderFault::Columns { found })
 }
 
 fn check_identity(page: &[u8; HEADER_BYTES], expected: &Identity) -> Result<(), HeaderFault> {
@@ -255,7 +299,8 @@ mod tests {
             identity: Identity { uuid: [7; 16], part: PartId(3), first_node: 10, graph_nodes: 99 },
             n_nodes: 12,
             n_edges: 34,
-            section_crcs: [1, 2, 3],
+            columns: EdgeColumns::default(),
+            section_crcs: [1, 2, 3, 0],
         }
     }
 
@@ -298,9 +343,36 @@ mod tests {
     #[test]
     fn another_version_is_refused_by_its_number() {
         let mut page = sample().encode();
-        page[8] = 2;
+        for version in [0, 3, 255] {
+            forge(&mut page, 8, version);
+            let found = u32::from(version);
+            assert_eq!(decode(&page), Err(HeaderFault::Version { found }));
+        }
+    }
+
+    /// Another byte, under a good checksum.
+    fn forge(page: &mut [u8], at: usize, byte: u8) {
+        page[at] = byte;
         let crc = crc32fast::hash(&page[..CRC_AT]);
         page[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(decode(&page), Err(HeaderFault::Version { found: 2 }));
+    }
+
+    #[test]
+    fn files_without_edge_columns_are_of_version_1_and_others_of_version_2() {
+        assert_eq!(u32_at(sample().encode().first_chunk().unwrap(), 8), 1);
+        for bits in 1..4 {
+            let columns = EdgeColumns::of_bits(bits).unwrap();
+            let header = Header { columns, section_crcs: [1, 2, 3, 4], ..sample() };
+            let mut page = header.encode();
+            assert_eq!(u32_at(page.first_chunk().unwrap(), 8), 2);
+            assert_eq!(decode(&page), Ok(header));
+            forge(&mut page, 72, 4);
+            assert_eq!(decode(&page), Err(HeaderFault::Columns { found: 4 }));
+        }
+        let halo = Header { kind: FileKind::Halo, ..sample() };
+        let mut page = halo.encode();
+        forge(&mut page, 8, 2);
+        let found = Header::decode(&page, FileKind::Halo, &sample().identity);
+        assert_eq!(found, Err(HeaderFault::Columns { found: 0 }));
     }
 }

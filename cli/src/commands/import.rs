@@ -1,6 +1,7 @@
 //! `lode import`: from edges and tensors in files to a graph.
 
 mod input;
+mod kept;
 mod leftovers;
 mod order;
 mod report;
@@ -11,12 +12,12 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use lodestore_graph::edges::EdgeFile;
+use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::{Algorithm, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::topology::{Topology, write_topologies_with};
 use lodestore_store::{CodecChoice, Dtype, Importer, NanPolicy, TensorOptions};
 
 use crate::console::Console;
@@ -25,6 +26,7 @@ use crate::interrupt::RemovedOnInterrupt;
 use crate::usage::UsageError;
 
 use input::Input;
+pub(crate) use kept::KeptEdges;
 use order::Ordering;
 pub(crate) use report::ImportReport;
 pub(crate) use tensors::ImportTensor;
@@ -46,6 +48,8 @@ tensor `external_id` keeps those of the input.")]
 pub(crate) struct ImportArgs {
     #[command(flatten)]
     edges: EdgeArgs,
+    #[command(flatten)]
+    kept: KeptEdges,
     /// A tensor with one row per node: dense .npy or CSR .npz; repeat for several.
     #[arg(long = "tensor", value_name = "NAME=FILE")]
     tensors: Vec<Named<PathBuf>>,
@@ -96,7 +100,8 @@ enum Nan {
 
 /// What to import.
 pub(crate) struct ImportConfig {
-    pub(crate) edges: EdgeFile,
+    pub(crate) edges: EdgeFiles,
+    pub(crate) kept: KeptEdges,
     pub(crate) tensors: Vec<ImportTensor>,
     pub(crate) undirected: bool,
     pub(crate) nodes: Option<u32>,
@@ -112,6 +117,7 @@ impl ImportArgs {
     fn check(self) -> Result<ImportConfig, UsageError> {
         Ok(ImportConfig {
             edges: self.edges.file(),
+            kept: self.kept,
             tensors: tensors::tensors(self.tensors, &self.codecs, &self.dtypes)?,
             undirected: self.undirected,
             nodes: self.nodes,
@@ -163,7 +169,8 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     let uuid = *importer.uuid().as_bytes();
     let (relabelling, book) = (&ordering.relabelling, &ordering.relabelling.book);
     let topology_path = |part| importer.topology_path(part);
-    let written = write_topologies(edges, relabelling, undirected, uuid, &topology_path)?;
+    let options = config.kept.options(undirected, input.weights.as_ref());
+    let written = write_topologies_with(edges, relabelling, &options, uuid, &topology_path)?;
     // As readers will open it.
     let paths: Vec<PathBuf> = book.parts().map(topology_path).collect();
     let topology = Topology::open(&paths, book, uuid)?;
@@ -184,5 +191,6 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     console.stage("sync");
     let n_edges = written.n_edges_directed;
     let graph = importer.commit(external_of, book, n_edges, undirected)?;
-    ImportReport::new(&graph, &partitioning.report, &written, &halos, order, start)
+    let partitioned = &partitioning.report;
+    ImportReport::new(&graph, partitioned, &written, &config.kept, &halos, order, start)
 }

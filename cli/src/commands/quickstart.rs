@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::ClientConfig;
-use lodestore_graph::edges::EdgeFile;
+use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::generate::GraphRecipe;
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::{Algorithm, SpringParams};
@@ -19,7 +19,7 @@ use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::generate::{self, GenerateConfig, GenerateReport, generate};
-use super::import::{ImportConfig, ImportReport, ImportTensor, import};
+use super::import::{ImportConfig, ImportReport, ImportTensor, KeptEdges, import};
 use super::train::{TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
 use crate::human;
@@ -126,7 +126,8 @@ impl QuickstartArgs {
         let (raw, graph) = (dir.path.join(RAW), dir.path.join(GRAPH));
         let tensor = |name, file| ImportTensor::new(name, raw.join(file));
         let import = ImportConfig {
-            edges: EdgeFile::at(raw.join(generate::EDGES_FILE)),
+            edges: EdgeFiles::from(raw.join(generate::EDGES_FILE)),
+            kept: KeptEdges::default(),
             tensors: vec![
                 tensor("feat", generate::FEATURES_FILE),
                 tensor("label", generate::LABELS_FILE),

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use lodestore_graph::NodeId;
-use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
+use lodestore_graph::micrograph::{Locality, Micrographs};
+use lodestore_graph::schedule::{Schedule, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use serde::Serialize;
 
@@ -28,7 +29,10 @@ Example:
   lode schedule my-graph --seed 1 --fanout 10,25 --batch 512 --epochs 10 --workers 2 \\
       --out run.schedule
 
-The digest is of the content: the same settings give the same digest on every machine.")]
+The digest is of the content: the same settings give the same digest on every machine.
+
+Until it is whole the file is called FILE.partial. After an interruption the same command checks what
+is there and goes on behind it; remove that file to start anew.")]
 pub(crate) struct ScheduleArgs {
     /// Folder of the graph.
     graph: PathBuf,
@@ -49,6 +53,10 @@ pub(crate) struct ScheduleArgs {
     /// Which nodes are roots.
     #[arg(long, value_enum, default_value_t = Roots::Train)]
     roots: Roots,
+    /// Measure locality on this many batches of the first epoch: the share of a root's micrograph
+    /// that lies on the root's own worker, and the same of its whole batch (HopGNN).
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    locality: u32,
     /// The schedule; replaced if it exists.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -69,8 +77,13 @@ struct ScheduleReport {
     schedule: String,
     digest: String,
     batches: u64,
+    /// Batches that an interrupted run had left.
+    resumed_batches: u64,
     ids: u64,
     bytes: u64,
+    bytes_per_id: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    locality: Option<Locality>,
     seconds: f64,
 }
 
@@ -102,12 +115,23 @@ impl ScheduleArgs {
         let threads = available_parallelism().map_or(1, NonZero::get);
         let summary =
             write_schedule(&topology, &book, &roots, &spec, &self.out, &mut progress, threads)?;
+        drop(progress);
+        let locality = match self.locality {
+            0 => None,
+            n_batches => {
+                console.stage("locality");
+                Some(locality(&Schedule::open(&self.out)?, &book, n_batches)?)
+            }
+        };
         let report = ScheduleReport {
             schedule: self.out.display().to_string(),
             digest: summary.digest,
             batches: summary.batches,
+            resumed_batches: summary.resumed,
             ids: summary.ids,
             bytes: summary.bytes,
+            bytes_per_id: summary.bytes as f64 / summary.ids.max(1) as f64,
+            locality,
             seconds: start.elapsed().as_secs_f64(),
         };
         console.report(&report, text)
@@ -130,14 +154,40 @@ fn roots(graph: Graph, which: Roots) -> Result<Vec<NodeId>> {
     Ok(all.into_iter().zip(splits).filter(|&(_, split)| split == TRAIN).map(|(id, _)| id).collect())
 }
 
+/// Locality of `n_batches` batches of the first epoch, the workers' in turn.
+fn locality(schedule: &Schedule, book: &PartitionBook, n_batches: u32) -> Result<Locality> {
+    let n_workers = schedule.spec().workers;
+    let (mut locality, mut micrographs) = (Locality::default(), Micrographs::default());
+    let longest = (0..n_workers).map(|worker| schedule.n_batches(worker)).max().unwrap_or(0);
+    let in_turn = (0..longest).flat_map(|batch| (0..n_workers).map(move |w| (w, batch)));
+    let there_are = in_turn.filter(|&(worker, batch)| batch < schedule.n_batches(worker));
+    for (worker, batch) in there_are.take(n_batches as usize) {
+        let batch = schedule.get(worker, 0, batch)?;
+        locality.add(&batch, book, n_workers, &mut micrographs);
+    }
+    Ok(locality)
+}
+
 fn text(report: &ScheduleReport) -> String {
-    format!(
-        "{}: {} batches, {} node ids, {} in {}\n  digest {}",
+    let mut text = format!(
+        "{}: {} batches, {} node ids, {} ({:.2} bytes an id) in {}\n  digest {}",
         report.schedule,
         human::count(report.batches),
         human::count(report.ids),
         human::bytes(report.bytes),
+        report.bytes_per_id,
         human::seconds(report.seconds),
         report.digest,
-    )
+    );
+    if report.resumed_batches > 0 {
+        let resumed = human::count(report.resumed_batches);
+        text += &format!("\n  {resumed} batches were there from an interrupted run");
+    }
+    if let Some(Locality { roots, r_micro, r_sub }) = report.locality {
+        let (micro, sub) = (human::percent(r_micro), human::percent(r_sub));
+        let roots = human::count(roots);
+        text +=
+            &format!("\n  at home with {roots} roots: {micro} of micrographs, {sub} of batches");
+    }
+    text
 }

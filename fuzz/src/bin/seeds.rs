@@ -7,6 +7,7 @@ use std::{env, fs, io};
 use libfuzzer_sys as _;
 use lodestore_fuzz::{
     catalog, device_toml, edges, graph_toml, groups, npy, npz, schedule, segment, stateful,
+    topology,
 };
 
 fn main() -> io::Result<()> {
@@ -22,6 +23,7 @@ fn main() -> io::Result<()> {
         ("schedule", schedule::seeds()),
         ("segment", segment::seeds()),
         ("stateful", stateful::seeds()),
+        ("topology", topology::seeds()),
     ];
     for (target, seeds) in targets {
         let dir = out.join(target);

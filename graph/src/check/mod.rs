@@ -14,7 +14,7 @@ use crate::header::{Header, Identity};
 use crate::{PartId, PartitionBook};
 use rule::Rule;
 
-pub use crate::header::{FORMAT_VERSION, FileKind, HEADER_BYTES, HeaderFault};
+pub use crate::header::{EdgeColumns, FORMAT_VERSION, FileKind, HEADER_BYTES, HeaderFault};
 
 /// Pieces of this size stay in a core's cache between the checksum and the look at the numbers.
 const PIECE_BYTES: u64 = 1 << 18;
@@ -130,7 +130,8 @@ impl FileCheck {
     }
 
     /// The check of a topology file whose header is lost: what the header must say follows from
-    /// the book and from the length of the file, but for the checksums.
+    /// the book and from the length of the file, but for the checksums. One with edge columns does
+    /// not pass: nothing tells how many edges it has.
     pub fn of_headless_topology(
         file_bytes: u64,
         book: &PartitionBook,
@@ -144,9 +145,20 @@ impl FileCheck {
         let n_edges = n_edges
             .ok_or(FileFault::Length { expected_bytes: lists_bytes, found_bytes: file_bytes })?;
         let identity = Identity::of(book, part, uuid);
-        let section_crcs = [0; 3];
-        let header = Header { kind: FileKind::Topology, identity, n_nodes, n_edges, section_crcs };
+        let header = Header {
+            kind: FileKind::Topology,
+            identity,
+            n_nodes,
+            n_edges,
+            columns: EdgeColumns::default(),
+            section_crcs: [0; 4],
+        };
         Ok(Self { sections: sections(&header, book, part), header })
+    }
+
+    /// What the file tells of each edge.
+    pub(crate) fn columns(&self) -> EdgeColumns {
+        self.header.columns
     }
 
     /// Edges that the header counts.
@@ -301,7 +313,7 @@ pub fn vouches(damaged: &[u8], rebuilt: &[u8]) -> bool {
 fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<Section> {
     let (n_nodes, n_edges) = (header.n_nodes, header.n_edges);
     let graph_nodes = book.n_nodes();
-    let lengths: Vec<(&'static str, Option<u64>, Rule)> = match header.kind {
+    let mut lengths: Vec<(&'static str, Option<u64>, Rule)> = match header.kind {
         FileKind::Topology => vec![
             (
                 "offsets",
@@ -316,6 +328,12 @@ fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<Section>
             ("overlaps", n_nodes.checked_mul(2), Rule::Overlaps { n_parts: book.n_parts() }),
         ],
     };
+    if header.columns.ids {
+        lengths.push(("edge ids", n_edges.checked_mul(8), Rule::Any));
+    }
+    if header.columns.weights {
+        lengths.push(("weights", n_edges.checked_mul(4), Rule::Finite));
+    }
     let mut start = HEADER_BYTES as u64;
     let mut sections = Vec::new();
     for ((name, bytes, rule), crc) in lengths.into_iter().zip(header.section_crcs) {

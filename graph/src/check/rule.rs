@@ -15,13 +15,15 @@ pub(super) enum Rule {
     Overlaps { n_parts: u16 },
     /// u32: anything.
     Any,
+    /// f32: neither infinite nor NaN.
+    Finite,
 }
 
 impl Rule {
     pub(super) const fn entry_bytes(&self) -> u64 {
         match self {
             Self::Offsets { .. } => 8,
-            Self::Nodes { .. } | Self::Foreign { .. } | Self::Any => 4,
+            Self::Nodes { .. } | Self::Foreign { .. } | Self::Any | Self::Finite => 4,
             Self::Overlaps { .. } => 2,
         }
     }
@@ -51,6 +53,7 @@ impl Rule {
                 u16s(bytes).position(|overlap| overlap == 0 || overlap >= *n_parts)
             }
             Self::Any => None,
+            Self::Finite => u32s(bytes).position(|bits| !f32::from_bits(bits).is_finite()),
         };
         let ends = match self {
             Self::Offsets { .. } => u64s(bytes).next().zip(u64s(bytes).next_back()),
@@ -65,7 +68,7 @@ impl Rule {
         match self {
             Self::Offsets { .. } => last <= next,
             Self::Foreign { .. } => last < next,
-            Self::Nodes { .. } | Self::Overlaps { .. } | Self::Any => true,
+            Self::Nodes { .. } | Self::Overlaps { .. } | Self::Any | Self::Finite => true,
         }
     }
 

@@ -136,6 +136,9 @@ pub enum EdgeError {
         /// Edges of this one.
         found: u64,
     },
+    /// Whoever read the edges stopped before their end.
+    #[error("the edges were not read to their end")]
+    Stopped,
     /// Edges cannot be kept for later passes.
     #[error("{}: cannot write: {source}", path.display())]
     Spool {

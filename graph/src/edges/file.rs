@@ -7,7 +7,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::text::Compression;
-use super::{EdgeError, EdgeStream, ExtraColumns, NpyEdges, RawEdges, TextEdges};
+use super::{EdgeError, EdgeStream, ExtraColumns, NpyEdges, RawEdges, ReadAhead, TextEdges};
 
 /// How edges are written in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,27 +64,34 @@ impl EdgeFile {
     }
 
     /// Opens the file and reads it once, so that every id is known to be good: below `n_nodes`,
-    /// or in proportion to the number of edges (see [`NpyEdges::open`]).
+    /// or in proportion to the number of edges (see [`NpyEdges::open`]). Passes read ahead.
     pub fn open(&self, n_nodes: Option<u32>) -> Result<Box<dyn EdgeStream>, EdgeError> {
         let (format, path) = (self.format()?, &self.path);
         let compression = Compression::of(path);
         if format != EdgeFormat::Text && compression != Compression::None {
             return Err(EdgeError::Compressed { path: path.clone() });
         }
-        let edges: Box<dyn EdgeStream> = match format {
-            EdgeFormat::Npy => Box::new(NpyEdges::open(path, n_nodes)?),
-            EdgeFormat::U32 => Box::new(RawEdges::open(path, false, n_nodes)?),
-            EdgeFormat::U64 => Box::new(RawEdges::open(path, true, n_nodes)?),
+        Ok(match format {
+            EdgeFormat::Npy => checked(NpyEdges::open(path, n_nodes)?, n_nodes)?,
+            EdgeFormat::U32 => checked(RawEdges::open(path, false, n_nodes)?, n_nodes)?,
+            EdgeFormat::U64 => checked(RawEdges::open(path, true, n_nodes)?, n_nodes)?,
             EdgeFormat::Text => {
-                return Ok(Box::new(TextEdges::open(path, self.extra_columns, n_nodes)?));
+                let edges = TextEdges::open(path, self.extra_columns, n_nodes)?;
+                Box::new(ReadAhead::new(edges))
             }
-        };
-        // Looking for the largest id has been a pass.
-        if n_nodes.is_some() {
-            edges.for_each_chunk(&mut |_| Ok(()))?;
-        }
-        Ok(edges)
+        })
     }
+}
+
+/// Edges whose every id has been checked; looking for the largest one has been a pass.
+fn checked(
+    edges: impl EdgeStream + Sync + 'static,
+    n_nodes: Option<u32>,
+) -> Result<Box<dyn EdgeStream>, EdgeError> {
+    if n_nodes.is_some() {
+        edges.for_each_chunk(&mut |_| Ok(()))?;
+    }
+    Ok(Box::new(ReadAhead::new(edges)))
 }
 
 fn of_extension(path: &Path) -> Option<EdgeFormat> {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use super::{Halo, HaloError};
-use crate::header::{FileKind, Header, Identity};
+use crate::header::{EdgeColumns, FileKind, Header, Identity};
 use crate::topology::Topology;
 use crate::{NodeId, PartId, PartitionBook};
 
@@ -80,7 +80,13 @@ impl Halo {
             identity: Identity::of(book, part, uuid),
             n_nodes: self.ids.len() as u64,
             n_edges: 0,
-            section_crcs: sections.map(crc32fast::hash),
+            columns: EdgeColumns::default(),
+            section_crcs: [
+                crc32fast::hash(sections[0]),
+                crc32fast::hash(sections[1]),
+                crc32fast::hash(sections[2]),
+                0,
+            ],
         };
         [header.encode().as_slice(), sections[0], sections[1], sections[2]].concat()
     }

@@ -8,34 +8,24 @@ use crate::sampler::stream::Stream;
 pub(super) struct Choice {
     /// One bit per position of the longest list seen; all clear between calls.
     taken: Vec<u64>,
-    positions: Vec<u32>,
 }
 
 impl Choice {
-    /// Appends `n` elements of `list` at distinct positions; `n` is at most its length.
+    /// Fills `positions`, at most `len`, with distinct numbers below `len`.
     #[inline]
-    pub(super) fn extend(
-        &mut self,
-        chosen: &mut Vec<u32>,
-        list: &[u32],
-        n: u32,
-        mut stream: Stream,
-    ) {
-        let n_words = list.len().div_ceil(64);
+    pub(super) fn fill(&mut self, positions: &mut [u32], len: u32, mut stream: Stream) {
+        let n_words = len.div_ceil(64) as usize;
         if self.taken.len() < n_words {
             self.taken.resize(n_words, 0);
         }
-        self.positions.clear();
-        let len = list.len() as u32;
-        for last in len - n..len {
+        let first = len - positions.len() as u32;
+        for (last, position) in (first..len).zip(positions.iter_mut()) {
             let drawn = stream.below(last + 1);
-            let position = if self.is_taken(drawn) { last } else { drawn };
-            self.taken[position as usize / 64] |= 1 << (position % 64);
-            self.positions.push(position);
+            *position = if self.is_taken(drawn) { last } else { drawn };
+            self.taken[*position as usize / 64] |= 1 << (*position % 64);
         }
-        for &position in &self.positions {
+        for &position in &*positions {
             self.taken[position as usize / 64] = 0;
-            chosen.push(list[position as usize]);
         }
     }
 
@@ -52,9 +42,9 @@ mod tests {
     use std::collections::HashSet;
 
     fn choose(choice: &mut Choice, list: &[u32], n: u32, key: u64) -> Vec<u32> {
-        let mut chosen = Vec::new();
-        choice.extend(&mut chosen, list, n, Stream::new(key));
-        chosen
+        let mut positions = vec![u32::MAX; n as usize];
+        choice.fill(&mut positions, list.len() as u32, Stream::new(key));
+        positions.into_iter().map(|position| list[position as usize]).collect()
     }
 
     #[test]

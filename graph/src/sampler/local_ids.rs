@@ -1,6 +1,7 @@
 //! From node ids to positions in a batch, in the order of first sight.
 
 use crate::NodeId;
+use crate::prefetch::prefetch;
 
 /// A table over all nodes that is emptied by moving a mark, not by clearing it.
 pub(super) struct LocalIds {
@@ -25,6 +26,12 @@ impl LocalIds {
             self.table.fill(0);
             self.base = 1;
         }
+    }
+
+    /// Asks for what `translate` will need.
+    #[inline]
+    pub(super) fn prefetch(&self, ids: &[u32]) {
+        ids.iter().for_each(|&id| prefetch(&self.table[id as usize]));
     }
 
     /// Replaces each node by its local id; a node not seen before gets the next one and is

@@ -3,15 +3,20 @@
 
 mod choice;
 mod fanout;
+mod lists;
 mod local_ids;
 mod roots;
 mod stream;
 
+use std::ops::Range;
+
 use crate::NodeId;
 use crate::batch::{Batch, Block};
+use crate::prefetch::{prefetch, prefetch_all};
 use crate::topology::Topology;
 
 use choice::Choice;
+use lists::Lists;
 use local_ids::LocalIds;
 use stream::Stream;
 
@@ -21,24 +26,35 @@ pub use fanout::{Fanout, FanoutError};
 pub use roots::{epoch_order, is_local, worker_batches};
 pub use stream::batch_seed;
 
+/// Nodes whose neighbours are drawn, read and numbered together: enough for memory to answer
+/// between these steps, few enough to stay in a core's cache.
+const GROUP: usize = 32;
+
 /// Draws mini-batches from a topology. Each thread has its own, because it reuses its tables: 4
 /// bytes per node of the graph.
 ///
 /// The neighbours of a node in one hop depend on the batch's seed, the hop and the node alone
 /// (RapidGNN, section 4.1).
 pub struct Sampler<'a> {
-    topology: &'a Topology,
+    lists: Lists<'a>,
     fanouts: Vec<Fanout>,
     locals: LocalIds,
     choice: Choice,
+    /// The list of each node of the batch.
+    known: Vec<&'a [u32]>,
 }
 
 impl<'a> Sampler<'a> {
     /// A sampler with one fan-out per hop; `fanouts[0]` is that of the hop next to the roots.
     #[must_use]
     pub fn new(topology: &'a Topology, fanouts: &[Fanout]) -> Self {
-        let locals = LocalIds::new(topology.n_nodes());
-        Self { topology, fanouts: fanouts.to_vec(), locals, choice: Choice::default() }
+        Self {
+            lists: Lists::of(topology),
+            fanouts: fanouts.to_vec(),
+            locals: LocalIds::new(topology.n_nodes()),
+            choice: Choice::default(),
+            known: Vec::new(),
+        }
     }
 
     /// The batch of `roots` under `seed`, one block per fan-out, the input layer first. A root
@@ -49,6 +65,7 @@ impl<'a> Sampler<'a> {
     /// When a root is not a node of the graph, or a block would have 2³² edges.
     pub fn sample(&mut self, roots: &[NodeId], seed: u64) -> Batch {
         self.locals.clear();
+        self.known.clear();
         let mut nodes = Vec::new();
         let mut ids: Vec<u32> = roots.iter().map(|root| root.0).collect();
         self.locals.translate(&mut ids, &mut nodes);
@@ -57,8 +74,10 @@ impl<'a> Sampler<'a> {
         for (hop, block) in blocks.iter_mut().rev().enumerate() {
             let n_dst = nodes.len() as u32;
             let stream = Stream::new(seed).child(hop as u64);
-            let (offsets, mut sources) = self.draw(stream, self.fanouts[hop], &nodes);
-            self.locals.translate(&mut sources, &mut nodes);
+            let n_known = self.known.len();
+            self.lists.extend(&mut self.known, &nodes[n_known..]);
+            let offsets = self.offsets(self.fanouts[hop]);
+            let sources = self.draw(stream, &offsets, &mut nodes);
             *block = Block { n_src: nodes.len() as u32, n_dst, offsets, sources };
         }
         // Translation makes room for more nodes than it meets, and batches may wait in a queue.
@@ -66,29 +85,81 @@ impl<'a> Sampler<'a> {
         Batch { nodes, n_roots, blocks }
     }
 
-    /// The neighbours drawn for each of `nodes`, as offsets and ids.
-    fn draw(&mut self, hop: Stream, fanout: Fanout, nodes: &[NodeId]) -> (Vec<u32>, Vec<u32>) {
-        let mut offsets = Vec::with_capacity(nodes.len() + 1);
+    /// Where the neighbours drawn for each known node start.
+    fn offsets(&self, fanout: Fanout) -> Vec<u32> {
+        let mut offsets = Vec::with_capacity(self.known.len() + 1);
         let mut n_edges = 0u32;
         offsets.push(0);
-        for &node in nodes {
-            let n_drawn = fanout.of(self.topology.in_degree(node));
+        for list in &self.known {
+            let n_drawn = fanout.of(list.len() as u32);
             n_edges = n_edges.checked_add(n_drawn).expect("a block has fewer than 2^32 edges");
             offsets.push(n_edges);
         }
-        let mut sources = Vec::with_capacity(n_edges as usize);
-        for &node in nodes {
-            let neighbours = self.topology.in_neighbours(node);
-            let n_drawn = fanout.of(neighbours.len() as u32);
-            if n_drawn as usize == neighbours.len() {
-                sources.extend_from_slice(neighbours);
-            } else {
-                let stream = hop.child(node.0.into());
-                self.choice.extend(&mut sources, neighbours, n_drawn, stream);
+        offsets
+    }
+
+    /// The neighbours drawn for each known node, as local ids; appends those met first to `nodes`.
+    ///
+    /// Three steps, each a group behind the one before, so that each finds in the cache what the
+    /// one before has asked for.
+    fn draw(&mut self, hop: Stream, offsets: &[u32], nodes: &mut Vec<NodeId>) -> Vec<u32> {
+        let n_dst = self.known.len();
+        let mut sources = vec![0; offsets[n_dst] as usize];
+        let group = |g: usize| (g * GROUP).min(n_dst)..((g + 1) * GROUP).min(n_dst);
+        let n_groups = n_dst.div_ceil(GROUP);
+        for g in 0..n_groups + 2 {
+            self.choose(hop, group(g), offsets, nodes, &mut sources);
+            if let Some(g) = g.checked_sub(1) {
+                self.read(group(g), offsets, &mut sources);
+            }
+            if let Some(g) = g.checked_sub(2) {
+                let edges = edges_of(&group(g), offsets);
+                self.locals.translate(&mut sources[edges], nodes);
             }
         }
-        (offsets, sources)
+        sources
     }
+
+    /// Puts the positions drawn from each list of a group, where it is longer than its draw, into
+    /// `sources`, and asks for what they name.
+    fn choose(
+        &mut self,
+        hop: Stream,
+        group: Range<usize>,
+        offsets: &[u32],
+        nodes: &[NodeId],
+        sources: &mut [u32],
+    ) {
+        for dst in group {
+            let (list, drawn) = (self.known[dst], &mut sources[edges_of(&(dst..dst + 1), offsets)]);
+            if drawn.len() == list.len() {
+                prefetch_all(list);
+                continue;
+            }
+            let stream = hop.child(nodes[dst].0.into());
+            self.choice.fill(drawn, list.len() as u32, stream);
+            drawn.iter().for_each(|&position| prefetch(&list[position as usize]));
+        }
+    }
+
+    /// Replaces positions by the neighbours there, and asks for their local ids.
+    fn read(&self, group: Range<usize>, offsets: &[u32], sources: &mut [u32]) {
+        for dst in group.clone() {
+            let (list, drawn) = (self.known[dst], &mut sources[edges_of(&(dst..dst + 1), offsets)]);
+            if drawn.len() == list.len() {
+                drawn.copy_from_slice(list);
+            } else {
+                drawn.iter_mut().for_each(|position| *position = list[*position as usize]);
+            }
+        }
+        self.locals.prefetch(&sources[edges_of(&group, offsets)]);
+    }
+}
+
+/// The edges of consecutive destinations.
+#[inline]
+fn edges_of(dsts: &Range<usize>, offsets: &[u32]) -> Range<usize> {
+    offsets[dsts.start] as usize..offsets[dsts.end] as usize
 }
 
 #[cfg(test)]

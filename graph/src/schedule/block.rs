@@ -81,6 +81,11 @@ pub(super) fn encode(batch: &Batch, place: Place, header_crc: u32) -> Result<Enc
     Ok(Encoded { bytes, n_ids: batch.nodes.len() as u32, digest })
 }
 
+/// Bytes of the block that starts with `frame`, if that is sound.
+pub(super) fn len_of(frame: &[u8; FRAME_BYTES]) -> usize {
+    FRAME_BYTES + u32_at(frame, 16) as usize
+}
+
 /// Decodes and checks the batch that should be at `place`, of a graph of `n_nodes` nodes.
 pub(super) fn decode(
     bytes: &[u8],
@@ -88,6 +93,28 @@ pub(super) fn decode(
     header_crc: u32,
     n_nodes: u32,
 ) -> Result<Batch, BlockFault> {
+    sound_batch(&planes(bytes, place, header_crc)?, n_nodes)
+}
+
+/// The same, with the digest that the writer gave it.
+pub(super) fn decode_with_digest(
+    bytes: &[u8],
+    place: Place,
+    header_crc: u32,
+    n_nodes: u32,
+) -> Result<(Batch, [u8; 32]), BlockFault> {
+    let planes = planes(bytes, place, header_crc)?;
+    Ok((sound_batch(&planes, n_nodes)?, digest_of(place, &planes)))
+}
+
+fn sound_batch(planes: &[u8], n_nodes: u32) -> Result<Batch, BlockFault> {
+    let batch = from_words(&from_planes(planes))?;
+    batch.check(n_nodes)?;
+    Ok(batch)
+}
+
+/// The planes of the batch at `place`, not yet known to be one.
+fn planes(bytes: &[u8], place: Place, header_crc: u32) -> Result<Vec<u8>, BlockFault> {
     let length = |what, promised: usize, found: usize| {
         let (promised, found) = (promised as u64, found as u64);
         if promised == found { Ok(()) } else { Err(BlockFault::Length { what, promised, found }) }
@@ -107,9 +134,7 @@ pub(super) fn decode(
     let raw_bytes = u32_at(frame, 12) as usize;
     let planes = decompress(compressed, raw_bytes.min(MAX_RAW_BYTES))?;
     length("bytes", raw_bytes, planes.len())?;
-    let batch = from_words(&from_planes(&planes))?;
-    batch.check(n_nodes)?;
-    Ok(batch)
+    Ok(planes)
 }
 
 /// At most `most_bytes` and one more; memory grows with what there really is.

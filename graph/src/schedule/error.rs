@@ -67,6 +67,12 @@ pub enum ScheduleError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another process, or thread, writes the same schedule.
+    #[error("{}: is being written already; wait for that to end, or give another name", path.display())]
+    Busy {
+        /// The unfinished file.
+        path: PathBuf,
+    },
     /// Not a schedule, or one of another release.
     #[error("{}: {what}: expected {expected}, found {found}", path.display())]
     Format {

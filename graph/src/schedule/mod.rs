@@ -12,14 +12,18 @@
 //! of another schedule does not pass. The header says all that the batches depend on but the list
 //! of training roots; the digest covers their effect.
 //!
-//! Whether a node is local to a worker is not stored: ids tell it, by the partition book.
+//! Whether a node is local to a worker is not stored: ids tell it, by the partition book
+//! (`remote.rs`). Nor is when a node is needed next: `next_use.rs` works it out beside the file.
 
 mod block;
 mod error;
 mod footer;
 mod frequency;
 mod header;
+mod next_use;
+mod partial;
 mod read;
+mod remote;
 mod write;
 
 use serde::Serialize;
@@ -28,7 +32,9 @@ use crate::sampler::Fanout;
 
 pub use error::{BlockFault, ScheduleError};
 pub use frequency::{AccessCounts, AccessStats, hot_set};
+pub use next_use::{NEVER, NextUses};
 pub use read::Schedule;
+pub use remote::remote_mask;
 pub use write::{ScheduleSummary, write_schedule};
 
 /// What the batches of a run depend on, beside the topology and the training roots.

@@ -1,13 +1,13 @@
 //! Reading a schedule: batches one by one, each checked.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::block::{self, FRAME_BYTES, Place};
 use super::footer::{FOOTER_BYTES, Footer, FooterFault, crc_of};
 use super::header::{self, HEADER_BYTES, Header, array, u32_at};
+use super::partial::io_error;
 use super::{ScheduleError, ScheduleSpec};
 use crate::batch::Batch;
 
@@ -236,9 +236,4 @@ impl RawFile {
         let (path, found) = (self.path.clone(), found.to_string());
         ScheduleError::Format { path, what, expected, found }
     }
-}
-
-fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> ScheduleError {
-    let path = path.to_owned();
-    move |source| ScheduleError::Io { path, action, source }
 }

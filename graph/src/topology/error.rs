@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::check::FileFault;
+use crate::check::{EdgeColumns, FileFault};
 use crate::edges::EdgeError;
 
 /// Why topology could not be built, written or opened.
@@ -33,6 +33,32 @@ pub enum TopologyError {
         "the edges changed while they were read; import again from files that stay as they are"
     )]
     EdgesChanged,
+    /// Not one weight for each edge.
+    #[error("{found} weights for {expected} edges; there must be one for each, in their order")]
+    Weights {
+        /// Edges of the stream.
+        expected: u64,
+        /// Weights given.
+        found: u64,
+    },
+    /// A weight that is no number to compute with.
+    #[error("the weight of edge {edge} is {found}; weights must be finite")]
+    Weight {
+        /// Position of the edge in the stream.
+        edge: u64,
+        /// The weight.
+        found: f32,
+    },
+    /// Partitions of one graph whose files hold different columns.
+    #[error("{}: holds {found:?} of its edges, the files before it {expected:?}", path.display())]
+    Columns {
+        /// The file.
+        path: PathBuf,
+        /// Columns of the first partition.
+        expected: EdgeColumns,
+        /// Columns of this one.
+        found: EdgeColumns,
+    },
     /// A file cannot be opened, mapped or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {

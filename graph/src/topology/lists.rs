@@ -2,16 +2,64 @@
 
 use std::ops::Range;
 
-use super::TopologyError;
+use super::{EdgePolicy, TopologyError, TopologyOptions};
 use crate::NodeId;
 use crate::edges::EdgeStream;
 use crate::relabel::Relabelling;
 
-/// Edges that are gathered in one pass: 256 MiB of ids.
-pub(super) const WINDOW_EDGES: usize = 1 << 26;
+/// What is gathered of an edge into a node; sorts by source.
+pub(super) trait InEdge: Copy + Ord + Default {
+    /// The edge from `source` that is number `edge` of the stream.
+    fn of(source: u32, edge: u64) -> Self;
+    /// Where it comes from.
+    fn source(self) -> u32;
+    /// Its number, if it is remembered.
+    fn edge(self) -> Option<u64>;
+}
+
+impl InEdge for u32 {
+    #[inline]
+    fn of(source: u32, _: u64) -> Self {
+        source
+    }
+
+    #[inline]
+    fn source(self) -> u32 {
+        self
+    }
+
+    #[inline]
+    fn edge(self) -> Option<u64> {
+        None
+    }
+}
+
+/// An edge that remembers its number; of repeated ones the first sorts first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NumberedEdge {
+    pub(super) source: u32,
+    pub(super) edge: u64,
+}
+
+impl InEdge for NumberedEdge {
+    #[inline]
+    fn of(source: u32, edge: u64) -> Self {
+        Self { source, edge }
+    }
+
+    #[inline]
+    fn source(self) -> u32 {
+        self.source
+    }
+
+    #[inline]
+    fn edge(self) -> Option<u64> {
+        Some(self.edge)
+    }
+}
 
 /// What is done with each node and its list.
-pub(super) type VisitList<'a> = dyn FnMut(NodeId, &[u32]) -> Result<(), TopologyError> + 'a;
+pub(super) type VisitList<'a, E> = dyn FnMut(NodeId, &[E]) -> Result<(), TopologyError> + 'a;
 
 /// What the passes saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,41 +68,48 @@ pub(super) struct Counts {
     pub(super) n_edges: u64,
     /// Edges of the stream from a node to itself.
     pub(super) n_self_loops: u64,
-    /// Directed edges that were dropped as repetitions.
+    /// Directed edges that repeat another one.
     pub(super) n_duplicates: u64,
 }
 
-/// Calls `f` with every node, ascending, and the sorted distinct in-neighbours of it.
+/// Calls `f` with every node, ascending, and its in-edges, by rising source; repeated ones follow
+/// each other in the order of the stream, or are left out but for the first.
 ///
-/// One pass counts; then each pass gathers the lists of as many consecutive nodes as have
-/// `window_edges` edges together (of one node at least). Memory: 4 bytes per node and 4 bytes per
-/// edge of a window, 8 bytes per node of a window.
-pub(super) fn for_each(
+/// One pass counts; then each pass gathers the lists of as many consecutive nodes as fill
+/// `options.window_bytes` together (of one node at least). Memory: 4 bytes per node of the graph, a window
+/// (or the list of one node, if that is longer), and 8 bytes per node of a window.
+pub(super) fn for_each<E: InEdge>(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
-    undirected: bool,
-    window_edges: usize,
-    f: &mut VisitList<'_>,
+    options: &TopologyOptions<'_>,
+    f: &mut VisitList<'_, E>,
 ) -> Result<Counts, TopologyError> {
     let (expected, found) = (relabelling.internal_of.len(), edges.n_nodes());
     if found as usize > expected {
         return Err(TopologyError::Nodes { expected, found });
     }
-    let (degrees, n_self_loops) = count(edges, relabelling, undirected)?;
+    let (degrees, n_self_loops) = count(edges, relabelling, options)?;
     let mut counts = Counts { n_self_loops, ..Counts::default() };
-    let mut gathered = Vec::new();
+    let mut gathered: Vec<E> = Vec::new();
     let mut first = 0;
     while first < degrees.len() {
-        let window = window_from(first, &degrees, window_edges);
-        let ends = gather(edges, relabelling, undirected, &window, &degrees, &mut gathered)?;
+        let window = window_from(first, &degrees, options.window_bytes / size_of::<E>());
+        let ends = gather(edges, relabelling, options, &window, &degrees, &mut gathered)?;
         let mut start = 0;
         for (node, end) in window.clone().zip(ends) {
             let list = &mut gathered[start..end];
             list.sort_unstable();
-            let n_distinct = dedup(list);
-            counts.n_edges += n_distinct as u64;
+            let n_distinct = match options.duplicates {
+                EdgePolicy::Drop => dedup(list),
+                EdgePolicy::Keep => n_distinct(list),
+            };
             counts.n_duplicates += (list.len() - n_distinct) as u64;
-            f(NodeId(node as u32), &list[..n_distinct])?;
+            let kept = match options.duplicates {
+                EdgePolicy::Drop => &list[..n_distinct],
+                EdgePolicy::Keep => &*list,
+            };
+            counts.n_edges += kept.len() as u64;
+            f(NodeId(node as u32), kept)?;
             start = end;
         }
         first = window.end;
@@ -66,15 +121,18 @@ pub(super) fn for_each(
 fn count(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
-    undirected: bool,
+    options: &TopologyOptions<'_>,
 ) -> Result<(Vec<u32>, u64), TopologyError> {
     let internal_of = &relabelling.internal_of;
+    let (undirected, loops) = (options.undirected, options.self_loops == EdgePolicy::Keep);
     let mut degrees = vec![0u32; internal_of.len()];
     let mut n_self_loops = 0;
     edges.for_each_chunk(&mut |chunk| {
         for &[u, v] in chunk {
-            let degree = &mut degrees[internal_of[v as usize] as usize];
-            *degree = degree.saturating_add(1);
+            if u != v || loops {
+                let degree = &mut degrees[internal_of[v as usize] as usize];
+                *degree = degree.saturating_add(1);
+            }
             if undirected && u != v {
                 let degree = &mut degrees[internal_of[u as usize] as usize];
                 *degree = degree.saturating_add(1);
@@ -101,13 +159,13 @@ fn window_from(first: usize, degrees: &[u32], window_edges: usize) -> Range<usiz
 }
 
 /// Gathers the lists of `window` one after another; gives where each ends.
-fn gather(
+fn gather<E: InEdge>(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
-    undirected: bool,
+    options: &TopologyOptions<'_>,
     window: &Range<usize>,
     degrees: &[u32],
-    gathered: &mut Vec<u32>,
+    gathered: &mut Vec<E>,
 ) -> Result<Vec<usize>, TopologyError> {
     let mut n_edges = 0;
     let mut next = Vec::with_capacity(window.len());
@@ -116,17 +174,22 @@ fn gather(
         n_edges += degree as usize;
     }
     gathered.clear();
-    gathered.resize(n_edges, 0);
+    gathered.resize(n_edges, E::default());
     let (internal_of, first) = (&relabelling.internal_of, window.start);
-    let mut changed = false;
+    let (undirected, loops) = (options.undirected, options.self_loops == EdgePolicy::Keep);
+    let (mut changed, mut edge) = (false, 0);
     edges.for_each_chunk(&mut |chunk| {
-        for &[u, v] in chunk {
-            let (u, v) = (internal_of[u as usize], internal_of[v as usize]);
-            changed |= !put(gathered, &mut next, (v as usize).wrapping_sub(first), u);
+        for (edge, &[u, v]) in (edge..).zip(chunk) {
+            let (to_u, to_v) = (internal_of[u as usize], internal_of[v as usize]);
+            let row = |node: u32| (node as usize).wrapping_sub(first);
+            if u != v || loops {
+                changed |= !put(gathered, &mut next, row(to_v), E::of(to_u, edge));
+            }
             if undirected && u != v {
-                changed |= !put(gathered, &mut next, (u as usize).wrapping_sub(first), v);
+                changed |= !put(gathered, &mut next, row(to_u), E::of(to_v, edge));
             }
         }
+        edge += chunk.len() as u64;
         Ok(())
     })?;
     let mut end = 0;
@@ -137,24 +200,30 @@ fn gather(
     if changed { Err(TopologyError::EdgesChanged) } else { Ok(next) }
 }
 
-/// Appends `source` to the list of `row`, if that is in the window; false when no room is left.
+/// Appends `edge` to the list of `row`, if that is in the window; false when no room is left.
 #[inline]
-fn put(gathered: &mut [u32], next: &mut [usize], row: usize, source: u32) -> bool {
+fn put<E: InEdge>(gathered: &mut [E], next: &mut [usize], row: usize, edge: E) -> bool {
     let Some(next) = next.get_mut(row) else { return true };
     let Some(slot) = gathered.get_mut(*next) else { return false };
-    *slot = source;
+    *slot = edge;
     *next += 1;
     true
 }
 
-/// Moves the distinct numbers of a sorted list to its front; gives how many there are.
-fn dedup(list: &mut [u32]) -> usize {
+/// Moves the first edge from each source of a sorted list to its front; gives how many there are.
+fn dedup<E: InEdge>(list: &mut [E]) -> usize {
     let mut n_distinct = list.len().min(1);
     for i in 1..list.len() {
         list[n_distinct] = list[i];
-        n_distinct += usize::from(list[i] != list[n_distinct - 1]);
+        n_distinct += usize::from(list[i].source() != list[n_distinct - 1].source());
     }
     n_distinct
+}
+
+/// Sources of a sorted list.
+fn n_distinct<E: InEdge>(list: &[E]) -> usize {
+    let changes = list.windows(2).filter(|pair| pair[0].source() != pair[1].source()).count();
+    changes + list.len().min(1)
 }
 
 #[cfg(test)]
@@ -164,62 +233,95 @@ mod tests {
     use crate::edges::{EdgeError, MemoryEdges, VisitChunk};
     use proptest::prelude::*;
     use std::cell::Cell;
-    use std::collections::BTreeSet;
 
-    type Lists = Vec<Vec<u32>>;
+    /// Sources and numbers of the edges into each node.
+    type Lists = Vec<Vec<(u32, u64)>>;
 
-    fn built(
+    fn built<E: InEdge>(
         edges: &MemoryEdges,
         relabelling: &Relabelling,
-        undirected: bool,
+        options: &TopologyOptions<'_>,
         window_edges: usize,
     ) -> (Lists, Counts) {
         let mut lists = Lists::new();
-        let counts = for_each(edges, relabelling, undirected, window_edges, &mut |node, list| {
+        let options = TopologyOptions { window_bytes: window_edges * size_of::<E>(), ..*options };
+        let counts = for_each::<E>(edges, relabelling, &options, &mut |node, list| {
             assert_eq!(node.index(), lists.len());
-            lists.push(list.to_vec());
+            lists.push(list.iter().map(|e| (e.source(), e.edge().unwrap_or(0))).collect());
             Ok(())
         });
         (lists, counts.unwrap())
     }
 
-    fn naive(edges: &[[u32; 2]], relabelling: &Relabelling, undirected: bool) -> (Lists, Counts) {
+    fn naive(
+        edges: &[[u32; 2]],
+        relabelling: &Relabelling,
+        options: &TopologyOptions<'_>,
+    ) -> (Lists, Counts) {
         let internal = |v: u32| relabelling.internal_of[v as usize];
-        let mut sets = vec![BTreeSet::new(); relabelling.internal_of.len()];
+        let mut lists = vec![Vec::new(); relabelling.internal_of.len()];
         let mut counts = Counts::default();
-        for &[u, v] in edges {
-            let ends = if undirected && u != v { vec![(u, v), (v, u)] } else { vec![(u, v)] };
+        for (edge, &[u, v]) in (0u64..).zip(edges) {
+            let mut ends = vec![];
+            if u != v || options.self_loops == EdgePolicy::Keep {
+                ends.push((u, v));
+            }
+            if options.undirected && u != v {
+                ends.push((v, u));
+            }
             for (u, v) in ends {
-                let new = sets[internal(v) as usize].insert(internal(u));
-                counts.n_edges += u64::from(new);
-                counts.n_duplicates += u64::from(!new);
+                let list: &mut Vec<(u32, u64)> = &mut lists[internal(v) as usize];
+                let repeated = list.iter().any(|(source, _)| *source == internal(u));
+                counts.n_duplicates += u64::from(repeated);
+                if !repeated || options.duplicates == EdgePolicy::Keep {
+                    list.push((internal(u), edge));
+                    counts.n_edges += 1;
+                }
             }
             counts.n_self_loops += u64::from(u == v);
         }
-        (sets.into_iter().map(|set| set.into_iter().collect()).collect(), counts)
+        lists.iter_mut().for_each(|list| list.sort_unstable());
+        (lists, counts)
+    }
+
+    fn policy() -> impl Strategy<Value = EdgePolicy> {
+        prop_oneof![Just(EdgePolicy::Keep), Just(EdgePolicy::Drop)]
     }
 
     proptest! {
         #[test]
-        fn agrees_with_sets_for_any_window(
+        fn agrees_with_plain_lists_for_any_window(
             ends in prop::collection::vec((0u32..20, 0u32..20), 0..120),
             parts in prop::collection::vec(0u16..4, 20..26),
             undirected: bool,
+            (self_loops, duplicates) in (policy(), policy()),
             window_edges in 0usize..150,
         ) {
             let pairs: Vec<[u32; 2]> = ends.iter().map(|&(u, v)| [u, v]).collect();
             let assignment: Vec<PartId> = parts.iter().map(|&p| PartId(p)).collect();
             let relabelling = Relabelling::new(&assignment, 4).unwrap();
-            let expected = naive(&pairs, &relabelling, undirected);
+            let options =
+                TopologyOptions { undirected, self_loops, duplicates, ..Default::default() };
+            let (mut lists, counts) = naive(&pairs, &relabelling, &options);
             let edges = MemoryEdges::new(pairs).unwrap();
-            prop_assert_eq!(built(&edges, &relabelling, undirected, window_edges), expected);
+            let found = built::<NumberedEdge>(&edges, &relabelling, &options, window_edges);
+            prop_assert_eq!(&found, &(lists.clone(), counts));
+            lists.iter_mut().flatten().for_each(|(_, edge)| *edge = 0);
+            let found = built::<u32>(&edges, &relabelling, &options, window_edges);
+            prop_assert_eq!(found, (lists, counts));
         }
+    }
+
+    fn plain(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Counts, TopologyError> {
+        let nodes = Relabelling::identity(n_nodes);
+        let options = TopologyOptions { window_bytes: 36, ..Default::default() };
+        for_each::<u32>(edges, &nodes, &options, &mut |_, _| Ok(()))
     }
 
     #[test]
     fn more_nodes_than_the_relabelling_knows_are_an_error() {
         let edges = MemoryEdges::new(vec![[0, 3]]).unwrap();
-        let error = for_each(&edges, &Relabelling::identity(3), false, 9, &mut |_, _| Ok(()));
+        let error = plain(&edges, 3);
         assert!(matches!(error, Err(TopologyError::Nodes { expected: 3, found: 4 })));
     }
 
@@ -245,7 +347,7 @@ mod tests {
             let passes = [vec![[0, 1]], second];
             let passes = passes.map(|edges| MemoryEdges::new(edges).unwrap()).to_vec();
             let edges = Changing(passes, Cell::new(0));
-            let error = for_each(&edges, &Relabelling::identity(2), false, 9, &mut |_, _| Ok(()));
+            let error = plain(&edges, 2);
             assert!(matches!(error, Err(TopologyError::EdgesChanged)));
         }
     }

@@ -6,12 +6,16 @@
 //! |---|---|
 //! | offsets | u64 × (owned nodes + 1): where the list of each owned node starts, in ids |
 //! | neighbours | u32 × edges: in-neighbours, global internal ids, ascending in each list |
+//! | edge ids | if there are any, u64 × edges: position of each edge in the input |
+//! | weights | if there are any, f32 × edges, finite |
 //!
-//! The file ends with its last neighbour. The header counts nodes and edges, and holds the CRC-32
-//! of both sections. Repeated edges are stored once; self loops are kept.
+//! The file ends with its last section. The header counts nodes and edges, says which sections there
+//! are, and holds the CRC-32 of each. Repeated edges are stored once and self loops kept, unless
+//! whoever wrote the file wanted it otherwise.
 
 mod error;
 mod lists;
+mod options;
 mod write;
 
 use std::fs::File;
@@ -19,14 +23,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::check::{FileCheck, FileFault, FileKind};
+use bytemuck::{Pod, Zeroable};
+
+use crate::check::{EdgeColumns, FileCheck, FileFault, FileKind};
 use crate::edges::EdgeStream;
 use crate::map::{FileMap, Section, numbers};
 use crate::relabel::Relabelling;
 use crate::{NodeId, PartId, PartitionBook};
 
 pub use error::TopologyError;
-pub use write::{TopologySummary, scratch_topology, write_topologies};
+pub use options::{EdgePolicy, TopologyOptions};
+pub use write::{TopologySummary, scratch_topology, write_topologies, write_topologies_with};
 
 /// The in-neighbour lists of a whole graph, mapped from the files of its partitions or in memory.
 #[derive(Debug)]
@@ -41,6 +48,31 @@ pub struct Topology {
 struct Part {
     offsets: Section<u64>,
     neighbours: Section<u32>,
+    edge_ids: Option<Section<EdgeId>>,
+    weights: Option<Section<f32>>,
+}
+
+/// Position of an edge in the input; in files it starts at any multiple of 4.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct EdgeId([u32; 2]);
+
+impl EdgeId {
+    /// The position, counted from 0.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        u64::from(self.0[0]) | u64::from(self.0[1]) << 32
+    }
+}
+
+/// The lists of consecutive nodes, at least one.
+#[derive(Clone, Copy)]
+pub(crate) struct Slab<'a> {
+    /// The first node.
+    pub(crate) first: u32,
+    /// Where each list starts, then where the last one ends.
+    pub(crate) offsets: &'a [u64],
+    pub(crate) neighbours: &'a [u32],
 }
 
 impl Topology {
@@ -53,8 +85,11 @@ impl Topology {
         if paths.len() != usize::from(book.n_parts()) {
             return Err(TopologyError::Files { expected: book.n_parts(), found: paths.len() });
         }
-        let parts = book.parts().zip(paths).map(|(part, path)| open_part(path, book, part, uuid));
-        Ok(Self { parts: parts.collect::<Result<_, _>>()?, bounds: book.bounds().to_vec() })
+        let parts = book.parts().zip(paths).map(|(part, path)| {
+            let part = open_part(path, book, part, uuid);
+            part.map(|part| (path.clone(), part))
+        });
+        Self::of_parts(parts, book)
     }
 
     /// As [`Topology::open`], from the bytes of the files.
@@ -68,9 +103,56 @@ impl Topology {
         }
         let parts = book.parts().zip(files).map(|(part, file)| {
             let path = PathBuf::from(format!("topology of partition {part}"));
-            owned_part(&file, book, part, uuid).map_err(|fault| TopologyError::File { path, fault })
+            match owned_part(&file, book, part, uuid) {
+                Ok(part) => Ok((path, part)),
+                Err(fault) => Err(TopologyError::File { path, fault }),
+            }
         });
-        Ok(Self { parts: parts.collect::<Result<_, _>>()?, bounds: book.bounds().to_vec() })
+        Self::of_parts(parts, book)
+    }
+
+    /// The parts, all of which must have the same columns.
+    fn of_parts(
+        parts: impl Iterator<Item = Result<(PathBuf, Part), TopologyError>>,
+        book: &PartitionBook,
+    ) -> Result<Self, TopologyError> {
+        let mut all: Vec<Part> = Vec::new();
+        for part in parts {
+            let (path, part) = part?;
+            let (expected, found) = (all.first().unwrap_or(&part).columns(), part.columns());
+            if found != expected {
+                return Err(TopologyError::Columns { path, expected, found });
+            }
+            all.push(part);
+        }
+        Ok(Self { parts: all, bounds: book.bounds().to_vec() })
+    }
+
+    /// Takes lists that are in memory already: where each starts, and the in-neighbours. Offsets
+    /// must ascend from 0 to the number of neighbours, and neighbours be nodes; the neighbours of
+    /// one node should be distinct, and are not checked for that.
+    pub fn from_lists(offsets: Vec<u64>, neighbours: Vec<u32>) -> Result<Self, TopologyError> {
+        let fault = |section, entry: usize| {
+            let path = PathBuf::from("lists in memory");
+            let fault = FileFault::Content { section, entry: entry as u64 };
+            Err(TopologyError::File { path, fault })
+        };
+        let n_nodes = offsets.len().checked_sub(1).and_then(|n| u32::try_from(n).ok());
+        let Some(n_nodes) = n_nodes.filter(|&n| n < u32::MAX) else {
+            return fault("offsets", offsets.len());
+        };
+        if offsets[0] != 0 || offsets[n_nodes as usize] != neighbours.len() as u64 {
+            return fault("offsets", if offsets[0] == 0 { n_nodes as usize } else { 0 });
+        }
+        let follows = |ends: &[u64]| ends[0] <= ends[1] && ends[1] - ends[0] < u32::MAX.into();
+        if let Some(node) = offsets.windows(2).position(|ends| !follows(ends)) {
+            return fault("offsets", node + 1);
+        }
+        if let Some(edge) = neighbours.iter().position(|&id| id >= n_nodes) {
+            return fault("neighbours", edge);
+        }
+        let (offsets, neighbours) = (Section::Owned(offsets), Section::Owned(neighbours));
+        Ok(Self { bounds: vec![0, n_nodes], parts: vec![Part::of(offsets, neighbours)] })
     }
 
     /// Builds the lists in memory. `undirected` adds the reverse of every edge.
@@ -80,23 +162,45 @@ impl Topology {
         undirected: bool,
     ) -> Result<Self, TopologyError> {
         let (mut offsets, mut neighbours) = (vec![0u64], Vec::new());
-        lists::for_each(edges, relabelling, undirected, lists::WINDOW_EDGES, &mut |_, list| {
+        let options = TopologyOptions::usual(undirected);
+        lists::for_each(edges, relabelling, &options, &mut |_, list| {
             neighbours.extend_from_slice(list);
             offsets.push(neighbours.len() as u64);
             Ok(())
         })?;
         let bounds = vec![0, relabelling.book.n_nodes()];
         let (offsets, neighbours) = (Section::Owned(offsets), Section::Owned(neighbours));
-        Ok(Self { bounds, parts: vec![Part { offsets, neighbours }] })
+        Ok(Self { bounds, parts: vec![Part::of(offsets, neighbours)] })
     }
 
-    /// Sources of the edges into `node`, ascending and distinct; none past the last node.
+    /// Sources of the edges into `node`, ascending, and distinct unless the graph keeps repeated
+    /// edges; none past the last node.
     #[must_use]
     pub fn in_neighbours(&self, node: NodeId) -> &[u32] {
         self.list(node).unwrap_or_default()
     }
 
-    /// Number of distinct edges into `node`; 0 past the last node.
+    /// For each of [`Topology::in_neighbours`] the position of the edge in the input; none where
+    /// the topology was written without them.
+    #[must_use]
+    pub fn in_edge_ids(&self, node: NodeId) -> Option<&[EdgeId]> {
+        let Some((part, edges)) = self.place(node) else {
+            return self.parts.first()?.edge_ids.as_ref().map(|_| [].as_slice());
+        };
+        part.edge_ids.as_ref()?.as_slice().get(edges)
+    }
+
+    /// For each of [`Topology::in_neighbours`] the weight of the edge; none where the topology was
+    /// written without them.
+    #[must_use]
+    pub fn in_edge_weights(&self, node: NodeId) -> Option<&[f32]> {
+        let Some((part, edges)) = self.place(node) else {
+            return self.parts.first()?.weights.as_ref().map(|_| [].as_slice());
+        };
+        part.weights.as_ref()?.as_slice().get(edges)
+    }
+
+    /// Number of edges into `node`; 0 past the last node.
     #[must_use]
     pub fn in_degree(&self, node: NodeId) -> u32 {
         self.in_neighbours(node).len() as u32
@@ -114,8 +218,25 @@ impl Topology {
         self.parts.iter().map(|part| part.neighbours.as_slice().len() as u64).sum()
     }
 
+    /// The lists of consecutive nodes, in order.
+    pub(crate) fn slabs(&self) -> Vec<Slab<'_>> {
+        let slabs = self.bounds.iter().zip(&self.parts).map(|(&first, part)| Slab {
+            first,
+            offsets: part.offsets.as_slice(),
+            neighbours: part.neighbours.as_slice(),
+        });
+        slabs.filter(|slab| slab.offsets.len() > 1).collect()
+    }
+
     #[inline]
     fn list(&self, node: NodeId) -> Option<&[u32]> {
+        let (part, edges) = self.place(node)?;
+        part.neighbours.as_slice().get(edges)
+    }
+
+    /// The part of `node`, and where its edges lie in it.
+    #[inline]
+    fn place(&self, node: NodeId) -> Option<(&Part, Range<usize>)> {
         let part = match self.parts.len() {
             1 => 0,
             _ => self.bounds.partition_point(|&bound| bound <= node.0).checked_sub(1)?,
@@ -123,7 +244,17 @@ impl Topology {
         let (first, part) = (*self.bounds.get(part)?, self.parts.get(part)?);
         let row = (node.0 - first) as usize;
         let ends = part.offsets.as_slice().get(row..row + 2)?;
-        part.neighbours.as_slice().get(ends[0] as usize..ends[1] as usize)
+        Some((part, ends[0] as usize..ends[1] as usize))
+    }
+}
+
+impl Part {
+    fn of(offsets: Section<u64>, neighbours: Section<u32>) -> Self {
+        Self { offsets, neighbours, edge_ids: None, weights: None }
+    }
+
+    fn columns(&self) -> EdgeColumns {
+        EdgeColumns { ids: self.edge_ids.is_some(), weights: self.weights.is_some() }
     }
 }
 
@@ -137,13 +268,23 @@ fn open_part(
     let io = |action| move |source| TopologyError::Io { path: path.to_owned(), action, source };
     let file = File::open(path).map_err(io("open"))?;
     let map = Arc::new(FileMap::of(&file).map_err(io("map"))?);
-    let sections = check(map.bytes(), book, part, uuid);
-    let mapped = sections.and_then(|[offsets, neighbours]| {
+    let part = check(map.bytes(), book, part, uuid).and_then(|places| {
         // Maps start at pages, so that sections are aligned for their numbers.
-        let offsets = Section::mapped(&map, offsets).ok_or(UNALIGNED)?;
-        Ok(Part { offsets, neighbours: Section::mapped(&map, neighbours).ok_or(UNALIGNED)? })
+        Ok(Part {
+            offsets: Section::mapped(&map, places.offsets).ok_or(UNALIGNED)?,
+            neighbours: Section::mapped(&map, places.neighbours).ok_or(UNALIGNED)?,
+            edge_ids: mapped_column(&map, places.edge_ids)?,
+            weights: mapped_column(&map, places.weights)?,
+        })
     });
-    mapped.map_err(|fault| TopologyError::File { path: path.to_owned(), fault })
+    part.map_err(|fault| TopologyError::File { path: path.to_owned(), fault })
+}
+
+fn mapped_column<T: Pod>(
+    map: &Arc<FileMap>,
+    place: Option<Range<usize>>,
+) -> Result<Option<Section<T>>, FileFault> {
+    place.map(|place| Section::mapped(map, place).ok_or(UNALIGNED)).transpose()
 }
 
 fn owned_part(
@@ -152,21 +293,39 @@ fn owned_part(
     part: PartId,
     uuid: [u8; 16],
 ) -> Result<Part, FileFault> {
-    let [offsets, neighbours] = check(file, book, part, uuid)?;
-    let offsets = Section::Owned(numbers(&file[offsets]));
-    Ok(Part { offsets, neighbours: Section::Owned(numbers(&file[neighbours])) })
+    let places = check(file, book, part, uuid)?;
+    Ok(Part {
+        offsets: Section::Owned(numbers(&file[places.offsets])),
+        neighbours: Section::Owned(numbers(&file[places.neighbours])),
+        edge_ids: places.edge_ids.map(|place| Section::Owned(numbers(&file[place]))),
+        weights: places.weights.map(|place| Section::Owned(numbers(&file[place]))),
+    })
 }
 
-/// Checks the bytes of a file; gives where offsets and neighbours lie in it.
+/// Where the sections of a file lie in it.
+struct Places {
+    offsets: Range<usize>,
+    neighbours: Range<usize>,
+    edge_ids: Option<Range<usize>>,
+    weights: Option<Range<usize>>,
+}
+
+/// Checks the bytes of a file; gives where its sections lie.
 fn check(
     file: &[u8],
     book: &PartitionBook,
     part: PartId,
     uuid: [u8; 16],
-) -> Result<[Range<usize>; 2], FileFault> {
+) -> Result<Places, FileFault> {
     let check = FileCheck::new(FileKind::Topology, file, file.len() as u64, book, part, uuid)?;
     check.check_all(file)?;
-    Ok([0, 1].map(|section| check.section_bytes(section)))
+    let columns = check.columns();
+    Ok(Places {
+        offsets: check.section_bytes(0),
+        neighbours: check.section_bytes(1),
+        edge_ids: columns.ids.then(|| check.section_bytes(2)),
+        weights: columns.weights.then(|| check.section_bytes(2 + usize::from(columns.ids))),
+    })
 }
 
 /// A section out of bounds or not aligned in its map, which the check has ruled out.

@@ -1,15 +1,16 @@
 //! Writing the topology files of all partitions.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{Topology, TopologyError, lists};
+use super::lists::{self, InEdge, NumberedEdge};
+use super::{Topology, TopologyError, TopologyOptions};
 use crate::edges::EdgeStream;
-use crate::header::{FileKind, HEADER_BYTES, Header, Identity};
+use crate::header::{EdgeColumns, FileKind, HEADER_BYTES, Header, Identity};
 use crate::relabel::Relabelling;
 use crate::{PartId, PartitionBook};
 
@@ -18,18 +19,17 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TopologySummary {
-    /// Edges of all lists: each direction of an undirected edge, each repeated edge once.
+    /// Edges of all lists: each direction of an undirected edge, each repeated edge once unless
+    /// repeated edges are kept.
     pub n_edges_directed: u64,
-    /// Edges of the input from a node to itself; they are kept.
+    /// Edges of the input from a node to itself, kept or not.
     pub n_self_loops: u64,
-    /// Directed edges that were dropped because the same one was there already.
+    /// Directed edges that repeat another one, kept or not.
     pub n_duplicates: u64,
 }
 
-/// Writes `topology.csr` of every partition to `path_of(partition)`, and syncs it.
-///
-/// `undirected` adds the reverse of every edge. Memory is O(nodes) plus a window of
-/// 256 MiB; the stream is read once, then once for each window.
+/// Writes `topology.csr` of every partition to `path_of(partition)`, and syncs it. Self loops are
+/// kept, repeated edges stored once; `undirected` adds the reverse of every edge.
 pub fn write_topologies(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
@@ -37,7 +37,45 @@ pub fn write_topologies(
     uuid: [u8; 16],
     path_of: &dyn Fn(PartId) -> PathBuf,
 ) -> Result<TopologySummary, TopologyError> {
-    write(edges, relabelling, undirected, uuid, path_of, Durability::Synced)
+    let options = TopologyOptions::usual(undirected);
+    write_topologies_with(edges, relabelling, &options, uuid, path_of)
+}
+
+/// As [`write_topologies`], of the edges and with the columns that `options` name.
+///
+/// The stream is read once, then once for each window. Memory beside the relabelling: 4 bytes per
+/// node of the graph, 8 per node of the largest partition, a window, 8 bytes per node of a window,
+/// and 8 MiB of buffers; a node whose list alone is longer makes the window as long as its list. An
+/// edge takes 4 bytes of a window, or 16 where edge ids or weights are asked for.
+pub fn write_topologies_with(
+    edges: &dyn EdgeStream,
+    relabelling: &Relabelling,
+    options: &TopologyOptions<'_>,
+    uuid: [u8; 16],
+    path_of: &dyn Fn(PartId) -> PathBuf,
+) -> Result<TopologySummary, TopologyError> {
+    check_weights(edges, options)?;
+    let write = if options.edge_ids || options.weights.is_some() {
+        write::<NumberedEdge>
+    } else {
+        write::<u32>
+    };
+    write(edges, relabelling, options, uuid, path_of, Durability::Synced)
+}
+
+fn check_weights(
+    edges: &dyn EdgeStream,
+    options: &TopologyOptions<'_>,
+) -> Result<(), TopologyError> {
+    let Some(weights) = options.weights else { return Ok(()) };
+    if weights.len() as u64 != edges.n_edges() {
+        let (expected, found) = (edges.n_edges(), weights.len() as u64);
+        return Err(TopologyError::Weights { expected, found });
+    }
+    match weights.iter().position(|weight| !weight.is_finite()) {
+        None => Ok(()),
+        Some(edge) => Err(TopologyError::Weight { edge: edge as u64, found: weights[edge] }),
+    }
 }
 
 /// Writes the lists of all nodes, both directions of every edge, to one file that a crash may
@@ -51,7 +89,8 @@ pub fn scratch_topology(
     let (book, relabelling) = (relabelling.book, Relabelling { book: whole, ..relabelling });
     // Nobody but this process reads the file.
     let (uuid, path_of) = ([0; 16], |_| path.to_owned());
-    write(edges, &relabelling, true, uuid, &path_of, Durability::Fleeting)?;
+    let options = TopologyOptions::usual(true);
+    write::<u32>(edges, &relabelling, &options, uuid, &path_of, Durability::Fleeting)?;
     let topology = Topology::open(&[path.to_owned()], &relabelling.book, uuid)?;
     Ok((Relabelling { book, ..relabelling }, topology))
 }
@@ -63,28 +102,28 @@ enum Durability {
     Fleeting,
 }
 
-fn write(
+fn write<E: InEdge>(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
-    undirected: bool,
+    options: &TopologyOptions<'_>,
     uuid: [u8; 16],
     path_of: &dyn Fn(PartId) -> PathBuf,
     durability: Durability,
 ) -> Result<TopologySummary, TopologyError> {
     let book = &relabelling.book;
-    let mut files = book.parts().map(|part| PartFile::create(book, part, uuid, path_of(part)));
+    let create = |part| PartFile::create(book, part, uuid, path_of(part), options);
+    let mut files = book.parts().map(create);
     let mut current = files.next().transpose()?;
-    let window = lists::WINDOW_EDGES;
-    let counts = lists::for_each(edges, relabelling, undirected, window, &mut |node, list| {
+    let counts = lists::for_each::<E>(edges, relabelling, options, &mut |node, list| {
         // Nodes come in order, so a file is done when the first node past it comes.
         while let Some(done) = current.take_if(|file| !file.range.contains(&node.0)) {
-            done.finish(durability)?;
+            done.finish(options, durability)?;
             current = files.next().transpose()?;
         }
         current.as_mut().map_or(Ok(()), |file| file.push(list))
     })?;
     for file in current.map(Ok).into_iter().chain(files) {
-        file?.finish(durability)?;
+        file?.finish(options, durability)?;
     }
     Ok(TopologySummary {
         n_edges_directed: counts.n_edges,
@@ -102,6 +141,10 @@ struct PartFile {
     offsets: Vec<u64>,
     n_edges: u64,
     neighbours_crc: crc32fast::Hasher,
+    /// Sources of one list.
+    sources: Vec<u32>,
+    /// Numbers of the edges so far, where a column needs them; a file without a name.
+    edge_ids: Option<BufWriter<File>>,
 }
 
 impl PartFile {
@@ -110,6 +153,7 @@ impl PartFile {
         part: PartId,
         uuid: [u8; 16],
         path: PathBuf,
+        options: &TopologyOptions<'_>,
     ) -> Result<Self, TopologyError> {
         let range = book.range(part);
         let mut offsets = Vec::with_capacity(range.len() + 1);
@@ -120,27 +164,54 @@ impl PartFile {
             Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
         });
         let file = opened.map_err(|e| failed(&path, "create", e))?;
-        let identity = Identity::of(book, part, uuid);
-        let neighbours_crc = crc32fast::Hasher::new();
-        Ok(Self { path, file, identity, range, offsets, n_edges: 0, neighbours_crc })
+        let has_columns = options.edge_ids || options.weights.is_some();
+        let edge_ids = has_columns.then(|| nameless(&path)).transpose();
+        Ok(Self {
+            edge_ids: edge_ids.map_err(|e| failed(&path, "create edge ids beside", e))?,
+            path,
+            file,
+            identity: Identity::of(book, part, uuid),
+            range,
+            offsets,
+            n_edges: 0,
+            neighbours_crc: crc32fast::Hasher::new(),
+            sources: Vec::new(),
+        })
     }
 
-    fn push(&mut self, list: &[u32]) -> Result<(), TopologyError> {
-        let bytes = bytemuck::cast_slice(list);
+    fn push<E: InEdge>(&mut self, list: &[E]) -> Result<(), TopologyError> {
+        self.sources.clear();
+        self.sources.extend(list.iter().map(|edge| edge.source()));
+        let bytes = bytemuck::cast_slice(&self.sources);
         self.neighbours_crc.update(bytes);
         self.n_edges += list.len() as u64;
         self.offsets.push(self.n_edges);
-        self.file.write_all(bytes).map_err(|e| failed(&self.path, "write", e))
+        let written = self.file.write_all(bytes).and_then(|()| match &mut self.edge_ids {
+            Some(ids) => list
+                .iter()
+                .filter_map(|edge| edge.edge())
+                .try_for_each(|edge| ids.write_all(&edge.to_le_bytes())),
+            None => Ok(()),
+        });
+        written.map_err(|e| failed(&self.path, "write", e))
     }
 
-    fn finish(self, durability: Durability) -> Result<(), TopologyError> {
+    fn finish(
+        mut self,
+        options: &TopologyOptions<'_>,
+        durability: Durability,
+    ) -> Result<(), TopologyError> {
+        let column_crcs = self.write_columns(options)?;
         let offsets = bytemuck::cast_slice::<u64, u8>(&self.offsets);
+        let [third, fourth] = column_crcs;
+        let neighbours_crc = self.neighbours_crc.finalize();
         let header = Header {
             kind: FileKind::Topology,
             identity: self.identity,
             n_nodes: self.offsets.len() as u64 - 1,
             n_edges: self.n_edges,
-            section_crcs: [crc32fast::hash(offsets), self.neighbours_crc.finalize(), 0],
+            columns: EdgeColumns { ids: options.edge_ids, weights: options.weights.is_some() },
+            section_crcs: [crc32fast::hash(offsets), neighbours_crc, third, fourth],
         };
         let sealed = self.file.into_inner().map_err(io::IntoInnerError::into_error);
         sealed
@@ -152,6 +223,60 @@ impl PartFile {
             })
             .map_err(|e| failed(&self.path, "write", e))
     }
+
+    /// Appends the columns asked for; gives the checksum of each, 0 where there is none.
+    fn write_columns(&mut self, options: &TopologyOptions<'_>) -> Result<[u32; 2], TopologyError> {
+        let Some(ids) = self.edge_ids.take() else { return Ok([0; 2]) };
+        let path = &self.path;
+        let flushed = ids.into_inner().map_err(io::IntoInnerError::into_error);
+        let ids = flushed.map_err(|e| failed(path, "write edge ids of", e))?;
+        let mut crcs = Vec::new();
+        if options.edge_ids {
+            crcs.push(append(&mut self.file, path, &ids, |id| Ok(id.to_le_bytes()))?);
+        }
+        if let Some(weights) = options.weights {
+            crcs.push(append(&mut self.file, path, &ids, |id| {
+                // There was a weight for each edge of the first pass.
+                let weight = usize::try_from(id).ok().and_then(|id| weights.get(id));
+                weight.map(|weight| weight.to_le_bytes()).ok_or(TopologyError::EdgesChanged)
+            })?);
+        }
+        crcs.resize(2, 0);
+        Ok([crcs[0], crcs[1]])
+    }
+}
+
+/// Appends what `cell` gives for each of the `ids`; gives its checksum.
+fn append<const N: usize>(
+    file: &mut BufWriter<File>,
+    path: &Path,
+    mut ids: &File,
+    cell: impl Fn(u64) -> Result<[u8; N], TopologyError>,
+) -> Result<u32, TopologyError> {
+    ids.rewind().map_err(|e| failed(path, "read edge ids of", e))?;
+    let mut crc = crc32fast::Hasher::new();
+    let (mut bytes, mut cells) = (Vec::with_capacity(BUFFER_BYTES), Vec::new());
+    loop {
+        bytes.clear();
+        let read = ids.take(BUFFER_BYTES as u64).read_to_end(&mut bytes);
+        if read.map_err(|e| failed(path, "read edge ids of", e))? == 0 {
+            return Ok(crc.finalize());
+        }
+        cells.clear();
+        for &id in bytes.as_chunks().0 {
+            cells.extend_from_slice(&cell(u64::from_le_bytes(id))?);
+        }
+        crc.update(&cells);
+        file.write_all(&cells).map_err(|e| failed(path, "write", e))?;
+    }
+}
+
+/// A file beside `path` that goes when it is closed.
+fn nameless(path: &Path) -> io::Result<BufWriter<File>> {
+    let name = path.with_extension("ids.tmp");
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&name)?;
+    std::fs::remove_file(&name)?;
+    Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
 }
 
 fn failed(path: &Path, action: &'static str, source: io::Error) -> TopologyError {

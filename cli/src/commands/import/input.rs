@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use lodestore_graph::edges::{EdgeFile, EdgeFormat, EdgeStream, spool};
+use lodestore_graph::edges::{EdgeFiles, EdgeStream, ReadAhead, spool};
 use lodestore_store::{TensorSource, check_source};
 
+use super::kept::Weights;
 use super::order::remove;
 use super::{ImportConfig, ImportTensor};
 
@@ -18,6 +19,7 @@ pub(super) struct Input {
     /// As in the configuration.
     pub(super) tensors: Vec<Box<dyn TensorSource>>,
     pub(super) n_nodes: u32,
+    pub(super) weights: Option<Weights>,
     /// Where edges are that had to be parsed.
     parsed: Option<PathBuf>,
 }
@@ -40,21 +42,22 @@ impl Input {
             bail!(
                 "{}: no edges, and nothing else tells how many nodes there are; give --nodes or a \
                  --tensor",
-                config.edges.path.display()
+                config.edges.names()
             );
         }
         for (tensor, source) in config.tensors.iter().zip(&tensors) {
             check_source(&tensor.name, &**source, n_nodes)?;
         }
-        Ok(Self { edges, tensors, n_nodes, parsed: None })
+        let weights = config.kept.weights(edges.n_edges())?;
+        Ok(Self { edges, tensors, n_nodes, weights, parsed: None })
     }
 
     /// Replaces edges in text, each pass over which would parse them, by a copy in `staging` that
     /// is read as it is.
-    pub(super) fn keep_parsed(&mut self, file: &EdgeFile, staging: &Path) -> Result<()> {
-        if file.format()? == EdgeFormat::Text {
+    pub(super) fn keep_parsed(&mut self, files: &EdgeFiles, staging: &Path) -> Result<()> {
+        if files.has_text()? {
             let path = staging.join(PARSED_FILE);
-            self.edges = Box::new(spool(&*self.edges, &path)?);
+            self.edges = Box::new(ReadAhead::new(spool(&*self.edges, &path)?));
             self.parsed = Some(path);
         }
         Ok(())

@@ -8,6 +8,7 @@ use lodestore_graph::topology::TopologySummary;
 use lodestore_store::{Graph, TensorSummary, inspect};
 use serde::Serialize;
 
+use super::kept::KeptEdges;
 use super::order::OrderReport;
 use crate::human;
 use crate::memory::peak_rss_bytes;
@@ -19,11 +20,16 @@ pub(crate) struct ImportReport {
     pub(crate) graph: String,
     pub(crate) uuid: String,
     pub(crate) nodes: u32,
-    /// Stored in-edges: both directions of an undirected edge count, repeated edges once.
+    /// Stored in-edges: both directions of an undirected edge count.
     pub(crate) edges: u64,
+    /// Edges of the input from a node to itself.
     pub(crate) self_loops: u64,
-    /// Edges that were in the input more than once, and were stored once.
+    pub(crate) self_loops_dropped: bool,
+    /// Directed edges that repeat one of the input.
     pub(crate) duplicate_edges: u64,
+    pub(crate) duplicates_dropped: bool,
+    /// What is kept of each edge beside its ends.
+    pub(crate) edge_columns: Vec<&'static str>,
     pub(crate) partitioner: String,
     pub(crate) edge_cut: f64,
     pub(crate) replication_factor: f64,
@@ -51,11 +57,13 @@ impl ImportReport {
         graph: &Graph,
         partitioning: &PartitionReport,
         edges: &TopologySummary,
+        kept: &KeptEdges,
         halos: &[u64],
         rows: OrderReport,
         start: Instant,
     ) -> Result<Self> {
         let summary = inspect(graph)?;
+        let [self_loops_dropped, duplicates_dropped] = kept.drops();
         let parts = summary.parts.iter().zip(halos).map(|(part, &halo)| PartReport {
             part: part.part,
             nodes: part.nodes,
@@ -69,7 +77,10 @@ impl ImportReport {
             nodes: summary.nodes,
             edges: summary.edges,
             self_loops: edges.n_self_loops,
+            self_loops_dropped,
             duplicate_edges: edges.n_duplicates,
+            duplicates_dropped,
+            edge_columns: kept.columns(),
             partitioner: partitioning.algorithm.clone(),
             edge_cut: partitioning.edge_cut,
             replication_factor: partitioning.replication_factor,
@@ -99,15 +110,26 @@ impl ImportReport {
         }
         format!(
             "{}: {} nodes, {} in-edges; {} cuts {} of the edges\n\n{tensors}\n\n{parts}\n\n{}\n  \
-             time         {}\n  peak memory  {}",
+             self loops   {}\n  duplicates   {}\n  time         {}\n  peak memory  {}",
             self.graph,
             human::count(self.nodes.into()),
             human::count(self.edges),
             self.partitioner,
             human::percent(self.edge_cut),
             self.rows.text(),
+            with_fate(self.self_loops, self.self_loops_dropped),
+            with_fate(self.duplicate_edges, self.duplicates_dropped),
             human::seconds(self.seconds),
             human::bytes(self.peak_rss_bytes),
         )
+    }
+}
+
+/// A number of edges, and what became of them.
+fn with_fate(n_edges: u64, dropped: bool) -> String {
+    match (n_edges, dropped) {
+        (0, _) => "none".to_owned(),
+        (_, true) => format!("{}, dropped", human::count(n_edges)),
+        (_, false) => format!("{}, kept", human::count(n_edges)),
     }
 }

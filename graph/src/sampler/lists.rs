@@ -1,0 +1,46 @@
+//! Where the neighbours of nodes lie, found for many nodes at a time.
+
+use crate::NodeId;
+use crate::prefetch::prefetch;
+use crate::topology::{Slab, Topology};
+
+/// Nodes between asking for the place of a list and using it.
+const AHEAD: usize = 24;
+
+/// The in-neighbour lists of a topology, ready for look-ups.
+pub(super) struct Lists<'a> {
+    slabs: Vec<Slab<'a>>,
+}
+
+impl<'a> Lists<'a> {
+    pub(super) fn of(topology: &'a Topology) -> Self {
+        Self { slabs: topology.slabs() }
+    }
+
+    /// Appends the list of each of `nodes`, all of which must be nodes of the graph.
+    pub(super) fn extend(&self, lists: &mut Vec<&'a [u32]>, nodes: &[NodeId]) {
+        lists.reserve(nodes.len());
+        for (i, &node) in nodes.iter().enumerate() {
+            if let Some(&later) = nodes.get(i + AHEAD) {
+                let (slab, row) = self.slab_of(later);
+                prefetch(&slab.offsets[row]);
+            }
+            let (slab, row) = self.slab_of(node);
+            let (start, end) = (slab.offsets[row] as usize, slab.offsets[row + 1] as usize);
+            lists.push(&slab.neighbours[start..end]);
+        }
+    }
+
+    /// The slab of `node`, and the position of the node in it.
+    #[inline]
+    fn slab_of(&self, node: NodeId) -> (&Slab<'a>, usize) {
+        let slab = match self.slabs.len() {
+            1 => &self.slabs[0],
+            _ => {
+                let after = self.slabs.partition_point(|slab| slab.first <= node.0);
+                &self.slabs[after - 1]
+            }
+        };
+        (slab, (node.0 - slab.first) as usize)
+    }
+}

@@ -1,0 +1,227 @@
+//! The file of a schedule while it grows: `NAME.partial`, until it is whole.
+//!
+//! Blocks go to the file one by one, and a file that was left behind, by a crash too, is taken up
+//! again at its last sound block.
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::block::{self, Encoded, FRAME_BYTES, Place};
+use super::footer::{Footer, crc_of};
+use super::header::{self, HEADER_BYTES};
+use super::{ScheduleError, ScheduleSpec};
+use crate::NodeId;
+
+/// Bytes between two syncs: more than this is not lost when the power fails.
+const SYNC_BYTES: u64 = 256 << 20;
+
+/// A file that grows by one block after the other; it stays there when dropped before it is whole.
+pub(super) struct Partial {
+    path: PathBuf,
+    file: File,
+    header_crc: u32,
+    n_nodes: u32,
+    /// Bytes that a run before has left; those past the blocks that are accounted for are not
+    /// known to be sound.
+    left_bytes: u64,
+    synced_bytes: u64,
+    /// Batches per epoch of each worker.
+    batches_of: Vec<u32>,
+    /// Where each block starts, then where the next one will.
+    offsets: Vec<u64>,
+    footer: Footer,
+    digest: blake3::Hasher,
+}
+
+impl Partial {
+    /// Opens the partial file of the schedule at `path`, or creates it. One of another run is
+    /// emptied.
+    pub(super) fn open(
+        path: &Path,
+        spec: &ScheduleSpec,
+        n_nodes: u32,
+    ) -> Result<Self, ScheduleError> {
+        let mut name = OsString::from(path);
+        name.push(".partial");
+        let partial = PathBuf::from(name);
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(false).open(&partial);
+        let file = file.map_err(io_error(&partial, "create"))?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => ScheduleError::Busy { path: partial.clone() },
+            TryLockError::Error(source) => io_error(&partial, "lock")(source),
+        })?;
+        let (header, header_crc) = header::encode(spec, n_nodes);
+        let mut growing = Self {
+            path: partial,
+            file,
+            header_crc,
+            n_nodes,
+            left_bytes: 0,
+            synced_bytes: 0,
+            batches_of: vec![0; spec.workers as usize],
+            offsets: vec![HEADER_BYTES as u64],
+            footer: Footer::default(),
+            digest: blake3::Hasher::new(),
+        };
+        growing.digest.update(&header);
+        growing.begin(&header)?;
+        Ok(growing)
+    }
+
+    /// Keeps what is there if it begins with `header`, and empties the file otherwise.
+    fn begin(&mut self, header: &[u8; HEADER_BYTES]) -> Result<(), ScheduleError> {
+        let n_bytes = self.file.metadata().map_err(io_error(&self.path, "measure"))?.len();
+        let mut found = [0; HEADER_BYTES];
+        if n_bytes >= HEADER_BYTES as u64 {
+            let read = self.file.read_exact_at(&mut found, 0);
+            read.map_err(io_error(&self.path, "read"))?;
+        }
+        if found == *header {
+            self.left_bytes = n_bytes;
+            return Ok(());
+        }
+        self.file.set_len(0).map_err(io_error(&self.path, "empty"))?;
+        self.write_at(header, 0)
+    }
+
+    pub(super) fn header_crc(&self) -> u32 {
+        self.header_crc
+    }
+
+    /// Batches that are in the file.
+    pub(super) fn n_batches(&self) -> u64 {
+        self.footer.n_batches
+    }
+
+    /// Takes the next block that a run before has left, if it is sound and holds the batch of
+    /// `place` and `roots`. Otherwise all that follows is given up, and false comes back.
+    pub(super) fn take_up(
+        &mut self,
+        place: Place,
+        roots: &[NodeId],
+    ) -> Result<bool, ScheduleError> {
+        let start = self.end();
+        if self.left_bytes <= start {
+            return Ok(false);
+        }
+        if let Some(block) = self.left_block(start, place, roots)? {
+            self.account(place, &block);
+            return Ok(true);
+        }
+        self.file.set_len(start).map_err(io_error(&self.path, "shorten"))?;
+        self.left_bytes = 0;
+        Ok(false)
+    }
+
+    /// The block that starts at `start`, if a sound one is there.
+    fn left_block(
+        &self,
+        start: u64,
+        place: Place,
+        roots: &[NodeId],
+    ) -> Result<Option<Encoded>, ScheduleError> {
+        let left_bytes = self.left_bytes - start;
+        let mut frame = [0; FRAME_BYTES];
+        if left_bytes < FRAME_BYTES as u64 {
+            return Ok(None);
+        }
+        self.read_at(&mut frame, start)?;
+        let n_bytes = block::len_of(&frame);
+        if n_bytes as u64 > left_bytes {
+            return Ok(None);
+        }
+        // No more than the file really has.
+        let mut bytes = vec![0; n_bytes];
+        self.read_at(&mut bytes, start)?;
+        let found = block::decode_with_digest(&bytes, place, self.header_crc, self.n_nodes);
+        Ok(found.ok().filter(|(batch, _)| is_of(batch.roots(), roots)).map(|(batch, digest)| {
+            let n_ids = batch.nodes.len() as u32;
+            Encoded { bytes, n_ids, digest }
+        }))
+    }
+
+    /// Appends the block of `place`.
+    pub(super) fn push(&mut self, place: Place, block: &Encoded) -> Result<(), ScheduleError> {
+        self.write_at(&block.bytes, self.end())?;
+        self.account(place, block);
+        if self.end() - self.synced_bytes >= SYNC_BYTES {
+            self.file.sync_data().map_err(io_error(&self.path, "sync"))?;
+            self.synced_bytes = self.end();
+        }
+        Ok(())
+    }
+
+    fn account(&mut self, place: Place, block: &Encoded) {
+        self.offsets.push(self.end() + block.bytes.len() as u64);
+        self.digest.update(&block.digest);
+        self.footer.n_batches += 1;
+        self.footer.n_ids += u64::from(block.n_ids);
+        self.footer.max_ids = self.footer.max_ids.max(block.n_ids);
+        if place.epoch == 0 {
+            self.batches_of[place.worker as usize] += 1;
+        }
+    }
+
+    /// Seals the file, makes it durable, and gives it its name. Gives the footer and the size.
+    pub(super) fn finish(mut self, path: &Path) -> Result<(Footer, u64), ScheduleError> {
+        let index_at = self.offsets.pop().unwrap_or_default();
+        let mut tail = Vec::with_capacity(4 * self.batches_of.len() + 8 * self.offsets.len());
+        tail.extend(self.batches_of.iter().flat_map(|count| count.to_le_bytes()));
+        tail.extend(self.offsets.iter().flat_map(|offset| offset.to_le_bytes()));
+        self.footer.index_crc = crc_of(self.header_crc, &[&tail]);
+        self.footer.digest = *self.digest.finalize().as_bytes();
+        tail.extend(self.footer.encode(self.header_crc));
+        // What a run before has left behind its last block would follow the footer.
+        self.file.set_len(index_at).map_err(io_error(&self.path, "shorten"))?;
+        self.write_at(&tail, index_at)?;
+        self.file.sync_all().map_err(io_error(&self.path, "sync"))?;
+        let named = fs::rename(&self.path, path).and_then(|()| sync_directory_of(path));
+        named.map_err(io_error(path, "finish"))?;
+        Ok((self.footer, index_at + tail.len() as u64))
+    }
+
+    /// Removes the file: no run will ever complete it.
+    pub(super) fn remove(self) {
+        // There is nobody to tell, and the name says what it is.
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Where the next block goes.
+    fn end(&self) -> u64 {
+        self.offsets.last().copied().unwrap_or_default()
+    }
+
+    fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<(), ScheduleError> {
+        self.file.read_exact_at(bytes, at).map_err(io_error(&self.path, "read"))
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), ScheduleError> {
+        self.file.write_all_at(bytes, at).map_err(io_error(&self.path, "write"))
+    }
+}
+
+/// Whether a batch with the distinct roots `found` is one of `roots`, which may repeat.
+fn is_of(found: &[NodeId], roots: &[NodeId]) -> bool {
+    if found == roots {
+        return true;
+    }
+    let mut seen = std::collections::HashSet::new();
+    roots.iter().filter(|&&root| seen.insert(root)).eq(found)
+}
+
+pub(super) fn io_error(
+    path: &Path,
+    action: &'static str,
+) -> impl FnOnce(io::Error) -> ScheduleError {
+    let path = path.to_owned();
+    move |source| ScheduleError::Io { path, action, source }
+}
+
+fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}

@@ -1,0 +1,50 @@
+//! Which edges of a stream a topology keeps, and what it tells of them.
+
+/// Whether edges of some kind are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdgePolicy {
+    /// They are edges as all others.
+    Keep,
+    /// They are counted and left out.
+    Drop,
+}
+
+/// How a topology is made of edges.
+#[derive(Clone, Copy, Debug)]
+pub struct TopologyOptions<'a> {
+    /// Adds the reverse of every edge that is no self loop.
+    pub undirected: bool,
+    /// Edges from a node to itself; kept unless told otherwise.
+    pub self_loops: EdgePolicy,
+    /// Directed edges with the same ends as an earlier one; dropped unless told otherwise. Where
+    /// they are kept a node has the same neighbour several times, and sampling may draw each.
+    pub duplicates: EdgePolicy,
+    /// Whether files hold the number of each edge in the stream; that of the first one where
+    /// repeated edges are dropped.
+    pub edge_ids: bool,
+    /// A finite weight for each edge of the stream, in its order, for files to hold.
+    pub weights: Option<&'a [f32]>,
+    /// Bytes of edges that are gathered in one pass over the stream; 256 MiB unless told otherwise.
+    pub window_bytes: usize,
+}
+
+impl Default for TopologyOptions<'_> {
+    fn default() -> Self {
+        Self {
+            undirected: false,
+            self_loops: EdgePolicy::Keep,
+            duplicates: EdgePolicy::Drop,
+            edge_ids: false,
+            weights: None,
+            window_bytes: 256 << 20,
+        }
+    }
+}
+
+impl TopologyOptions<'_> {
+    /// The usual ones, for edges of one direction or of both.
+    #[must_use]
+    pub fn usual(undirected: bool) -> Self {
+        Self { undirected, ..Self::default() }
+    }
+}

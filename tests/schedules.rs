@@ -1,0 +1,126 @@
+//! `lode schedule` as a process: killed and taken up again, and what it reports.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use support::graph::Source;
+use support::process::{command, lode};
+
+const HEADER_BYTES: usize = 4096;
+const FRAME_BYTES: usize = 24;
+
+fn arguments(graph: &Path, out: &Path, epochs: u32) -> Vec<String> {
+    let line = "schedule --json --seed 3 --fanout 5,3 --batch 8 --workers 2 --epochs";
+    let mut args: Vec<String> = line.split(' ').map(ToOwned::to_owned).collect();
+    args.extend([epochs.to_string(), "--out".to_owned(), out.display().to_string()]);
+    args.push(graph.display().to_string());
+    args
+}
+
+fn schedule(graph: &Path, out: &Path, epochs: u32) -> Value {
+    lode(arguments(graph, out, epochs)).succeeded().json()
+}
+
+/// Blocks in a file that may end in the middle of one.
+fn whole_blocks(partial: &Path) -> u64 {
+    let Ok(bytes) = fs::read(partial) else { return 0 };
+    let (mut at, mut n_blocks) = (HEADER_BYTES, 0);
+    while let Some(frame) = bytes.get(at..at + FRAME_BYTES) {
+        at += FRAME_BYTES + u32::from_le_bytes(frame[16..20].try_into().unwrap()) as usize;
+        n_blocks += u64::from(at <= bytes.len());
+    }
+    n_blocks
+}
+
+#[test]
+fn a_killed_schedule_goes_on_and_ends_as_if_it_had_not_been() {
+    let long = std::env::var_os("LODE_LONG").is_some();
+    let (n_kills, epochs) = if long { (60, 2000) } else { (6, 150) };
+    let source = Source::random(1500, 9000);
+    let graph = source.import("graph", 3, "hash");
+    let [whole, out] = ["whole.sched", "run.sched"].map(|name| source.file(name));
+    let start = Instant::now();
+    let expected = schedule(&graph, &whole, epochs);
+    let once = start.elapsed();
+    let partial = PathBuf::from(format!("{}.partial", out.display()));
+    let mut killed_with = 0;
+    for kill in 0..n_kills {
+        let before = whole_blocks(&partial);
+        let mut child = command(arguments(&graph, &out, epochs)).spawn().unwrap();
+        sleep(once.mul_f64(0.2 + 0.6 * f64::from(kill) / f64::from(n_kills)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if out.exists() {
+            break;
+        }
+        let after = whole_blocks(&partial);
+        assert!(after >= before, "{before} blocks before, {after} after");
+        killed_with = after;
+    }
+    println!("{killed_with} of {} batches when killed; once takes {once:.1?}", expected["batches"]);
+    if !out.exists() {
+        // Nothing that was whole in the file is sampled again.
+        let finished = schedule(&graph, &out, epochs);
+        assert_eq!(finished["resumed_batches"], killed_with);
+        assert_eq!(finished["digest"], expected["digest"]);
+    }
+    assert!(fs::read(&out).unwrap() == fs::read(&whole).unwrap());
+    assert!(!partial.exists());
+}
+
+#[test]
+fn an_interrupted_schedule_stays_until_it_is_complete_and_a_damaged_one_is_told() {
+    let source = Source::random(600, 3000);
+    let graph = source.import("graph", 2, "hash");
+    let out = source.file("run.sched");
+    let expected = schedule(&graph, &out, 3);
+    assert_eq!(expected["resumed_batches"], 0);
+    let whole = fs::read(&out).unwrap();
+    let partial = source.file("run.sched.partial");
+    // As after a kill in the middle, and a bit that changed since.
+    let mut left = whole[..whole.len() / 2].to_vec();
+    left[HEADER_BYTES + 5000] ^= 4;
+    fs::write(&partial, left).unwrap();
+    let again = schedule(&graph, &out, 3);
+    assert_eq!(again["digest"], expected["digest"]);
+    assert!(again["resumed_batches"].as_u64().unwrap() < whole_blocks(&out) / 2);
+    assert!(fs::read(&out).unwrap() == whole);
+    // A finished one that was damaged.
+    let mut damaged = whole;
+    damaged[HEADER_BYTES + 5000] ^= 4;
+    fs::write(&out, damaged).unwrap();
+    let name = out.display().to_string();
+    lode(["cache-bench", "--schedule", &name, "--capacities", "10"])
+        .failed(1, &["run.sched", "block at byte", "damaged"]);
+    // Out of reach of a second writer.
+    let lock = fs::File::create(&partial).unwrap();
+    lock.lock().unwrap();
+    lode(arguments(&graph, &out, 3)).failed(1, &["run.sched.partial", "being written"]);
+    sleep(Duration::from_millis(1));
+}
+
+#[test]
+fn locality_and_size_are_reported() {
+    let source = Source::random(600, 3000);
+    let graph = source.import("graph", 2, "spring");
+    let out = source.file("run.sched");
+    let mut args = arguments(&graph, &out, 2);
+    args.extend(["--locality", "7"].map(ToOwned::to_owned));
+    let report = lode(&args).succeeded().json();
+    let share = |key: &str| report["locality"][key].as_f64().unwrap();
+    assert!((0.0..=1.0).contains(&share("r_micro")) && (0.0..=1.0).contains(&share("r_sub")));
+    assert!((1..=56).contains(&report["locality"]["roots"].as_u64().unwrap()));
+    let bytes_per_id = report["bytes"].as_f64().unwrap() / report["ids"].as_f64().unwrap();
+    assert!((report["bytes_per_id"].as_f64().unwrap() - bytes_per_id).abs() < 1e-9);
+    assert_eq!(report["bytes"], fs::metadata(&out).unwrap().len());
+    let text = lode(args.iter().filter(|arg| *arg != "--json")).succeeded().stdout;
+    assert!(text.contains("bytes an id") && text.contains("of micrographs"), "{text}");
+}

@@ -2,6 +2,8 @@
 //! gives every node one owner.
 
 mod hash;
+mod loads;
+mod refine;
 mod report;
 mod spring;
 
@@ -36,6 +38,54 @@ pub enum Algorithm {
     Range,
     /// SPRING (SDT-GNN, Algorithm 1).
     Spring(SpringParams),
+}
+
+/// What is to be done to a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartitionConfig {
+    /// Who gives nodes to partitions.
+    pub algorithm: Algorithm,
+    /// Number of partitions, 1 or more.
+    pub n_parts: u16,
+    /// Each edge stands for both directions.
+    pub undirected: bool,
+    /// When given, no partition owns more than this times |V| / p nodes, rounded down, but at
+    /// least |V| / p rounded up. Refinement keeps to [`REFINED_BALANCE`] where nothing is given.
+    pub max_balance: Option<f64>,
+    /// Rounds of refinement after the algorithm.
+    pub refine_rounds: u32,
+}
+
+/// Balance that refinement keeps to unless told otherwise.
+pub const REFINED_BALANCE: f64 = 1.05;
+
+impl PartitionConfig {
+    /// `algorithm` alone: directed, without refinement or a bound of balance.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, n_parts: u16) -> Self {
+        Self { algorithm, n_parts, undirected: false, max_balance: None, refine_rounds: 0 }
+    }
+
+    fn check(&self) -> Result<(), PartitionError> {
+        if self.n_parts == 0 {
+            return Err(PartitionError::NoParts);
+        }
+        match self.max_balance {
+            Some(found) if !(1.0..=f64::MAX).contains(&found) => {
+                let (name, expected) = ("max_balance", "a number from 1");
+                Err(PartitionError::Parameter { name, expected, found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Nodes that a partition may own.
+    fn capacity(&self, n_nodes: u32) -> Option<u64> {
+        let refined = (self.refine_rounds > 0).then_some(REFINED_BALANCE);
+        let per_part = f64::from(n_nodes) / f64::from(self.n_parts);
+        let fewest = u64::from(n_nodes).div_ceil(u64::from(self.n_parts));
+        self.max_balance.or(refined).map(|most| fewest.max((most * per_part) as u64))
+    }
 }
 
 /// Why a graph could not be partitioned.
@@ -75,30 +125,35 @@ pub enum PartitionError {
 
 /// Gives every node an owner, and measures the result.
 ///
-/// `undirected` says that each edge stands for both directions. Nodes without edges are owned
-/// too; partitions may stay empty when there are more of them than nodes.
+/// Nodes without edges are owned too; partitions may stay empty when there are more of them than
+/// nodes. The same edges in the same order give the same owners.
 pub fn partition(
     edges: &dyn EdgeStream,
     n_nodes: u32,
-    n_parts: u16,
-    undirected: bool,
-    algorithm: &Algorithm,
+    config: &PartitionConfig,
 ) -> Result<Partitioning, PartitionError> {
-    if n_parts == 0 {
-        return Err(PartitionError::NoParts);
-    }
+    config.check()?;
     if edges.n_nodes() > n_nodes {
         return Err(PartitionError::Nodes { expected: n_nodes, found: edges.n_nodes() });
     }
     let mut steps = Steps::new();
-    let assignment = match algorithm {
+    let (n_parts, capacity) = (config.n_parts, config.capacity(n_nodes));
+    let mut assignment = match &config.algorithm {
         Algorithm::Hash => hash::by_hash(n_nodes, n_parts),
         Algorithm::Range => hash::by_range(n_nodes, n_parts),
-        Algorithm::Spring(params) => spring::spring(edges, n_nodes, n_parts, params, &mut steps)?,
+        Algorithm::Spring(params) => {
+            spring::spring(edges, n_nodes, n_parts, params, capacity, &mut steps)?
+        }
     };
+    if let Some(capacity) = capacity {
+        loads::relieve_all(&mut assignment, n_parts, capacity);
+    }
     steps.done("assignment");
-    let name = algorithm.to_string();
-    let report = report::measure(edges, &assignment, n_parts, undirected, &name, steps.done)?;
+    if let Some(capacity) = capacity.filter(|_| config.refine_rounds > 0) {
+        let rounds = config.refine_rounds;
+        refine::refine(edges, &mut assignment, n_parts, capacity, rounds, &mut steps)?;
+    }
+    let report = report::measure(edges, &assignment, config, steps.done)?;
     Ok(Partitioning { assignment, report })
 }
 

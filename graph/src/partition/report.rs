@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::PartitionConfig;
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
@@ -56,11 +57,10 @@ pub struct StepSeconds {
 pub(super) fn measure(
     edges: &dyn EdgeStream,
     assignment: &[PartId],
-    n_parts: u16,
-    undirected: bool,
-    algorithm: &str,
+    config: &PartitionConfig,
     steps: Vec<StepSeconds>,
 ) -> Result<PartitionReport, EdgeError> {
+    let &PartitionConfig { n_parts, undirected, .. } = config;
     let Counts { n_cut, part_edges, part_halo } = count(edges, assignment, n_parts, undirected)?;
     let mut part_nodes = vec![0u64; usize::from(n_parts)];
     for part in assignment {
@@ -69,7 +69,7 @@ pub(super) fn measure(
     let (n_nodes, n_edges) = (assignment.len(), edges.n_edges());
     let copies = n_nodes as u64 + part_halo.iter().sum::<u64>();
     Ok(PartitionReport {
-        algorithm: algorithm.to_owned(),
+        algorithm: config.algorithm.to_string(),
         parts: n_parts,
         nodes: n_nodes as u32,
         edges: n_edges,
@@ -150,6 +150,7 @@ fn peak_rss_bytes() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Algorithm;
     use super::*;
     use crate::edges::MemoryEdges;
     use proptest::prelude::*;
@@ -163,7 +164,9 @@ mod tests {
     ) -> PartitionReport {
         let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
         let assignment: Vec<PartId> = parts.iter().map(|&p| PartId(p)).collect();
-        measure(&edges, &assignment, n_parts, undirected, "test", Vec::new()).unwrap()
+        let config =
+            PartitionConfig { undirected, ..PartitionConfig::new(Algorithm::Hash, n_parts) };
+        measure(&edges, &assignment, &config, Vec::new()).unwrap()
     }
 
     #[test]

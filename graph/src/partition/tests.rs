@@ -1,5 +1,6 @@
 use super::*;
 use crate::edges::{MemoryEdges, NpyEdges};
+use proptest::prelude::*;
 use std::path::PathBuf;
 
 const NAMES: [&str; 3] = ["hash", "range", "spring"];
@@ -21,8 +22,8 @@ fn small_graphs_work_with_every_algorithm() {
         for (edges, n_nodes) in cases {
             for n_parts in [1, 3, u16::MAX] {
                 let edges = MemoryEdges::new(edges.to_vec()).unwrap();
-                let algorithm = name.parse().unwrap();
-                let done = partition(&edges, n_nodes, n_parts, true, &algorithm).unwrap();
+                let config = PartitionConfig::new(name.parse().unwrap(), n_parts);
+                let done = partition(&edges, n_nodes, &config).unwrap();
                 assert_eq!(done.assignment.len(), n_nodes as usize);
                 assert!(done.assignment.iter().all(|part| part.0 < n_parts));
                 assert_eq!(done.report.part_nodes.iter().sum::<u64>(), u64::from(n_nodes));
@@ -35,12 +36,10 @@ fn small_graphs_work_with_every_algorithm() {
 fn too_few_nodes_and_no_partitions_are_errors() {
     let edges = MemoryEdges::new(vec![[0, 3]]).unwrap();
     for name in NAMES {
-        let algorithm = name.parse().unwrap();
-        assert!(matches!(
-            partition(&edges, 3, 2, false, &algorithm),
-            Err(PartitionError::Nodes { expected: 3, found: 4 })
-        ));
-        let none = partition(&edges, 4, 0, false, &algorithm);
+        let config = |n_parts| PartitionConfig::new(name.parse().unwrap(), n_parts);
+        let found = partition(&edges, 3, &config(2));
+        assert!(matches!(found, Err(PartitionError::Nodes { expected: 3, found: 4 })));
+        let none = partition(&edges, 4, &config(0));
         assert!(matches!(none, Err(PartitionError::NoParts)));
     }
 }
@@ -60,9 +59,51 @@ fn spring_cuts_real_graphs_far_less_than_hash() {
             continue;
         }
         let edges = NpyEdges::open(&path, None).unwrap();
-        let spring = Algorithm::Spring(SpringParams::default());
-        let report = partition(&edges, edges.n_nodes(), 4, undirected, &spring).unwrap().report;
+        let config = PartitionConfig::new(Algorithm::Spring(SpringParams::default()), 4);
+        let config = PartitionConfig { undirected, ..config };
+        let report = partition(&edges, edges.n_nodes(), &config).unwrap().report;
         assert!(report.edge_cut < most, "{name}: cut {}", report.edge_cut);
         assert!(report.node_balance < 1.25, "{name}: balance {}", report.node_balance);
+    }
+}
+
+#[test]
+fn a_wrong_bound_of_balance_is_named() {
+    let edges = MemoryEdges::default();
+    for found in [0.99, f64::NAN, f64::INFINITY] {
+        let config = PartitionConfig {
+            max_balance: Some(found),
+            ..PartitionConfig::new(Algorithm::Hash, 2)
+        };
+        let error = partition(&edges, 4, &config);
+        assert!(matches!(error, Err(PartitionError::Parameter { name: "max_balance", .. })));
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_algorithm_keeps_the_bound_of_balance_and_gives_the_same_twice(
+        ends in prop::collection::vec((0u32..40, 0u32..40), 0..120),
+        n_nodes in 40u32..60,
+        n_parts in 1u16..50,
+        max_balance in 1f64..2.0,
+        refine_rounds in 0u32..2,
+    ) {
+        let pairs: Vec<[u32; 2]> = ends.iter().map(|&(u, v)| [u, v]).collect();
+        let edges = MemoryEdges::new(pairs).unwrap();
+        for name in NAMES {
+            let config = PartitionConfig {
+                max_balance: Some(max_balance),
+                refine_rounds,
+                ..PartitionConfig::new(name.parse().unwrap(), n_parts)
+            };
+            let done = partition(&edges, n_nodes, &config).unwrap();
+            let per_part = f64::from(n_nodes) / f64::from(n_parts);
+            let most = ((max_balance * per_part) as u64).max(per_part.ceil() as u64);
+            let largest = done.report.part_nodes.iter().max().copied().unwrap_or(0);
+            prop_assert!(largest <= most, "{name}: {largest} of {most}");
+            prop_assert_eq!(done.report.part_nodes.iter().sum::<u64>(), u64::from(n_nodes));
+            prop_assert_eq!(partition(&edges, n_nodes, &config).unwrap().assignment, done.assignment);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::edges::{EdgeFile, EdgeFormat, ExtraColumns};
 
@@ -25,6 +26,12 @@ pub(crate) struct EdgeArgs {
 }
 
 impl EdgeArgs {
+    /// Size of the file as it is.
+    pub(crate) fn size_bytes(&self) -> Result<u64> {
+        let about = || format!("cannot look at {}", self.edges.display());
+        Ok(std::fs::metadata(&self.edges).with_context(about)?.len())
+    }
+
     pub(crate) fn file(self) -> EdgeFile {
         let extra_columns = match self.ignore_extra_columns {
             true => ExtraColumns::Ignore,

@@ -22,6 +22,12 @@ impl Loads {
         PartId(self.order.first().map_or(0, |&(_, part)| part))
     }
 
+    /// One more node in `part`.
+    pub(super) fn add(&mut self, part: PartId) {
+        self.set(part, self.loads[part.index()] + 1);
+    }
+
+    /// Adds `n_nodes` nodes to the least occupied partition, and tells which that is.
     pub(super) fn add_to_least(&mut self, n_nodes: u64) -> PartId {
         let least = self.least();
         self.set(least, self.loads[least.index()] + n_nodes);

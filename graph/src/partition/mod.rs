@@ -1,24 +1,33 @@
 //! Partitioners: each sees passes over an edge stream and memory of the order of the nodes, and
 //! gives every node one owner.
 
+mod algorithm;
 mod hash;
 mod loads;
+mod plan;
 mod refine;
 mod report;
 mod spring;
-
-use std::fmt;
-use std::str::FromStr;
-use std::time::Instant;
+mod steps;
+mod vertex_cut;
+mod workload;
 
 use thiserror::Error;
 
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
-pub use report::{PartitionReport, StepSeconds};
+pub use algorithm::Algorithm;
+pub use plan::{MemoryPlan, PlannedPhase};
+pub use report::{PartitionReport, StreamOrder};
 pub use spring::SpringParams;
+pub use steps::{StepSeconds, forget_peak_rss};
+pub use vertex_cut::VertexCutReport;
+pub use workload::{Workers, Workload};
+
 pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
+use steps::Steps;
+use vertex_cut::{Rule, vertex_cut};
 
 /// Who owns each node, and what that is worth.
 #[derive(Clone, Debug)]
@@ -27,17 +36,6 @@ pub struct Partitioning {
     pub assignment: Vec<PartId>,
     /// Cut, copies, balance, time and memory.
     pub report: PartitionReport,
-}
-
-/// How nodes are given to partitions.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Algorithm {
-    /// By a hash of the id: even, and blind to the edges.
-    Hash,
-    /// By ranges of ids: as good as the order of the input.
-    Range,
-    /// SPRING (SDT-GNN, Algorithm 1).
-    Spring(SpringParams),
 }
 
 /// What is to be done to a graph.
@@ -66,7 +64,11 @@ impl PartitionConfig {
         Self { algorithm, n_parts, undirected: false, max_balance: None, refine_rounds: 0 }
     }
 
-    fn check(&self) -> Result<(), PartitionError> {
+    /// Whether the parameters are in range.
+    pub fn check(&self) -> Result<(), PartitionError> {
+        if let Algorithm::Spring(params) = &self.algorithm {
+            params.check()?;
+        }
         if self.n_parts == 0 {
             return Err(PartitionError::NoParts);
         }
@@ -115,8 +117,31 @@ pub enum PartitionError {
         /// What was given.
         found: f64,
     },
+    /// Training leaves no memory for data.
+    #[error(
+        "{n_workers} workers with {memory_bytes} bytes each, of which training takes \
+         {reserved_bytes}, have no room for data; give more memory or reserve less"
+    )]
+    Memory {
+        /// Memory of each worker.
+        memory_bytes: u64,
+        /// What training takes of it.
+        reserved_bytes: u64,
+        /// Number of workers.
+        n_workers: u16,
+    },
+    /// More partitions than there can be.
+    #[error("{found} partitions are needed, but there can be {most} at most; give more memory")]
+    TooManyParts {
+        /// Partitions needed.
+        found: u64,
+        /// Partitions possible.
+        most: u16,
+    },
     /// An algorithm that is not known.
-    #[error("partitioner {found:?} is not known; hash, range and spring are")]
+    #[error(
+        "partitioner {found:?} is not known; hash, range, dbh, greedy, hdrf, 2ps-l and spring are"
+    )]
     Algorithm {
         /// Name given.
         found: String,
@@ -136,69 +161,38 @@ pub fn partition(
     if edges.n_nodes() > n_nodes {
         return Err(PartitionError::Nodes { expected: n_nodes, found: edges.n_nodes() });
     }
-    let mut steps = Steps::new();
+    let mut steps = Steps::new(edges.n_edges());
     let (n_parts, capacity) = (config.n_parts, config.capacity(n_nodes));
+    let mut copies = None;
     let mut assignment = match &config.algorithm {
         Algorithm::Hash => hash::by_hash(n_nodes, n_parts),
         Algorithm::Range => hash::by_range(n_nodes, n_parts),
         Algorithm::Spring(params) => {
             spring::spring(edges, n_nodes, n_parts, params, capacity, &mut steps)?
         }
+        Algorithm::Dbh | Algorithm::Greedy | Algorithm::Hdrf | Algorithm::TwoPsL => {
+            let rule = match &config.algorithm {
+                Algorithm::Dbh => Rule::Dbh,
+                Algorithm::Greedy => Rule::Greedy,
+                Algorithm::Hdrf => Rule::Hdrf,
+                _ => Rule::TwoPsL,
+            };
+            let (owners, report) = vertex_cut(edges, n_nodes, n_parts, rule, &mut steps)?;
+            copies = Some(report);
+            owners
+        }
     };
     if let Some(capacity) = capacity {
         loads::relieve_all(&mut assignment, n_parts, capacity);
     }
-    steps.done("assignment");
+    steps.done("assignment", 0);
     if let Some(capacity) = capacity.filter(|_| config.refine_rounds > 0) {
         let rounds = config.refine_rounds;
         refine::refine(edges, &mut assignment, n_parts, capacity, rounds, &mut steps)?;
     }
-    let report = report::measure(edges, &assignment, config, steps.done)?;
+    let mut report = report::measure(edges, &assignment, config, steps.finish())?;
+    report.vertex_cut = copies;
     Ok(Partitioning { assignment, report })
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hash => "hash",
-            Self::Range => "range",
-            Self::Spring(_) => "spring",
-        })
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = PartitionError;
-
-    /// Takes an algorithm by name, with its default parameters.
-    fn from_str(name: &str) -> Result<Self, PartitionError> {
-        match name {
-            "hash" => Ok(Self::Hash),
-            "range" => Ok(Self::Range),
-            "spring" => Ok(Self::Spring(SpringParams::default())),
-            _ => Err(PartitionError::Algorithm { found: name.to_owned() }),
-        }
-    }
-}
-
-/// A stopwatch that notes how long each step took.
-struct Steps {
-    since: Instant,
-    done: Vec<StepSeconds>,
-}
-
-impl Steps {
-    fn new() -> Self {
-        Self { since: Instant::now(), done: Vec::new() }
-    }
-
-    /// The time since the last step was spent on `step`.
-    fn done(&mut self, step: impl Into<String>) {
-        let now = Instant::now();
-        let seconds = (now - self.since).as_secs_f64();
-        self.done.push(StepSeconds { step: step.into(), seconds });
-        self.since = now;
-    }
 }
 
 #[cfg(test)]

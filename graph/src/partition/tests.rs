@@ -3,7 +3,7 @@ use crate::edges::{MemoryEdges, NpyEdges};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
-const NAMES: [&str; 3] = ["hash", "range", "spring"];
+const NAMES: [&str; 7] = ["hash", "range", "dbh", "greedy", "hdrf", "2ps-l", "spring"];
 
 #[test]
 fn names_are_read_back() {
@@ -11,7 +11,10 @@ fn names_are_read_back() {
         assert_eq!(name.parse::<Algorithm>().unwrap().to_string(), name);
     }
     let error = "metis".parse::<Algorithm>().unwrap_err().to_string();
-    assert_eq!(error, "partitioner \"metis\" is not known; hash, range and spring are");
+    assert_eq!(
+        error,
+        "partitioner \"metis\" is not known; hash, range, dbh, greedy, hdrf, 2ps-l and spring are"
+    );
 }
 
 #[test]

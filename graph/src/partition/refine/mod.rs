@@ -17,7 +17,8 @@ mod restream;
 mod sample;
 mod search;
 
-use super::Steps;
+use super::plan::PlannedPhase;
+use super::steps::Steps;
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 use crate::mix::mix;
@@ -38,12 +39,21 @@ const GROWTH: u32 = 8;
 /// Levels at most, should contraction go on and on.
 const MAX_LEVELS: usize = 40;
 
-/// Peak memory of a round, as [`refine`] needs it beside the owners: the sample's lists
-/// (2 × 4 bytes per edge) and offsets; clusters, sizes, order and pulls of nodes; and levels above,
-/// which together have stayed below 12 bytes per edge of the sample on every graph measured.
-pub(super) fn peak_bytes(n_nodes: u64, n_edges: u64) -> u64 {
-    let sampled = n_edges.min(EDGES_PER_NODE * n_nodes);
-    n_nodes * (8 + 4 * 4 + 2) + sampled * (8 + 12)
+/// Memory of a round for `n_nodes` nodes and `n_edges` edges.
+///
+/// Per node: 8 offset of the sample's lists, 16 cluster, size, order and pull of a node while it is
+/// contracted, 2 owner before the round. Per edge of the sample: 8 in the lists of both ends, and
+/// 16 for the levels above, whose edges have weights: those of all levels together have stayed
+/// below the sample's on every graph measured, and growing lists hold up to twice their contents.
+pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
+    let n_sampled = n_edges.min(EDGES_PER_NODE * n_nodes);
+    PlannedPhase {
+        phase: "refining".to_owned(),
+        arithmetic: format!(
+            "{n_nodes} nodes x 26 B + {n_sampled} sampled edges x 24 B (8 lists, 16 levels above)"
+        ),
+        bytes: n_nodes * 26 + n_sampled * 24,
+    }
 }
 
 /// Improves `parts` in `n_rounds` rounds; no partition ends above `capacity` nodes, which must
@@ -60,26 +70,30 @@ pub(super) fn refine(
     let max_edges = EDGES_PER_NODE * u64::from(n_nodes);
     let mut complete = None;
     let mut least_cut = n_cut(edges, parts)?;
-    steps.done("refine: cut");
+    steps.done("refine: cut", 1);
     for round in 1..=n_rounds {
         let seed = mix(u64::from(round));
         let before = parts.to_vec();
         let fitted = !Loads::of_nodes(parts, n_parts, capacity).any_over();
-        let sampled = match complete.take() {
-            Some(sampled) => sampled,
-            None => sample(edges, n_nodes, max_edges, seed)?,
+        let (sampled, n_passes) = match complete.take() {
+            Some(sampled) => (sampled, 0),
+            None => {
+                let sampled = sample(edges, n_nodes, max_edges, seed)?;
+                let n_passes = if sampled.is_complete { 2 } else { 4 };
+                (sampled, n_passes)
+            }
         };
-        steps.done(format!("refine {round}: sample"));
+        steps.done(format!("refine {round}: sample"), n_passes);
         let aims = Aims { n_parts, capacity, within: round > 1, seed };
         cycle(&sampled.level, parts, &aims);
-        steps.done(format!("refine {round}: levels"));
+        steps.done(format!("refine {round}: levels"), 0);
         if sampled.is_complete {
             complete = Some(sampled);
         } else {
             drop(sampled);
             let mut loads = Loads::of_nodes(parts, n_parts, capacity);
-            restream(edges, parts, &mut loads, seed)?;
-            steps.done(format!("refine {round}: restreaming"));
+            let n_passes = restream(edges, parts, &mut loads, seed)?;
+            steps.done(format!("refine {round}: restreaming"), n_passes);
         }
         let cut = n_cut(edges, parts)?;
         if fitted && cut > least_cut {
@@ -87,7 +101,7 @@ pub(super) fn refine(
         } else {
             least_cut = cut;
         }
-        steps.done(format!("refine {round}: cut"));
+        steps.done(format!("refine {round}: cut"), 1);
     }
     Ok(())
 }

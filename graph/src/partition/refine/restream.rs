@@ -8,26 +8,28 @@ use crate::mix::mix;
 
 /// Bytes of counters per node; with more partitions than they hold, nodes are counted in blocks,
 /// one pass over the edges for each.
-pub(super) const COUNTER_BYTES: usize = 64;
+const COUNTER_BYTES: usize = 64;
 /// Groups that move one after the other. Neighbours that move at once can swap places for ever.
 const GROUPS: u64 = 2;
 
 /// Moves nodes that gain by it, each at most once, while there is room: first those that gain
 /// most. A node does not see moves of its own group, so that the cut may rise, though it rarely
-/// does.
+/// does. Gives the number of passes over the edges.
 pub(super) fn restream(
     edges: &dyn EdgeStream,
     parts: &mut [PartId],
     loads: &mut Loads,
     seed: u64,
-) -> Result<(), EdgeError> {
+) -> Result<u32, EdgeError> {
     let n_parts = loads.n_parts();
     let n_blocks = (4 * n_parts).div_ceil(COUNTER_BYTES);
     let block_nodes = parts.len().div_ceil(n_blocks);
+    let mut n_passes = 0;
     for group in 0..GROUPS {
         for first in (0..parts.len()).step_by(block_nodes.max(1)) {
             let block = first..(first + block_nodes).min(parts.len());
             let counts = count(edges, parts, block.clone(), n_parts)?;
+            n_passes += 1;
             let in_group = |node: usize| mix(seed ^ node as u64) % GROUPS == group;
             let mut gains = Vec::new();
             for node in block.clone().filter(|&node| in_group(node)) {
@@ -45,7 +47,7 @@ pub(super) fn restream(
             }
         }
     }
-    Ok(())
+    Ok(n_passes)
 }
 
 /// Neighbours of each node of `block` in each partition, over all edges that are no loops.

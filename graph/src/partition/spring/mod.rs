@@ -20,6 +20,7 @@ use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
 pub(crate) use cluster::UNSEEN;
+pub(super) use cluster::{Node, degrees, pass as clustering_pass};
 
 /// What SPRING can be told.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,7 +41,7 @@ impl Default for SpringParams {
 }
 
 impl SpringParams {
-    fn check(&self) -> Result<(), PartitionError> {
+    pub(super) fn check(&self) -> Result<(), PartitionError> {
         let tau_vol = self.tau_vol.unwrap_or(0.0);
         let cases = [
             ("tau_vol", "a number from 0", tau_vol, tau_vol >= 0.0),
@@ -66,22 +67,21 @@ pub(super) fn spring(
     capacity: Option<u64>,
     steps: &mut Steps,
 ) -> Result<Vec<PartId>, PartitionError> {
-    params.check()?;
     let per_part = f64::from(n_nodes) / f64::from(n_parts);
     let tau_vol = 0.1 * edges.n_edges() as f64 / f64::from(n_parts);
     let tau_vol = params.tau_vol.unwrap_or(tau_vol) as u64;
 
     let mut nodes = cluster::degrees(edges, n_nodes)?;
-    steps.done("degrees");
+    steps.done("degrees", 1);
     let mut volumes = Vec::new();
     for pass in 1..=params.passes {
         cluster::pass(edges, &mut nodes, &mut volumes, tau_vol)?;
-        steps.done(format!("clustering {pass}"));
+        steps.done(format!("clustering {pass}"), 1);
     }
     let n_created = volumes.len();
     drop(volumes);
     let clusters = merge::merge(&mut nodes, n_created, params.beta * per_part);
-    steps.done("merging");
+    steps.done("merging", 0);
 
     Ok(pack::assign(&nodes, clusters, n_parts, capacity))
 }

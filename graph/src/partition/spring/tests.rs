@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 fn run(pairs: &[[u32; 2]], n_nodes: u32, n_parts: u16, params: &SpringParams) -> Vec<PartId> {
     let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
-    spring(&edges, n_nodes, n_parts, params, None, &mut Steps::new()).unwrap()
+    spring(&edges, n_nodes, n_parts, params, None, &mut Steps::new(0)).unwrap()
 }
 
 fn sizes(assignment: &[PartId], n_parts: u16) -> Vec<usize> {
@@ -173,7 +173,7 @@ fn wrong_parameters_are_named() {
     let of = |change: fn(&mut SpringParams)| {
         let mut params = SpringParams::default();
         change(&mut params);
-        match spring(&edges, 1, 1, &params, None, &mut Steps::new()) {
+        match partition(&edges, 1, &PartitionConfig::new(Algorithm::Spring(params), 1)) {
             Err(PartitionError::Parameter { name, .. }) => name,
             other => panic!("{other:?}"),
         }

@@ -22,13 +22,15 @@ pub enum Algorithm {
     TwoPsL,
     /// SPRING (SDT-GNN, Algorithm 1).
     Spring(SpringParams),
+    /// METIS, which holds the whole graph; only where the crate is built with feature `metis`.
+    Metis,
 }
 
 impl Algorithm {
-    /// All of them, with default parameters, from the simplest.
+    /// All that this build has, with default parameters, from the simplest.
     #[must_use]
-    pub fn all() -> [Self; 7] {
-        [
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![
             Self::Hash,
             Self::Range,
             Self::Dbh,
@@ -36,7 +38,11 @@ impl Algorithm {
             Self::Hdrf,
             Self::TwoPsL,
             Self::Spring(SpringParams::default()),
-        ]
+        ];
+        if cfg!(feature = "metis") {
+            all.push(Self::Metis);
+        }
+        all
     }
 }
 
@@ -50,6 +56,7 @@ impl fmt::Display for Algorithm {
             Self::Hdrf => "hdrf",
             Self::TwoPsL => "2ps-l",
             Self::Spring(_) => "spring",
+            Self::Metis => "metis",
         })
     }
 }
@@ -59,6 +66,9 @@ impl FromStr for Algorithm {
 
     /// Takes an algorithm by name, with its default parameters.
     fn from_str(name: &str) -> Result<Self, PartitionError> {
+        if name == "metis" && !cfg!(feature = "metis") {
+            return Err(PartitionError::NoMetis);
+        }
         let found = Self::all().into_iter().find(|algorithm| algorithm.to_string() == name);
         found.ok_or_else(|| PartitionError::Algorithm { found: name.to_owned() })
     }

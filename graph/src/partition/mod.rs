@@ -4,6 +4,8 @@
 mod algorithm;
 mod hash;
 mod loads;
+#[cfg(feature = "metis")]
+mod metis;
 mod plan;
 mod refine;
 mod report;
@@ -138,6 +140,15 @@ pub enum PartitionError {
         /// Partitions possible.
         most: u16,
     },
+    /// This build has no METIS.
+    #[error("this build has no METIS; build with `cargo build -p lode --features metis`")]
+    NoMetis,
+    /// METIS refused.
+    #[error("METIS cannot partition this graph: {message}")]
+    Metis {
+        /// What is wrong.
+        message: String,
+    },
     /// An algorithm that is not known.
     #[error(
         "partitioner {found:?} is not known; hash, range, dbh, greedy, hdrf, 2ps-l and spring are"
@@ -170,6 +181,12 @@ pub fn partition(
         Algorithm::Spring(params) => {
             spring::spring(edges, n_nodes, n_parts, params, capacity, &mut steps)?
         }
+        #[cfg(feature = "metis")]
+        Algorithm::Metis => {
+            metis::by_metis(edges, n_nodes, n_parts, config.max_balance, &mut steps)?
+        }
+        #[cfg(not(feature = "metis"))]
+        Algorithm::Metis => return Err(PartitionError::NoMetis),
         Algorithm::Dbh | Algorithm::Greedy | Algorithm::Hdrf | Algorithm::TwoPsL => {
             let rule = match &config.algorithm {
                 Algorithm::Dbh => Rule::Dbh,

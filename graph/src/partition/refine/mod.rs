@@ -106,6 +106,16 @@ pub(super) fn refine(
     Ok(())
 }
 
+/// Neighbours of every node in both directions, repeated edges repeated, and where each list starts.
+#[cfg(feature = "metis")]
+pub(super) fn all_edges(
+    edges: &dyn EdgeStream,
+    n_nodes: u32,
+) -> Result<(Vec<usize>, Vec<u32>), EdgeError> {
+    let Level { offsets, neighbours, .. } = sample(edges, n_nodes, u64::MAX, 0)?.level;
+    Ok((offsets, neighbours))
+}
+
 /// Edges between partitions.
 fn n_cut(edges: &dyn EdgeStream, parts: &[PartId]) -> Result<u64, EdgeError> {
     let mut n_cut = 0u64;

@@ -22,7 +22,7 @@ use crate::edges::{EdgeError, EdgeStream};
 pub use algorithm::Algorithm;
 pub use plan::{MemoryPlan, PlannedPhase};
 pub use report::{PartitionReport, StreamOrder};
-pub use spring::SpringParams;
+pub use spring::{ClusterCounts, SpringParams};
 pub use steps::{StepSeconds, forget_peak_rss};
 pub use vertex_cut::VertexCutReport;
 pub use workload::{Workers, Workload};
@@ -174,12 +174,15 @@ pub fn partition(
     }
     let mut steps = Steps::new(edges.n_edges());
     let (n_parts, capacity) = (config.n_parts, config.capacity(n_nodes));
-    let mut copies = None;
+    let (mut copies, mut clusters) = (None, None);
     let mut assignment = match &config.algorithm {
         Algorithm::Hash => hash::by_hash(n_nodes, n_parts),
         Algorithm::Range => hash::by_range(n_nodes, n_parts),
         Algorithm::Spring(params) => {
-            spring::spring(edges, n_nodes, n_parts, params, capacity, &mut steps)?
+            let (owners, counts) =
+                spring::spring(edges, n_nodes, n_parts, params, capacity, &mut steps)?;
+            clusters = Some(counts);
+            owners
         }
         #[cfg(feature = "metis")]
         Algorithm::Metis => {
@@ -208,7 +211,7 @@ pub fn partition(
         refine::refine(edges, &mut assignment, n_parts, capacity, rounds, &mut steps)?;
     }
     let mut report = report::measure(edges, &assignment, config, steps.finish())?;
-    report.vertex_cut = copies;
+    (report.vertex_cut, report.clusters) = (copies, clusters);
     Ok(Partitioning { assignment, report })
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::steps::{StepSeconds, peak_rss_bytes};
-use super::{PartitionConfig, VertexCutReport};
+use super::{ClusterCounts, PartitionConfig, VertexCutReport};
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
@@ -40,6 +40,8 @@ pub struct PartitionReport {
     pub part_overlap: Vec<f64>,
     /// What a partitioner of edges made of them, before neighbour lists were completed.
     pub vertex_cut: Option<VertexCutReport>,
+    /// SPRING's clusters.
+    pub clusters: Option<ClusterCounts>,
     /// In which order the edges came.
     pub stream_order: StreamOrder,
     /// Rounds of refinement.
@@ -100,6 +102,7 @@ pub(super) fn measure(
         part_overlap: halos.overlaps.iter().zip(&halos.sizes).map(overlap).collect(),
         part_halo: halos.sizes,
         vertex_cut: None,
+        clusters: None,
         stream_order,
         refine_rounds: config.refine_rounds,
         seconds: steps.iter().map(|step| step.seconds).sum(),

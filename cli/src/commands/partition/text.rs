@@ -28,11 +28,15 @@ pub(super) fn one(report: &OneReport) -> String {
             copies.replication_factor, copies.edge_balance
         )
     });
+    let clusters = report.clusters.map_or_else(String::new, |clusters| {
+        let [found, merged] = [clusters.found, clusters.merged].map(|n| human::count(n.into()));
+        format!("\n  clusters            {found}, merged to {merged}")
+    });
     format!(
         "{}{}: {} nodes, {} edges in {}\n\n{parts}\n\n{steps}\n\n  \
          edge cut            {}\n  replication factor  {:.3}{copies}\n  node balance        {:.3}\n  \
          edge balance        {:.3}\n  time                {}\n  peak memory         {}, {} above the \
-         start\n  stream order        {}",
+         start\n  stream order        {}{clusters}",
         workload_line(workload.as_ref()),
         name(report),
         human::count(report.nodes.into()),

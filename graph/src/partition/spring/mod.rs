@@ -15,6 +15,8 @@ mod cluster;
 mod merge;
 mod pack;
 
+use serde::Serialize;
+
 use super::{PartitionError, Steps};
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
@@ -32,6 +34,15 @@ pub struct SpringParams {
     pub beta: f64,
     /// Clustering passes over the stream, 1 in the paper; more of them undo some bad early moves.
     pub passes: u32,
+}
+
+/// How many clusters SPRING had (SDT-GNN, Table II).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClusterCounts {
+    /// Clusters with nodes after the clustering passes.
+    pub found: u32,
+    /// Those that are left after merging.
+    pub merged: u32,
 }
 
 impl Default for SpringParams {
@@ -66,7 +77,7 @@ pub(super) fn spring(
     params: &SpringParams,
     capacity: Option<u64>,
     steps: &mut Steps,
-) -> Result<Vec<PartId>, PartitionError> {
+) -> Result<(Vec<PartId>, ClusterCounts), PartitionError> {
     let per_part = f64::from(n_nodes) / f64::from(n_parts);
     let tau_vol = 0.1 * edges.n_edges() as f64 / f64::from(n_parts);
     let tau_vol = params.tau_vol.unwrap_or(tau_vol) as u64;
@@ -81,9 +92,11 @@ pub(super) fn spring(
     let n_created = volumes.len();
     drop(volumes);
     let clusters = merge::merge(&mut nodes, n_created, params.beta * per_part);
+    let found = clusters.n_numbered() as u32;
+    let counts = ClusterCounts { found, merged: clusters.largest_first().len() as u32 };
     steps.done("merging", 0);
 
-    Ok(pack::assign(&nodes, clusters, n_parts, capacity))
+    Ok((pack::assign(&nodes, clusters, n_parts, capacity), counts))
 }
 
 /// Clusters that nobody has assigned to partitions.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 fn run(pairs: &[[u32; 2]], n_nodes: u32, n_parts: u16, params: &SpringParams) -> Vec<PartId> {
     let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
-    spring(&edges, n_nodes, n_parts, params, None, &mut Steps::new(0)).unwrap()
+    spring(&edges, n_nodes, n_parts, params, None, &mut Steps::new(0)).unwrap().0
 }
 
 fn sizes(assignment: &[PartId], n_parts: u16) -> Vec<usize> {

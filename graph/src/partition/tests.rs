@@ -37,6 +37,48 @@ fn small_graphs_work_with_every_algorithm() {
 }
 
 #[test]
+fn stars_cliques_pieces_and_loops_work_with_every_algorithm() {
+    let star: Vec<[u32; 2]> = (1..100).map(|leaf| [0, leaf]).collect();
+    let clique = (0..30u32).flat_map(|u| (0..u).map(move |v| [u, v])).collect();
+    // Triangles apart from each other, and nodes without edges at the end.
+    let pieces = (0..30u32).map(|i| [i / 3 * 3 + i % 3, i / 3 * 3 + (i + 1) % 3]).collect();
+    let loops = (0..50u32).map(|u| [u, u]).collect();
+    for (shape, pairs) in [("star", star), ("clique", clique), ("pieces", pieces), ("loops", loops)]
+    {
+        let edges = MemoryEdges::new(pairs).unwrap();
+        let n_nodes = edges.n_nodes() + 10;
+        for (name, refine_rounds) in NAMES.into_iter().flat_map(|name| [(name, 0), (name, 2)]) {
+            for n_parts in [1, 4, 300] {
+                let config = PartitionConfig::new(name.parse().unwrap(), n_parts);
+                let config = PartitionConfig { refine_rounds, max_balance: Some(1.05), ..config };
+                let report = partition(&edges, n_nodes, &config).unwrap().report;
+                let most = report.part_nodes.iter().max().copied().unwrap_or(0) as f64;
+                let per_part = f64::from(n_nodes) / f64::from(n_parts);
+                assert!(most <= (1.05 * per_part).max(per_part.ceil()), "{shape}, {name}: {most}");
+                assert_eq!(report.part_nodes.iter().sum::<u64>(), u64::from(n_nodes));
+                assert!(shape != "loops" || report.replication_factor == 1.0, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn plans_hold_for_every_algorithm_and_name_their_phases() {
+    for algorithm in Algorithm::all() {
+        let mut config = PartitionConfig::new(algorithm, 16);
+        let alone = config.plan(1_000_000, 50_000_000);
+        config.refine_rounds = 1;
+        let refined = config.plan(1_000_000, 50_000_000);
+        assert!(refined.peak_bytes >= alone.peak_bytes);
+        let is_metis = config.algorithm == Algorithm::Metis;
+        // 40 bytes per node and the owners; refined, of the order of the nodes still.
+        assert!(is_metis || alone.peak_bytes <= 50_000_000, "{alone:?}");
+        assert!(is_metis || refined.peak_bytes <= 300_000_000, "{refined:?}");
+        assert_eq!(config.plan(1_000_000, u64::MAX / 1000).phases.len(), refined.phases.len());
+    }
+}
+
+#[test]
 fn too_few_nodes_and_no_partitions_are_errors() {
     let edges = MemoryEdges::new(vec![[0, 3]]).unwrap();
     for name in NAMES {

@@ -48,7 +48,7 @@ fn by_degree(pairs: &[[u32; 2]], n_parts: u16) -> Model {
     for &edge in pairs {
         let end = *edge.iter().min_by_key(|&&end| (degree(pairs, end), end)).unwrap();
         let hash = u128::from(crate::mix::mix(u64::from(end)));
-        model.place(edge, (hash * u128::from(n_parts) >> 64) as u16);
+        model.place(edge, ((hash * u128::from(n_parts)) >> 64) as u16);
     }
     model
 }
@@ -138,7 +138,7 @@ fn two_ps(pairs: &[[u32; 2]], n_nodes: u32, n_parts: u16) -> Model {
             let wanted = if together || score(0) >= score(1) { parts[0] } else { parts[1] };
             let richer = if degrees[0] >= degrees[1] { edge[0] } else { edge[1] };
             let hash = u128::from(crate::mix::mix(u64::from(richer)));
-            let hashed = (hash * u128::from(n_parts) >> 64) as u16;
+            let hashed = ((hash * u128::from(n_parts)) >> 64) as u16;
             let fits = |part: &u16| model.sizes[usize::from(*part)] < capacity;
             let part = [wanted, hashed].into_iter().find(fits);
             let part = part.unwrap_or_else(|| model.emptiest(model.all()));

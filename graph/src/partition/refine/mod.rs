@@ -45,7 +45,7 @@ const MAX_LEVELS: usize = 40;
 /// Per node: 8 offset of the sample's lists, 16 cluster, size, order and pull of a node while it is
 /// contracted, 2 owner before the round. Per edge of the sample: 8 in the lists of both ends, and
 /// 16 for the levels above, whose edges have weights: those of all levels together have stayed
-/// below the sample's on every graph measured, and growing lists hold up to twice their contents.
+/// below the sample's on the two graphs looked at, and growing lists hold up to twice their contents.
 pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
     let n_sampled = n_edges.min(EDGES_PER_NODE * n_nodes);
     PlannedPhase {

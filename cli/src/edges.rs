@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::edges::{EdgeFile, EdgeFiles, EdgeFormat, ExtraColumns};
 
@@ -26,6 +27,16 @@ pub(crate) struct EdgeArgs {
 }
 
 impl EdgeArgs {
+    /// Size of all files as they are.
+    pub(crate) fn size_bytes(&self) -> Result<u64> {
+        let mut sum = 0u64;
+        for path in &self.edges {
+            let about = || format!("cannot look at {}", path.display());
+            sum = sum.saturating_add(std::fs::metadata(path).with_context(about)?.len());
+        }
+        Ok(sum)
+    }
+
     pub(crate) fn file(self) -> EdgeFiles {
         let (format, extra_columns) = match self.ignore_extra_columns {
             true => (self.edge_format, ExtraColumns::Ignore),

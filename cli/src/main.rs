@@ -14,6 +14,7 @@ mod human;
 mod ids;
 mod interrupt;
 mod memory;
+mod partitioner;
 mod policies;
 mod rows;
 mod size;

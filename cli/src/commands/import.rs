@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::order::RowOrder;
-use lodestore_graph::partition::{Algorithm, partition};
+use lodestore_graph::partition::{Algorithm, PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies_with};
 use lodestore_store::{CodecChoice, Dtype, Importer, NanPolicy, TensorOptions};
@@ -23,6 +23,7 @@ use lodestore_store::{CodecChoice, Dtype, Importer, NanPolicy, TensorOptions};
 use crate::console::Console;
 use crate::edges::EdgeArgs;
 use crate::interrupt::RemovedOnInterrupt;
+use crate::partitioner::PartitionerArgs;
 use crate::usage::UsageError;
 
 use input::Input;
@@ -70,9 +71,12 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "P", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..))]
     parts: u16,
-    /// Who decides which partition owns a node: hash, range or spring.
+    /// Who decides which partition owns a node: hash, range, dbh, greedy, hdrf, 2ps-l or spring;
+    /// `lode partition --all` compares them.
     #[arg(long, value_name = "A", default_value = "spring")]
     partitioner: Algorithm,
+    #[command(flatten)]
+    parameters: PartitionerArgs,
     /// Which row of its partition each node gets, so that rows that are sampled together share
     /// pages: input, degree, bfs, rcm, cluster or greedy. Greedy gave the most rows per page on
     /// most graphs measured, and came close to the best on the others.
@@ -103,10 +107,9 @@ pub(crate) struct ImportConfig {
     pub(crate) edges: EdgeFiles,
     pub(crate) kept: KeptEdges,
     pub(crate) tensors: Vec<ImportTensor>,
-    pub(crate) undirected: bool,
     pub(crate) nodes: Option<u32>,
-    pub(crate) n_parts: u16,
-    pub(crate) partitioner: Algorithm,
+    /// Also says whether edges stand for both directions.
+    pub(crate) partition: PartitionConfig,
     pub(crate) order: RowOrder,
     pub(crate) compare_orders: bool,
     pub(crate) nan: NanPolicy,
@@ -115,14 +118,13 @@ pub(crate) struct ImportConfig {
 
 impl ImportArgs {
     fn check(self) -> Result<ImportConfig, UsageError> {
+        let (algorithm, n_parts) = (self.partitioner, self.parts);
         Ok(ImportConfig {
             edges: self.edges.file(),
             kept: self.kept,
             tensors: tensors::tensors(self.tensors, &self.codecs, &self.dtypes)?,
-            undirected: self.undirected,
             nodes: self.nodes,
-            n_parts: self.parts,
-            partitioner: self.partitioner,
+            partition: self.parameters.config(algorithm, n_parts, self.undirected)?,
             order: self.order,
             compare_orders: self.compare_orders,
             nan: match self.nan {
@@ -151,12 +153,12 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     let mut importer = Importer::begin(&config.out)?;
     let staging = importer.staging_dir().to_owned();
     let _interrupt = RemovedOnInterrupt::watch(&staging)?;
-    let (n_parts, undirected) = (config.n_parts, config.undirected);
+    let PartitionConfig { n_parts, undirected, .. } = config.partition;
     input.keep_parsed(&config.edges, &staging)?;
 
     console.stage("partition");
     let (edges, n_nodes) = (&*input.edges, input.n_nodes);
-    let partitioning = partition(edges, n_nodes, n_parts, undirected, &config.partitioner)?;
+    let partitioning = partition(edges, n_nodes, &config.partition)?;
     let by_input = Relabelling::new(&partitioning.assignment, n_parts)?;
     drop(partitioning.assignment);
     for part in by_input.book.parts() {

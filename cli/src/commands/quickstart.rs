@@ -13,7 +13,7 @@ use lodestore_client::ClientConfig;
 use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::generate::GraphRecipe;
 use lodestore_graph::order::RowOrder;
-use lodestore_graph::partition::{Algorithm, SpringParams};
+use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_store::{NanPolicy, OpenOptions};
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
@@ -133,10 +133,11 @@ impl QuickstartArgs {
                 tensor("label", generate::LABELS_FILE),
                 tensor("split", generate::SPLIT_FILE),
             ],
-            undirected: true,
             nodes: None,
-            n_parts: PARTS,
-            partitioner: Algorithm::Spring(SpringParams::default()),
+            partition: PartitionConfig {
+                undirected: true,
+                ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), PARTS)
+            },
             order: RowOrder::default(),
             compare_orders: false,
             nan: NanPolicy::Refuse,

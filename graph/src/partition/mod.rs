@@ -1,22 +1,35 @@
 //! Partitioners: each sees passes over an edge stream and memory of the order of the nodes, and
 //! gives every node one owner.
 
+mod algorithm;
 mod hash;
+mod loads;
+#[cfg(feature = "metis")]
+mod metis;
+mod plan;
+mod refine;
 mod report;
 mod spring;
-
-use std::fmt;
-use std::str::FromStr;
-use std::time::Instant;
+mod steps;
+mod vertex_cut;
+mod workload;
 
 use thiserror::Error;
 
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
-pub use report::{PartitionReport, StepSeconds};
-pub use spring::SpringParams;
+pub use algorithm::Algorithm;
+pub use plan::{MemoryPlan, PlannedPhase};
+pub use report::{PartitionReport, StreamOrder};
+pub use spring::{ClusterCounts, SpringParams};
+pub use steps::{StepSeconds, forget_peak_rss};
+pub use vertex_cut::VertexCutReport;
+pub use workload::{Workers, Workload};
+
 pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
+use steps::Steps;
+use vertex_cut::{Rule, vertex_cut};
 
 /// Who owns each node, and what that is worth.
 #[derive(Clone, Debug)]
@@ -27,15 +40,56 @@ pub struct Partitioning {
     pub report: PartitionReport,
 }
 
-/// How nodes are given to partitions.
+/// What is to be done to a graph.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Algorithm {
-    /// By a hash of the id: even, and blind to the edges.
-    Hash,
-    /// By ranges of ids: as good as the order of the input.
-    Range,
-    /// SPRING (SDT-GNN, Algorithm 1).
-    Spring(SpringParams),
+pub struct PartitionConfig {
+    /// Who gives nodes to partitions.
+    pub algorithm: Algorithm,
+    /// Number of partitions, 1 or more.
+    pub n_parts: u16,
+    /// Each edge stands for both directions.
+    pub undirected: bool,
+    /// When given, no partition owns more than this times |V| / p nodes, rounded down, but at
+    /// least |V| / p rounded up. Refinement keeps to [`REFINED_BALANCE`] where nothing is given.
+    pub max_balance: Option<f64>,
+    /// Rounds of refinement after the algorithm.
+    pub refine_rounds: u32,
+}
+
+/// Balance that refinement keeps to unless told otherwise.
+pub const REFINED_BALANCE: f64 = 1.05;
+
+impl PartitionConfig {
+    /// `algorithm` alone: directed, without refinement or a bound of balance.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, n_parts: u16) -> Self {
+        Self { algorithm, n_parts, undirected: false, max_balance: None, refine_rounds: 0 }
+    }
+
+    /// Whether the parameters are in range.
+    pub fn check(&self) -> Result<(), PartitionError> {
+        if let Algorithm::Spring(params) = &self.algorithm {
+            params.check()?;
+        }
+        if self.n_parts == 0 {
+            return Err(PartitionError::NoParts);
+        }
+        match self.max_balance {
+            Some(found) if !(1.0..=f64::MAX).contains(&found) => {
+                let (name, expected) = ("max_balance", "a number from 1");
+                Err(PartitionError::Parameter { name, expected, found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Nodes that a partition may own.
+    fn capacity(&self, n_nodes: u32) -> Option<u64> {
+        let refined = (self.refine_rounds > 0).then_some(REFINED_BALANCE);
+        let per_part = f64::from(n_nodes) / f64::from(self.n_parts);
+        let fewest = u64::from(n_nodes).div_ceil(u64::from(self.n_parts));
+        self.max_balance.or(refined).map(|most| fewest.max((most * per_part) as u64))
+    }
 }
 
 /// Why a graph could not be partitioned.
@@ -65,8 +119,40 @@ pub enum PartitionError {
         /// What was given.
         found: f64,
     },
+    /// Training leaves no memory for data.
+    #[error(
+        "{n_workers} workers with {memory_bytes} bytes each, of which training takes \
+         {reserved_bytes}, have no room for data; give more memory or reserve less"
+    )]
+    Memory {
+        /// Memory of each worker.
+        memory_bytes: u64,
+        /// What training takes of it.
+        reserved_bytes: u64,
+        /// Number of workers.
+        n_workers: u16,
+    },
+    /// More partitions than there can be.
+    #[error("{found} partitions are needed, but there can be {most} at most; give more memory")]
+    TooManyParts {
+        /// Partitions needed.
+        found: u64,
+        /// Partitions possible.
+        most: u16,
+    },
+    /// This build has no METIS.
+    #[error("this build has no METIS; build with `cargo build -p lode --features metis`")]
+    NoMetis,
+    /// METIS refused.
+    #[error("METIS cannot partition this graph: {message}")]
+    Metis {
+        /// What is wrong.
+        message: String,
+    },
     /// An algorithm that is not known.
-    #[error("partitioner {found:?} is not known; hash, range and spring are")]
+    #[error(
+        "partitioner {found:?} is not known; hash, range, dbh, greedy, hdrf, 2ps-l and spring are"
+    )]
     Algorithm {
         /// Name given.
         found: String,
@@ -75,75 +161,58 @@ pub enum PartitionError {
 
 /// Gives every node an owner, and measures the result.
 ///
-/// `undirected` says that each edge stands for both directions. Nodes without edges are owned
-/// too; partitions may stay empty when there are more of them than nodes.
+/// Nodes without edges are owned too; partitions may stay empty when there are more of them than
+/// nodes. The same edges in the same order give the same owners.
 pub fn partition(
     edges: &dyn EdgeStream,
     n_nodes: u32,
-    n_parts: u16,
-    undirected: bool,
-    algorithm: &Algorithm,
+    config: &PartitionConfig,
 ) -> Result<Partitioning, PartitionError> {
-    if n_parts == 0 {
-        return Err(PartitionError::NoParts);
-    }
+    config.check()?;
     if edges.n_nodes() > n_nodes {
         return Err(PartitionError::Nodes { expected: n_nodes, found: edges.n_nodes() });
     }
-    let mut steps = Steps::new();
-    let assignment = match algorithm {
+    let mut steps = Steps::new(edges.n_edges());
+    let (n_parts, capacity) = (config.n_parts, config.capacity(n_nodes));
+    let (mut copies, mut clusters) = (None, None);
+    let mut assignment = match &config.algorithm {
         Algorithm::Hash => hash::by_hash(n_nodes, n_parts),
         Algorithm::Range => hash::by_range(n_nodes, n_parts),
-        Algorithm::Spring(params) => spring::spring(edges, n_nodes, n_parts, params, &mut steps)?,
-    };
-    steps.done("assignment");
-    let name = algorithm.to_string();
-    let report = report::measure(edges, &assignment, n_parts, undirected, &name, steps.done)?;
-    Ok(Partitioning { assignment, report })
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hash => "hash",
-            Self::Range => "range",
-            Self::Spring(_) => "spring",
-        })
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = PartitionError;
-
-    /// Takes an algorithm by name, with its default parameters.
-    fn from_str(name: &str) -> Result<Self, PartitionError> {
-        match name {
-            "hash" => Ok(Self::Hash),
-            "range" => Ok(Self::Range),
-            "spring" => Ok(Self::Spring(SpringParams::default())),
-            _ => Err(PartitionError::Algorithm { found: name.to_owned() }),
+        Algorithm::Spring(params) => {
+            let (owners, counts) =
+                spring::spring(edges, n_nodes, n_parts, params, capacity, &mut steps)?;
+            clusters = Some(counts);
+            owners
         }
+        #[cfg(feature = "metis")]
+        Algorithm::Metis => {
+            metis::by_metis(edges, n_nodes, n_parts, config.max_balance, &mut steps)?
+        }
+        #[cfg(not(feature = "metis"))]
+        Algorithm::Metis => return Err(PartitionError::NoMetis),
+        Algorithm::Dbh | Algorithm::Greedy | Algorithm::Hdrf | Algorithm::TwoPsL => {
+            let rule = match &config.algorithm {
+                Algorithm::Dbh => Rule::Dbh,
+                Algorithm::Greedy => Rule::Greedy,
+                Algorithm::Hdrf => Rule::Hdrf,
+                _ => Rule::TwoPsL,
+            };
+            let (owners, report) = vertex_cut(edges, n_nodes, n_parts, rule, &mut steps)?;
+            copies = Some(report);
+            owners
+        }
+    };
+    if let Some(capacity) = capacity {
+        loads::relieve_all(&mut assignment, n_parts, capacity);
     }
-}
-
-/// A stopwatch that notes how long each step took.
-struct Steps {
-    since: Instant,
-    done: Vec<StepSeconds>,
-}
-
-impl Steps {
-    fn new() -> Self {
-        Self { since: Instant::now(), done: Vec::new() }
+    steps.done("assignment", 0);
+    if let Some(capacity) = capacity.filter(|_| config.refine_rounds > 0) {
+        let rounds = config.refine_rounds;
+        refine::refine(edges, &mut assignment, n_parts, capacity, rounds, &mut steps)?;
     }
-
-    /// The time since the last step was spent on `step`.
-    fn done(&mut self, step: impl Into<String>) {
-        let now = Instant::now();
-        let seconds = (now - self.since).as_secs_f64();
-        self.done.push(StepSeconds { step: step.into(), seconds });
-        self.since = now;
-    }
+    let mut report = report::measure(edges, &assignment, config, steps.finish())?;
+    (report.vertex_cut, report.clusters) = (copies, clusters);
+    Ok(Partitioning { assignment, report })
 }
 
 #[cfg(test)]

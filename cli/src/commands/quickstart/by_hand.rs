@@ -57,7 +57,7 @@ fn import(config: &QuickstartConfig) -> String {
         let file = tensor.file.file_name().map_or(tensor.file.as_path(), Path::new);
         line.push_str(&format!(" \\\n      --tensor {}=raw/{}", tensor.name, file.display()));
     }
-    let (n_parts, partitioner) = (import.n_parts, &import.partitioner);
+    let (n_parts, partitioner) = (import.partition.n_parts, &import.partition.algorithm);
     format!("{line} \\\n      --parts {n_parts} --partitioner {partitioner} --out graph")
 }
 

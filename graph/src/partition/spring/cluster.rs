@@ -10,19 +10,22 @@ const TOUCH_EDGES: usize = 128;
 
 /// What is kept of a node; 16 bytes side by side, so that an edge costs one cache miss per end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(in crate::partition) struct Node {
     /// Edges at the node, in either direction.
-    pub(super) degree: u32,
+    pub(in crate::partition) degree: u32,
     /// The cluster that it is in.
-    pub(super) cluster: u32,
+    pub(in crate::partition) cluster: u32,
     /// Its neighbour of the largest degree, the first seen of several; itself before there is one.
-    pub(super) richest: u32,
+    pub(in crate::partition) richest: u32,
     /// Degree of that neighbour; 0 before there is one.
-    pub(super) richest_degree: u32,
+    pub(in crate::partition) richest_degree: u32,
 }
 
 /// Counts the degrees of all nodes in one pass. Self loops do not count.
-pub(super) fn degrees(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Vec<Node>, EdgeError> {
+pub(in crate::partition) fn degrees(
+    edges: &dyn EdgeStream,
+    n_nodes: u32,
+) -> Result<Vec<Node>, EdgeError> {
     let unseen = |id| Node { degree: 0, cluster: UNSEEN, richest: id, richest_degree: 0 };
     let mut nodes: Vec<Node> = (0..n_nodes).map(unseen).collect();
     edges.for_each_chunk(&mut |chunk| {
@@ -39,7 +42,7 @@ pub(super) fn degrees(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Vec<Node>,
 }
 
 /// One clustering pass; `volumes` has an entry for each cluster that was ever made.
-pub(super) fn pass(
+pub(in crate::partition) fn pass(
     edges: &dyn EdgeStream,
     nodes: &mut [Node],
     volumes: &mut Vec<u64>,

@@ -15,11 +15,14 @@ mod cluster;
 mod merge;
 mod pack;
 
+use serde::Serialize;
+
 use super::{PartitionError, Steps};
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
 pub(crate) use cluster::UNSEEN;
+pub(super) use cluster::{Node, degrees, pass as clustering_pass};
 
 /// What SPRING can be told.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,30 +30,34 @@ pub struct SpringParams {
     /// τ_vol: a cluster of larger volume (sum of degrees) neither takes nor gives nodes. The paper
     /// names no value; the default is 0.1 · |E| / p, |E| being the edges of the stream.
     pub tau_vol: Option<f64>,
-    /// β: merging makes no cluster of more than β · |V| / p nodes.
+    /// β: merging makes no cluster of more than β · |V| / p nodes. It does not bound partitions.
     pub beta: f64,
     /// Clustering passes over the stream, 1 in the paper; more of them undo some bad early moves.
     pub passes: u32,
-    /// When given, no partition owns more than this times |V| / p nodes, rounded down, but at
-    /// least |V| / p rounded up. β bounds merging only, not the result.
-    pub max_balance: Option<f64>,
+}
+
+/// How many clusters SPRING had (SDT-GNN, Table II).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClusterCounts {
+    /// Clusters with nodes after the clustering passes.
+    pub found: u32,
+    /// Those that are left after merging.
+    pub merged: u32,
 }
 
 impl Default for SpringParams {
     fn default() -> Self {
-        Self { tau_vol: None, beta: 1.05, passes: 1, max_balance: None }
+        Self { tau_vol: None, beta: 1.05, passes: 1 }
     }
 }
 
 impl SpringParams {
-    fn check(&self) -> Result<(), PartitionError> {
+    pub(super) fn check(&self) -> Result<(), PartitionError> {
         let tau_vol = self.tau_vol.unwrap_or(0.0);
-        let max_balance = self.max_balance.unwrap_or(1.0);
         let cases = [
             ("tau_vol", "a number from 0", tau_vol, tau_vol >= 0.0),
             ("beta", "a number above 0", self.beta, self.beta > 0.0),
             ("passes", "1 or more", f64::from(self.passes), self.passes > 0),
-            ("max_balance", "a number from 1", max_balance, max_balance >= 1.0),
         ];
         match cases.into_iter().find(|&(_, _, value, good)| !good || !value.is_finite()) {
             Some((name, expected, found, _)) => {
@@ -61,35 +68,35 @@ impl SpringParams {
     }
 }
 
-/// Owner of each node. Peak memory: 24 bytes per node while clustering, then 40 bytes per node
+/// Owner of each node; clusters of partitions above `capacity` move where they fit. Peak memory: 24 bytes per node while clustering, then 40 bytes per node
 /// and cluster at most (as many clusters as nodes) while merging.
 pub(super) fn spring(
     edges: &dyn EdgeStream,
     n_nodes: u32,
     n_parts: u16,
     params: &SpringParams,
+    capacity: Option<u64>,
     steps: &mut Steps,
-) -> Result<Vec<PartId>, PartitionError> {
-    params.check()?;
+) -> Result<(Vec<PartId>, ClusterCounts), PartitionError> {
     let per_part = f64::from(n_nodes) / f64::from(n_parts);
     let tau_vol = 0.1 * edges.n_edges() as f64 / f64::from(n_parts);
     let tau_vol = params.tau_vol.unwrap_or(tau_vol) as u64;
 
     let mut nodes = cluster::degrees(edges, n_nodes)?;
-    steps.done("degrees");
+    steps.done("degrees", 1);
     let mut volumes = Vec::new();
     for pass in 1..=params.passes {
         cluster::pass(edges, &mut nodes, &mut volumes, tau_vol)?;
-        steps.done(format!("clustering {pass}"));
+        steps.done(format!("clustering {pass}"), 1);
     }
     let n_created = volumes.len();
     drop(volumes);
     let clusters = merge::merge(&mut nodes, n_created, params.beta * per_part);
-    steps.done("merging");
+    let found = clusters.n_numbered() as u32;
+    let counts = ClusterCounts { found, merged: clusters.largest_first().len() as u32 };
+    steps.done("merging", 0);
 
-    let fewest = u64::from(n_nodes).div_ceil(u64::from(n_parts));
-    let capacity = params.max_balance.map(|most| fewest.max((most * per_part) as u64));
-    Ok(pack::assign(&nodes, clusters, n_parts, capacity))
+    Ok((pack::assign(&nodes, clusters, n_parts, capacity), counts))
 }
 
 /// Clusters that nobody has assigned to partitions.

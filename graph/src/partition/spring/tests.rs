@@ -1,11 +1,12 @@
 use super::*;
 use crate::edges::MemoryEdges;
+use crate::partition::{Algorithm, PartitionConfig, partition};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 fn run(pairs: &[[u32; 2]], n_nodes: u32, n_parts: u16, params: &SpringParams) -> Vec<PartId> {
     let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
-    spring(&edges, n_nodes, n_parts, params, &mut Steps::new()).unwrap()
+    spring(&edges, n_nodes, n_parts, params, None, &mut Steps::new(0)).unwrap().0
 }
 
 fn sizes(assignment: &[PartId], n_parts: u16) -> Vec<usize> {
@@ -114,10 +115,13 @@ proptest! {
     ) {
         let pairs: Vec<[u32; 2]> = ends.iter().map(|&(u, v)| [u, v]).collect();
         // One cluster may take everything, so that there is something to give up.
-        let params = SpringParams {
-            tau_vol: Some(1e18), beta: 1e9, passes, max_balance: Some(max_balance),
+        let params = SpringParams { tau_vol: Some(1e18), beta: 1e9, passes };
+        let config = PartitionConfig {
+            max_balance: Some(max_balance),
+            ..PartitionConfig::new(Algorithm::Spring(params), n_parts)
         };
-        let assignment = run(&pairs, n_nodes, n_parts, &params);
+        let edges = MemoryEdges::new(pairs).unwrap();
+        let assignment = partition(&edges, n_nodes, &config).unwrap().assignment;
         let most = max_balance * f64::from(n_nodes) / f64::from(n_parts);
         let fewest = n_nodes.div_ceil(u32::from(n_parts));
         for size in sizes(&assignment, n_parts) {
@@ -144,8 +148,8 @@ fn communities_stay_together_and_hash_tears_them_apart() {
     let pairs = rings(40, 25);
     let edges = MemoryEdges::new(pairs).unwrap();
     let cut = |algorithm: &str| {
-        let algorithm = algorithm.parse().unwrap();
-        super::super::partition(&edges, 1000, 4, true, &algorithm).unwrap().report
+        let config = PartitionConfig::new(algorithm.parse().unwrap(), 4);
+        partition(&edges, 1000, &PartitionConfig { undirected: true, ..config }).unwrap().report
     };
     let spring = cut("spring");
     assert!(spring.edge_cut < 0.1, "cut {}", spring.edge_cut);
@@ -169,7 +173,7 @@ fn wrong_parameters_are_named() {
     let of = |change: fn(&mut SpringParams)| {
         let mut params = SpringParams::default();
         change(&mut params);
-        match spring(&edges, 1, 1, &params, &mut Steps::new()) {
+        match partition(&edges, 1, &PartitionConfig::new(Algorithm::Spring(params), 1)) {
             Err(PartitionError::Parameter { name, .. }) => name,
             other => panic!("{other:?}"),
         }
@@ -179,5 +183,4 @@ fn wrong_parameters_are_named() {
     assert_eq!(of(|p| p.tau_vol = Some(-1.0)), "tau_vol");
     assert_eq!(of(|p| p.tau_vol = Some(f64::INFINITY)), "tau_vol");
     assert_eq!(of(|p| p.passes = 0), "passes");
-    assert_eq!(of(|p| p.max_balance = Some(0.99)), "max_balance");
 }

@@ -1,0 +1,178 @@
+//! `lode partition`: what partitioners make of a graph, without importing it.
+
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lodestore_graph::PartId;
+use lodestore_graph::edges::EdgeStream;
+use lodestore_graph::npy::{NpyType, NpyWriter};
+use lodestore_graph::partition::{
+    Algorithm, MemoryPlan, PartitionConfig, PartitionReport, Workers, Workload, forget_peak_rss,
+    partition,
+};
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::edges::EdgeArgs;
+use crate::partitioner::PartitionerArgs;
+use crate::size::parse_size;
+use crate::usage::UsageError;
+
+/// Report how a partitioner would split a graph: cut, replication, halos, balance.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode partition --edges edges.npy --undirected --parts 4 --algorithm spring --refine 1
+  lode partition --edges edges.npy --undirected --parts 4 --all
+  lode partition --edges edges.npy --data 40GB --memory 16GiB --workers 4 --plan
+
+With --memory and --workers the number of partitions follows from them (SDT-GNN, Section III-C): as
+many as workers if the data fits into what training leaves of their memory, else as many as needed.")]
+pub(crate) struct PartitionArgs {
+    #[command(flatten)]
+    edges: EdgeArgs,
+    /// Each edge stands for both directions.
+    #[arg(long)]
+    undirected: bool,
+    /// Number of nodes, if larger than the largest id in the edges + 1.
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+    /// Number of partitions.
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..),
+          required_unless_present = "memory", conflicts_with = "memory")]
+    parts: Option<u16>,
+    /// Partitioner: hash, range, dbh, greedy, hdrf, 2ps-l or spring.
+    #[arg(long, value_name = "A", default_value = "spring")]
+    algorithm: Algorithm,
+    /// Run all partitioners, one after the other, and compare them.
+    #[arg(long, conflicts_with_all = ["algorithm", "out"])]
+    all: bool,
+    #[command(flatten)]
+    partitioner: PartitionerArgs,
+    /// Only tell the memory that is needed, with its arithmetic.
+    #[arg(long, conflicts_with = "out")]
+    plan: bool,
+    /// Memory of each worker, such as 16GiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "workers")]
+    memory: Option<u64>,
+    /// Number of workers.
+    #[arg(long, value_name = "Q", value_parser = clap::value_parser!(u16).range(1..),
+          requires = "memory")]
+    workers: Option<u16>,
+    /// Memory of each worker that training takes; two thirds unless given.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "memory")]
+    reserve: Option<u64>,
+    /// Size of the graph with its features; that of the file of edges unless given.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "memory")]
+    data: Option<u64>,
+    /// Write the partition of each node: .npy of shape (N,), u16.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// What `--json` prints of one run.
+#[derive(Serialize)]
+struct OneReport {
+    #[serde(flatten)]
+    report: PartitionReport,
+    workload: Option<Workload>,
+}
+
+/// What `--all --json` prints.
+#[derive(Serialize)]
+struct AllReport {
+    results: Vec<PartitionReport>,
+    workload: Option<Workload>,
+}
+
+/// What `--plan --json` prints.
+#[derive(Serialize)]
+struct PlanReport {
+    plans: Vec<PlanOf>,
+    workload: Option<Workload>,
+}
+
+/// The plan of one partitioner.
+#[derive(Serialize)]
+struct PlanOf {
+    algorithm: String,
+    #[serde(flatten)]
+    plan: MemoryPlan,
+}
+
+impl PartitionArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let workload = self.workload()?;
+        let n_parts = workload.map(|found| found.parts).or(self.parts);
+        let n_parts = n_parts.ok_or_else(|| UsageError::new("--parts is missing"))?;
+        let configs = self.configs(n_parts)?;
+        console.stage("edges");
+        let edges = self.edges.file().open(self.nodes)?;
+        if self.plan {
+            let plan = |config: &PartitionConfig| PlanOf {
+                algorithm: config.algorithm.to_string(),
+                plan: config.plan(edges.n_nodes(), edges.n_edges()),
+            };
+            let plans = configs.iter().map(plan).collect();
+            return console.report(&PlanReport { plans, workload }, text::plan);
+        }
+        let mut results = Vec::new();
+        for config in &configs {
+            console.stage(&config.algorithm.to_string());
+            results.push(run_one(&*edges, config, self.out.as_deref())?);
+        }
+        match results.pop() {
+            Some(report) if !self.all => console.report(&OneReport { report, workload }, text::one),
+            last => {
+                results.extend(last);
+                console.report(&AllReport { results, workload }, text::all)
+            }
+        }
+    }
+
+    /// The number of partitions from the workers' memory, if that is asked for.
+    fn workload(&self) -> Result<Option<Workload>> {
+        let (Some(memory_bytes), Some(n_workers)) = (self.memory, self.workers) else {
+            return Ok(None);
+        };
+        let data_bytes = match self.data {
+            Some(bytes) => bytes,
+            None => self.edges.size_bytes()?,
+        };
+        let workers = Workers { n_workers, memory_bytes, reserved_bytes: self.reserve };
+        Ok(Some(workers.workload(data_bytes).map_err(UsageError::of)?))
+    }
+
+    fn configs(&self, n_parts: u16) -> Result<Vec<PartitionConfig>, UsageError> {
+        let Self { undirected, partitioner, .. } = self;
+        if !self.all {
+            let algorithm = self.algorithm.clone();
+            return Ok(vec![partitioner.config(algorithm, n_parts, *undirected)?]);
+        }
+        let all = Algorithm::all().into_iter();
+        all.map(|algorithm| partitioner.config_for_any(algorithm, n_parts, *undirected)).collect()
+    }
+}
+
+fn run_one(
+    edges: &dyn EdgeStream,
+    config: &PartitionConfig,
+    out: Option<&Path>,
+) -> Result<PartitionReport> {
+    forget_peak_rss();
+    let found = partition(edges, edges.n_nodes(), config)?;
+    if let Some(out) = out {
+        write_assignment(out, &found.assignment)
+            .with_context(|| format!("cannot write the partitions to {}", out.display()))?;
+    }
+    Ok(found.report)
+}
+
+fn write_assignment(path: &Path, assignment: &[PartId]) -> Result<()> {
+    let mut out = NpyWriter::create(path, NpyType::U16, &[assignment.len() as u64])?;
+    out.write_all(bytemuck::cast_slice(assignment))?;
+    Ok(out.finish()?)
+}

@@ -1,0 +1,73 @@
+//! Who partitions a graph and how, as a user says it.
+
+use clap::Args;
+use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
+
+use crate::usage::UsageError;
+
+/// Parameters of partitioners.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct PartitionerArgs {
+    /// Rounds of refinement after the partitioner: nodes move to where their neighbours are, in
+    /// memory of the order of the nodes, never cutting more edges. One is worth its time nearly
+    /// always, a second gains a few percent.
+    #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
+    refine: u32,
+    /// Nodes of the largest partition over the mean, at most, from 1; 1.05 with --refine.
+    #[arg(long, value_name = "RATIO")]
+    max_balance: Option<f64>,
+    /// SPRING: volume (sum of degrees) above which a cluster neither takes nor gives nodes; a tenth
+    /// of the edges per partition unless given.
+    #[arg(long, value_name = "VOLUME")]
+    tau: Option<f64>,
+    /// SPRING: merging makes no cluster of more than this times the mean nodes of a partition; 1.05
+    /// unless given.
+    #[arg(long, value_name = "RATIO")]
+    beta: Option<f64>,
+    /// SPRING: clustering passes over the edges; 1 unless given.
+    #[arg(long, value_name = "N")]
+    passes: Option<u32>,
+}
+
+impl PartitionerArgs {
+    /// What is to be done with `algorithm`; refuses parameters of another one.
+    pub(crate) fn config(
+        &self,
+        algorithm: Algorithm,
+        n_parts: u16,
+        undirected: bool,
+    ) -> Result<PartitionConfig, UsageError> {
+        let is_spring = matches!(algorithm, Algorithm::Spring(_));
+        if !is_spring && (self.tau.is_some() || self.beta.is_some() || self.passes.is_some()) {
+            return Err(UsageError::new(format!(
+                "--tau, --beta and --passes are for spring, not for {algorithm}"
+            )));
+        }
+        self.config_for_any(algorithm, n_parts, undirected)
+    }
+
+    /// As [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING.
+    pub(crate) fn config_for_any(
+        &self,
+        algorithm: Algorithm,
+        n_parts: u16,
+        undirected: bool,
+    ) -> Result<PartitionConfig, UsageError> {
+        let algorithm = match algorithm {
+            Algorithm::Spring(defaults) => Algorithm::Spring(SpringParams {
+                tau_vol: self.tau.or(defaults.tau_vol),
+                beta: self.beta.unwrap_or(defaults.beta),
+                passes: self.passes.unwrap_or(defaults.passes),
+            }),
+            other => other,
+        };
+        let config = PartitionConfig {
+            undirected,
+            max_balance: self.max_balance,
+            refine_rounds: self.refine,
+            ..PartitionConfig::new(algorithm, n_parts)
+        };
+        config.check().map_err(UsageError::of)?;
+        Ok(config)
+    }
+}

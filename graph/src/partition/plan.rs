@@ -1,0 +1,87 @@
+//! How much memory a partitioner needs, told before it starts.
+
+use serde::Serialize;
+
+use super::{Algorithm, PartitionConfig, refine};
+
+/// Bytes of an owner.
+const OWNER_BYTES: u64 = 2;
+
+/// What one phase holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedPhase {
+    /// What is done, such as `clustering`.
+    pub phase: String,
+    /// How its bytes come about.
+    pub arithmetic: String,
+    /// Bytes at most.
+    pub bytes: u64,
+}
+
+/// Memory of all phases; they follow one another, so that the largest counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryPlan {
+    /// Nodes planned for.
+    pub nodes: u32,
+    /// Edges planned for.
+    pub edges: u64,
+    /// Phases in order.
+    pub phases: Vec<PlannedPhase>,
+    /// Bytes of the largest phase, above what the process has before it starts.
+    pub peak_bytes: u64,
+}
+
+impl PartitionConfig {
+    /// Memory for a graph of `n_nodes` nodes and `n_edges` edges. No phase but METIS's holds the
+    /// edges: where else they count, a bounded number per node does.
+    #[must_use]
+    pub fn plan(&self, n_nodes: u32, n_edges: u64) -> MemoryPlan {
+        let mut phases = Vec::new();
+        let n = u64::from(n_nodes);
+        let mut add = |phase: &str, per_node: u64, why: &str| {
+            let arithmetic = format!("{n} nodes x {per_node} B ({why})");
+            phases.push(PlannedPhase { phase: phase.to_owned(), arithmetic, bytes: n * per_node });
+        };
+        let copy_bytes = 8 * u64::from(self.n_parts.div_ceil(64));
+        let placing = format!("8 owner's vote, {copy_bytes} set of copies");
+        match &self.algorithm {
+            Algorithm::Hash | Algorithm::Range => {}
+            Algorithm::Metis => phases.push(PlannedPhase {
+                phase: "metis".to_owned(),
+                arithmetic: format!("{n_edges} edges x 166 B (16 lists, 150 METIS, as measured)"),
+                bytes: 166 * n_edges,
+            }),
+            Algorithm::Spring(_) => {
+                add("clustering", 24, "16 node, 8 volume of a cluster");
+                add("merging", 40, "16 node, 24 cluster, as many clusters as nodes at worst");
+                add("packing", 34, "16 node, 18 cluster and owners");
+            }
+            Algorithm::Dbh | Algorithm::Greedy => {
+                add("placing edges", 24 + copy_bytes, &format!("16 node, {placing}"));
+            }
+            Algorithm::Hdrf => {
+                add("placing edges", 12 + copy_bytes, &format!("4 degree, {placing}"));
+            }
+            Algorithm::TwoPsL => {
+                let why = format!("16 node, 14 cluster, {placing}");
+                add("clustering and placing edges", 38 + copy_bytes, &why);
+            }
+        }
+        if self.refine_rounds > 0 {
+            phases.push(refine::plan(n, n_edges));
+        }
+        let overlap = if self.n_parts > 64 { "two passes for each 64 partitions" } else { "halos" };
+        phases.push(PlannedPhase {
+            phase: "measuring".to_owned(),
+            arithmetic: format!("{n} nodes x 12 B (8 {overlap}, 2 overlap, 2 owner)"),
+            bytes: 12 * n,
+        });
+        phases.push(PlannedPhase {
+            phase: "owners".to_owned(),
+            arithmetic: format!("{n} nodes x {OWNER_BYTES} B, beside each of the phases"),
+            bytes: n * OWNER_BYTES,
+        });
+        let largest = phases.iter().map(|phase| phase.bytes).max().unwrap_or(0);
+        MemoryPlan { nodes: n_nodes, edges: n_edges, phases, peak_bytes: largest + n * OWNER_BYTES }
+    }
+}

@@ -1,0 +1,209 @@
+//! Contraction: nodes that belong together become one.
+//!
+//! Clusters come from size-constrained label propagation (Meyerhenke, Sanders and Schulz, SEA
+//! 2014). When they keep to the partitions, the partitions of the graph are partitions of the
+//! contracted one too, and nothing is lost; when they do not, each takes the partition of most of
+//! its nodes, which repairs partitions that tear neighbours apart.
+
+use super::level::Level;
+use crate::PartId;
+use crate::mix::mix;
+
+/// Rounds in which each node joins the cluster that pulls it most.
+const ROUNDS: u64 = 3;
+
+/// A contracted graph.
+pub(super) struct Contracted {
+    pub(super) level: Level,
+    /// Node of `level` that each node went to.
+    pub(super) parents: Vec<u32>,
+    /// Partition of each node of `level`.
+    pub(super) parts: Vec<PartId>,
+}
+
+/// How nodes are put together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clustering {
+    /// Nodes of the graph in a cluster, at most.
+    pub(super) max_size: u32,
+    /// Clusters keep to the partitions.
+    pub(super) within: bool,
+    /// Decides between equal clusters.
+    pub(super) seed: u64,
+}
+
+/// Contracts clusters of the nodes of `level`.
+pub(super) fn contract(level: &Level, parts: &[PartId], clustering: Clustering) -> Contracted {
+    let mut parents = clusters(level, parts, clustering);
+    bundle(level, parts, &mut parents, clustering.max_size);
+    let n_clusters = renumber(&mut parents);
+    let mut sizes = vec![0; n_clusters];
+    for (node, &parent) in (0..).zip(&parents) {
+        sizes[parent as usize] += level.size(node);
+    }
+    let parts = majorities(level, parts, &parents, n_clusters);
+    let mut level = contracted_edges(level, &parents, n_clusters);
+    level.sizes = sizes;
+    Contracted { level, parents, parts }
+}
+
+/// A cluster for each node, named by one of the nodes. Poor nodes choose first.
+fn clusters(level: &Level, parts: &[PartId], clustering: Clustering) -> Vec<u32> {
+    let Clustering { max_size, within, seed } = clustering;
+    let n_nodes = level.n_nodes();
+    let mut cluster_of: Vec<u32> = (0..n_nodes).collect();
+    let mut sizes: Vec<u32> = (0..n_nodes).map(|node| level.size(node)).collect();
+    let mut order: Vec<u32> = (0..n_nodes).collect();
+    order.sort_unstable_by_key(|&v| (level.degree(v), mix(seed ^ u64::from(v)) as u32, v));
+    let mut pulls = vec![0u32; n_nodes as usize];
+    let mut met = Vec::new();
+    for round in 0..ROUNDS {
+        let mut n_moved = 0u32;
+        for &node in &order {
+            let (own, size) = (cluster_of[node as usize], level.size(node));
+            for (neighbour, weight) in level.edges(node) {
+                if within && parts[neighbour as usize] != parts[node as usize] {
+                    continue;
+                }
+                let cluster = cluster_of[neighbour as usize];
+                let pull = &mut pulls[cluster as usize];
+                if *pull == 0 {
+                    met.push(cluster);
+                }
+                *pull = pull.saturating_add(weight);
+            }
+            // Staying wins only against less.
+            let mut best = (pulls[own as usize], 0, own);
+            for cluster in met.drain(..) {
+                let pull = std::mem::take(&mut pulls[cluster as usize]);
+                let fits = sizes[cluster as usize].saturating_add(size) <= max_size;
+                if cluster != own && fits && pull >= best.0 {
+                    let tie = mix(seed ^ round << 32 ^ u64::from(cluster)) | 1;
+                    best = best.max((pull, tie, cluster));
+                }
+            }
+            if best.2 != own {
+                cluster_of[node as usize] = best.2;
+                sizes[own as usize] -= size;
+                sizes[best.2 as usize] += size;
+                n_moved += 1;
+            }
+        }
+        if n_moved <= n_nodes / 50 {
+            break;
+        }
+    }
+    cluster_of
+}
+
+/// Puts nodes together that are alone and have no neighbour in their partition, in order: nothing
+/// speaks against it, and they would stay alone on every level.
+fn bundle(level: &Level, parts: &[PartId], cluster_of: &mut [u32], max_size: u32) {
+    let mut alone = vec![true; cluster_of.len()];
+    for (node, &cluster) in cluster_of.iter().enumerate() {
+        if cluster as usize != node {
+            alone[cluster as usize] = false;
+            alone[node] = false;
+        }
+    }
+    let n_parts = parts.iter().max().map_or(0, |part| part.index() + 1);
+    let mut open = vec![None; n_parts];
+    for node in 0..level.n_nodes() {
+        let (own, size) = (parts[node as usize], level.size(node));
+        if !alone[node as usize] || level.edges(node).any(|(v, _)| parts[v as usize] == own) {
+            continue;
+        }
+        let (cluster, bundled) = match open[own.index()] {
+            Some((cluster, bundled)) if bundled + size <= max_size => (cluster, bundled + size),
+            _ => (node, size),
+        };
+        open[own.index()] = Some((cluster, bundled));
+        cluster_of[node as usize] = cluster;
+    }
+}
+
+/// Numbers the clusters by their first node.
+fn renumber(cluster_of: &mut [u32]) -> usize {
+    let mut numbers = vec![u32::MAX; cluster_of.len()];
+    let mut n_clusters = 0;
+    for cluster in cluster_of {
+        let number = &mut numbers[*cluster as usize];
+        if *number == u32::MAX {
+            *number = n_clusters;
+            n_clusters += 1;
+        }
+        *cluster = *number;
+    }
+    n_clusters as usize
+}
+
+/// The partition of most nodes of each cluster, if one has more than half of them; else one of
+/// theirs: the vote of Boyer and Moore, in one word per cluster.
+fn majorities(level: &Level, parts: &[PartId], parents: &[u32], n_clusters: usize) -> Vec<PartId> {
+    let mut candidates = vec![PartId(0); n_clusters];
+    let mut leads = vec![0u32; n_clusters];
+    for (node, &parent) in (0..).zip(parents) {
+        let candidate = &mut candidates[parent as usize];
+        let lead = &mut leads[parent as usize];
+        let (part, size) = (parts[node as usize], level.size(node));
+        if *candidate == part {
+            *lead += size;
+        } else if *lead >= size {
+            *lead -= size;
+        } else {
+            (*candidate, *lead) = (part, size - *lead);
+        }
+    }
+    candidates
+}
+
+/// Adds up the edges between clusters.
+fn contracted_edges(level: &Level, parents: &[u32], n_clusters: usize) -> Level {
+    let (starts, members) = members(parents, n_clusters);
+    let mut coarse = Level { offsets: vec![0], ..Level::default() };
+    // Where the edge to each cluster is, if it is one of the cluster at hand.
+    let mut places = vec![usize::MAX; n_clusters];
+    for cluster in 0..n_clusters {
+        let start = coarse.neighbours.len();
+        for &node in &members[starts[cluster] as usize..starts[cluster + 1] as usize] {
+            for (neighbour, weight) in level.edges(node) {
+                let other = parents[neighbour as usize];
+                if other as usize == cluster {
+                    continue;
+                }
+                let place = &mut places[other as usize];
+                if (start..coarse.neighbours.len()).contains(place) {
+                    let sum = &mut coarse.weights[*place];
+                    *sum = sum.saturating_add(weight);
+                } else {
+                    *place = coarse.neighbours.len();
+                    coarse.neighbours.push(other);
+                    coarse.weights.push(weight);
+                }
+            }
+        }
+        coarse.offsets.push(coarse.neighbours.len());
+    }
+    coarse.neighbours.shrink_to_fit();
+    coarse.weights.shrink_to_fit();
+    coarse
+}
+
+/// Nodes by cluster, and where each cluster's start.
+fn members(parents: &[u32], n_clusters: usize) -> (Vec<u32>, Vec<u32>) {
+    let mut starts = vec![0u32; n_clusters + 1];
+    for &parent in parents {
+        starts[parent as usize + 1] += 1;
+    }
+    for cluster in 0..n_clusters {
+        starts[cluster + 1] += starts[cluster];
+    }
+    let mut next = starts.clone();
+    let mut members = vec![0u32; parents.len()];
+    for (node, &parent) in (0..).zip(parents) {
+        let place = &mut next[parent as usize];
+        members[*place as usize] = node;
+        *place += 1;
+    }
+    (starts, members)
+}

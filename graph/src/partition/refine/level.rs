@@ -1,0 +1,95 @@
+//! Graphs that refinement works on: the sample at the bottom, contracted ones above it.
+
+use crate::PartId;
+
+/// An undirected graph as lists of neighbours, without loops.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    /// Where each node's neighbours start; one more entry than nodes.
+    pub(super) offsets: Vec<usize>,
+    /// Neighbours of all nodes; each edge stands in both lists.
+    pub(super) neighbours: Vec<u32>,
+    /// Weight of each of those edges, above 0; empty when all are 1.
+    pub(super) weights: Vec<u32>,
+    /// Nodes of the graph that each node stands for; empty when it is one each.
+    pub(super) sizes: Vec<u32>,
+}
+
+impl Level {
+    pub(super) fn n_nodes(&self) -> u32 {
+        self.offsets.len() as u32 - 1
+    }
+
+    /// Nodes of the graph in `node`.
+    pub(super) fn size(&self, node: u32) -> u32 {
+        self.sizes.get(node as usize).copied().unwrap_or(1)
+    }
+
+    pub(super) fn degree(&self, node: u32) -> usize {
+        self.offsets[node as usize + 1] - self.offsets[node as usize]
+    }
+
+    /// Neighbours of `node` with the weights of their edges.
+    pub(super) fn edges(&self, node: u32) -> impl Iterator<Item = (u32, u32)> {
+        let range = self.offsets[node as usize]..self.offsets[node as usize + 1];
+        range.map(|i| (self.neighbours[i], self.weights.get(i).copied().unwrap_or(1)))
+    }
+}
+
+/// Nodes in each partition, and how many it may have.
+#[derive(Clone, Debug)]
+pub(super) struct Loads {
+    loads: Vec<u64>,
+    capacity: u64,
+}
+
+impl Loads {
+    pub(super) fn new(level: &Level, parts: &[PartId], n_parts: u16, capacity: u64) -> Self {
+        let sizes = (0..level.n_nodes()).map(|node| level.size(node));
+        Self::of(parts.iter().zip(sizes), n_parts, capacity)
+    }
+
+    /// Loads of partitions of the nodes themselves.
+    pub(super) fn of_nodes(parts: &[PartId], n_parts: u16, capacity: u64) -> Self {
+        Self::of(parts.iter().zip(std::iter::repeat(1)), n_parts, capacity)
+    }
+
+    fn of<'a>(parts: impl Iterator<Item = (&'a PartId, u32)>, n_parts: u16, capacity: u64) -> Self {
+        let mut loads = vec![0; usize::from(n_parts)];
+        for (part, size) in parts {
+            loads[part.index()] += u64::from(size);
+        }
+        Self { loads, capacity }
+    }
+
+    pub(super) fn n_parts(&self) -> usize {
+        self.loads.len()
+    }
+
+    pub(super) fn load(&self, part: PartId) -> u64 {
+        self.loads[part.index()]
+    }
+
+    pub(super) fn has_room(&self, part: PartId, size: u32) -> bool {
+        self.loads[part.index()] + u64::from(size) <= self.capacity
+    }
+
+    pub(super) fn is_over(&self, part: PartId) -> bool {
+        self.loads[part.index()] > self.capacity
+    }
+
+    pub(super) fn any_over(&self) -> bool {
+        self.loads.iter().any(|&load| load > self.capacity)
+    }
+
+    /// The least occupied partition, of several the first.
+    pub(super) fn least(&self) -> PartId {
+        let least = (0..).zip(&self.loads).min_by_key(|&(_, &load)| load);
+        PartId(least.map_or(0, |(part, _)| part))
+    }
+
+    pub(super) fn shift(&mut self, from: PartId, to: PartId, size: u32) {
+        self.loads[from.index()] -= u64::from(size);
+        self.loads[to.index()] += u64::from(size);
+    }
+}

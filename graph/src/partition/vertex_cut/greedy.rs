@@ -1,0 +1,37 @@
+//! PowerGraph's greedy placement (Gonzalez et al., OSDI 2012, Section 5.2).
+//!
+//! An edge goes to the emptiest of: the partitions that have copies of both ends; else those of the
+//! end with more edges left to place; else those of the end that has copies; else all. Nothing else
+//! keeps partitions even: a stream that follows the edges of a graph can end in one of them.
+
+use super::state::State;
+use crate::edges::{EdgeError, EdgeStream};
+use crate::partition::spring::Node;
+
+/// Places all edges; `left` has the edges of each node that are to come.
+pub(super) fn place(
+    edges: &dyn EdgeStream,
+    mut left: Vec<Node>,
+    state: &mut State,
+) -> Result<(), EdgeError> {
+    edges.for_each_chunk(&mut |chunk| {
+        for &[u, v] in chunk.iter().filter(|[u, v]| u != v) {
+            let leading = match (state.has_copies(u), state.has_copies(v)) {
+                (true, false) => u,
+                (false, true) => v,
+                _ if left[u as usize].degree < left[v as usize].degree => v,
+                _ => u,
+            };
+            let both = state.emptiest(|part| state.has_copy(u, part) && state.has_copy(v, part));
+            let one = || state.emptiest(|part| state.has_copy(leading, part));
+            if let Some(part) = both.or_else(one).or_else(|| state.emptiest(|_| true)) {
+                state.place(u, v, part);
+            }
+            for end in [u, v] {
+                let left = &mut left[end as usize].degree;
+                *left = left.saturating_sub(1);
+            }
+        }
+        Ok(())
+    })
+}

@@ -4,12 +4,17 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock};
 use rustix::io::Errno;
 
 use super::rocks::Rocks;
 use super::{Access, Device, Entry, FileReader, FileWriter, Guard, KeyValues};
+
+/// How long a lock may be held before it is somebody else's.
+const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +73,7 @@ impl Device for Disk {
 
     fn lock(&self, dir: &Path) -> io::Result<Guard> {
         let folder = File::open(dir)?;
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        match patiently(|| flock(&folder, FlockOperation::NonBlockingLockExclusive)) {
             // Some network file systems lock what is open for writing only, and no folder is.
             Err(Errno::BADF) => {}
             Err(error) if knows_no_locks(error) => {}
@@ -79,6 +84,18 @@ impl Device for Disk {
 
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
         Ok(Box::new(Rocks::open(dir, access)?))
+    }
+}
+
+/// Tries again while a lock is held, for a moment: a process that starts another one has, until
+/// that runs, its locks twice, and letting go of one is not enough.
+fn patiently(lock: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    let end = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match lock() {
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_PATIENCE / 50),
+            done => return done,
+        }
     }
 }
 
@@ -125,5 +142,30 @@ impl FileWriter for File {
 
     fn sync(&mut self) -> io::Result<()> {
         self.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_let_go_of_in_a_moment_is_waited_for_and_another_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = Disk.lock(dir.path()).unwrap();
+        let start = Instant::now();
+        let error = Disk.lock(dir.path()).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(start.elapsed() >= LOCK_PATIENCE);
+        // What a process that is being started has of it.
+        let folder = File::open(dir.path()).unwrap();
+        drop(held);
+        flock(&folder, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let letting_go = thread::spawn(move || {
+            thread::sleep(LOCK_PATIENCE / 5);
+            drop(folder);
+        });
+        Disk.lock(dir.path()).unwrap();
+        letting_go.join().unwrap();
     }
 }

@@ -307,3 +307,48 @@ fn edge_ids_and_weights_are_kept_verified_and_checked() {
     import(&file("e.npy"), "x", &more).failed(1, &["w.npy", "edge 7", "finite"]);
     assert!(!file("x").exists());
 }
+
+#[test]
+fn partitioners_are_compared_planned_refined_and_bounded() {
+    let source = Source::random(800, 4000);
+    let edges = source.file("edges.npy");
+    let line = |more: &str| {
+        let edges = edges.display();
+        lode_line(&format!("partition --json --undirected --edges {edges} {more}"))
+    };
+    let all_nodes = |more: &str| line(&format!("--nodes 800 {more}"));
+    let all = line("--parts 4 --all").succeeded().json();
+    let results = all["results"].as_array().unwrap();
+    for name in ["hash", "range", "dbh", "greedy", "hdrf", "2ps-l", "spring"] {
+        let result = results.iter().find(|result| result["algorithm"] == name);
+        let result = result.unwrap_or_else(|| panic!("no {name}"));
+        for key in ["parts", "nodes", "edges", "peak_rss_bytes"] {
+            assert!(result[key].as_u64().is_some(), "{key} of {name}");
+        }
+        for key in ["edge_cut", "replication_factor", "node_balance", "edge_balance", "seconds"] {
+            assert!(result[key].as_f64().is_some(), "{key} of {name}");
+        }
+    }
+    let spring = line("--parts 4").succeeded().json();
+    let out = source.file("parts.npy");
+    let refined =
+        all_nodes(&format!("--parts 4 --refine 1 --out {}", out.display())).succeeded().json();
+    assert!(refined["replication_factor"].as_f64() < spring["replication_factor"].as_f64());
+    assert!(refined["node_balance"].as_f64().unwrap() <= 1.05);
+    let parts = NpyArray::open(&out).unwrap();
+    assert_eq!((parts.dtype(), parts.shape()), (NpyType::U16, &[800][..]));
+    let parts: &[u16] = bytemuck::cast_slice(parts.bytes());
+    assert!(parts.iter().all(|&part| part < 4));
+
+    let bounded = line("--parts 4 --algorithm greedy --max-balance 1.1").succeeded().json();
+    assert!(bounded["node_balance"].as_f64().unwrap() <= 1.1);
+    let plan = all_nodes("--parts 4 --plan").succeeded().json();
+    assert!(plan["plans"][0]["peak_bytes"].as_u64().unwrap() >= 800 * 24);
+    let dealt = line("--memory 3MB --workers 2 --data 5MB").succeeded().json();
+    assert_eq!(dealt["parts"], 5, "5 MB over a third of 3 MB each");
+
+    let huge = line("--parts 65535 --algorithm dbh --nodes 4294967295");
+    huge.failed(1, &["dbh needs", "--plan"]);
+    line("--parts 4 --algorithm hash --tau 5").failed(2, &["--tau"]);
+    line("--parts 4 --max-balance 0.5").failed(2, &["balance"]);
+}

@@ -124,3 +124,20 @@ fn locality_and_size_are_reported() {
     let text = lode(args.iter().filter(|arg| *arg != "--json")).succeeded().stdout;
     assert!(text.contains("bytes an id") && text.contains("of micrographs"), "{text}");
 }
+
+#[test]
+fn a_file_that_is_no_schedule_is_not_written_over() {
+    let source = Source::random(100, 300);
+    let graph = source.import("graph", 2, "hash");
+    let out = source.file("run.sched");
+    let partial = source.file("run.sched.partial");
+    fs::write(&partial, "notes of somebody").unwrap();
+    lode(arguments(&graph, &out, 1)).failed(1, &["run.sched.partial", "another file"]);
+    assert_eq!(fs::read(&partial).unwrap(), b"notes of somebody");
+    // What a crash may leave of a header is.
+    for left in [&b""[..], b"LODE", &[0; 100]] {
+        fs::write(&partial, left).unwrap();
+        schedule(&graph, &out, 1);
+        assert!(!partial.exists());
+    }
+}

@@ -3,17 +3,22 @@
 use clap::Args;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 
+use anyhow::{Result, bail};
+use lodestore_store::available_memory_bytes;
+
+use crate::human;
 use crate::usage::UsageError;
 
 /// Parameters of partitioners.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PartitionerArgs {
     /// Rounds of refinement after the partitioner: nodes move to where their neighbours are, in
-    /// memory of the order of the nodes, never cutting more edges. One is worth its time nearly
-    /// always, a second gains a few percent.
+    /// memory of the order of the nodes, never cutting more edges than what the bound of balance
+    /// leaves of the partitioner's own. One is worth its time nearly always, a second gains up to 2 %.
     #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
     refine: u32,
-    /// Nodes of the largest partition over the mean, at most, from 1; 1.05 with --refine.
+    /// Nodes of the largest partition over the mean, from 1; 1.05 with --refine. No partition has more,
+    /// but that one node too many is allowed where nodes do not divide evenly.
     #[arg(long, value_name = "RATIO")]
     max_balance: Option<f64>,
     /// SPRING: volume (sum of degrees) above which a cluster neither takes nor gives nodes; a tenth
@@ -69,5 +74,21 @@ impl PartitionerArgs {
         };
         config.check().map_err(UsageError::of)?;
         Ok(config)
+    }
+}
+
+/// Fails when a partitioner would need more memory than there is.
+pub(crate) fn check_memory(config: &PartitionConfig, n_nodes: u32, n_edges: u64) -> Result<()> {
+    let needed = config.plan(n_nodes, n_edges).peak_bytes;
+    match available_memory_bytes() {
+        Some(free) if needed > free => bail!(
+            "{} needs {} for {} nodes in {} partitions, and {} are free; see `lode partition --plan`",
+            config.algorithm,
+            human::bytes(needed),
+            human::count(n_nodes.into()),
+            config.n_parts,
+            human::bytes(free),
+        ),
+        _ => Ok(()),
     }
 }

@@ -23,7 +23,7 @@ use lodestore_store::{CodecChoice, Dtype, Importer, NanPolicy, TensorOptions};
 use crate::console::Console;
 use crate::edges::EdgeArgs;
 use crate::interrupt::RemovedOnInterrupt;
-use crate::partitioner::PartitionerArgs;
+use crate::partitioner::{PartitionerArgs, check_memory};
 use crate::usage::UsageError;
 
 use input::Input;
@@ -149,6 +149,7 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     let start = Instant::now();
     console.stage("edges");
     let mut input = Input::open(config)?;
+    check_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
     leftovers::warn(&config.out);
     let mut importer = Importer::begin(&config.out)?;
     let staging = importer.staging_dir().to_owned();

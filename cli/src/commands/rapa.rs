@@ -48,7 +48,8 @@ pub(crate) struct RapaArgs {
     /// Memory of a device for everything but the subgraph.
     #[arg(long, value_name = "SIZE", default_value = "100MB", value_parser = parse_size)]
     reserve: u64,
-    /// Write what would go: PREFIX-000.npy and so on, ids as u32, lowest influence first.
+    /// Write what would go: PREFIX-000.npy and so on, the graph's own ids as u32, lowest influence
+    /// first.
     #[arg(long, value_name = "PREFIX")]
     out: Option<PathBuf>,
 }

@@ -29,6 +29,9 @@ Example:
   lode schedule my-graph --seed 1 --fanout 10,25 --batch 512 --epochs 10 --workers 2 \\
       --out run.schedule
 
+Until it is whole the schedule is called FILE.partial; the same command goes on with that after an
+interruption, and another one overwrites it.
+
 The digest is of the content: the same settings give the same digest on every machine.
 
 Until it is whole the file is called FILE.partial. After an interruption the same command checks what

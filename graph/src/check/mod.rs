@@ -305,7 +305,10 @@ pub fn unknown_version(kind: FileKind, head: &[u8]) -> Option<u32> {
 pub fn vouches(damaged: &[u8], rebuilt: &[u8]) -> bool {
     let same = |range: Range<usize>| damaged.get(range.clone()) == rebuilt.get(range);
     let is_ours = same(12..40);
-    let is_whole = same(56..68);
+    // Without edges their columns are empty, so that only version and columns of the header tell
+    // whether it has some.
+    let has_edges = rebuilt.get(48..56).is_some_and(|count| count != [0; 8]);
+    let is_whole = same(56..68) && (has_edges || same(8..12) && same(68..76));
     damaged.len() >= HEADER_BYTES && (same(HEADER_BYTES - 4..HEADER_BYTES) || (is_ours && is_whole))
 }
 

@@ -108,3 +108,26 @@ fn a_header_is_rebuilt_from_the_file_and_vouched_for_by_what_is_left_of_it() {
     assert!(rebuilt(&sound[..sound.len() - 1]).is_err());
     assert!(rebuilt(&sound[..HEADER_BYTES]).is_err());
 }
+
+#[test]
+fn without_edges_only_the_header_tells_that_there_are_no_columns() {
+    use crate::edges::MemoryEdges;
+    use crate::relabel::Relabelling;
+    use crate::topology::write_topologies;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("topology.csr");
+    let nodes = Relabelling::identity(4);
+    let edges = MemoryEdges::new(Vec::new()).unwrap();
+    write_topologies(&edges, &nodes, true, UUID, &|_| path.clone()).unwrap();
+    let rebuilt = std::fs::read(&path).unwrap();
+    let mut damaged = rebuilt.clone();
+    damaged[0] ^= 1;
+    damaged[HEADER_BYTES - 1] ^= 1;
+    assert!(vouches(&damaged, &rebuilt));
+    for changed in [8, 72] {
+        let mut other = damaged.clone();
+        other[changed] ^= 3;
+        assert!(!vouches(&other, &rebuilt), "byte {changed}: one with columns has this");
+    }
+}

@@ -29,6 +29,10 @@ pub(super) fn by_metis(
     if n_parts == 1 || n_nodes == 0 {
         return Ok(vec![PartId(0); n_nodes as usize]);
     }
+    // It complains, on standard output, when there is less than a node for each partition.
+    if n_nodes <= u32::from(n_parts) {
+        return Ok((0..n_nodes).map(|node| PartId(node as u16)).collect());
+    }
     let (offsets, mut neighbours) = all_edges(edges, n_nodes)?;
     let (mut starts, mut lists) = (vec![0 as Idx], Vec::with_capacity(neighbours.len()));
     for bounds in offsets.windows(2) {

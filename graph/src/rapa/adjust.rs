@@ -73,8 +73,9 @@ pub fn adjust(
 /// One pass over the partitions (Alg. 3); gives whether it changed anything.
 fn pass(parts: &mut [Part<'_>], order: &[usize], params: &RapaParams) -> bool {
     let mut has_changed = false;
+    let mut sum: f64 = parts.iter().map(Part::cost).sum();
     for &at in order {
-        let mean = parts.iter().map(Part::cost).sum::<f64>() / parts.len() as f64;
+        let mean = sum / parts.len() as f64;
         let part = &mut parts[at];
         let (first, n_before) = (part.cost(), part.n_dropped);
         let enough = 0.5 * (first + mean);
@@ -84,6 +85,7 @@ fn pass(parts: &mut [Part<'_>], order: &[usize], params: &RapaParams) -> bool {
             }
         }
         has_changed |= part.n_dropped > n_before;
+        sum += part.cost() - first;
     }
     has_changed
 }

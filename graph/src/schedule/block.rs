@@ -86,14 +86,15 @@ pub(super) fn len_of(frame: &[u8; FRAME_BYTES]) -> usize {
     FRAME_BYTES + u32_at(frame, 16) as usize
 }
 
-/// Decodes and checks the batch that should be at `place`, of a graph of `n_nodes` nodes.
+/// Decodes and checks the batch that should be at `place`, of a graph of so many nodes and a
+/// schedule of so many hops.
 pub(super) fn decode(
     bytes: &[u8],
     place: Place,
     header_crc: u32,
-    n_nodes: u32,
+    shape: (u32, usize),
 ) -> Result<Batch, BlockFault> {
-    sound_batch(&planes(bytes, place, header_crc)?, n_nodes)
+    sound_batch(&planes(bytes, place, header_crc)?, shape)
 }
 
 /// The same, with the digest that the writer gave it.
@@ -101,14 +102,14 @@ pub(super) fn decode_with_digest(
     bytes: &[u8],
     place: Place,
     header_crc: u32,
-    n_nodes: u32,
+    shape: (u32, usize),
 ) -> Result<(Batch, [u8; 32]), BlockFault> {
     let planes = planes(bytes, place, header_crc)?;
-    Ok((sound_batch(&planes, n_nodes)?, digest_of(place, &planes)))
+    Ok((sound_batch(&planes, shape)?, digest_of(place, &planes)))
 }
 
-fn sound_batch(planes: &[u8], n_nodes: u32) -> Result<Batch, BlockFault> {
-    let batch = from_words(&from_planes(planes))?;
+fn sound_batch(planes: &[u8], (n_nodes, n_hops): (u32, usize)) -> Result<Batch, BlockFault> {
+    let batch = from_words(&from_planes(planes), n_hops)?;
     batch.check(n_nodes)?;
     Ok(batch)
 }
@@ -178,7 +179,7 @@ fn to_words(batch: &Batch) -> Vec<u32> {
 }
 
 /// The batch that the words spell, of sound lengths but otherwise unchecked.
-fn from_words(words: &[u32]) -> Result<Batch, BlockFault> {
+fn from_words(words: &[u32], n_hops: usize) -> Result<Batch, BlockFault> {
     let mut rest = words;
     let mut take = |n: usize| {
         let (taken, left) = rest.split_at_checked(n).ok_or(BlockFault::Length {
@@ -191,6 +192,10 @@ fn from_words(words: &[u32]) -> Result<Batch, BlockFault> {
     };
     let counts = take(3)?;
     let [n_nodes, n_roots, n_blocks] = [counts[0], counts[1], counts[2]].map(|n| n as usize);
+    if n_blocks != n_hops {
+        let (promised, found) = (n_hops as u64, n_blocks as u64);
+        return Err(BlockFault::Length { what: "layers", promised, found });
+    }
     let shapes = take(n_blocks.saturating_mul(2))?;
     let nodes = take(n_nodes)?.iter().map(|&id| NodeId(id)).collect();
     let mut blocks = Vec::with_capacity(n_blocks);

@@ -21,7 +21,7 @@ use crate::sampler::Fanout;
 use crate::schedule::{ScheduleError, ScheduleSpec};
 
 pub(super) const HEADER_BYTES: usize = 4096;
-const MAGIC: [u8; 8] = *b"LODESCHD";
+pub(super) const MAGIC: [u8; 8] = *b"LODESCHD";
 const VERSION: u32 = 1;
 const FANOUTS_AT: usize = 64;
 const CRC_AT: usize = HEADER_BYTES - 4;

@@ -6,8 +6,10 @@
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::block::{self, Encoded, FRAME_BYTES, Place};
 use super::footer::{Footer, crc_of};
@@ -18,12 +20,16 @@ use crate::NodeId;
 /// Bytes between two syncs: more than this is not lost when the power fails.
 const SYNC_BYTES: u64 = 256 << 20;
 
+/// How long a lock may be held before it is another run's.
+const LOCK_PATIENCE: Duration = Duration::from_millis(250);
+
 /// A file that grows by one block after the other; it stays there when dropped before it is whole.
 pub(super) struct Partial {
     path: PathBuf,
     file: File,
     header_crc: u32,
     n_nodes: u32,
+    n_hops: usize,
     /// Bytes that a run before has left; those past the blocks that are accounted for are not
     /// known to be sound.
     left_bytes: u64,
@@ -34,6 +40,48 @@ pub(super) struct Partial {
     offsets: Vec<u64>,
     footer: Footer,
     digest: blake3::Hasher,
+}
+
+/// Opens the file called `path`, or creates it, and locks it.
+///
+/// Whoever had the lock may have given the file its final name meanwhile, or removed it: then the
+/// lock is that of a file that must not be touched, and the name is opened again.
+fn open_locked(path: &Path) -> Result<File, ScheduleError> {
+    loop {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(io_error(path, "create"))?;
+        lock(&file, path)?;
+        let own = file.metadata().map_err(io_error(path, "measure"))?;
+        match fs::metadata(path) {
+            Ok(named) if (named.dev(), named.ino()) == (own.dev(), own.ino()) => return Ok(file),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error(path, "measure")(error));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Locks a file for this run. A lock is waited for a moment: a process that starts another one has,
+/// until that runs, its locks twice. A file system without locks has to do without.
+fn lock(file: &File, path: &Path) -> Result<(), ScheduleError> {
+    let end = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => {
+                thread::sleep(LOCK_PATIENCE / 50);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(ScheduleError::Busy { path: path.to_owned() });
+            }
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                return Ok(());
+            }
+            Err(TryLockError::Error(error)) => return Err(io_error(path, "lock")(error)),
+        }
+    }
 }
 
 impl Partial {
@@ -47,19 +95,14 @@ impl Partial {
         let mut name = OsString::from(path);
         name.push(".partial");
         let partial = PathBuf::from(name);
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(false).open(&partial);
-        let file = file.map_err(io_error(&partial, "create"))?;
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => ScheduleError::Busy { path: partial.clone() },
-            TryLockError::Error(source) => io_error(&partial, "lock")(source),
-        })?;
+        let file = open_locked(&partial)?;
         let (header, header_crc) = header::encode(spec, n_nodes);
         let mut growing = Self {
             path: partial,
             file,
             header_crc,
             n_nodes,
+            n_hops: spec.fanouts.len(),
             left_bytes: 0,
             synced_bytes: 0,
             batches_of: vec![0; spec.workers as usize],
@@ -72,13 +115,24 @@ impl Partial {
         Ok(growing)
     }
 
-    /// Keeps what is there if it begins with `header`, and empties the file otherwise.
+    /// Keeps what is there if it begins with `header`, and empties the file of another run.
+    ///
+    /// Fails for a file that is no schedule: it is somebody else's.
     fn begin(&mut self, header: &[u8; HEADER_BYTES]) -> Result<(), ScheduleError> {
         let n_bytes = self.file.metadata().map_err(io_error(&self.path, "measure"))?.len();
         let mut found = [0; HEADER_BYTES];
-        if n_bytes >= HEADER_BYTES as u64 {
-            let read = self.file.read_exact_at(&mut found, 0);
-            read.map_err(io_error(&self.path, "read"))?;
+        let n_found = n_bytes.min(HEADER_BYTES as u64) as usize;
+        self.read_at(&mut found[..n_found], 0)?;
+        let magic = &found[..n_found.min(header::MAGIC.len())];
+        // What a crash has left of a header may be a part of it, or zeros.
+        let is_ours = header::MAGIC.starts_with(magic) || magic.iter().all(|&byte| byte == 0);
+        if !is_ours {
+            return Err(ScheduleError::Format {
+                path: self.path.clone(),
+                what: "the name is taken",
+                expected: "no file, or an unfinished schedule".to_owned(),
+                found: "another file; move it away, or give another name".to_owned(),
+            });
         }
         if found == *header {
             self.left_bytes = n_bytes;
@@ -137,7 +191,8 @@ impl Partial {
         // No more than the file really has.
         let mut bytes = vec![0; n_bytes];
         self.read_at(&mut bytes, start)?;
-        let found = block::decode_with_digest(&bytes, place, self.header_crc, self.n_nodes);
+        let shape = (self.n_nodes, self.n_hops);
+        let found = block::decode_with_digest(&bytes, place, self.header_crc, shape);
         Ok(found.ok().filter(|(batch, _)| is_of(batch.roots(), roots)).map(|(batch, digest)| {
             let n_ids = batch.nodes.len() as u32;
             Encoded { bytes, n_ids, digest }

@@ -105,15 +105,14 @@ impl Schedule {
         let read = self.file.read_exact_at(&mut bytes, start);
         read.map_err(io_error(&self.path, "read"))?;
         let place = Place { epoch, worker, batch };
-        block::decode(&bytes, place, self.header.crc, self.header.n_nodes).map_err(|fault| {
-            ScheduleError::Block {
-                path: self.path.clone(),
-                offset: start,
-                epoch,
-                worker,
-                batch,
-                fault,
-            }
+        let shape = (self.header.n_nodes, self.spec().fanouts.len());
+        block::decode(&bytes, place, self.header.crc, shape).map_err(|fault| ScheduleError::Block {
+            path: self.path.clone(),
+            offset: start,
+            epoch,
+            worker,
+            batch,
+            fault,
         })
     }
 

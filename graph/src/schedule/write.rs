@@ -40,10 +40,11 @@ pub struct ScheduleSummary {
 ///
 /// Until it is whole the file is called `PATH.partial`. A failure or a crash leaves that file, with
 /// all batches but those that were being written; the same call takes it up where it ends, once it
-/// has checked every batch in it. The one of another run, graph or list of roots is overwritten.
+/// has checked every batch in it. The one of another run, graph or list of roots is overwritten; a
+/// file of that name that is no schedule is an error.
 ///
 /// The content is the same for any `n_threads` (0 counts as 1), taken up or not. Memory does not
-/// grow with epochs, but for 8 bytes per batch: each thread holds its sampler and at most three
+/// grow with epochs, but for 16 bytes per batch: each thread holds its sampler and at most three
 /// batches.
 pub fn write_schedule(
     topology: &Topology,

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::edges::EdgeArgs;
-use crate::partitioner::PartitionerArgs;
+use crate::partitioner::{PartitionerArgs, check_memory};
 use crate::size::parse_size;
 use crate::usage::UsageError;
 
@@ -118,6 +118,9 @@ impl PartitionArgs {
             };
             let plans = configs.iter().map(plan).collect();
             return console.report(&PlanReport { plans, workload }, text::plan);
+        }
+        for config in &configs {
+            check_memory(config, edges.n_nodes(), edges.n_edges())?;
         }
         let mut results = Vec::new();
         for config in &configs {

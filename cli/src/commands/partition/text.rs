@@ -49,7 +49,7 @@ pub(super) fn one(report: &OneReport) -> String {
         human::seconds(report.seconds),
         human::bytes(report.peak_rss_bytes),
         human::bytes(report.peak_growth_bytes),
-        stream_order(&report.stream_order),
+        stream_order(&report.stream_order, report.edges),
     )
 }
 
@@ -90,7 +90,7 @@ pub(super) fn all(report: &AllReport) -> String {
             human::count(first.nodes.into()),
             human::count(first.edges),
             human::counted(first.parts.into(), "partition"),
-            stream_order(&first.stream_order),
+            stream_order(&first.stream_order, first.edges),
         )
     });
     format!(
@@ -137,8 +137,11 @@ fn workload_line(workload: Option<&Workload>) -> String {
     workload.map_or_else(String::new, |found| format!("{found}\n\n"))
 }
 
-fn stream_order(order: &StreamOrder) -> String {
+fn stream_order(order: &StreamOrder, n_edges: u64) -> String {
     let StreamOrder { ascending, same_source, mean_jump } = *order;
+    if n_edges == 0 {
+        return "no edges".to_owned();
+    }
     let kind = match ascending {
         a if a >= 1.0 => "sorted by source",
         a if a > 0.9 => "mostly ascending",

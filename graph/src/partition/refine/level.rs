@@ -17,7 +17,7 @@ pub(super) struct Level {
 
 impl Level {
     pub(super) fn n_nodes(&self) -> u32 {
-        self.offsets.len() as u32 - 1
+        (self.offsets.len() - 1) as u32
     }
 
     /// Nodes of the graph in `node`.

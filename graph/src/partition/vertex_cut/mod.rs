@@ -7,9 +7,10 @@
 //! other partitioner, and what that costs is the replication factor of the report; that over the
 //! copies alone, which the papers of these partitioners give, is reported beside it.
 //!
-//! The owner is found by a vote of the edges as they are placed (Boyer and Moore's), in 6 bytes per
+//! The owner is found by a vote of the edges as they are placed (Boyer and Moore's), in 8 bytes per
 //! node where counters would need 4 per node and partition: it is the partition with more than half
-//! of the edges if there is one, else one of those that have many.
+//! of the edges if there is one; else it may be one that has few of them, if those came last. Of hubs
+//! over many partitions that is the rule, and costs these partitioners some replication.
 
 mod dbh;
 mod greedy;

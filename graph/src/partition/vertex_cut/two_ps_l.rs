@@ -1,7 +1,8 @@
 //! 2PS-L, two phases and a score of two partitions (Mayer, Orujzade and Jacobsen, ICDE 2022).
 //!
-//! 1. Clusters of volume 2|E| / p at most, by the pass that SPRING has too; clusters, largest
-//!    volume first, go to the partition of the least volume.
+//! 1. Clusters by the pass that SPRING has too, with a bound of 2|E| / p on the volumes of both sides
+//!    before a node moves; the published one bounds the target after it, and compares the volumes
+//!    without the node. Clusters, largest volume first, go to the partition of the least volume.
 //! 2. Edges whose ends' clusters share a partition go there.
 //! 3. Each other edge goes to the better one of its ends' partitions: for each end u with a copy
 //!    there 2 − d(u) / (d(u) + d(v)), and for each end whose cluster is there the share of its

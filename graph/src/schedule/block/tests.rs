@@ -46,29 +46,29 @@ fn forged(words: &[u32]) -> Vec<u8> {
 fn every_flipped_bit_and_every_truncation_is_an_error() {
     let batch = Batch { nodes: vec![NodeId(5)], n_roots: 1, blocks: vec![] };
     let whole = encode(&batch, PLACE, 9).unwrap().bytes;
-    assert_eq!(decode(&whole, PLACE, 9, 6), Ok(batch));
+    assert_eq!(decode(&whole, PLACE, 9, (6, 0)), Ok(batch));
     for bit in 0..whole.len() * 8 {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(decode(&damaged, PLACE, 9, 6).is_err(), "bit {bit}");
+        assert!(decode(&damaged, PLACE, 9, (6, 0)).is_err(), "bit {bit}");
     }
     for len in 0..whole.len() {
-        assert!(decode(&whole[..len], PLACE, 9, 6).is_err(), "{len} bytes");
+        assert!(decode(&whole[..len], PLACE, 9, (6, 0)).is_err(), "{len} bytes");
     }
-    assert!(matches!(decode(&whole, PLACE, 8, 6), Err(BlockFault::Checksum { .. })));
+    assert!(matches!(decode(&whole, PLACE, 8, (6, 0)), Err(BlockFault::Checksum { .. })));
     let elsewhere = Place { batch: 4, ..PLACE };
     let fault = BlockFault::Place { found: (1, 2, 3) };
-    assert_eq!(decode(&whole, elsewhere, 9, 6), Err(fault));
-    let fault = decode(&whole, PLACE, 9, 5).unwrap_err();
+    assert_eq!(decode(&whole, elsewhere, 9, (6, 0)), Err(fault));
+    let fault = decode(&whole, PLACE, 9, (5, 0)).unwrap_err();
     assert!(matches!(fault, BlockFault::Batch(BatchError::Node { .. })));
 }
 
 #[test]
 fn lies_under_a_good_checksum_are_refused() {
-    let refused = |words: &[u32]| decode(&forged(words), PLACE, 9, 100).unwrap_err();
+    let refused = |words: &[u32]| decode(&forged(words), PLACE, 9, (100, 1)).unwrap_err();
     // Nodes 5 and 6; 5 is the root and hears from 6.
     let good = [2, 1, 1, 1, 1, 5, 6, 1, 0];
-    assert!(decode(&forged(&good), PLACE, 9, 100).is_ok());
+    assert!(decode(&forged(&good), PLACE, 9, (100, 1)).is_ok());
     for len in 0..good.len() {
         assert!(matches!(refused(&good[..len]), BlockFault::Length { .. }), "{len} words");
     }
@@ -78,10 +78,13 @@ fn lies_under_a_good_checksum_are_refused() {
             words[position] = word;
             // A root may be any node.
             let fine = (5..7).contains(&position) && word == 7;
-            assert_eq!(decode(&forged(&words), PLACE, 9, 100).is_ok(), fine, "{words:?}");
+            assert_eq!(decode(&forged(&words), PLACE, 9, (100, 1)).is_ok(), fine, "{words:?}");
         }
     }
-    assert!(matches!(refused(&[0, 0, 0, 0]), BlockFault::Length { found: 1, .. }));
+    let past = [&good[..], &[0]].concat();
+    assert!(matches!(refused(&past), BlockFault::Length { found: 1, .. }));
+    let many = BlockFault::Length { what: "layers", promised: 1, found: 134_000_000 };
+    assert_eq!(refused(&[0, 0, 134_000_000, 0]), many);
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn a_small_frame_that_swells_is_cut_off() {
     bytes.extend(crc.to_le_bytes());
     bytes.extend(zstd);
     let fault = BlockFault::Length { what: "bytes", promised: 100, found: 101 };
-    assert_eq!(decode(&bytes, PLACE, 9, 100), Err(fault));
+    assert_eq!(decode(&bytes, PLACE, 9, (100, 1)), Err(fault));
 }
 
 proptest! {
@@ -105,13 +108,17 @@ proptest! {
     fn batches_come_back(batch in any_batch()) {
         prop_assume!(batch.check(1000).is_ok());
         let encoded = encode(&batch, PLACE, 9).unwrap();
+        let shape = (1000, batch.blocks.len());
         prop_assert_eq!(encoded.n_ids as usize, batch.nodes.len());
-        prop_assert_eq!(decode(&encoded.bytes, PLACE, 9, 1000), Ok(batch));
+        prop_assert_eq!(decode(&encoded.bytes, PLACE, 9, shape), Ok(batch));
     }
 
     #[test]
-    fn any_words_give_a_sound_batch_or_an_error(words in prop::collection::vec(0u32..9, 0..40)) {
-        if let Ok(batch) = decode(&forged(&words), PLACE, 9, 9) {
+    fn any_words_give_a_sound_batch_or_an_error(
+        words in prop::collection::vec(0u32..9, 0..40),
+        n_hops in 0usize..4,
+    ) {
+        if let Ok(batch) = decode(&forged(&words), PLACE, 9, (9, n_hops)) {
             prop_assert_eq!(batch.check(9), Ok(()));
         }
     }

@@ -99,10 +99,16 @@ impl Arena {
     ///
     /// Unless there is exactly one row per id.
     pub(crate) fn check_rows(&self, n_ids: usize, rows_bytes: usize) {
-        assert!(
-            n_ids.checked_mul(self.row_bytes) == Some(rows_bytes),
-            "{n_ids} rows of {} bytes do not fill {rows_bytes} bytes",
-            self.row_bytes,
-        );
+        check_rows(n_ids, self.row_bytes, rows_bytes);
     }
+}
+
+/// # Panics
+///
+/// Unless there is exactly one row of `row_bytes` per id.
+pub(crate) fn check_rows(n_ids: usize, row_bytes: usize, rows_bytes: usize) {
+    assert!(
+        n_ids.checked_mul(row_bytes) == Some(rows_bytes),
+        "{n_ids} rows of {row_bytes} bytes do not fill {rows_bytes} bytes",
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::arena::ArenaError;
+use crate::arena::{ArenaError, check_rows};
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::index::NO_SLOT;
 use crate::pages::PageVec;
@@ -113,7 +113,7 @@ impl SharedTier {
     ///
     /// Unless `out` has `ids.len() * row_bytes` bytes.
     pub fn lookup(&self, ids: &[u32], out: &mut [u8], passage: &mut Passage) {
-        self.check_rows(ids.len(), out.len());
+        check_rows(ids.len(), self.row_bytes, out.len());
         let Passage { misses, slots, numbers, n_removals, .. } = passage;
         {
             let mut decisions = self.lock();
@@ -145,7 +145,7 @@ impl SharedTier {
     ///
     /// Unless `ids` are those of the lookup and `rows` has `ids.len() * row_bytes` bytes.
     pub fn admit(&self, ids: &[u32], rows: &[u8], passage: &mut Passage) {
-        self.check_rows(ids.len(), rows.len());
+        check_rows(ids.len(), self.row_bytes, rows.len());
         let Passage { misses, placements, numbers, n_removals, .. } = passage;
         if misses.is_empty() || !self.lock().keep(ids, misses, *n_removals, placements, numbers) {
             return;
@@ -218,14 +218,6 @@ impl SharedTier {
             }
         }
         n_lost
-    }
-
-    fn check_rows(&self, n_ids: usize, rows_bytes: usize) {
-        assert!(
-            n_ids.checked_mul(self.row_bytes) == Some(rows_bytes),
-            "{n_ids} rows of {} bytes do not fill {rows_bytes} bytes",
-            self.row_bytes,
-        );
     }
 
     /// A panic of another thread leaves decisions that are worse and give no wrong row: a row is

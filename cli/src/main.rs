@@ -13,7 +13,6 @@ mod fanout;
 mod human;
 mod ids;
 mod interrupt;
-mod memory;
 mod partitioner;
 mod policies;
 mod rows;
@@ -21,6 +20,7 @@ mod size;
 mod small_file;
 mod staging;
 mod table;
+mod topology;
 mod traces;
 mod usage;
 

@@ -17,6 +17,7 @@ pub mod edges;
 pub mod generate;
 pub mod halo;
 mod map;
+mod memory;
 pub mod micrograph;
 mod mix;
 pub mod npy;
@@ -31,4 +32,5 @@ pub mod topology;
 
 pub use book::{BookError, PartitionBook};
 pub use ids::{NodeId, PartId};
+pub use memory::{forget_peak_rss, peak_rss_bytes};
 pub use mix::mix;

@@ -1,11 +1,11 @@
 //! The run's report as it grows.
 
 use lodestore_client::{LoadStats, PrefetchStats};
+use lodestore_graph::peak_rss_bytes;
 
 use crate::{
     EpochReport, TrainReport,
     evaluate::Accuracy,
-    report::peak_rss_bytes,
     setup::Setup,
     team::{MemberStats, TeamStep},
 };

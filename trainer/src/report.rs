@@ -112,11 +112,3 @@ pub struct EpochReport {
     /// Batches that a trainer fetched itself.
     pub default_path_batches: u64,
 }
-
-/// Most memory that this process ever had resident, in bytes; 0 where the system does not tell.
-pub(crate) fn peak_rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}

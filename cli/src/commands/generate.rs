@@ -7,12 +7,12 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::generate::{GenerateError, GraphRecipe, generate as generate_topology};
+use lodestore_graph::peak_rss_bytes;
 use lodestore_store::synthetic::write_features;
 use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::memory::peak_rss_bytes;
 use crate::staging::Staging;
 use crate::usage::UsageError;
 

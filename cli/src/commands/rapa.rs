@@ -8,7 +8,6 @@ use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::rapa::{
     Adjusted, AdjustedPart, DeviceProfile, PartLoad, RapaError, RapaParams, adjust, part_loads,
 };
-use lodestore_graph::topology::Topology;
 use lodestore_store::Graph;
 use serde::Serialize;
 
@@ -17,6 +16,7 @@ use crate::human;
 use crate::size::parse_size;
 use crate::small_file::read_small_file;
 use crate::table::Table;
+use crate::topology::open_topology;
 use crate::usage::UsageError;
 
 /// Balance partitions over unlike devices: report which halo replicas they would give up (CaPGNN's
@@ -85,13 +85,11 @@ impl RapaArgs {
         let profiles: Vec<DeviceProfile> =
             self.profiles.iter().map(|path| read_profile(path)).collect::<Result<_>>()?;
         let graph = Graph::open(&self.graph)?;
-        let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
         let params = self.params(&graph)?;
         console.stage("topology");
-        let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
-        let topology = Topology::open(&paths, book, uuid)?;
+        let topology = open_topology(&graph)?;
         console.stage("halos");
-        let loads = part_loads(&topology, book);
+        let loads = part_loads(&topology, graph.book());
         console.stage("adjust");
         let adjusted = adjust(&loads, &profiles, &params).map_err(|error| match error {
             RapaError::Profile { .. } => anyhow::Error::new(error),

@@ -9,7 +9,6 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use lodestore_graph::micrograph::{Locality, Micrographs};
 use lodestore_graph::schedule::{Schedule, ScheduleSpec, write_schedule};
-use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use serde::Serialize;
@@ -17,6 +16,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
 use crate::human;
+use crate::topology::open_topology;
 use crate::usage::UsageError;
 
 /// Split of training nodes in a tensor of splits.
@@ -111,8 +111,7 @@ impl ScheduleArgs {
         let (book, uuid) = (graph.book().clone(), *graph.uuid().as_bytes());
         let spec = ScheduleSpec { graph_uuid: uuid, ..spec };
         console.stage("topology");
-        let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
-        let topology = Topology::open(&paths, &book, uuid)?;
+        let topology = open_topology(&graph)?;
         let roots = roots(graph, self.roots)?;
         let mut progress = console.progress("schedule");
         let threads = available_parallelism().map_or(1, NonZero::get);

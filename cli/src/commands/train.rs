@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use lodestore_client::ClientConfig;
-use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
     EpochReport, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
@@ -20,6 +19,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
+use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::{BufferArgs, BufferChoice};
 use tiers::TierArgs;
@@ -188,8 +188,7 @@ pub(crate) fn train(
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
     check_workers(&run.train, book.n_parts())?;
     console.stage("topology");
-    let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
-    let topology = Topology::open(&paths, book, uuid)?;
+    let topology = open_topology(&graph)?;
     let (sources, tiers) = sources::open(run, &graph, &topology)?;
     let rows_from = if run.connect.is_empty() { RowsFrom::Embedded } else { RowsFrom::Servers };
     let on = TrainGraph { uuid, topology: &topology, book, rows_from };

@@ -23,7 +23,7 @@ pub use algorithm::Algorithm;
 pub use plan::{MemoryPlan, PlannedPhase};
 pub use report::{PartitionReport, StreamOrder};
 pub use spring::{ClusterCounts, SpringParams};
-pub use steps::{StepSeconds, forget_peak_rss};
+pub use steps::StepSeconds;
 pub use vertex_cut::VertexCutReport;
 pub use workload::{Workers, Workload};
 

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use crate::memory::{peak_rss_bytes, rss_bytes};
+
 /// One step of a partitioner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepSeconds {
@@ -28,7 +30,7 @@ pub(super) struct Steps {
 impl Steps {
     /// Starts; each pass is over `n_edges` edges.
     pub(super) fn new(n_edges: u64) -> Self {
-        let rss_at_start_bytes = memory_bytes("VmRSS:");
+        let rss_at_start_bytes = rss_bytes();
         Self { n_edges, since: Instant::now(), rss_at_start_bytes, done: Vec::new() }
     }
 
@@ -46,23 +48,4 @@ impl Steps {
     pub(super) fn finish(self) -> (Vec<StepSeconds>, u64) {
         (self.done, peak_rss_bytes().saturating_sub(self.rss_at_start_bytes))
     }
-}
-
-/// The high-water mark of resident memory; 0 where the system does not tell.
-pub(super) fn peak_rss_bytes() -> u64 {
-    memory_bytes("VmHWM:")
-}
-
-/// Starts the high-water mark of resident memory again from what is resident, where the system
-/// can: so that each of several runs in one process reports its own.
-pub fn forget_peak_rss() {
-    // Without it peaks are those of the process; there is nothing else to do about it.
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
-}
-
-/// A figure of Linux' `/proc`.
-fn memory_bytes(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-    line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib * 1024)
 }

@@ -1,6 +1,5 @@
 //! The policies that compete, each with what it is told.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -9,11 +8,11 @@ use lodestore_cache::{
     rank_by_degree, rank_by_frequency,
 };
 use lodestore_graph::NodeId;
-use lodestore_graph::topology::Topology;
 use lodestore_store::Graph;
 use serde::Serialize;
 
 use crate::policies::overlap_ratios;
+use crate::topology::open_topology;
 
 /// Which policies, and the parameters of `decay`.
 pub(super) struct Choice {
@@ -115,9 +114,7 @@ struct Degrees {
 }
 
 fn degrees(graph: &Graph, trace: &Trace) -> Result<Degrees> {
-    let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
-    let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
-    let topology = Topology::open(&paths, book, uuid)?;
+    let topology = open_topology(graph)?;
     let ids = trace.distinct();
     let degree = |&id: &u32| topology.in_degree(NodeId(trace.given(id)));
     let degrees = ids.iter().map(degree).collect();

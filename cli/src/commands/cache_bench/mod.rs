@@ -16,13 +16,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use lodestore_cache::{Inclusion, PolicyKind, TierSizes, Trace};
+use lodestore_graph::peak_rss_bytes;
 
 use self::capacity::Capacities;
 use self::contestants::{Choice, Contestant, contestants, needs_graph};
 use self::report::{BenchReport, TraceReport, csv, results, text};
 use self::simulate::{misses, simulate};
 use crate::console::Console;
-use crate::memory::peak_rss_bytes;
 use crate::traces::{TraceArgs, TraceChoice, write_trace};
 use crate::usage::UsageError;
 

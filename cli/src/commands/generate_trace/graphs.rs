@@ -1,6 +1,6 @@
 //! Traces of training on a graph, sampled or full-batch.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use lodestore_graph::edges::NpyEdges;
@@ -14,6 +14,7 @@ use lodestore_store::Graph;
 
 use super::Batches;
 use crate::console::Console;
+use crate::topology::open_topology;
 use crate::usage::UsageError;
 
 /// What is sampled, and from which graph.
@@ -71,12 +72,6 @@ pub(super) fn halos(dir: &Path, epochs: u32) -> Result<Batches> {
         }
     }
     Ok(batches)
-}
-
-fn open_topology(graph: &Graph) -> Result<Topology> {
-    let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
-    let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
-    Ok(Topology::open(&paths, book, uuid)?)
 }
 
 /// The topology of a generated graph; its files are gone when it is open.

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use lodestore_graph::partition::PartitionReport;
+use lodestore_graph::peak_rss_bytes;
 use lodestore_graph::topology::TopologySummary;
 use lodestore_store::{Graph, TensorSummary, inspect};
 use serde::Serialize;
@@ -11,7 +12,6 @@ use serde::Serialize;
 use super::kept::KeptEdges;
 use super::order::OrderReport;
 use crate::human;
-use crate::memory::peak_rss_bytes;
 use crate::table::Table;
 
 /// What `--json` prints.

@@ -10,8 +10,7 @@ use lodestore_graph::PartId;
 use lodestore_graph::edges::EdgeStream;
 use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::partition::{
-    Algorithm, MemoryPlan, PartitionConfig, PartitionReport, Workers, Workload, forget_peak_rss,
-    partition,
+    Algorithm, MemoryPlan, PartitionConfig, PartitionReport, Workers, Workload, partition,
 };
 use serde::Serialize;
 
@@ -165,7 +164,7 @@ fn run_one(
     config: &PartitionConfig,
     out: Option<&Path>,
 ) -> Result<PartitionReport> {
-    forget_peak_rss();
+    lodestore_graph::forget_peak_rss();
     let found = partition(edges, edges.n_nodes(), config)?;
     if let Some(out) = out {
         write_assignment(out, &found.assignment)

@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::edges::{EdgeFile, EdgeFiles, EdgeFormat, ExtraColumns};
 
+use crate::usage::UsageError;
+
 /// Files of edges.
 #[derive(Args)]
 pub(crate) struct EdgeArgs {
@@ -37,12 +39,20 @@ impl EdgeArgs {
         Ok(sum)
     }
 
-    pub(crate) fn file(self) -> EdgeFiles {
+    /// The files; fails where a flag is for text and none of them is.
+    pub(crate) fn files(self) -> Result<EdgeFiles> {
+        let ignores = self.ignore_extra_columns;
         let (format, extra_columns) = match self.ignore_extra_columns {
             true => (self.edge_format, ExtraColumns::Ignore),
             false => (self.edge_format, ExtraColumns::Refuse),
         };
         let file = |path| EdgeFile { path, format, extra_columns };
-        EdgeFiles { files: self.edges.into_iter().map(file).collect() }
+        let files = EdgeFiles { files: self.edges.into_iter().map(file).collect() };
+        if ignores && !files.has_text()? {
+            let names = files.names();
+            let message = format!("--ignore-extra-columns is for text, and {names} is none");
+            return Err(UsageError::new(message).into());
+        }
+        Ok(files)
     }
 }

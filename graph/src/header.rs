@@ -17,6 +17,8 @@
 //!
 //! All numbers are little-endian. CRC-32 is that of IEEE 802.3.
 
+use std::fmt;
+
 use thiserror::Error;
 
 use crate::check::Facts;
@@ -81,6 +83,17 @@ pub struct EdgeColumns {
     pub ids: bool,
     /// A weight.
     pub weights: bool,
+}
+
+impl fmt::Display for EdgeColumns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.ids, self.weights) {
+            (false, false) => "nothing",
+            (true, false) => "ids",
+            (false, true) => "weights",
+            (true, true) => "ids and weights",
+        })
+    }
 }
 
 impl EdgeColumns {

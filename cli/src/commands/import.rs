@@ -117,10 +117,10 @@ pub(crate) struct ImportConfig {
 }
 
 impl ImportArgs {
-    fn check(self) -> Result<ImportConfig, UsageError> {
+    fn check(self) -> Result<ImportConfig> {
         let (algorithm, n_parts) = (self.partitioner, self.parts);
         Ok(ImportConfig {
-            edges: self.edges.file(),
+            edges: self.edges.files()?,
             kept: self.kept,
             tensors: tensors::tensors(self.tensors, &self.codecs, &self.dtypes)?,
             nodes: self.nodes,

@@ -156,8 +156,15 @@ impl FileCheck {
         Ok(Self { sections: sections(&header, book, part), header })
     }
 
+    /// Which kind of file it is.
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        self.header.kind
+    }
+
     /// What the file tells of each edge.
-    pub(crate) fn columns(&self) -> EdgeColumns {
+    #[must_use]
+    pub fn columns(&self) -> EdgeColumns {
         self.header.columns
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{EdgeError, EdgeFile, EdgeFormat, EdgeStream, VisitChunk};
+use super::{EdgeError, EdgeFile, EdgeFormat, EdgeStream, VisitChunk, believed_nodes};
 
 /// Files whose edges follow each other, over nodes that they share.
 #[derive(Clone, Debug)]
@@ -19,17 +19,30 @@ impl EdgeFiles {
     }
 
     /// Opens all files, each as [`EdgeFile::open`] does. Without `n_nodes` there are as many nodes
-    /// as the largest id of all files asks for.
+    /// as the largest id of all files asks for, in proportion to the edges of all.
     pub fn open(&self, n_nodes: Option<u32>) -> Result<Box<dyn EdgeStream>, EdgeError> {
-        let mut streams =
-            self.files.iter().map(|file| file.open(n_nodes)).collect::<Result<Vec<_>, _>>()?;
-        match streams.pop() {
-            Some(one) if streams.is_empty() => Ok(one),
-            last => {
-                streams.extend(last);
-                Ok(Box::new(Chain::of(streams, n_nodes)))
+        if let [file] = &self.files[..] {
+            return file.open(n_nodes);
+        }
+        let mut streams = Vec::with_capacity(self.files.len());
+        let mut sparse = Vec::new();
+        for (i, file) in self.files.iter().enumerate() {
+            match file.open(n_nodes) {
+                Ok(stream) => streams.push(stream),
+                // A short file of a large graph: all files together decide.
+                Err(EdgeError::Sparse { found, n_edges, .. }) => sparse.push((i, found, n_edges)),
+                Err(error) => return Err(error),
             }
         }
+        if let Some(&(i, found, _)) = sparse.iter().max_by_key(|(_, found, _)| found) {
+            let in_others: u64 = streams.iter().map(|stream| stream.n_edges()).sum();
+            let n_edges = in_others + sparse.iter().map(|(_, _, n_edges)| n_edges).sum::<u64>();
+            let n_nodes = believed_nodes(&self.files[i].path, found, n_edges)?;
+            for (i, ..) in sparse {
+                streams.insert(i, self.files[i].open(Some(n_nodes))?);
+            }
+        }
+        Ok(Box::new(Chain::of(streams, n_nodes)))
     }
 
     /// Whether a pass must parse text.
@@ -122,5 +135,35 @@ mod tests {
         let raw = EdgeFiles { files: vec![files.files[1].clone()] };
         assert!(!raw.has_text().unwrap());
         assert_eq!(raw.open(None).unwrap().n_nodes(), 8);
+    }
+
+    #[test]
+    fn a_short_file_of_a_large_graph_is_judged_with_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, pairs: &[[u32; 2]]| {
+            let bytes: Vec<u8> =
+                pairs.as_flattened().iter().flat_map(|id| id.to_le_bytes()).collect();
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            EdgeFile::at(path)
+        };
+        let text = dir.path().join("c.txt");
+        std::fs::write(&text, "4 3999998\n").unwrap();
+        let long: Vec<[u32; 2]> = (0..4000).map(|i| [i, i + 1]).collect();
+        let rest = [write("a.u32", &[[3_999_999, 7]]), write("b.u32", &long), EdgeFile::at(text)];
+        let all = EdgeFiles { files: rest.to_vec() };
+        let edges = all.open(None).unwrap();
+        assert_eq!((edges.n_edges(), edges.n_nodes()), (4002, 4_000_000));
+        let mut seen = Vec::new();
+        edges
+            .for_each_chunk(&mut |chunk| {
+                seen.extend_from_slice(chunk);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!([seen[0], seen[1], seen[4001]], [[3_999_999, 7], [0, 1], [4, 3_999_998]]);
+        let few = EdgeFiles { files: vec![rest[0].clone(), rest[2].clone()] };
+        let Err(EdgeError::Sparse { path, found, n_edges }) = few.open(None) else { panic!() };
+        assert!(path.ends_with("a.u32") && (found, n_edges) == (4_000_000, 2), "{path:?}");
     }
 }

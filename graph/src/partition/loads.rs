@@ -22,6 +22,11 @@ impl Loads {
         PartId(self.order.first().map_or(0, |&(_, part)| part))
     }
 
+    /// Nodes in `part`.
+    pub(super) fn of(&self, part: PartId) -> u64 {
+        self.loads[part.index()]
+    }
+
     /// One more node in `part`.
     pub(super) fn add(&mut self, part: PartId) {
         self.set(part, self.loads[part.index()] + 1);

@@ -42,8 +42,8 @@ impl PartitionConfig {
             let arithmetic = format!("{n} nodes x {per_node} B ({why})");
             phases.push(PlannedPhase { phase: phase.to_owned(), arithmetic, bytes: n * per_node });
         };
-        let copy_bytes = 8 * u64::from(self.n_parts.div_ceil(64));
-        let placing = format!("8 owner's vote, {copy_bytes} set of copies");
+        let count_bytes = u64::from(self.n_parts);
+        let placing = format!("{count_bytes} edges in each partition");
         match &self.algorithm {
             Algorithm::Hash | Algorithm::Range => {}
             Algorithm::Metis => phases.push(PlannedPhase {
@@ -57,14 +57,14 @@ impl PartitionConfig {
                 add("packing", 34, "16 node, 18 cluster and owners");
             }
             Algorithm::Dbh | Algorithm::Greedy => {
-                add("placing edges", 24 + copy_bytes, &format!("16 node, {placing}"));
+                add("placing edges", 16 + count_bytes, &format!("16 node, {placing}"));
             }
             Algorithm::Hdrf => {
-                add("placing edges", 12 + copy_bytes, &format!("4 degree, {placing}"));
+                add("placing edges", 4 + count_bytes, &format!("4 degree, {placing}"));
             }
             Algorithm::TwoPsL => {
                 let why = format!("16 node, 14 cluster, {placing}");
-                add("clustering and placing edges", 38 + copy_bytes, &why);
+                add("clustering and placing edges", 30 + count_bytes, &why);
             }
         }
         if self.refine_rounds > 0 {

@@ -50,7 +50,7 @@ pub enum TopologyError {
         found: f32,
     },
     /// Partitions of one graph whose files hold different columns.
-    #[error("{}: holds {found:?} of its edges, the files before it {expected:?}", path.display())]
+    #[error("{}: holds {found} of its edges, the files before it {expected}", path.display())]
     Columns {
         /// The file.
         path: PathBuf,

@@ -2,6 +2,9 @@ use std::fs;
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
+use lodestore_graph::edges::MemoryEdges;
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::{TopologyOptions, write_topologies_with};
 
 use super::findings::Findings;
 use super::*;
@@ -70,6 +73,29 @@ fn files_that_are_gone_or_in_each_others_place_are_found() {
         fs::rename(&spare, &a).unwrap();
         assert!(ring.verify().ok);
     }
+}
+
+#[test]
+fn partitions_must_tell_the_same_of_their_edges() {
+    let ring = Ring::new(500, 2, 2);
+    ring.import();
+    let graph = Graph::open(&ring.out()).unwrap();
+    let (book, part) = (graph.book().clone(), PartId(1));
+    let pairs: Vec<[u32; 2]> = (0..book.n_nodes()).map(|i| [i, i]).collect();
+    let edges = MemoryEdges::new(pairs).unwrap();
+    let owners = book.parts().flat_map(|part| book.range(part).map(move |_| part));
+    let assignment: Vec<PartId> = owners.collect();
+    let relabelling = Relabelling::new(&assignment, 2).unwrap();
+    let (other, uuid) = (ring.dir.path().join("other"), *graph.uuid().as_bytes());
+    let options = TopologyOptions { edge_ids: true, ..TopologyOptions::usual(false) };
+    let path_of = |part: PartId| other.with_extension(part.to_string());
+    write_topologies_with(&edges, &relabelling, &options, uuid, &path_of).unwrap();
+    fs::rename(path_of(part), graph.topology_path(part)).unwrap();
+    let report = ring.verify();
+    let reasons: Vec<&str> = report.damaged.iter().map(|d| d.reason.as_str()).collect();
+    let columns = "holds ids of its edges, the partitions before it nothing";
+    assert!(reasons.contains(&columns), "{report:?}");
+    assert!(report.damaged.iter().any(|d| d.file.ends_with("part-001/topology.csr")));
 }
 
 #[test]

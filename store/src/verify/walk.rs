@@ -94,6 +94,7 @@ impl<'a> Walk<'a> {
     pub(super) fn finish(self) {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (mut n_edges, mut all_sound) = (0u64, !state.lost_edges);
+        let mut columns = None;
         for (order, lists) in state.lists {
             // A piece that could not be read has been reported.
             let Some(sums) = lists.sums() else {
@@ -106,6 +107,15 @@ impl<'a> Walk<'a> {
                 all_sound = false;
             }
             n_edges = n_edges.saturating_add(lists.check().n_edges());
+            if lists.check().kind() == FileKind::Topology {
+                let found = lists.check().columns();
+                let expected = *columns.get_or_insert(found);
+                if found != expected {
+                    let reason =
+                        format!("holds {found} of its edges, the partitions before it {expected}");
+                    self.findings.add(order, lists.path(), None, reason);
+                }
+            }
         }
         let expected = self.graph.meta().edges;
         if self.with_lists && all_sound && n_edges != expected {

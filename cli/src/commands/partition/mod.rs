@@ -109,7 +109,7 @@ impl PartitionArgs {
         let n_parts = n_parts.ok_or_else(|| UsageError::new("--parts is missing"))?;
         let configs = self.configs(n_parts)?;
         console.stage("edges");
-        let edges = self.edges.file().open(self.nodes)?;
+        let edges = self.edges.files()?.open(self.nodes)?;
         if self.plan {
             let plan = |config: &PartitionConfig| PlanOf {
                 algorithm: config.algorithm.to_string(),

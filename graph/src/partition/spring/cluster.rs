@@ -41,19 +41,38 @@ pub(in crate::partition) fn degrees(
     Ok(nodes)
 }
 
-/// One clustering pass; `volumes` has an entry for each cluster that was ever made.
+/// Which end of an edge moves into the cluster of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::partition) enum Mover {
+    First,
+    Second,
+}
+
+/// SPRING's rule (lines 10–15): of two clusters of at most `tau_vol` the smaller one gives its node.
+pub(in crate::partition) fn by_spring(
+    tau_vol: u64,
+) -> impl Fn([u64; 2], [u32; 2]) -> Option<Mover> {
+    move |[volume_u, volume_v], _| match volume_u <= tau_vol && volume_v <= tau_vol {
+        true if volume_u <= volume_v => Some(Mover::First),
+        true => Some(Mover::Second),
+        false => None,
+    }
+}
+
+/// One clustering pass; `volumes` has an entry for each cluster that was ever made. `rule` tells who
+/// moves from the volumes of both ends' clusters, which differ, and the degrees of both.
 pub(in crate::partition) fn pass(
     edges: &dyn EdgeStream,
     nodes: &mut [Node],
     volumes: &mut Vec<u64>,
-    tau_vol: u64,
+    rule: impl Fn([u64; 2], [u32; 2]) -> Option<Mover>,
 ) -> Result<(), EdgeError> {
     edges.for_each_chunk(&mut |chunk| {
         for edges in chunk.chunks(TOUCH_EDGES) {
             touch(nodes, volumes, edges);
             for &[u, v] in edges {
                 if u != v {
-                    see_edge(nodes, volumes, tau_vol, u, v);
+                    see_edge(nodes, volumes, &rule, u, v);
                 }
             }
         }
@@ -76,7 +95,13 @@ fn touch(nodes: &[Node], volumes: &[u64], edges: &[[u32; 2]]) {
 }
 
 #[inline]
-fn see_edge(nodes: &mut [Node], volumes: &mut Vec<u64>, tau_vol: u64, u: u32, v: u32) {
+fn see_edge(
+    nodes: &mut [Node],
+    volumes: &mut Vec<u64>,
+    rule: &impl Fn([u64; 2], [u32; 2]) -> Option<Mover>,
+    u: u32,
+    v: u32,
+) {
     let (mut node_u, mut node_v) = (nodes[u as usize], nodes[v as usize]);
     for node in [&mut node_u, &mut node_v] {
         if node.cluster == UNSEEN {
@@ -87,12 +112,11 @@ fn see_edge(nodes: &mut [Node], volumes: &mut Vec<u64>, tau_vol: u64, u: u32, v:
     }
     let (cluster_u, cluster_v) = (node_u.cluster as usize, node_v.cluster as usize);
     if cluster_u != cluster_v {
-        let (volume_u, volume_v) = (volumes[cluster_u], volumes[cluster_v]);
-        if volume_u <= tau_vol && volume_v <= tau_vol {
-            let (mover, from, to) = if volume_u <= volume_v {
-                (&mut node_u, cluster_u, cluster_v)
-            } else {
-                (&mut node_v, cluster_v, cluster_u)
+        let both = [volumes[cluster_u], volumes[cluster_v]];
+        if let Some(mover) = rule(both, [node_u.degree, node_v.degree]) {
+            let (mover, from, to) = match mover {
+                Mover::First => (&mut node_u, cluster_u, cluster_v),
+                Mover::Second => (&mut node_v, cluster_v, cluster_u),
             };
             mover.cluster = to as u32;
             // A changing file could make degrees disagree with an earlier pass: never below 0.

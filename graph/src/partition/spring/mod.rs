@@ -22,7 +22,7 @@ use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
 pub(crate) use cluster::UNSEEN;
-pub(super) use cluster::{Node, degrees, pass as clustering_pass};
+pub(super) use cluster::{Mover, Node, degrees, pass as clustering_pass};
 
 /// What SPRING can be told.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,8 +68,9 @@ impl SpringParams {
     }
 }
 
-/// Owner of each node; clusters of partitions above `capacity` move where they fit. Peak memory: 24 bytes per node while clustering, then 40 bytes per node
-/// and cluster at most (as many clusters as nodes) while merging.
+/// Owner of each node; clusters of partitions above `capacity` move where they fit. Peak memory: 24
+/// bytes per node while clustering, then 40 bytes per node and cluster at most (as many clusters as
+/// nodes) while merging.
 pub(super) fn spring(
     edges: &dyn EdgeStream,
     n_nodes: u32,
@@ -86,7 +87,7 @@ pub(super) fn spring(
     steps.done("degrees", 1);
     let mut volumes = Vec::new();
     for pass in 1..=params.passes {
-        cluster::pass(edges, &mut nodes, &mut volumes, tau_vol)?;
+        cluster::pass(edges, &mut nodes, &mut volumes, cluster::by_spring(tau_vol))?;
         steps.done(format!("clustering {pass}"), 1);
     }
     let n_created = volumes.len();
@@ -117,7 +118,7 @@ pub(crate) fn merged_clusters(
 ) -> Result<MergedClusters, EdgeError> {
     let mut nodes = cluster::degrees(edges, n_nodes)?;
     let mut volumes = Vec::new();
-    cluster::pass(edges, &mut nodes, &mut volumes, tau_vol)?;
+    cluster::pass(edges, &mut nodes, &mut volumes, cluster::by_spring(tau_vol))?;
     let n_created = volumes.len();
     drop(volumes);
     let clusters = merge::merge(&mut nodes, n_created, max_nodes);

@@ -7,10 +7,8 @@
 //! other partitioner, and what that costs is the replication factor of the report; that over the
 //! copies alone, which the papers of these partitioners give, is reported beside it.
 //!
-//! The owner is found by a vote of the edges as they are placed (Boyer and Moore's), in 8 bytes per
-//! node where counters would need 4 per node and partition: it is the partition with more than half
-//! of the edges if there is one; else it may be one that has few of them, if those came last. Of hubs
-//! over many partitions that is the rule, and costs these partitioners some replication.
+//! Edges are counted in a byte per node and partition: exact up to 255 of a node in a partition, and
+//! within halves rounded upwards of hubs.
 
 mod dbh;
 mod greedy;

@@ -1,38 +1,24 @@
-//! Where copies of nodes are, and how many edges each partition has.
-
-use std::ops::Range;
+//! How many edges each node has in each partition, and how many each partition has.
 
 use super::VertexCutReport;
 use crate::PartId;
 use crate::partition::loads::Loads;
 
-/// A node's partition by vote, while its edges are placed.
-#[derive(Clone, Copy)]
-struct Vote {
-    part: PartId,
-    lead: u32,
-}
-
-/// What is kept while edges are placed: a bit per node and partition, a vote per node, a count per
-/// partition.
+/// What is kept while edges are placed: a byte per node and partition, a count per partition.
 pub(super) struct State {
     n_parts: u16,
-    /// Words of each node's set of partitions.
-    n_words: usize,
-    copies: Vec<u64>,
-    votes: Vec<Vote>,
+    /// Edges of each node in each partition. When one would pass 255, all of the node's are halved,
+    /// upwards, so that none overtakes another and none becomes 0.
+    counts: Vec<u8>,
     n_edges: Vec<u64>,
 }
 
 impl State {
     /// No edges yet; `n_parts` is at least 1.
     pub(super) fn new(n_nodes: u32, n_parts: u16) -> Self {
-        let n_words = usize::from(n_parts).div_ceil(64);
         Self {
             n_parts,
-            n_words,
-            copies: vec![0; n_words * n_nodes as usize],
-            votes: vec![Vote { part: PartId(0), lead: 0 }; n_nodes as usize],
+            counts: vec![0; usize::from(n_parts) * n_nodes as usize],
             n_edges: vec![0; usize::from(n_parts)],
         }
     }
@@ -57,17 +43,16 @@ impl State {
 
     /// Whether `node` has an edge in `part`.
     pub(super) fn has_copy(&self, node: u32, part: PartId) -> bool {
-        let words = &self.copies[self.words(node)];
-        words[part.index() / 64] >> (part.index() % 64) & 1 == 1
+        self.of_node(node)[part.index()] > 0
     }
 
     pub(super) fn has_copies(&self, node: u32) -> bool {
-        self.copies[self.words(node)].iter().any(|&word| word != 0)
+        self.of_node(node).iter().any(|&count| count > 0)
     }
 
-    fn words(&self, node: u32) -> Range<usize> {
-        let first = node as usize * self.n_words;
-        first..first + self.n_words
+    fn of_node(&self, node: u32) -> &[u8] {
+        let n_parts = usize::from(self.n_parts);
+        &self.counts[node as usize * n_parts..][..n_parts]
     }
 
     /// The partition of `among` with the fewest edges, of several the first.
@@ -78,39 +63,38 @@ impl State {
     /// Gives edge (u, v) to `part`.
     pub(super) fn place(&mut self, u: u32, v: u32, part: PartId) {
         self.n_edges[part.index()] += 1;
+        let n_parts = usize::from(self.n_parts);
         for node in [u, v] {
-            let word = node as usize * self.n_words + part.index() / 64;
-            self.copies[word] |= 1 << (part.index() % 64);
-            let vote = &mut self.votes[node as usize];
-            if vote.part == part {
-                vote.lead = vote.lead.saturating_add(1);
-            } else if vote.lead > 0 {
-                vote.lead -= 1;
-            } else {
-                *vote = Vote { part, lead: 1 };
+            let counts = &mut self.counts[node as usize * n_parts..][..n_parts];
+            if counts[part.index()] == u8::MAX {
+                counts.iter_mut().for_each(|count| *count = count.div_ceil(2));
             }
+            counts[part.index()] += 1;
         }
     }
 
-    /// Owners of all nodes, and what the copies cost. Nodes without edges fill up the partitions
+    /// Owners of all nodes, and what the copies cost. Of several partitions with most of a node's
+    /// edges the one that owns least so far has it; nodes without edges come last and fill up those
     /// that own least.
     pub(super) fn finish(self) -> (Vec<PartId>, VertexCutReport) {
         let mut loads = Loads::new(self.n_parts);
-        let n_nodes = self.votes.len() as u32;
-        let owned = (0..n_nodes).filter(|&node| self.has_copies(node));
-        for node in owned {
-            loads.add(self.votes[node as usize].part);
+        let n_nodes = (self.counts.len() / usize::from(self.n_parts)) as u32;
+        let (mut n_copies, mut owners) = (0, vec![PartId(0); n_nodes as usize]);
+        for (node, owner) in (0..).zip(&mut owners) {
+            let counts = self.of_node(node);
+            n_copies += counts.iter().filter(|&&count| count > 0).count().max(1) as u64;
+            let Some(most) = counts.iter().max().copied().filter(|&most| most > 0) else {
+                continue;
+            };
+            let of_most = self.parts().filter(|part| counts[part.index()] == most);
+            *owner = of_most.min_by_key(|&part| (loads.of(part), part)).unwrap_or(PartId(0));
+            loads.add(*owner);
         }
-        let owners = (0..n_nodes).map(|node| match self.has_copies(node) {
-            true => self.votes[node as usize].part,
-            false => loads.add_to_least(1),
-        });
-        let owners = owners.collect();
-        let copies = |node: u32| {
-            let words = &self.copies[self.words(node)];
-            words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>().max(1)
-        };
-        let n_copies: u64 = (0..n_nodes).map(copies).sum();
+        for (node, owner) in (0..).zip(&mut owners) {
+            if !self.has_copies(node) {
+                *owner = loads.add_to_least(1);
+            }
+        }
         let n_edges: u64 = self.n_edges.iter().sum();
         let mean_edges = n_edges as f64 / f64::from(self.n_parts);
         let (_, most) = self.fewest_and_most();

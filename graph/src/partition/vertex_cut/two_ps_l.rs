@@ -1,8 +1,9 @@
 //! 2PS-L, two phases and a score of two partitions (Mayer, Orujzade and Jacobsen, ICDE 2022).
 //!
-//! 1. Clusters by the pass that SPRING has too, with a bound of 2|E| / p on the volumes of both sides
-//!    before a node moves; the published one bounds the target after it, and compares the volumes
-//!    without the node. Clusters, largest volume first, go to the partition of the least volume.
+//! 1. Clusters: each edge may pull one of its ends into the cluster of the other, the end whose
+//!    cluster has less volume (sum of degrees) without it, as long as both clusters are of 2|E| / p
+//!    at most and the one that grows stays so. Clusters, largest volume first, go to the partition
+//!    of the least volume.
 //! 2. Edges whose ends' clusters share a partition go there.
 //! 3. Each other edge goes to the better one of its ends' partitions: for each end u with a copy
 //!    there 2 − d(u) / (d(u) + d(v)), and for each end whose cluster is there the share of its
@@ -18,7 +19,7 @@ use super::state::State;
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 use crate::partition::Steps;
-use crate::partition::spring::{Node, UNSEEN, clustering_pass};
+use crate::partition::spring::{Mover, Node, UNSEEN, clustering_pass};
 
 /// α of the paper: edges of a partition over the mean.
 const BALANCE: f64 = 1.05;
@@ -33,7 +34,9 @@ pub(super) fn place(
     let n_edges = nodes.iter().map(|node| u64::from(node.degree)).sum::<u64>() / 2;
     let max_volume = 2 * n_edges / u64::from(state.n_parts());
     let mut volumes = Vec::new();
-    clustering_pass(edges, &mut nodes, &mut volumes, max_volume)?;
+    clustering_pass(edges, &mut nodes, &mut volumes, |both, degrees| {
+        mover(both, degrees, max_volume)
+    })?;
     let parts = pack(&volumes, state.n_parts());
     steps.done("clustering", 1);
 
@@ -56,6 +59,19 @@ pub(super) fn place(
         }
     }
     Ok(())
+}
+
+/// Who moves along an edge, by the volumes of the ends' clusters and by their degrees (the paper's
+/// Algorithm 1; of equals the first end moves, as in its authors' program).
+fn mover(volumes: [u64; 2], degrees: [u32; 2], max_volume: u64) -> Option<Mover> {
+    let [degree_u, degree_v] = degrees.map(u64::from);
+    let [volume_u, volume_v] = volumes;
+    let (mover, grown) = if volume_u.saturating_sub(degree_u) <= volume_v.saturating_sub(degree_v) {
+        (Mover::First, volume_v + degree_u)
+    } else {
+        (Mover::Second, volume_u + degree_v)
+    };
+    (volume_u <= max_volume && volume_v <= max_volume && grown <= max_volume).then_some(mover)
 }
 
 /// The partition of each cluster: largest volume first, to the least volume.

@@ -147,8 +147,15 @@ fn a_file_that_is_no_schedule_is_not_written_over() {
     fs::write(&partial, "notes of somebody").unwrap();
     lode(arguments(&graph, &out, 1)).failed(1, &["run.sched.partial", "another file"]);
     assert_eq!(fs::read(&partial).unwrap(), b"notes of somebody");
+    // An image or an array that begins with zeros.
+    for zeros in [8, HEADER_BYTES] {
+        let foreign = [vec![0; zeros], b"pixels".to_vec()].concat();
+        fs::write(&partial, &foreign).unwrap();
+        lode(arguments(&graph, &out, 1)).failed(1, &["run.sched.partial", "another file"]);
+        assert!(fs::read(&partial).unwrap() == foreign);
+    }
     // What a crash may leave of a header is.
-    for left in [&b""[..], b"LODE", &[0; 100]] {
+    for left in [&b""[..], b"LODE", &[0; 100], &[0; HEADER_BYTES]] {
         fs::write(&partial, left).unwrap();
         schedule(&graph, &out, 1);
         assert!(!partial.exists());

@@ -10,6 +10,8 @@ mod stream;
 
 use std::ops::Range;
 
+use thiserror::Error;
+
 use crate::NodeId;
 use crate::batch::{Batch, Block};
 use crate::prefetch::{prefetch, prefetch_all};
@@ -29,6 +31,16 @@ pub use stream::batch_seed;
 /// Nodes whose neighbours are drawn, read and numbered together: enough for memory to answer
 /// between these steps, few enough to stay in a core's cache.
 const GROUP: usize = 32;
+
+/// A batch would have more edges than it may.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error(
+    "the first blocks of the batch have {found} edges already; use smaller batches or fan-outs"
+)]
+pub struct TooManyEdges {
+    /// Edges of the blocks up to the one that was too many.
+    pub found: u64,
+}
 
 /// Draws mini-batches from a topology. Each thread has its own, because it reuses its tables: 4
 /// bytes per node of the graph.
@@ -62,8 +74,23 @@ impl<'a> Sampler<'a> {
     ///
     /// # Panics
     ///
-    /// When a root is not a node of the graph, or a block would have 2³² edges.
+    /// When a root is not a node of the graph, or the blocks would have 2³² edges.
     pub fn sample(&mut self, roots: &[NodeId], seed: u64) -> Batch {
+        self.sample_at_most(roots, seed, u32::MAX).expect("a batch has fewer than 2^32 edges")
+    }
+
+    /// The same, as long as all blocks together have at most `max_edges` edges; nothing is drawn
+    /// for a block with which they would have more.
+    ///
+    /// # Panics
+    ///
+    /// When a root is not a node of the graph.
+    pub fn sample_at_most(
+        &mut self,
+        roots: &[NodeId],
+        seed: u64,
+        max_edges: u32,
+    ) -> Result<Batch, TooManyEdges> {
         self.locals.clear();
         self.known.clear();
         let mut nodes = Vec::new();
@@ -71,28 +98,33 @@ impl<'a> Sampler<'a> {
         self.locals.translate(&mut ids, &mut nodes);
         let n_roots = nodes.len();
         let mut blocks = vec![Block::default(); self.fanouts.len()];
+        let mut n_edges = 0u64;
         for (hop, block) in blocks.iter_mut().rev().enumerate() {
             let n_dst = nodes.len() as u32;
             let stream = Stream::new(seed).child(hop as u64);
             let n_known = self.known.len();
             self.lists.extend(&mut self.known, &nodes[n_known..]);
+            let n_drawn = self.known.iter().map(|list| self.fanouts[hop].of(list.len() as u32));
+            n_edges += n_drawn.map(u64::from).sum::<u64>();
+            if n_edges > max_edges.into() {
+                return Err(TooManyEdges { found: n_edges });
+            }
             let offsets = self.offsets(self.fanouts[hop]);
             let sources = self.draw(stream, &offsets, &mut nodes);
             *block = Block { n_src: nodes.len() as u32, n_dst, offsets, sources };
         }
         // Translation makes room for more nodes than it meets, and batches may wait in a queue.
         nodes.shrink_to_fit();
-        Batch { nodes, n_roots, blocks }
+        Ok(Batch { nodes, n_roots, blocks })
     }
 
-    /// Where the neighbours drawn for each known node start.
+    /// Where the neighbours drawn for each known node start; they are fewer than 2³².
     fn offsets(&self, fanout: Fanout) -> Vec<u32> {
         let mut offsets = Vec::with_capacity(self.known.len() + 1);
         let mut n_edges = 0u32;
         offsets.push(0);
         for list in &self.known {
-            let n_drawn = fanout.of(list.len() as u32);
-            n_edges = n_edges.checked_add(n_drawn).expect("a block has fewer than 2^32 edges");
+            n_edges += fanout.of(list.len() as u32);
             offsets.push(n_edges);
         }
         offsets

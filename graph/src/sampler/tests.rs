@@ -47,6 +47,20 @@ fn no_roots_and_no_hops_work() {
 }
 
 #[test]
+fn a_batch_of_too_many_edges_is_refused_before_they_are_drawn() {
+    // Two hops of 0: one edge, then those of both nodes.
+    let topology = topology_of(&[[1, 0], [2, 1], [3, 1]], 4);
+    let mut sampler = Sampler::new(&topology, &[Fanout::All; 2]);
+    let batch = sampler.sample(&[NodeId(0)], 1);
+    assert_eq!(batch.n_edges(), 4);
+    for (max_edges, found) in [(0, 1), (1, 4), (3, 4)] {
+        let refused = sampler.sample_at_most(&[NodeId(0)], 1, max_edges);
+        assert_eq!(refused, Err(TooManyEdges { found }), "at most {max_edges}");
+    }
+    assert_eq!(sampler.sample_at_most(&[NodeId(0)], 1, 4), Ok(batch));
+}
+
+#[test]
 fn every_neighbour_is_drawn_equally_often() {
     let edges: Vec<[u32; 2]> = (1..=20).map(|source| [source, 0]).collect();
     let topology = topology_of(&edges, 21);

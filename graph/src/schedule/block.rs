@@ -23,6 +23,7 @@
 
 use std::io::Read;
 
+use super::ScheduleSpec;
 use super::error::BlockFault;
 use super::footer::crc_of;
 use super::header::u32_at;
@@ -59,11 +60,11 @@ pub(super) struct Encoded {
 }
 
 /// Encodes `batch`; fails with the bytes that it takes when these are more than a block holds.
-pub(super) fn encode(batch: &Batch, place: Place, header_crc: u32) -> Result<Encoded, usize> {
+pub(super) fn encode(batch: &Batch, place: Place, header_crc: u32) -> Result<Encoded, u64> {
     let words = to_words(batch);
     let raw_bytes = 4 * words.len();
     if raw_bytes > MAX_RAW_BYTES {
-        return Err(raw_bytes);
+        return Err(raw_bytes as u64);
     }
     let planes = to_planes(&words);
     let digest = digest_of(place, &planes);
@@ -86,15 +87,39 @@ pub(super) fn len_of(frame: &[u8; FRAME_BYTES]) -> usize {
     FRAME_BYTES + u32_at(frame, 16) as usize
 }
 
-/// Decodes and checks the batch that should be at `place`, of a graph of so many nodes and a
-/// schedule of so many hops.
+/// What every batch of a schedule keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    n_nodes: u32,
+    n_hops: usize,
+    /// Bytes of a block before compression, at most.
+    max_raw_bytes: usize,
+}
+
+impl Shape {
+    /// The shape of batches of a graph of `n_nodes` nodes that are drawn as `spec` says.
+    pub(super) fn of(spec: &ScheduleSpec, n_nodes: u32) -> Self {
+        let n_hops = spec.fanouts.len();
+        let mut n_met = (spec.batch_size as u64).min(n_nodes.into());
+        let mut n_words = 3 + 2 * n_hops as u64;
+        for fanout in &spec.fanouts {
+            let n_edges = n_met.saturating_mul(fanout.of(u32::MAX).into());
+            n_words = n_words.saturating_add(n_met + n_edges);
+            n_met = n_met.saturating_add(n_edges).min(n_nodes.into());
+        }
+        let n_bytes = n_words.saturating_add(n_met).saturating_mul(4);
+        Self { n_nodes, n_hops, max_raw_bytes: n_bytes.min(MAX_RAW_BYTES as u64) as usize }
+    }
+}
+
+/// Decodes and checks the batch that should be at `place`.
 pub(super) fn decode(
     bytes: &[u8],
     place: Place,
     header_crc: u32,
-    shape: (u32, usize),
+    shape: &Shape,
 ) -> Result<Batch, BlockFault> {
-    sound_batch(&planes(bytes, place, header_crc)?, shape)
+    sound_batch(&planes(bytes, place, header_crc, shape)?, shape)
 }
 
 /// The same, with the digest that the writer gave it.
@@ -102,20 +127,25 @@ pub(super) fn decode_with_digest(
     bytes: &[u8],
     place: Place,
     header_crc: u32,
-    shape: (u32, usize),
+    shape: &Shape,
 ) -> Result<(Batch, [u8; 32]), BlockFault> {
-    let planes = planes(bytes, place, header_crc)?;
+    let planes = planes(bytes, place, header_crc, shape)?;
     Ok((sound_batch(&planes, shape)?, digest_of(place, &planes)))
 }
 
-fn sound_batch(planes: &[u8], (n_nodes, n_hops): (u32, usize)) -> Result<Batch, BlockFault> {
-    let batch = from_words(&from_planes(planes), n_hops)?;
-    batch.check(n_nodes)?;
+fn sound_batch(planes: &[u8], shape: &Shape) -> Result<Batch, BlockFault> {
+    let batch = from_words(&from_planes(planes), shape.n_hops)?;
+    batch.check(shape.n_nodes)?;
     Ok(batch)
 }
 
 /// The planes of the batch at `place`, not yet known to be one.
-fn planes(bytes: &[u8], place: Place, header_crc: u32) -> Result<Vec<u8>, BlockFault> {
+fn planes(
+    bytes: &[u8],
+    place: Place,
+    header_crc: u32,
+    shape: &Shape,
+) -> Result<Vec<u8>, BlockFault> {
     let length = |what, promised: usize, found: usize| {
         let (promised, found) = (promised as u64, found as u64);
         if promised == found { Ok(()) } else { Err(BlockFault::Length { what, promised, found }) }
@@ -133,7 +163,7 @@ fn planes(bytes: &[u8], place: Place, header_crc: u32) -> Result<Vec<u8>, BlockF
     }
     length("compressed bytes", u32_at(frame, 16) as usize, compressed.len())?;
     let raw_bytes = u32_at(frame, 12) as usize;
-    let planes = decompress(compressed, raw_bytes.min(MAX_RAW_BYTES))?;
+    let planes = decompress(compressed, raw_bytes.min(shape.max_raw_bytes))?;
     length("bytes", raw_bytes, planes.len())?;
     Ok(planes)
 }

@@ -42,7 +42,7 @@ pub enum ScheduleError {
     },
     /// A batch that no block can hold.
     #[error(
-        "batch {batch} of worker {worker} in epoch {epoch} takes {found_bytes} bytes, more than \
+        "batch {batch} of worker {worker} in epoch {epoch} takes {found_bytes} bytes or more, over \
          the {most_bytes} of a block; use smaller batches or fan-outs"
     )]
     TooLarge {
@@ -53,9 +53,9 @@ pub enum ScheduleError {
         /// Batch within worker and epoch.
         batch: u32,
         /// Bytes of a block at most.
-        most_bytes: usize,
-        /// Bytes that the batch takes.
-        found_bytes: usize,
+        most_bytes: u64,
+        /// Bytes that the batch takes, or the blocks of it that were counted.
+        found_bytes: u64,
     },
     /// The system failed.
     #[error("{}: cannot {action}: {source}", path.display())]

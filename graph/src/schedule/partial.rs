@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::block::{self, Encoded, FRAME_BYTES, Place};
+use super::block::{self, Encoded, FRAME_BYTES, Place, Shape};
 use super::footer::{Footer, crc_of};
 use super::header::{self, HEADER_BYTES};
 use super::{ScheduleError, ScheduleSpec};
@@ -28,8 +28,7 @@ pub(super) struct Partial {
     path: PathBuf,
     file: File,
     header_crc: u32,
-    n_nodes: u32,
-    n_hops: usize,
+    shape: Shape,
     /// Bytes that a run before has left; those past the blocks that are accounted for are not
     /// known to be sound.
     left_bytes: u64,
@@ -101,8 +100,7 @@ impl Partial {
             path: partial,
             file,
             header_crc,
-            n_nodes,
-            n_hops: spec.fanouts.len(),
+            shape: Shape::of(spec, n_nodes),
             left_bytes: 0,
             synced_bytes: 0,
             batches_of: vec![0; spec.workers as usize],
@@ -124,8 +122,9 @@ impl Partial {
         let n_found = n_bytes.min(HEADER_BYTES as u64) as usize;
         self.read_at(&mut found[..n_found], 0)?;
         let magic = &found[..n_found.min(header::MAGIC.len())];
-        // What a crash has left of a header may be a part of it, or zeros.
-        let is_ours = header::MAGIC.starts_with(magic) || magic.iter().all(|&byte| byte == 0);
+        // A crash before the first sync may leave a part of the header, or zeros, and no more.
+        let is_torn = n_bytes <= HEADER_BYTES as u64 && found.iter().all(|&byte| byte == 0);
+        let is_ours = header::MAGIC.starts_with(magic) || is_torn;
         if !is_ours {
             return Err(ScheduleError::Format {
                 path: self.path.clone(),
@@ -139,7 +138,8 @@ impl Partial {
             return Ok(());
         }
         self.file.set_len(0).map_err(io_error(&self.path, "empty"))?;
-        self.write_at(header, 0)
+        self.write_at(header, 0)?;
+        self.file.sync_data().map_err(io_error(&self.path, "sync"))
     }
 
     pub(super) fn header_crc(&self) -> u32 {
@@ -191,8 +191,7 @@ impl Partial {
         // No more than the file really has.
         let mut bytes = vec![0; n_bytes];
         self.read_at(&mut bytes, start)?;
-        let shape = (self.n_nodes, self.n_hops);
-        let found = block::decode_with_digest(&bytes, place, self.header_crc, shape);
+        let found = block::decode_with_digest(&bytes, place, self.header_crc, &self.shape);
         Ok(found.ok().filter(|(batch, _)| is_of(batch.roots(), roots)).map(|(batch, digest)| {
             let n_ids = batch.nodes.len() as u32;
             Encoded { bytes, n_ids, digest }

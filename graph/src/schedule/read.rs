@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::block::{self, FRAME_BYTES, Place};
+use super::block::{self, FRAME_BYTES, Place, Shape};
 use super::footer::{FOOTER_BYTES, Footer, FooterFault, crc_of};
 use super::header::{self, HEADER_BYTES, Header, array, u32_at};
 use super::partial::io_error;
@@ -105,14 +105,16 @@ impl Schedule {
         let read = self.file.read_exact_at(&mut bytes, start);
         read.map_err(io_error(&self.path, "read"))?;
         let place = Place { epoch, worker, batch };
-        let shape = (self.header.n_nodes, self.spec().fanouts.len());
-        block::decode(&bytes, place, self.header.crc, shape).map_err(|fault| ScheduleError::Block {
-            path: self.path.clone(),
-            offset: start,
-            epoch,
-            worker,
-            batch,
-            fault,
+        let shape = Shape::of(self.spec(), self.header.n_nodes);
+        block::decode(&bytes, place, self.header.crc, &shape).map_err(|fault| {
+            ScheduleError::Block {
+                path: self.path.clone(),
+                offset: start,
+                epoch,
+                worker,
+                batch,
+                fault,
+            }
         })
     }
 

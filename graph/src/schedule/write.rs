@@ -100,6 +100,9 @@ pub fn write_schedule(
     })
 }
 
+/// Edges of a batch at most: a block that holds more is past its bound in any case.
+const MAX_WORDS: u32 = (MAX_RAW_BYTES / 4) as u32;
+
 /// A batch to sample.
 struct Job {
     place: Place,
@@ -160,8 +163,11 @@ fn sample(
             let mine = jobs.iter().skip(first).step_by(n_threads);
             scope.spawn(move || {
                 for job in mine {
-                    let batch = sampler.sample(&job.roots, job.seed);
-                    let encoded = block::encode(&batch, job.place, header_crc);
+                    let batch = sampler.sample_at_most(&job.roots, job.seed, MAX_WORDS);
+                    let encoded = match batch {
+                        Ok(batch) => block::encode(&batch, job.place, header_crc),
+                        Err(too_many) => Err(4 * too_many.found),
+                    };
                     if sender.send(encoded).is_err() {
                         return; // the writer has failed
                     }
@@ -176,7 +182,7 @@ fn sample(
 fn write_blocks(
     file: &mut Partial,
     jobs: &[Job],
-    blocks: &[Receiver<Result<Encoded, usize>>],
+    blocks: &[Receiver<Result<Encoded, u64>>],
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ScheduleError> {
     for (job, receiver) in jobs.iter().zip(blocks.iter().cycle()) {
@@ -184,7 +190,7 @@ fn write_blocks(
         let Ok(encoded) = receiver.recv() else { return Ok(()) };
         let Place { epoch, worker, batch } = job.place;
         let encoded = encoded.map_err(|found_bytes| {
-            let most_bytes = MAX_RAW_BYTES;
+            let most_bytes = MAX_RAW_BYTES as u64;
             ScheduleError::TooLarge { epoch, worker, batch, most_bytes, found_bytes }
         })?;
         file.push(job.place, &encoded)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_graph::edges::EdgeStream;
+use lodestore_graph::edges::{EdgeStream, ReadAhead, spool};
 use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::partition::{
     Algorithm, MemoryPlan, PartitionConfig, PartitionReport, Workers, Workload, partition,
@@ -109,7 +109,8 @@ impl PartitionArgs {
         let n_parts = n_parts.ok_or_else(|| UsageError::new("--parts is missing"))?;
         let configs = self.configs(n_parts)?;
         console.stage("edges");
-        let edges = self.edges.files()?.open(self.nodes)?;
+        let files = self.edges.files()?;
+        let (has_text, edges) = (files.has_text()?, files.open(self.nodes)?);
         if self.plan {
             let plan = |config: &PartitionConfig| PlanOf {
                 algorithm: config.algorithm.to_string(),
@@ -121,6 +122,12 @@ impl PartitionArgs {
         for config in &configs {
             check_memory(config, edges.n_nodes(), edges.n_edges())?;
         }
+        let scratch = tempfile::tempdir().context("cannot make a folder for parsed edges")?;
+        let edges = match has_text {
+            // Each pass would parse it again.
+            true => Box::new(ReadAhead::new(spool(&*edges, &scratch.path().join("edges"))?)),
+            false => edges,
+        };
         let mut results = Vec::new();
         for config in &configs {
             console.stage(&config.algorithm.to_string());

@@ -12,6 +12,11 @@ use crate::mix::mix;
 /// Rounds in which each node joins the cluster that pulls it most.
 const ROUNDS: u64 = 3;
 
+/// Bytes of a node of a contracted graph: 8 offset, 4 size, 2 partition.
+const CLUSTER_BYTES: u64 = 14;
+/// Bytes of an edge in the list of one of its ends: 4 neighbour, 4 weight.
+const EDGE_BYTES: u64 = 8;
+
 /// A contracted graph.
 pub(super) struct Contracted {
     pub(super) level: Level,
@@ -32,19 +37,35 @@ pub(super) struct Clustering {
     pub(super) seed: u64,
 }
 
-/// Contracts clusters of the nodes of `level`.
-pub(super) fn contract(level: &Level, parts: &[PartId], clustering: Clustering) -> Contracted {
+/// Contracts clusters of the nodes of `level`; `None` when what comes of it takes more than
+/// `max_bytes`.
+pub(super) fn contract(
+    level: &Level,
+    parts: &[PartId],
+    clustering: Clustering,
+    max_bytes: u64,
+) -> Option<Contracted> {
     let mut parents = clusters(level, parts, clustering);
     bundle(level, parts, &mut parents, clustering.max_size);
     let n_clusters = renumber(&mut parents);
+    let per_node = 4 * parents.len() as u64 + CLUSTER_BYTES * n_clusters as u64;
+    let max_edges = max_bytes.checked_sub(per_node)? / EDGE_BYTES;
     let mut sizes = vec![0; n_clusters];
     for (node, &parent) in (0..).zip(&parents) {
         sizes[parent as usize] += level.size(node);
     }
     let parts = majorities(level, parts, &parents, n_clusters);
-    let mut level = contracted_edges(level, &parents, n_clusters);
+    let mut level = contracted_edges(level, &parents, n_clusters, max_edges)?;
     level.sizes = sizes;
-    Contracted { level, parents, parts }
+    Some(Contracted { level, parents, parts })
+}
+
+impl Contracted {
+    /// Bytes that all of it takes.
+    pub(super) fn n_bytes(&self) -> u64 {
+        let (n_below, n_nodes) = (self.parents.len() as u64, self.parts.len() as u64);
+        4 * n_below + CLUSTER_BYTES * n_nodes + EDGE_BYTES * self.level.neighbours.len() as u64
+    }
 }
 
 /// A cluster for each node, named by one of the nodes. Poor nodes choose first.
@@ -157,14 +178,23 @@ fn majorities(level: &Level, parts: &[PartId], parents: &[u32], n_clusters: usiz
     candidates
 }
 
-/// Adds up the edges between clusters.
-fn contracted_edges(level: &Level, parents: &[u32], n_clusters: usize) -> Level {
+/// Adds up the edges between clusters; `None` when they are more than `max_edges`, counted at both
+/// ends.
+fn contracted_edges(
+    level: &Level,
+    parents: &[u32],
+    n_clusters: usize,
+    max_edges: u64,
+) -> Option<Level> {
     let (starts, members) = members(parents, n_clusters);
     let mut coarse = Level { offsets: vec![0], ..Level::default() };
     // Where the edge to each cluster is, if it is one of the cluster at hand.
     let mut places = vec![usize::MAX; n_clusters];
     for cluster in 0..n_clusters {
         let start = coarse.neighbours.len();
+        if start as u64 > max_edges {
+            return None;
+        }
         for &node in &members[starts[cluster] as usize..starts[cluster + 1] as usize] {
             for (neighbour, weight) in level.edges(node) {
                 let other = parents[neighbour as usize];
@@ -177,16 +207,27 @@ fn contracted_edges(level: &Level, parents: &[u32], n_clusters: usize) -> Level 
                     *sum = sum.saturating_add(weight);
                 } else {
                     *place = coarse.neighbours.len();
-                    coarse.neighbours.push(other);
-                    coarse.weights.push(weight);
+                    push(&mut coarse.neighbours, other);
+                    push(&mut coarse.weights, weight);
                 }
             }
         }
         coarse.offsets.push(coarse.neighbours.len());
     }
+    if coarse.neighbours.len() as u64 > max_edges {
+        return None;
+    }
     coarse.neighbours.shrink_to_fit();
     coarse.weights.shrink_to_fit();
-    coarse
+    Some(coarse)
+}
+
+/// Appends to a list that grows by a quarter, where `Vec` alone would take twice what it holds.
+fn push(list: &mut Vec<u32>, value: u32) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(list.len() / 4 + 1024);
+    }
+    list.push(value);
 }
 
 /// Nodes by cluster, and where each cluster's start.

@@ -40,20 +40,33 @@ const GROWTH: u32 = 8;
 /// Levels at most, should contraction go on and on.
 const MAX_LEVELS: usize = 40;
 
-/// Memory of a round for `n_nodes` nodes and `n_edges` edges.
+/// Bytes that all levels above the sample may take together, per node and per edge of the sample.
+/// Levels that would take more are left out. On graphs whose nodes have few neighbours or form
+/// clusters they take less than half of that.
+const LEVELS_BYTES: [u64; 2] = [16, 32];
+
+/// Memory of a round for `n_nodes` nodes and `n_edges` edges, and its passes over the edges.
 ///
 /// Per node: 8 offset of the sample's lists, 16 cluster, size, order and pull of a node while it is
-/// contracted, 2 owner before the round. Per edge of the sample: 8 in the lists of both ends, and
-/// 16 for the levels above, whose edges have weights: those of all levels together have stayed
-/// below the sample's on the two graphs looked at, and growing lists hold up to twice their contents.
-pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
-    let n_sampled = n_edges.min(EDGES_PER_NODE * n_nodes);
+/// contracted, 2 owner before the round. Per edge of the sample: 8 in the lists of both ends. The
+/// levels above, of which the last one grows by quarters.
+pub(super) fn plan(n_nodes: u64, n_edges: u64, n_parts: u16) -> PlannedPhase {
+    let max_edges = EDGES_PER_NODE * n_nodes;
+    let n_sampled = n_edges.min(max_edges);
+    let [per_node, per_edge] = LEVELS_BYTES.map(|bytes| bytes + bytes / 4);
+    let n_passes = match n_edges <= max_edges {
+        true => "3 passes, then 1 a round".to_owned(),
+        false => format!("1 pass, then {} a round", 5 + restream::n_passes(n_parts)),
+    };
     PlannedPhase {
         phase: "refining".to_owned(),
         arithmetic: format!(
-            "{n_nodes} nodes x 26 B + {n_sampled} sampled edges x 24 B (8 lists, 16 levels above)"
+            "{n_nodes} nodes x {} B + {n_sampled} sampled edges x {} B (26 and 8 sample, {per_node} \
+             and {per_edge} levels above at most); {n_passes}",
+            26 + per_node,
+            8 + per_edge,
         ),
-        bytes: n_nodes * 26 + n_sampled * 24,
+        bytes: n_nodes * (26 + per_node) + n_sampled * (8 + per_edge),
     }
 }
 
@@ -162,6 +175,9 @@ fn improve_level(level: &Level, parts: &mut [PartId], aims: &Aims) {
 fn contracted(bottom: &Level, parts: &[PartId], aims: &Aims) -> Vec<Contracted> {
     let enough = u64::from(COARSEST_PER_PART) * u64::from(aims.n_parts);
     let largest = bottom.n_nodes() / u32::from(aims.n_parts) / CLUSTERS_PER_PART;
+    let [per_node, per_edge] = LEVELS_BYTES;
+    let n_sampled = bottom.neighbours.len() as u64 / 2;
+    let mut left_bytes = per_node * u64::from(bottom.n_nodes()) + per_edge * n_sampled;
     let mut levels: Vec<Contracted> = Vec::new();
     let mut max_size = 1u32;
     while levels.len() < MAX_LEVELS {
@@ -175,7 +191,9 @@ fn contracted(bottom: &Level, parts: &[PartId], aims: &Aims) -> Vec<Contracted> 
         }
         max_size = max_size.saturating_mul(GROWTH).min(largest);
         let seed = mix(aims.seed ^ levels.len() as u64);
-        let next = contract(level, parts, Clustering { max_size, within: aims.within, seed });
+        let clustering = Clustering { max_size, within: aims.within, seed };
+        let Some(next) = contract(level, parts, clustering, left_bytes) else { break };
+        left_bytes -= next.n_bytes();
         let n_left = next.level.n_nodes();
         levels.push(next);
         if max_size == largest && u64::from(n_left) * 20 > u64::from(n_nodes) * 19 {

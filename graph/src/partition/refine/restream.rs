@@ -12,6 +12,16 @@ const COUNTER_BYTES: usize = 64;
 /// Groups that move one after the other. Neighbours that move at once can swap places for ever.
 const GROUPS: u64 = 2;
 
+/// Passes over the edges for `n_parts` partitions.
+pub(super) fn n_passes(n_parts: u16) -> u32 {
+    GROUPS as u32 * n_blocks(n_parts.into()) as u32
+}
+
+/// Blocks of nodes that are counted one after the other.
+fn n_blocks(n_parts: usize) -> usize {
+    (4 * n_parts).div_ceil(COUNTER_BYTES)
+}
+
 /// Moves nodes that gain by it, each at most once, while there is room: first those that gain
 /// most. A node does not see moves of its own group, so that the cut may rise, though it rarely
 /// does. Gives the number of passes over the edges.
@@ -22,8 +32,7 @@ pub(super) fn restream(
     seed: u64,
 ) -> Result<u32, EdgeError> {
     let n_parts = loads.n_parts();
-    let n_blocks = (4 * n_parts).div_ceil(COUNTER_BYTES);
-    let block_nodes = parts.len().div_ceil(n_blocks);
+    let block_nodes = parts.len().div_ceil(n_blocks(n_parts));
     let mut n_passes = 0;
     for group in 0..GROUPS {
         for first in (0..parts.len()).step_by(block_nodes.max(1)) {

@@ -129,7 +129,11 @@ proptest! {
         let bottom = sample(&edges, 40, 1000, 1).unwrap().level;
         let parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         for within in [true, false] {
-            let top = contract(&bottom, &parts, Clustering { max_size, within, seed });
+            let clustering = Clustering { max_size, within, seed };
+            let top = contract(&bottom, &parts, clustering, u64::MAX).unwrap();
+            let n_bytes = top.n_bytes();
+            prop_assert!(contract(&bottom, &parts, clustering, n_bytes).is_some());
+            prop_assert!(contract(&bottom, &parts, clustering, n_bytes - 1).is_none());
             let n_top = top.level.n_nodes();
             prop_assert_eq!(top.parts.len(), n_top as usize);
             for node in 0..n_top {

@@ -1,8 +1,14 @@
 use super::*;
 use crate::batch::BatchError;
+use crate::sampler::Fanout;
 use proptest::prelude::*;
 
 const PLACE: Place = Place { epoch: 1, worker: 2, batch: 3 };
+
+/// Any batch of a graph of `n_nodes` nodes with `n_hops` layers.
+fn shape(n_nodes: u32, n_hops: usize) -> Shape {
+    Shape { n_nodes, n_hops, max_raw_bytes: MAX_RAW_BYTES }
+}
 
 /// A batch as a sampler could give, or not: sources need not be numbered by first sight.
 fn any_batch() -> impl Strategy<Value = Batch> {
@@ -46,29 +52,43 @@ fn forged(words: &[u32]) -> Vec<u8> {
 fn every_flipped_bit_and_every_truncation_is_an_error() {
     let batch = Batch { nodes: vec![NodeId(5)], n_roots: 1, blocks: vec![] };
     let whole = encode(&batch, PLACE, 9).unwrap().bytes;
-    assert_eq!(decode(&whole, PLACE, 9, (6, 0)), Ok(batch));
+    assert_eq!(decode(&whole, PLACE, 9, &shape(6, 0)), Ok(batch));
     for bit in 0..whole.len() * 8 {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(decode(&damaged, PLACE, 9, (6, 0)).is_err(), "bit {bit}");
+        assert!(decode(&damaged, PLACE, 9, &shape(6, 0)).is_err(), "bit {bit}");
     }
     for len in 0..whole.len() {
-        assert!(decode(&whole[..len], PLACE, 9, (6, 0)).is_err(), "{len} bytes");
+        assert!(decode(&whole[..len], PLACE, 9, &shape(6, 0)).is_err(), "{len} bytes");
     }
-    assert!(matches!(decode(&whole, PLACE, 8, (6, 0)), Err(BlockFault::Checksum { .. })));
+    assert!(matches!(decode(&whole, PLACE, 8, &shape(6, 0)), Err(BlockFault::Checksum { .. })));
     let elsewhere = Place { batch: 4, ..PLACE };
     let fault = BlockFault::Place { found: (1, 2, 3) };
-    assert_eq!(decode(&whole, elsewhere, 9, (6, 0)), Err(fault));
-    let fault = decode(&whole, PLACE, 9, (5, 0)).unwrap_err();
+    assert_eq!(decode(&whole, elsewhere, 9, &shape(6, 0)), Err(fault));
+    let fault = decode(&whole, PLACE, 9, &shape(5, 0)).unwrap_err();
     assert!(matches!(fault, BlockFault::Batch(BatchError::Node { .. })));
 }
 
 #[test]
+fn fan_outs_bound_a_block() {
+    let fanouts = [3, 2].map(|n| Fanout::at_most(n).unwrap()).to_vec();
+    let (graph_uuid, seed, epochs, workers) = ([0; 16], 0, 1, 1);
+    let spec = ScheduleSpec { graph_uuid, seed, fanouts, batch_size: 2, epochs, workers };
+    // 3 counts, 4 of blocks, then 2 roots with 6 edges, 8 nodes with 16, 24 nodes in all.
+    let words = 3 + 4 + (2 + 6) + (8 + 16) + 24;
+    assert_eq!(Shape::of(&spec, 1000).max_raw_bytes, 4 * words);
+    let words = 3 + 4 + (1 + 3) + (1 + 2) + 1;
+    assert_eq!(Shape::of(&spec, 1).max_raw_bytes, 4 * words);
+    let spec = ScheduleSpec { fanouts: vec![Fanout::All; 3], ..spec };
+    assert_eq!(Shape::of(&spec, 1000).max_raw_bytes, MAX_RAW_BYTES);
+}
+
+#[test]
 fn lies_under_a_good_checksum_are_refused() {
-    let refused = |words: &[u32]| decode(&forged(words), PLACE, 9, (100, 1)).unwrap_err();
+    let refused = |words: &[u32]| decode(&forged(words), PLACE, 9, &shape(100, 1)).unwrap_err();
     // Nodes 5 and 6; 5 is the root and hears from 6.
     let good = [2, 1, 1, 1, 1, 5, 6, 1, 0];
-    assert!(decode(&forged(&good), PLACE, 9, (100, 1)).is_ok());
+    assert!(decode(&forged(&good), PLACE, 9, &shape(100, 1)).is_ok());
     for len in 0..good.len() {
         assert!(matches!(refused(&good[..len]), BlockFault::Length { .. }), "{len} words");
     }
@@ -78,7 +98,11 @@ fn lies_under_a_good_checksum_are_refused() {
             words[position] = word;
             // A root may be any node.
             let fine = (5..7).contains(&position) && word == 7;
-            assert_eq!(decode(&forged(&words), PLACE, 9, (100, 1)).is_ok(), fine, "{words:?}");
+            assert_eq!(
+                decode(&forged(&words), PLACE, 9, &shape(100, 1)).is_ok(),
+                fine,
+                "{words:?}"
+            );
         }
     }
     let past = [&good[..], &[0]].concat();
@@ -100,7 +124,7 @@ fn a_small_frame_that_swells_is_cut_off() {
     bytes.extend(crc.to_le_bytes());
     bytes.extend(zstd);
     let fault = BlockFault::Length { what: "bytes", promised: 100, found: 101 };
-    assert_eq!(decode(&bytes, PLACE, 9, (100, 1)), Err(fault));
+    assert_eq!(decode(&bytes, PLACE, 9, &shape(100, 1)), Err(fault));
 }
 
 proptest! {
@@ -108,9 +132,9 @@ proptest! {
     fn batches_come_back(batch in any_batch()) {
         prop_assume!(batch.check(1000).is_ok());
         let encoded = encode(&batch, PLACE, 9).unwrap();
-        let shape = (1000, batch.blocks.len());
+        let shape = shape(1000, batch.blocks.len());
         prop_assert_eq!(encoded.n_ids as usize, batch.nodes.len());
-        prop_assert_eq!(decode(&encoded.bytes, PLACE, 9, shape), Ok(batch));
+        prop_assert_eq!(decode(&encoded.bytes, PLACE, 9, &shape), Ok(batch));
     }
 
     #[test]
@@ -118,7 +142,7 @@ proptest! {
         words in prop::collection::vec(0u32..9, 0..40),
         n_hops in 0usize..4,
     ) {
-        if let Ok(batch) = decode(&forged(&words), PLACE, 9, (9, n_hops)) {
+        if let Ok(batch) = decode(&forged(&words), PLACE, 9, &shape(9, n_hops)) {
             prop_assert_eq!(batch.check(9), Ok(()));
         }
     }

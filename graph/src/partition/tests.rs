@@ -73,7 +73,7 @@ fn plans_hold_for_every_algorithm_and_name_their_phases() {
         let is_metis = config.algorithm == Algorithm::Metis;
         // 40 bytes per node and the owners; refined, of the order of the nodes still.
         assert!(is_metis || alone.peak_bytes <= 50_000_000, "{alone:?}");
-        assert!(is_metis || refined.peak_bytes <= 450_000_000, "{refined:?}");
+        assert!(is_metis || refined.peak_bytes <= 400_000_000, "{refined:?}");
         assert_eq!(config.plan(1_000_000, u64::MAX / 1000).phases.len(), refined.phases.len());
     }
 }

@@ -187,7 +187,13 @@ fn contracted_edges(
     max_edges: u64,
 ) -> Option<Level> {
     let (starts, members) = members(parents, n_clusters);
-    let mut coarse = Level { offsets: vec![0], ..Level::default() };
+    // Room for as many as there may be: of memory that is never written none is taken, where lists
+    // that grow would take up to twice what they hold.
+    let most = level.neighbours.len().min(usize::try_from(max_edges).unwrap_or(usize::MAX));
+    let mut offsets = Vec::with_capacity(n_clusters + 1);
+    offsets.push(0);
+    let (neighbours, weights) = (Vec::with_capacity(most), Vec::with_capacity(most));
+    let mut coarse = Level { offsets, neighbours, weights, sizes: Vec::new() };
     // Where the edge to each cluster is, if it is one of the cluster at hand.
     let mut places = vec![usize::MAX; n_clusters];
     for cluster in 0..n_clusters {
@@ -207,8 +213,8 @@ fn contracted_edges(
                     *sum = sum.saturating_add(weight);
                 } else {
                     *place = coarse.neighbours.len();
-                    push(&mut coarse.neighbours, other);
-                    push(&mut coarse.weights, weight);
+                    coarse.neighbours.push(other);
+                    coarse.weights.push(weight);
                 }
             }
         }
@@ -220,14 +226,6 @@ fn contracted_edges(
     coarse.neighbours.shrink_to_fit();
     coarse.weights.shrink_to_fit();
     Some(coarse)
-}
-
-/// Appends to a list that grows by a quarter, where `Vec` alone would take twice what it holds.
-fn push(list: &mut Vec<u32>, value: u32) {
-    if list.len() == list.capacity() {
-        list.reserve_exact(list.len() / 4 + 1024);
-    }
-    list.push(value);
 }
 
 /// Nodes by cluster, and where each cluster's start.

@@ -48,12 +48,12 @@ const LEVELS_BYTES: [u64; 2] = [16, 32];
 /// Memory of a round for `n_nodes` nodes and `n_edges` edges, and its passes over the edges.
 ///
 /// Per node: 8 offset of the sample's lists, 16 cluster, size, order and pull of a node while it is
-/// contracted, 2 owner before the round. Per edge of the sample: 8 in the lists of both ends. The
-/// levels above, of which the last one grows by quarters.
+/// contracted, 2 owner before the round. Per edge of the sample: 8 in the lists of both ends. And the
+/// levels above.
 pub(super) fn plan(n_nodes: u64, n_edges: u64, n_parts: u16) -> PlannedPhase {
     let max_edges = EDGES_PER_NODE * n_nodes;
     let n_sampled = n_edges.min(max_edges);
-    let [per_node, per_edge] = LEVELS_BYTES.map(|bytes| bytes + bytes / 4);
+    let [per_node, per_edge] = LEVELS_BYTES;
     let n_passes = match n_edges <= max_edges {
         true => "3 passes, then 1 a round".to_owned(),
         false => format!("1 pass, then {} a round", 5 + restream::n_passes(n_parts)),

@@ -5,12 +5,18 @@
 //! graphs measured. Directions are lost, loops and repeated edges dropped, and nodes and twice the
 //! edges must stay below 2³¹.
 
+use std::sync::{Mutex, PoisonError};
+
 use metis::{Graph, Idx, option};
 
 use super::refine::all_edges;
 use super::{PartitionError, REFINED_BALANCE, Steps};
 use crate::PartId;
 use crate::edges::EdgeStream;
+
+/// METIS draws from the one random number generator of the process: two runs at once would disturb
+/// each other, and neither could be repeated.
+static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Owner of each node; partitions stay within `max_balance` as far as METIS manages.
 pub(super) fn by_metis(
@@ -52,6 +58,7 @@ pub(super) fn by_metis(
     steps.done("lists", 2);
     let excess = (max_balance.unwrap_or(REFINED_BALANCE) - 1.0).clamp(0.001, 1000.0) * 1000.0;
     let mut parts = vec![0 as Idx; n_nodes as usize];
+    let _alone = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     Graph::new(1, n_parts.into(), &starts, &lists)
         .map_err(|error| PartitionError::Metis { message: error.to_string() })?
         .set_option(option::UFactor(excess as Idx))
@@ -59,4 +66,40 @@ pub(super) fn by_metis(
         .part_kway(&mut parts)
         .map_err(|error| PartitionError::Metis { message: error.to_string() })?;
     Ok(parts.into_iter().map(|part| PartId(part as u16)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edges::MemoryEdges;
+    use crate::partition::{Algorithm, PartitionConfig, partition};
+
+    fn report(pairs: Vec<[u32; 2]>, n_parts: u16) -> crate::partition::PartitionReport {
+        let edges = MemoryEdges::new(pairs).unwrap();
+        let config = PartitionConfig::new(Algorithm::Metis, n_parts);
+        let config = PartitionConfig { undirected: true, ..config };
+        partition(&edges, edges.n_nodes(), &config).unwrap().report
+    }
+
+    #[test]
+    fn cliques_stay_whole() {
+        // Four cliques of 25 nodes, their ids interleaved, in a ring of four edges.
+        let clique =
+            |c: u32| (0..25u32).flat_map(move |u| (0..u).map(move |v| [4 * u + c, 4 * v + c]));
+        let ring = (0..4).map(|c| [c, (c + 1) % 4]);
+        let found = report((0..4).flat_map(clique).chain(ring).collect(), 4);
+        assert_eq!(found.part_nodes, [25; 4]);
+        assert_eq!(found.edge_cut, 4.0 / f64::from(4 * 300 + 4));
+    }
+
+    #[test]
+    fn directions_loops_and_repeats_change_nothing() {
+        let grid = |i: u32| [[i, i + 1], [i, i + 20]];
+        let pairs: Vec<[u32; 2]> = (0..380).filter(|i| i % 20 < 19).flat_map(grid).collect();
+        let turned = pairs.iter().map(|&[u, v]| [v, u]);
+        let more = turned.chain((0..399).map(|u| [u, u])).chain(pairs.clone()).collect();
+        let (once, more) = (report(pairs, 5), report(more, 5));
+        assert_eq!((once.part_nodes, once.part_halo), (more.part_nodes, more.part_halo));
+        assert!(once.node_balance <= 1.05, "{}", once.node_balance);
+    }
 }

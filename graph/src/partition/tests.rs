@@ -3,7 +3,10 @@ use crate::edges::{MemoryEdges, NpyEdges};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
+#[cfg(not(feature = "metis"))]
 const NAMES: [&str; 7] = ["hash", "range", "dbh", "greedy", "hdrf", "2ps-l", "spring"];
+#[cfg(feature = "metis")]
+const NAMES: [&str; 8] = ["hash", "range", "dbh", "greedy", "hdrf", "2ps-l", "spring", "metis"];
 
 #[test]
 fn names_are_read_back() {

@@ -16,6 +16,7 @@ mod interrupt;
 mod partitioner;
 mod policies;
 mod rows;
+mod shaping;
 mod size;
 mod small_file;
 mod staging;

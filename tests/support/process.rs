@@ -119,8 +119,12 @@ pub(crate) struct Serving {
 impl Serving {
     /// Starts `lode serve GRAPH` with more arguments and waits until it is ready.
     pub(crate) fn start(graph: &Path, more: &str) -> Self {
-        let mut args = vec!["serve".to_owned(), graph.display().to_string(), "--json".to_owned()];
-        args.extend(more.split_whitespace().map(str::to_owned));
+        Self::start_command(&format!("serve {} --json {more}", graph.display()))
+    }
+
+    /// The same for another command that says where it listens; a line without spaces in arguments.
+    pub(crate) fn start_command(line: &str) -> Self {
+        let args = line.split_whitespace();
         let mut child = command(args).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (sender, receiver) = mpsc::channel();

@@ -16,6 +16,7 @@ mod rapa;
 mod repair;
 mod schedule;
 mod serve;
+mod shape;
 mod stat;
 mod train;
 mod verify;
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     ProfileDevice(profile_device::ProfileDeviceArgs),
     Rapa(rapa::RapaArgs),
     Stat(stat::StatArgs),
+    Shape(shape::ShapeArgs),
 }
 
 impl Command {
@@ -75,6 +77,7 @@ impl Command {
             Self::ProfileDevice(args) => args.run(console),
             Self::Rapa(args) => args.run(console),
             Self::Stat(args) => args.run(console),
+            Self::Shape(args) => args.run(console),
         };
         done.map(|()| ExitCode::SUCCESS)
     }

@@ -178,7 +178,7 @@ fn text(report: &ServeReport) -> String {
 
 /// The end of a pipe that becomes readable when the server shall stop. A second signal ends the
 /// process at once.
-fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> {
+pub(super) fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> {
     let (reader, writer) = std::io::pipe().context("cannot open a pipe")?;
     let asked_before = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -197,6 +197,6 @@ fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> {
     Ok(reader)
 }
 
-fn wait(mut stop: std::io::PipeReader) -> Result<()> {
+pub(super) fn wait(mut stop: std::io::PipeReader) -> Result<()> {
     std::io::Read::read_exact(&mut stop, &mut [0]).context("cannot wait for signals")
 }

@@ -98,6 +98,14 @@ impl Client {
         &self.tensors
     }
 
+    /// Every address that pulls may connect to: the common one of each server, then those of shards.
+    #[must_use]
+    pub fn doors(&self) -> Vec<Address> {
+        let fleet = self.fleet();
+        let shards = fleet.routes.endpoints.iter().map(|endpoint| &endpoint.address);
+        fleet.addresses().chain(shards).cloned().collect()
+    }
+
     /// What every server has counted, in the order of connecting.
     ///
     /// # Errors

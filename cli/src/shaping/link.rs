@@ -1,0 +1,89 @@
+//! One direction of a link: bytes leave one after the other at the link's rate, and arrive its
+//! delay later. Time comes from the caller, so that there is nothing here to wait for.
+
+use std::time::{Duration, Instant};
+
+/// What has come late to a link that was free is made good up to this: a thread that is woken a
+/// little late would lower the rate otherwise.
+const LATENESS: Duration = Duration::from_micros(200);
+
+/// What a link can do, in each direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct LinkSpec {
+    /// Bits per second, above 0.
+    pub(crate) rate_bits: f64,
+    /// Time that the last bit of a chunk travels.
+    pub(crate) delay: Duration,
+}
+
+/// One direction, shared by all connections over it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    spec: LinkSpec,
+    /// When the last byte so far has left.
+    free_at: Option<Instant>,
+    n_bytes: u64,
+}
+
+impl Link {
+    pub(crate) fn new(spec: LinkSpec) -> Self {
+        Self { spec, free_at: None, n_bytes: 0 }
+    }
+
+    /// Sends `n_bytes` that are there at `now`; gives when the last one arrives. Calls come in the
+    /// order of `now`.
+    pub(crate) fn send(&mut self, now: Instant, n_bytes: usize) -> Instant {
+        let earliest = now.checked_sub(LATENESS).unwrap_or(now);
+        let start = self.free_at.map_or(now, |free_at| free_at.max(earliest));
+        let taken = Duration::from_secs_f64(n_bytes as f64 * 8.0 / self.spec.rate_bits);
+        let left_at = start + taken;
+        self.free_at = Some(left_at);
+        self.n_bytes += n_bytes as u64;
+        left_at.max(now) + self.spec.delay
+    }
+
+    /// Bytes that were sent.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MBIT_1: LinkSpec = LinkSpec { rate_bits: 1e6, delay: Duration::from_millis(3) };
+
+    #[test]
+    fn chunks_queue_for_the_link_and_travel_beside_each_other() {
+        let (mut link, now) = (Link::new(MBIT_1), Instant::now());
+        let after = |ms: u64| now + Duration::from_millis(ms);
+        // 125 bytes are a millisecond.
+        assert_eq!(link.send(now, 125), after(1 + 3));
+        assert_eq!(link.send(now, 250), after(3 + 3));
+        assert_eq!(link.send(after(2), 125), after(4 + 3));
+        // Free since 4 ms: what comes at 10 goes at once, but for the lateness that is made good.
+        assert_eq!(link.send(after(10), 125), after(11 + 3) - LATENESS);
+        assert_eq!(link.n_bytes(), 625);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_passes_than_the_rate_and_nothing_comes_early(
+            sends in prop::collection::vec((0u64..5000, 1usize..20_000), 1..60),
+        ) {
+            let (mut link, first) = (Link::new(MBIT_1), Instant::now());
+            let (mut now, mut last, mut n_bytes) = (first, first, 0);
+            for (gap_us, n) in sends {
+                now += Duration::from_micros(gap_us);
+                let arrival = link.send(now, n);
+                n_bytes += n;
+                prop_assert!(arrival >= now + MBIT_1.delay && arrival >= last, "in order");
+                let least = Duration::from_secs_f64(n_bytes as f64 * 8e-6);
+                prop_assert!(arrival + LATENESS * 60 >= first + least);
+                last = arrival;
+            }
+        }
+    }
+}

@@ -122,6 +122,21 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     served.stop();
 }
 
+/// Heads, widths and dropout are those of its paper's experiments (section 3.3).
+#[test]
+fn gat_learns_cora_alike_by_all_strategies() {
+    let Some(data) = data("cora") else { return };
+    let served = Served::start(&data);
+    let settings = "--model gat --dropout 0.6 --batch 70 --fanout -1,-1 --normalize";
+    let report = served.train("rapid", &format!("{settings} --epochs 100 --hot 500")).json();
+    assert!(test_accuracy(&report) >= 0.78, "{}", test_accuracy(&report));
+    let few =
+        |strategy| losses(&served.train(strategy, &format!("{settings} --epochs 2"))).to_owned();
+    assert_eq!(few("rapid"), few("ondemand"));
+    assert_eq!(few("massive"), few("ondemand"));
+    served.stop();
+}
+
 #[test]
 fn gcn_learns_cora_and_rows_from_files_give_the_same_losses() {
     let Some(data) = data("cora") else { return };

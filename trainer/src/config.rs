@@ -20,7 +20,10 @@ pub struct TrainConfig {
     pub fanouts: Vec<Fanout>,
     /// Width of hidden rows, at least 1.
     pub hidden: usize,
-    /// Share of the elements of aggregated features and hidden rows dropped, in [0, 1).
+    /// `gat`: attention heads of each layer, at least 1; `hidden` is a multiple of it.
+    pub n_heads: usize,
+    /// Share of the elements of aggregated features, hidden rows and attention coefficients
+    /// dropped, in [0, 1).
     pub dropout: f32,
     /// Adam's step size.
     pub learning_rate: f64,
@@ -74,6 +77,7 @@ impl Default for TrainConfig {
             workers: 1,
             fanouts: Fanout::at_most(10).into_iter().cycle().take(2).collect(),
             hidden: 64,
+            n_heads: 8,
             dropout: 0.5,
             learning_rate: 0.01,
             weight_decay: 5e-4,
@@ -99,6 +103,14 @@ impl TrainConfig {
         let at_least_1 = |setting, found: u64| check(found >= 1, setting, "at least 1", found);
         at_least_1("workers", u64::from(self.workers))?;
         at_least_1("hidden", self.hidden as u64)?;
+        at_least_1("n_heads", self.n_heads as u64)?;
+        let is_multiple = self.model != ModelKind::Gat || self.hidden.is_multiple_of(self.n_heads);
+        check(
+            is_multiple,
+            "hidden",
+            &format!("a multiple of {} heads", self.n_heads),
+            self.hidden,
+        )?;
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
@@ -160,6 +172,9 @@ mod tests {
         };
         assert_eq!(message(|c| c.workers = 0), "setting `workers` must be at least 1, found 0");
         assert!(message(|c| c.fanouts = vec![]).contains("fanouts"));
+        assert!(message(|c| c.n_heads = 0).contains("n_heads"));
+        let uneven = message(|c| (c.model, c.hidden) = (ModelKind::Gat, 60));
+        assert_eq!(uneven, "setting `hidden` must be a multiple of 8 heads, found 60");
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));
         assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
         assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));

@@ -1,4 +1,4 @@
-//! A thin GNN trainer on candle: GraphSAGE and GCN under the training strategies of the papers.
+//! A thin GNN trainer on candle: GraphSAGE, GCN and GAT under the training strategies of the papers.
 //!
 //! This crate does not know where rows lie or how they travel: it sees features only through
 //! `lodestore-client`. It computes on the CPU, in f32.
@@ -6,13 +6,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod adam;
+mod attention;
 mod config;
 mod dropout;
 mod error;
 mod evaluate;
 mod features;
+mod gat;
 mod gcn;
 mod labels;
+mod layer;
 mod linear;
 mod model;
 mod profile;

@@ -18,7 +18,7 @@ use crate::{
     evaluate::{EvaluationLimits, Evaluator},
     features::FeatureRows,
     labels::Labels,
-    model::Model,
+    model::{Model, ModelSpec},
     strategy::{Ondemand, Rapid, Share},
     team::Recruit,
     worker::Worker,
@@ -62,7 +62,8 @@ impl<'a> Setup<'a> {
         let mut widths = vec![config.hidden; config.fanouts.len() + 1];
         widths[0] = features.width();
         widths[config.fanouts.len()] = labels.n_classes;
-        let model = Model::new(config.model, &widths, config.dropout, config.seed)?;
+        let (kind, n_heads, dropout) = (config.model, config.n_heads, config.dropout);
+        let model = Model::new(&ModelSpec { kind, widths, n_heads, dropout }, config.seed)?;
         let row_bytes = info.row_bytes();
         let written = None;
         let mut setup =
@@ -79,7 +80,6 @@ impl<'a> Setup<'a> {
         let owned = owned_parts(self.config, self.graph, 0);
         let loader = self.sources[0].untiered_loader(&self.config.feature_tensor, &owned)?;
         Evaluator::new(
-            &self.model,
             &self.labels,
             self.graph.topology,
             Sampler::new(self.graph.topology, &all),

@@ -2,14 +2,22 @@
 
 use std::{
     mem::take,
-    sync::mpsc::{Receiver, SyncSender},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender},
+    },
 };
 
 use candle_core::{D, Device, Tensor, Var};
 use lodestore_client::{LoadStats, PrefetchStats, Prefetcher, RowBuffer};
 use lodestore_graph::{sampler::batch_seed, topology::Topology};
 
-use crate::{TrainError, features::FeatureRows, labels::Labels, model::Model};
+use crate::{
+    TrainError,
+    features::FeatureRows,
+    labels::Labels,
+    model::{Hops, Model},
+};
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
 const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
@@ -73,13 +81,14 @@ impl Worker<'_> {
         let n_roots = batch.n_roots;
         let classes = self.labels.classes_of(batch.roots());
         let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
+        let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let degree = |node| self.topology.in_degree(node);
-        let steps = self.model.steps(batch.blocks, &batch.nodes, &degree);
+        let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
 
         let mut rows = prepared.rows;
         let seed = batch_seed(self.seed, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
         let width = self.features.width();
-        let logits = self.model.forward(&steps, self.features.view(&mut rows), width, seed)?;
+        let logits = self.model.forward(hops, self.features.view(&mut rows), width, seed)?;
         self.spent = rows;
         let loss = candle_nn::loss::cross_entropy(&logits, &targets)?;
         Ok(StepOutcome {

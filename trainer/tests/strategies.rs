@@ -7,6 +7,7 @@ mod planted;
 use std::sync::{Arc, atomic::AtomicU64};
 
 use lodestore_client::RowSource;
+use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
 use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainError};
 use planted::{Failing, N_NODES, bytes_of, config, planted, run, run_with};
@@ -19,9 +20,12 @@ fn losses(losses: &[f64]) -> Vec<u64> {
 #[test]
 fn only_the_way_of_fetching_differs() {
     let dir = tempfile::tempdir().unwrap();
-    for (n_parts, workers, model) in
-        [(1, 1, ModelKind::Sage), (4, 2, ModelKind::Sage), (3, 3, ModelKind::Gcn)]
-    {
+    for (n_parts, workers, model) in [
+        (1, 1, ModelKind::Sage),
+        (4, 2, ModelKind::Sage),
+        (3, 3, ModelKind::Gcn),
+        (2, 2, ModelKind::Gat),
+    ] {
         let graph = planted(n_parts);
         let ondemand = TrainConfig { model, ..config(Strategy::Ondemand, workers, dir.path()) };
         let expected = run(&graph, &ondemand).unwrap();
@@ -72,15 +76,20 @@ fn runs_repeat_and_seeds_differ() {
 }
 
 #[test]
-fn both_models_learn_the_communities() {
+fn all_models_learn_the_communities_in_two_layers_and_in_three() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    for model in [ModelKind::Sage, ModelKind::Gcn] {
-        let config = config(Strategy::Rapid, 2, dir.path());
-        let report = run(&graph, &TrainConfig { model, epochs: 20, ..config }).unwrap();
-        assert!(report.test_accuracy.unwrap() > 0.75, "{model}: {:?}", report.test_accuracy);
-        let (first, last) = (&report.epochs[0], &report.epochs[19]);
-        assert!(last.loss < 0.8 * first.loss, "{model}: {} to {}", first.loss, last.loss);
+    for model in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+        for n_layers in [2, 3] {
+            let fanouts = vec![Fanout::at_most(5).unwrap(); n_layers];
+            let config = config(Strategy::Rapid, 2, dir.path());
+            let config = TrainConfig { model, fanouts, epochs: 20, ..config };
+            let report = run(&graph, &config).unwrap();
+            let (what, accuracy) = (format!("{model}, {n_layers} layers"), report.test_accuracy);
+            assert!(accuracy.unwrap() > 0.75, "{what}: {accuracy:?}");
+            let (first, last) = (&report.epochs[0], &report.epochs[19]);
+            assert!(last.loss < 0.8 * first.loss, "{what}: {} to {}", first.loss, last.loss);
+        }
     }
 }
 

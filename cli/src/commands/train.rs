@@ -46,7 +46,7 @@ pub(crate) struct TrainArgs {
     /// hot set, prefetch) or massive (MassiveGNN: buffer with eviction by score, next batch ahead).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
-    /// Model: sage or gcn.
+    /// Model: sage, gcn or gat.
     #[arg(long, value_name = "M", default_value_t = ModelKind::Sage)]
     model: ModelKind,
     /// Workers in this process; at most one per partition.
@@ -57,7 +57,10 @@ pub(crate) struct TrainArgs {
     /// Width of hidden layers.
     #[arg(long, value_name = "N", default_value_t = 64)]
     hidden: usize,
-    /// Share of hidden elements dropped.
+    /// gat: attention heads; --hidden is a multiple of it.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    heads: usize,
+    /// Share of hidden elements and attention coefficients dropped.
     #[arg(long, value_name = "P", default_value_t = 0.5)]
     dropout: f32,
     /// Adam's learning rate.
@@ -137,6 +140,7 @@ impl TrainArgs {
             workers: self.workers,
             fanouts: self.fanout.fanout,
             hidden: self.hidden,
+            n_heads: self.heads,
             dropout: self.dropout,
             learning_rate: self.learning_rate,
             weight_decay: self.weight_decay,

@@ -39,6 +39,11 @@ impl Adam {
         Ok(Self { parameters, learning_rate, weight_decay, n_steps: 0 })
     }
 
+    /// The parameters, one flat list each, in the order of `new`.
+    pub(crate) fn values(&self) -> Vec<Vec<f32>> {
+        self.parameters.iter().map(|parameter| parameter.values.clone()).collect()
+    }
+
     /// One update. `gradients` has one flat list per parameter, in the order of `new`.
     pub(crate) fn step(&mut self, gradients: &[Vec<f32>]) -> Result<()> {
         self.n_steps = self.n_steps.saturating_add(1);

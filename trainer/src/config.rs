@@ -39,6 +39,9 @@ pub struct TrainConfig {
     pub normalize: bool,
     /// Accuracy is measured after every so many epochs, and after the last; 0: only there.
     pub evaluate_every: u32,
+    /// Training ends when accuracy on the validation nodes has not risen for so many epochs; 0:
+    /// never. Counts with `evaluate_every` of at least 1 only.
+    pub patience: u32,
     /// `rapid`: rows in each worker's hot set, of those that it does not own.
     pub n_hot: usize,
     /// `rapid`: batches prepared ahead, Q in the paper.
@@ -86,6 +89,7 @@ impl Default for TrainConfig {
             seed: 0,
             normalize: false,
             evaluate_every: 1,
+            patience: 0,
             n_hot: 10_000,
             window: 4,
             memory_budget_bytes: None,
@@ -114,6 +118,8 @@ impl TrainConfig {
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
+        let is_measured = self.patience == 0 || self.evaluate_every > 0;
+        check(is_measured, "evaluate_every", "at least 1 with a patience", self.evaluate_every)?;
         let (dropout, rate) = (self.dropout, self.learning_rate);
         check((0.0..1.0).contains(&dropout), "dropout", "in [0, 1)", dropout)?;
         check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
@@ -175,6 +181,8 @@ mod tests {
         assert!(message(|c| c.n_heads = 0).contains("n_heads"));
         let uneven = message(|c| (c.model, c.hidden) = (ModelKind::Gat, 60));
         assert_eq!(uneven, "setting `hidden` must be a multiple of 8 heads, found 60");
+        let blind = message(|c| (c.patience, c.evaluate_every) = (3, 0));
+        assert!(blind.contains("evaluate_every` must be at least 1 with a patience"), "{blind}");
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));
         assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
         assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));

@@ -71,6 +71,12 @@ pub enum TrainError {
         /// Name of the split tensor.
         tensor: String,
     },
+    /// Patience without a node to measure on.
+    #[error("patience needs validation nodes; tensor `{tensor}` marks none, mark some with 1")]
+    NothingToValidate {
+        /// Name of the split tensor.
+        tensor: String,
+    },
     /// The loss left the numbers.
     #[error("loss is {loss} in epoch {epoch}, step {step}; try a lower learning rate")]
     Diverged {

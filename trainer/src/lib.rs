@@ -7,6 +7,7 @@
 
 mod adam;
 mod attention;
+mod best;
 mod config;
 mod dropout;
 mod error;

@@ -5,6 +5,7 @@ use lodestore_graph::peak_rss_bytes;
 
 use crate::{
     EpochReport, TrainReport,
+    best::Best,
     evaluate::Accuracy,
     setup::Setup,
     team::{MemberStats, TeamStep},
@@ -112,11 +113,14 @@ impl Record {
     }
 
     /// The whole run; `stats` are each worker's figures since it began.
-    pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
+    pub(crate) fn report(
+        self,
+        setup: &Setup<'_>,
+        best: &Best,
+        parameters: &[Vec<f32>],
+        stats: &[MemberStats],
+    ) -> TrainReport {
         let config = setup.config;
-        let best = self.best();
-        let (test_accuracy, validation_accuracy, best_epoch) =
-            best.map_or((None, None, 0), |b| (b.test_accuracy, b.validation_accuracy, b.epoch));
         let seconds: f64 = self.epochs.iter().map(|epoch| epoch.seconds).sum();
         let n_steps: u32 = self.epochs.iter().map(|epoch| epoch.steps).sum();
         let n_batches: u64 = self.epochs.iter().map(|epoch| epoch.batches).sum();
@@ -130,9 +134,12 @@ impl Record {
             workers: config.workers,
             device: "cpu",
             rows_from: setup.graph.rows_from,
-            test_accuracy,
-            validation_accuracy,
-            best_epoch,
+            test_accuracy: best.accuracy.test,
+            validation_accuracy: best.accuracy.validation,
+            best_epoch: best.epoch,
+            stopped_early: best.is_stale(config.patience),
+            parameters_digest: digest(parameters),
+            best_parameters_digest: digest(&best.parameters),
             mean_step_seconds: seconds / f64::from(n_steps.max(1)),
             remote_rows_per_step: remote_rows as f64 / n_batches.max(1) as f64,
             remote_bytes_per_step: remote_bytes as f64 / n_batches.max(1) as f64,
@@ -149,16 +156,13 @@ impl Record {
             step_losses: self.step_losses,
         }
     }
+}
 
-    /// The evaluated epoch that did best on the validation nodes, the first of equals; without
-    /// validation nodes the last epoch.
-    fn best(&self) -> Option<&EpochReport> {
-        let evaluated = self.epochs.iter().filter(|epoch| epoch.validation_accuracy.is_some());
-        let better = |a: &&EpochReport, b: &&EpochReport| {
-            a.validation_accuracy
-                .partial_cmp(&b.validation_accuracy)
-                .unwrap_or(std::cmp::Ordering::Equal)
-        };
-        evaluated.rev().max_by(better).or(self.epochs.last())
-    }
+/// BLAKE3 of all parameters, in hex.
+fn digest(parameters: &[Vec<f32>]) -> String {
+    let mut digest = blake3::Hasher::new();
+    parameters.iter().for_each(|values| {
+        digest.update(bytemuck::cast_slice(values));
+    });
+    digest.finalize().to_hex().to_string()
 }

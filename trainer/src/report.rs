@@ -34,6 +34,13 @@ pub struct TrainReport {
     pub validation_accuracy: Option<f64>,
     /// Epoch of these parameters, from 0.
     pub best_epoch: u32,
+    /// Whether the run ended before its last epoch or with it, since accuracy on the validation
+    /// nodes had not risen for so many epochs.
+    pub stopped_early: bool,
+    /// BLAKE3 of the last parameters, in hex: equal for equal parameters only.
+    pub parameters_digest: String,
+    /// BLAKE3 of the best parameters, in hex.
+    pub best_parameters_digest: String,
     /// Every epoch in order.
     pub epochs: Vec<EpochReport>,
     /// Loss of every step of every epoch, averaged over the step's roots.

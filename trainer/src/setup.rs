@@ -57,6 +57,9 @@ impl<'a> Setup<'a> {
         config.validate()?;
         check_sources(config, graph, sources)?;
         let labels = Labels::read(&sources[0], &owned_parts(config, graph, 0), graph.book, config)?;
+        if config.patience > 0 && labels.validation.is_empty() {
+            return Err(TrainError::NothingToValidate { tensor: config.split_tensor.clone() });
+        }
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
         let mut widths = vec![config.hidden; config.fanouts.len() + 1];

@@ -6,7 +6,7 @@ use lodestore_client::{BatchLoader, ClientError, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::{
-    EpochReport, TrainConfig, TrainError, TrainReport, adam::Adam, record::Record,
+    EpochReport, TrainConfig, TrainError, TrainReport, adam::Adam, best::Best, record::Record,
     report::RowsFrom, setup::Setup, team::Team,
 };
 
@@ -99,17 +99,23 @@ pub fn train(
     scope(|scope| {
         let mut team = Team::start(scope, setup.recruits(scope)?)?;
         let mut record = Record::new(start.elapsed().as_secs_f64());
+        let mut best = Best::default();
         for epoch in 0..config.epochs {
             train_epoch(epoch, &mut team, &mut adam, &mut record, progress)?;
             let every = config.evaluate_every;
             if epoch + 1 == config.epochs || (every > 0 && (epoch + 1) % every == 0) {
-                record.evaluated(evaluator.accuracy(model)?);
+                let accuracy = evaluator.accuracy(model)?;
+                record.evaluated(accuracy);
+                best.evaluated(epoch, accuracy, || adam.values());
             }
             if let Some(epoch) = record.epochs().last() {
                 progress(&Progress::Epoch(epoch));
             }
+            if best.is_stale(config.patience) {
+                break;
+            }
         }
-        Ok(record.report(&setup, &team.stats(config.epochs)))
+        Ok(record.report(&setup, &best, &adam.values(), &team.stats(config.epochs)))
     })
 }
 

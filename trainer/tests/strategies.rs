@@ -94,6 +94,41 @@ fn all_models_learn_the_communities_in_two_layers_and_in_three() {
 }
 
 #[test]
+fn patience_ends_a_run_and_the_best_parameters_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
+        let long = TrainConfig { epochs: 40, ..config(strategy, 2, dir.path()) };
+        let short = run(&graph, &TrainConfig { patience: 3, ..long.clone() }).unwrap();
+        let n_epochs = short.epochs.len() as u32;
+        assert!(short.stopped_early && n_epochs < 40, "{n_epochs} epochs");
+        assert_eq!(short.best_epoch + 3, n_epochs - 1);
+        let validation = |epoch: u32| short.epochs[epoch as usize].validation_accuracy.unwrap();
+        assert!((0..n_epochs).all(|e| validation(e) <= validation(short.best_epoch)));
+        assert_eq!(Some(validation(short.best_epoch)), short.validation_accuracy);
+        assert_ne!(short.parameters_digest, short.best_parameters_digest);
+        // The best parameters are those that a run has that ends with their epoch.
+        let until = run(&graph, &TrainConfig { epochs: short.best_epoch + 1, ..long }).unwrap();
+        assert_eq!(short.best_parameters_digest, until.parameters_digest);
+        assert_eq!(short.best_parameters_digest, until.best_parameters_digest);
+        assert!(!until.stopped_early);
+        let n_steps = until.step_losses.len();
+        assert_eq!(losses(&short.step_losses[..n_steps]), losses(&until.step_losses));
+    }
+}
+
+#[test]
+fn patience_without_validation_nodes_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut graph = planted(1);
+    let splits = (0..N_NODES).map(|i| 2 * (i as u8 % 2)).collect();
+    Arc::get_mut(&mut graph.rows).unwrap().add("split", Dtype::U8, 1, splits).unwrap();
+    let config = TrainConfig { patience: 1, ..config(Strategy::Ondemand, 1, dir.path()) };
+    let error = run(&graph, &config).unwrap_err();
+    assert!(matches!(error, TrainError::NothingToValidate { .. }), "{error}");
+}
+
+#[test]
 fn a_worker_without_roots_takes_no_part() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);

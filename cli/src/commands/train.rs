@@ -84,6 +84,9 @@ pub(crate) struct TrainArgs {
     /// Measure accuracy after every so many epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
+    /// Stop when accuracy on the validation nodes has not risen for so many epochs; 0: never.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    patience: u32,
     #[command(flatten)]
     tiers: TierArgs,
     #[command(flatten)]
@@ -149,6 +152,7 @@ impl TrainArgs {
             seed: self.seed,
             normalize: self.normalize,
             evaluate_every: self.evaluate_every,
+            patience: self.patience,
             n_hot: self.n_hot,
             window: self.window,
             schedule_path: self.schedule.clone().unwrap_or_default(),

@@ -52,8 +52,14 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         RowsFrom::Servers => "servers",
     };
     let workers = human::counted(report.workers.into(), "worker");
-    let mut lines = vec![
-        ("test accuracy", accuracy),
+    let mut lines = vec![("test accuracy", accuracy)];
+    if report.stopped_early {
+        let (n_epochs, best) = (report.epochs.len(), report.best_epoch + 1);
+        let what =
+            format!("after epoch {n_epochs}: none better on validation nodes than epoch {best}");
+        lines.push(("stopped", what));
+    }
+    lines.extend([
         ("mean step", human::seconds(report.mean_step_seconds)),
         (
             "remote per step",
@@ -65,7 +71,7 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         ),
         ("remote rows from", rows_from.to_owned()),
         ("model", format!("{}, {workers}, on {}", report.model, report.device)),
-    ];
+    ]);
     if let Some(digest) = &report.schedule_digest {
         let (size, seconds) = (report.schedule_bytes, report.schedule_seconds);
         let (size, seconds) = (human::bytes(size), human::seconds(seconds));

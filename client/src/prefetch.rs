@@ -26,7 +26,8 @@ pub trait BatchSource: Send + Sync {
 
     /// Batch `index`, below `n_batches`, and the hot set that serves it.
     ///
-    /// Every index is asked for once, in order, though not always by the same thread.
+    /// Every index from the first on is asked for once, in order, though not always by the same
+    /// thread.
     fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError>;
 }
 
@@ -92,7 +93,7 @@ struct Background<'scope> {
 type Ready = Result<(u32, PreparedBatch), ClientError>;
 
 impl<'scope> Prefetcher<'scope> {
-    /// Starts to prepare the batches of `source`, at most `window` ahead.
+    /// Starts to prepare the batches of `source` from number `first` on, at most `window` ahead.
     ///
     /// With a window of 0 there is no thread, and every batch takes the default path.
     pub fn start<'env>(
@@ -100,10 +101,11 @@ impl<'scope> Prefetcher<'scope> {
         source: Arc<dyn BatchSource + 'scope>,
         loader: BatchLoader,
         window: usize,
+        first: u32,
     ) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { next: AtomicU32::new(first), ..Shared::default() });
         let n_batches = source.n_batches();
-        let background = (window > 0 && n_batches > 0).then(|| {
+        let background = (window > 0 && n_batches > first).then(|| {
             let (empty, buffers) = sync_channel(window + 1);
             for _ in 0..window {
                 // Cannot fail: the receiver lives, and there is room for one more than these.
@@ -117,7 +119,7 @@ impl<'scope> Prefetcher<'scope> {
             Background { thread, ready, empty }
         });
         let stats = PrefetchStats::default();
-        Self { source, loader, n_batches, position: 0, shared, stats, background }
+        Self { source, loader, n_batches, position: first, shared, stats, background }
     }
 
     /// The next batch, or `None` after the last. `spent` gives back the memory of the batch

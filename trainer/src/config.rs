@@ -51,12 +51,26 @@ pub struct TrainConfig {
     pub memory_budget_bytes: Option<u64>,
     /// `rapid`: where the schedule is written; replaced if it exists.
     pub schedule_path: PathBuf,
+    /// Where checkpoints go, if there are to be any.
+    pub checkpoint: Option<CheckpointConfig>,
     /// Name of the tensor of features.
     pub feature_tensor: String,
     /// Name of the tensor of classes (i64, width 1; −1 for none).
     pub label_tensor: String,
     /// Name of the tensor of splits (u8, width 1: 0 train, 1 validation, 2 test).
     pub split_tensor: String,
+}
+
+/// Checkpoints of a run: one after each epoch, and within epochs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckpointConfig {
+    /// The folder; it holds the last checkpoint, and no other run's.
+    pub dir: PathBuf,
+    /// One after every so many steps of the run too; 0: none within epochs.
+    pub every_steps: u32,
+    /// Goes on from the checkpoint that is there, or from the start if there is none. Otherwise a
+    /// checkpoint that is there is an error.
+    pub resume: bool,
 }
 
 /// How rows reach the trainer.
@@ -94,6 +108,7 @@ impl Default for TrainConfig {
             window: 4,
             memory_budget_bytes: None,
             schedule_path: PathBuf::from("train.schedule"),
+            checkpoint: None,
             feature_tensor: "feat".to_owned(),
             label_tensor: "label".to_owned(),
             split_tensor: "split".to_owned(),

@@ -8,6 +8,7 @@
 mod adam;
 mod attention;
 mod best;
+mod checkpoint;
 mod config;
 mod dropout;
 mod error;
@@ -23,6 +24,7 @@ mod profile;
 mod random;
 mod record;
 mod report;
+mod run;
 mod sage;
 mod setup;
 mod spmm;
@@ -31,7 +33,8 @@ mod team;
 mod train;
 mod worker;
 
-pub use config::{Strategy, TrainConfig};
+pub use checkpoint::{CheckpointError, CheckpointFault, Place};
+pub use config::{CheckpointConfig, Strategy, TrainConfig};
 pub use error::TrainError;
 pub use model::ModelKind;
 pub use profile::profile_device;

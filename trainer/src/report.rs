@@ -1,8 +1,8 @@
 //! What a run reports, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::{ModelKind, Strategy};
+use crate::{ModelKind, Place, Strategy};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,6 +41,13 @@ pub struct TrainReport {
     pub parameters_digest: String,
     /// BLAKE3 of the best parameters, in hex.
     pub best_parameters_digest: String,
+    /// Where the run went on from a checkpoint, if it did: what was computed before counts, how it
+    /// was fetched counts for the epochs that were over.
+    pub resumed_at: Option<Place>,
+    /// Checkpoints written by this process.
+    pub checkpoints: u64,
+    /// Time that they took, no part of any epoch's.
+    pub checkpoint_seconds: f64,
     /// Every epoch in order.
     pub epochs: Vec<EpochReport>,
     /// Loss of every step of every epoch, averaged over the step's roots.
@@ -71,8 +78,10 @@ pub struct TrainReport {
     pub peak_rss_bytes: u64,
 }
 
-/// One epoch, summed over all workers unless it says otherwise.
-#[derive(Clone, Debug, Default, Serialize)]
+/// One epoch, summed over all workers unless it says otherwise. Of an epoch in which the run was
+/// resumed, times, batches, rows and bytes are those since then.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EpochReport {
     /// From 0.
     pub epoch: u32,

@@ -14,7 +14,8 @@ use lodestore_graph::{
 };
 
 use crate::{
-    Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    Place, Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    checkpoint::Settings,
     evaluate::{EvaluationLimits, Evaluator},
     features::FeatureRows,
     labels::Labels,
@@ -47,12 +48,11 @@ pub(crate) struct Written {
 }
 
 impl<'a> Setup<'a> {
-    /// Reads labels, makes the model, writes the schedule if the strategy has one.
+    /// Reads labels and makes the model.
     pub(crate) fn new(
         config: &'a TrainConfig,
         graph: TrainGraph<'a>,
         sources: &'a [WorkerSources],
-        progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<Self, TrainError> {
         config.validate()?;
         check_sources(config, graph, sources)?;
@@ -69,12 +69,23 @@ impl<'a> Setup<'a> {
         let model = Model::new(&ModelSpec { kind, widths, n_heads, dropout }, config.seed)?;
         let row_bytes = info.row_bytes();
         let written = None;
-        let mut setup =
-            Self { config, graph, sources, labels, features, row_bytes, model, written };
-        if config.strategy == Strategy::Rapid {
-            setup.written = Some(setup.write_schedule(progress)?);
+        Ok(Self { config, graph, sources, labels, features, row_bytes, model, written })
+    }
+
+    /// Writes the schedule, if the strategy has one.
+    pub(crate) fn prepare(
+        &mut self,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<(), TrainError> {
+        if self.config.strategy == Strategy::Rapid {
+            self.written = Some(self.write_schedule(progress)?);
         }
-        Ok(setup)
+        Ok(())
+    }
+
+    /// The run's settings, as far as they decide what is computed.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings::new(self.config, self.features.width(), &self.labels.digest())
     }
 
     /// What accuracy is measured with; reads through worker 0's sources.
@@ -92,25 +103,29 @@ impl<'a> Setup<'a> {
         )
     }
 
-    /// All workers, their prefetchers running.
+    /// All workers, their prefetchers running from `place` on, which is before the end.
     pub(crate) fn recruits<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
+        place: Place,
     ) -> Result<Vec<Recruit<'scope>>, TrainError> {
-        (0..self.config.workers).map(|worker| self.recruit(scope, worker)).collect()
+        (0..self.config.workers).map(|worker| self.recruit(scope, worker, place)).collect()
     }
 
     fn recruit<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
+        place: Place,
     ) -> Result<Recruit<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
         let (loader, share) = (self.loader(worker)?, self.share(worker));
         let n_batches = u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX);
+        let first = place.epoch.saturating_mul(n_batches).saturating_add(place.step.min(n_batches));
         let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
             Some(Written { schedule, budget, .. }) => {
-                let rapid = Rapid::start(scope, worker, schedule, &loader, budget.n_hot)?;
+                let rapid =
+                    Rapid::start(scope, worker, schedule, &loader, budget.n_hot, place.epoch)?;
                 let rapid = Arc::new(rapid);
                 (Arc::clone(&rapid) as _, Some(rapid), budget.window)
             }
@@ -125,7 +140,7 @@ impl<'a> Setup<'a> {
         let worker = Worker {
             worker,
             seed: config.seed,
-            prefetcher: Prefetcher::start(scope, source, loader, window),
+            prefetcher: Prefetcher::start(scope, source, loader, window, first),
             features: self.features.clone(),
             model: &self.model,
             parameters: self.model.parameters(),

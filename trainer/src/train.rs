@@ -6,8 +6,8 @@ use lodestore_client::{BatchLoader, ClientError, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::{
-    EpochReport, TrainConfig, TrainError, TrainReport, adam::Adam, best::Best, record::Record,
-    report::RowsFrom, setup::Setup, team::Team,
+    EpochReport, TrainConfig, TrainError, TrainReport, report::RowsFrom, run::Run, setup::Setup,
+    team::Team,
 };
 
 /// The graph to train on; rows are not part of it.
@@ -84,7 +84,8 @@ pub enum Progress<'a> {
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
 /// The same config, graph and rows give the same losses bit for bit, whatever the strategy, the
-/// number of cores, and the sources' speed.
+/// number of cores, and the sources' speed; a run that was killed and goes on from its checkpoint ends
+/// with the same parameters as one that was not.
 pub fn train(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,
@@ -92,54 +93,19 @@ pub fn train(
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<TrainReport, TrainError> {
     let start = Instant::now();
-    let setup = Setup::new(config, *graph, sources, progress)?;
-    let model = &setup.model;
-    let mut adam = Adam::new(model.parameters(), config.learning_rate, config.weight_decay)?;
+    let mut setup = Setup::new(config, *graph, sources)?;
+    let mut run = Run::new(&setup)?;
+    if run.is_over() {
+        return Ok(run.report(&setup, &[]));
+    }
+    setup.prepare(progress)?;
     let mut evaluator = setup.evaluator()?;
     scope(|scope| {
-        let mut team = Team::start(scope, setup.recruits(scope)?)?;
-        let mut record = Record::new(start.elapsed().as_secs_f64());
-        let mut best = Best::default();
-        for epoch in 0..config.epochs {
-            train_epoch(epoch, &mut team, &mut adam, &mut record, progress)?;
-            let every = config.evaluate_every;
-            if epoch + 1 == config.epochs || (every > 0 && (epoch + 1) % every == 0) {
-                let accuracy = evaluator.accuracy(model)?;
-                record.evaluated(accuracy);
-                best.evaluated(epoch, accuracy, || adam.values());
-            }
-            if let Some(epoch) = record.epochs().last() {
-                progress(&Progress::Epoch(epoch));
-            }
-            if best.is_stale(config.patience) {
-                break;
-            }
+        let mut team = Team::start(scope, setup.recruits(scope, run.place)?)?;
+        run.record.setup_seconds = start.elapsed().as_secs_f64();
+        while !run.is_over() {
+            run.finish_epoch(&mut team, &setup.model, &mut evaluator, progress)?;
         }
-        Ok(record.report(&setup, &best, &adam.values(), &team.stats(config.epochs)))
+        Ok(run.report(&setup, &team.stats(config.epochs)))
     })
-}
-
-/// One pass over the training nodes.
-fn train_epoch(
-    epoch: u32,
-    team: &mut Team<'_>,
-    adam: &mut Adam,
-    record: &mut Record,
-    progress: &mut dyn FnMut(&Progress<'_>),
-) -> Result<(), TrainError> {
-    let start = Instant::now();
-    let total = team.n_steps();
-    record.begin_epoch(epoch);
-    for step in 0..total {
-        let outcome = team.step(epoch, step)?;
-        let loss = outcome.loss;
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged { epoch, step, loss });
-        }
-        adam.step(&outcome.gradients)?;
-        record.stepped(&outcome);
-        progress(&Progress::Step { epoch, done: step + 1, total, loss });
-    }
-    record.end_epoch(start.elapsed().as_secs_f64(), &team.stats(epoch));
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `lode train`: train a model on a graph, with rows from its servers or from its files.
 
 mod buffer;
+mod checkpoint;
 mod report;
 mod sources;
 mod tiers;
@@ -22,6 +23,7 @@ use crate::fanout::FanoutArgs;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::{BufferArgs, BufferChoice};
+use checkpoint::CheckpointArgs;
 use tiers::TierArgs;
 pub(crate) use tiers::{TierChoice, TierReport};
 
@@ -88,6 +90,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     patience: u32,
     #[command(flatten)]
+    checkpoint: CheckpointArgs,
+    #[command(flatten)]
     tiers: TierArgs,
     #[command(flatten)]
     buffer: BufferArgs,
@@ -153,6 +157,7 @@ impl TrainArgs {
             normalize: self.normalize,
             evaluate_every: self.evaluate_every,
             patience: self.patience,
+            checkpoint: self.checkpoint.check()?,
             n_hot: self.n_hot,
             window: self.window,
             schedule_path: self.schedule.clone().unwrap_or_default(),

@@ -17,20 +17,23 @@ pub(crate) struct Rapid<'scope> {
 }
 
 impl<'scope> Rapid<'scope> {
-    /// Pulls the first hot set, of at most `n_hot` rows; the others follow in the background.
+    /// Pulls the hot set of `first_epoch`, of at most `n_hot` rows; the others follow in the
+    /// background.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
         schedule: &'scope Schedule,
         loader: &BatchLoader,
         n_hot: usize,
+        first_epoch: u32,
     ) -> Result<Self, ClientError> {
         let of_loader = loader.clone();
         let choose = Arc::new(move |epoch| {
             let is_remote = |node| of_loader.is_remote(node);
             Ok(hot_set(schedule, worker, epoch, n_hot, &is_remote)?)
         });
-        let steady = SteadyCache::start(scope, loader, schedule.spec().epochs, choose)?;
+        let steady =
+            SteadyCache::start(scope, loader, first_epoch..schedule.spec().epochs, choose)?;
         Ok(Self { schedule, worker, steady })
     }
 

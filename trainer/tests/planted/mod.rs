@@ -116,10 +116,19 @@ pub(crate) fn run_with(
     config: &TrainConfig,
     remote: &Arc<dyn RowSource>,
 ) -> Result<TrainReport, TrainError> {
-    let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    run_from(graph, config, &(Arc::clone(&graph.rows) as Arc<dyn RowSource>), remote)
+}
+
+/// With workers' own rows from `local`, all others from `remote`.
+pub(crate) fn run_from(
+    graph: &Planted,
+    config: &TrainConfig,
+    local: &Arc<dyn RowSource>,
+    remote: &Arc<dyn RowSource>,
+) -> Result<TrainReport, TrainError> {
     let sources: Vec<WorkerSources> = (0..config.workers)
         .map(|_| WorkerSources {
-            local: Arc::clone(&local),
+            local: Arc::clone(local),
             remote: Arc::clone(remote),
             untiered: Arc::clone(remote),
         })

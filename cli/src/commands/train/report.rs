@@ -1,6 +1,6 @@
 //! What a run tells: a line per epoch, then the summary.
 
-use lodestore_trainer::{EpochReport, RowsFrom};
+use lodestore_trainer::{EpochReport, Place, RowsFrom};
 
 use super::{TierReport, Trained};
 use crate::human;
@@ -58,6 +58,13 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         let what =
             format!("after epoch {n_epochs}: none better on validation nodes than epoch {best}");
         lines.push(("stopped", what));
+    }
+    if let Some(Place { epoch, step }) = report.resumed_at {
+        lines.push(("resumed", format!("in epoch {}, after step {step}", epoch + 1)));
+    }
+    if report.checkpoints > 0 {
+        let (written, seconds) = (report.checkpoints, human::seconds(report.checkpoint_seconds));
+        lines.push(("checkpoints", format!("{} in {seconds}", human::count(written))));
     }
     lines.extend([
         ("mean step", human::seconds(report.mean_step_seconds)),

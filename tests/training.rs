@@ -216,6 +216,45 @@ fn a_gnn_does_clearly_better_than_a_linear_classifier_on_generated_features() {
 }
 
 #[test]
+fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let (raw, graph) = (dir.path().join("raw"), dir.path().join("graph"));
+    let (r, g, log) = (raw.display(), graph.display(), dir.path().join("log.jsonl"));
+    lode_line(&format!("generate --nodes 2000 --degree 8 --dim 16 --classes 4 --out {r}"))
+        .succeeded();
+    lode_line(&format!(
+        "import --edges {r}/edges.npy --undirected --tensor feat={r}/features.npy \
+         --tensor label={r}/labels.npy --tensor split={r}/split.npy --parts 2 --out {g}"
+    ))
+    .succeeded();
+    for (strategy, source, is_ahead) in [
+        ("ondemand --tier 64KiB", "host_tier", false),
+        ("massive", "buffer", true),
+        ("rapid --hot 200", "hot_set", true),
+    ] {
+        let line = format!(
+            "train --graph {g} --workers 2 --epochs 2 --batch 100 --strategy {strategy} --log {}",
+            log.display()
+        );
+        let report = lode_line(&format!("{line} --json")).succeeded().json();
+        let text = std::fs::read_to_string(&log).unwrap();
+        let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(lines.len() as u64, sum(&report, "batches"), "{strategy}");
+        let in_log = |of: &str| lines.iter().map(|l| l["rows"][of].as_u64().unwrap()).sum::<u64>();
+        assert!(in_log(source) > 0, "{strategy}");
+        assert_eq!(in_log(source), sum(&report, "hit_rows"), "{strategy}");
+        assert_eq!(in_log("local"), sum(&report, "local_rows"), "{strategy}");
+        assert_eq!(report["step"]["overlap_efficiency"].is_f64(), is_ahead, "{strategy}");
+        assert!(report["step"]["bottleneck"].is_string());
+        let text = lode_line(&line).succeeded().stdout;
+        assert!(text.contains("bottleneck") && text.contains("% of a step"), "{text}");
+        assert_eq!(text.contains("\n  overlap "), is_ahead, "{text}");
+    }
+    let nowhere = dir.path().join("no/such/log").display().to_string();
+    lode_line(&format!("train --graph {g} --log {nowhere}")).failed(1, &[&nowhere]);
+}
+
+#[test]
 fn sage_learns_physics_through_two_servers() {
     if std::env::var_os("LODE_LONG").is_none() {
         eprintln!("SKIPPED: takes minutes; set LODE_LONG=1");

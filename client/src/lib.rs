@@ -35,9 +35,9 @@ pub use loader::{BatchLoader, LoadStats};
 pub use lodestore_schema::{ServerStats, ShardStats, UpdateStats};
 pub use memory::MemorySource;
 pub use on_device::DeviceSource;
-pub use prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch};
+pub use prefetch::{BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch};
 pub use remote::{Client, ClientConfig, CompactionRun, PutStats};
-pub use source::{PullKind, PullStats, RowSource, TensorInfo};
+pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};
 pub use tiered::TieredSource;
 

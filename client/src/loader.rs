@@ -6,7 +6,7 @@ use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
 use crate::scatter::{pull_scattered, scatter};
-use crate::{ClientError, PullKind, PullStats, RowSource};
+use crate::{ClientError, PullKind, PullStats, RowSource, TierRows};
 
 /// Local rows go through a buffer of this size on their way into the batch: it stays in cache.
 const LOCAL_CHUNK_BYTES: usize = 1 << 20;
@@ -30,8 +30,10 @@ pub struct BatchLoader {
 pub struct LoadStats {
     /// Rows of the worker's own partitions.
     pub local_rows: u64,
-    /// Rows of other partitions found in the hot set, or in the tier of their source.
+    /// Rows of other partitions found in the hot set, or in a tier of their source.
     pub hit_rows: u64,
+    /// Part of `hit_rows` that tiers of their source had; the hot set had the others.
+    pub found: TierRows,
     /// Rows of other partitions that had to be pulled.
     pub remote_rows: u64,
     /// Bytes of those pulls.
@@ -42,6 +44,13 @@ pub struct LoadStats {
     pub ahead_rows: u64,
     /// Time from the ids to the last row in place.
     pub seconds: f64,
+    /// Part of it that looked rows up: in the partition book, the hot set, and tiers, which copy what
+    /// they find.
+    pub lookup_seconds: f64,
+    /// Part of it that waited for rows which travelled.
+    pub pull_seconds: f64,
+    /// Part of it that put rows in place: local ones, hot ones, those that travelled.
+    pub copy_seconds: f64,
 }
 
 /// Which row of a batch comes from where; positions rise in each list.
@@ -102,6 +111,7 @@ impl BatchLoader {
         let start = Instant::now();
         ClientError::check_buffer(&self.tensor, nodes.len(), self.row_bytes, out.len())?;
         self.split_nodes(nodes, hot);
+        let split = Instant::now();
         // The pull of the missing rows first: it may overwrite every row of `out`.
         let pulled = pull_scattered(
             &*self.remote,
@@ -111,6 +121,7 @@ impl BatchLoader {
             out,
             PullKind::Sync,
         )?;
+        let (at_source, pulling) = (pulled.lookup + pulled.copy, split.elapsed());
         self.gather_local(out)?;
         for &position in &self.split.hot_at {
             let at = position as usize;
@@ -118,12 +129,18 @@ impl BatchLoader {
                 out[at * self.row_bytes..][..self.row_bytes].copy_from_slice(row);
             }
         }
+        let (seconds, pull) = (start.elapsed(), pulling.saturating_sub(at_source));
+        let lookup = split - start + pulled.lookup;
         Ok(LoadStats {
             local_rows: self.split.local.len() as u64,
             // Of what was asked for, a source with a tier pulls only what that lacks.
             hit_rows: ((self.split.hot_at.len() + self.split.missing.len()) as u64)
                 .saturating_sub(pulled.rows - pulled.ahead_rows),
-            seconds: start.elapsed().as_secs_f64(),
+            found: pulled.found,
+            seconds: seconds.as_secs_f64(),
+            lookup_seconds: lookup.as_secs_f64(),
+            pull_seconds: pull.as_secs_f64(),
+            copy_seconds: seconds.saturating_sub(lookup + pull).as_secs_f64(),
             ..LoadStats::from_pull(pulled)
         })
     }
@@ -192,7 +209,11 @@ impl AddAssign for LoadStats {
         self.remote_bytes += more.remote_bytes;
         self.pulls += more.pulls;
         self.ahead_rows += more.ahead_rows;
+        self.found += more.found;
         self.seconds += more.seconds;
+        self.lookup_seconds += more.lookup_seconds;
+        self.pull_seconds += more.pull_seconds;
+        self.copy_seconds += more.copy_seconds;
     }
 }
 

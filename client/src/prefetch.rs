@@ -54,6 +54,24 @@ pub struct PreparedBatch {
     pub rows: RowBuffer,
     /// What loading the rows took.
     pub load: LoadStats,
+    /// Time to sample or read the batch.
+    pub sample_seconds: f64,
+    /// How the trainer met it.
+    pub met: Met,
+    /// Time in which the trainer had no batch before this one came.
+    pub wait_seconds: f64,
+}
+
+/// How a trainer met a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Met {
+    /// It lay ready.
+    Ready,
+    /// It was being prepared.
+    Waited,
+    /// Nobody had begun it: the trainer prepared it itself.
+    #[default]
+    DefaultPath,
 }
 
 /// How the trainer met its batches, and what the window held.
@@ -143,9 +161,10 @@ impl<'scope> Prefetcher<'scope> {
                 prepare(&*self.source, &mut self.loader, index, spent, |_| ())
             }
         };
-        let prepared = prepared.inspect_err(|_| self.position = self.n_batches)?;
+        let mut prepared = prepared.inspect_err(|_| self.position = self.n_batches)?;
         self.shared.saw(&prepared.batch.nodes);
-        self.stats.wait_seconds += start.elapsed().as_secs_f64();
+        prepared.wait_seconds = start.elapsed().as_secs_f64();
+        self.stats.wait_seconds += prepared.wait_seconds;
         Ok(Some(prepared))
     }
 
@@ -180,15 +199,15 @@ impl Background<'_> {
         shared: &Shared,
         stats: &mut PrefetchStats,
     ) -> Result<PreparedBatch, ClientError> {
-        let received = match self.ready.try_recv() {
+        let (received, met) = match self.ready.try_recv() {
             Ok(received) => {
                 stats.ready += 1;
-                received
+                (received, Met::Ready)
             }
             Err(_) => {
                 stats.waited += 1;
                 let gone = |_| ClientError::Panicked { thread: "prefetch" };
-                self.ready.recv().map_err(gone)?
+                (self.ready.recv().map_err(gone)?, Met::Waited)
             }
         };
         let (found, prepared) = received?;
@@ -198,7 +217,7 @@ impl Background<'_> {
         // Only now: a buffer given back before would be one more than the window may have. The
         // thread may have ended after its last batch, and then nobody needs the buffer.
         let _ = self.empty.try_send(spent);
-        Ok(prepared)
+        Ok(PreparedBatch { met, ..prepared })
     }
 }
 
@@ -252,12 +271,14 @@ fn prepare(
     mut rows: RowBuffer,
     about_to_load: impl FnOnce(u64),
 ) -> Result<PreparedBatch, ClientError> {
+    let start = Instant::now();
     let (batch, hot) = source.batch(index)?;
+    let sample_seconds = start.elapsed().as_secs_f64();
     let n_bytes = batch.nodes.len().saturating_mul(loader.row_bytes());
     about_to_load(n_bytes as u64);
     rows.resize(n_bytes);
     let load = loader.load(&batch.nodes, &hot, rows.bytes_mut())?;
-    Ok(PreparedBatch { batch, rows, load })
+    Ok(PreparedBatch { batch, rows, load, sample_seconds, ..PreparedBatch::default() })
 }
 
 #[cfg(test)]

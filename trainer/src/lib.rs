@@ -8,6 +8,7 @@
 mod adam;
 mod attention;
 mod best;
+mod bottleneck;
 mod checkpoint;
 mod config;
 mod dropout;
@@ -28,15 +29,18 @@ mod run;
 mod sage;
 mod setup;
 mod spmm;
+mod step;
 mod strategy;
 mod team;
 mod train;
 mod worker;
 
+pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
 pub use config::{CheckpointConfig, Strategy, TrainConfig};
 pub use error::TrainError;
 pub use model::ModelKind;
 pub use profile::profile_device;
 pub use report::{EpochReport, RowsFrom, TrainReport};
+pub use step::{RowsBySource, StepSeconds, WorkerStep};
 pub use train::{Progress, TrainGraph, WorkerSources, train};

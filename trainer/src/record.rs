@@ -6,7 +6,8 @@ use lodestore_client::{LoadStats, PrefetchStats};
 use lodestore_graph::peak_rss_bytes;
 
 use crate::{
-    EpochReport, TrainReport,
+    EpochReport, TrainReport, WorkerStep,
+    bottleneck::StepSums,
     checkpoint::Measured,
     evaluate::Accuracy,
     run::Run,
@@ -22,6 +23,8 @@ pub(crate) struct Record {
     pub(crate) step_losses: Vec<f64>,
     pub(crate) setup_seconds: f64,
     epoch: EpochSum,
+    /// Of this process.
+    steps: StepSums,
     /// Each worker's figures at the end of the epoch before.
     before: Vec<MemberStats>,
 }
@@ -40,7 +43,10 @@ impl Record {
         Self { measured, step_losses, ..Self::default() }
     }
 
-    pub(crate) fn stepped(&mut self, step: &TeamStep) {
+    pub(crate) fn stepped(&mut self, step: &TeamStep, workers: &[WorkerStep]) {
+        for (worker, (_, outcome)) in workers.iter().zip(&step.outcomes) {
+            self.steps.add(worker, outcome.met);
+        }
         self.step_losses.push(step.loss);
         self.measured.n_roots += step.n_roots as u64;
         self.measured.n_right += step.n_right;
@@ -149,6 +155,7 @@ impl Run<'_> {
             resumed_at,
             checkpoints: checkpoints.as_ref().map_or(0, |checkpoints| checkpoints.written),
             checkpoint_seconds: checkpoints.map_or(0.0, |checkpoints| checkpoints.seconds),
+            step: record.steps.shares(),
             setup_seconds: record.setup_seconds,
             schedule_seconds: written.map_or(0.0, |written| written.seconds),
             schedule_bytes: written.map_or(0, |written| written.summary.bytes),

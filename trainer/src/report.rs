@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ModelKind, Place, Strategy};
+use crate::{ModelKind, Place, StepShares, Strategy};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,6 +54,8 @@ pub struct TrainReport {
     pub step_losses: Vec<f64>,
     /// Mean of the epochs' `mean_step_seconds`, weighted by steps.
     pub mean_step_seconds: f64,
+    /// What a step went on, and what held it up; absent if this process made no step.
+    pub step: Option<StepShares>,
     /// Remote rows fetched per batch of one worker, hot sets included.
     pub remote_rows_per_step: f64,
     /// Remote bytes fetched per batch of one worker, hot sets included.

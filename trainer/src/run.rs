@@ -11,7 +11,9 @@ use crate::{
     model::Model,
     record::Record,
     setup::Setup,
-    team::Team,
+    step::{RowsBySource, StepSeconds, WorkerStep, word_of},
+    team::{Team, TeamStep},
+    worker::StepOutcome,
 };
 
 /// All that changes from step to step.
@@ -23,6 +25,8 @@ pub(crate) struct Run<'a> {
     pub(crate) best: Best,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// Bytes of a row of features.
+    row_bytes: u64,
     /// Where it went on, if it did not begin.
     pub(crate) resumed_at: Option<Place>,
 }
@@ -40,6 +44,7 @@ impl<'a> Run<'a> {
             best: Best::default(),
             record: Record::default(),
             checkpoints: None,
+            row_bytes: setup.row_bytes as u64,
             resumed_at: None,
         };
         if let Some(wanted) = &config.checkpoint {
@@ -101,24 +106,49 @@ impl<'a> Run<'a> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
         let (epoch, total) = (self.place.epoch, team.n_steps());
         while self.place.step < total {
-            let step = self.place.step;
+            let (step, began) = (self.place.step, Instant::now());
             let outcome = team.step(epoch, step)?;
             let loss = outcome.loss;
             if !loss.is_finite() {
                 return Err(TrainError::Diverged { epoch, step, loss });
             }
+            let update = Instant::now();
             self.adam.step(&outcome.gradients)?;
-            self.record.stepped(&outcome);
+            let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
+            let workers = self.worker_steps(&outcome, began.elapsed().as_secs_f64(), update);
+            self.record.stepped(&outcome, &workers);
             self.place.step += 1;
             let is_due = |c: &Checkpoints| c.is_due(self.adam.n_steps());
             if self.checkpoints.as_ref().is_some_and(is_due) {
                 self.save()?;
             }
-            progress(&Progress::Step { epoch, done: step + 1, total, loss });
+            let (done, workers) = (step + 1, &workers[..]);
+            progress(&Progress::Step { epoch, done, total, loss, workers });
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
         self.record.end_epoch(epoch, total, seconds, &team.stats(epoch));
         Ok(())
+    }
+
+    /// What each worker did in the present step.
+    fn worker_steps(&self, team: &TeamStep, step_seconds: f64, update: f64) -> Vec<WorkerStep> {
+        let Place { epoch, step } = self.place;
+        let of_worker = |(worker, outcome): &(u32, StepOutcome)| {
+            let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
+            WorkerStep {
+                epoch,
+                step,
+                worker: *worker,
+                loss: outcome.loss,
+                roots: outcome.n_roots as u64,
+                nodes: outcome.n_nodes as u64,
+                batch: word_of(outcome.met),
+                seconds: StepSeconds { step: step_seconds, update, ..outcome.seconds },
+                rows,
+                bytes,
+            }
+        };
+        team.outcomes.iter().map(of_worker).collect()
     }
 
     fn save(&mut self) -> Result<(), TrainError> {

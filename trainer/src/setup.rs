@@ -32,7 +32,7 @@ pub(crate) struct Setup<'a> {
     sources: &'a [WorkerSources],
     labels: Labels,
     features: FeatureRows,
-    row_bytes: usize,
+    pub(crate) row_bytes: usize,
     pub(crate) model: Model,
     pub(crate) written: Option<Written>,
 }

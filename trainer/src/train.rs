@@ -6,8 +6,8 @@ use lodestore_client::{BatchLoader, ClientError, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::{
-    EpochReport, TrainConfig, TrainError, TrainReport, report::RowsFrom, run::Run, setup::Setup,
-    team::Team,
+    EpochReport, TrainConfig, TrainError, TrainReport, WorkerStep, report::RowsFrom, run::Run,
+    setup::Setup, team::Team,
 };
 
 /// The graph to train on; rows are not part of it.
@@ -76,6 +76,8 @@ pub enum Progress<'a> {
         total: u32,
         /// Loss of the step.
         loss: f64,
+        /// What each worker that had a batch did.
+        workers: &'a [WorkerStep],
     },
     /// An epoch is done and evaluated.
     Epoch(&'a EpochReport),

@@ -2,6 +2,7 @@
 
 mod buffer;
 mod checkpoint;
+mod log;
 mod report;
 mod sources;
 mod tiers;
@@ -24,6 +25,7 @@ use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::{BufferArgs, BufferChoice};
 use checkpoint::CheckpointArgs;
+use log::StepLog;
 use tiers::TierArgs;
 pub(crate) use tiers::{TierChoice, TierReport};
 
@@ -104,6 +106,10 @@ pub(crate) struct TrainArgs {
     /// rapid: where the schedule is kept; a temporary file unless given.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
+    /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
+    /// says what stands in it.
+    #[arg(long, value_name = "FILE.jsonl")]
+    log: Option<PathBuf>,
     /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
     /// memory, else direct), mapped, direct or pread.
     #[arg(long, value_name = "R", default_value_t)]
@@ -127,6 +133,8 @@ pub(crate) struct TrainRun {
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
+    /// Where steps are told of.
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// What `--json` prints.
@@ -176,6 +184,7 @@ impl TrainArgs {
             buffer,
             train,
             keep_schedule: self.schedule.is_some(),
+            log: self.log,
         })
     }
 
@@ -211,14 +220,19 @@ pub(crate) fn train(
     if !run.keep_schedule {
         config.schedule_path = folder.path().join("schedule");
     }
+    let mut log = run.log.as_deref().map(StepLog::create).transpose()?;
     console.stage("setup");
     let mut told = Ok(());
     let report =
         lodestore_trainer::train(&config, &on, &sources, &mut |progress| match progress {
             Progress::Schedule { done, total } => console.at("schedule", *done, *total),
-            Progress::Step { epoch, done, total, .. } => {
+            Progress::Step { epoch, done, total, loss, workers } => {
                 let stage = format!("{} epoch {} of {}", config.strategy, epoch + 1, config.epochs);
                 console.at(&stage, u64::from(*done), u64::from(*total));
+                console.detail(|| report::step_line(*loss, workers));
+                if let (Some(log), Ok(())) = (&mut log, &told) {
+                    told = log.write(workers);
+                }
             }
             Progress::Epoch(epoch) => {
                 if told.is_ok() {
@@ -227,6 +241,7 @@ pub(crate) fn train(
             }
         })?;
     told?;
+    log.map_or(Ok(()), StepLog::finish)?;
     Ok(Trained { report, tiers: tiers.report() })
 }
 

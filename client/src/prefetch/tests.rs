@@ -65,15 +65,23 @@ fn run(n: u32, window: usize, pull_ms: u64, train_ms: u64) -> (PrefetchStats, Ar
         let loader = loader(&slow(pull_ms));
         let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, window, 0);
         let mut spent = RowBuffer::default();
+        let (mut met, mut waited) = (BTreeMap::<u8, u64>::new(), 0.0);
         for index in 0..n {
             let prepared = prefetcher.next(spent).unwrap().unwrap();
             assert_eq!(prepared.batch.nodes, batch_nodes(index));
+            *met.entry(prepared.met as u8).or_default() += 1;
+            waited += prepared.wait_seconds;
             assert_eq!(prepared.rows.bytes(), rows_of(&prepared.batch.nodes));
             thread::sleep(Duration::from_millis(train_ms));
             spent = prepared.rows;
         }
         assert!(prefetcher.next(spent).unwrap().is_none());
-        prefetcher.stats()
+        let stats = prefetcher.stats();
+        let of = |kind: Met| met.get(&(kind as u8)).copied().unwrap_or_default();
+        let found = (of(Met::Ready), of(Met::Waited), of(Met::DefaultPath));
+        assert_eq!(found, (stats.ready, stats.waited, stats.default_path));
+        assert!((waited - stats.wait_seconds).abs() < 1e-9);
+        stats
     });
     (stats, source)
 }

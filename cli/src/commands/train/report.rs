@@ -1,6 +1,8 @@
 //! What a run tells: a line per epoch, then the summary.
 
-use lodestore_trainer::{EpochReport, Place, RowsFrom};
+use lodestore_trainer::{
+    Bottleneck, EpochReport, Place, Preparation, RowsFrom, StepShares, WorkerStep,
+};
 
 use super::{TierReport, Trained};
 use crate::human;
@@ -35,6 +37,37 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
         &human::percent(epoch.hit_rate),
         &human::percent(epoch.wait_seconds / epoch.seconds.max(1e-9)),
     ])
+}
+
+/// The present step, short enough for a line of progress.
+pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
+    let sum = |of: fn(&WorkerStep) -> f64| workers.iter().map(of).sum::<f64>();
+    let all = sum(|worker| worker.seconds.step).max(1e-9);
+    let share = |seconds| human::percent(seconds / all);
+    let compute = share(sum(|worker| worker.seconds.compute));
+    let wait = share(sum(|worker| worker.seconds.wait));
+    let remote: u64 = workers.iter().map(|worker| worker.bytes.remote + worker.bytes.ahead).sum();
+    format!("loss {loss:.4}, compute {compute}, wait {wait}, {} remote", human::bytes(remote))
+}
+
+/// What held the steps up, such as `compute, 71 % of a step; waiting for rows 12 %`.
+fn bottleneck(step: &StepShares) -> String {
+    let waiting = match step.preparation {
+        Preparation::Sample => "waiting for batches, most of it sampling",
+        Preparation::Lookup => "waiting for rows, most of it looking up",
+        Preparation::Pull => "waiting for rows, most of it on their way",
+        Preparation::Copy => "waiting for rows, most of it copying",
+    };
+    let of = |share| format!("{} of a step", human::percent(share));
+    let wait = format!("waiting for rows {}", human::percent(step.wait));
+    match step.bottleneck {
+        Bottleneck::Compute => format!("compute, {}; {wait}", of(step.compute)),
+        Bottleneck::Update => format!("averaging and update, {}; {wait}", of(step.update)),
+        Bottleneck::Others => format!("waiting for other workers, {}; {wait}", of(step.others)),
+        Bottleneck::Wait => {
+            format!("{waiting}, {}; compute {}", of(step.wait), human::percent(step.compute))
+        }
+    }
 }
 
 /// The whole run.
@@ -79,6 +112,12 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         ("remote rows from", rows_from.to_owned()),
         ("model", format!("{}, {workers}, on {}", report.model, report.device)),
     ]);
+    if let Some(step) = &report.step {
+        lines.push(("bottleneck", bottleneck(step)));
+        if let Some(overlap) = step.overlap_efficiency {
+            lines.push(("overlap", format!("{} of the time not waiting", human::percent(overlap))));
+        }
+    }
     if let Some(digest) = &report.schedule_digest {
         let (size, seconds) = (report.schedule_bytes, report.schedule_seconds);
         let (size, seconds) = (human::bytes(size), human::seconds(seconds));

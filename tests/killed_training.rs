@@ -93,8 +93,8 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
              --hidden 16 --seed 9 --json"
         );
         let plain = lode_line(&format!("{settings} --strategy ondemand")).succeeded().json();
-        for strategy in ["ondemand", "rapid", "massive"] {
-            let of_run = dir.path().join(format!("{strategy}-{workers}"));
+        for strategy in ["ondemand", "rapid", "rapid --policy oracle", "massive"] {
+            let of_run = dir.path().join(format!("{strategy}-{workers}").replace(' ', ""));
             let line = format!(
                 "{settings} --strategy {strategy} --checkpoint {} --checkpoint-every 3 --resume",
                 of_run.display()

@@ -231,6 +231,7 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         ("ondemand --tier 64KiB", "host_tier", false),
         ("massive", "buffer", true),
         ("rapid --hot 200", "hot_set", true),
+        ("rapid --hot 200 --policy oracle", "hot_set", true),
     ] {
         let line = format!(
             "train --graph {g} --workers 2 --epochs 2 --batch 100 --strategy {strategy} --log {}",
@@ -249,6 +250,18 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         let text = lode_line(&line).succeeded().stdout;
         assert!(text.contains("bottleneck") && text.contains("% of a step"), "{text}");
         assert_eq!(text.contains("\n  overlap "), is_ahead, "{text}");
+    }
+    let other = format!("train --graph {g} --strategy rapid --policy lru");
+    lode_line(&other).failed(2, &["rapid cannot follow `lru`; one of: frequency, oracle"]);
+    // The bound is what was asked for at most, and the report says what was held.
+    let tight =
+        format!("train --graph {g} --workers 2 --epochs 2 --batch 100 --memory 40KiB --json");
+    for policy in ["frequency", "oracle"] {
+        let report = lode_line(&format!("{tight} --policy {policy}")).succeeded().json();
+        let bytes = |key: &str| report[key].as_u64().unwrap();
+        assert!(bytes("memory_bound_bytes") <= 40 << 10, "{report}");
+        assert!(bytes("memory_measured_bytes") <= bytes("memory_bound_bytes"), "{report}");
+        assert_eq!(report["hot_policy"], policy);
     }
     let nowhere = dir.path().join("no/such/log").display().to_string();
     lode_line(&format!("train --graph {g} --log {nowhere}")).failed(1, &[&nowhere]);

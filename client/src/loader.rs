@@ -1,12 +1,14 @@
 //! The rows of one batch: local ones gathered, hot ones copied, the rest pulled once.
 
+mod planned;
+
 use std::{ops::AddAssign, ops::Range, sync::Arc, time::Instant};
 
 use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
 use crate::scatter::{pull_scattered, scatter};
-use crate::{ClientError, PullKind, PullStats, RowSource, TierRows};
+use crate::{ClientError, PullKind, PullStats, RowSource, TierRows, Turn};
 
 /// Local rows go through a buffer of this size on their way into the batch: it stays in cache.
 const LOCAL_CHUNK_BYTES: usize = 1 << 20;
@@ -23,6 +25,14 @@ pub struct BatchLoader {
     owned: Vec<Range<u32>>,
     split: Split,
     chunk: Vec<u8>,
+}
+
+/// Where remote rows of a batch may lie already.
+pub enum Kept {
+    /// In the hot set of its epoch.
+    Hot(Arc<HotSet>),
+    /// In the tier that follows the schedule, when it is the batch's turn.
+    Planned(Turn),
 }
 
 /// What loading one or more batches took.
@@ -99,6 +109,19 @@ impl BatchLoader {
         !self.owned.iter().any(|range| range.contains(&node.0))
     }
 
+    /// As [`BatchLoader::load`], for a batch with whatever is kept for it.
+    pub fn load_kept(
+        &mut self,
+        nodes: &[NodeId],
+        kept: Kept,
+        out: &mut [u8],
+    ) -> Result<LoadStats, ClientError> {
+        match kept {
+            Kept::Hot(hot) => self.load(nodes, &hot, out),
+            Kept::Planned(turn) => self.load_planned(nodes, turn, out),
+        }
+    }
+
     /// Writes the rows of `nodes`, in order, to `out` of exactly `nodes.len() * row_bytes` bytes.
     ///
     /// Remote rows that `hot` lacks are fetched by one SyncPull (RapidGNN 4.7).
@@ -110,7 +133,7 @@ impl BatchLoader {
     ) -> Result<LoadStats, ClientError> {
         let start = Instant::now();
         ClientError::check_buffer(&self.tensor, nodes.len(), self.row_bytes, out.len())?;
-        self.split_nodes(nodes, hot);
+        self.split_nodes(nodes, |id| hot.get(id).is_some());
         let split = Instant::now();
         // The pull of the missing rows first: it may overwrite every row of `out`.
         let pulled = pull_scattered(
@@ -155,14 +178,14 @@ impl BatchLoader {
         &self.tensor
     }
 
-    fn split_nodes(&mut self, nodes: &[NodeId], hot: &HotSet) {
+    fn split_nodes(&mut self, nodes: &[NodeId], is_hot: impl Fn(u32) -> bool) {
         let split = &mut self.split;
         split.clear();
         for (position, &node) in (0u32..).zip(nodes) {
             if self.owned.iter().any(|range| range.contains(&node.0)) {
                 split.local.push(node);
                 split.local_at.push(position);
-            } else if hot.get(node.0).is_some() {
+            } else if is_hot(node.0) {
                 split.hot_at.push(position);
             } else {
                 split.missing.push(node);

@@ -14,21 +14,20 @@ use std::{
     time::Instant,
 };
 
-use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, batch::Batch};
 
-use crate::{BatchLoader, ClientError, LoadStats, RowBuffer};
+use crate::{BatchLoader, ClientError, Kept, LoadStats, RowBuffer};
 
 /// The batches of one worker, in the order of training.
 pub trait BatchSource: Send + Sync {
     /// Number of batches in all epochs together.
     fn n_batches(&self) -> u32;
 
-    /// Batch `index`, below `n_batches`, and the hot set that serves it.
+    /// Batch `index`, below `n_batches`, and what is kept for it.
     ///
     /// Every index from the first on is asked for once, in order, though not always by the same
     /// thread.
-    fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError>;
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
 }
 
 /// A window of at most Q batches that are ready or being loaded, filled by its own thread.
@@ -272,12 +271,12 @@ fn prepare(
     about_to_load: impl FnOnce(u64),
 ) -> Result<PreparedBatch, ClientError> {
     let start = Instant::now();
-    let (batch, hot) = source.batch(index)?;
+    let (batch, kept) = source.batch(index)?;
     let sample_seconds = start.elapsed().as_secs_f64();
     let n_bytes = batch.nodes.len().saturating_mul(loader.row_bytes());
     about_to_load(n_bytes as u64);
     rows.resize(n_bytes);
-    let load = loader.load(&batch.nodes, &hot, rows.bytes_mut())?;
+    let load = loader.load_kept(&batch.nodes, kept, rows.bytes_mut())?;
     Ok(PreparedBatch { batch, rows, load, sample_seconds, ..PreparedBatch::default() })
 }
 

@@ -40,6 +40,13 @@ pub struct Place {
     pub step: u32,
 }
 
+impl Place {
+    /// Number of the next batch of a worker that has so many in each epoch.
+    pub(crate) fn first_batch(self, per_epoch: u32) -> u32 {
+        self.epoch.saturating_mul(per_epoch).saturating_add(self.step.min(per_epoch))
+    }
+}
+
 /// What has been measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {

@@ -42,7 +42,10 @@ pub struct TrainConfig {
     /// Training ends when accuracy on the validation nodes has not risen for so many epochs; 0:
     /// never. Counts with `evaluate_every` of at least 1 only.
     pub patience: u32,
-    /// `rapid`: rows in each worker's hot set, of those that it does not own.
+    /// `rapid`: which rows each worker keeps.
+    pub hot_policy: HotPolicy,
+    /// `rapid`: rows in each worker's hot set, of those that it does not own. There are two sets, so
+    /// that the oracle keeps twice as many.
     pub n_hot: usize,
     /// `rapid`: batches prepared ahead, Q in the paper.
     pub window: usize,
@@ -86,6 +89,17 @@ pub enum Strategy {
     Massive,
 }
 
+/// Which remote rows `rapid` keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HotPolicy {
+    /// Those that an epoch uses most, pulled before it (RapidGNN, section 4.5).
+    Frequency,
+    /// Those that are used soonest, kept when a batch has pulled them: Belady's MIN, in the same
+    /// memory.
+    Oracle,
+}
+
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
@@ -104,6 +118,7 @@ impl Default for TrainConfig {
             normalize: false,
             evaluate_every: 1,
             patience: 0,
+            hot_policy: HotPolicy::Frequency,
             n_hot: 10_000,
             window: 4,
             memory_budget_bytes: None,
@@ -162,6 +177,15 @@ impl fmt::Display for Strategy {
             Self::Ondemand => "ondemand",
             Self::Rapid => "rapid",
             Self::Massive => "massive",
+        })
+    }
+}
+
+impl fmt::Display for HotPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Frequency => "frequency",
+            Self::Oracle => "oracle",
         })
     }
 }

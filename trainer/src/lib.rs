@@ -37,7 +37,7 @@ mod worker;
 
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
-pub use config::{CheckpointConfig, Strategy, TrainConfig};
+pub use config::{CheckpointConfig, HotPolicy, Strategy, TrainConfig};
 pub use error::TrainError;
 pub use model::ModelKind;
 pub use profile::profile_device;

@@ -161,6 +161,7 @@ impl Run<'_> {
             schedule_bytes: written.map_or(0, |written| written.summary.bytes),
             schedule_digest: written.map(|written| written.summary.digest.clone()),
             memory_bound_bytes: written.map_or(0, |written| written.bound_bytes),
+            hot_policy: written.map(|_| config.hot_policy),
             n_hot: written.map_or(0, |written| written.budget.n_hot as u64),
             window: written.map_or(0, |written| written.budget.window as u64),
             memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),

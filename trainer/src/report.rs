@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ModelKind, Place, StepShares, Strategy};
+use crate::{HotPolicy, ModelKind, Place, StepShares, Strategy};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -68,13 +68,15 @@ pub struct TrainReport {
     pub schedule_bytes: u64,
     /// Content digest of the schedule, in hex.
     pub schedule_digest: Option<String>,
+    /// Which rows `rapid` kept.
+    pub hot_policy: Option<HotPolicy>,
     /// Rows of a hot set, after the memory budget; 0 without one.
     pub n_hot: u64,
     /// Batches prepared ahead, after the memory budget.
     pub window: u64,
     /// 2·n_hot·d + Q·m_max·d, for each worker (RapidGNN, section 3).
     pub memory_bound_bytes: u64,
-    /// Most bytes of rows that hot sets and window of one worker really held.
+    /// Most bytes of rows that hot sets (or the oracle's tier) and window of one worker really held.
     pub memory_measured_bytes: u64,
     /// Most memory that the process ever had resident; 0 where the system does not tell.
     pub peak_rss_bytes: u64,

@@ -20,7 +20,7 @@ use crate::{
     features::FeatureRows,
     labels::Labels,
     model::{Model, ModelSpec},
-    strategy::{Ondemand, Rapid, Share},
+    strategy::{Ondemand, Planned, Rapid, Share},
     team::Recruit,
     worker::Worker,
 };
@@ -121,12 +121,12 @@ impl<'a> Setup<'a> {
         let (config, topology) = (self.config, self.graph.topology);
         let (loader, share) = (self.loader(worker)?, self.share(worker));
         let n_batches = u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX);
-        let first = place.epoch.saturating_mul(n_batches).saturating_add(place.step.min(n_batches));
+        let first = place.first_batch(n_batches);
         let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
             Some(Written { schedule, budget, .. }) => {
-                let rapid =
-                    Rapid::start(scope, worker, schedule, &loader, budget.n_hot, place.epoch)?;
-                let rapid = Arc::new(rapid);
+                let planned = Planned { schedule, path: &config.schedule_path, place };
+                let kept = (config.hot_policy, budget.n_hot);
+                let rapid = Arc::new(Rapid::start(scope, worker, planned, &loader, kept)?);
                 (Arc::clone(&rapid) as _, Some(rapid), budget.window)
             }
             None => {

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::{LoadStats, PrefetchStats, SteadyCache, SteadyStats};
+use lodestore_client::{LoadStats, PrefetchStats, SteadyStats};
 
 use crate::{
     TrainError,
@@ -115,11 +115,11 @@ impl<'scope> Team<'scope> {
     /// Figures of each worker, with VectorPulls for the hot sets of epochs up to `epoch`.
     pub(crate) fn stats(&self, epoch: u32) -> Vec<MemberStats> {
         let of_member = |member: &Member<'_>| {
-            let steady = member.rapid.as_ref().map(|rapid| rapid.steady());
+            let rapid = member.rapid.as_ref();
             MemberStats {
                 prefetch: member.prefetch,
-                steady: steady.map_or_else(SteadyStats::default, SteadyCache::stats),
-                pulled: steady.map_or_else(LoadStats::default, |s| s.pulled_until(epoch)),
+                steady: rapid.map_or_else(SteadyStats::default, |rapid| rapid.stats()),
+                pulled: rapid.map_or_else(LoadStats::default, |rapid| rapid.pulled_until(epoch)),
             }
         };
         self.members.iter().map(of_member).collect()

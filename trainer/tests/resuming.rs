@@ -11,11 +11,17 @@ use std::{
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, ModelKind, Strategy, TrainConfig, TrainError, TrainReport,
+    CheckpointConfig, CheckpointError, HotPolicy, ModelKind, Strategy, TrainConfig, TrainError,
+    TrainReport,
 };
 use planted::{Failing, Planted, config, planted, run, run_from};
 
-const STRATEGIES: [Strategy; 3] = [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive];
+const STRATEGIES: [(Strategy, HotPolicy); 4] = [
+    (Strategy::Ondemand, HotPolicy::Frequency),
+    (Strategy::Rapid, HotPolicy::Frequency),
+    (Strategy::Rapid, HotPolicy::Oracle),
+    (Strategy::Massive, HotPolicy::Frequency),
+];
 
 fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> TrainConfig {
     let (dir, resume) = (dir.to_owned(), true);
@@ -60,9 +66,10 @@ fn runs_cut_short_anywhere_end_with_the_same_bits() {
             TrainConfig { model, patience: 2, ..plain }
         };
         let expected = run(&graph, &plain(Strategy::Ondemand)).unwrap();
-        for strategy in STRATEGIES {
-            let of_run = dir.path().join(format!("of-{strategy}-{workers}"));
-            let config = with_checkpoints(&plain(strategy), &of_run, 1);
+        for (strategy, hot_policy) in STRATEGIES {
+            let of_run = dir.path().join(format!("of-{strategy}-{hot_policy:?}-{workers}"));
+            let plain = TrainConfig { hot_policy, ..plain(strategy) };
+            let config = with_checkpoints(&plain, &of_run, 1);
             let (found, n_cut) = in_pieces(&graph, &config);
             let what = format!("{strategy}, {workers} workers, {n_cut} times cut short");
             assert!(n_cut >= 3 && found.resumed_at.is_some(), "{what}");

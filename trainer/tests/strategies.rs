@@ -9,12 +9,22 @@ use std::sync::{Arc, atomic::AtomicU64};
 use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
-use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainError};
+use lodestore_trainer::{HotPolicy, ModelKind, Strategy, TrainConfig, TrainError, TrainReport};
 use planted::{Failing, N_NODES, bytes_of, config, planted, run, run_with};
 
 /// The losses of every step, as bits.
 fn losses(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+/// The oracle pulls no more rows than the hot sets do, and no row for one of them.
+fn no_more_than(oracle: &TrainReport, frequency: &TrainReport) {
+    let remote =
+        |report: &TrainReport| -> u64 { report.epochs.iter().map(|e| e.remote_rows).sum() };
+    let (oracle_rows, rows) = (remote(oracle), remote(frequency));
+    assert!(oracle_rows <= rows, "oracle {oracle_rows}, frequency {rows}");
+    assert!(oracle.epochs.iter().all(|epoch| epoch.hot_set_rows == 0));
+    assert_eq!(oracle.memory_bound_bytes, frequency.memory_bound_bytes);
 }
 
 #[test]
@@ -34,16 +44,21 @@ fn only_the_way_of_fetching_differs() {
             let rapid = config(Strategy::Rapid, workers, dir.path());
             let rapid = TrainConfig { model, n_hot, window, ..rapid };
             let found = run(&graph, &rapid).unwrap();
-            let what = format!("{workers} workers, n_hot {n_hot}, window {window}");
-            assert_eq!(losses(&found.step_losses), losses(&expected.step_losses), "{what}");
-            assert_eq!(found.test_accuracy, expected.test_accuracy, "{what}");
-            for (found, expected) in found.epochs.iter().zip(&expected.epochs) {
-                assert_eq!(found.local_rows, expected.local_rows, "{what}");
-                let used = found.hit_rows + found.remote_rows - found.hot_set_rows;
-                assert_eq!(used, expected.remote_rows, "{what}");
+            let oracle = TrainConfig { hot_policy: HotPolicy::Oracle, ..rapid };
+            let oracle = run(&graph, &oracle).unwrap();
+            no_more_than(&oracle, &found);
+            for found in [found, oracle] {
+                let what = format!("{workers} workers, n_hot {n_hot}, window {window}");
+                assert_eq!(losses(&found.step_losses), losses(&expected.step_losses), "{what}");
+                assert_eq!(found.test_accuracy, expected.test_accuracy, "{what}");
+                for (found, expected) in found.epochs.iter().zip(&expected.epochs) {
+                    assert_eq!(found.local_rows, expected.local_rows, "{what}");
+                    let used = found.hit_rows + found.remote_rows - found.hot_set_rows;
+                    assert_eq!(used, expected.remote_rows, "{what}");
+                }
+                let (held, bound) = (found.memory_measured_bytes, found.memory_bound_bytes);
+                assert!(held <= bound, "{what}: {held} of {bound} bytes");
             }
-            let (held, bound) = (found.memory_measured_bytes, found.memory_bound_bytes);
-            assert!(held <= bound, "{what}: {held} of {bound} bytes");
         }
     }
 }
@@ -144,11 +159,16 @@ fn a_worker_without_roots_takes_no_part() {
 fn a_source_that_fails_ends_the_run_with_its_error() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(3);
-    for strategy in [Strategy::Ondemand, Strategy::Rapid] {
+    for (strategy, hot_policy) in [
+        (Strategy::Ondemand, HotPolicy::Frequency),
+        (Strategy::Rapid, HotPolicy::Frequency),
+        (Strategy::Rapid, HotPolicy::Oracle),
+    ] {
         for good_pulls in [0, 1, 4, 20] {
             let (rows, good_pulls) = (Arc::clone(&graph.rows), AtomicU64::new(good_pulls));
             let remote: Arc<dyn RowSource> = Arc::new(Failing { rows, good_pulls });
-            let found = run_with(&graph, &config(strategy, 3, dir.path()), &remote);
+            let config = TrainConfig { hot_policy, ..config(strategy, 3, dir.path()) };
+            let found = run_with(&graph, &config, &remote);
             assert!(matches!(found, Err(TrainError::Client(_))), "{strategy} {found:?}");
         }
     }
@@ -207,5 +227,10 @@ fn a_memory_budget_shrinks_window_and_hot_sets() {
         assert!(found.memory_bound_bytes <= budget);
         assert!(found.memory_measured_bytes <= budget);
         assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
+        let oracle = TrainConfig { hot_policy: HotPolicy::Oracle, ..tight };
+        let oracle = run(&graph, &oracle).unwrap();
+        assert!(oracle.memory_measured_bytes <= budget);
+        assert_eq!(losses(&oracle.step_losses), losses(&expected.step_losses));
+        no_more_than(&oracle, &found);
     }
 }

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
+use crate::size::parse_size;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::{BufferArgs, BufferChoice};
@@ -97,12 +98,15 @@ pub(crate) struct TrainArgs {
     tiers: TierArgs,
     #[command(flatten)]
     buffer: BufferArgs,
-    /// rapid: rows in each worker's hot set.
+    /// rapid: rows in each worker's hot set; the oracle keeps twice as many, for there are two sets.
     #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
     n_hot: usize,
     /// rapid: batches prepared ahead.
     #[arg(long, value_name = "Q", default_value_t = 4)]
     window: usize,
+    /// rapid: most bytes of rows that one worker's hot sets and window may take; both shrink to it.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
     /// rapid: where the schedule is kept; a temporary file unless given.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
@@ -166,8 +170,10 @@ impl TrainArgs {
             evaluate_every: self.evaluate_every,
             patience: self.patience,
             checkpoint: self.checkpoint.check()?,
+            hot_policy: self.tiers.hot_policy(self.strategy)?,
             n_hot: self.n_hot,
             window: self.window,
+            memory_budget_bytes: self.memory,
             schedule_path: self.schedule.clone().unwrap_or_default(),
             ..TrainConfig::default()
         };

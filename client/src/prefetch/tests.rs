@@ -7,6 +7,7 @@ use std::{
 
 use super::*;
 use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
+use lodestore_cache::HotSet;
 
 /// Batch i is nodes 0 to 4 + i mod 3; every index asked for is noted.
 struct Batches {
@@ -37,7 +38,7 @@ impl BatchSource for Batches {
         self.n
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.push(index);
         drop(asked);
@@ -46,7 +47,7 @@ impl BatchSource for Batches {
             return Err(ClientError::Panicked { thread: "test batch" });
         }
         let batch = Batch { nodes: batch_nodes(index), ..Batch::default() };
-        Ok((batch, Arc::new(HotSet::empty(ROW_BYTES)?)))
+        Ok((batch, Kept::Hot(Arc::new(HotSet::empty(ROW_BYTES)?))))
     }
 }
 

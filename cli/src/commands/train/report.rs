@@ -1,7 +1,7 @@
 //! What a run tells: a line per epoch, then the summary.
 
 use lodestore_trainer::{
-    Bottleneck, EpochReport, Place, Preparation, RowsFrom, StepShares, WorkerStep,
+    Bottleneck, EpochReport, HotPolicy, Place, Preparation, RowsFrom, StepShares, WorkerStep,
 };
 
 use super::{TierReport, Trained};
@@ -124,7 +124,11 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         lines.push(("schedule", format!("{size} in {seconds}, digest {}", &digest[..16])));
         let held = human::bytes(report.memory_measured_bytes);
         let bound = human::bytes(report.memory_bound_bytes);
-        lines.push(("hot sets + window", format!("{held} held, at most {bound} per worker")));
+        let kept = match report.hot_policy {
+            Some(HotPolicy::Oracle) => "oracle + window",
+            _ => "hot sets + window",
+        };
+        lines.push((kept, format!("{held} held, at most {bound} per worker")));
     }
     lines.extend(tiers.iter().map(of_tier));
     lines.push(("peak memory", human::bytes(report.peak_rss_bytes)));

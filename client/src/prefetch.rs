@@ -30,7 +30,9 @@ pub trait BatchSource: Send + Sync {
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
 }
 
-/// A window of at most Q batches that are ready or being loaded, filled by its own thread.
+/// A window of at most Q batches that are ready or being loaded, filled by its own thread. Batches
+/// and empty buffers go through bounded channels, which are rings of slots without a lock while
+/// neither end waits.
 ///
 /// Memory: the window holds at most Q·m_max·d bytes of rows (m_max: input nodes of the largest
 /// batch, d: bytes of a row), because Q buffers exist for it; the trainer's own batch is one more.

@@ -11,8 +11,8 @@ use std::{
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, HotPolicy, ModelKind, Strategy, TrainConfig, TrainError,
-    TrainReport,
+    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Strategy, TrainConfig,
+    TrainError, TrainReport,
 };
 use planted::{Failing, Planted, config, planted, run, run_from};
 
@@ -44,16 +44,22 @@ fn in_pieces(graph: &Planted, config: &TrainConfig) -> (TrainReport, u64) {
 }
 
 /// All that was computed, bit for bit.
-fn computed(report: &TrainReport) -> (Vec<u64>, Vec<[u64; 2]>, String, String, Option<f64>, u32) {
-    let epochs = report.epochs.iter().map(|e| [e.loss.to_bits(), e.accuracy.to_bits()]);
-    (
-        report.step_losses.iter().map(|loss| loss.to_bits()).collect(),
-        epochs.collect(),
-        report.parameters_digest.clone(),
-        report.best_parameters_digest.clone(),
-        report.test_accuracy,
-        report.best_epoch,
-    )
+#[derive(Debug, PartialEq)]
+struct Computed {
+    step_losses: Vec<u64>,
+    losses_and_rates: Vec<[u64; 2]>,
+    digests: [String; 2],
+    best: (u32, Option<f64>),
+}
+
+fn computed(report: &TrainReport) -> Computed {
+    let of_epoch = |e: &EpochReport| [e.loss.to_bits(), e.accuracy.to_bits()];
+    Computed {
+        step_losses: report.step_losses.iter().map(|loss| loss.to_bits()).collect(),
+        losses_and_rates: report.epochs.iter().map(of_epoch).collect(),
+        digests: [report.parameters_digest.clone(), report.best_parameters_digest.clone()],
+        best: (report.best_epoch, report.test_accuracy),
+    }
 }
 
 #[test]

@@ -73,8 +73,7 @@ fn optimum(n_slots: u32, batches: &[Vec<NodeId>]) -> u64 {
 }
 
 fn batches() -> impl Strategy<Value = Vec<Vec<NodeId>>> {
-    let batch =
-        prop::collection::btree_set(0..N_NODES, 0..14).prop_map(|ids| nodes(ids)).prop_shuffle();
+    let batch = prop::collection::btree_set(0..N_NODES, 0..14).prop_map(nodes).prop_shuffle();
     prop::collection::vec(batch, 1..14)
 }
 

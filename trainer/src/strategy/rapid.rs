@@ -138,7 +138,7 @@ fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, 
     match fs::remove_file(&scratch) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             let (path, action) = (scratch, "remove");
-            return Err(ScheduleError::Io { path, action, source: error }.into());
+            Err(ScheduleError::Io { path, action, source: error }.into())
         }
         _ => Ok(NextUses::of(schedule, worker, &scratch)?),
     }

@@ -122,6 +122,21 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     served.stop();
 }
 
+/// Heads, widths and dropout are those of its paper's experiments (section 3.3).
+#[test]
+fn gat_learns_cora_alike_by_all_strategies() {
+    let Some(data) = data("cora") else { return };
+    let served = Served::start(&data);
+    let settings = "--model gat --dropout 0.6 --batch 70 --fanout -1,-1 --normalize";
+    let report = served.train("rapid", &format!("{settings} --epochs 100 --hot 500")).json();
+    assert!(test_accuracy(&report) >= 0.78, "{}", test_accuracy(&report));
+    let few =
+        |strategy| losses(&served.train(strategy, &format!("{settings} --epochs 2"))).to_owned();
+    assert_eq!(few("rapid"), few("ondemand"));
+    assert_eq!(few("massive"), few("ondemand"));
+    served.stop();
+}
+
 #[test]
 fn gcn_learns_cora_and_rows_from_files_give_the_same_losses() {
     let Some(data) = data("cora") else { return };
@@ -198,6 +213,58 @@ fn a_gnn_does_clearly_better_than_a_linear_classifier_on_generated_features() {
     println!("GNN {gnn:.3}, linear {linear:.3}");
     assert!(linear > 0.2, "features say something of labels: {linear}");
     assert!(gnn > linear + 0.2, "GNN {gnn}, linear {linear}");
+}
+
+#[test]
+fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let (raw, graph) = (dir.path().join("raw"), dir.path().join("graph"));
+    let (r, g, log) = (raw.display(), graph.display(), dir.path().join("log.jsonl"));
+    lode_line(&format!("generate --nodes 2000 --degree 8 --dim 16 --classes 4 --out {r}"))
+        .succeeded();
+    lode_line(&format!(
+        "import --edges {r}/edges.npy --undirected --tensor feat={r}/features.npy \
+         --tensor label={r}/labels.npy --tensor split={r}/split.npy --parts 2 --out {g}"
+    ))
+    .succeeded();
+    for (strategy, source, is_ahead) in [
+        ("ondemand --tier 64KiB", "host_tier", false),
+        ("massive", "buffer", true),
+        ("rapid --hot 200", "hot_set", true),
+        ("rapid --hot 200 --policy oracle", "hot_set", true),
+    ] {
+        let line = format!(
+            "train --graph {g} --workers 2 --epochs 2 --batch 100 --strategy {strategy} --log {}",
+            log.display()
+        );
+        let report = lode_line(&format!("{line} --json")).succeeded().json();
+        let text = std::fs::read_to_string(&log).unwrap();
+        let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(lines.len() as u64, sum(&report, "batches"), "{strategy}");
+        let in_log = |of: &str| lines.iter().map(|l| l["rows"][of].as_u64().unwrap()).sum::<u64>();
+        assert!(in_log(source) > 0, "{strategy}");
+        assert_eq!(in_log(source), sum(&report, "hit_rows"), "{strategy}");
+        assert_eq!(in_log("local"), sum(&report, "local_rows"), "{strategy}");
+        assert_eq!(report["step"]["overlap_efficiency"].is_f64(), is_ahead, "{strategy}");
+        assert!(report["step"]["bottleneck"].is_string());
+        let text = lode_line(&line).succeeded().stdout;
+        assert!(text.contains("bottleneck") && text.contains("% of a step"), "{text}");
+        assert_eq!(text.contains("\n  overlap "), is_ahead, "{text}");
+    }
+    let other = format!("train --graph {g} --strategy rapid --policy lru");
+    lode_line(&other).failed(2, &["rapid cannot follow `lru`; one of: frequency, oracle"]);
+    // The bound is what was asked for at most, and the report says what was held.
+    let tight =
+        format!("train --graph {g} --workers 2 --epochs 2 --batch 100 --memory 40KiB --json");
+    for policy in ["frequency", "oracle"] {
+        let report = lode_line(&format!("{tight} --policy {policy}")).succeeded().json();
+        let bytes = |key: &str| report[key].as_u64().unwrap();
+        assert!(bytes("memory_bound_bytes") <= 40 << 10, "{report}");
+        assert!(bytes("memory_measured_bytes") <= bytes("memory_bound_bytes"), "{report}");
+        assert_eq!(report["hot_policy"], policy);
+    }
+    let nowhere = dir.path().join("no/such/log").display().to_string();
+    lode_line(&format!("train --graph {g} --log {nowhere}")).failed(1, &[&nowhere]);
 }
 
 #[test]

@@ -45,6 +45,7 @@ impl Console {
         // In this order: each call may draw, and must not draw the bar of the stage before.
         self.bar.set_style(style("{spinner} {msg} {elapsed}"));
         self.bar.set_message(name.to_owned());
+        self.bar.set_prefix("");
         self.bar.unset_length();
         self.bar.reset();
         // A stage that reports nothing must not look dead; hidden bars need no thread.
@@ -66,9 +67,17 @@ impl Console {
         }
         if self.bar.length() != Some(total) {
             self.bar.set_length(total);
-            self.bar.set_style(style("{spinner} {msg} {wide_bar} {percent:>3} % {eta:>4}"));
+            self.bar
+                .set_style(style("{spinner} {msg} {wide_bar} {prefix} {percent:>3} % {eta:>4}"));
         }
         self.bar.set_position(done);
+    }
+
+    /// Shows `text` beside how far the stage is; not made where nobody sees it.
+    pub(crate) fn detail(&self, text: impl FnOnce() -> String) {
+        if !self.bar.is_hidden() {
+            self.bar.set_prefix(text());
+        }
     }
 
     /// Says why the command failed: on stderr, and as the JSON object if one is wanted.

@@ -39,6 +39,6 @@ impl RowSource for EmbeddedSource {
         self.store.gather(tensor, ids, out)?;
         let requests = u64::from(!ids.is_empty());
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        Ok(PullStats { rows, bytes, requests, ahead_rows: 0 })
+        Ok(PullStats { rows, bytes, requests, ..PullStats::default() })
     }
 }

@@ -1,6 +1,6 @@
 //! Everything that can go wrong between a node id and its row.
 
-use lodestore_cache::{DeviceError, HotSetError};
+use lodestore_cache::{DeviceError, DirectoryError, HotSetError};
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{BookError, NodeId, PartId};
 use lodestore_schema::{Failure, WireError};
@@ -22,6 +22,9 @@ pub enum ClientError {
     /// A hot set could not be made.
     #[error(transparent)]
     HotSet(#[from] HotSetError),
+    /// A tier could not be built.
+    #[error(transparent)]
+    Tier(#[from] DirectoryError),
     /// The device of a tier failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -195,6 +198,12 @@ pub enum ClientError {
         address: Address,
         /// Its reason.
         reason: String,
+    },
+    /// Batches take turns, and one of them gave up its own.
+    #[error("batch {batch} cannot be loaded, since one before it failed")]
+    Abandoned {
+        /// Number of the batch in the run.
+        batch: u32,
     },
     /// A thread that works ahead has panicked; its message is in the log.
     #[error("the {thread} thread panicked; the cause stands in the log above")]

@@ -1,12 +1,13 @@
 //! MassiveGNN's buffer before a source: rows that are wanted come with those that a batch misses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use lodestore_cache::{Tier, TierStats};
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::scatter::scatter;
-use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo, TierRows};
 
 /// Bytes of rows that filling the buffer pulls at once.
 const FILL_BYTES: usize = 8 << 20;
@@ -167,16 +168,22 @@ impl RowSource for HaloBuffer {
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
         let mut state = self.lock();
         let (state, ids) = (&mut *state, bytemuck::cast_slice(ids));
+        let start = Instant::now();
         state.tier.lookup(ids, out, &mut state.misses);
         let n_missing = state.plan(ids);
+        let found = TierRows { buffer: (ids.len() - n_missing) as u64, ..TierRows::default() };
+        let stats = PullStats { found, lookup: start.elapsed(), ..PullStats::default() };
         if state.ids.is_empty() {
-            return Ok(PullStats::default());
+            return Ok(stats);
         }
-        let pulled = state.pull(&*self.inner, &self.tensor, kind)?;
+        let mut pulled = state.pull(&*self.inner, &self.tensor, kind)?;
+        pulled.ahead_rows = pulled.rows.saturating_sub(n_missing as u64);
+        pulled += stats;
+        let start = Instant::now();
         scatter(&state.rows[..n_missing * row_bytes], row_bytes, &state.misses, out);
-        let ahead_rows = pulled.rows.saturating_sub(n_missing as u64);
         state.admit();
-        Ok(PullStats { ahead_rows, ..pulled })
+        pulled.copy += start.elapsed();
+        Ok(pulled)
     }
 }
 

@@ -1,12 +1,14 @@
 //! The rows of one batch: local ones gathered, hot ones copied, the rest pulled once.
 
+mod planned;
+
 use std::{ops::AddAssign, ops::Range, sync::Arc, time::Instant};
 
 use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
 use crate::scatter::{pull_scattered, scatter};
-use crate::{ClientError, PullKind, PullStats, RowSource};
+use crate::{ClientError, PullKind, PullStats, RowSource, TierRows, Turn};
 
 /// Local rows go through a buffer of this size on their way into the batch: it stays in cache.
 const LOCAL_CHUNK_BYTES: usize = 1 << 20;
@@ -25,13 +27,23 @@ pub struct BatchLoader {
     chunk: Vec<u8>,
 }
 
+/// Where remote rows of a batch may lie already.
+pub enum Kept {
+    /// In the hot set of its epoch.
+    Hot(Arc<HotSet>),
+    /// In the tier that follows the schedule, when it is the batch's turn.
+    Planned(Turn),
+}
+
 /// What loading one or more batches took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoadStats {
     /// Rows of the worker's own partitions.
     pub local_rows: u64,
-    /// Rows of other partitions found in the hot set, or in the tier of their source.
+    /// Rows of other partitions found in the hot set, or in a tier of their source.
     pub hit_rows: u64,
+    /// Part of `hit_rows` that tiers of their source had; the hot set had the others.
+    pub found: TierRows,
     /// Rows of other partitions that had to be pulled.
     pub remote_rows: u64,
     /// Bytes of those pulls.
@@ -42,6 +54,13 @@ pub struct LoadStats {
     pub ahead_rows: u64,
     /// Time from the ids to the last row in place.
     pub seconds: f64,
+    /// Part of it that looked rows up: in the partition book, the hot set, and tiers, which copy what
+    /// they find.
+    pub lookup_seconds: f64,
+    /// Part of it that waited for rows which travelled.
+    pub pull_seconds: f64,
+    /// Part of it that put rows in place: local ones, hot ones, those that travelled.
+    pub copy_seconds: f64,
 }
 
 /// Which row of a batch comes from where; positions rise in each list.
@@ -90,6 +109,19 @@ impl BatchLoader {
         !self.owned.iter().any(|range| range.contains(&node.0))
     }
 
+    /// As [`BatchLoader::load`], for a batch with whatever is kept for it.
+    pub fn load_kept(
+        &mut self,
+        nodes: &[NodeId],
+        kept: Kept,
+        out: &mut [u8],
+    ) -> Result<LoadStats, ClientError> {
+        match kept {
+            Kept::Hot(hot) => self.load(nodes, &hot, out),
+            Kept::Planned(turn) => self.load_planned(nodes, turn, out),
+        }
+    }
+
     /// Writes the rows of `nodes`, in order, to `out` of exactly `nodes.len() * row_bytes` bytes.
     ///
     /// Remote rows that `hot` lacks are fetched by one SyncPull (RapidGNN 4.7).
@@ -101,7 +133,8 @@ impl BatchLoader {
     ) -> Result<LoadStats, ClientError> {
         let start = Instant::now();
         ClientError::check_buffer(&self.tensor, nodes.len(), self.row_bytes, out.len())?;
-        self.split_nodes(nodes, hot);
+        self.split_nodes(nodes, |id| hot.get(id).is_some());
+        let split = Instant::now();
         // The pull of the missing rows first: it may overwrite every row of `out`.
         let pulled = pull_scattered(
             &*self.remote,
@@ -111,6 +144,7 @@ impl BatchLoader {
             out,
             PullKind::Sync,
         )?;
+        let (at_source, pulling) = (pulled.lookup + pulled.copy, split.elapsed());
         self.gather_local(out)?;
         for &position in &self.split.hot_at {
             let at = position as usize;
@@ -118,12 +152,18 @@ impl BatchLoader {
                 out[at * self.row_bytes..][..self.row_bytes].copy_from_slice(row);
             }
         }
+        let (seconds, pull) = (start.elapsed(), pulling.saturating_sub(at_source));
+        let lookup = split - start + pulled.lookup;
         Ok(LoadStats {
             local_rows: self.split.local.len() as u64,
             // Of what was asked for, a source with a tier pulls only what that lacks.
             hit_rows: ((self.split.hot_at.len() + self.split.missing.len()) as u64)
                 .saturating_sub(pulled.rows - pulled.ahead_rows),
-            seconds: start.elapsed().as_secs_f64(),
+            found: pulled.found,
+            seconds: seconds.as_secs_f64(),
+            lookup_seconds: lookup.as_secs_f64(),
+            pull_seconds: pull.as_secs_f64(),
+            copy_seconds: seconds.saturating_sub(lookup + pull).as_secs_f64(),
             ..LoadStats::from_pull(pulled)
         })
     }
@@ -138,14 +178,14 @@ impl BatchLoader {
         &self.tensor
     }
 
-    fn split_nodes(&mut self, nodes: &[NodeId], hot: &HotSet) {
+    fn split_nodes(&mut self, nodes: &[NodeId], is_hot: impl Fn(u32) -> bool) {
         let split = &mut self.split;
         split.clear();
         for (position, &node) in (0u32..).zip(nodes) {
             if self.owned.iter().any(|range| range.contains(&node.0)) {
                 split.local.push(node);
                 split.local_at.push(position);
-            } else if hot.get(node.0).is_some() {
+            } else if is_hot(node.0) {
                 split.hot_at.push(position);
             } else {
                 split.missing.push(node);
@@ -192,7 +232,11 @@ impl AddAssign for LoadStats {
         self.remote_bytes += more.remote_bytes;
         self.pulls += more.pulls;
         self.ahead_rows += more.ahead_rows;
+        self.found += more.found;
         self.seconds += more.seconds;
+        self.lookup_seconds += more.lookup_seconds;
+        self.pull_seconds += more.pull_seconds;
+        self.copy_seconds += more.copy_seconds;
     }
 }
 

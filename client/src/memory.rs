@@ -74,7 +74,7 @@ impl RowSource for MemorySource {
         }
         let requests = u64::from(!ids.is_empty());
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        Ok(PullStats { rows, bytes, requests, ahead_rows: 0 })
+        Ok(PullStats { rows, bytes, requests, ..PullStats::default() })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
         let ids = [NodeId(2), NodeId(0), NodeId(2)];
         let stats = source().pull("x", &ids, &mut out, PullKind::Sync).unwrap();
         assert_eq!(out, [20, 21, 0, 1, 20, 21]);
-        assert_eq!(stats, PullStats { rows: 3, bytes: 6, requests: 1, ahead_rows: 0 });
+        assert_eq!(stats, PullStats { rows: 3, bytes: 6, requests: 1, ..PullStats::default() });
     }
 
     #[test]

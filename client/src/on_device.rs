@@ -2,6 +2,7 @@
 //! computes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use lodestore_cache::{BatchTensor, DeviceTier, GatherError, TierStats};
 use lodestore_graph::{NodeId, PartitionBook};
@@ -96,14 +97,22 @@ impl DeviceSource {
         batch: &mut BatchTensor,
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        let mut pulled = PullStats::default();
+        let (start, mut fetching) = (Instant::now(), Duration::ZERO);
+        let (mut pulled, mut n_missing) = (PullStats::default(), 0);
         let fetch = |missing: &[u32], rows: &mut [u8]| {
+            let start = Instant::now();
+            n_missing += missing.len();
             let missing = bytemuck::cast_slice(missing);
             pulled += self.inner.pull(&self.tensor.name, missing, rows, kind)?;
+            fetching += start.elapsed();
             Ok(())
         };
         match tier.gather(bytemuck::cast_slice(ids), batch, fetch) {
-            Ok(()) => Ok(pulled),
+            Ok(()) => {
+                pulled.lookup += start.elapsed().saturating_sub(fetching);
+                pulled.found.device += (ids.len() - n_missing) as u64;
+                Ok(pulled)
+            }
             Err(GatherError::Device(error)) => Err(error.into()),
             Err(GatherError::Fetch(error)) => Err(error),
         }
@@ -141,8 +150,10 @@ impl RowSource for DeviceSource {
         if batch.capacity_bytes() < out.len() {
             *batch = tier.tensor(ids.len().next_power_of_two())?;
         }
-        let pulled = self.gather_with(tier, ids, batch, kind)?;
+        let mut pulled = self.gather_with(tier, ids, batch, kind)?;
+        let start = Instant::now();
         batch.read(out)?;
+        pulled.copy += start.elapsed();
         Ok(pulled)
     }
 }

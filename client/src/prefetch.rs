@@ -14,23 +14,25 @@ use std::{
     time::Instant,
 };
 
-use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, batch::Batch};
 
-use crate::{BatchLoader, ClientError, LoadStats, RowBuffer};
+use crate::{BatchLoader, ClientError, Kept, LoadStats, RowBuffer};
 
 /// The batches of one worker, in the order of training.
 pub trait BatchSource: Send + Sync {
     /// Number of batches in all epochs together.
     fn n_batches(&self) -> u32;
 
-    /// Batch `index`, below `n_batches`, and the hot set that serves it.
+    /// Batch `index`, below `n_batches`, and what is kept for it.
     ///
-    /// Every index is asked for once, in order, though not always by the same thread.
-    fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError>;
+    /// Every index from the first on is asked for once, in order, though not always by the same
+    /// thread.
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
 }
 
-/// A window of at most Q batches that are ready or being loaded, filled by its own thread.
+/// A window of at most Q batches that are ready or being loaded, filled by its own thread. Batches
+/// and empty buffers go through bounded channels, which are rings of slots without a lock while
+/// neither end waits.
 ///
 /// Memory: the window holds at most Q·m_max·d bytes of rows (m_max: input nodes of the largest
 /// batch, d: bytes of a row), because Q buffers exist for it; the trainer's own batch is one more.
@@ -53,6 +55,24 @@ pub struct PreparedBatch {
     pub rows: RowBuffer,
     /// What loading the rows took.
     pub load: LoadStats,
+    /// Time to sample or read the batch.
+    pub sample_seconds: f64,
+    /// How the trainer met it.
+    pub met: Met,
+    /// Time in which the trainer had no batch before this one came.
+    pub wait_seconds: f64,
+}
+
+/// How a trainer met a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Met {
+    /// It lay ready.
+    Ready,
+    /// It was being prepared.
+    Waited,
+    /// Nobody had begun it: the trainer prepared it itself.
+    #[default]
+    DefaultPath,
 }
 
 /// How the trainer met its batches, and what the window held.
@@ -92,7 +112,7 @@ struct Background<'scope> {
 type Ready = Result<(u32, PreparedBatch), ClientError>;
 
 impl<'scope> Prefetcher<'scope> {
-    /// Starts to prepare the batches of `source`, at most `window` ahead.
+    /// Starts to prepare the batches of `source` from number `first` on, at most `window` ahead.
     ///
     /// With a window of 0 there is no thread, and every batch takes the default path.
     pub fn start<'env>(
@@ -100,10 +120,11 @@ impl<'scope> Prefetcher<'scope> {
         source: Arc<dyn BatchSource + 'scope>,
         loader: BatchLoader,
         window: usize,
+        first: u32,
     ) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { next: AtomicU32::new(first), ..Shared::default() });
         let n_batches = source.n_batches();
-        let background = (window > 0 && n_batches > 0).then(|| {
+        let background = (window > 0 && n_batches > first).then(|| {
             let (empty, buffers) = sync_channel(window + 1);
             for _ in 0..window {
                 // Cannot fail: the receiver lives, and there is room for one more than these.
@@ -117,7 +138,7 @@ impl<'scope> Prefetcher<'scope> {
             Background { thread, ready, empty }
         });
         let stats = PrefetchStats::default();
-        Self { source, loader, n_batches, position: 0, shared, stats, background }
+        Self { source, loader, n_batches, position: first, shared, stats, background }
     }
 
     /// The next batch, or `None` after the last. `spent` gives back the memory of the batch
@@ -141,9 +162,10 @@ impl<'scope> Prefetcher<'scope> {
                 prepare(&*self.source, &mut self.loader, index, spent, |_| ())
             }
         };
-        let prepared = prepared.inspect_err(|_| self.position = self.n_batches)?;
+        let mut prepared = prepared.inspect_err(|_| self.position = self.n_batches)?;
         self.shared.saw(&prepared.batch.nodes);
-        self.stats.wait_seconds += start.elapsed().as_secs_f64();
+        prepared.wait_seconds = start.elapsed().as_secs_f64();
+        self.stats.wait_seconds += prepared.wait_seconds;
         Ok(Some(prepared))
     }
 
@@ -178,15 +200,15 @@ impl Background<'_> {
         shared: &Shared,
         stats: &mut PrefetchStats,
     ) -> Result<PreparedBatch, ClientError> {
-        let received = match self.ready.try_recv() {
+        let (received, met) = match self.ready.try_recv() {
             Ok(received) => {
                 stats.ready += 1;
-                received
+                (received, Met::Ready)
             }
             Err(_) => {
                 stats.waited += 1;
                 let gone = |_| ClientError::Panicked { thread: "prefetch" };
-                self.ready.recv().map_err(gone)?
+                (self.ready.recv().map_err(gone)?, Met::Waited)
             }
         };
         let (found, prepared) = received?;
@@ -196,7 +218,7 @@ impl Background<'_> {
         // Only now: a buffer given back before would be one more than the window may have. The
         // thread may have ended after its last batch, and then nobody needs the buffer.
         let _ = self.empty.try_send(spent);
-        Ok(prepared)
+        Ok(PreparedBatch { met, ..prepared })
     }
 }
 
@@ -250,12 +272,14 @@ fn prepare(
     mut rows: RowBuffer,
     about_to_load: impl FnOnce(u64),
 ) -> Result<PreparedBatch, ClientError> {
-    let (batch, hot) = source.batch(index)?;
+    let start = Instant::now();
+    let (batch, kept) = source.batch(index)?;
+    let sample_seconds = start.elapsed().as_secs_f64();
     let n_bytes = batch.nodes.len().saturating_mul(loader.row_bytes());
     about_to_load(n_bytes as u64);
     rows.resize(n_bytes);
-    let load = loader.load(&batch.nodes, &hot, rows.bytes_mut())?;
-    Ok(PreparedBatch { batch, rows, load })
+    let load = loader.load_kept(&batch.nodes, kept, rows.bytes_mut())?;
+    Ok(PreparedBatch { batch, rows, load, sample_seconds, ..PreparedBatch::default() })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Where rows come from.
 
-use std::ops::AddAssign;
+use std::{ops::AddAssign, time::Duration};
 
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
@@ -39,7 +39,7 @@ pub enum PullKind {
     Vector,
 }
 
-/// What pulls moved.
+/// What pulls moved, and what tiers on their way did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PullStats {
     /// Rows that travelled: a source with a tier has the others already.
@@ -50,6 +50,39 @@ pub struct PullStats {
     pub requests: u64,
     /// Part of `rows` that came beside what was asked for.
     pub ahead_rows: u64,
+    /// What tiers had.
+    pub found: TierRows,
+    /// Time in which tiers looked rows up and copied out what they had.
+    pub lookup: Duration,
+    /// Time in which tiers put rows that had travelled where they belong, and kept some.
+    pub copy: Duration,
+}
+
+/// Rows that did not travel, by the tier that had them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierRows {
+    /// A worker's device.
+    pub device: u64,
+    /// The host's tier, which workers share.
+    pub host: u64,
+    /// MassiveGNN's buffer.
+    pub buffer: u64,
+}
+
+impl TierRows {
+    /// Rows that any tier had.
+    #[must_use]
+    pub fn all(self) -> u64 {
+        self.device + self.host + self.buffer
+    }
+}
+
+impl AddAssign for TierRows {
+    fn add_assign(&mut self, more: Self) {
+        self.device += more.device;
+        self.host += more.host;
+        self.buffer += more.buffer;
+    }
 }
 
 impl AddAssign for PullStats {
@@ -58,6 +91,9 @@ impl AddAssign for PullStats {
         self.bytes += more.bytes;
         self.requests += more.requests;
         self.ahead_rows += more.ahead_rows;
+        self.found += more.found;
+        self.lookup += more.lookup;
+        self.copy += more.copy;
     }
 }
 

@@ -2,6 +2,7 @@
 //! is pulled in the background.
 
 use std::{
+    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         mpsc::{Receiver, Sender, channel},
@@ -58,25 +59,26 @@ struct State {
 }
 
 impl<'scope> SteadyCache<'scope> {
-    /// Builds the set of epoch 0 now and begins with that of epoch 1.
+    /// Builds the set of the first of `epochs` now and begins with the next.
     ///
     /// `choose` names the rows of each epoch; `loader` is the worker's, for its remote source.
     pub fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         loader: &BatchLoader,
-        n_epochs: u32,
+        epochs: Range<u32>,
         choose: Arc<ChooseHotSet<'scope>>,
     ) -> Result<Self, ClientError> {
         let none = HotSet::empty(loader.row_bytes())?;
-        let built = build(loader, &choose(0)?, &none)?;
-        let mut state = State::default();
-        state.count(0, &built, &none);
+        let Range { start: first, end: n_epochs } = epochs;
+        let built = build(loader, &choose(first)?, &none)?;
+        let mut state = State { epoch: first, ..State::default() };
+        state.count(first, &built, &none);
         let buffers = DoubleBuffer::new(built.set);
         let shared = Arc::new(Shared { buffers, state: Mutex::new(state) });
-        let builder = (n_epochs > 1).then(|| {
+        let builder = (n_epochs.saturating_sub(first) > 1).then(|| {
             let (requests, inbox) = channel();
             // Cannot fail: the receiver lives.
-            let _ = requests.send(1);
+            let _ = requests.send(first + 1);
             let (shared, loader) = (Arc::clone(&shared), loader.clone());
             (requests, scope.spawn(move || build_ahead(&shared, &loader, &*choose, &inbox)))
         });

@@ -1,6 +1,7 @@
 //! A tier before a source: rows that were pulled stay for the batches to come.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use lodestore_cache::{Passage, SharedTier};
 use lodestore_graph::{NodeId, PartitionBook};
@@ -83,8 +84,9 @@ impl TieredSource {
         missing.extend(positions.iter().map(|&position| ids[position as usize]));
         rows.resize(missing.len() * row_bytes, 0);
         let pulled = self.inner.pull(&self.tensor.name, missing, rows, kind)?;
+        let start = Instant::now();
         scatter(rows, row_bytes, positions, out);
-        Ok(pulled)
+        Ok(PullStats { copy: pulled.copy + start.elapsed(), ..pulled })
     }
 }
 
@@ -110,10 +112,16 @@ impl RowSource for TieredSource {
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
         let (raw_ids, mut scratch) = (bytemuck::cast_slice(ids), self.scratch());
+        let start = Instant::now();
         self.tier.lookup(raw_ids, out, &mut scratch.passage);
-        let pulled = self.pull_missing(ids, out, kind, &mut scratch);
-        if pulled.is_ok() {
+        let (lookup, n_missing) = (start.elapsed(), scratch.passage.misses().len());
+        let mut pulled = self.pull_missing(ids, out, kind, &mut scratch);
+        if let Ok(pulled) = &mut pulled {
+            let start = Instant::now();
             self.tier.admit(raw_ids, out, &mut scratch.passage);
+            pulled.lookup += lookup;
+            pulled.copy += start.elapsed();
+            pulled.found.host += (ids.len() - n_missing) as u64;
         }
         self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         pulled

@@ -13,7 +13,16 @@ pub(crate) struct Adam {
     parameters: Vec<Parameter>,
     learning_rate: f64,
     weight_decay: f32,
-    n_steps: i32,
+    n_steps: u32,
+}
+
+/// What a step changes: one flat list per parameter each, in the order of [`Adam::new`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct AdamState {
+    pub(crate) n_steps: u32,
+    pub(crate) values: Vec<Vec<f32>>,
+    pub(crate) means: Vec<Vec<f32>>,
+    pub(crate) variances: Vec<Vec<f32>>,
 }
 
 /// A parameter tensor and its moments, all flat and of one length.
@@ -39,11 +48,49 @@ impl Adam {
         Ok(Self { parameters, learning_rate, weight_decay, n_steps: 0 })
     }
 
+    /// The parameters, one flat list each, in the order of `new`.
+    pub(crate) fn values(&self) -> Vec<Vec<f32>> {
+        self.parameters.iter().map(|parameter| parameter.values.clone()).collect()
+    }
+
+    /// Elements of each parameter.
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        self.parameters.iter().map(|parameter| parameter.values.len()).collect()
+    }
+
+    /// Updates so far.
+    pub(crate) fn n_steps(&self) -> u32 {
+        self.n_steps
+    }
+
+    /// All that later steps depend on.
+    pub(crate) fn state(&self) -> AdamState {
+        let moments = |of: fn(&Parameter) -> &Vec<f32>| {
+            self.parameters.iter().map(|parameter| of(parameter).clone()).collect()
+        };
+        let (means, variances) = (moments(|of| &of.mean), moments(|of| &of.variance));
+        AdamState { n_steps: self.n_steps, values: self.values(), means, variances }
+    }
+
+    /// Goes back to `state`, of an optimiser of the same parameters.
+    pub(crate) fn restore(&mut self, state: AdamState) -> Result<()> {
+        self.n_steps = state.n_steps;
+        let moments = state.means.into_iter().zip(state.variances);
+        let lists = state.values.into_iter().zip(moments);
+        for (parameter, (values, (mean, variance))) in self.parameters.iter_mut().zip(lists) {
+            let var = &parameter.var;
+            var.set(&Tensor::from_slice(&values, var.shape(), &Device::Cpu)?)?;
+            (parameter.values, parameter.mean, parameter.variance) = (values, mean, variance);
+        }
+        Ok(())
+    }
+
     /// One update. `gradients` has one flat list per parameter, in the order of `new`.
     pub(crate) fn step(&mut self, gradients: &[Vec<f32>]) -> Result<()> {
         self.n_steps = self.n_steps.saturating_add(1);
-        let correction1 = 1.0 - BETA1.powi(self.n_steps);
-        let correction2 = 1.0 - BETA2.powi(self.n_steps);
+        let n_steps = i32::try_from(self.n_steps).unwrap_or(i32::MAX);
+        let correction1 = 1.0 - BETA1.powi(n_steps);
+        let correction2 = 1.0 - BETA2.powi(n_steps);
         let rate = (self.learning_rate / correction1) as f32;
         let root_correction = correction2.sqrt() as f32;
         let (beta1, beta2) = (BETA1 as f32, BETA2 as f32);
@@ -87,6 +134,25 @@ mod tests {
         }
         for (found, expected) in var.to_vec1::<f32>().unwrap().iter().zip(expected) {
             assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn goes_on_from_a_state_as_if_it_had_never_stopped() {
+        let var = || Var::from_vec(vec![1.0f32, -2.0, 0.5], 3, &Device::Cpu).unwrap();
+        let gradients = |t: u32| vec![vec![0.3 * t as f32, -0.1, 0.2 / t as f32]];
+        let mut straight = Adam::new(vec![var()], 0.1, 0.5).unwrap();
+        (1..=5).for_each(|t| straight.step(&gradients(t)).unwrap());
+        for stop in 0..5 {
+            let mut before = Adam::new(vec![var()], 0.1, 0.5).unwrap();
+            (1..=stop).for_each(|t| before.step(&gradients(t)).unwrap());
+            let of_after = var();
+            let mut after = Adam::new(vec![of_after.clone()], 0.1, 0.5).unwrap();
+            after.restore(before.state()).unwrap();
+            assert_eq!(of_after.to_vec1::<f32>().unwrap(), before.values()[0]);
+            (stop + 1..=5).for_each(|t| after.step(&gradients(t)).unwrap());
+            assert_eq!(after.state(), straight.state());
+            assert_eq!(of_after.to_vec1::<f32>().unwrap(), straight.values()[0]);
         }
     }
 }

@@ -20,7 +20,10 @@ pub struct TrainConfig {
     pub fanouts: Vec<Fanout>,
     /// Width of hidden rows, at least 1.
     pub hidden: usize,
-    /// Share of the elements of aggregated features and hidden rows dropped, in [0, 1).
+    /// `gat`: attention heads of each layer, at least 1; `hidden` is a multiple of it.
+    pub n_heads: usize,
+    /// Share of the elements of aggregated features, hidden rows and attention coefficients
+    /// dropped, in [0, 1).
     pub dropout: f32,
     /// Adam's step size.
     pub learning_rate: f64,
@@ -36,7 +39,13 @@ pub struct TrainConfig {
     pub normalize: bool,
     /// Accuracy is measured after every so many epochs, and after the last; 0: only there.
     pub evaluate_every: u32,
-    /// `rapid`: rows in each worker's hot set, of those that it does not own.
+    /// Training ends when accuracy on the validation nodes has not risen for so many epochs; 0:
+    /// never. Counts with `evaluate_every` of at least 1 only.
+    pub patience: u32,
+    /// `rapid`: which rows each worker keeps.
+    pub hot_policy: HotPolicy,
+    /// `rapid`: rows in each worker's hot set, of those that it does not own. There are two sets, so
+    /// that the oracle keeps twice as many.
     pub n_hot: usize,
     /// `rapid`: batches prepared ahead, Q in the paper.
     pub window: usize,
@@ -45,12 +54,26 @@ pub struct TrainConfig {
     pub memory_budget_bytes: Option<u64>,
     /// `rapid`: where the schedule is written; replaced if it exists.
     pub schedule_path: PathBuf,
+    /// Where checkpoints go, if there are to be any.
+    pub checkpoint: Option<CheckpointConfig>,
     /// Name of the tensor of features.
     pub feature_tensor: String,
     /// Name of the tensor of classes (i64, width 1; −1 for none).
     pub label_tensor: String,
     /// Name of the tensor of splits (u8, width 1: 0 train, 1 validation, 2 test).
     pub split_tensor: String,
+}
+
+/// Checkpoints of a run: one after each epoch, and within epochs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckpointConfig {
+    /// The folder; it holds the last checkpoint, and no other run's.
+    pub dir: PathBuf,
+    /// One after every so many steps of the run too; 0: none within epochs.
+    pub every_steps: u32,
+    /// Goes on from the checkpoint that is there, or from the start if there is none. Otherwise a
+    /// checkpoint that is there is an error.
+    pub resume: bool,
 }
 
 /// How rows reach the trainer.
@@ -66,6 +89,17 @@ pub enum Strategy {
     Massive,
 }
 
+/// Which remote rows `rapid` keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HotPolicy {
+    /// Those that an epoch uses most, pulled before it (RapidGNN, section 4.5).
+    Frequency,
+    /// Those that are used soonest, kept when a batch has pulled them: Belady's MIN, in the same
+    /// memory.
+    Oracle,
+}
+
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
@@ -74,6 +108,7 @@ impl Default for TrainConfig {
             workers: 1,
             fanouts: Fanout::at_most(10).into_iter().cycle().take(2).collect(),
             hidden: 64,
+            n_heads: 8,
             dropout: 0.5,
             learning_rate: 0.01,
             weight_decay: 5e-4,
@@ -82,10 +117,13 @@ impl Default for TrainConfig {
             seed: 0,
             normalize: false,
             evaluate_every: 1,
+            patience: 0,
+            hot_policy: HotPolicy::Frequency,
             n_hot: 10_000,
             window: 4,
             memory_budget_bytes: None,
             schedule_path: PathBuf::from("train.schedule"),
+            checkpoint: None,
             feature_tensor: "feat".to_owned(),
             label_tensor: "label".to_owned(),
             split_tensor: "split".to_owned(),
@@ -99,9 +137,19 @@ impl TrainConfig {
         let at_least_1 = |setting, found: u64| check(found >= 1, setting, "at least 1", found);
         at_least_1("workers", u64::from(self.workers))?;
         at_least_1("hidden", self.hidden as u64)?;
+        at_least_1("n_heads", self.n_heads as u64)?;
+        let is_multiple = self.model != ModelKind::Gat || self.hidden.is_multiple_of(self.n_heads);
+        check(
+            is_multiple,
+            "hidden",
+            &format!("a multiple of {} heads", self.n_heads),
+            self.hidden,
+        )?;
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
+        let is_measured = self.patience == 0 || self.evaluate_every > 0;
+        check(is_measured, "evaluate_every", "at least 1 with a patience", self.evaluate_every)?;
         let (dropout, rate) = (self.dropout, self.learning_rate);
         check((0.0..1.0).contains(&dropout), "dropout", "in [0, 1)", dropout)?;
         check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
@@ -133,6 +181,15 @@ impl fmt::Display for Strategy {
     }
 }
 
+impl fmt::Display for HotPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Frequency => "frequency",
+            Self::Oracle => "oracle",
+        })
+    }
+}
+
 impl FromStr for Strategy {
     type Err = String;
 
@@ -160,6 +217,11 @@ mod tests {
         };
         assert_eq!(message(|c| c.workers = 0), "setting `workers` must be at least 1, found 0");
         assert!(message(|c| c.fanouts = vec![]).contains("fanouts"));
+        assert!(message(|c| c.n_heads = 0).contains("n_heads"));
+        let uneven = message(|c| (c.model, c.hidden) = (ModelKind::Gat, 60));
+        assert_eq!(uneven, "setting `hidden` must be a multiple of 8 heads, found 60");
+        let blind = message(|c| (c.patience, c.evaluate_every) = (3, 0));
+        assert!(blind.contains("evaluate_every` must be at least 1 with a patience"), "{blind}");
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));
         assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
         assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));

@@ -1,4 +1,4 @@
-//! ReLU and dropout in one operation, with a mask that is a function of a seed.
+//! An activation and dropout in one operation, with a mask that is a function of a seed.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
@@ -15,9 +15,23 @@ pub(crate) struct Dropout {
     dropped: u32,
 }
 
-/// `max(x, 0)` with dropout; the mask is made again in the backward pass instead of being kept.
+/// What happens to an element before dropout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activation {
+    /// Nothing.
+    Identity,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x` where it is positive, `exp(x) - 1` elsewhere (Clevert et al. 2016, equation 15).
+    Elu,
+}
+
+/// An activation with dropout; the mask is made again in the backward pass instead of being kept.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReluDropout(Option<Dropout>);
+pub(crate) struct ActivationDropout {
+    activation: Activation,
+    dropout: Option<Dropout>,
+}
 
 impl Dropout {
     /// Dropout of one layer in one step; `rate` in [0, 1), and none for 0.
@@ -37,10 +51,36 @@ impl Dropout {
     }
 }
 
-impl ReluDropout {
-    /// ReLU, then `dropout` if there is any.
-    pub(crate) fn new(dropout: Option<Dropout>) -> Self {
-        Self(dropout)
+impl Activation {
+    // Not `x.max(0.0)`: it would turn NaN into 0 and hide that training has diverged.
+    fn apply(self, x: f32) -> f32 {
+        match self {
+            Self::Relu if x < 0.0 => 0.0,
+            Self::Elu if x < 0.0 => x.exp_m1(),
+            _ => x,
+        }
+    }
+
+    /// The derivative at `x`.
+    fn slope(self, x: f32) -> f32 {
+        match self {
+            Self::Identity => 1.0,
+            Self::Relu => f32::from(u8::from(x > 0.0)),
+            Self::Elu => {
+                if x < 0.0 {
+                    x.exp()
+                } else {
+                    1.0
+                }
+            }
+        }
+    }
+}
+
+impl ActivationDropout {
+    /// `activation`, then `dropout` if there is any.
+    pub(crate) fn new(activation: Activation, dropout: Option<Dropout>) -> Self {
+        Self { activation, dropout }
     }
 
     /// Applies the operation; gradients pass through.
@@ -49,21 +89,20 @@ impl ReluDropout {
     }
 
     fn drop(self, values: &mut [f32]) {
-        if let Some(dropout) = self.0 {
+        if let Some(dropout) = self.dropout {
             dropout.apply(values);
         }
     }
 }
 
-impl CustomOp1 for ReluDropout {
+impl CustomOp1 for ActivationDropout {
     fn name(&self) -> &'static str {
-        "relu-dropout"
+        "activation-dropout"
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        // Not `x.max(0.0)`: it would turn NaN into 0 and hide that training has diverged.
-        let relu = |&x: &f32| if x < 0.0 { 0.0 } else { x };
-        let mut out: Vec<f32> = contiguous(storage, layout)?.iter().map(relu).collect();
+        let x = contiguous(storage, layout)?;
+        let mut out: Vec<f32> = x.iter().map(|&x| self.activation.apply(x)).collect();
         self.drop(&mut out);
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
@@ -72,7 +111,7 @@ impl CustomOp1 for ReluDropout {
         let x = arg.flatten_all()?.to_vec1::<f32>()?;
         let mut grad = grad.flatten_all()?.to_vec1::<f32>()?;
         for (grad, x) in grad.iter_mut().zip(x) {
-            *grad = if x > 0.0 { *grad } else { 0.0 };
+            *grad *= self.activation.slope(x);
         }
         self.drop(&mut grad);
         Tensor::from_vec(grad, arg.shape(), arg.device()).map(Some)
@@ -84,41 +123,60 @@ mod tests {
     use super::*;
     use candle_core::{Device, Var};
 
-    fn op(rate: f32, seed: u64, layer: u64) -> ReluDropout {
-        ReluDropout::new(Dropout::new(rate, seed, layer))
+    fn op(activation: Activation, rate: f32, seed: u64, layer: u64) -> ActivationDropout {
+        ActivationDropout::new(activation, Dropout::new(rate, seed, layer))
     }
 
     #[test]
     fn keeps_the_mean_and_zeroes_the_rate() {
         let n = 100_000;
         let x = Tensor::ones(n, candle_core::DType::F32, &Device::Cpu).unwrap();
-        let apply = |op: ReluDropout| op.apply(&x).unwrap().to_vec1::<f32>().unwrap();
-        let out = apply(op(0.3, 1, 0));
+        let apply = |rate, seed, layer| {
+            let op = op(Activation::Relu, rate, seed, layer);
+            op.apply(&x).unwrap().to_vec1::<f32>().unwrap()
+        };
+        let out = apply(0.3, 1, 0);
         let zeros = out.iter().filter(|&&v| v == 0.0).count() as f32 / n as f32;
         assert!((zeros - 0.3).abs() < 0.01, "{zeros}");
         assert!(out.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.7).abs() < 1e-4));
-        assert_ne!(out, apply(op(0.3, 1, 1)));
-        assert_ne!(out, apply(op(0.3, 2, 0)));
-        assert_eq!(out, apply(op(0.3, 1, 0)));
+        assert_ne!(out, apply(0.3, 1, 1));
+        assert_ne!(out, apply(0.3, 2, 0));
+        assert_eq!(out, apply(0.3, 1, 0));
     }
 
     #[test]
     fn gradient_uses_the_mask_of_the_forward_pass() {
         let x: Vec<f32> = (0..203).map(|i| if i % 3 == 0 { -1.0 } else { 2.0 }).collect();
         let var = Var::from_vec(x.clone(), 203, &Device::Cpu).unwrap();
-        let out = op(0.5, 9, 0).apply(&var).unwrap();
-        let grads = out.sum_all().unwrap().backward().unwrap();
-        let grad = grads.get(&var).unwrap().to_vec1::<f32>().unwrap();
-        for ((x, out), grad) in x.iter().zip(out.to_vec1::<f32>().unwrap()).zip(grad) {
-            assert_eq!(grad, if *x > 0.0 { out / x } else { 0.0 });
+        for activation in [Activation::Identity, Activation::Relu, Activation::Elu] {
+            let out = op(activation, 0.5, 9, 0).apply(&var).unwrap();
+            let grads = out.sum_all().unwrap().backward().unwrap();
+            let grad = grads.get(&var).unwrap().to_vec1::<f32>().unwrap();
+            for ((&x, out), grad) in x.iter().zip(out.to_vec1::<f32>().unwrap()).zip(grad) {
+                let slope = match activation {
+                    _ if x > 0.0 => 1.0,
+                    Activation::Identity => 1.0,
+                    Activation::Relu => 0.0,
+                    Activation::Elu => (-1f32).exp(),
+                };
+                // Half of the elements are kept, at twice their value; ReLU shows no mask at x < 0.
+                let kept = if out == 0.0 { 0.0 } else { 2.0 };
+                assert_eq!(grad, kept * slope, "{activation:?} at {x}");
+            }
         }
     }
 
     #[test]
-    fn without_dropout_it_is_relu_and_shows_nan() {
+    fn without_dropout_activations_are_as_published_and_show_nan() {
         let x = Tensor::new(&[-1.0f32, 0.0, 2.5, f32::NAN], &Device::Cpu).unwrap();
-        let out = op(0.0, 0, 0).apply(&x).unwrap().to_vec1::<f32>().unwrap();
-        assert_eq!(out[..3], [0.0, 0.0, 2.5]);
-        assert!(out[3].is_nan());
+        let first = [-1.0, 0.0, (-1f32).exp() - 1.0];
+        for (activation, first) in
+            [Activation::Identity, Activation::Relu, Activation::Elu].into_iter().zip(first)
+        {
+            let out = op(activation, 0.0, 0, 0).apply(&x).unwrap().to_vec1::<f32>().unwrap();
+            assert!((out[0] - first).abs() < 1e-6, "{activation:?} {}", out[0]);
+            assert_eq!(out[1..3], [0.0, 2.5]);
+            assert!(out[3].is_nan());
+        }
     }
 }

@@ -4,6 +4,8 @@ use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, schedule::ScheduleError};
 use thiserror::Error;
 
+use crate::CheckpointError;
+
 /// Why training stopped.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -14,6 +16,9 @@ pub enum TrainError {
     /// The schedule could not be written or read.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// A checkpoint could not be written or gone on from.
+    #[error("checkpoint: {0}")]
+    Checkpoint(#[from] CheckpointError),
     /// A tensor operation failed.
     #[error("tensor operation: {0}")]
     Tensor(#[from] candle_core::Error),
@@ -68,6 +73,12 @@ pub enum TrainError {
     /// No node to train on.
     #[error("tensor `{tensor}` marks no node for training; mark some with 0")]
     NothingToTrain {
+        /// Name of the split tensor.
+        tensor: String,
+    },
+    /// Patience without a node to measure on.
+    #[error("patience needs validation nodes; tensor `{tensor}` marks none, mark some with 1")]
+    NothingToValidate {
         /// Name of the split tensor.
         tensor: String,
     },

@@ -1,18 +1,24 @@
 //! Accuracy with full neighbourhoods.
 
+mod first_layer;
+
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
 use lodestore_cache::HotSet;
-use lodestore_client::{BatchLoader, ClientError, RowBuffer};
-use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler, topology::Topology};
-use rayon::prelude::*;
+use lodestore_client::{BatchLoader, ClientError};
+use lodestore_graph::{
+    NodeId,
+    batch::{Batch, Block},
+    sampler::Sampler,
+    topology::Topology,
+};
 
 use crate::{
     TrainError,
     features::FeatureRows,
     labels::Labels,
-    linear::Linear,
-    model::Model,
-    spmm::{OwnRows, Spmm},
+    model::{Hops, Model},
     worker::count_right,
 };
 
@@ -33,11 +39,13 @@ impl Default for EvaluationLimits {
 
 /// The nodes to evaluate with their full computation graphs, sampled once and used every time.
 ///
-/// Memory: per 65 536 roots, the edges of their neighbourhoods (8 bytes each and layer) and two
-/// hidden rows for each node of the neighbourhoods. Features pass in chunks.
+/// Memory: per 65 536 roots, the edges of their neighbourhoods (4 bytes each and layer, 4 more in
+/// the layer at hand, with attention 8 more for each head) and two hidden rows for each node of the
+/// neighbourhoods. Features pass in chunks.
 pub(crate) struct Evaluator<'a> {
     batches: Vec<EvaluationBatch>,
     labels: &'a Labels,
+    topology: &'a Topology,
     features: FeatureRows,
     loader: BatchLoader,
     no_hot: HotSet,
@@ -49,7 +57,7 @@ struct EvaluationBatch {
     n_roots: usize,
     /// Roots before this one are validation nodes, the others test nodes.
     n_validation: usize,
-    steps: Vec<Spmm>,
+    blocks: Vec<Arc<Block>>,
 }
 
 /// Accuracy on both splits; absent for an empty one.
@@ -63,9 +71,8 @@ impl<'a> Evaluator<'a> {
     /// Samples the neighbourhoods of all validation and test nodes; `sampler` takes all
     /// neighbours at every hop.
     pub(crate) fn new(
-        model: &Model,
         labels: &'a Labels,
-        topology: &Topology,
+        topology: &'a Topology,
         mut sampler: Sampler<'_>,
         features: FeatureRows,
         loader: BatchLoader,
@@ -80,21 +87,23 @@ impl<'a> Evaluator<'a> {
                 let before = i * limits.roots;
                 let n_validation = labels.validation.len().saturating_sub(before).min(roots.len());
                 let Batch { nodes, blocks, .. } = sampler.sample(roots, 0);
-                let degree = |node| topology.in_degree(node);
-                let steps = model.steps(blocks, &nodes, &degree);
-                EvaluationBatch { nodes, n_roots: roots.len(), n_validation, steps }
+                let blocks = blocks.into_iter().map(Arc::new).collect();
+                EvaluationBatch { nodes, n_roots: roots.len(), n_validation, blocks }
             })
             .collect();
-        Ok(Self { batches, labels, features, loader, no_hot, limits })
+        Ok(Self { batches, labels, topology, features, loader, no_hot, limits })
     }
 
     /// The accuracy of `model` as it is now.
     pub(crate) fn accuracy(&mut self, model: &Model) -> Result<Accuracy, TrainError> {
         let (mut right_validation, mut right_test) = (0, 0);
         for i in 0..self.batches.len() {
-            let hidden = self.first_layer(i, &model.layers()[0])?;
-            let EvaluationBatch { nodes, n_roots, n_validation, steps } = &self.batches[i];
-            let logits = model.finish_evaluation(&steps[1..], hidden)?;
+            let hidden = self.first_layer(i, model.first_layer())?;
+            let EvaluationBatch { nodes, n_roots, n_validation, blocks } = &self.batches[i];
+            let topology = self.topology;
+            let degree = |node| topology.in_degree(node);
+            let hops = Hops { blocks, nodes, degree: &degree };
+            let logits = model.finish_evaluation(hops, hidden)?;
             let classes = self.labels.classes_of(&nodes[..*n_roots]);
             let targets = Tensor::from_vec(classes, *n_roots, &Device::Cpu)?;
             let right = |from, n| -> Result<u64, TrainError> {
@@ -111,43 +120,6 @@ impl<'a> Evaluator<'a> {
             validation: rate(right_validation, self.labels.validation.len()),
             test: rate(right_test, self.labels.test.len()),
         })
-    }
-
-    /// The first layer's output for all destinations of batch `batch`.
-    ///
-    /// Transforms first and aggregates after, `A·(X·W)`, the other way round than training:
-    /// so each row of features is read once, and what stays in memory is narrow.
-    fn first_layer(&mut self, batch: usize, layer: &Linear) -> Result<Tensor, TrainError> {
-        let EvaluationBatch { nodes, steps, .. } = &self.batches[batch];
-        let (step, width) = (&steps[0], self.features.width());
-        let (n_dst, out_width) = (step.block().n_dst as usize, layer.weight().dim(1)?);
-        let weight = layer.weight().as_tensor();
-        let (own_weight, weight) = match step.own_rows() {
-            OwnRows::Beside => (Some(weight.narrow(0, 0, width)?), weight.narrow(0, width, width)?),
-            OwnRows::Added(_) => (None, weight.clone()),
-        };
-        let mut transformed = Vec::with_capacity(nodes.len() * out_width);
-        let mut out = Vec::with_capacity(n_dst * out_width);
-        let mut buffer = RowBuffer::default();
-        for chunk in nodes.chunks((self.limits.chunk_bytes / (4 * width)).max(1)) {
-            buffer.resize(chunk.len() * self.loader.row_bytes());
-            self.loader.load(chunk, &self.no_hot, buffer.bytes_mut())?;
-            let rows = self.features.view(&mut buffer);
-            let rows = Tensor::from_slice(rows, (chunk.len(), width), &Device::Cpu)?;
-            transformed.extend(rows.matmul(&weight)?.flatten_all()?.to_vec1::<f32>()?);
-            if let Some(own_weight) = &own_weight {
-                out.extend(rows.matmul(own_weight)?.flatten_all()?.to_vec1::<f32>()?);
-            }
-        }
-        if let OwnRows::Added(weights) = step.own_rows() {
-            let rows = transformed.chunks_exact(out_width).zip(weights.iter());
-            out.extend(rows.flat_map(|(row, weight)| row.iter().map(move |v| v * weight)));
-        }
-        out.truncate(n_dst * out_width);
-        out.par_chunks_exact_mut(out_width).enumerate().for_each(|(dst, row)| {
-            step.add_neighbours(dst, &transformed, row);
-        });
-        Ok(Tensor::from_vec(out, (n_dst, out_width), &Device::Cpu)?.broadcast_add(layer.bias())?)
     }
 }
 

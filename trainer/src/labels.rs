@@ -62,6 +62,17 @@ impl Labels {
         nodes.iter().map(|node| self.classes[node.index()]).collect()
     }
 
+    /// BLAKE3 of the classes and of all splits, in hex.
+    pub(crate) fn digest(&self) -> String {
+        let mut digest = blake3::Hasher::new();
+        digest.update(bytemuck::cast_slice(&self.classes));
+        for nodes in [&self.train, &self.validation, &self.test] {
+            digest.update(&(nodes.len() as u64).to_le_bytes());
+            digest.update(bytemuck::cast_slice(nodes));
+        }
+        digest.finalize().to_hex().to_string()
+    }
+
     fn take(&mut self, ids: &[NodeId], classes: &[i64], splits: &[u8]) -> Result<(), TrainError> {
         for ((&node, &label), &split) in ids.iter().zip(classes).zip(splits) {
             let (split, nodes) = match split {

@@ -1,4 +1,4 @@
-//! A thin GNN trainer on candle: GraphSAGE and GCN under the training strategies of the papers.
+//! A thin GNN trainer on candle: GraphSAGE, GCN and GAT under the training strategies of the papers.
 //!
 //! This crate does not know where rows lie or how they travel: it sees features only through
 //! `lodestore-client`. It computes on the CPU, in f32.
@@ -6,30 +6,41 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod adam;
+mod attention;
+mod best;
+mod bottleneck;
+mod checkpoint;
 mod config;
 mod dropout;
 mod error;
 mod evaluate;
 mod features;
+mod gat;
 mod gcn;
 mod labels;
+mod layer;
 mod linear;
 mod model;
 mod profile;
 mod random;
 mod record;
 mod report;
+mod run;
 mod sage;
 mod setup;
 mod spmm;
+mod step;
 mod strategy;
 mod team;
 mod train;
 mod worker;
 
-pub use config::{Strategy, TrainConfig};
+pub use bottleneck::{Bottleneck, Preparation, StepShares};
+pub use checkpoint::{CheckpointError, CheckpointFault, Place};
+pub use config::{CheckpointConfig, HotPolicy, Strategy, TrainConfig};
 pub use error::TrainError;
 pub use model::ModelKind;
 pub use profile::profile_device;
 pub use report::{EpochReport, RowsFrom, TrainReport};
+pub use step::{RowsBySource, StepSeconds, WorkerStep};
 pub use train::{Progress, TrainGraph, WorkerSources, train};

@@ -1,48 +1,71 @@
 //! The dense part of a layer.
 
 use candle_core::{
-    CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor, Var, backend::BackendStorage,
+    CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, Var,
+    backend::BackendStorage,
 };
 
 use crate::random::CounterRandom;
 
+/// `x · weight`.
+#[derive(Clone, Debug)]
+pub(crate) struct Projection(Var);
+
 /// `x · weight + bias`.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
-    weight: Var,
+    projection: Projection,
     bias: Var,
 }
 
-impl Linear {
-    /// A layer from `in_width` to `out_width` with Glorot-uniform weights and no bias yet, a
-    /// function of `seed` and `layer`.
+impl Projection {
+    /// From `in_width` to `out_width`, with Glorot-uniform weights, a function of `seed` and
+    /// `layer`.
     pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Result<Self> {
-        let bound = (6.0 / (in_width + out_width) as f32).sqrt();
-        let random = CounterRandom::new(seed, layer);
-        let weights = (0..(in_width * out_width) as u64)
-            .map(|i| (random.unit(i) * 2.0 - 1.0) * bound)
-            .collect();
-        Ok(Self {
-            weight: Var::from_vec(weights, (in_width, out_width), &Device::Cpu)?,
-            bias: Var::zeros(out_width, candle_core::DType::F32, &Device::Cpu)?,
-        })
+        let weights = glorot([in_width, out_width], in_width * out_width, seed, layer);
+        Var::from_vec(weights, (in_width, out_width), &Device::Cpu).map(Self)
     }
 
-    /// The layer's output of shape (n, out_width) for `x` of shape (n, in_width).
+    /// The output of shape (n, out_width) for `x` of shape (n, in_width).
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.matmul(&self.weight)?.broadcast_add(&self.bias)
+        x.matmul(&self.0)
     }
 
     /// The same for rows that need no gradient, such as input features: candle would compute
     /// that gradient all the same, at the price of the forward pass.
     pub(crate) fn forward_constant(&self, x: &Tensor) -> Result<Tensor> {
-        x.apply_op2(self.weight.as_tensor(), ConstantTimes)?.broadcast_add(&self.bias)
+        x.apply_op2(self.0.as_tensor(), ConstantTimes)
     }
 
     /// The weights, of shape (in_width, out_width).
     #[must_use]
     pub(crate) fn weight(&self) -> &Var {
-        &self.weight
+        &self.0
+    }
+}
+
+impl Linear {
+    /// A layer from `in_width` to `out_width` with weights as those of [`Projection::new`] and no
+    /// bias yet.
+    pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Result<Self> {
+        let projection = Projection::new(in_width, out_width, seed, layer)?;
+        Ok(Self { projection, bias: Var::zeros(out_width, DType::F32, &Device::Cpu)? })
+    }
+
+    /// The layer's output of shape (n, out_width) for `x` of shape (n, in_width).
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.projection.forward(x)?.broadcast_add(&self.bias)
+    }
+
+    /// The same for rows that need no gradient.
+    pub(crate) fn forward_constant(&self, x: &Tensor) -> Result<Tensor> {
+        self.projection.forward_constant(x)?.broadcast_add(&self.bias)
+    }
+
+    /// The weights, of shape (in_width, out_width).
+    #[must_use]
+    pub(crate) fn weight(&self) -> &Var {
+        self.projection.weight()
     }
 
     /// The bias, of shape (out_width,).
@@ -50,6 +73,14 @@ impl Linear {
     pub(crate) fn bias(&self) -> &Var {
         &self.bias
     }
+}
+
+/// `n` values, uniform within the bound for a map between so many inputs and outputs (Glorot and
+/// Bengio 2010, equation 16): a function of `seed` and `stream`.
+pub(crate) fn glorot([n_in, n_out]: [usize; 2], n: usize, seed: u64, stream: u64) -> Vec<f32> {
+    let bound = (6.0 / (n_in + n_out) as f32).sqrt();
+    let random = CounterRandom::new(seed, stream);
+    (0..n as u64).map(|i| (random.unit(i) * 2.0 - 1.0) * bound).collect()
 }
 
 /// Matrix product whose left side is a constant.

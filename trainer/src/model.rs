@@ -2,16 +2,14 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{Result, Tensor, Var};
 use lodestore_graph::{NodeId, batch::Block};
 use serde::Serialize;
 
 use crate::{
-    dropout::{Dropout, ReluDropout},
-    gcn,
+    gat::{Gat, Heads},
+    layer::{Hop, Layer, LayerDropout},
     linear::Linear,
-    sage,
-    spmm::Spmm,
 };
 
 /// Which layer a model is made of.
@@ -22,98 +20,108 @@ pub enum ModelKind {
     Sage,
     /// Graph convolution.
     Gcn,
+    /// Graph attention.
+    Gat,
 }
 
-/// Layers with ReLU and dropout between them; the last gives one logit per class.
-///
-/// Every layer aggregates first and transforms after, `(A·X)·W`: blocks have several times fewer
-/// destinations than sources, so the matrix product gets the smaller side.
+/// The shape of a model.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelSpec {
+    pub(crate) kind: ModelKind,
+    /// Features, hidden rows, classes: one more than layers.
+    pub(crate) widths: Vec<usize>,
+    /// Attention heads of each layer; hidden widths are multiples of it.
+    pub(crate) n_heads: usize,
+    /// In [0, 1): of what each layer transforms or aggregates, and of attention coefficients.
+    pub(crate) dropout: f32,
+}
+
+/// Layers with an activation and dropout between them; the last gives one logit per class.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
-    kind: ModelKind,
-    layers: Vec<Linear>,
+    layers: Vec<Layer>,
     dropout: f32,
 }
 
+/// The edges of all layers of a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Hops<'a> {
+    /// One per layer.
+    pub(crate) blocks: &'a [Arc<Block>],
+    pub(crate) nodes: &'a [NodeId],
+    /// In-degrees in the whole graph.
+    pub(crate) degree: &'a dyn Fn(NodeId) -> u32,
+}
+
 impl Model {
-    /// A model with layer widths `widths[0]` (features) to the last (classes), its parameters a
-    /// function of `seed`. Dropout in [0, 1) applies to what each layer transforms or aggregates:
-    /// the aggregated features, and the hidden rows.
-    pub(crate) fn new(kind: ModelKind, widths: &[usize], dropout: f32, seed: u64) -> Result<Self> {
-        let inputs_per_width = match kind {
-            ModelKind::Sage => 2,
-            ModelKind::Gcn => 1,
+    /// A model whose parameters are a function of `seed`.
+    pub(crate) fn new(spec: &ModelSpec, seed: u64) -> Result<Self> {
+        let n_layers = spec.widths.len() - 1;
+        let layer = |(index, widths): (usize, &[usize])| {
+            let (in_width, out_width, stream) = (widths[0], widths[1], index as u64);
+            Ok(match spec.kind {
+                ModelKind::Sage => Layer::Sage(Linear::new(2 * in_width, out_width, seed, stream)?),
+                ModelKind::Gcn => Layer::Gcn(Linear::new(in_width, out_width, seed, stream)?),
+                ModelKind::Gat => {
+                    let is_last = index + 1 == n_layers;
+                    let heads = if is_last { Heads::Averaged } else { Heads::Concatenated };
+                    let widths = [in_width, out_width];
+                    Layer::Gat(Gat::new(widths, spec.n_heads, heads, seed, stream)?)
+                }
+            })
         };
-        let layers = (0u64..)
-            .zip(widths.windows(2))
-            .map(|(layer, w)| Linear::new(inputs_per_width * w[0], w[1], seed, layer))
-            .collect::<Result<_>>()?;
-        Ok(Self { kind, layers, dropout })
+        let layers = spec.widths.windows(2).enumerate().map(layer).collect::<Result<_>>()?;
+        Ok(Self { layers, dropout: spec.dropout })
     }
 
     /// All parameters, in a fixed order.
     #[must_use]
     pub(crate) fn parameters(&self) -> Vec<Var> {
-        self.layers.iter().flat_map(|l| [l.weight().clone(), l.bias().clone()]).collect()
+        self.layers.iter().flat_map(Layer::parameters).collect()
     }
 
-    /// The layers, the first of which reads features.
+    /// The layer that reads features.
     #[must_use]
-    pub(crate) fn layers(&self) -> &[Linear] {
-        &self.layers
-    }
-
-    /// The message-passing step of each block; `degree` gives in-degrees in the whole graph.
-    #[must_use]
-    pub(crate) fn steps(
-        &self,
-        blocks: Vec<Block>,
-        nodes: &[NodeId],
-        degree: &dyn Fn(NodeId) -> u32,
-    ) -> Vec<Spmm> {
-        let step = |block| match self.kind {
-            ModelKind::Sage => sage::step(Arc::new(block)),
-            ModelKind::Gcn => gcn::step(Arc::new(block), nodes, degree),
-        };
-        blocks.into_iter().map(step).collect()
+    pub(crate) fn first_layer(&self) -> &Layer {
+        &self.layers[0]
     }
 
     /// Logits of shape (n_roots, n_classes) for input rows `x` of shape (n_src, width), with
     /// the dropout masks of `dropout_seed`.
     pub(crate) fn forward(
         &self,
-        steps: &[Spmm],
+        hops: Hops<'_>,
         x: &[f32],
         width: usize,
         dropout_seed: u64,
     ) -> Result<Tensor> {
-        let shape = (steps[0].block().n_dst as usize, steps[0].out_width(width));
-        let mut rows = steps[0].product(x, width);
-        let dropout = |layer| Dropout::new(self.dropout, dropout_seed, layer);
-        if let Some(dropout) = dropout(0) {
-            dropout.apply(&mut rows);
-        }
-        let input = Tensor::from_vec(rows, shape, &Device::Cpu)?;
-        let hidden = self.layers[0].forward_constant(&input)?;
-        self.finish(&steps[1..], hidden, &dropout)
+        let dropout = |layer| LayerDropout::new(self.dropout, dropout_seed, layer);
+        let hidden = self.layers[0].forward_features(hops.of_layer(0), x, width, dropout(0))?;
+        self.finish(hops, hidden, &dropout)
     }
 
     /// The layers after the first, from its output on, without dropout.
-    pub(crate) fn finish_evaluation(&self, steps: &[Spmm], hidden: Tensor) -> Result<Tensor> {
-        self.finish(steps, hidden, &|_| None)
+    pub(crate) fn finish_evaluation(&self, hops: Hops<'_>, hidden: Tensor) -> Result<Tensor> {
+        self.finish(hops, hidden, &|_| LayerDropout::default())
     }
 
     fn finish(
         &self,
-        steps: &[Spmm],
+        hops: Hops<'_>,
         mut hidden: Tensor,
-        dropout: &dyn Fn(u64) -> Option<Dropout>,
+        dropout: &dyn Fn(u64) -> LayerDropout,
     ) -> Result<Tensor> {
-        for ((layer, step), index) in self.layers[1..].iter().zip(steps).zip(1..) {
-            hidden = ReluDropout::new(dropout(index)).apply(&hidden)?;
-            hidden = layer.forward(&step.apply(&hidden)?)?;
+        for (index, layer) in self.layers.iter().enumerate().skip(1) {
+            hidden = layer.forward(hops.of_layer(index), &hidden, dropout(index as u64))?;
         }
         Ok(hidden)
+    }
+}
+
+impl<'a> Hops<'a> {
+    /// The edges of one layer.
+    pub(crate) fn of_layer(self, layer: usize) -> Hop<'a> {
+        Hop { block: &self.blocks[layer], nodes: self.nodes, degree: self.degree }
     }
 }
 
@@ -122,6 +130,7 @@ impl fmt::Display for ModelKind {
         f.write_str(match self {
             Self::Sage => "sage",
             Self::Gcn => "gcn",
+            Self::Gat => "gat",
         })
     }
 }
@@ -133,7 +142,8 @@ impl FromStr for ModelKind {
         match name {
             "sage" => Ok(Self::Sage),
             "gcn" => Ok(Self::Gcn),
-            _ => Err(format!("no model `{name}`; there are: sage, gcn")),
+            "gat" => Ok(Self::Gat),
+            _ => Err(format!("no model `{name}`; there are: sage, gcn, gat")),
         }
     }
 }

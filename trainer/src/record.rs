@@ -1,62 +1,74 @@
 //! The run's report as it grows.
 
+use std::mem::take;
+
 use lodestore_client::{LoadStats, PrefetchStats};
 use lodestore_graph::peak_rss_bytes;
 
 use crate::{
-    EpochReport, TrainReport,
+    EpochReport, TrainReport, WorkerStep,
+    bottleneck::StepSums,
+    checkpoint::Measured,
     evaluate::Accuracy,
+    run::Run,
     setup::Setup,
     team::{MemberStats, TeamStep},
 };
 
 /// What has been measured so far.
+#[derive(Debug, Default)]
 pub(crate) struct Record {
-    setup_seconds: f64,
-    epochs: Vec<EpochReport>,
-    step_losses: Vec<f64>,
+    /// Since the run began, in whatever process.
+    pub(crate) measured: Measured,
+    pub(crate) step_losses: Vec<f64>,
+    pub(crate) setup_seconds: f64,
     epoch: EpochSum,
+    /// Of this process.
+    steps: StepSums,
     /// Each worker's figures at the end of the epoch before.
     before: Vec<MemberStats>,
 }
 
-/// Sums over the steps of the present epoch.
-#[derive(Default)]
+/// How the steps of the present epoch were fetched: those of this process.
+#[derive(Debug, Default)]
 struct EpochSum {
-    epoch: u32,
     steps: u32,
     batches: u64,
-    n_roots: usize,
-    n_right: u64,
-    loss: f64,
     load: LoadStats,
 }
 
 impl Record {
-    pub(crate) fn new(setup_seconds: f64) -> Self {
-        let (epochs, step_losses, before) = (Vec::new(), Vec::new(), Vec::new());
-        Self { setup_seconds, epochs, step_losses, epoch: EpochSum::default(), before }
+    /// Of a run that goes on.
+    pub(crate) fn resumed(measured: Measured, step_losses: Vec<f64>) -> Self {
+        Self { measured, step_losses, ..Self::default() }
     }
 
-    pub(crate) fn begin_epoch(&mut self, epoch: u32) {
-        self.epoch = EpochSum { epoch, ..EpochSum::default() };
-    }
-
-    pub(crate) fn stepped(&mut self, step: &TeamStep) {
+    pub(crate) fn stepped(&mut self, step: &TeamStep, workers: &[WorkerStep]) {
+        for (worker, (_, outcome)) in workers.iter().zip(&step.outcomes) {
+            self.steps.add(worker, outcome.met);
+        }
         self.step_losses.push(step.loss);
+        self.measured.n_roots += step.n_roots as u64;
+        self.measured.n_right += step.n_right;
+        self.measured.loss += step.loss * step.n_roots as f64;
         self.epoch.steps += 1;
         self.epoch.batches += step.n_batches;
-        self.epoch.n_roots += step.n_roots;
-        self.epoch.n_right += step.n_right;
-        self.epoch.loss += step.loss * step.n_roots as f64;
         self.epoch.load += step.load;
     }
 
-    /// Closes the epoch; `stats` are each worker's figures since the run began.
-    pub(crate) fn end_epoch(&mut self, seconds: f64, stats: &[MemberStats]) {
+    /// Closes `epoch` after `steps` steps; `seconds` are those of this process, `stats` each
+    /// worker's figures since it began.
+    pub(crate) fn end_epoch(
+        &mut self,
+        epoch: u32,
+        steps: u32,
+        seconds: f64,
+        stats: &[MemberStats],
+    ) {
         self.before.resize(stats.len(), MemberStats::default());
         let (sum, mut hot, mut prefetch) =
-            (&self.epoch, LoadStats::default(), PrefetchStats::default());
+            (take(&mut self.epoch), LoadStats::default(), PrefetchStats::default());
+        let Measured { n_roots, n_right, loss, .. } = self.measured;
         for (now, before) in stats.iter().zip(&self.before) {
             hot.remote_rows += now.pulled.remote_rows - before.pulled.remote_rows;
             hot.remote_bytes += now.pulled.remote_bytes - before.pulled.remote_bytes;
@@ -68,16 +80,16 @@ impl Record {
         }
         let remote_bytes = sum.load.remote_bytes + hot.remote_bytes;
         let (n_batches, n_steps) = (sum.batches.max(1) as f64, f64::from(sum.steps.max(1)));
-        let n_roots = sum.n_roots.max(1) as f64;
+        let n_roots = n_roots.max(1) as f64;
         let missed = sum.load.remote_rows - sum.load.ahead_rows;
         let accesses = (sum.load.hit_rows + missed).max(1) as f64;
-        self.epochs.push(EpochReport {
-            epoch: sum.epoch,
+        self.measured.epochs.push(EpochReport {
+            epoch,
             seconds,
-            steps: sum.steps,
+            steps,
             batches: sum.batches,
-            loss: sum.loss / n_roots,
-            accuracy: sum.n_right as f64 / n_roots,
+            loss: loss / n_roots,
+            accuracy: n_right as f64 / n_roots,
             validation_accuracy: None,
             test_accuracy: None,
             local_rows: sum.load.local_rows,
@@ -95,12 +107,13 @@ impl Record {
             waited_batches: prefetch.waited,
             default_path_batches: prefetch.default_path,
         });
+        (self.measured.n_roots, self.measured.n_right, self.measured.loss) = (0, 0, 0.0);
         self.before = stats.to_vec();
     }
 
     /// Notes the accuracy after the epoch closed last.
     pub(crate) fn evaluated(&mut self, accuracy: Accuracy) {
-        if let Some(epoch) = self.epochs.last_mut() {
+        if let Some(epoch) = self.measured.epochs.last_mut() {
             epoch.validation_accuracy = accuracy.validation;
             epoch.test_accuracy = accuracy.test;
         }
@@ -108,20 +121,20 @@ impl Record {
 
     /// The epochs closed so far.
     pub(crate) fn epochs(&self) -> &[EpochReport] {
-        &self.epochs
+        &self.measured.epochs
     }
+}
 
-    /// The whole run; `stats` are each worker's figures since it began.
+impl Run<'_> {
+    /// The whole run; `stats` are each worker's figures since this process began.
     pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
-        let config = setup.config;
-        let best = self.best();
-        let (test_accuracy, validation_accuracy, best_epoch) =
-            best.map_or((None, None, 0), |b| (b.test_accuracy, b.validation_accuracy, b.epoch));
-        let seconds: f64 = self.epochs.iter().map(|epoch| epoch.seconds).sum();
-        let n_steps: u32 = self.epochs.iter().map(|epoch| epoch.steps).sum();
-        let n_batches: u64 = self.epochs.iter().map(|epoch| epoch.batches).sum();
-        let remote_rows: u64 = self.epochs.iter().map(|epoch| epoch.remote_rows).sum();
-        let remote_bytes: u64 = self.epochs.iter().map(|epoch| epoch.remote_bytes).sum();
+        let Self { config, adam, best, record, resumed_at, checkpoints, .. } = self;
+        let epochs = record.measured.epochs;
+        let seconds: f64 = epochs.iter().map(|e| e.mean_step_seconds * f64::from(e.steps)).sum();
+        let n_steps: u32 = epochs.iter().map(|epoch| epoch.steps).sum();
+        let n_batches: u64 = epochs.iter().map(|epoch| epoch.batches).sum();
+        let remote_rows: u64 = epochs.iter().map(|epoch| epoch.remote_rows).sum();
+        let remote_bytes: u64 = epochs.iter().map(|epoch| epoch.remote_bytes).sum();
         let written = setup.written.as_ref();
         let held = |stats: &MemberStats| stats.steady.peak_bytes + stats.prefetch.peak_window_bytes;
         TrainReport {
@@ -130,35 +143,40 @@ impl Record {
             workers: config.workers,
             device: "cpu",
             rows_from: setup.graph.rows_from,
-            test_accuracy,
-            validation_accuracy,
-            best_epoch,
+            test_accuracy: best.accuracy.test,
+            validation_accuracy: best.accuracy.validation,
+            best_epoch: best.epoch,
+            stopped_early: best.is_stale(config.patience),
+            parameters_digest: digest(&adam.values()),
+            best_parameters_digest: digest(&best.parameters),
             mean_step_seconds: seconds / f64::from(n_steps.max(1)),
             remote_rows_per_step: remote_rows as f64 / n_batches.max(1) as f64,
             remote_bytes_per_step: remote_bytes as f64 / n_batches.max(1) as f64,
-            setup_seconds: self.setup_seconds,
+            resumed_at,
+            checkpoints: checkpoints.as_ref().map_or(0, |checkpoints| checkpoints.written),
+            checkpoint_seconds: checkpoints.map_or(0.0, |checkpoints| checkpoints.seconds),
+            step: record.steps.shares(),
+            setup_seconds: record.setup_seconds,
             schedule_seconds: written.map_or(0.0, |written| written.seconds),
             schedule_bytes: written.map_or(0, |written| written.summary.bytes),
             schedule_digest: written.map(|written| written.summary.digest.clone()),
             memory_bound_bytes: written.map_or(0, |written| written.bound_bytes),
+            hot_policy: written.map(|_| config.hot_policy),
             n_hot: written.map_or(0, |written| written.budget.n_hot as u64),
             window: written.map_or(0, |written| written.budget.window as u64),
             memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
             peak_rss_bytes: peak_rss_bytes(),
-            epochs: self.epochs,
-            step_losses: self.step_losses,
+            epochs,
+            step_losses: record.step_losses,
         }
     }
+}
 
-    /// The evaluated epoch that did best on the validation nodes, the first of equals; without
-    /// validation nodes the last epoch.
-    fn best(&self) -> Option<&EpochReport> {
-        let evaluated = self.epochs.iter().filter(|epoch| epoch.validation_accuracy.is_some());
-        let better = |a: &&EpochReport, b: &&EpochReport| {
-            a.validation_accuracy
-                .partial_cmp(&b.validation_accuracy)
-                .unwrap_or(std::cmp::Ordering::Equal)
-        };
-        evaluated.rev().max_by(better).or(self.epochs.last())
-    }
+/// BLAKE3 of all parameters, in hex.
+fn digest(parameters: &[Vec<f32>]) -> String {
+    let mut digest = blake3::Hasher::new();
+    parameters.iter().for_each(|values| {
+        digest.update(bytemuck::cast_slice(values));
+    });
+    digest.finalize().to_hex().to_string()
 }

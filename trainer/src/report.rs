@@ -1,8 +1,8 @@
 //! What a run reports, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::{ModelKind, Strategy};
+use crate::{HotPolicy, ModelKind, Place, StepShares, Strategy};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -34,12 +34,28 @@ pub struct TrainReport {
     pub validation_accuracy: Option<f64>,
     /// Epoch of these parameters, from 0.
     pub best_epoch: u32,
+    /// Whether the run ended before its last epoch or with it, since accuracy on the validation
+    /// nodes had not risen for so many epochs.
+    pub stopped_early: bool,
+    /// BLAKE3 of the last parameters, in hex: equal for equal parameters only.
+    pub parameters_digest: String,
+    /// BLAKE3 of the best parameters, in hex.
+    pub best_parameters_digest: String,
+    /// Where the run went on from a checkpoint, if it did: what was computed before counts, how it
+    /// was fetched counts for the epochs that were over.
+    pub resumed_at: Option<Place>,
+    /// Checkpoints written by this process.
+    pub checkpoints: u64,
+    /// Time that they took, no part of any epoch's.
+    pub checkpoint_seconds: f64,
     /// Every epoch in order.
     pub epochs: Vec<EpochReport>,
     /// Loss of every step of every epoch, averaged over the step's roots.
     pub step_losses: Vec<f64>,
     /// Mean of the epochs' `mean_step_seconds`, weighted by steps.
     pub mean_step_seconds: f64,
+    /// What a step went on, and what held it up; absent if this process made no step.
+    pub step: Option<StepShares>,
     /// Remote rows fetched per batch of one worker, hot sets included.
     pub remote_rows_per_step: f64,
     /// Remote bytes fetched per batch of one worker, hot sets included.
@@ -52,20 +68,24 @@ pub struct TrainReport {
     pub schedule_bytes: u64,
     /// Content digest of the schedule, in hex.
     pub schedule_digest: Option<String>,
+    /// Which rows `rapid` kept.
+    pub hot_policy: Option<HotPolicy>,
     /// Rows of a hot set, after the memory budget; 0 without one.
     pub n_hot: u64,
     /// Batches prepared ahead, after the memory budget.
     pub window: u64,
     /// 2·n_hot·d + Q·m_max·d, for each worker (RapidGNN, section 3).
     pub memory_bound_bytes: u64,
-    /// Most bytes of rows that hot sets and window of one worker really held.
+    /// Most bytes of rows that hot sets (or the oracle's tier) and window of one worker really held.
     pub memory_measured_bytes: u64,
     /// Most memory that the process ever had resident; 0 where the system does not tell.
     pub peak_rss_bytes: u64,
 }
 
-/// One epoch, summed over all workers unless it says otherwise.
-#[derive(Clone, Debug, Default, Serialize)]
+/// One epoch, summed over all workers unless it says otherwise. Of an epoch in which the run was
+/// resumed, times, batches, rows and bytes are those since then.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EpochReport {
     /// From 0.
     pub epoch: u32,

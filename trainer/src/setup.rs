@@ -14,12 +14,13 @@ use lodestore_graph::{
 };
 
 use crate::{
-    Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    Place, Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    checkpoint::Settings,
     evaluate::{EvaluationLimits, Evaluator},
     features::FeatureRows,
     labels::Labels,
-    model::Model,
-    strategy::{Ondemand, Rapid, Share},
+    model::{Model, ModelSpec},
+    strategy::{Ondemand, Planned, Rapid, Share},
     team::Recruit,
     worker::Worker,
 };
@@ -31,7 +32,7 @@ pub(crate) struct Setup<'a> {
     sources: &'a [WorkerSources],
     labels: Labels,
     features: FeatureRows,
-    row_bytes: usize,
+    pub(crate) row_bytes: usize,
     pub(crate) model: Model,
     pub(crate) written: Option<Written>,
 }
@@ -47,30 +48,44 @@ pub(crate) struct Written {
 }
 
 impl<'a> Setup<'a> {
-    /// Reads labels, makes the model, writes the schedule if the strategy has one.
+    /// Reads labels and makes the model.
     pub(crate) fn new(
         config: &'a TrainConfig,
         graph: TrainGraph<'a>,
         sources: &'a [WorkerSources],
-        progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<Self, TrainError> {
         config.validate()?;
         check_sources(config, graph, sources)?;
         let labels = Labels::read(&sources[0], &owned_parts(config, graph, 0), graph.book, config)?;
+        if config.patience > 0 && labels.validation.is_empty() {
+            return Err(TrainError::NothingToValidate { tensor: config.split_tensor.clone() });
+        }
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
         let mut widths = vec![config.hidden; config.fanouts.len() + 1];
         widths[0] = features.width();
         widths[config.fanouts.len()] = labels.n_classes;
-        let model = Model::new(config.model, &widths, config.dropout, config.seed)?;
+        let (kind, n_heads, dropout) = (config.model, config.n_heads, config.dropout);
+        let model = Model::new(&ModelSpec { kind, widths, n_heads, dropout }, config.seed)?;
         let row_bytes = info.row_bytes();
         let written = None;
-        let mut setup =
-            Self { config, graph, sources, labels, features, row_bytes, model, written };
-        if config.strategy == Strategy::Rapid {
-            setup.written = Some(setup.write_schedule(progress)?);
+        Ok(Self { config, graph, sources, labels, features, row_bytes, model, written })
+    }
+
+    /// Writes the schedule, if the strategy has one.
+    pub(crate) fn prepare(
+        &mut self,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<(), TrainError> {
+        if self.config.strategy == Strategy::Rapid {
+            self.written = Some(self.write_schedule(progress)?);
         }
-        Ok(setup)
+        Ok(())
+    }
+
+    /// The run's settings, as far as they decide what is computed.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings::new(self.config, self.features.width(), &self.labels.digest())
     }
 
     /// What accuracy is measured with; reads through worker 0's sources.
@@ -79,7 +94,6 @@ impl<'a> Setup<'a> {
         let owned = owned_parts(self.config, self.graph, 0);
         let loader = self.sources[0].untiered_loader(&self.config.feature_tensor, &owned)?;
         Evaluator::new(
-            &self.model,
             &self.labels,
             self.graph.topology,
             Sampler::new(self.graph.topology, &all),
@@ -89,26 +103,30 @@ impl<'a> Setup<'a> {
         )
     }
 
-    /// All workers, their prefetchers running.
+    /// All workers, their prefetchers running from `place` on, which is before the end.
     pub(crate) fn recruits<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
+        place: Place,
     ) -> Result<Vec<Recruit<'scope>>, TrainError> {
-        (0..self.config.workers).map(|worker| self.recruit(scope, worker)).collect()
+        (0..self.config.workers).map(|worker| self.recruit(scope, worker, place)).collect()
     }
 
     fn recruit<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
+        place: Place,
     ) -> Result<Recruit<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
         let (loader, share) = (self.loader(worker)?, self.share(worker));
         let n_batches = u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX);
+        let first = place.first_batch(n_batches);
         let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
             Some(Written { schedule, budget, .. }) => {
-                let rapid = Rapid::start(scope, worker, schedule, &loader, budget.n_hot)?;
-                let rapid = Arc::new(rapid);
+                let planned = Planned { schedule, path: &config.schedule_path, place };
+                let kept = (config.hot_policy, budget.n_hot);
+                let rapid = Arc::new(Rapid::start(scope, worker, planned, &loader, kept)?);
                 (Arc::clone(&rapid) as _, Some(rapid), budget.window)
             }
             None => {
@@ -122,7 +140,7 @@ impl<'a> Setup<'a> {
         let worker = Worker {
             worker,
             seed: config.seed,
-            prefetcher: Prefetcher::start(scope, source, loader, window),
+            prefetcher: Prefetcher::start(scope, source, loader, window, first),
             features: self.features.clone(),
             model: &self.model,
             parameters: self.model.parameters(),

@@ -10,7 +10,7 @@ use lodestore_graph::batch::Block;
 use rayon::prelude::*;
 
 /// Rows per parallel task; fewer would cost more to hand out than to compute.
-const ROWS_PER_TASK: usize = 64;
+pub(crate) const ROWS_PER_TASK: usize = 64;
 
 /// One message-passing step over a block.
 ///
@@ -45,18 +45,6 @@ impl Spmm {
             assert_eq!(weights.len(), block.n_dst as usize, "one weight per destination");
         }
         Self { block, edge_weights: edge_weights.into(), own_rows }
-    }
-
-    /// The block.
-    #[must_use]
-    pub(crate) fn block(&self) -> &Block {
-        &self.block
-    }
-
-    /// What becomes of own rows.
-    #[must_use]
-    pub(crate) fn own_rows(&self) -> &OwnRows {
-        &self.own_rows
     }
 
     /// Elements of an output row when an input row has `width`.
@@ -95,8 +83,15 @@ impl Spmm {
         out
     }
 
+    /// Adds `Σ_e w_e · x[source(e)]` to the row of each destination in `out`, of the width of those
+    /// of `x`.
+    pub(crate) fn add_all_neighbours(&self, x: &[f32], width: usize, out: &mut [f32]) {
+        let rows = out.par_chunks_exact_mut(width.max(1)).enumerate();
+        rows.with_min_len(ROWS_PER_TASK).for_each(|(dst, row)| self.add_neighbours(dst, x, row));
+    }
+
     /// Adds `Σ_e w_e · x[source(e)]` over the edges of destination `dst` to `row`.
-    pub(crate) fn add_neighbours(&self, dst: usize, x: &[f32], row: &mut [f32]) {
+    fn add_neighbours(&self, dst: usize, x: &[f32], row: &mut [f32]) {
         let width = row.len();
         let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
         for (&source, &weight) in
@@ -180,7 +175,7 @@ pub(crate) fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result
 }
 
 /// `row += weight * x`.
-fn add_scaled(row: &mut [f32], weight: f32, x: &[f32]) {
+pub(crate) fn add_scaled(row: &mut [f32], weight: f32, x: &[f32]) {
     for (sum, &value) in row.iter_mut().zip(x) {
         *sum += weight * value;
     }

@@ -1,14 +1,16 @@
 //! The workers as threads, stepping together.
 
 use std::{
+    mem::take,
     sync::{
         Arc,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{Scope, ScopedJoinHandle, available_parallelism},
+    time::Instant,
 };
 
-use lodestore_client::{LoadStats, PrefetchStats, SteadyCache, SteadyStats};
+use lodestore_client::{LoadStats, PrefetchStats, SteadyStats};
 
 use crate::{
     TrainError,
@@ -41,6 +43,10 @@ pub(crate) struct TeamStep {
     /// Gradient of the mean loss over all roots, one flat list per parameter.
     pub(crate) gradients: Vec<Vec<f32>>,
     pub(crate) load: LoadStats,
+    /// What each worker that had a batch did, without its gradients.
+    pub(crate) outcomes: Vec<(u32, StepOutcome)>,
+    /// Time to average the gradients.
+    pub(crate) average_seconds: f64,
 }
 
 /// One worker's figures since the run began.
@@ -100,7 +106,7 @@ impl<'scope> Team<'scope> {
                 let gone = |_| TrainError::WorkerPanicked { worker };
                 let outcome = member.outcomes.recv().map_err(gone)??;
                 member.prefetch = outcome.prefetch;
-                outcomes.push(outcome);
+                outcomes.push((worker, outcome));
             }
         }
         Ok(TeamStep::sum(outcomes))
@@ -109,11 +115,11 @@ impl<'scope> Team<'scope> {
     /// Figures of each worker, with VectorPulls for the hot sets of epochs up to `epoch`.
     pub(crate) fn stats(&self, epoch: u32) -> Vec<MemberStats> {
         let of_member = |member: &Member<'_>| {
-            let steady = member.rapid.as_ref().map(|rapid| rapid.steady());
+            let rapid = member.rapid.as_ref();
             MemberStats {
                 prefetch: member.prefetch,
-                steady: steady.map_or_else(SteadyStats::default, SteadyCache::stats),
-                pulled: steady.map_or_else(LoadStats::default, |s| s.pulled_until(epoch)),
+                steady: rapid.map_or_else(SteadyStats::default, |rapid| rapid.stats()),
+                pulled: rapid.map_or_else(LoadStats::default, |rapid| rapid.pulled_until(epoch)),
             }
         };
         self.members.iter().map(of_member).collect()
@@ -132,18 +138,19 @@ impl Drop for Team<'_> {
 }
 
 impl TeamStep {
-    /// The step of these batches: means weighted by roots, summed in the order given.
-    fn sum(outcomes: Vec<StepOutcome>) -> Self {
-        let n_roots: usize = outcomes.iter().map(|outcome| outcome.n_roots).sum();
+    /// The step of these workers' batches: means weighted by roots, summed in the order given.
+    fn sum(mut outcomes: Vec<(u32, StepOutcome)>) -> Self {
+        let start = Instant::now();
+        let n_roots: usize = outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
         let mut sum = Self { n_roots, n_batches: outcomes.len() as u64, ..Self::default() };
-        for outcome in outcomes {
+        for (_, outcome) in &mut outcomes {
             let share = outcome.n_roots as f64 / n_roots.max(1) as f64;
             sum.loss += share * outcome.loss;
             sum.n_right += outcome.n_right;
             sum.load += outcome.load;
-            add_scaled(&mut sum.gradients, share as f32, outcome.gradients);
+            add_scaled(&mut sum.gradients, share as f32, take(&mut outcome.gradients));
         }
-        sum
+        Self { outcomes, average_seconds: start.elapsed().as_secs_f64(), ..sum }
     }
 }
 
@@ -164,6 +171,8 @@ fn add_scaled(sum: &mut Vec<Vec<f32>>, share: f32, mut gradients: Vec<Vec<f32>>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::StepSeconds;
+    use lodestore_client::Met;
 
     fn outcome(n_roots: usize, loss: f64, gradient: f32) -> StepOutcome {
         StepOutcome {
@@ -172,16 +181,20 @@ mod tests {
             n_right: 1,
             gradients: vec![vec![gradient], vec![2.0 * gradient, 0.0]],
             load: LoadStats { local_rows: 3, ..LoadStats::default() },
+            n_nodes: 3,
+            seconds: StepSeconds::default(),
+            met: Met::Ready,
             prefetch: PrefetchStats::default(),
         }
     }
 
     #[test]
     fn means_are_weighted_by_roots() {
-        let step = TeamStep::sum(vec![outcome(3, 1.0, 4.0), outcome(1, 5.0, 8.0)]);
+        let step = TeamStep::sum(vec![(0, outcome(3, 1.0, 4.0)), (2, outcome(1, 5.0, 8.0))]);
         assert_eq!((step.loss, step.n_roots, step.n_right, step.n_batches), (2.0, 4, 2, 2));
         assert_eq!(step.gradients, [vec![5.0], vec![10.0, 0.0]]);
         assert_eq!(step.load.local_rows, 6);
+        assert_eq!(step.outcomes.iter().map(|(worker, _)| *worker).collect::<Vec<_>>(), [0, 2]);
         assert!(TeamStep::sum(Vec::new()).gradients.is_empty());
     }
 }

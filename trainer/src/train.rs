@@ -6,8 +6,8 @@ use lodestore_client::{BatchLoader, ClientError, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::{
-    EpochReport, TrainConfig, TrainError, TrainReport, adam::Adam, record::Record,
-    report::RowsFrom, setup::Setup, team::Team,
+    EpochReport, TrainConfig, TrainError, TrainReport, WorkerStep, report::RowsFrom, run::Run,
+    setup::Setup, team::Team,
 };
 
 /// The graph to train on; rows are not part of it.
@@ -76,6 +76,8 @@ pub enum Progress<'a> {
         total: u32,
         /// Loss of the step.
         loss: f64,
+        /// What each worker that had a batch did.
+        workers: &'a [WorkerStep],
     },
     /// An epoch is done and evaluated.
     Epoch(&'a EpochReport),
@@ -84,7 +86,8 @@ pub enum Progress<'a> {
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
 /// The same config, graph and rows give the same losses bit for bit, whatever the strategy, the
-/// number of cores, and the sources' speed.
+/// number of cores, and the sources' speed; a run that was killed and goes on from its checkpoint ends
+/// with the same parameters as one that was not.
 pub fn train(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,
@@ -92,48 +95,19 @@ pub fn train(
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<TrainReport, TrainError> {
     let start = Instant::now();
-    let setup = Setup::new(config, *graph, sources, progress)?;
-    let model = &setup.model;
-    let mut adam = Adam::new(model.parameters(), config.learning_rate, config.weight_decay)?;
+    let mut setup = Setup::new(config, *graph, sources)?;
+    let mut run = Run::new(&setup)?;
+    if run.is_over() {
+        return Ok(run.report(&setup, &[]));
+    }
+    setup.prepare(progress)?;
     let mut evaluator = setup.evaluator()?;
     scope(|scope| {
-        let mut team = Team::start(scope, setup.recruits(scope)?)?;
-        let mut record = Record::new(start.elapsed().as_secs_f64());
-        for epoch in 0..config.epochs {
-            train_epoch(epoch, &mut team, &mut adam, &mut record, progress)?;
-            let every = config.evaluate_every;
-            if epoch + 1 == config.epochs || (every > 0 && (epoch + 1) % every == 0) {
-                record.evaluated(evaluator.accuracy(model)?);
-            }
-            if let Some(epoch) = record.epochs().last() {
-                progress(&Progress::Epoch(epoch));
-            }
+        let mut team = Team::start(scope, setup.recruits(scope, run.place)?)?;
+        run.record.setup_seconds = start.elapsed().as_secs_f64();
+        while !run.is_over() {
+            run.finish_epoch(&mut team, &setup.model, &mut evaluator, progress)?;
         }
-        Ok(record.report(&setup, &team.stats(config.epochs)))
+        Ok(run.report(&setup, &team.stats(config.epochs)))
     })
-}
-
-/// One pass over the training nodes.
-fn train_epoch(
-    epoch: u32,
-    team: &mut Team<'_>,
-    adam: &mut Adam,
-    record: &mut Record,
-    progress: &mut dyn FnMut(&Progress<'_>),
-) -> Result<(), TrainError> {
-    let start = Instant::now();
-    let total = team.n_steps();
-    record.begin_epoch(epoch);
-    for step in 0..total {
-        let outcome = team.step(epoch, step)?;
-        let loss = outcome.loss;
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged { epoch, step, loss });
-        }
-        adam.step(&outcome.gradients)?;
-        record.stepped(&outcome);
-        progress(&Progress::Step { epoch, done: step + 1, total, loss });
-    }
-    record.end_epoch(start.elapsed().as_secs_f64(), &team.stats(epoch));
-    Ok(())
 }

@@ -2,14 +2,24 @@
 
 use std::{
     mem::take,
-    sync::mpsc::{Receiver, SyncSender},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender},
+    },
+    time::Instant,
 };
 
 use candle_core::{D, Device, Tensor, Var};
-use lodestore_client::{LoadStats, PrefetchStats, Prefetcher, RowBuffer};
+use lodestore_client::{LoadStats, Met, PrefetchStats, Prefetcher, PreparedBatch, RowBuffer};
 use lodestore_graph::{sampler::batch_seed, topology::Topology};
 
-use crate::{TrainError, features::FeatureRows, labels::Labels, model::Model};
+use crate::{
+    TrainError,
+    features::FeatureRows,
+    labels::Labels,
+    model::{Hops, Model},
+    step::StepSeconds,
+};
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
 const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
@@ -45,6 +55,12 @@ pub(crate) struct StepOutcome {
     /// One flat list per parameter: the gradient of the mean loss.
     pub(crate) gradients: Vec<Vec<f32>>,
     pub(crate) load: LoadStats,
+    /// Input nodes.
+    pub(crate) n_nodes: usize,
+    /// Where the time went, but for what the whole team does.
+    pub(crate) seconds: StepSeconds,
+    /// How the batch was met.
+    pub(crate) met: Met,
     /// The prefetcher's figures so far.
     pub(crate) prefetch: PrefetchStats,
 }
@@ -69,25 +85,39 @@ impl Worker<'_> {
         let Some(prepared) = self.prefetcher.next(take(&mut self.spent))? else {
             unreachable!("as many orders as batches")
         };
-        let (batch, load) = (prepared.batch, prepared.load);
+        let start = Instant::now();
+        let PreparedBatch { batch, mut rows, load, sample_seconds, met, wait_seconds } = prepared;
         let n_roots = batch.n_roots;
         let classes = self.labels.classes_of(batch.roots());
         let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
+        let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let degree = |node| self.topology.in_degree(node);
-        let steps = self.model.steps(batch.blocks, &batch.nodes, &degree);
+        let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
 
-        let mut rows = prepared.rows;
         let seed = batch_seed(self.seed, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
         let width = self.features.width();
-        let logits = self.model.forward(&steps, self.features.view(&mut rows), width, seed)?;
+        let logits = self.model.forward(hops, self.features.view(&mut rows), width, seed)?;
         self.spent = rows;
         let loss = candle_nn::loss::cross_entropy(&logits, &targets)?;
+        let (n_right, gradients) = (count_right(&logits, &targets)?, self.gradients(&loss)?);
+        let seconds = StepSeconds {
+            sample: sample_seconds,
+            lookup: load.lookup_seconds,
+            pull: load.pull_seconds,
+            copy: load.copy_seconds,
+            wait: wait_seconds,
+            compute: start.elapsed().as_secs_f64(),
+            ..StepSeconds::default()
+        };
         Ok(StepOutcome {
             loss: f64::from(loss.to_scalar::<f32>()?),
             n_roots,
-            n_right: count_right(&logits, &targets)?,
-            gradients: self.gradients(&loss)?,
+            n_right,
+            gradients,
             load,
+            n_nodes: batch.nodes.len(),
+            seconds,
+            met,
             prefetch: self.prefetcher.stats(),
         })
     }

@@ -7,8 +7,9 @@ mod planted;
 use std::sync::{Arc, atomic::AtomicU64};
 
 use lodestore_client::RowSource;
+use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
-use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainError};
+use lodestore_trainer::{HotPolicy, ModelKind, Strategy, TrainConfig, TrainError, TrainReport};
 use planted::{Failing, N_NODES, bytes_of, config, planted, run, run_with};
 
 /// The losses of every step, as bits.
@@ -16,12 +17,25 @@ fn losses(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
 
+/// The oracle pulls no more rows than the hot sets do, and no row for one of them.
+fn no_more_than(oracle: &TrainReport, frequency: &TrainReport) {
+    let remote =
+        |report: &TrainReport| -> u64 { report.epochs.iter().map(|e| e.remote_rows).sum() };
+    let (oracle_rows, rows) = (remote(oracle), remote(frequency));
+    assert!(oracle_rows <= rows, "oracle {oracle_rows}, frequency {rows}");
+    assert!(oracle.epochs.iter().all(|epoch| epoch.hot_set_rows == 0));
+    assert_eq!(oracle.memory_bound_bytes, frequency.memory_bound_bytes);
+}
+
 #[test]
 fn only_the_way_of_fetching_differs() {
     let dir = tempfile::tempdir().unwrap();
-    for (n_parts, workers, model) in
-        [(1, 1, ModelKind::Sage), (4, 2, ModelKind::Sage), (3, 3, ModelKind::Gcn)]
-    {
+    for (n_parts, workers, model) in [
+        (1, 1, ModelKind::Sage),
+        (4, 2, ModelKind::Sage),
+        (3, 3, ModelKind::Gcn),
+        (2, 2, ModelKind::Gat),
+    ] {
         let graph = planted(n_parts);
         let ondemand = TrainConfig { model, ..config(Strategy::Ondemand, workers, dir.path()) };
         let expected = run(&graph, &ondemand).unwrap();
@@ -30,16 +44,21 @@ fn only_the_way_of_fetching_differs() {
             let rapid = config(Strategy::Rapid, workers, dir.path());
             let rapid = TrainConfig { model, n_hot, window, ..rapid };
             let found = run(&graph, &rapid).unwrap();
-            let what = format!("{workers} workers, n_hot {n_hot}, window {window}");
-            assert_eq!(losses(&found.step_losses), losses(&expected.step_losses), "{what}");
-            assert_eq!(found.test_accuracy, expected.test_accuracy, "{what}");
-            for (found, expected) in found.epochs.iter().zip(&expected.epochs) {
-                assert_eq!(found.local_rows, expected.local_rows, "{what}");
-                let used = found.hit_rows + found.remote_rows - found.hot_set_rows;
-                assert_eq!(used, expected.remote_rows, "{what}");
+            let oracle = TrainConfig { hot_policy: HotPolicy::Oracle, ..rapid };
+            let oracle = run(&graph, &oracle).unwrap();
+            no_more_than(&oracle, &found);
+            for found in [found, oracle] {
+                let what = format!("{workers} workers, n_hot {n_hot}, window {window}");
+                assert_eq!(losses(&found.step_losses), losses(&expected.step_losses), "{what}");
+                assert_eq!(found.test_accuracy, expected.test_accuracy, "{what}");
+                for (found, expected) in found.epochs.iter().zip(&expected.epochs) {
+                    assert_eq!(found.local_rows, expected.local_rows, "{what}");
+                    let used = found.hit_rows + found.remote_rows - found.hot_set_rows;
+                    assert_eq!(used, expected.remote_rows, "{what}");
+                }
+                let (held, bound) = (found.memory_measured_bytes, found.memory_bound_bytes);
+                assert!(held <= bound, "{what}: {held} of {bound} bytes");
             }
-            let (held, bound) = (found.memory_measured_bytes, found.memory_bound_bytes);
-            assert!(held <= bound, "{what}: {held} of {bound} bytes");
         }
     }
 }
@@ -72,16 +91,56 @@ fn runs_repeat_and_seeds_differ() {
 }
 
 #[test]
-fn both_models_learn_the_communities() {
+fn all_models_learn_the_communities_in_two_layers_and_in_three() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    for model in [ModelKind::Sage, ModelKind::Gcn] {
-        let config = config(Strategy::Rapid, 2, dir.path());
-        let report = run(&graph, &TrainConfig { model, epochs: 20, ..config }).unwrap();
-        assert!(report.test_accuracy.unwrap() > 0.75, "{model}: {:?}", report.test_accuracy);
-        let (first, last) = (&report.epochs[0], &report.epochs[19]);
-        assert!(last.loss < 0.8 * first.loss, "{model}: {} to {}", first.loss, last.loss);
+    for model in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+        for n_layers in [2, 3] {
+            let fanouts = vec![Fanout::at_most(5).unwrap(); n_layers];
+            let config = config(Strategy::Rapid, 2, dir.path());
+            let config = TrainConfig { model, fanouts, epochs: 20, ..config };
+            let report = run(&graph, &config).unwrap();
+            let (what, accuracy) = (format!("{model}, {n_layers} layers"), report.test_accuracy);
+            assert!(accuracy.unwrap() > 0.75, "{what}: {accuracy:?}");
+            let (first, last) = (&report.epochs[0], &report.epochs[19]);
+            assert!(last.loss < 0.8 * first.loss, "{what}: {} to {}", first.loss, last.loss);
+        }
     }
+}
+
+#[test]
+fn patience_ends_a_run_and_the_best_parameters_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
+        let long = TrainConfig { epochs: 40, ..config(strategy, 2, dir.path()) };
+        let short = run(&graph, &TrainConfig { patience: 3, ..long.clone() }).unwrap();
+        let n_epochs = short.epochs.len() as u32;
+        assert!(short.stopped_early && n_epochs < 40, "{n_epochs} epochs");
+        assert_eq!(short.best_epoch + 3, n_epochs - 1);
+        let validation = |epoch: u32| short.epochs[epoch as usize].validation_accuracy.unwrap();
+        assert!((0..n_epochs).all(|e| validation(e) <= validation(short.best_epoch)));
+        assert_eq!(Some(validation(short.best_epoch)), short.validation_accuracy);
+        assert_ne!(short.parameters_digest, short.best_parameters_digest);
+        // The best parameters are those that a run has that ends with their epoch.
+        let until = run(&graph, &TrainConfig { epochs: short.best_epoch + 1, ..long }).unwrap();
+        assert_eq!(short.best_parameters_digest, until.parameters_digest);
+        assert_eq!(short.best_parameters_digest, until.best_parameters_digest);
+        assert!(!until.stopped_early);
+        let n_steps = until.step_losses.len();
+        assert_eq!(losses(&short.step_losses[..n_steps]), losses(&until.step_losses));
+    }
+}
+
+#[test]
+fn patience_without_validation_nodes_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut graph = planted(1);
+    let splits = (0..N_NODES).map(|i| 2 * (i as u8 % 2)).collect();
+    Arc::get_mut(&mut graph.rows).unwrap().add("split", Dtype::U8, 1, splits).unwrap();
+    let config = TrainConfig { patience: 1, ..config(Strategy::Ondemand, 1, dir.path()) };
+    let error = run(&graph, &config).unwrap_err();
+    assert!(matches!(error, TrainError::NothingToValidate { .. }), "{error}");
 }
 
 #[test]
@@ -100,11 +159,16 @@ fn a_worker_without_roots_takes_no_part() {
 fn a_source_that_fails_ends_the_run_with_its_error() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(3);
-    for strategy in [Strategy::Ondemand, Strategy::Rapid] {
+    for (strategy, hot_policy) in [
+        (Strategy::Ondemand, HotPolicy::Frequency),
+        (Strategy::Rapid, HotPolicy::Frequency),
+        (Strategy::Rapid, HotPolicy::Oracle),
+    ] {
         for good_pulls in [0, 1, 4, 20] {
             let (rows, good_pulls) = (Arc::clone(&graph.rows), AtomicU64::new(good_pulls));
             let remote: Arc<dyn RowSource> = Arc::new(Failing { rows, good_pulls });
-            let found = run_with(&graph, &config(strategy, 3, dir.path()), &remote);
+            let config = TrainConfig { hot_policy, ..config(strategy, 3, dir.path()) };
+            let found = run_with(&graph, &config, &remote);
             assert!(matches!(found, Err(TrainError::Client(_))), "{strategy} {found:?}");
         }
     }
@@ -163,5 +227,10 @@ fn a_memory_budget_shrinks_window_and_hot_sets() {
         assert!(found.memory_bound_bytes <= budget);
         assert!(found.memory_measured_bytes <= budget);
         assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
+        let oracle = TrainConfig { hot_policy: HotPolicy::Oracle, ..tight };
+        let oracle = run(&graph, &oracle).unwrap();
+        assert!(oracle.memory_measured_bytes <= budget);
+        assert_eq!(losses(&oracle.step_losses), losses(&expected.step_losses));
+        no_more_than(&oracle, &found);
     }
 }

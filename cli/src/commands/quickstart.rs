@@ -210,6 +210,7 @@ fn run_strategy(
         tiers: TierChoice::default(),
         buffer: None,
         train: TrainConfig { strategy, ..config.train.clone() },
+        log: None,
         keep_schedule: false,
     };
     let Trained { report, .. } = train(&run, console, &mut |_| Ok(()))?;

@@ -1,6 +1,8 @@
 //! `lode train`: train a model on a graph, with rows from its servers or from its files.
 
 mod buffer;
+mod checkpoint;
+mod log;
 mod report;
 mod sources;
 mod tiers;
@@ -19,9 +21,12 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
+use crate::size::parse_size;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::{BufferArgs, BufferChoice};
+use checkpoint::CheckpointArgs;
+use log::StepLog;
 use tiers::TierArgs;
 pub(crate) use tiers::{TierChoice, TierReport};
 
@@ -46,7 +51,7 @@ pub(crate) struct TrainArgs {
     /// hot set, prefetch) or massive (MassiveGNN: buffer with eviction by score, next batch ahead).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
-    /// Model: sage or gcn.
+    /// Model: sage, gcn or gat.
     #[arg(long, value_name = "M", default_value_t = ModelKind::Sage)]
     model: ModelKind,
     /// Workers in this process; at most one per partition.
@@ -57,7 +62,10 @@ pub(crate) struct TrainArgs {
     /// Width of hidden layers.
     #[arg(long, value_name = "N", default_value_t = 64)]
     hidden: usize,
-    /// Share of hidden elements dropped.
+    /// gat: attention heads; --hidden is a multiple of it.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    heads: usize,
+    /// Share of hidden elements and attention coefficients dropped.
     #[arg(long, value_name = "P", default_value_t = 0.5)]
     dropout: f32,
     /// Adam's learning rate.
@@ -81,19 +89,31 @@ pub(crate) struct TrainArgs {
     /// Measure accuracy after every so many epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
+    /// Stop when accuracy on the validation nodes has not risen for so many epochs; 0: never.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    patience: u32,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     #[command(flatten)]
     tiers: TierArgs,
     #[command(flatten)]
     buffer: BufferArgs,
-    /// rapid: rows in each worker's hot set.
+    /// rapid: rows in each worker's hot set; the oracle keeps twice as many, for there are two sets.
     #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
     n_hot: usize,
     /// rapid: batches prepared ahead.
     #[arg(long, value_name = "Q", default_value_t = 4)]
     window: usize,
+    /// rapid: most bytes of rows that one worker's hot sets and window may take; both shrink to it.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
     /// rapid: where the schedule is kept; a temporary file unless given.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
+    /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
+    /// says what stands in it.
+    #[arg(long, value_name = "FILE.jsonl")]
+    log: Option<PathBuf>,
     /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
     /// memory, else direct), mapped, direct or pread.
     #[arg(long, value_name = "R", default_value_t)]
@@ -117,6 +137,8 @@ pub(crate) struct TrainRun {
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
+    /// Where steps are told of.
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// What `--json` prints.
@@ -137,6 +159,7 @@ impl TrainArgs {
             workers: self.workers,
             fanouts: self.fanout.fanout,
             hidden: self.hidden,
+            n_heads: self.heads,
             dropout: self.dropout,
             learning_rate: self.learning_rate,
             weight_decay: self.weight_decay,
@@ -145,8 +168,12 @@ impl TrainArgs {
             seed: self.seed,
             normalize: self.normalize,
             evaluate_every: self.evaluate_every,
+            patience: self.patience,
+            checkpoint: self.checkpoint.check()?,
+            hot_policy: self.tiers.hot_policy(self.strategy)?,
             n_hot: self.n_hot,
             window: self.window,
+            memory_budget_bytes: self.memory,
             schedule_path: self.schedule.clone().unwrap_or_default(),
             ..TrainConfig::default()
         };
@@ -163,6 +190,7 @@ impl TrainArgs {
             buffer,
             train,
             keep_schedule: self.schedule.is_some(),
+            log: self.log,
         })
     }
 
@@ -198,14 +226,19 @@ pub(crate) fn train(
     if !run.keep_schedule {
         config.schedule_path = folder.path().join("schedule");
     }
+    let mut log = run.log.as_deref().map(StepLog::create).transpose()?;
     console.stage("setup");
     let mut told = Ok(());
     let report =
         lodestore_trainer::train(&config, &on, &sources, &mut |progress| match progress {
             Progress::Schedule { done, total } => console.at("schedule", *done, *total),
-            Progress::Step { epoch, done, total, .. } => {
+            Progress::Step { epoch, done, total, loss, workers } => {
                 let stage = format!("{} epoch {} of {}", config.strategy, epoch + 1, config.epochs);
                 console.at(&stage, u64::from(*done), u64::from(*total));
+                console.detail(|| report::step_line(*loss, workers));
+                if let (Some(log), Ok(())) = (&mut log, &told) {
+                    told = log.write(workers);
+                }
             }
             Progress::Epoch(epoch) => {
                 if told.is_ok() {
@@ -214,6 +247,7 @@ pub(crate) fn train(
             }
         })?;
     told?;
+    log.map_or(Ok(()), StepLog::finish)?;
     Ok(Trained { report, tiers: tiers.report() })
 }
 

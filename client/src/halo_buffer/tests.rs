@@ -57,6 +57,7 @@ proptest! {
         let stats = buffer.stats();
         prop_assert_eq!(stats.hits + stats.misses, n_asked);
         prop_assert_eq!(pulled.rows, stats.misses + pulled.ahead_rows);
+        prop_assert_eq!(pulled.found, TierRows { buffer: stats.hits, ..TierRows::default() });
     }
 }
 

@@ -37,7 +37,19 @@ proptest! {
         prop_assert_eq!(stats.remote_bytes, missing * ROW_BYTES as u64);
         prop_assert_eq!(remote.n_pulls() as u64, u64::from(missing > 0));
         prop_assert_eq!(stats.pulls, u64::from(missing > 0));
+        prop_assert_eq!(stats.found, TierRows::default());
+        let parts = stats.lookup_seconds + stats.pull_seconds + stats.copy_seconds;
+        prop_assert!((parts - stats.seconds).abs() < 1e-6);
     }
+}
+
+#[test]
+fn a_slow_source_shows_as_time_of_the_pull() {
+    let slow = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));
+    let mut out = vec![0; 3 * ROW_BYTES];
+    let stats = loader(&slow).load(&nodes([3, 12, 35]), &hot(Vec::new()), &mut out).unwrap();
+    assert!(stats.pull_seconds >= 0.02, "{stats:?}");
+    assert!(stats.lookup_seconds + stats.copy_seconds < 0.02, "{stats:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@ use lodestore_store::Dtype;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{MemorySource, TieredSource};
+use crate::{MemorySource, TierRows, TieredSource};
 
 const N_NODES: u32 = 50;
 const ROW_BYTES: usize = 6;
@@ -45,16 +45,20 @@ proptest! {
         let host = Arc::new(TieredSource::new(Arc::new(source()), "x", shared).unwrap());
         let tier = tier(on_device, ROW_BYTES, kind);
         let device = DeviceSource::new(Arc::clone(&host) as _, "x", tier).unwrap();
-        let mut n_pulled = 0;
+        let (mut n_pulled, mut found) = (0, TierRows::default());
         for ids in batches {
             let ids = nodes(&ids);
             let mut out = vec![0xee; ids.len() * ROW_BYTES];
-            n_pulled += device.pull("x", &ids, &mut out, PullKind::Sync).unwrap().rows;
+            let pulled = device.pull("x", &ids, &mut out, PullKind::Sync).unwrap();
+            n_pulled += pulled.rows;
+            found += pulled.found;
             prop_assert!(out == rows(&ids));
         }
         let below = host.tier().stats();
         prop_assert_eq!(device.stats().misses, below.hits + below.misses);
         prop_assert_eq!(below.misses, n_pulled);
+        let hits = (device.stats().hits, below.hits);
+        prop_assert_eq!((found.device, found.host, found.buffer), (hits.0, hits.1, 0));
     }
 }
 

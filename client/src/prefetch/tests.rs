@@ -7,6 +7,7 @@ use std::{
 
 use super::*;
 use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
+use lodestore_cache::HotSet;
 
 /// Batch i is nodes 0 to 4 + i mod 3; every index asked for is noted.
 struct Batches {
@@ -37,7 +38,7 @@ impl BatchSource for Batches {
         self.n
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.push(index);
         drop(asked);
@@ -46,7 +47,7 @@ impl BatchSource for Batches {
             return Err(ClientError::Panicked { thread: "test batch" });
         }
         let batch = Batch { nodes: batch_nodes(index), ..Batch::default() };
-        Ok((batch, Arc::new(HotSet::empty(ROW_BYTES)?)))
+        Ok((batch, Kept::Hot(Arc::new(HotSet::empty(ROW_BYTES)?))))
     }
 }
 
@@ -63,17 +64,25 @@ fn run(n: u32, window: usize, pull_ms: u64, train_ms: u64) -> (PrefetchStats, Ar
     let source = Arc::new(Batches::new(n));
     let stats = thread::scope(|scope| {
         let loader = loader(&slow(pull_ms));
-        let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, window);
+        let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, window, 0);
         let mut spent = RowBuffer::default();
+        let (mut met, mut waited) = (BTreeMap::<u8, u64>::new(), 0.0);
         for index in 0..n {
             let prepared = prefetcher.next(spent).unwrap().unwrap();
             assert_eq!(prepared.batch.nodes, batch_nodes(index));
+            *met.entry(prepared.met as u8).or_default() += 1;
+            waited += prepared.wait_seconds;
             assert_eq!(prepared.rows.bytes(), rows_of(&prepared.batch.nodes));
             thread::sleep(Duration::from_millis(train_ms));
             spent = prepared.rows;
         }
         assert!(prefetcher.next(spent).unwrap().is_none());
-        prefetcher.stats()
+        let stats = prefetcher.stats();
+        let of = |kind: Met| met.get(&(kind as u8)).copied().unwrap_or_default();
+        let found = (of(Met::Ready), of(Met::Waited), of(Met::DefaultPath));
+        assert_eq!(found, (stats.ready, stats.waited, stats.default_path));
+        assert!((waited - stats.wait_seconds).abs() < 1e-9);
+        stats
     });
     (stats, source)
 }
@@ -89,6 +98,26 @@ fn every_batch_comes_once_and_in_order_whatever_the_window_and_speeds() {
         assert_eq!(asked, (0..40).collect::<Vec<_>>(), "window {window}");
         assert_eq!(stats.ready + stats.waited + stats.default_path, 40, "{stats:?}");
         assert_eq!(stats.max_nodes, 6);
+    }
+}
+
+#[test]
+fn a_run_may_begin_at_any_batch() {
+    for (first, window) in [(0, 2), (1, 0), (5, 2), (8, 3), (9, 1), (12, 2)] {
+        let source = Arc::new(Batches::new(9));
+        thread::scope(|scope| {
+            let loader = loader(&slow(0));
+            let source = Arc::clone(&source) as _;
+            let mut prefetcher = Prefetcher::start(scope, source, loader, window, first);
+            for index in first..9 {
+                let prepared = prefetcher.next(RowBuffer::default()).unwrap().unwrap();
+                assert_eq!(prepared.batch.nodes, batch_nodes(index));
+            }
+            assert!(prefetcher.next(RowBuffer::default()).unwrap().is_none());
+        });
+        let mut asked = source.asked();
+        asked.sort_unstable();
+        assert_eq!(asked, (first..9).collect::<Vec<_>>(), "from {first}, window {window}");
     }
 }
 
@@ -126,7 +155,7 @@ fn a_full_window_stalls_the_thread() {
     let source = Arc::new(Batches::new(30));
     thread::scope(|scope| {
         let loader = loader(&slow(0));
-        let _prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3);
+        let _prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3, 0);
         source.wait_until_asked_for(2);
         thread::sleep(Duration::from_millis(30));
         assert_eq!(source.asked(), [0, 1, 2]);
@@ -138,7 +167,7 @@ fn an_error_in_the_background_reaches_the_trainer_at_its_batch() {
     for window in [0, 1, 4] {
         let source = Arc::new(Batches { fails_at: Some(5), ..Batches::new(9) });
         thread::scope(|scope| {
-            let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), window);
+            let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), window, 0);
             for _ in 0..5 {
                 prefetcher.next(RowBuffer::default()).unwrap().unwrap();
             }
@@ -154,7 +183,7 @@ fn a_failing_source_reaches_the_trainer() {
     let remote = Arc::new(TestSource::new(Duration::ZERO, 3));
     thread::scope(|scope| {
         let source = Arc::new(Batches::new(9));
-        let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), 2);
+        let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), 2, 0);
         let results: Vec<_> =
             (0..4).map(|_| prefetcher.next(RowBuffer::default()).is_ok()).collect();
         assert_eq!(results, [true, true, true, false]);
@@ -166,7 +195,7 @@ fn a_panic_in_the_background_is_an_error_not_a_hang() {
     let source = Arc::new(Batches { panics_at: Some(2), ..Batches::new(9) });
     thread::scope(|scope| {
         let loader = loader(&slow(0));
-        let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3);
+        let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3, 0);
         // Else this thread might claim batch 2, and panic itself.
         source.wait_until_asked_for(2);
         for _ in 0..2 {
@@ -183,7 +212,7 @@ fn dropped_while_busy_or_full_it_ends() {
         let source = Arc::new(Batches::new(1000));
         thread::scope(|scope| {
             let loader = loader(&slow(pull_ms));
-            let prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 2);
+            let prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 2, 0);
             thread::sleep(Duration::from_millis(sleep_ms));
             drop(prefetcher);
         });
@@ -203,7 +232,7 @@ fn an_empty_run_has_no_batches() {
 fn buffers_are_reused() {
     let source = Arc::new(Batches::new(60));
     thread::scope(|scope| {
-        let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), 2);
+        let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), 2, 0);
         let mut places = BTreeMap::<usize, u32>::new();
         let mut spent = RowBuffer::default();
         while let Some(prepared) = prefetcher.next(spent).unwrap() {

@@ -218,7 +218,7 @@ impl RowSource for Client {
         let result = self.pull_all(&pull, ids, out, &mut buckets);
         lock(&self.scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        Ok(PullStats { rows, bytes, requests: result?, ahead_rows: 0 })
+        Ok(PullStats { rows, bytes, requests: result?, ..PullStats::default() })
     }
 }
 

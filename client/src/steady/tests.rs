@@ -33,7 +33,7 @@ fn wait_for(cache: &SteadyCache<'_>, epoch: u32) -> Arc<HotSet> {
 fn each_epoch_gets_its_set_and_only_new_rows_travel() {
     let remote = source(u64::MAX);
     thread::scope(|scope| {
-        let cache = SteadyCache::start(scope, &loader(&remote), 4, Arc::new(sliding)).unwrap();
+        let cache = SteadyCache::start(scope, &loader(&remote), 0..4, Arc::new(sliding)).unwrap();
         for epoch in 0..4 {
             let set = wait_for(&cache, epoch);
             assert_eq!(set.ids(), (epoch..epoch + 5).collect::<Vec<_>>());
@@ -52,6 +52,19 @@ fn each_epoch_gets_its_set_and_only_new_rows_travel() {
 }
 
 #[test]
+fn a_run_may_begin_at_any_epoch() {
+    let remote = source(u64::MAX);
+    thread::scope(|scope| {
+        let cache = SteadyCache::start(scope, &loader(&remote), 2..4, Arc::new(sliding)).unwrap();
+        for epoch in 2..4 {
+            assert_eq!(wait_for(&cache, epoch).ids(), (epoch..epoch + 5).collect::<Vec<_>>());
+        }
+        assert_eq!((cache.pulled_until(2).remote_rows, cache.pulled_until(3).remote_rows), (5, 6));
+    });
+    assert_eq!(remote.n_pulls(), 2);
+}
+
+#[test]
 fn the_old_set_serves_until_a_late_one_comes() {
     let gate = Arc::new(AtomicBool::new(false));
     let opened = Arc::clone(&gate);
@@ -63,7 +76,7 @@ fn the_old_set_serves_until_a_late_one_comes() {
     };
     thread::scope(|scope| {
         let loader = loader(&source(u64::MAX));
-        let cache = SteadyCache::start(scope, &loader, 3, Arc::new(choose)).unwrap();
+        let cache = SteadyCache::start(scope, &loader, 0..3, Arc::new(choose)).unwrap();
         assert_eq!(cache.for_epoch(1).unwrap().ids()[0], 0);
         assert_eq!(cache.for_epoch(1).unwrap().ids()[0], 0);
         assert_eq!(cache.stats().late, 1);
@@ -78,7 +91,7 @@ fn the_old_set_serves_until_a_late_one_comes() {
 fn a_third_set_waits_for_the_readers_of_the_first() {
     let remote = source(u64::MAX);
     thread::scope(|scope| {
-        let cache = SteadyCache::start(scope, &loader(&remote), 3, Arc::new(sliding)).unwrap();
+        let cache = SteadyCache::start(scope, &loader(&remote), 0..3, Arc::new(sliding)).unwrap();
         let first = cache.for_epoch(0).unwrap();
         wait_for(&cache, 1);
         thread::sleep(Duration::from_millis(30));
@@ -92,10 +105,11 @@ fn a_third_set_waits_for_the_readers_of_the_first() {
 #[test]
 fn a_failed_pull_reaches_the_caller() {
     assert!(thread::scope(|scope| {
-        SteadyCache::start(scope, &loader(&source(0)), 2, Arc::new(sliding)).is_err()
+        SteadyCache::start(scope, &loader(&source(0)), 0..2, Arc::new(sliding)).is_err()
     }));
     thread::scope(|scope| {
-        let cache = SteadyCache::start(scope, &loader(&source(1)), 2, Arc::new(sliding)).unwrap();
+        let cache =
+            SteadyCache::start(scope, &loader(&source(1)), 0..2, Arc::new(sliding)).unwrap();
         let start = Instant::now();
         while cache.for_epoch(1).is_ok() {
             assert!(start.elapsed() < Duration::from_secs(5), "the error never came");
@@ -110,7 +124,7 @@ fn no_hot_rows_is_a_cache_too() {
     thread::scope(|scope| {
         let loader = loader(&remote);
         let none = |_| Ok(Vec::new());
-        let cache = SteadyCache::start(scope, &loader, 3, Arc::new(none)).unwrap();
+        let cache = SteadyCache::start(scope, &loader, 0..3, Arc::new(none)).unwrap();
         for epoch in 0..3 {
             assert_eq!(cache.for_epoch(epoch).unwrap().n_rows(), 0);
         }
@@ -123,6 +137,6 @@ fn no_hot_rows_is_a_cache_too() {
 fn dropped_while_building_it_ends() {
     thread::scope(|scope| {
         let remote = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));
-        drop(SteadyCache::start(scope, &loader(&remote), 9, Arc::new(sliding)).unwrap());
+        drop(SteadyCache::start(scope, &loader(&remote), 0..9, Arc::new(sliding)).unwrap());
     });
 }

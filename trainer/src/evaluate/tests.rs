@@ -7,7 +7,7 @@ use lodestore_graph::{
 };
 use lodestore_store::Dtype;
 
-use crate::{ModelKind, TrainConfig, WorkerSources, random::CounterRandom};
+use crate::{ModelKind, TrainConfig, WorkerSources, model::ModelSpec, random::CounterRandom};
 
 const N_NODES: u32 = 40;
 const WIDTH: usize = 3;
@@ -45,12 +45,14 @@ fn sources() -> WorkerSources {
 
 /// Accuracy over `nodes` by the way that training takes.
 fn naive(model: &Model, topology: &Topology, labels: &Labels, nodes: &[NodeId]) -> f64 {
-    let batch = Sampler::new(topology, &[Fanout::All; 2]).sample(nodes, 0);
-    let steps = model.steps(batch.blocks, &batch.nodes, &|node| topology.in_degree(node));
+    let batch = Sampler::new(topology, &[Fanout::All; 3]).sample(nodes, 0);
+    let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
+    let degree = |node| topology.in_degree(node);
+    let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
     let all = rows();
     let row = |node: &NodeId| all[node.index() * WIDTH..][..WIDTH].to_vec();
     let x: Vec<f32> = batch.nodes.iter().flat_map(row).collect();
-    let logits = model.forward(&steps, &x, WIDTH, 0).unwrap();
+    let logits = model.forward(hops, &x, WIDTH, 0).unwrap();
     let classes = labels.classes_of(nodes);
     let targets = Tensor::from_vec(classes, nodes.len(), &Device::Cpu).unwrap();
     count_right(&logits, &targets).unwrap() as f64 / nodes.len() as f64
@@ -62,8 +64,10 @@ fn chunks_and_batches_give_the_accuracy_of_a_plain_forward_pass() {
     let owned = [PartId(0)];
     let book = PartitionBook::from_counts(&[N_NODES]).unwrap();
     let labels = Labels::read(&sources, &owned, &book, &TrainConfig::default()).unwrap();
-    for (kind, seed) in [(ModelKind::Sage, 3), (ModelKind::Gcn, 4), (ModelKind::Sage, 5)] {
-        let model = Model::new(kind, &[WIDTH, 5, labels.n_classes], 0.0, seed).unwrap();
+    for (kind, seed) in [(ModelKind::Sage, 3), (ModelKind::Gcn, 4), (ModelKind::Gat, 5)] {
+        let widths = vec![WIDTH, 6, 4, labels.n_classes];
+        let spec = ModelSpec { kind, widths, n_heads: 2, dropout: 0.0 };
+        let model = Model::new(&spec, seed).unwrap();
         let expected = Accuracy {
             validation: Some(naive(&model, &topology, &labels, &labels.validation)),
             test: Some(naive(&model, &topology, &labels, &labels.test)),
@@ -71,10 +75,9 @@ fn chunks_and_batches_give_the_accuracy_of_a_plain_forward_pass() {
         for (roots, chunk_bytes) in [(1000, 1 << 20), (1000, 40), (5, 40), (1, 1)] {
             let info = sources.local.tensor("feat").unwrap();
             let mut evaluator = Evaluator::new(
-                &model,
                 &labels,
                 &topology,
-                Sampler::new(&topology, &[Fanout::All; 2]),
+                Sampler::new(&topology, &[Fanout::All; 3]),
                 FeatureRows::new(&info, false).unwrap(),
                 sources.loader("feat", &owned).unwrap(),
                 EvaluationLimits { roots, chunk_bytes },

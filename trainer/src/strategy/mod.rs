@@ -4,7 +4,7 @@ mod ondemand;
 mod rapid;
 
 pub(crate) use ondemand::Ondemand;
-pub(crate) use rapid::Rapid;
+pub(crate) use rapid::{Planned, Rapid};
 
 use lodestore_graph::{NodeId, PartitionBook, sampler::worker_batches};
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lodestore_cache::HotSet;
-use lodestore_client::{BatchSource, ClientError};
+use lodestore_client::{BatchSource, ClientError, Kept};
 use lodestore_graph::{
     NodeId,
     batch::Batch,
@@ -47,7 +47,7 @@ impl BatchSource for Ondemand<'_> {
         self.per_epoch.saturating_mul(self.share.config.epochs)
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
         let (epoch, position) = (index / self.per_epoch, index % self.per_epoch);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.epoch != epoch {
@@ -56,6 +56,7 @@ impl BatchSource for Ondemand<'_> {
         }
         let seed = batch_seed(self.share.config.seed, self.share.worker, epoch, position);
         let State { sampler, roots, .. } = &mut *state;
-        Ok((sampler.sample(&roots[position as usize], seed), Arc::clone(&self.no_hot)))
+        let batch = sampler.sample(&roots[position as usize], seed);
+        Ok((batch, Kept::Hot(Arc::clone(&self.no_hot))))
     }
 }

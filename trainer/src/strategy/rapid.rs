@@ -1,42 +1,110 @@
-//! RapidGNN (algorithm 1): batches from a schedule on disk, rows from a steady cache.
+//! RapidGNN (algorithm 1): batches from a schedule on disk, rows from what was kept for them.
 
-use std::{sync::Arc, thread::Scope};
-
-use lodestore_cache::HotSet;
-use lodestore_client::{BatchLoader, BatchSource, ClientError, SteadyCache};
-use lodestore_graph::{
-    batch::Batch,
-    schedule::{Schedule, hot_set},
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::Scope,
 };
 
-/// A worker's batches as scheduled, with the hot set of their epoch.
+use lodestore_client::{
+    BatchLoader, BatchSource, ClientError, Kept, LoadStats, PlannedTier, SteadyCache, SteadyStats,
+};
+use lodestore_graph::{
+    batch::Batch,
+    schedule::{NEVER, NextUses, Schedule, ScheduleError, hot_set},
+};
+
+use crate::{HotPolicy, Place};
+
+/// A worker's batches as scheduled, with the rows that are kept for them.
 pub(crate) struct Rapid<'scope> {
     schedule: &'scope Schedule,
     worker: u32,
-    steady: SteadyCache<'scope>,
+    /// Number of the first batch.
+    first: u32,
+    keeper: Keeper<'scope>,
+}
+
+/// What keeps remote rows.
+enum Keeper<'scope> {
+    /// The rows that an epoch uses most, in two buffers (section 4.6).
+    Frequency(SteadyCache<'scope>),
+    /// The rows that are used soonest, in as much memory as both buffers have.
+    Oracle(Arc<PlannedTier>, NextUses),
+}
+
+/// Where a schedule lies, and where its batches are to be gone through from.
+#[derive(Clone, Copy)]
+pub(crate) struct Planned<'a> {
+    pub(crate) schedule: &'a Schedule,
+    pub(crate) path: &'a Path,
+    pub(crate) place: Place,
 }
 
 impl<'scope> Rapid<'scope> {
-    /// Pulls the first hot set, of at most `n_hot` rows; the others follow in the background.
+    /// Begins to keep rows under `policy`, of sets of at most `n_hot`. Under `frequency` the first
+    /// set is pulled now, the others follow in the background.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
-        schedule: &'scope Schedule,
+        planned: Planned<'scope>,
         loader: &BatchLoader,
-        n_hot: usize,
+        (policy, n_hot): (HotPolicy, usize),
     ) -> Result<Self, ClientError> {
-        let of_loader = loader.clone();
-        let choose = Arc::new(move |epoch| {
-            let is_remote = |node| of_loader.is_remote(node);
-            Ok(hot_set(schedule, worker, epoch, n_hot, &is_remote)?)
-        });
-        let steady = SteadyCache::start(scope, loader, schedule.spec().epochs, choose)?;
-        Ok(Self { schedule, worker, steady })
+        let Planned { schedule, path, place } = planned;
+        let (per_epoch, epochs) = (schedule.n_batches(worker), schedule.spec().epochs);
+        let first = place.first_batch(per_epoch);
+        let keeper = match policy {
+            HotPolicy::Frequency => {
+                let of_loader = loader.clone();
+                let choose = Arc::new(move |epoch| {
+                    let is_remote = |node| of_loader.is_remote(node);
+                    Ok(hot_set(schedule, worker, epoch, n_hot, &is_remote)?)
+                });
+                let epochs = place.epoch..epochs;
+                Keeper::Frequency(SteadyCache::start(scope, loader, epochs, choose)?)
+            }
+            HotPolicy::Oracle => {
+                let (n_slots, row_bytes) = (n_hot.saturating_mul(2), loader.row_bytes());
+                let batches = first..per_epoch.saturating_mul(epochs);
+                let tier = PlannedTier::new(n_slots, row_bytes, schedule.n_nodes(), &batches)?;
+                Keeper::Oracle(Arc::new(tier), next_uses(schedule, worker, path)?)
+            }
+        };
+        Ok(Self { schedule, worker, first, keeper })
     }
 
-    /// The hot sets.
-    pub(crate) fn steady(&self) -> &SteadyCache<'scope> {
-        &self.steady
+    /// What the hot sets did and held; of the oracle, what it holds.
+    pub(crate) fn stats(&self) -> SteadyStats {
+        match &self.keeper {
+            Keeper::Frequency(steady) => steady.stats(),
+            Keeper::Oracle(tier, _) => {
+                SteadyStats { peak_bytes: tier.held_bytes(), ..SteadyStats::default() }
+            }
+        }
+    }
+
+    /// The VectorPulls for hot sets up to and with `epoch`.
+    pub(crate) fn pulled_until(&self, epoch: u32) -> LoadStats {
+        match &self.keeper {
+            Keeper::Frequency(steady) => steady.pulled_until(epoch),
+            Keeper::Oracle(..) => LoadStats::default(),
+        }
+    }
+
+    /// Next uses as numbers of batches from the first on.
+    fn next_uses(
+        &self,
+        uses: &NextUses,
+        epoch: u32,
+        position: u32,
+    ) -> Result<Vec<u32>, ClientError> {
+        let mut next = uses.get(epoch, position)?;
+        for next in next.iter_mut().filter(|next| **next != NEVER) {
+            *next -= self.first;
+        }
+        Ok(next)
     }
 }
 
@@ -45,10 +113,33 @@ impl BatchSource for Rapid<'_> {
         self.schedule.n_batches(self.worker).saturating_mul(self.schedule.spec().epochs)
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Arc<HotSet>), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
         let per_epoch = self.schedule.n_batches(self.worker);
         let (epoch, position) = (index / per_epoch, index % per_epoch);
-        let hot = self.steady.for_epoch(epoch)?;
-        Ok((self.schedule.get(self.worker, epoch, position)?, hot))
+        // Before anything can fail: a turn that is given up lets the others end.
+        let kept = match &self.keeper {
+            Keeper::Frequency(steady) => Kept::Hot(steady.for_epoch(epoch)?),
+            Keeper::Oracle(tier, uses) => {
+                let mut turn = tier.turn(index);
+                turn.announce(self.next_uses(uses, epoch, position)?);
+                Kept::Planned(turn)
+            }
+        };
+        Ok((self.schedule.get(self.worker, epoch, position)?, kept))
+    }
+}
+
+/// Works out the next uses, in a file beside the schedule.
+fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
+    let mut scratch = path.as_os_str().to_owned();
+    scratch.push(format!(".next-uses-{worker}"));
+    let scratch = PathBuf::from(scratch);
+    // It has no name once it is open, but a run that was killed just then may have left one.
+    match fs::remove_file(&scratch) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            let (path, action) = (scratch, "remove");
+            Err(ScheduleError::Io { path, action, source: error }.into())
+        }
+        _ => Ok(NextUses::of(schedule, worker, &scratch)?),
     }
 }

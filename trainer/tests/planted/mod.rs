@@ -1,5 +1,7 @@
 //! A small graph in memory: three communities, features that say little of one node alone.
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 use std::{
     path::Path,
     sync::{
@@ -15,12 +17,14 @@ use lodestore_graph::{
 };
 use lodestore_store::Dtype;
 use lodestore_trainer::{
-    RowsFrom, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train,
+    Progress, RowsFrom, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
+    train,
 };
 
 pub(crate) const N_NODES: u32 = 600;
 pub(crate) const N_CLASSES: u32 = 3;
 const WIDTH: u32 = 8;
+pub(crate) const ROW_BYTES: u64 = 4 * WIDTH as u64;
 
 pub(crate) struct Planted {
     pub(crate) topology: Topology,
@@ -116,17 +120,36 @@ pub(crate) fn run_with(
     config: &TrainConfig,
     remote: &Arc<dyn RowSource>,
 ) -> Result<TrainReport, TrainError> {
-    let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    run_from(graph, config, &(Arc::clone(&graph.rows) as Arc<dyn RowSource>), remote)
+}
+
+/// With workers' own rows from `local`, all others from `remote`.
+pub(crate) fn run_from(
+    graph: &Planted,
+    config: &TrainConfig,
+    local: &Arc<dyn RowSource>,
+    remote: &Arc<dyn RowSource>,
+) -> Result<TrainReport, TrainError> {
+    run_telling(graph, config, [local, remote], &mut |_| ())
+}
+
+/// As [`run_from`], and tells how far it is.
+pub(crate) fn run_telling(
+    graph: &Planted,
+    config: &TrainConfig,
+    [local, remote]: [&Arc<dyn RowSource>; 2],
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> Result<TrainReport, TrainError> {
     let sources: Vec<WorkerSources> = (0..config.workers)
         .map(|_| WorkerSources {
-            local: Arc::clone(&local),
+            local: Arc::clone(local),
             remote: Arc::clone(remote),
             untiered: Arc::clone(remote),
         })
         .collect();
     let (topology, book) = (&graph.topology, &graph.book);
     let graph = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
-    train(config, &graph, &sources, &mut |_| ())
+    train(config, &graph, &sources, progress)
 }
 
 /// A source that fails after so many pulls of features.
@@ -155,6 +178,35 @@ impl RowSource for Failing {
         let good = self.good_pulls.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
         if tensor == "feat" && !good {
             return Err(ClientError::UnknownNode { node: NodeId(0), n_nodes: 0 });
+        }
+        self.rows.pull(tensor, ids, out, kind)
+    }
+}
+
+/// A source whose pulls of features take so long.
+pub(crate) struct Slow {
+    pub(crate) rows: Arc<MemorySource>,
+    pub(crate) delay_ms: u64,
+}
+
+impl RowSource for Slow {
+    fn book(&self) -> &PartitionBook {
+        self.rows.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        if tensor == "feat" {
+            std::thread::sleep(std::time::Duration::from_millis(self.delay_ms));
         }
         self.rows.pull(tensor, ids, out, kind)
     }

@@ -1,6 +1,8 @@
 //! What a run tells: a line per epoch, then the summary.
 
-use lodestore_trainer::{EpochReport, RowsFrom};
+use lodestore_trainer::{
+    Bottleneck, EpochReport, HotPolicy, Place, Preparation, RowsFrom, StepShares, WorkerStep,
+};
 
 use super::{TierReport, Trained};
 use crate::human;
@@ -37,6 +39,37 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
     ])
 }
 
+/// The present step, short enough for a line of progress.
+pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
+    let sum = |of: fn(&WorkerStep) -> f64| workers.iter().map(of).sum::<f64>();
+    let all = sum(|worker| worker.seconds.step).max(1e-9);
+    let share = |seconds| human::percent(seconds / all);
+    let compute = share(sum(|worker| worker.seconds.compute));
+    let wait = share(sum(|worker| worker.seconds.wait));
+    let remote: u64 = workers.iter().map(|worker| worker.bytes.remote + worker.bytes.ahead).sum();
+    format!("loss {loss:.4}, compute {compute}, wait {wait}, {} remote", human::bytes(remote))
+}
+
+/// What held the steps up, such as `compute, 71 % of a step; waiting for rows 12 %`.
+fn bottleneck(step: &StepShares) -> String {
+    let waiting = match step.preparation {
+        Preparation::Sample => "waiting for batches, most of it sampling",
+        Preparation::Lookup => "waiting for rows, most of it looking up",
+        Preparation::Pull => "waiting for rows, most of it on their way",
+        Preparation::Copy => "waiting for rows, most of it copying",
+    };
+    let of = |share| format!("{} of a step", human::percent(share));
+    let wait = format!("waiting for rows {}", human::percent(step.wait));
+    match step.bottleneck {
+        Bottleneck::Compute => format!("compute, {}; {wait}", of(step.compute)),
+        Bottleneck::Update => format!("averaging and update, {}; {wait}", of(step.update)),
+        Bottleneck::Others => format!("waiting for other workers, {}; {wait}", of(step.others)),
+        Bottleneck::Wait => {
+            format!("{waiting}, {}; compute {}", of(step.wait), human::percent(step.compute))
+        }
+    }
+}
+
 /// The whole run.
 pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
     let accuracy = match (report.test_accuracy, report.validation_accuracy) {
@@ -52,8 +85,21 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         RowsFrom::Servers => "servers",
     };
     let workers = human::counted(report.workers.into(), "worker");
-    let mut lines = vec![
-        ("test accuracy", accuracy),
+    let mut lines = vec![("test accuracy", accuracy)];
+    if report.stopped_early {
+        let (n_epochs, best) = (report.epochs.len(), report.best_epoch + 1);
+        let what =
+            format!("after epoch {n_epochs}: none better on validation nodes than epoch {best}");
+        lines.push(("stopped", what));
+    }
+    if let Some(Place { epoch, step }) = report.resumed_at {
+        lines.push(("resumed", format!("in epoch {}, after step {step}", epoch + 1)));
+    }
+    if report.checkpoints > 0 {
+        let (written, seconds) = (report.checkpoints, human::seconds(report.checkpoint_seconds));
+        lines.push(("checkpoints", format!("{} in {seconds}", human::count(written))));
+    }
+    lines.extend([
         ("mean step", human::seconds(report.mean_step_seconds)),
         (
             "remote per step",
@@ -65,14 +111,24 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         ),
         ("remote rows from", rows_from.to_owned()),
         ("model", format!("{}, {workers}, on {}", report.model, report.device)),
-    ];
+    ]);
+    if let Some(step) = &report.step {
+        lines.push(("bottleneck", bottleneck(step)));
+        if let Some(overlap) = step.overlap_efficiency {
+            lines.push(("overlap", format!("{} of the time not waiting", human::percent(overlap))));
+        }
+    }
     if let Some(digest) = &report.schedule_digest {
         let (size, seconds) = (report.schedule_bytes, report.schedule_seconds);
         let (size, seconds) = (human::bytes(size), human::seconds(seconds));
         lines.push(("schedule", format!("{size} in {seconds}, digest {}", &digest[..16])));
         let held = human::bytes(report.memory_measured_bytes);
         let bound = human::bytes(report.memory_bound_bytes);
-        lines.push(("hot sets + window", format!("{held} held, at most {bound} per worker")));
+        let kept = match report.hot_policy {
+            Some(HotPolicy::Oracle) => "oracle + window",
+            _ => "hot sets + window",
+        };
+        lines.push((kept, format!("{held} held, at most {bound} per worker")));
     }
     lines.extend(tiers.iter().map(of_tier));
     lines.push(("peak memory", human::bytes(report.peak_rss_bytes)));

@@ -13,7 +13,7 @@ use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{Graph, available_memory_bytes};
-use lodestore_trainer::Strategy;
+use lodestore_trainer::{HotPolicy, Strategy};
 use serde::Serialize;
 
 use crate::policies::{for_training, is_for_training, overlap_ratios};
@@ -28,7 +28,9 @@ pub(super) struct TierArgs {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = Room::parse)]
     tier: Room,
     /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
-    /// in-degrees) or overlap (what most partitions need); tinylfu unless given.
+    /// in-degrees) or overlap (what most partitions need); tinylfu unless given. rapid: which rows a
+    /// worker keeps: frequency (what an epoch uses most) or oracle (what is used soonest); frequency
+    /// unless given.
     #[arg(long, value_name = "P")]
     policy: Option<PolicyKind>,
     /// ondemand: memory of each worker's device for remote rows, before the host's. Without a CUDA
@@ -101,8 +103,10 @@ pub(crate) struct TierReport {
 
 impl TierArgs {
     pub(super) fn check(&self, strategy: Strategy) -> Result<TierChoice, UsageError> {
+        // Of `rapid` the flag is for hot sets.
+        let policy = self.policy.filter(|_| strategy != Strategy::Rapid);
         Ok(TierChoice {
-            host: tier(["--tier", "--policy"], self.tier, self.policy, strategy)?,
+            host: tier(["--tier", "--policy"], self.tier, policy, strategy)?,
             device: tier(
                 ["--device-tier", "--device-policy"],
                 self.device_tier,
@@ -110,6 +114,20 @@ impl TierArgs {
                 strategy,
             )?,
         })
+    }
+}
+
+impl TierArgs {
+    /// Which rows `rapid` keeps.
+    pub(super) fn hot_policy(&self, strategy: Strategy) -> Result<HotPolicy, UsageError> {
+        match self.policy {
+            _ if strategy != Strategy::Rapid => Ok(HotPolicy::Frequency),
+            None | Some(PolicyKind::Frequency) => Ok(HotPolicy::Frequency),
+            Some(PolicyKind::Oracle) => Ok(HotPolicy::Oracle),
+            Some(policy) => Err(UsageError::new(format!(
+                "--policy: --strategy rapid cannot follow `{policy}`; one of: frequency, oracle"
+            ))),
+        }
     }
 }
 

@@ -1,0 +1,43 @@
+//! Where a run leaves its checkpoints, and whether it goes on from one.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lodestore_trainer::CheckpointConfig;
+
+use crate::usage::UsageError;
+
+/// Flags of checkpoints.
+#[derive(Args, Clone, Debug)]
+pub(super) struct CheckpointArgs {
+    /// Keep a checkpoint in this folder, replaced after each epoch: a run that was killed goes on from
+    /// it to the same parameters, bit for bit.
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// With --checkpoint: also after every so many steps.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
+    checkpoint_every: Option<u32>,
+    /// With --checkpoint: go on from the checkpoint in the folder, or begin if there is none. How rows
+    /// are fetched, --epochs and --patience may differ from the run that wrote it, nothing else.
+    #[arg(long)]
+    resume: bool,
+}
+
+impl CheckpointArgs {
+    pub(super) fn check(self) -> Result<Option<CheckpointConfig>, UsageError> {
+        let Some(dir) = self.checkpoint else {
+            let used = [
+                ("--checkpoint-every", self.checkpoint_every.is_some()),
+                ("--resume", self.resume),
+            ];
+            return match used.into_iter().find(|(_, used)| *used) {
+                Some((flag, _)) => {
+                    Err(UsageError::new(format!("{flag} needs the folder: --checkpoint DIR")))
+                }
+                None => Ok(None),
+            };
+        };
+        let every_steps = self.checkpoint_every.unwrap_or(0);
+        Ok(Some(CheckpointConfig { dir, every_steps, resume: self.resume }))
+    }
+}

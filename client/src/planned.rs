@@ -1,0 +1,121 @@
+//! Rows kept by what is known of the future: Belady's MIN over the batches of a schedule.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use lodestore_cache::{PolicySpec, Tier};
+
+use crate::ClientError;
+
+/// One worker's tier under `oracle`, which keeps the rows that are needed soonest. It is filled by
+/// what batches miss; nothing is pulled beside that.
+///
+/// The policy decides batch by batch, and two threads may prepare batches at a time: each batch takes
+/// its turn, in the order of training.
+///
+/// Memory: `n_slots` rows, and the policy's lists.
+pub struct PlannedTier {
+    state: Mutex<State>,
+    turned: Condvar,
+    held_bytes: AtomicU64,
+}
+
+struct State {
+    tier: Tier,
+    /// The batch whose turn it is.
+    next: u32,
+    /// A batch gave up its turn: none will come after it.
+    is_over: bool,
+}
+
+/// The right of one batch to use a [`PlannedTier`]. Given up unused it ends the run: the batches
+/// after it fail instead of waiting for ever.
+pub struct Turn {
+    tier: Arc<PlannedTier>,
+    index: u32,
+    /// For each node of the batch, the later batch that needs it next.
+    pub(crate) next_uses: Vec<u32>,
+    is_used: bool,
+}
+
+impl PlannedTier {
+    /// A tier of at most `n_slots` rows for the batches `batches`, of nodes below `n_nodes`.
+    ///
+    /// Fails when the memory cannot be had.
+    pub fn new(
+        n_slots: usize,
+        row_bytes: usize,
+        n_nodes: u32,
+        batches: &Range<u32>,
+    ) -> Result<Self, ClientError> {
+        let n_slots = u32::try_from(n_slots).unwrap_or(u32::MAX).min(n_nodes);
+        let spec = PolicySpec::Oracle { n_batches: batches.end.saturating_sub(batches.start) };
+        let tier = Tier::of_slots(n_slots, row_bytes, n_nodes, &spec)?;
+        let state = State { tier, next: batches.start, is_over: false };
+        let (state, held_bytes) = (Mutex::new(state), AtomicU64::new(0));
+        Ok(Self { state, turned: Condvar::new(), held_bytes })
+    }
+
+    /// The turn of batch `index`; [`Turn::announce`] it before the batch is loaded.
+    #[must_use]
+    pub fn turn(self: &Arc<Self>, index: u32) -> Turn {
+        Turn { tier: Arc::clone(self), index, next_uses: Vec::new(), is_used: false }
+    }
+
+    /// Most bytes of rows that were in it after a batch.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A panic of another thread leaves a turn that was not used, which ends the run.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn {
+    /// Says for each node of the batch which later batch needs it next: numbers from that of the
+    /// tier's first batch on, 0 for it.
+    pub fn announce(&mut self, next_uses: Vec<u32>) {
+        self.next_uses = next_uses;
+    }
+
+    /// Waits for the batches before this one, and uses the tier.
+    pub(crate) fn take<T>(
+        mut self,
+        use_tier: impl FnOnce(&mut Tier, &[u32]) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let tier = Arc::clone(&self.tier);
+        let mut state = tier.lock();
+        while state.next != self.index && !state.is_over {
+            state = tier.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_over {
+            return Err(ClientError::Abandoned { batch: self.index });
+        }
+        let used = use_tier(&mut state.tier, &self.next_uses);
+        let held = state.tier.n_resident() * state.tier.row_bytes();
+        tier.held_bytes.fetch_max(held as u64, Ordering::Relaxed);
+        if used.is_ok() {
+            state.next += 1;
+            self.is_used = true;
+        }
+        drop(state);
+        tier.turned.notify_all();
+        used
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.is_used {
+            self.tier.lock().is_over = true;
+            self.tier.turned.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+use std::thread;
+use std::time::Duration;
+
+use lodestore_cache::next_uses;
+use lodestore_graph::NodeId;
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
+use crate::{BatchSource, Kept, Prefetcher, RowBuffer};
+use lodestore_graph::batch::Batch;
+
+const N_NODES: u32 = 40;
+
+/// Batches of distinct nodes, and when each node is needed next.
+struct Known {
+    tier: Arc<PlannedTier>,
+    first: u32,
+    batches: Vec<Vec<NodeId>>,
+    fails_at: Option<u32>,
+}
+
+impl Known {
+    fn new(n_slots: usize, first: u32, batches: Vec<Vec<NodeId>>) -> Self {
+        let numbers = first..batches.len() as u32;
+        let tier = PlannedTier::new(n_slots, ROW_BYTES, N_NODES, &numbers).unwrap();
+        Self { tier: Arc::new(tier), first, batches, fails_at: None }
+    }
+
+    /// By looking ahead, node by node.
+    fn next_uses(&self, index: u32) -> Vec<u32> {
+        let later = || index + 1..self.batches.len() as u32;
+        let has = |batch: u32, node: &NodeId| self.batches[batch as usize].contains(node);
+        let next = |node: &NodeId| later().find(|&batch| has(batch, node));
+        let next = self.batches[index as usize].iter().map(next);
+        next.map(|next| next.map_or(u32::MAX, |next| next - self.first)).collect()
+    }
+}
+
+impl BatchSource for Known {
+    fn n_batches(&self) -> u32 {
+        self.batches.len() as u32
+    }
+
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+        let mut turn = self.tier.turn(index);
+        if self.fails_at == Some(index) {
+            return Err(ClientError::Panicked { thread: "test batch" });
+        }
+        turn.announce(self.next_uses(index));
+        let nodes = self.batches[index as usize].clone();
+        Ok((Batch { nodes, ..Batch::default() }, Kept::Planned(turn)))
+    }
+}
+
+/// Remote rows that Belady's MIN for batches has to read, by the policy alone.
+fn optimum(n_slots: u32, batches: &[Vec<NodeId>]) -> u64 {
+    let is_remote = |id: &u32| !(10..30).contains(id);
+    let batches: Vec<Vec<u32>> =
+        batches.iter().map(|b| b.iter().map(|n| n.0).filter(is_remote).collect()).collect();
+    let spec = PolicySpec::Oracle { n_batches: batches.len() as u32 };
+    let mut tier = Tier::of_slots(n_slots, ROW_BYTES, N_NODES, &spec).unwrap();
+    let mut misses = Vec::new();
+    for (number, ids) in batches.iter().enumerate() {
+        let later = |id: &u32| batches[number + 1..].iter().position(|b| b.contains(id));
+        let next = |id: &u32| later(id).map_or(u32::MAX, |after| (number + 1 + after) as u32);
+        tier.announce(&ids.iter().map(next).collect::<Vec<_>>());
+        let mut rows = vec![0; ids.len() * ROW_BYTES];
+        tier.lookup(ids, &mut rows, &mut misses);
+        tier.admit(ids, &rows, &misses);
+    }
+    tier.stats().misses
+}
+
+fn batches() -> impl Strategy<Value = Vec<Vec<NodeId>>> {
+    let batch = prop::collection::btree_set(0..N_NODES, 0..14).prop_map(nodes).prop_shuffle();
+    prop::collection::vec(batch, 1..14)
+}
+
+proptest! {
+    #[test]
+    fn every_row_is_right_and_as_few_travel_as_the_optimum_needs(
+        batches in batches(), n_slots in 0usize..24, window in 0usize..4, first in 0usize..6,
+    ) {
+        let first = first.min(batches.len());
+        let remote = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
+        let expected = optimum(n_slots as u32, &batches[first..]);
+        let source = Arc::new(Known::new(n_slots, first as u32, batches.clone()));
+        let travelled = thread::scope(|scope| {
+            let loader = loader(&remote);
+            let (source, first) = (Arc::clone(&source) as _, first as u32);
+            let mut prefetcher = Prefetcher::start(scope, source, loader, window, first);
+            let (mut travelled, mut spent) = (0, RowBuffer::default());
+            for nodes in &batches[first as usize..] {
+                let prepared = prefetcher.next(spent).unwrap().unwrap();
+                assert_eq!(prepared.rows.bytes(), rows_of(nodes));
+                let load = prepared.load;
+                let n_rows = load.local_rows + load.hit_rows + load.remote_rows;
+                assert_eq!(n_rows, nodes.len() as u64);
+                travelled += load.remote_rows;
+                spent = prepared.rows;
+            }
+            travelled
+        });
+        prop_assert_eq!(travelled, expected);
+        prop_assert!(source.tier.held_bytes() <= (n_slots * ROW_BYTES) as u64);
+    }
+}
+
+#[test]
+fn next_uses_of_the_test_agree_with_the_caches() {
+    let batches = [[1, 2], [2, 3], [1, 3]].map(nodes).to_vec();
+    let known = Known::new(1, 0, batches);
+    let ids = [1, 2, 2, 3, 1, 3];
+    let found: Vec<u32> = (0..3).flat_map(|batch| known.next_uses(batch)).collect();
+    assert_eq!(found, next_uses(&ids, &[0, 2, 4, 6]).unwrap());
+}
+
+#[test]
+fn a_batch_that_fails_ends_the_run_and_nobody_waits_for_it() {
+    for window in [0, 1, 3] {
+        for fails_at in 0..4 {
+            let all = (0..9).map(|i| nodes([i, i + 1, 35])).collect();
+            let known = Known { fails_at: Some(fails_at), ..Known::new(4, 0, all) };
+            let remote = Arc::new(TestSource::new(Duration::from_millis(1), u64::MAX));
+            thread::scope(|scope| {
+                let source = Arc::new(known);
+                let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), window, 0);
+                for _ in 0..fails_at {
+                    prefetcher.next(RowBuffer::default()).unwrap().unwrap();
+                }
+                assert!(prefetcher.next(RowBuffer::default()).is_err());
+            });
+        }
+    }
+}
+
+#[test]
+fn batches_take_turns_in_their_order() {
+    let tier = Arc::new(PlannedTier::new(4, ROW_BYTES, N_NODES, &(3..6)).unwrap());
+    let order = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for index in [5, 3, 4] {
+            let (turn, order) = (tier.turn(index), &order);
+            scope.spawn(move || {
+                let note = |_: &mut Tier, _: &[u32]| {
+                    order.lock().unwrap().push(index);
+                    Ok(())
+                };
+                turn.take(note).unwrap();
+            });
+        }
+    });
+    assert_eq!(order.into_inner().unwrap(), [3, 4, 5]);
+    drop(tier.turn(6));
+    let found = tier.turn(7).take(|_, _| Ok(()));
+    assert!(matches!(found, Err(ClientError::Abandoned { batch: 7 })));
+}

@@ -1,0 +1,147 @@
+//! Training that is killed with SIGKILL, again and again, and goes on from its checkpoint.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+use std::{
+    fs,
+    path::Path,
+    process::Child,
+    thread::sleep,
+    time::{Duration, SystemTime},
+};
+
+use serde_json::Value;
+use support::process::{command, lode_line};
+
+/// Longest time in which a run makes its next checkpoint.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A graph in four partitions, below `dir`.
+fn graph(dir: &Path) -> String {
+    let (raw, graph) = (dir.join("raw"), dir.join("graph"));
+    let (raw, graph) = (raw.display(), graph.display().to_string());
+    lode_line(&format!(
+        "generate --nodes 3000 --degree 10 --dim 32 --classes 4 --seed 5 --out {raw}"
+    ))
+    .succeeded();
+    lode_line(&format!(
+        "import --edges {raw}/edges.npy --undirected --tensor feat={raw}/features.npy \
+         --tensor label={raw}/labels.npy --tensor split={raw}/split.npy --parts 4 --out {graph}"
+    ))
+    .succeeded();
+    graph
+}
+
+fn start(line: &str) -> Child {
+    command(line.split_whitespace()).spawn().unwrap()
+}
+
+fn written(checkpoint: &Path) -> Option<SystemTime> {
+    fs::metadata(checkpoint).and_then(|metadata| metadata.modified()).ok()
+}
+
+/// Waits until `run` has replaced its checkpoint so many times, then a little, and kills it. False
+/// if it ended before.
+fn kill(mut run: Child, checkpoint: &Path, n_checkpoints: u32, then_us: u64) -> bool {
+    let (start, mut last) = (SystemTime::now(), written(checkpoint));
+    for _ in 0..n_checkpoints {
+        loop {
+            if run.try_wait().unwrap().is_some() {
+                return false;
+            }
+            let now = written(checkpoint);
+            if now != last {
+                last = now;
+                break;
+            }
+            assert!(start.elapsed().unwrap() < DEADLINE, "no checkpoint came");
+            sleep(Duration::from_micros(200));
+        }
+    }
+    sleep(Duration::from_micros(then_us));
+    let is_running = run.try_wait().unwrap().is_none();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    is_running
+}
+
+/// What was computed: losses and rates as they were printed, every bit of them, and parameters.
+fn computed(report: &Value) -> Vec<String> {
+    let mut all: Vec<String> = report["epochs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|epoch| ["steps", "loss", "accuracy", "test_accuracy"].map(|key| &epoch[key]))
+        .map(Value::to_string)
+        .collect();
+    for key in ["step_losses", "parameters_digest", "best_parameters_digest", "best_epoch"] {
+        assert!(!report[key].is_null(), "{key}");
+        all.push(report[key].to_string());
+    }
+    all
+}
+
+#[test]
+fn a_run_killed_again_and_again_ends_with_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = graph(dir.path());
+    for workers in [1, 4] {
+        let settings = format!(
+            "train --graph {graph} --workers {workers} --epochs 6 --batch 64 --fanout 5,5 \
+             --hidden 16 --seed 9 --json"
+        );
+        let plain = lode_line(&format!("{settings} --strategy ondemand")).succeeded().json();
+        for strategy in ["ondemand", "rapid", "rapid --policy oracle", "massive"] {
+            let of_run = dir.path().join(format!("{strategy}-{workers}").replace(' ', ""));
+            let line = format!(
+                "{settings} --strategy {strategy} --checkpoint {} --checkpoint-every 3 --resume",
+                of_run.display()
+            );
+            let checkpoint = of_run.join("checkpoint");
+            let points = [(1, 0), (2, 1500), (1, 4000), (3, 300)];
+            let n_killed = points
+                .into_iter()
+                .filter(|&(n, then_us)| kill(start(&line), &checkpoint, n, then_us))
+                .count();
+            let what = format!("{strategy}, {workers} workers, killed {n_killed} times");
+            assert!(n_killed >= 2, "{what}");
+            let report = lode_line(&line).succeeded().json();
+            assert!(report["resumed_at"]["epoch"].is_u64(), "{what}");
+            assert_eq!(computed(&report), computed(&plain), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_ends_the_run_with_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = graph(dir.path());
+    let of_run = dir.path().join("run");
+    let line = format!(
+        "train --graph {graph} --batch 500 --fanout 2 --strategy ondemand --checkpoint {} --epochs",
+        of_run.display()
+    );
+    lode_line(&format!("{line} 1")).succeeded();
+    lode_line(&format!("{line} 1")).failed(1, &["resume to go on from it, or remove it"]);
+    let path = of_run.join("checkpoint");
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let name = path.display().to_string();
+    lode_line(&format!("{line} 1 --resume")).failed(1, &["damaged: its digest is", &name]);
+    bytes[middle] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let found = lode_line(&format!("{line} 2 --resume --hidden 8"));
+    found.failed(1, &["hidden = 64, this one has hidden = 8"]);
+    lode_line(&format!("{line} 2 --resume")).succeeded();
+}
+
+#[test]
+fn flags_of_checkpoints_without_a_folder_are_refused() {
+    for flag in ["--resume", "--checkpoint-every 3"] {
+        lode_line(&format!("train --graph g {flag}")).failed(2, &["--checkpoint DIR"]);
+    }
+}

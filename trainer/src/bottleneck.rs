@@ -1,0 +1,195 @@
+//! What a run spent its steps on, and what held it up.
+
+use lodestore_client::Met;
+use serde::Serialize;
+
+use crate::step::{StepSeconds, WorkerStep};
+
+/// Where the time of a mean step of one worker went, in shares of it. The first four add up to 1.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepShares {
+    /// Forward and backward pass.
+    pub compute: f64,
+    /// Without a batch.
+    pub wait: f64,
+    /// Gradients averaged, parameters updated.
+    pub update: f64,
+    /// Waiting for other workers to finish theirs.
+    pub others: f64,
+    /// Preparation of batches, wherever it ran: beside compute it costs no time of the step.
+    pub sample: f64,
+    /// As `sample`: rows looked up.
+    pub lookup: f64,
+    /// As `sample`: rows on their way.
+    pub pull: f64,
+    /// As `sample`: rows put in place.
+    pub copy: f64,
+    /// The largest of the first four.
+    pub bottleneck: Bottleneck,
+    /// The largest part of preparation: what waiting is for, if it is.
+    pub preparation: Preparation,
+    /// MassiveGNN's overlap efficiency (section V-B2 and Fig. 9): 1 less the share of training time
+    /// that was spent waiting for the preparation of a batch to complete. The first batch of each
+    /// worker does not count, since nothing can be trained on meanwhile (its Eq. 4). Absent where
+    /// nothing is prepared ahead.
+    pub overlap_efficiency: Option<f64>,
+}
+
+/// What takes most of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bottleneck {
+    /// Forward and backward pass.
+    Compute,
+    /// Batches that are not there.
+    Wait,
+    /// The averaging of gradients and the update.
+    Update,
+    /// Workers with larger batches, or slower ones.
+    Others,
+}
+
+/// A part of the preparation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preparation {
+    /// Sampling, or reading the schedule.
+    Sample,
+    /// Looking rows up.
+    Lookup,
+    /// Rows on their way.
+    Pull,
+    /// Putting rows in place.
+    Copy,
+}
+
+/// Sums over the steps of all workers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StepSums {
+    all: StepSeconds,
+    /// Of all steps but each worker's first.
+    wait_later: f64,
+    step_later: f64,
+    /// Workers whose first step is past.
+    begun: Vec<bool>,
+    /// Whether any batch was prepared ahead.
+    is_ahead: bool,
+}
+
+impl StepSums {
+    pub(crate) fn add(&mut self, step: &WorkerStep, met: Met) {
+        let worker = step.worker as usize;
+        if self.begun.len() <= worker {
+            self.begun.resize(worker + 1, false);
+        }
+        if std::mem::replace(&mut self.begun[worker], true) {
+            self.wait_later += step.seconds.wait;
+            self.step_later += step.seconds.step;
+        }
+        self.is_ahead |= met != Met::DefaultPath;
+        self.all += step.seconds;
+    }
+
+    /// Shares of a mean step; none without steps.
+    pub(crate) fn shares(&self) -> Option<StepShares> {
+        let StepSeconds { step, sample, lookup, pull, copy, wait, compute, update } = self.all;
+        if step <= 0.0 {
+            return None;
+        }
+        let others = (step - wait - compute - update).max(0.0);
+        let parts = [
+            (compute, Bottleneck::Compute),
+            (wait, Bottleneck::Wait),
+            (update, Bottleneck::Update),
+            (others, Bottleneck::Others),
+        ];
+        let preparations = [
+            (sample, Preparation::Sample),
+            (lookup, Preparation::Lookup),
+            (pull, Preparation::Pull),
+            (copy, Preparation::Copy),
+        ];
+        let is_measured = self.is_ahead && self.step_later > 0.0;
+        Some(StepShares {
+            compute: compute / step,
+            wait: wait / step,
+            update: update / step,
+            others: others / step,
+            sample: sample / step,
+            lookup: lookup / step,
+            pull: pull / step,
+            copy: copy / step,
+            bottleneck: largest(parts),
+            preparation: largest(preparations),
+            overlap_efficiency: is_measured.then(|| 1.0 - self.wait_later / self.step_later),
+        })
+    }
+}
+
+/// The name of the largest, the first of equals.
+fn largest<T: Copy>(named: [(f64, T); 4]) -> T {
+    let mut best = named[0];
+    for other in &named[1..] {
+        if other.0 > best.0 {
+            best = *other;
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(worker: u32, seconds: StepSeconds) -> WorkerStep {
+        WorkerStep {
+            epoch: 0,
+            step: 0,
+            worker,
+            loss: 1.0,
+            roots: 1,
+            nodes: 1,
+            batch: "ready",
+            seconds,
+            rows: crate::step::RowsBySource::default(),
+            bytes: crate::step::RowsBySource::default(),
+        }
+    }
+
+    #[test]
+    fn the_largest_share_is_the_bottleneck_and_shares_add_up() {
+        let seconds = StepSeconds {
+            step: 10.0,
+            wait: 5.0,
+            compute: 3.0,
+            update: 1.0,
+            sample: 1.0,
+            pull: 7.0,
+            copy: 2.0,
+            lookup: 0.5,
+        };
+        let mut sums = StepSums::default();
+        assert_eq!(sums.shares(), None);
+        sums.add(&step(0, seconds), Met::DefaultPath);
+        let shares = sums.shares().unwrap();
+        let sum = shares.compute + shares.wait + shares.update + shares.others;
+        assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+        assert_eq!((shares.wait, shares.others, shares.pull), (0.5, 0.1, 0.7));
+        assert_eq!(shares.bottleneck, Bottleneck::Wait);
+        assert_eq!(shares.preparation, Preparation::Pull);
+        assert_eq!(shares.overlap_efficiency, None, "nothing was prepared ahead");
+        let busy = StepSeconds { step: 10.0, compute: 9.0, ..StepSeconds::default() };
+        sums.add(&step(0, busy), Met::Ready);
+        assert_eq!(sums.shares().unwrap().bottleneck, Bottleneck::Compute);
+    }
+
+    #[test]
+    fn overlap_leaves_out_the_first_batch_of_each_worker() {
+        let mut sums = StepSums::default();
+        let waiting = |wait| StepSeconds { step: 4.0, wait, ..StepSeconds::default() };
+        for (worker, wait) in [(0, 4.0), (1, 3.0), (0, 1.0), (1, 0.0), (0, 0.5), (1, 0.5)] {
+            sums.add(&step(worker, waiting(wait)), Met::Waited);
+        }
+        assert_eq!(sums.shares().unwrap().overlap_efficiency, Some(1.0 - 2.0 / 16.0));
+    }
+}

@@ -1,0 +1,108 @@
+//! Where a run stands, so that a killed one goes on exactly: bit for bit the same parameters and
+//! losses as if it had never ended.
+//!
+//! Batches, dropout and first parameters are functions of seeds, so the place in the run, the
+//! parameters and Adam's moments are all that training needs; the best parameters and what has been
+//! measured so far go with them. Caches start empty, since they never change what is computed.
+
+mod error;
+mod folder;
+mod format;
+mod settings;
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{EpochReport, TrainError, adam::AdamState, best::Best};
+
+pub use error::{CheckpointError, CheckpointFault};
+pub(crate) use folder::Folder;
+pub(crate) use settings::Settings;
+
+/// A run between two steps.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Checkpoint {
+    pub(crate) place: Place,
+    pub(crate) adam: AdamState,
+    pub(crate) best: Best,
+    pub(crate) measured: Measured,
+    /// Losses of all steps so far.
+    pub(crate) step_losses: Vec<f64>,
+}
+
+/// A place between two steps of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// The epoch of the next step, from 0; the number of epochs after the last.
+    pub epoch: u32,
+    /// The next step of it, from 0; the number of steps when only the evaluation is missing.
+    pub step: u32,
+}
+
+impl Place {
+    /// Number of the next batch of a worker that has so many in each epoch.
+    pub(crate) fn first_batch(self, per_epoch: u32) -> u32 {
+        self.epoch.saturating_mul(per_epoch).saturating_add(self.step.min(per_epoch))
+    }
+}
+
+/// What has been measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// The epochs that are over.
+    pub(crate) epochs: Vec<EpochReport>,
+    /// Of the steps of the present epoch: roots, those of them that the model got right, and the
+    /// sum of their losses.
+    pub(crate) n_roots: u64,
+    pub(crate) n_right: u64,
+    pub(crate) loss: f64,
+}
+
+/// What a checkpoint must belong to.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) graph_uuid: [u8; 16],
+    pub(crate) settings: Settings,
+    /// Elements of each parameter.
+    pub(crate) lengths: Vec<usize>,
+}
+
+/// The checkpoints of a run that has them.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    folder: Folder,
+    identity: Identity,
+    every_steps: u32,
+    pub(crate) written: u64,
+    pub(crate) seconds: f64,
+}
+
+impl Checkpoints {
+    /// The checkpoints in `folder`, one after every so many steps (0: none within epochs).
+    pub(crate) fn new(folder: Folder, identity: Identity, every_steps: u32) -> Self {
+        Self { folder, identity, every_steps, written: 0, seconds: 0.0 }
+    }
+
+    /// The checkpoint to go on from, if there is one.
+    pub(crate) fn load(&self) -> Result<Option<Checkpoint>, TrainError> {
+        Ok(self.folder.load(&self.identity)?)
+    }
+
+    /// Whether one is due within an epoch, after the `n_steps`-th step of the run.
+    pub(crate) fn is_due(&self, n_steps: u32) -> bool {
+        self.every_steps > 0 && n_steps.is_multiple_of(self.every_steps)
+    }
+
+    /// Writes `checkpoint` in place of the one before; durable on return.
+    pub(crate) fn save(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let start = Instant::now();
+        self.folder.save(&format::encode(checkpoint, &self.identity)?)?;
+        self.written += 1;
+        self.seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

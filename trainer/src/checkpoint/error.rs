@@ -1,0 +1,125 @@
+//! Why a checkpoint cannot be written or gone on from.
+
+use std::{io, path::PathBuf};
+
+use thiserror::Error;
+
+use super::Place;
+
+/// A folder or file that does not serve.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another run writes to the folder.
+    #[error("{} is in use by another run; name another folder or wait for it", path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// There is a checkpoint, and nobody said that the run is to go on from it.
+    #[error(
+        "{} is there already: resume to go on from it, or remove it to start anew", path.display()
+    )]
+    Exists {
+        /// The checkpoint.
+        path: PathBuf,
+    },
+    /// A file that is no checkpoint of this run.
+    #[error("{}: {fault}", path.display())]
+    File {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is wrong.
+        fault: CheckpointFault,
+    },
+}
+
+/// What is wrong with a checkpoint's bytes.
+#[derive(Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum CheckpointFault {
+    /// Not the length that its header asks for.
+    #[error("the file has {found_bytes} bytes, expected {expected_bytes}; remove it to start anew")]
+    Length {
+        /// Bytes there are.
+        found_bytes: u64,
+        /// Bytes that there should be, at least.
+        expected_bytes: u64,
+    },
+    /// Another kind of file.
+    #[error("no checkpoint: its first 8 bytes are {found:02x?}")]
+    Magic {
+        /// First bytes.
+        found: [u8; 8],
+    },
+    /// Written by another release.
+    #[error("format version {found} is not known, {known} is; use the release that wrote it")]
+    Version {
+        /// Version found.
+        found: u32,
+        /// The version of this release.
+        known: u32,
+    },
+    /// A number that no run has.
+    #[error("{what} must be at most {most}, found {found}")]
+    TooLarge {
+        /// What it counts.
+        what: &'static str,
+        /// The limit.
+        most: u64,
+        /// Number found.
+        found: u64,
+    },
+    /// Damaged bytes.
+    #[error("damaged: its digest is {found}, expected {expected}; remove it to start anew")]
+    Digest {
+        /// Digest that the file carries, in hex.
+        expected: String,
+        /// Digest of its bytes, in hex.
+        found: String,
+    },
+    /// A checkpoint of another graph.
+    #[error("written for graph {found}, this is {expected}")]
+    Graph {
+        /// Uuid of the graph that is trained on, in hex.
+        expected: String,
+        /// Uuid in the checkpoint, in hex.
+        found: String,
+    },
+    /// A checkpoint of another run.
+    #[error(
+        "written by a run with {found}, this one has {expected}; resume with the same settings"
+    )]
+    Settings {
+        /// This run's settings that differ.
+        expected: String,
+        /// Those of the checkpoint.
+        found: String,
+    },
+    /// Further than the run is to go.
+    #[error(
+        "the checkpoint is in epoch {} of a run of {epochs}; ask for more epochs", place.epoch + 1
+    )]
+    Over {
+        /// Where the checkpoint is.
+        place: Place,
+        /// Epochs of this run.
+        epochs: u32,
+    },
+    /// Parts that contradict each other.
+    #[error("{what}, which contradicts the rest of the file; remove it to start anew")]
+    Contradiction {
+        /// What was found.
+        what: String,
+    },
+}

@@ -1,0 +1,92 @@
+//! The folder with a run's checkpoint: one file, replaced as a whole.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Checkpoint, CheckpointError, CheckpointFault, Identity,
+    format::{self, HEADER_BYTES, Header},
+};
+
+/// A folder that no other run uses while this lives.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    /// Opens or makes the folder. One with a checkpoint is refused unless the run is to `resume`.
+    pub(crate) fn open(dir: &Path, resume: bool) -> Result<Self, CheckpointError> {
+        fs::create_dir_all(dir).map_err(io_error(dir, "make folder"))?;
+        let path = dir.join("lock");
+        let lock = File::create(&path).map_err(io_error(&path, "create"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(CheckpointError::Busy { path: dir.to_owned() });
+            }
+            Err(TryLockError::Error(source)) => {
+                return Err(CheckpointError::Io { path, action: "lock", source });
+            }
+        }
+        let folder = Self { dir: dir.to_owned(), _lock: lock };
+        let path = folder.path();
+        if !resume && path.try_exists().map_err(io_error(&path, "look for"))? {
+            return Err(CheckpointError::Exists { path });
+        }
+        Ok(folder)
+    }
+
+    /// The checkpoint, if there is one.
+    pub(super) fn load(&self, identity: &Identity) -> Result<Option<Checkpoint>, CheckpointError> {
+        let path = self.path();
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(io_error(&path, "open"))?,
+        };
+        let n_bytes = file.metadata().map_err(io_error(&path, "measure"))?.len();
+        let in_file = |fault| CheckpointError::File { path: path.clone(), fault };
+        let mut bytes = Vec::new();
+        let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
+        read(HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
+        // Nothing is read on the word of a header that its file's size contradicts.
+        let header = Header::decode(&bytes).map_err(in_file)?;
+        header.check_length(n_bytes).map_err(in_file)?;
+        let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
+        read(n_bytes - HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
+        format::decode(&bytes, identity).map(Some).map_err(in_file)
+    }
+
+    /// Puts `bytes` in the place of the checkpoint: written beside it, synced, renamed, and the
+    /// folder synced, so that a crash at any point leaves the one or the other.
+    pub(super) fn save(&self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let (path, partial) = (self.path(), self.dir.join("checkpoint.partial"));
+        let mut file = File::create(&partial).map_err(io_error(&partial, "create"))?;
+        file.write_all(bytes).map_err(io_error(&partial, "write"))?;
+        file.sync_all().map_err(io_error(&partial, "sync"))?;
+        fs::rename(&partial, &path).map_err(io_error(&path, "replace"))?;
+        let dir = File::open(&self.dir).and_then(|dir| dir.sync_all());
+        dir.map_err(io_error(&self.dir, "sync"))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join("checkpoint")
+    }
+}
+
+impl CheckpointError {
+    /// For a checkpoint further than `epochs`.
+    pub(crate) fn over(folder: &Path, place: super::Place, epochs: u32) -> Self {
+        let fault = CheckpointFault::Over { place, epochs };
+        Self::File { path: folder.join("checkpoint"), fault }
+    }
+}
+
+fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> CheckpointError {
+    let path = path.to_owned();
+    move |source| CheckpointError::Io { path, action, source }
+}

@@ -1,0 +1,279 @@
+//! The bytes of a checkpoint.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..8 | `LODECKPT` |
+//! | 8..12 | format version, u32: 1 |
+//! | 12..16 | steps of Adam, u32 |
+//! | 16..32 | uuid of the graph |
+//! | 32..36 | epoch of the next step, u32 |
+//! | 36..40 | the next step of that epoch, u32 |
+//! | 40..44 | S: bytes of the settings, u32 |
+//! | 44..48 | M: bytes of what was measured, u32 |
+//! | 48..56 | P: elements of all parameters, u64 |
+//! | 56..64 | L: losses, u64 |
+//! | 64..68 | epoch of the best parameters, u32 |
+//! | 68..72 | epoch of the last evaluation, u32 |
+//! | 72..76 | bit 0: there are best parameters; bits 1 and 2: their accuracy on validation and test nodes is known |
+//! | 76..80 | zero |
+//! | 80..96 | the two accuracies, 2 × f64; 0 where not known |
+//! | then | S bytes of UTF-8: `name = value` lines; M bytes of JSON |
+//! | then | parameters, Adam's means, its variances, best parameters if there are: P × f32 each |
+//! | then | losses, L × f64 |
+//! | last 32 | BLAKE3 of all bytes before |
+//!
+//! All numbers are little-endian. Every length is checked against the model's and the file's before
+//! memory is taken for it.
+
+use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
+use crate::{adam::AdamState, best::Best, evaluate::Accuracy};
+
+const MAGIC: [u8; 8] = *b"LODECKPT";
+const VERSION: u32 = 1;
+pub(super) const HEADER_BYTES: usize = 96;
+const DIGEST_BYTES: usize = 32;
+
+const MAX_SETTINGS_BYTES: u64 = 1 << 16;
+const MAX_MEASURED_BYTES: u64 = 1 << 28;
+const MAX_LOSSES: u64 = 1 << 28;
+
+const HAS_BEST: u32 = 1;
+const HAS_VALIDATION: u32 = 2;
+const HAS_TEST: u32 = 4;
+
+/// A header whose lengths are in their bounds; nothing else has been checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    n_adam_steps: u32,
+    graph_uuid: [u8; 16],
+    place: Place,
+    settings_bytes: u32,
+    measured_bytes: u32,
+    n_elements: u64,
+    n_losses: u64,
+    best_epoch: u32,
+    evaluated: u32,
+    flags: u32,
+    accuracies: [f64; 2],
+}
+
+/// The bytes of `checkpoint`.
+pub(super) fn encode(
+    checkpoint: &Checkpoint,
+    identity: &Identity,
+) -> Result<Vec<u8>, CheckpointError> {
+    let Checkpoint { place, adam, best, measured, step_losses } = checkpoint;
+    let measured = serde_json::to_vec(measured).map_err(|error| CheckpointError::Io {
+        path: "what was measured".into(),
+        action: "write down",
+        source: error.into(),
+    })?;
+    let settings = identity.settings.as_str();
+    let Accuracy { validation, test } = best.accuracy;
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    let header = Header {
+        n_adam_steps: adam.n_steps,
+        graph_uuid: identity.graph_uuid,
+        place: *place,
+        settings_bytes: settings.len() as u32,
+        measured_bytes: u32::try_from(measured.len()).unwrap_or(u32::MAX),
+        n_elements: adam.values.iter().map(|values| values.len() as u64).sum(),
+        n_losses: step_losses.len() as u64,
+        best_epoch: best.epoch,
+        evaluated: best.evaluated,
+        flags: flag(!best.parameters.is_empty(), HAS_BEST)
+            | flag(validation.is_some(), HAS_VALIDATION)
+            | flag(test.is_some(), HAS_TEST),
+        accuracies: [validation.unwrap_or_default(), test.unwrap_or_default()],
+    };
+    let mut bytes = header.encode();
+    bytes.extend_from_slice(settings.as_bytes());
+    bytes.extend_from_slice(&measured);
+    for values in [&adam.values, &adam.means, &adam.variances, &best.parameters] {
+        bytes.extend(values.iter().flatten().flat_map(|value| value.to_le_bytes()));
+    }
+    bytes.extend(step_losses.iter().flat_map(|loss| loss.to_le_bytes()));
+    bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
+    Ok(bytes)
+}
+
+/// Reads a checkpoint that must belong to `identity`.
+pub(super) fn decode(bytes: &[u8], identity: &Identity) -> Result<Checkpoint, CheckpointFault> {
+    let header = Header::decode(bytes)?;
+    header.check_length(bytes.len() as u64)?;
+    let (content, expected) = bytes.split_at(bytes.len() - DIGEST_BYTES);
+    let (found, hex) = (blake3::hash(content), |hash: &[u8]| hex(hash));
+    if found.as_bytes() != expected {
+        let (expected, found) = (hex(expected), hex(found.as_bytes()));
+        return Err(CheckpointFault::Digest { expected, found });
+    }
+    if header.graph_uuid != identity.graph_uuid {
+        let (expected, found) = (hex(&identity.graph_uuid), hex(&header.graph_uuid));
+        return Err(CheckpointFault::Graph { expected, found });
+    }
+    let mut rest = &content[HEADER_BYTES..];
+    let settings = String::from_utf8_lossy(take(&mut rest, header.settings_bytes as usize));
+    if let Some((expected, found)) = identity.settings.differences(&settings) {
+        return Err(CheckpointFault::Settings { expected, found });
+    }
+    let expected: usize = identity.lengths.iter().sum();
+    if header.n_elements != expected as u64 {
+        let what = format!("{} parameters where the model has {expected}", header.n_elements);
+        return Err(CheckpointFault::Contradiction { what });
+    }
+    let measured = serde_json::from_slice(take(&mut rest, header.measured_bytes as usize));
+    let measured: Measured = measured.map_err(|error| CheckpointFault::Contradiction {
+        what: format!("measurements: {error}"),
+    })?;
+    let mut values = || -> Vec<Vec<f32>> {
+        identity.lengths.iter().map(|n| floats(take(&mut rest, 4 * n))).collect()
+    };
+    let (n_steps, of_adam) = (header.n_adam_steps, [values(), values(), values()]);
+    let parameters = if header.has(HAS_BEST) { values() } else { Vec::new() };
+    let [values, means, variances] = of_adam;
+    let losses = rest.as_chunks::<8>().0.iter().map(|loss| f64::from_le_bytes(*loss));
+    let checkpoint = Checkpoint {
+        place: header.place,
+        adam: AdamState { n_steps, values, means, variances },
+        best: header.best(parameters),
+        measured,
+        step_losses: losses.collect(),
+    };
+    checkpoint.check()?;
+    Ok(checkpoint)
+}
+
+impl Header {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.n_adam_steps.to_le_bytes());
+        bytes.extend_from_slice(&self.graph_uuid);
+        let Place { epoch, step } = self.place;
+        for number in [epoch, step, self.settings_bytes, self.measured_bytes] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.n_elements.to_le_bytes());
+        bytes.extend_from_slice(&self.n_losses.to_le_bytes());
+        for number in [self.best_epoch, self.evaluated, self.flags, 0] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        for accuracy in self.accuracies {
+            bytes.extend_from_slice(&accuracy.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads the header at the front of `bytes`.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CheckpointFault> {
+        let Some(page) = bytes.first_chunk::<HEADER_BYTES>() else {
+            let (found_bytes, expected_bytes) = (bytes.len() as u64, HEADER_BYTES as u64);
+            return Err(CheckpointFault::Length { found_bytes, expected_bytes });
+        };
+        if field(page, 0) != MAGIC {
+            return Err(CheckpointFault::Magic { found: field(page, 0) });
+        }
+        let u32_at = |at| u32::from_le_bytes(field(page, at));
+        let u64_at = |at| u64::from_le_bytes(field(page, at));
+        let (found, known) = (u32_at(8), VERSION);
+        if found != known {
+            return Err(CheckpointFault::Version { found, known });
+        }
+        let header = Self {
+            n_adam_steps: u32_at(12),
+            graph_uuid: field(page, 16),
+            place: Place { epoch: u32_at(32), step: u32_at(36) },
+            settings_bytes: u32_at(40),
+            measured_bytes: u32_at(44),
+            n_elements: u64_at(48),
+            n_losses: u64_at(56),
+            best_epoch: u32_at(64),
+            evaluated: u32_at(68),
+            flags: u32_at(72),
+            accuracies: [f64::from_bits(u64_at(80)), f64::from_bits(u64_at(88))],
+        };
+        for (what, most, found) in [
+            ("bytes of settings", MAX_SETTINGS_BYTES, header.settings_bytes.into()),
+            ("bytes of measurements", MAX_MEASURED_BYTES, header.measured_bytes.into()),
+            ("losses", MAX_LOSSES, header.n_losses),
+        ] {
+            if found > most {
+                return Err(CheckpointFault::TooLarge { what, most, found });
+            }
+        }
+        Ok(header)
+    }
+
+    /// Fails unless a file of so many bytes holds what the header promises, and no more.
+    pub(super) fn check_length(&self, found_bytes: u64) -> Result<(), CheckpointFault> {
+        let n_lists = if self.has(HAS_BEST) { 4 } else { 3 };
+        let elements = self.n_elements.saturating_mul(4 * n_lists);
+        let others = (HEADER_BYTES + DIGEST_BYTES) as u64
+            + u64::from(self.settings_bytes)
+            + u64::from(self.measured_bytes)
+            + 8 * self.n_losses;
+        let expected_bytes = elements.saturating_add(others);
+        if found_bytes == expected_bytes {
+            return Ok(());
+        }
+        Err(CheckpointFault::Length { found_bytes, expected_bytes })
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn best(&self, parameters: Vec<Vec<f32>>) -> Best {
+        let [validation, test] = self.accuracies;
+        let accuracy = Accuracy {
+            validation: self.has(HAS_VALIDATION).then_some(validation),
+            test: self.has(HAS_TEST).then_some(test),
+        };
+        Best { epoch: self.best_epoch, accuracy, parameters, evaluated: self.evaluated }
+    }
+}
+
+impl Checkpoint {
+    /// Fails unless its parts agree on how far the run got.
+    fn check(&self) -> Result<(), CheckpointFault> {
+        let Place { epoch, step } = self.place;
+        let fault = |what| Err(CheckpointFault::Contradiction { what });
+        let epochs = &self.measured.epochs;
+        if epochs.len() as u64 != u64::from(epoch) {
+            return fault(format!("{} epochs of measurements in epoch {epoch}", epochs.len()));
+        }
+        let steps = epochs.iter().map(|epoch| u64::from(epoch.steps)).sum::<u64>();
+        let (n_losses, n_steps) = (self.step_losses.len() as u64, steps + u64::from(step));
+        if n_losses != n_steps || u64::from(self.adam.n_steps) != n_steps {
+            let n_adam = self.adam.n_steps;
+            return fault(format!("{n_losses} losses and {n_adam} updates in {n_steps} steps"));
+        }
+        let Best { epoch: best, evaluated, .. } = self.best;
+        if best > evaluated || evaluated > epoch {
+            return fault(format!("best epoch {best} of {evaluated} evaluated in epoch {epoch}"));
+        }
+        Ok(())
+    }
+}
+
+/// The first `n` bytes of `rest`, whose length has been checked.
+fn take<'a>(rest: &mut &'a [u8], n: usize) -> &'a [u8] {
+    let (taken, left) = rest.split_at(n);
+    *rest = left;
+    taken
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
+}
+
+fn field<const N: usize>(page: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&page[at..at + N]);
+    bytes
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,172 @@
+use std::fs;
+
+use super::{format::decode, *};
+use crate::{TrainConfig, evaluate::Accuracy};
+
+const LENGTHS: [usize; 3] = [7, 3, 1];
+
+fn identity() -> Identity {
+    let settings = Settings::new(&TrainConfig::default(), 5, "abc");
+    Identity { graph_uuid: [7; 16], settings, lengths: LENGTHS.to_vec() }
+}
+
+fn sample() -> Checkpoint {
+    let lists = |scale: f32| -> Vec<Vec<f32>> {
+        LENGTHS.iter().map(|&n| (0..n).map(|i| scale / (i as f32 + 3.0)).collect()).collect()
+    };
+    let epochs: Vec<EpochReport> = (0..2)
+        .map(|epoch| EpochReport { epoch, steps: 4, loss: 1.0 / 3.0, ..EpochReport::default() })
+        .collect();
+    Checkpoint {
+        place: Place { epoch: 2, step: 3 },
+        adam: AdamState {
+            n_steps: 11,
+            values: lists(1.0),
+            means: lists(f32::MIN_POSITIVE / 8.0),
+            variances: lists(-1e30),
+        },
+        best: Best {
+            epoch: 0,
+            accuracy: Accuracy { validation: Some(0.1 + 0.2), test: None },
+            parameters: lists(7.0),
+            evaluated: 1,
+        },
+        measured: Measured { epochs, n_roots: 96, n_right: 31, loss: 0.1 * 3.0 },
+        step_losses: (0..11).map(|i| 1.0 / f64::from(i + 3)).collect(),
+    }
+}
+
+fn encode(checkpoint: &Checkpoint) -> Vec<u8> {
+    format::encode(checkpoint, &identity()).unwrap()
+}
+
+/// With a good digest after all.
+fn forged(mut bytes: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    bytes.truncate(bytes.len() - 32);
+    change(&mut bytes);
+    let digest = blake3::hash(&bytes);
+    bytes.extend_from_slice(digest.as_bytes());
+    bytes
+}
+
+#[test]
+fn reads_back_what_was_written_bit_for_bit() {
+    let mut checkpoint = sample();
+    assert_eq!(decode(&encode(&checkpoint), &identity()).unwrap(), checkpoint);
+    checkpoint.best = Best::default();
+    assert_eq!(decode(&encode(&checkpoint), &identity()).unwrap(), checkpoint);
+}
+
+#[test]
+fn every_flipped_bit_and_every_truncation_is_an_error() {
+    let bytes = encode(&sample());
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(decode(&damaged, &identity()).is_err(), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        let found = decode(&bytes[..len], &identity());
+        assert!(matches!(found, Err(CheckpointFault::Length { .. })), "{len}: {found:?}");
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert!(matches!(decode(&longer, &identity()), Err(CheckpointFault::Length { .. })));
+}
+
+/// What is wrong in spite of a good digest: nothing of it may panic or take memory.
+#[test]
+fn forged_bytes_are_errors_or_what_they_say() {
+    let (bytes, random) = (encode(&sample()), crate::random::CounterRandom::new(1, 0));
+    for i in 0..20_000 {
+        let forged = forged(bytes.clone(), |bytes| {
+            for change in 0..=random.bits(3 * i) % 3 {
+                let at = random.bits(3 * i + 1).wrapping_mul(change + 1) as usize % bytes.len();
+                bytes[at] = random.bits(3 * i + 2).rotate_left(8 * change as u32) as u8;
+            }
+        });
+        if let Ok(found) = decode(&forged, &identity()) {
+            assert_eq!(found.adam.values.iter().map(Vec::len).collect::<Vec<_>>(), LENGTHS);
+            assert_eq!(found.step_losses.len(), found.adam.n_steps as usize);
+        }
+    }
+}
+
+#[test]
+fn lengths_past_their_bounds_are_refused_by_name() {
+    let with = |at: usize, value: &[u8]| {
+        let forged =
+            forged(encode(&sample()), |bytes| bytes[at..at + value.len()].copy_from_slice(value));
+        decode(&forged, &identity()).unwrap_err()
+    };
+    let message = |at, value: &[u8]| with(at, value).to_string();
+    assert!(message(0, b"LODETOPO").contains("no checkpoint"));
+    assert_eq!(with(8, &[2, 0, 0, 0]), CheckpointFault::Version { found: 2, known: 1 });
+    assert!(message(40, &[0xff; 4]).contains("bytes of settings must be at most 65536"));
+    assert!(message(44, &[0xff; 4]).contains("bytes of measurements must be at most"));
+    assert!(message(56, &[0xff; 8]).contains("losses must be at most"));
+    assert!(matches!(with(48, &[0xff; 8]), CheckpointFault::Length { .. }));
+}
+
+#[test]
+fn another_run_is_refused_with_what_differs() {
+    let bytes = encode(&sample());
+    let other = |config: &TrainConfig, n_features, labels| {
+        let settings = Settings::new(config, n_features, labels);
+        decode(&bytes, &Identity { settings, ..identity() }).unwrap_err().to_string()
+    };
+    let config = TrainConfig { hidden: 32, seed: 5, ..TrainConfig::default() };
+    let found = other(&config, 5, "abc");
+    assert!(found.contains("run with hidden = 64, seed = 0, this one has hidden = 32, seed = 5"));
+    assert!(other(&TrainConfig::default(), 6, "abc").contains("features = 5"));
+    assert!(other(&TrainConfig::default(), 5, "x").contains("labels_and_splits = \"abc\""));
+    // These only say how rows come and when to end.
+    let (strategy, epochs, patience) = (crate::Strategy::Massive, 99, 7);
+    let config = TrainConfig { strategy, epochs, patience, n_hot: 1, ..TrainConfig::default() };
+    assert_eq!(Settings::new(&config, 5, "abc"), identity().settings);
+    let graph_uuid = [8; 16];
+    let found = decode(&bytes, &Identity { graph_uuid, ..identity() }).unwrap_err();
+    assert!(matches!(found, CheckpointFault::Graph { .. }), "{found}");
+    let lengths = vec![7, 3, 2];
+    let found = decode(&bytes, &Identity { lengths, ..identity() }).unwrap_err().to_string();
+    assert!(found.contains("11 parameters where the model has 12"), "{found}");
+}
+
+#[test]
+fn parts_that_contradict_each_other_are_refused() {
+    let message = |change: fn(&mut Checkpoint)| {
+        let mut checkpoint = sample();
+        change(&mut checkpoint);
+        decode(&encode(&checkpoint), &identity()).unwrap_err().to_string()
+    };
+    assert!(message(|c| c.place.epoch = 3).contains("2 epochs of measurements in epoch 3"));
+    assert!(message(|c| c.place.step = 2).contains("11 losses and 11 updates in 10 steps"));
+    assert!(message(|c| c.adam.n_steps = 12).contains("12 updates"));
+    assert!(message(|c| c.best.epoch = 2).contains("best epoch 2 of 1 evaluated"));
+    assert!(message(|c| c.measured.loss = f64::NAN).contains("measurements: "));
+}
+
+#[test]
+fn a_folder_keeps_the_last_checkpoint_and_is_used_by_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b");
+    let folder = Folder::open(&path, false).unwrap();
+    assert!(folder.load(&identity()).unwrap().is_none());
+    let mut first = Checkpoints::new(folder, identity(), 4);
+    assert!(matches!(Folder::open(&path, true), Err(CheckpointError::Busy { .. })));
+    first.save(&sample()).unwrap();
+    let last = Checkpoint { best: Best::default(), ..sample() };
+    first.save(&last).unwrap();
+    assert_eq!((first.written, first.load().unwrap()), (2, Some(last.clone())));
+    assert!(first.is_due(8) && !first.is_due(9));
+    drop(first);
+    assert!(matches!(Folder::open(&path, false), Err(CheckpointError::Exists { .. })));
+    // What a crash while the next was written leaves is not looked at.
+    fs::write(path.join("checkpoint.partial"), b"LODE").unwrap();
+    let folder = Folder::open(&path, true).unwrap();
+    assert_eq!(folder.load(&identity()).unwrap(), Some(last));
+    for damaged in [&b""[..], b"LODECKPT", &[0; 4096]] {
+        fs::write(path.join("checkpoint"), damaged).unwrap();
+        let found = folder.load(&identity()).unwrap_err();
+        assert!(matches!(found, CheckpointError::File { .. }), "{found}");
+    }
+}

@@ -1,0 +1,176 @@
+//! A run as it goes: steps, evaluations, checkpoints.
+
+use std::time::Instant;
+
+use crate::{
+    Place, Progress, TrainConfig, TrainError,
+    adam::Adam,
+    best::Best,
+    checkpoint::{Checkpoint, CheckpointError, Checkpoints, Folder, Identity},
+    evaluate::Evaluator,
+    model::Model,
+    record::Record,
+    setup::Setup,
+    step::{RowsBySource, StepSeconds, WorkerStep, word_of},
+    team::{Team, TeamStep},
+    worker::StepOutcome,
+};
+
+/// All that changes from step to step.
+pub(crate) struct Run<'a> {
+    pub(crate) config: &'a TrainConfig,
+    /// The next step.
+    pub(crate) place: Place,
+    pub(crate) adam: Adam,
+    pub(crate) best: Best,
+    pub(crate) record: Record,
+    pub(crate) checkpoints: Option<Checkpoints>,
+    /// Bytes of a row of features.
+    row_bytes: u64,
+    /// Where it went on, if it did not begin.
+    pub(crate) resumed_at: Option<Place>,
+}
+
+impl<'a> Run<'a> {
+    /// A run that begins, or one that goes on from its checkpoint.
+    pub(crate) fn new(setup: &Setup<'a>) -> Result<Self, TrainError> {
+        let config = setup.config;
+        let parameters = setup.model.parameters();
+        let adam = Adam::new(parameters, config.learning_rate, config.weight_decay)?;
+        let mut run = Self {
+            config,
+            place: Place::default(),
+            adam,
+            best: Best::default(),
+            record: Record::default(),
+            checkpoints: None,
+            row_bytes: setup.row_bytes as u64,
+            resumed_at: None,
+        };
+        if let Some(wanted) = &config.checkpoint {
+            let identity = Identity {
+                graph_uuid: setup.graph.uuid,
+                settings: setup.settings(),
+                lengths: run.adam.lengths(),
+            };
+            let folder = Folder::open(&wanted.dir, wanted.resume)?;
+            let checkpoints = Checkpoints::new(folder, identity, wanted.every_steps);
+            if let Some(checkpoint) = checkpoints.load()? {
+                if checkpoint.place.epoch > config.epochs {
+                    let (place, epochs) = (checkpoint.place, config.epochs);
+                    return Err(CheckpointError::over(&wanted.dir, place, epochs).into());
+                }
+                run.restore(checkpoint)?;
+            }
+            run.checkpoints = Some(checkpoints);
+        }
+        Ok(run)
+    }
+
+    /// Whether there is nothing left to train.
+    pub(crate) fn is_over(&self) -> bool {
+        self.place.epoch >= self.config.epochs || self.best.is_stale(self.config.patience)
+    }
+
+    /// Trains for what is left of the present epoch, measures accuracy if that is due, and writes a
+    /// checkpoint.
+    pub(crate) fn finish_epoch(
+        &mut self,
+        team: &mut Team<'_>,
+        model: &Model,
+        evaluator: &mut Evaluator<'_>,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<(), TrainError> {
+        let epoch = self.place.epoch;
+        self.train_epoch(team, progress)?;
+        let (n_done, every) = (epoch + 1, self.config.evaluate_every);
+        if n_done == self.config.epochs || (every > 0 && n_done.is_multiple_of(every)) {
+            let accuracy = evaluator.accuracy(model)?;
+            self.record.evaluated(accuracy);
+            self.best.evaluated(epoch, accuracy, || self.adam.values());
+        }
+        self.place = Place { epoch: n_done, step: 0 };
+        self.save()?;
+        if let Some(epoch) = self.record.epochs().last() {
+            progress(&Progress::Epoch(epoch));
+        }
+        Ok(())
+    }
+
+    /// The steps that are left of the present epoch.
+    fn train_epoch(
+        &mut self,
+        team: &mut Team<'_>,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<(), TrainError> {
+        let (start, saving) = (Instant::now(), self.checkpoint_seconds());
+        let (epoch, total) = (self.place.epoch, team.n_steps());
+        while self.place.step < total {
+            let (step, began) = (self.place.step, Instant::now());
+            let outcome = team.step(epoch, step)?;
+            let loss = outcome.loss;
+            if !loss.is_finite() {
+                return Err(TrainError::Diverged { epoch, step, loss });
+            }
+            let update = Instant::now();
+            self.adam.step(&outcome.gradients)?;
+            let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
+            let workers = self.worker_steps(&outcome, began.elapsed().as_secs_f64(), update);
+            self.record.stepped(&outcome, &workers);
+            self.place.step += 1;
+            let is_due = |c: &Checkpoints| c.is_due(self.adam.n_steps());
+            if self.checkpoints.as_ref().is_some_and(is_due) {
+                self.save()?;
+            }
+            let (done, workers) = (step + 1, &workers[..]);
+            progress(&Progress::Step { epoch, done, total, loss, workers });
+        }
+        let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
+        self.record.end_epoch(epoch, total, seconds, &team.stats(epoch));
+        Ok(())
+    }
+
+    /// What each worker did in the present step.
+    fn worker_steps(&self, team: &TeamStep, step_seconds: f64, update: f64) -> Vec<WorkerStep> {
+        let Place { epoch, step } = self.place;
+        let of_worker = |(worker, outcome): &(u32, StepOutcome)| {
+            let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
+            WorkerStep {
+                epoch,
+                step,
+                worker: *worker,
+                loss: outcome.loss,
+                roots: outcome.n_roots as u64,
+                nodes: outcome.n_nodes as u64,
+                batch: word_of(outcome.met),
+                seconds: StepSeconds { step: step_seconds, update, ..outcome.seconds },
+                rows,
+                bytes,
+            }
+        };
+        team.outcomes.iter().map(of_worker).collect()
+    }
+
+    fn save(&mut self) -> Result<(), TrainError> {
+        let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
+        checkpoints.save(&Checkpoint {
+            place: self.place,
+            adam: self.adam.state(),
+            best: self.best.clone(),
+            measured: self.record.measured.clone(),
+            step_losses: self.record.step_losses.clone(),
+        })
+    }
+
+    fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
+        let Checkpoint { place, adam, best, measured, step_losses } = checkpoint;
+        self.adam.restore(adam)?;
+        self.record = Record::resumed(measured, step_losses);
+        (self.place, self.best, self.resumed_at) = (place, best, Some(place));
+        Ok(())
+    }
+
+    fn checkpoint_seconds(&self) -> f64 {
+        self.checkpoints.as_ref().map_or(0.0, |checkpoints| checkpoints.seconds)
+    }
+}

@@ -1,0 +1,151 @@
+//! What one step of one worker took, and whence its rows came.
+
+use std::ops::AddAssign;
+
+use lodestore_client::{LoadStats, Met};
+use serde::Serialize;
+
+/// One batch of one worker, as `lode train --log` writes it.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerStep {
+    /// Epoch, from 0.
+    pub epoch: u32,
+    /// Step of the epoch, from 0.
+    pub step: u32,
+    /// Worker, from 0.
+    pub worker: u32,
+    /// Mean loss over its roots.
+    pub loss: f64,
+    /// Roots of its batch.
+    pub roots: u64,
+    /// Input nodes of its batch: the sum of all `rows` but `ahead`.
+    pub nodes: u64,
+    /// Whether the batch lay `ready`, was being prepared (`waited`), or was prepared by the trainer
+    /// itself (`default`).
+    pub batch: &'static str,
+    /// Where the time went.
+    pub seconds: StepSeconds,
+    /// Rows by where they came from.
+    pub rows: RowsBySource,
+    /// Bytes of these rows; of remote ones as they travelled.
+    pub bytes: RowsBySource,
+}
+
+/// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `copy`) is part of `wait` on the
+/// default path, and runs beside earlier steps otherwise. What `step` has beside `wait`, `compute`
+/// and `update` is the time in which the worker waited for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepSeconds {
+    /// From the order to train on a batch to the new parameters; the same for all workers.
+    pub step: f64,
+    /// To sample the batch, or to read it from the schedule.
+    pub sample: f64,
+    /// To look rows up in hot set and tiers, and to copy out what tiers had.
+    pub lookup: f64,
+    /// For rows that travelled to come.
+    pub pull: f64,
+    /// To put rows in place.
+    pub copy: f64,
+    /// In which the worker had no batch.
+    pub wait: f64,
+    /// For the forward and the backward pass.
+    pub compute: f64,
+    /// To average gradients and update parameters; the same for all workers.
+    pub update: f64,
+}
+
+/// A count for each place that rows come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RowsBySource {
+    /// The worker's own partitions.
+    pub local: u64,
+    /// The hot set of `rapid`, or its oracle's.
+    pub hot_set: u64,
+    /// The buffer of `massive`.
+    pub buffer: u64,
+    /// The worker's device.
+    pub device_tier: u64,
+    /// The tier that workers share.
+    pub host_tier: u64,
+    /// Other workers' partitions: these travelled for the batch.
+    pub remote: u64,
+    /// These travelled with them, beside what the batch asked for.
+    pub ahead: u64,
+}
+
+impl RowsBySource {
+    /// Of rows of `row_bytes` as `load` found them: numbers, then bytes.
+    pub(crate) fn of(load: &LoadStats, row_bytes: u64) -> (Self, Self) {
+        let rows = Self {
+            local: load.local_rows,
+            hot_set: load.hit_rows.saturating_sub(load.found.all()),
+            buffer: load.found.buffer,
+            device_tier: load.found.device,
+            host_tier: load.found.host,
+            remote: load.remote_rows - load.ahead_rows,
+            ahead: load.ahead_rows,
+        };
+        // All rows of a pull are equally long on their way.
+        let travelled = |n: u64| (load.remote_bytes * n).checked_div(load.remote_rows).unwrap_or(0);
+        let bytes = Self {
+            local: rows.local * row_bytes,
+            hot_set: rows.hot_set * row_bytes,
+            buffer: rows.buffer * row_bytes,
+            device_tier: rows.device_tier * row_bytes,
+            host_tier: rows.host_tier * row_bytes,
+            remote: travelled(rows.remote),
+            ahead: travelled(rows.ahead),
+        };
+        (rows, bytes)
+    }
+}
+
+impl AddAssign for StepSeconds {
+    fn add_assign(&mut self, more: Self) {
+        self.step += more.step;
+        self.sample += more.sample;
+        self.lookup += more.lookup;
+        self.pull += more.pull;
+        self.copy += more.copy;
+        self.wait += more.wait;
+        self.compute += more.compute;
+        self.update += more.update;
+    }
+}
+
+/// How a batch was met, in one word.
+pub(crate) fn word_of(met: Met) -> &'static str {
+    match met {
+        Met::Ready => "ready",
+        Met::Waited => "waited",
+        Met::DefaultPath => "default",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lodestore_client::TierRows;
+
+    #[test]
+    fn every_row_is_counted_at_one_source() {
+        let found = TierRows { device: 1, host: 2, buffer: 4 };
+        let (local_rows, hit_rows, remote_rows, ahead_rows) = (8, 23, 48, 32);
+        let load = LoadStats {
+            local_rows,
+            hit_rows,
+            found,
+            remote_rows,
+            remote_bytes: 480,
+            ahead_rows,
+            ..LoadStats::default()
+        };
+        let (rows, bytes) = RowsBySource::of(&load, 5);
+        let list = |of: RowsBySource| {
+            [of.local, of.hot_set, of.buffer, of.device_tier, of.host_tier, of.remote, of.ahead]
+        };
+        assert_eq!(list(rows), [8, 16, 4, 1, 2, 16, 32]);
+        assert_eq!(list(bytes), [40, 80, 20, 5, 10, 160, 320]);
+        assert_eq!(list(RowsBySource::of(&LoadStats::default(), 5).1), [0; 7]);
+    }
+}

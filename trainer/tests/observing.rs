@@ -1,0 +1,106 @@
+//! What a run tells of its steps.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod planted;
+
+use std::sync::Arc;
+
+use lodestore_cache::{PolicyKind, PolicySpec, SharedTier};
+use lodestore_client::{RowSource, TieredSource};
+use lodestore_trainer::{
+    Bottleneck, Preparation, Progress, Strategy, TrainConfig, TrainReport, WorkerStep,
+};
+use planted::{N_NODES, Planted, ROW_BYTES, Slow, config, planted, run_telling};
+
+/// The report, and every worker's steps.
+fn observed(
+    graph: &Planted,
+    config: &TrainConfig,
+    remote: &Arc<dyn RowSource>,
+) -> (TrainReport, Vec<WorkerStep>) {
+    let mut steps = Vec::new();
+    let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let report = run_telling(graph, config, [&local, remote], &mut |progress| {
+        if let Progress::Step { epoch, done, workers, .. } = progress {
+            assert!(workers.iter().all(|w| (w.epoch, w.step + 1) == (*epoch, *done)));
+            steps.extend_from_slice(workers);
+        }
+    });
+    (report.unwrap(), steps)
+}
+
+#[test]
+fn every_row_of_every_step_has_a_source_and_all_times_fit_into_the_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    let plain = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
+        let (report, steps) = observed(&graph, &config(strategy, 2, dir.path()), &plain);
+        let batches: u64 = report.epochs.iter().map(|epoch| epoch.batches).sum();
+        assert_eq!(steps.len() as u64, batches);
+        for step in &steps {
+            let (rows, seconds) = (step.rows, step.seconds);
+            let found = rows.hot_set + rows.buffer + rows.device_tier + rows.host_tier;
+            assert_eq!(rows.local + found + rows.remote, step.nodes);
+            assert_eq!(step.bytes.local, rows.local * ROW_BYTES);
+            let parts = seconds.wait + seconds.compute + seconds.update;
+            assert!(parts <= seconds.step + 1e-6, "{seconds:?}");
+            if step.batch == "default" {
+                let preparation = seconds.sample + seconds.lookup + seconds.pull + seconds.copy;
+                assert!(preparation <= seconds.wait + 1e-6, "{seconds:?}");
+            }
+        }
+        let sum = |of: fn(&WorkerStep) -> u64| steps.iter().map(of).sum::<u64>();
+        let of_epochs = |of: fn(&lodestore_trainer::EpochReport) -> u64| {
+            report.epochs.iter().map(of).sum::<u64>()
+        };
+        assert_eq!(sum(|s| s.rows.local), of_epochs(|e| e.local_rows));
+        assert_eq!(sum(|s| s.rows.hot_set), of_epochs(|e| e.hit_rows));
+        let pulled = of_epochs(|e| e.remote_rows - e.hot_set_rows);
+        assert_eq!(sum(|s| s.rows.remote + s.rows.ahead), pulled);
+        assert_eq!(sum(|s| s.bytes.remote), pulled * ROW_BYTES);
+        let ready = steps.iter().filter(|s| s.batch == "ready").count() as u64;
+        assert_eq!(ready, of_epochs(|e| e.ready_batches));
+        let shares = report.step.unwrap();
+        let all = shares.compute + shares.wait + shares.update + shares.others;
+        assert!((all - 1.0).abs() < 1e-6, "{shares:?}");
+    }
+}
+
+#[test]
+fn rows_of_a_tier_are_counted_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let plain = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let spec = PolicySpec::try_from(PolicyKind::Lru).unwrap();
+    let n_bytes = 100 * ROW_BYTES as usize;
+    let tier = SharedTier::new(n_bytes, ROW_BYTES as usize, N_NODES, &spec).unwrap();
+    let tiered = Arc::new(TieredSource::new(plain, "feat", tier).unwrap());
+    let remote = Arc::clone(&tiered) as Arc<dyn RowSource>;
+    let (report, steps) = observed(&graph, &config(Strategy::Ondemand, 2, dir.path()), &remote);
+    let host: u64 = steps.iter().map(|step| step.rows.host_tier).sum();
+    assert!(host > 0);
+    assert_eq!(host, report.epochs.iter().map(|epoch| epoch.hit_rows).sum::<u64>());
+    assert!(steps.iter().all(|step| step.rows.hot_set + step.rows.buffer == 0));
+}
+
+#[test]
+fn a_slow_network_is_named_as_the_bottleneck_and_rapid_hides_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    let slow =
+        |delay_ms| Arc::new(Slow { rows: Arc::clone(&graph.rows), delay_ms }) as Arc<dyn RowSource>;
+    let (report, _) = observed(&graph, &config(Strategy::Ondemand, 2, dir.path()), &slow(30));
+    let shares = report.step.unwrap();
+    assert_eq!((shares.bottleneck, shares.preparation), (Bottleneck::Wait, Preparation::Pull));
+    assert_eq!(shares.overlap_efficiency, None);
+    // All remote rows are hot, so that no batch has anything to wait for.
+    let hot = TrainConfig { n_hot: N_NODES as usize, ..config(Strategy::Rapid, 2, dir.path()) };
+    let (report, _) = observed(&graph, &hot, &slow(30));
+    let overlap = report.step.as_ref().unwrap().overlap_efficiency.unwrap();
+    assert!(overlap > 0.5, "{:?}", report.step);
+    let (report, _) = observed(&graph, &config(Strategy::Massive, 2, dir.path()), &slow(30));
+    let waiting = report.step.as_ref().unwrap().overlap_efficiency.unwrap();
+    assert!(waiting < overlap && waiting < 0.5, "{:?}", report.step);
+}

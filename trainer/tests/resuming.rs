@@ -1,0 +1,145 @@
+//! Runs that end early and go on from their checkpoints.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod planted;
+
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use lodestore_client::RowSource;
+use lodestore_trainer::{
+    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Strategy, TrainConfig,
+    TrainError, TrainReport,
+};
+use planted::{Failing, Planted, config, planted, run, run_from};
+
+const STRATEGIES: [(Strategy, HotPolicy); 4] = [
+    (Strategy::Ondemand, HotPolicy::Frequency),
+    (Strategy::Rapid, HotPolicy::Frequency),
+    (Strategy::Rapid, HotPolicy::Oracle),
+    (Strategy::Massive, HotPolicy::Frequency),
+];
+
+fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> TrainConfig {
+    let (dir, resume) = (dir.to_owned(), true);
+    let checkpoint = Some(CheckpointConfig { dir, every_steps, resume });
+    TrainConfig { checkpoint, ..config.clone() }
+}
+
+/// Runs until rows fail after so many pulls; then again from the checkpoint, with more pulls each
+/// time, until a run ends. Gives its report, and how many were cut short.
+fn in_pieces(graph: &Planted, config: &TrainConfig) -> (TrainReport, u64) {
+    for n_cut in 0..100 {
+        let (rows, good_pulls) = (Arc::clone(&graph.rows), AtomicU64::new(5 + 2 * n_cut));
+        let rows: Arc<dyn RowSource> = Arc::new(Failing { rows, good_pulls });
+        match run_from(graph, config, &rows, &rows) {
+            Ok(report) => return (report, n_cut),
+            Err(error) => assert!(matches!(error, TrainError::Client(_)), "{error}"),
+        }
+    }
+    panic!("no run ended");
+}
+
+/// All that was computed, bit for bit.
+#[derive(Debug, PartialEq)]
+struct Computed {
+    step_losses: Vec<u64>,
+    losses_and_rates: Vec<[u64; 2]>,
+    digests: [String; 2],
+    best: (u32, Option<f64>),
+}
+
+fn computed(report: &TrainReport) -> Computed {
+    let of_epoch = |e: &EpochReport| [e.loss.to_bits(), e.accuracy.to_bits()];
+    Computed {
+        step_losses: report.step_losses.iter().map(|loss| loss.to_bits()).collect(),
+        losses_and_rates: report.epochs.iter().map(of_epoch).collect(),
+        digests: [report.parameters_digest.clone(), report.best_parameters_digest.clone()],
+        best: (report.best_epoch, report.test_accuracy),
+    }
+}
+
+#[test]
+fn runs_cut_short_anywhere_end_with_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    for (workers, model) in [(1, ModelKind::Sage), (4, ModelKind::Gat)] {
+        let plain = |strategy| {
+            let plain = config(strategy, workers, dir.path());
+            TrainConfig { model, patience: 2, ..plain }
+        };
+        let expected = run(&graph, &plain(Strategy::Ondemand)).unwrap();
+        for (strategy, hot_policy) in STRATEGIES {
+            let of_run = dir.path().join(format!("of-{strategy}-{hot_policy:?}-{workers}"));
+            let plain = TrainConfig { hot_policy, ..plain(strategy) };
+            let config = with_checkpoints(&plain, &of_run, 1);
+            let (found, n_cut) = in_pieces(&graph, &config);
+            let what = format!("{strategy}, {workers} workers, {n_cut} times cut short");
+            assert!(n_cut >= 3 && found.resumed_at.is_some(), "{what}");
+            assert_eq!(computed(&found), computed(&expected), "{what}");
+            // The finished run has nothing left to do.
+            let again = run(&graph, &config).unwrap();
+            assert_eq!(computed(&again), computed(&expected), "{what}");
+            assert_eq!((again.checkpoints, again.epochs), (0, found.epochs), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_under_another_strategy_and_for_more_epochs() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let plain = |strategy, epochs| {
+        let plain = config(strategy, 2, dir.path());
+        TrainConfig { epochs, ..plain }
+    };
+    let expected = run(&graph, &plain(Strategy::Ondemand, 6)).unwrap();
+    let of_run = dir.path().join("of-run");
+    for (strategy, epochs) in [
+        (Strategy::Rapid, 1),
+        (Strategy::Massive, 3),
+        (Strategy::Ondemand, 4),
+        (Strategy::Rapid, 6),
+    ] {
+        let config = with_checkpoints(&plain(strategy, epochs), &of_run, 0);
+        let found = run(&graph, &config).unwrap();
+        assert_eq!(found.epochs.len(), epochs as usize);
+        let n_steps = found.step_losses.len();
+        assert_eq!(found.step_losses, expected.step_losses[..n_steps]);
+        if epochs == 6 {
+            assert_eq!(computed(&found), computed(&expected));
+        }
+    }
+    let config = with_checkpoints(&plain(Strategy::Ondemand, 5), &of_run, 0);
+    let error = run(&graph, &config).unwrap_err().to_string();
+    assert!(error.contains("in epoch 7 of a run of 5; ask for more epochs"), "{error}");
+}
+
+#[test]
+fn other_settings_and_a_forgotten_resume_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let of_run = dir.path().join("of-run");
+    let config = with_checkpoints(&config(Strategy::Ondemand, 2, dir.path()), &of_run, 0);
+    run(&graph, &config).unwrap();
+    let error = |change: fn(&mut TrainConfig)| {
+        let mut config = TrainConfig { epochs: 9, ..config.clone() };
+        change(&mut config);
+        run(&graph, &config).unwrap_err()
+    };
+    let differs = |change| {
+        let error = error(change);
+        assert!(matches!(error, TrainError::Checkpoint(CheckpointError::File { .. })), "{error}");
+        error.to_string()
+    };
+    assert!(differs(|c| c.seed = 8).contains("seed = 7, this one has seed = 8"));
+    assert!(differs(|c| c.model = ModelKind::Gcn).contains("model = Sage"));
+    assert!(differs(|c| c.workers = 1).contains("workers = 2"));
+    assert!(differs(|c| c.learning_rate = 0.02).contains("learning_rate = 0.01"));
+    assert!(differs(|c| c.fanouts.truncate(1)).contains("fanouts"));
+    let forgotten = error(|c| c.checkpoint.as_mut().unwrap().resume = false);
+    assert!(matches!(forgotten, TrainError::Checkpoint(CheckpointError::Exists { .. })));
+}

@@ -16,6 +16,7 @@ mod interrupt;
 mod partitioner;
 mod policies;
 mod rows;
+mod servers;
 mod shaping;
 mod size;
 mod small_file;

@@ -14,6 +14,7 @@ mod put;
 mod quickstart;
 mod rapa;
 mod repair;
+mod reproduce;
 mod schedule;
 mod serve;
 mod shape;
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     GenerateTrace(generate_trace::GenerateTraceArgs),
     ProfileDevice(profile_device::ProfileDeviceArgs),
     Rapa(rapa::RapaArgs),
+    Reproduce(reproduce::ReproduceArgs),
     Stat(stat::StatArgs),
     Shape(shape::ShapeArgs),
 }
@@ -76,6 +78,7 @@ impl Command {
             Self::GenerateTrace(args) => args.run(console),
             Self::ProfileDevice(args) => args.run(console),
             Self::Rapa(args) => args.run(console),
+            Self::Reproduce(args) => args.run(console),
             Self::Stat(args) => args.run(console),
             Self::Shape(args) => args.run(console),
         };

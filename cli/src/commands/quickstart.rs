@@ -2,7 +2,6 @@
 
 mod by_hand;
 mod comparison;
-mod servers;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -25,7 +24,7 @@ use crate::console::Console;
 use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
 
-use servers::Servers;
+use crate::servers::{self, Servers};
 
 /// Partitions, and workers: one each.
 const PARTS: u16 = 4;

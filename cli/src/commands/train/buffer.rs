@@ -44,6 +44,13 @@ pub(crate) struct BufferChoice {
     eviction: Option<(f64, u32)>,
 }
 
+impl BufferChoice {
+    /// The usual buffer, with eviction or without.
+    pub(crate) fn usual(evicts: bool) -> Self {
+        Self { share: SHARE, eviction: evicts.then_some((GAMMA, DELTA)) }
+    }
+}
+
 impl BufferArgs {
     pub(super) fn check(&self, strategy: Strategy) -> Result<Option<BufferChoice>, UsageError> {
         if strategy != Strategy::Massive {

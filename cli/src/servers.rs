@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Running servers of one graph. Each ends when its stdin does: when this is dropped, and when
 /// this process is gone, whatever killed it.
-pub(super) struct Servers {
+pub(crate) struct Servers {
     running: Vec<Running>,
 }
 
@@ -28,14 +28,14 @@ struct Running {
 
 /// Where a server listens and what it holds, as `lode serve --json` prints it.
 #[derive(Clone, Deserialize, Serialize)]
-pub(super) struct Address {
+pub(crate) struct Address {
     address: String,
     parts: Vec<u16>,
 }
 
 impl Servers {
     /// Starts one server for each list of partitions, on free loopback ports; logs go to `dir`.
-    pub(super) fn start(graph: &Path, dir: &Path, parts: &[&[u16]]) -> Result<Self> {
+    pub(crate) fn start(graph: &Path, dir: &Path, parts: &[&[u16]]) -> Result<Self> {
         let mut servers = Self { running: Vec::new() };
         let mut starting = Vec::new();
         for (i, parts) in parts.iter().enumerate() {
@@ -53,12 +53,12 @@ impl Servers {
     }
 
     /// Where to connect to.
-    pub(super) fn addresses(&self) -> Vec<String> {
+    pub(crate) fn addresses(&self) -> Vec<String> {
         self.running.iter().map(|server| server.address.address.clone()).collect()
     }
 
     /// For people.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let server = |Running { address: Address { address, parts }, .. }: &Running| {
             let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
             format!("{address} (partitions {})", parts.join(", "))
@@ -67,7 +67,7 @@ impl Servers {
     }
 
     /// Ends all servers, and fails if one does not end well.
-    pub(super) fn stop(mut self) -> Result<Vec<Address>> {
+    pub(crate) fn stop(mut self) -> Result<Vec<Address>> {
         for server in &mut self.running {
             drop(server.child.stdin.take());
         }

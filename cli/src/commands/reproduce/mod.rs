@@ -1,0 +1,223 @@
+//! `lode reproduce`: what a paper claims, measured here on links that behave like networks.
+
+mod chart;
+mod graphs;
+mod papers;
+mod report;
+mod runs;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::human;
+use crate::shaping::{LinkSpec, parse_delay, parse_rate};
+
+use graphs::{Made, make};
+use papers::{MODELS, Model};
+use runs::{Case, Cluster, Contestant, Run, restoring};
+
+/// Train as a paper did, on links that behave like networks, and set its figures beside ours.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode reproduce rapidgnn --out rapidgnn
+  lode reproduce massivegnn --out massivegnn --scale 0.3 --epochs 3
+
+Graphs stand for those of the papers: generated, with their features and densities and fewer nodes. Each
+worker owns one partition, and each partition is served by a process of its own behind a link of its
+own. Every run is made over two kinds of link: the one of --rate and --delay, and one slow enough that
+computing on a processor takes as little of a step as it does on the paper's GPUs.
+
+Writes report.md, one chart a link, and runs.json to --out; all losses of one batch size must be equal bit
+for bit, or it fails.")]
+pub(crate) struct ReproduceArgs {
+    /// Which paper.
+    #[arg(value_name = "PAPER")]
+    paper: Paper,
+    /// Folder of the report, which must not exist.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Nodes of each graph and roots of each batch, in those of the usual run.
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_scale)]
+    scale: f64,
+    /// Epochs of each run.
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    epochs: u32,
+    /// Workers, partitions and servers.
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u16).range(2..=64))]
+    workers: u16,
+    /// Bits per second of the first kind of link.
+    #[arg(long, default_value = "10Gbit", value_name = "RATE", value_parser = parse_rate)]
+    rate: f64,
+    /// Delay of both kinds of link.
+    #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
+    delay: Duration,
+}
+
+/// A paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Paper {
+    /// The schedule-driven one: steady cache and prefetching.
+    Rapidgnn,
+    /// The score-driven one: a buffer with eviction.
+    Massivegnn,
+}
+
+impl Paper {
+    fn contestants(self) -> &'static [Contestant] {
+        use Contestant::{Massive, MassiveKept, Ondemand, Rapid, RapidOracle};
+        match self {
+            Self::Rapidgnn => &[Ondemand, Rapid, RapidOracle],
+            Self::Massivegnn => &[Ondemand, MassiveKept, Massive, Rapid, RapidOracle],
+        }
+    }
+}
+
+/// What `--json` prints, and what `runs.json` holds.
+#[derive(Serialize)]
+struct Reproduction {
+    paper: Paper,
+    workers: u16,
+    epochs: u32,
+    scale: f64,
+    /// Whether the system counts energy.
+    energy_counters: bool,
+    graphs: Vec<GraphRuns>,
+}
+
+/// All runs on one graph.
+#[derive(Serialize)]
+struct GraphRuns {
+    name: &'static str,
+    stands_for: &'static str,
+    nodes: u32,
+    edges: u64,
+    row_bytes: u64,
+    edge_cut: f64,
+    groups: Vec<Group>,
+}
+
+/// Runs of all contestants that differ in nothing else.
+#[derive(Serialize)]
+struct Group {
+    link: &'static str,
+    rate_bits: f64,
+    delay_seconds: f64,
+    batch: usize,
+    /// The paper's.
+    published_batch: u32,
+    /// The baseline first.
+    runs: Vec<Run>,
+}
+
+/// The link that was asked for.
+const FAST: &str = "fast";
+/// The link that restores the paper's ratio of communication to computation.
+const SLOW: &str = "restored";
+
+impl ReproduceArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        fs::create_dir(&self.out)
+            .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
+        let scratch = tempfile::Builder::new().prefix("graphs-").tempdir_in(&self.out)?;
+        let mut graphs = Vec::new();
+        for model in &MODELS {
+            let made = make(model, self.scale, self.workers, scratch.path(), console)?;
+            let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
+            graphs.push(self.train_on(model, &made, &cluster, console)?);
+            cluster.stop()?;
+            fs::remove_dir_all(&made.dir)?;
+        }
+        let found = Reproduction {
+            paper: self.paper,
+            workers: self.workers,
+            epochs: self.epochs,
+            scale: self.scale,
+            energy_counters: Path::new("/sys/class/powercap/intel-rapl:0/energy_uj").exists(),
+            graphs,
+        };
+        let write = |name: &str, content: &str| {
+            let path = self.out.join(name);
+            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
+        };
+        write("report.md", &report::markdown(&found))?;
+        write("runs.json", &serde_json::to_string_pretty(&found)?)?;
+        for link in [FAST, SLOW] {
+            write(&format!("{link}.svg"), &chart::svg(&found, link)?)?;
+        }
+        console.report(&found, |found| {
+            format!("{}\nWritten to {}", report::markdown(found), self.out.display())
+        })
+    }
+
+    fn train_on(
+        &self,
+        model: &Model,
+        made: &Made,
+        cluster: &Cluster,
+        console: &Console,
+    ) -> Result<GraphRuns> {
+        let mut groups = Vec::new();
+        for (batch, published) in model.batches(self.scale).into_iter().zip(model.rapidgnn) {
+            let case = |contestant| Case { contestant, batch, epochs: self.epochs };
+            let plain = cluster.run(made, case(Contestant::Ondemand), None, console)?;
+            let fast = LinkSpec { rate_bits: self.rate, delay: self.delay };
+            let slow = restoring(&plain, model.ratio(), self.delay);
+            for (link, spec) in [(FAST, fast), (SLOW, slow)] {
+                let mut runs = Vec::new();
+                for &contestant in self.paper.contestants() {
+                    let run = cluster.run(made, case(contestant), Some(spec), console)?;
+                    check_equal(&plain, &run, model.name)?;
+                    console.line(&format!(
+                        "  {:<14} {link:<9} batch {batch:<5} {:<21} {:>9} a step",
+                        model.name,
+                        contestant.label(),
+                        human::seconds(run.step_seconds),
+                    ))?;
+                    runs.push(run);
+                }
+                groups.push(Group {
+                    link,
+                    rate_bits: spec.rate_bits,
+                    delay_seconds: spec.delay.as_secs_f64(),
+                    batch,
+                    published_batch: published.batch,
+                    runs,
+                });
+            }
+        }
+        Ok(GraphRuns {
+            name: model.name,
+            stands_for: model.stands_for,
+            nodes: made.nodes,
+            edges: made.edges,
+            row_bytes: made.row_bytes,
+            edge_cut: made.edge_cut,
+            groups,
+        })
+    }
+}
+
+/// How rows travel must not change what is learnt.
+fn check_equal(expected: &Run, found: &Run, graph: &str) -> Result<()> {
+    let same = expected.losses.len() == found.losses.len()
+        && expected.losses.iter().zip(&found.losses).all(|(a, b)| a.to_bits() == b.to_bits());
+    if !same || expected.parameters_digest != found.parameters_digest {
+        bail!("{} learnt something else than ondemand on {graph}", found.contestant.label());
+    }
+    Ok(())
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse::<f64>().ok().filter(|scale| (0.001..=100.0).contains(scale));
+    scale.ok_or_else(|| "expected a number from 0.001 to 100".to_owned())
+}

@@ -1,0 +1,213 @@
+//! The report as Markdown: the paper's figures beside ours.
+
+use std::fmt::{self, Write};
+
+use super::papers::{MODELS, Published};
+use super::runs::{Contestant, Run};
+use super::{FAST, GraphRuns, Group, Paper, Reproduction, SLOW};
+
+/// The whole report.
+pub(super) fn markdown(found: &Reproduction) -> String {
+    let mut text = String::new();
+    let written = match found.paper {
+        Paper::Rapidgnn => rapidgnn(&mut text, found),
+        Paper::Massivegnn => massivegnn(&mut text, found),
+    };
+    // Memory takes whatever is written to it.
+    written.map_or_else(|error| error.to_string(), |()| text)
+}
+
+fn rapidgnn(text: &mut String, found: &Reproduction) -> fmt::Result {
+    writeln!(text, "# RapidGNN here\n")?;
+    setting(text, found)?;
+    for link in [FAST, SLOW] {
+        writeln!(text, "\n## {}\n", title(link))?;
+        writeln!(
+            text,
+            "Speed-ups over `ondemand`, the paper's (Table 2, over DGL-METIS) in brackets.\n"
+        )?;
+        writeln!(
+            text,
+            "| graph | batch | link, Mbit/s | pull / compute | ondemand, ms a step | rapid | with the \
+             oracle | network | MB a step | less |"
+        )?;
+        writeln!(text, "|---|---|---|---|---|---|---|---|---|---|")?;
+        for (graph, group) in groups(found, link) {
+            rapid_row(text, graph, group)?;
+        }
+        means(text, found, link)?;
+        writeln!(text, "\n![{link}]({link}.svg)")?;
+    }
+    memory(text, found)?;
+    let energy = match found.energy_counters {
+        true => {
+            "This machine has energy counters, which are not read: its other load would count too."
+        }
+        false => {
+            "This machine has no energy counters, so that Table 3 cannot be set beside anything."
+        }
+    };
+    writeln!(text, "\n## Energy\n\n{energy}")
+}
+
+fn rapid_row(text: &mut String, graph: &GraphRuns, group: &Group) -> fmt::Result {
+    let Some(paper) = published(graph, group) else { return Ok(()) };
+    let [base, rapid, oracle] = &group.runs[..] else { return Ok(()) };
+    let mb = |run: &Run| run.remote_bytes / 1e6;
+    writeln!(
+        text,
+        "| {} | {} ({}) | {:.0} | {:.2} | {:.1} | {:.2} ({:.2}) | {:.2} | {:.1} ({:.1}) | {:.2} → {:.2} \
+         ({:.1} → {:.1}) | {:.1} ({:.1}) |",
+        graph.name,
+        group.batch,
+        group.published_batch,
+        group.rate_bits / 1e6,
+        base.pull_seconds / base.compute_seconds,
+        base.step_seconds * 1e3,
+        base.step_seconds / rapid.step_seconds,
+        paper.step,
+        base.step_seconds / oracle.step_seconds,
+        base.pull_seconds / rapid.pull_seconds,
+        paper.network,
+        mb(base),
+        mb(rapid),
+        paper.baseline_mb,
+        paper.rapid_mb,
+        mb(base) / mb(rapid),
+        paper.baseline_mb / paper.rapid_mb,
+    )
+}
+
+/// The paper's averages: 2.46 and 12.70 over DGL-METIS.
+fn means(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
+    let all: Vec<&Group> = groups(found, link).map(|(_, group)| group).collect();
+    let mean = |of: &dyn Fn(&[Run]) -> f64| {
+        all.iter().map(|group| of(&group.runs)).sum::<f64>() / all.len().max(1) as f64
+    };
+    let step = mean(&|runs| runs[0].step_seconds / runs[1].step_seconds);
+    let network = mean(&|runs| runs[0].pull_seconds / runs[1].pull_seconds);
+    writeln!(
+        text,
+        "\nOn average: steps {step:.2} times as fast (2.46), the network {network:.1} times (12.7). Every \
+         loss of every step, and the last parameters, are the same bit for bit in all runs of a batch \
+         size (Fig. 9)."
+    )
+}
+
+fn memory(text: &mut String, found: &Reproduction) -> fmt::Result {
+    writeln!(
+        text,
+        "\n## Memory of rows, rapid\n\n| graph | batch | held, MB | bound, MB | setup, s |"
+    )?;
+    writeln!(text, "|---|---|---|---|---|")?;
+    for (graph, group) in groups(found, SLOW) {
+        let Some(run) = group.runs.iter().find(|run| run.contestant == Contestant::Rapid) else {
+            continue;
+        };
+        writeln!(
+            text,
+            "| {} | {} | {:.1} | {:.1} | {:.2} |",
+            graph.name,
+            group.batch,
+            run.memory_bytes as f64 / 1e6,
+            run.memory_bound_bytes as f64 / 1e6,
+            run.setup_seconds
+        )?;
+    }
+    Ok(())
+}
+
+fn massivegnn(text: &mut String, found: &Reproduction) -> fmt::Result {
+    writeln!(text, "# MassiveGNN here\n")?;
+    setting(text, found)?;
+    writeln!(
+        text,
+        "\nThe paper's (Fig. 6): 15 to 40 % less time than DistDGL; 23 % fewer remote rows on papers, 15 % \
+         on products (Fig. 11); an overlap efficiency of 100 % on processors, 60 to 70 % on GPUs (Fig. 9)."
+    )?;
+    for link in [FAST, SLOW] {
+        writeln!(text, "\n## {}\n", title(link))?;
+        writeln!(
+            text,
+            "| graph | batch | pull / compute | contestant | ms a step | less time | hit rate | fewer \
+             remote bytes | overlap |"
+        )?;
+        writeln!(text, "|---|---|---|---|---|---|---|---|---|")?;
+        for (graph, group) in groups(found, link) {
+            for run in &group.runs {
+                massive_row(text, graph, group, run)?;
+            }
+        }
+        writeln!(text, "\n![{link}]({link}.svg)")?;
+    }
+    Ok(())
+}
+
+fn massive_row(text: &mut String, graph: &GraphRuns, group: &Group, run: &Run) -> fmt::Result {
+    let base = &group.runs[0];
+    let overlap = run.overlap_efficiency.map_or_else(String::new, percent);
+    writeln!(
+        text,
+        "| {} | {} | {:.2} | {} | {:.1} | {} | {} | {} | {overlap} |",
+        graph.name,
+        group.batch,
+        base.pull_seconds / base.compute_seconds,
+        run.contestant.label(),
+        run.step_seconds * 1e3,
+        percent(1.0 - run.step_seconds / base.step_seconds),
+        percent(run.hit_rate),
+        percent(1.0 - run.remote_bytes / base.remote_bytes),
+    )
+}
+
+/// What was run on what.
+fn setting(text: &mut String, found: &Reproduction) -> fmt::Result {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    writeln!(
+        text,
+        "{} workers on {cores} cores, which they share with as many servers and the relays of the links; \
+         {} epochs; GraphSAGE of 2 layers, fan-out 25 and 10, computed on the processor. Partitions by \
+         SPRING with one round of refinement.\n",
+        found.workers, found.epochs
+    )?;
+    writeln!(text, "| graph | for | nodes | edges | bytes a row | edges cut |")?;
+    writeln!(text, "|---|---|---|---|---|---|")?;
+    for graph in &found.graphs {
+        writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} |",
+            graph.name,
+            graph.stands_for,
+            graph.nodes,
+            graph.edges,
+            graph.row_bytes,
+            percent(graph.edge_cut)
+        )?;
+    }
+    Ok(())
+}
+
+fn title(link: &str) -> &'static str {
+    match link {
+        FAST => "The link as asked for",
+        _ => "Links that restore the paper's ratio of communication to computation",
+    }
+}
+
+fn groups<'a>(
+    found: &'a Reproduction,
+    link: &str,
+) -> impl Iterator<Item = (&'a GraphRuns, &'a Group)> {
+    let link = link.to_owned();
+    let all = found.graphs.iter().flat_map(|graph| graph.groups.iter().map(move |g| (graph, g)));
+    all.filter(move |(_, group)| group.link == link)
+}
+
+fn published(graph: &GraphRuns, group: &Group) -> Option<Published> {
+    let model = MODELS.iter().find(|model| model.name == graph.name)?;
+    model.rapidgnn.into_iter().find(|published| published.batch == group.published_batch)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}

@@ -1,0 +1,201 @@
+//! Training runs of all contestants over shaped links.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use lodestore_client::ClientConfig;
+use lodestore_graph::sampler::Fanout;
+use lodestore_store::OpenOptions;
+use lodestore_trainer::{HotPolicy, Strategy, TrainConfig, TrainReport};
+use serde::Serialize;
+
+use super::graphs::Made;
+use crate::commands::train::{BufferChoice, TierChoice, TrainRun, Trained, train};
+use crate::console::Console;
+use crate::servers::Servers;
+use crate::shaping::{Front, LinkSpec, ShapedServer};
+
+/// Neighbours per node, next to the roots first: DGL's own example for GraphSAGE.
+const FANOUTS: [u32; 2] = [25, 10];
+const SEED: u64 = 3;
+/// Nodes of each worker's hot set, of all nodes of the graph.
+const HOT_SHARE: u32 = 4;
+/// Pulls over the slowest links take seconds.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A way to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Contestant {
+    /// The baseline.
+    Ondemand,
+    Rapid,
+    RapidOracle,
+    /// MassiveGNN's buffer as it is filled at first.
+    MassiveKept,
+    Massive,
+}
+
+impl Contestant {
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Ondemand => "ondemand",
+            Self::Rapid => "rapid",
+            Self::RapidOracle => "rapid, oracle",
+            Self::MassiveKept => "massive, no eviction",
+            Self::Massive => "massive",
+        }
+    }
+
+    fn strategy(self) -> Strategy {
+        match self {
+            Self::Ondemand => Strategy::Ondemand,
+            Self::Rapid | Self::RapidOracle => Strategy::Rapid,
+            Self::MassiveKept | Self::Massive => Strategy::Massive,
+        }
+    }
+
+    fn buffer(self) -> Option<BufferChoice> {
+        match self {
+            Self::MassiveKept => Some(BufferChoice::usual(false)),
+            Self::Massive => Some(BufferChoice::usual(true)),
+            _ => None,
+        }
+    }
+}
+
+/// What one run came to. Times are seconds and those of a mean step, bytes those of one worker's.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) contestant: Contestant,
+    pub(super) step_seconds: f64,
+    /// Forward and backward pass, averaging, update.
+    pub(super) compute_seconds: f64,
+    /// Rows on their way, beside the step or in it.
+    pub(super) pull_seconds: f64,
+    /// Share of a step without a batch.
+    pub(super) wait_share: f64,
+    pub(super) remote_bytes: f64,
+    pub(super) hit_rate: f64,
+    pub(super) overlap_efficiency: Option<f64>,
+    pub(super) setup_seconds: f64,
+    /// Most bytes of rows held, and the bound.
+    pub(super) memory_bytes: u64,
+    pub(super) memory_bound_bytes: u64,
+    /// Digest of the last parameters.
+    pub(super) parameters_digest: String,
+    #[serde(skip)]
+    pub(super) losses: Vec<f64>,
+}
+
+impl Run {
+    fn of(contestant: Contestant, report: TrainReport) -> Result<Self> {
+        let step = report.step.as_ref().context("a run without steps; give a larger --scale")?;
+        let step_seconds = report.mean_step_seconds;
+        let mean = |sum: f64| sum / report.epochs.len().max(1) as f64;
+        Ok(Self {
+            contestant,
+            step_seconds,
+            compute_seconds: step_seconds * (step.compute + step.update + step.others),
+            pull_seconds: step_seconds * step.pull,
+            wait_share: step.wait,
+            remote_bytes: report.remote_bytes_per_step,
+            hit_rate: mean(report.epochs.iter().map(|epoch| epoch.hit_rate).sum()),
+            overlap_efficiency: step.overlap_efficiency,
+            setup_seconds: report.setup_seconds,
+            memory_bytes: report.memory_measured_bytes,
+            memory_bound_bytes: report.memory_bound_bytes,
+            parameters_digest: report.parameters_digest,
+            losses: report.step_losses,
+        })
+    }
+}
+
+/// Servers of a graph, one for each partition, each on a link of its own.
+pub(super) struct Cluster {
+    servers: Servers,
+    n_workers: u16,
+}
+
+impl Cluster {
+    pub(super) fn start(graph: &Path, logs: &Path, n_workers: u16) -> Result<Self> {
+        let parts: Vec<[u16; 1]> = (0..n_workers).map(|part| [part]).collect();
+        let parts: Vec<&[u16]> = parts.iter().map(|part| &part[..]).collect();
+        Ok(Self { servers: Servers::start(graph, logs, &parts)?, n_workers })
+    }
+
+    pub(super) fn stop(self) -> Result<()> {
+        self.servers.stop().map(|_| ())
+    }
+
+    /// Trains over links of `spec`, or over the loopback as it is.
+    pub(super) fn run(
+        &self,
+        made: &Made,
+        case: Case,
+        spec: Option<LinkSpec>,
+        console: &Console,
+    ) -> Result<Run> {
+        let mut addresses = self.servers.addresses();
+        let mut links = Vec::new();
+        if let Some(spec) = spec {
+            for (address, last) in addresses.iter_mut().zip(2..) {
+                // A server binds its ports on 127.0.0.1, so that they are free on the others.
+                let front = Front::Ip(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)));
+                let link = ShapedServer::start(address, &front, spec)?;
+                *address = link.address().to_string();
+                links.push(link);
+            }
+        }
+        let Trained { report, .. } =
+            train(&self.train_run(made, case, addresses), console, &mut |_| Ok(()))?;
+        Run::of(case.contestant, report)
+    }
+
+    fn train_run(&self, made: &Made, case: Case, connect: Vec<String>) -> TrainRun {
+        let fanouts = FANOUTS.into_iter().filter_map(Fanout::at_most).collect();
+        let hot_policy = match case.contestant {
+            Contestant::RapidOracle => HotPolicy::Oracle,
+            _ => HotPolicy::Frequency,
+        };
+        TrainRun {
+            graph: made.dir.clone(),
+            connect,
+            client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
+            store: OpenOptions::default(),
+            tiers: TierChoice::default(),
+            buffer: case.contestant.buffer(),
+            train: TrainConfig {
+                strategy: case.contestant.strategy(),
+                workers: self.n_workers.into(),
+                fanouts,
+                epochs: case.epochs,
+                batch_size: case.batch,
+                evaluate_every: 0,
+                hot_policy,
+                n_hot: (made.nodes / HOT_SHARE) as usize,
+                seed: SEED,
+                ..TrainConfig::default()
+            },
+            log: None,
+            keep_schedule: false,
+        }
+    }
+}
+
+/// What is trained how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) contestant: Contestant,
+    pub(super) batch: usize,
+    pub(super) epochs: u32,
+}
+
+/// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times its
+/// computation. Each server sends about what one worker asks for.
+pub(super) fn restoring(baseline: &Run, ratio: f64, delay: Duration) -> LinkSpec {
+    let seconds = (ratio * baseline.compute_seconds).max(1e-6);
+    LinkSpec { rate_bits: (baseline.remote_bytes * 8.0 / seconds).max(1e6), delay }
+}

@@ -1,6 +1,7 @@
 //! `lode train`: train a model on a graph, with rows from its servers or from its files.
 
 mod buffer;
+mod known;
 mod report;
 mod sources;
 mod tiers;

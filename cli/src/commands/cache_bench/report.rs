@@ -89,6 +89,7 @@ pub(super) struct BenchResult {
 #[derive(Clone, Serialize)]
 pub(super) struct LevelsResult {
     inclusion: &'static str,
+    devices: u16,
     device_rows: u32,
     host_rows: u32,
     device_hits: u64,
@@ -122,10 +123,11 @@ impl BenchResult {
 
 impl LevelsResult {
     fn csv(&self) -> String {
-        let Self { inclusion, device_rows, host_rows, device_hits, host_hits, .. } = self;
-        let Self { promotions, demotions, .. } = self;
+        let Self { inclusion, devices, device_rows, host_rows, device_hits, .. } = self;
+        let Self { host_hits, promotions, demotions, .. } = self;
         format!(
-            "{inclusion},{device_rows},{host_rows},{device_hits},{host_hits},{promotions},{demotions}"
+            "{inclusion},{devices},{device_rows},{host_rows},{device_hits},{host_hits},\
+             {promotions},{demotions}"
         )
     }
 }
@@ -181,10 +183,15 @@ pub(super) fn results(
 }
 
 fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
-    let (TierSizes::Two { device_rows, host_rows, inclusion }, Some(levels)) =
-        (sizes, stats.levels)
-    else {
-        return None;
+    let levels = stats.levels?;
+    let (devices, device_rows, host_rows, inclusion) = match sizes {
+        TierSizes::One(_) => return None,
+        TierSizes::Two { device_rows, host_rows, inclusion } => {
+            (1, device_rows, host_rows, inclusion)
+        }
+        TierSizes::Devices { n_devices, device_rows, host_rows } => {
+            (n_devices, device_rows, host_rows, Inclusion::Inclusive)
+        }
     };
     let inclusion = match inclusion {
         Inclusion::Inclusive => "inclusive",
@@ -194,6 +201,7 @@ fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
     let (promotions, demotions) = (levels.promotions, levels.demotions);
     Some(LevelsResult {
         inclusion,
+        devices,
         device_rows,
         host_rows,
         device_hits,
@@ -211,7 +219,7 @@ fn share(part: u64, whole: u64) -> f64 {
 pub(super) fn csv(results: &[BenchResult]) -> String {
     let mut csv = "policy,gamma,delta,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
                    optimum_hit_rate,gap,rows_ahead,moved_rows,moved_bytes,evictions,ns_per_access,\
-                   bookkeeping_bytes,inclusion,device_rows,host_rows,device_hits,host_hits,promotions,\
+                   bookkeeping_bytes,inclusion,devices,device_rows,host_rows,device_hits,host_hits,promotions,\
                    demotions\n"
         .to_owned();
     for result in results {
@@ -234,7 +242,7 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
             result.evictions,
             result.ns_per_access,
             result.bookkeeping_bytes,
-            result.levels.as_ref().map_or_else(|| ",,,,,,".to_owned(), LevelsResult::csv),
+            result.levels.as_ref().map_or_else(|| ",,,,,,,".to_owned(), LevelsResult::csv),
         );
     }
     csv

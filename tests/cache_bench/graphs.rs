@@ -90,6 +90,17 @@ fn halos_and_neighbours_of_a_graph_are_traces() {
         assert!(number("hits") > 0 || result["policy"] == "fifo", "{result}");
     }
     assert_eq!(results.iter().filter(|result| result["devices"] == 4).count(), 2 * 2);
+    // What more partitions need is asked for more often (CaPGNN, Fig. 14).
+    let line = "--capacities 20% --policies overlap --lowest-overlap";
+    let report = bench(&trace, line).succeeded().json();
+    let results = report["results"].as_array().unwrap();
+    let overlap: Vec<&Value> = results.iter().filter(|r| r["policy"] == "overlap").collect();
+    let hits: Vec<u64> = overlap.iter().map(|result| result["hits"].as_u64().unwrap()).collect();
+    assert_eq!(
+        (&overlap[0]["priority"], &overlap[1]["priority"]),
+        (&Value::Null, &"lowest".into())
+    );
+    assert!(hits[0] > hits[1] && hits[1] > 0, "{hits:?}");
     bench(&trace, "--devices 5 --capacities 10%+10%").failed(1, &["which so many devices"]);
 
     let first = generate("--kind neighbours --epochs 2 --batch 10");

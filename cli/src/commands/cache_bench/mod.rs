@@ -82,6 +82,9 @@ pub(crate) struct CacheBenchArgs {
     #[arg(long, value_name = "D,D,...", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..))]
     delta: Vec<u32>,
+    /// overlap: beside it the opposite, which keeps the rows that the fewest partitions need.
+    #[arg(long)]
+    lowest_overlap: bool,
     /// Draw hit rates against time here: one point for so many batches that there are about 200.
     #[arg(long, value_name = "FILE")]
     over_time: Option<PathBuf>,
@@ -138,7 +141,12 @@ impl CacheBenchArgs {
         let trace = self.trace.check()?;
         let kinds = kinds(&self.policies, trace.has_graph())?;
         let (gammas, deltas) = (distinct(self.gamma), distinct(self.delta));
-        let choice = Choice { kinds, gammas, deltas, ahead: self.ahead };
+        let lowest_overlap = self.lowest_overlap;
+        let choice = Choice { kinds, gammas, deltas, ahead: self.ahead, lowest_overlap };
+        if lowest_overlap && !choice.kinds.contains(&PolicyKind::Overlap) {
+            let message = "--lowest-overlap is beside policy overlap; add it, with --graph";
+            return Err(UsageError::new(message));
+        }
         let choice_of_tiers = (self.capacities.iter().any(|one| one.is_two()), self.inclusion);
         if self.ahead && choice_of_tiers.0 {
             let message = "--ahead is for one tier; leave it out, or the capacities with a +";

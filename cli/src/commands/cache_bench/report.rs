@@ -47,6 +47,8 @@ pub(super) struct BenchResult {
     pub(super) gamma: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) delta: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) priority: Option<&'static str>,
     /// What was asked for, of both tiers if there are two; `none` and `unbounded` do not care.
     pub(super) capacity_rows: u32,
     #[serde(flatten)]
@@ -154,6 +156,7 @@ pub(super) fn results(
                 policy: contestant.kind.name(),
                 gamma: contestant.gamma,
                 delta: contestant.delta,
+                priority: contestant.priority,
                 capacity_rows: rows,
                 capacity_bytes: u64::from(rows).saturating_mul(row_bytes),
                 accesses,
@@ -217,7 +220,7 @@ fn share(part: u64, whole: u64) -> f64 {
 
 /// Results as comma-separated values, with the keys of JSON as heads.
 pub(super) fn csv(results: &[BenchResult]) -> String {
-    let mut csv = "policy,gamma,delta,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
+    let mut csv = "policy,gamma,delta,priority,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
                    optimum_hit_rate,gap,rows_ahead,moved_rows,moved_bytes,evictions,ns_per_access,\
                    bookkeeping_bytes,inclusion,devices,device_rows,host_rows,device_hits,host_hits,promotions,\
                    demotions\n"
@@ -227,8 +230,9 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
         let delta = result.delta.map_or_else(String::new, |delta| delta.to_string());
         let gap = result.gap.map_or_else(String::new, |gap| format!("{gap:.6}"));
         csv += &format!(
-            "{},{gamma},{delta},{},{},{},{},{},{:.6},{:.6},{gap},{},{},{},{},{:.2},{},{}\n",
+            "{},{gamma},{delta},{},{},{},{},{},{},{:.6},{:.6},{gap},{},{},{},{},{:.2},{},{}\n",
             result.policy,
+            result.priority.unwrap_or_default(),
             result.capacity_rows,
             result.capacity_bytes,
             result.accesses,

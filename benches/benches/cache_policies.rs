@@ -2,9 +2,10 @@
 //!
 //! A directory of 1 Mi slots on one thread: a batch of 15 000 ids is looked up and its misses are
 //! admitted. Times are medians over the batches of the second half of a trace, on a directory that
-//! the first half has filled; rounds of `decay`, one batch in 64, are outside the median. Traces: ids drawn by a power law, where the index is sparse and where it is dense; and
-//! the nodes of sampled neighbourhoods. It does not move rows. Takes names of policies as arguments,
-//! such as `-- lru`.
+//! the first half has filled, and the mean of all, in which are the rounds of `decay`, one batch in
+//! 64, and the closing up of rings. Traces: ids drawn by a power law, where the index is sparse and
+//! where it is dense; and the nodes of sampled neighbourhoods. It does not move rows. Takes names of
+//! policies as arguments, such as `-- lru`.
 
 use std::time::Instant;
 
@@ -146,10 +147,11 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
             placements.iter().all(|p| directory.slot_of(ids[p.position as usize]) != NO_SLOT);
         assert!(placed, "{} loses rows", spec.kind());
     }
+    let mean = looking.iter().chain(&admitting).sum::<f64>() / looking.len() as f64;
     let (looking, admitting) = (median(looking), median(admitting));
     println!(
-        "  {:10} {:6.1} ns per access ({:5.1} to look up, {:5.1} to admit), {:6.1} M lookups/s, \
-         hit rate {:.3}, {:5.1} B per slot",
+        "  {:10} {:6.1} ns per access ({:5.1} to look up, {:5.1} to admit), mean {mean:6.1}, \
+         {:6.1} M lookups/s, hit rate {:.3}, {:5.1} B per slot",
         spec.kind().name(),
         looking + admitting,
         looking,

@@ -1,5 +1,6 @@
 //! Replaying a trace against tiers without rows.
 
+mod devices;
 mod one;
 mod two;
 
@@ -7,9 +8,10 @@ use std::sync::Arc;
 
 use crate::directory::TierStats;
 use crate::levels::{Inclusion, LevelsError, LevelsStats};
-use crate::policy::PolicySpec;
+use crate::policy::{PolicyKind, PolicySpec};
 use crate::trace::Trace;
 
+use devices::DeviceTiers;
 use one::OneTier;
 use two::TwoTiers;
 
@@ -27,6 +29,17 @@ pub enum TierSizes {
         host_rows: u32,
         /// Which rows both may have.
         inclusion: Inclusion,
+    },
+    /// A tier on each of several devices, to which the batches of each epoch belong in turn, over
+    /// one of the host that they share; inclusive, all under the same policy. `ahead` is not for
+    /// them, and nor is `oracle`.
+    Devices {
+        /// How many; at least 1.
+        n_devices: u16,
+        /// Of each device's tier.
+        device_rows: u32,
+        /// Of the host's.
+        host_rows: u32,
     },
 }
 
@@ -58,6 +71,7 @@ pub struct Replay<'a> {
 enum Tiers {
     One(Box<OneTier>),
     Two(Box<TwoTiers>),
+    Devices(Box<DeviceTiers>),
 }
 
 /// What a replay came to.
@@ -74,10 +88,10 @@ pub struct ReplayStats {
 }
 
 impl TierSizes {
-    /// Whether there are two tiers.
+    /// Whether a batch passes two tiers.
     #[must_use]
     pub fn is_two(self) -> bool {
-        matches!(self, Self::Two { .. })
+        !matches!(self, Self::One(_))
     }
 
     /// Rows of all tiers together.
@@ -86,6 +100,9 @@ impl TierSizes {
         match self {
             Self::One(rows) => rows,
             Self::Two { device_rows, host_rows, .. } => device_rows.saturating_add(host_rows),
+            Self::Devices { n_devices, device_rows, host_rows } => {
+                device_rows.saturating_mul(n_devices.into()).saturating_add(host_rows)
+            }
         }
     }
 }
@@ -108,7 +125,7 @@ impl<'a> Replay<'a> {
     ///
     /// # Panics
     ///
-    /// When what is told does not belong to the trace.
+    /// When what is told does not belong to the trace, or there are no devices.
     pub fn new(
         trace: &'a Trace,
         sizes: TierSizes,
@@ -124,6 +141,14 @@ impl<'a> Replay<'a> {
             TierSizes::Two { device_rows, host_rows, inclusion } => {
                 let rows = (device_rows, host_rows);
                 Tiers::Two(Box::new(TwoTiers::new(rows, inclusion, id_space, longest, spec)?))
+            }
+            TierSizes::Devices { n_devices, device_rows, host_rows } => {
+                assert!(n_devices > 0, "a batch belongs to a device");
+                if spec.kind() == PolicyKind::Oracle {
+                    return Err(LevelsError::Policy { kind: PolicyKind::Oracle });
+                }
+                let rows = (device_rows, host_rows);
+                Tiers::Devices(Box::new(DeviceTiers::new(n_devices, rows, trace, spec)?))
             }
         };
         let (spec, next_batch, next_epoch) = (spec.clone(), 0, 0);
@@ -164,6 +189,7 @@ impl<'a> Replay<'a> {
         match &self.tiers {
             Tiers::One(tier) => ids.extend(tier.misses.iter().map(|&at| batch[at as usize])),
             Tiers::Two(tiers) => ids.extend_from_slice(&tiers.missed),
+            Tiers::Devices(tiers) => ids.extend_from_slice(&tiers.missed),
         }
     }
 
@@ -181,6 +207,10 @@ impl<'a> Replay<'a> {
                 let bytes = tiers.levels.device().directory().bytes() + tiers.levels.host().bytes();
                 ReplayStats { tier: as_one(&levels), levels: Some(levels), n_ahead, bytes }
             }
+            Tiers::Devices(tiers) => {
+                let (levels, bytes) = (tiers.stats(), tiers.bytes());
+                ReplayStats { tier: as_one(&levels), levels: Some(levels), n_ahead, bytes }
+            }
         }
     }
 
@@ -196,6 +226,7 @@ impl<'a> Replay<'a> {
                 tier.serve(ids, self.telling.next_uses.as_ref().map(|uses| &uses[range]));
             }
             Tiers::Two(tiers) => tiers.serve(ids),
+            Tiers::Devices(tiers) => tiers.serve(ids),
         }
         self.next_batch = batch + 1;
         if self.ends_round() {
@@ -212,6 +243,9 @@ impl<'a> Replay<'a> {
     fn begin_epoch(&mut self) {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
+        if let Tiers::Devices(tiers) = &mut self.tiers {
+            tiers.begin_epoch();
+        }
         // The first ranking is that of the specification.
         if epoch > 0 {
             let Some(rankings) = &self.telling.rankings else { return };
@@ -221,6 +255,7 @@ impl<'a> Replay<'a> {
             match &mut self.tiers {
                 Tiers::One(tier) => tier.retarget(&rankings[epoch]),
                 Tiers::Two(tiers) => tiers.retarget(&rankings[epoch]),
+                Tiers::Devices(tiers) => tiers.retarget(&rankings[epoch]),
             }
         }
         self.bring_ahead();

@@ -2,6 +2,7 @@
 
 use crate::arena::Arena;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
+use crate::governor::Claim;
 use crate::policy::{PolicyKind, PolicySpec};
 
 /// Rows of one tensor in memory, read and filled in batches by one owner.
@@ -178,6 +179,18 @@ impl Tier {
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.directory.stats()
+    }
+}
+
+impl Claim {
+    /// What a [`Tier`] asks for that could keep all rows: with each row its part of the bookkeeping
+    /// that all of them take. A tier of fewer rows, made for so many bytes, stays within them.
+    #[must_use]
+    pub fn of_tier(row_bytes: usize, id_space: u32, spec: &PolicySpec, weight: u32) -> Self {
+        let bookkeeping = Directory::planned_bytes(id_space, id_space, spec);
+        let per_row = bookkeeping.div_ceil(id_space.max(1) as usize);
+        let slot_bytes = row_bytes.saturating_add(per_row) as u64;
+        Self { slot_bytes, wanted_rows: id_space, weight }
     }
 }
 

@@ -90,12 +90,10 @@ impl Holdings {
         })
     }
 
-    /// Bytes of all rows of each tensor on this server.
-    pub(crate) fn tensor_bytes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.tensors.iter().map(|tensor| {
-            let rows: u64 = self.parts.iter().map(|&part| self.book.range(part).len() as u64).sum();
-            rows * u64::from(tensor.description.row_bytes)
-        })
+    /// An upper bound, exclusive, of the keys of a tensor's rows of one partition on each shard.
+    pub(crate) fn keys_of(&self, part: PartId, tensor: &TensorHolding) -> u64 {
+        let n_rows = u32::try_from(self.book.range(part).len()).unwrap_or(u32::MAX);
+        tensor.stripes.keys_of(n_rows)
     }
 }
 

@@ -25,6 +25,7 @@ mod server;
 mod shard;
 mod stats;
 mod store_threads;
+mod tier_bytes;
 
 pub use config::ServerConfig;
 pub use error::ServerError;

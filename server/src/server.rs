@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use glommio::channels::channel_mesh::MeshBuilder;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use lodestore_cache::Governor;
 use lodestore_schema::ShardStats;
 use tracing::info;
 
@@ -19,6 +20,7 @@ use crate::pulse::Pulse;
 use crate::shard::{self, Inbox, ShardPlan, Started};
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
+use crate::tier_bytes::tier_bytes;
 use crate::{ServerConfig, ServerError};
 
 /// A running server; dropping it stops it.
@@ -58,7 +60,8 @@ impl Server {
         let threads = Arc::new(StoreThreads::start(config.writable)?);
         let runs = Arc::new(Runs::new());
         let plan = ShardPlan {
-            tier_bytes: tier_bytes(&holdings, config.tier_bytes, n_shards),
+            tier_bytes: tier_bytes(&holdings, config, n_shards)?,
+            governor: Governor::new(config.tier_bytes),
             policy: config.policy,
             holdings: Arc::clone(&holdings),
             counters: Arc::clone(&counters),
@@ -203,15 +206,4 @@ fn join(
         }
     }
     result
-}
-
-/// Shares the budget among tensors by their size, and evenly among shards. A tier takes no more
-/// memory than its rows need, so a large budget is only a bound.
-fn tier_bytes(holdings: &Holdings, budget: u64, n_shards: u16) -> Arc<[usize]> {
-    let all: u64 = holdings.tensor_bytes().sum();
-    let share = |bytes: u64| {
-        let share = u128::from(budget) * u128::from(bytes) / u128::from(all.max(1));
-        usize::try_from(share / u128::from(n_shards)).unwrap_or(usize::MAX)
-    };
-    holdings.tensor_bytes().map(share).collect()
 }

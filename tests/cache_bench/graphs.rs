@@ -75,6 +75,34 @@ fn halos_and_neighbours_of_a_graph_are_traces() {
     // A loop longer than the cache: what keeps rows by how many partitions need them wins.
     assert!(hits("overlap").iter().zip(hits("fifo")).all(|(&jaca, fifo)| jaca > fifo));
 
+    // A tier for each partition before one of the host, and a row at a time: whoever keeps rows of
+    // a loop in the order in which they came keeps none that comes again.
+    let row_by_row = generate("--kind halos --epochs 3 --batch 1");
+    assert_eq!(row_by_row["accesses"], halos["accesses"]);
+    assert_eq!(row_by_row["batches"].as_u64().unwrap() % (3 * 4), 0);
+    let line = "--devices 4 --capacities 10%+10%,30%+30% --policies overlap,fifo";
+    let report = bench(&trace, line).succeeded().json();
+    let results = report["results"].as_array().unwrap();
+    for result in results.iter().filter(|result| !result["devices"].is_null()) {
+        let number = |key: &str| result[key].as_u64().unwrap();
+        assert_eq!(number("hits"), number("device_hits") + number("host_hits"), "{result}");
+        assert_eq!(number("capacity_rows"), 4 * number("device_rows") + number("host_rows"));
+        assert!(number("hits") > 0 || result["policy"] == "fifo", "{result}");
+    }
+    assert_eq!(results.iter().filter(|result| result["devices"] == 4).count(), 2 * 2);
+    // What more partitions need is asked for more often (CaPGNN, Fig. 14).
+    let line = "--capacities 20% --policies overlap --lowest-overlap";
+    let report = bench(&trace, line).succeeded().json();
+    let results = report["results"].as_array().unwrap();
+    let overlap: Vec<&Value> = results.iter().filter(|r| r["policy"] == "overlap").collect();
+    let hits: Vec<u64> = overlap.iter().map(|result| result["hits"].as_u64().unwrap()).collect();
+    assert_eq!(
+        (&overlap[0]["priority"], &overlap[1]["priority"]),
+        (&Value::Null, &"lowest".into())
+    );
+    assert!(hits[0] > hits[1] && hits[1] > 0, "{hits:?}");
+    bench(&trace, "--devices 5 --capacities 10%+10%").failed(1, &["which so many devices"]);
+
     let first = generate("--kind neighbours --epochs 2 --batch 10");
     let ids = std::fs::read(first["ids"].as_str().unwrap()).unwrap();
     generate("--kind neighbours --epochs 2 --batch 10");

@@ -120,6 +120,8 @@ fn what_two_tiers_cannot_do_is_told() {
     lode_line("cache-bench --trace t.npy --capacities 1%+").failed(2, &["expected a share"]);
     lode_line("cache-bench --trace t.npy --inclusion some").failed(2, &["inclusive, exclusive"]);
     lode_line("cache-bench --trace t.npy --inclusion exclusive").failed(2, &["for two tiers"]);
+    lode_line("cache-bench --trace t.npy --devices 2").failed(2, &["--devices is for two tiers"]);
+    lode_line("cache-bench --trace t.npy --devices 0").failed(2, &["--devices"]);
     lode_line("cache-bench --trace t.npy --over-time c.svg").failed(2, &["for one capacity"]);
     let ahead = "cache-bench --trace t.npy --policies lru --capacities 5% --ahead --misses m";
     lode_line(ahead).failed(2, &["--misses", "--ahead"]);

@@ -95,6 +95,21 @@ impl TryFrom<PolicyKind> for PolicySpec {
 }
 
 impl PolicySpec {
+    /// The same for a tier that is asked for some ids only: without what is known of others.
+    pub(crate) fn among(&self, is_asked: impl Fn(u32) -> bool) -> Self {
+        let asked = |ids: &[u32]| ids.iter().copied().filter(|&id| is_asked(id)).collect();
+        match self {
+            Self::Degree(ids) => Self::Degree(asked(ids)),
+            Self::Frequency(ids) => Self::Frequency(asked(ids)),
+            Self::Decay(spec) => {
+                let candidates = spec.candidates.iter().copied();
+                let candidates = candidates.filter(|candidate| is_asked(candidate.id)).collect();
+                Self::Decay(DecaySpec { candidates, ..spec.clone() })
+            }
+            other => other.clone(),
+        }
+    }
+
     /// The policy's name.
     #[must_use]
     pub const fn kind(&self) -> PolicyKind {

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -7,12 +9,21 @@ use crate::{
 };
 
 fn trace(epochs: &[Vec<Vec<u32>>]) -> Trace {
+    builder(epochs).finish(None)
+}
+
+/// A trace of ids below a bound, however few of them it asks for.
+fn trace_of(epochs: &[Vec<Vec<u32>>], id_space: u32) -> Trace {
+    builder(epochs).finish(Some(id_space))
+}
+
+fn builder(epochs: &[Vec<Vec<u32>>]) -> TraceBuilder {
     let mut builder = TraceBuilder::default();
     for epoch in epochs {
         builder.begin_epoch();
         epoch.iter().for_each(|batch| builder.push_batch(batch).unwrap());
     }
-    builder.finish(None)
+    builder
 }
 
 /// Every policy with what the trace can tell it.
@@ -205,4 +216,69 @@ proptest! {
 /// Oracle needs one future, and unbounded no second tier.
 fn is_for_two(spec: &PolicySpec) -> bool {
     !matches!(spec.kind(), PolicyKind::Oracle | PolicyKind::Unbounded)
+}
+
+proptest! {
+    /// Device after device, and then the host on what they missed, each by itself, come to the same
+    /// as all of them in turn.
+    #[test]
+    fn devices_over_a_host_are_single_tiers_one_after_the_other(
+        epochs in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec(0u32..40, 0..12), 6..=6), 1..4),
+        n_devices in prop::sample::select(vec![1u16, 2, 3, 6]),
+        (device_rows, host_rows) in (0u32..20, 0u32..20),
+    ) {
+        let whole = trace(&epochs);
+        let (specs, telling) = specs(&whole);
+        for spec in specs.iter().filter(|spec| spec.kind() != PolicyKind::Oracle) {
+            let sizes = TierSizes::Devices { n_devices, device_rows, host_rows };
+            let mut replay = Replay::new(&whole, sizes, spec, telling.clone()).unwrap();
+            let mut missed = vec![Vec::new(); whole.n_batches() as usize];
+            for batch in &mut missed {
+                replay.advance_batch();
+                replay.missed(batch);
+            }
+            let levels = replay.stats().levels.unwrap();
+
+            let mut below: Vec<Vec<Vec<u32>>> = epochs.iter().map(|_| vec![Vec::new(); 6]).collect();
+            let (mut device_hits, mut device_evictions) = (0, 0);
+            for device in 0..usize::from(n_devices) {
+                let own: Vec<Vec<Vec<u32>>> = epochs.iter().map(|batches| {
+                    batches.iter().skip(device).step_by(n_devices.into()).cloned().collect()
+                }).collect();
+                let one = trace_of(&own, whole.id_space());
+                let asked: HashSet<u32> = one.ids().iter().copied().collect();
+                let rankings = telling.rankings.as_ref().unwrap().iter().map(|ranking| {
+                    ranking.iter().copied().filter(|id| asked.contains(id)).collect()
+                }).collect();
+                let own_telling =
+                    Telling { next_uses: None, rankings: Some(rankings), ahead: false };
+                let spec = spec.among(|id| asked.contains(&id));
+                let mut replay =
+                    Replay::new(&one, TierSizes::One(device_rows), &spec, own_telling).unwrap();
+                for epoch in &mut below {
+                    for turn in 0..6 / usize::from(n_devices) {
+                        replay.advance_batch();
+                        replay.missed(&mut epoch[turn * usize::from(n_devices) + device]);
+                    }
+                }
+                device_hits += replay.stats().tier.hits;
+                device_evictions += replay.stats().tier.evictions;
+            }
+            prop_assert_eq!(levels.device.hits, device_hits, "{}", spec.kind());
+            prop_assert_eq!(levels.device.evictions, device_evictions);
+
+            let host = trace_of(&below, whole.id_space());
+            let own_telling = Telling { next_uses: None, ..telling.clone() };
+            let mut replay =
+                Replay::new(&host, TierSizes::One(host_rows), spec, own_telling).unwrap();
+            for batch in &missed {
+                let mut naive = Vec::new();
+                replay.advance_batch();
+                replay.missed(&mut naive);
+                prop_assert_eq!(batch, &naive, "{}", spec.kind());
+            }
+            prop_assert_eq!(levels.host, replay.stats().tier);
+        }
+    }
 }

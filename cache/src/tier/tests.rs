@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ArenaError, NO_SLOT};
+use crate::{ArenaError, Governor, NO_SLOT, shares};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -177,5 +177,36 @@ proptest! {
         prop_assert!(tier.bytes() <= capacity_bytes);
         let larger = Tier::with_slots(tier.n_slots() + 1, row_bytes, id_space, PolicyKind::Clock);
         prop_assert!(tier.n_slots() == id_space || larger.unwrap().bytes() > capacity_bytes);
+    }
+}
+
+proptest! {
+    /// Rows of several widths in one budget: every tier gets what it was promised, and all rows
+    /// where the budget has room for them.
+    #[test]
+    fn tiers_of_several_widths_share_a_budget(
+        budget in prop_oneof![0u64..2000, 0u64..200_000, Just(1 << 30)],
+        tensors in prop::collection::vec((1usize..600, 0u32..300, 0u32..9), 1..5),
+    ) {
+        for kind in PolicyKind::REACTIVE {
+            let spec = PolicySpec::try_from(kind).unwrap();
+            let claims: Vec<Claim> = tensors
+                .iter()
+                .map(|&(width, n_rows, weight)| Claim::of_tier(width, n_rows, &spec, weight))
+                .collect();
+            let governor = Governor::new(budget);
+            let mut grants = Vec::new();
+            let rows = shares(budget, &claims);
+            for ((claim, rows), &(width, n_rows, _)) in claims.iter().zip(rows).zip(&tensors) {
+                let bytes = claim.slot_bytes * u64::from(rows);
+                let tier = Tier::new(bytes as usize, width, n_rows, kind).unwrap();
+                if tier.n_slots() > 0 {
+                    grants.push(governor.grant(tier.bytes() as u64).unwrap());
+                }
+                if budget == 1 << 30 && kind != PolicyKind::None {
+                    prop_assert_eq!(tier.n_slots(), n_rows, "{}", kind);
+                }
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod buffer;
 mod checkpoint;
+mod known;
 mod log;
 mod report;
 mod sources;

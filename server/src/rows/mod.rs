@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use glommio::sync::Semaphore;
-use lodestore_cache::Tier;
+use lodestore_cache::{Grant, Tier};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode, Stripes};
 use lodestore_store::Base;
@@ -30,6 +30,8 @@ pub(crate) struct ShardRows {
     stripes: Stripes,
     parts: Vec<Option<PartRows>>,
     tier: RefCell<Tier>,
+    /// The tier's part of the server's budget.
+    memory: Grant,
     /// Bytes that requests of this shard may still take.
     room: Rc<Semaphore>,
     /// Scratch of gathers that are not running: as many as ever ran at once.
@@ -70,22 +72,30 @@ impl ShardRows {
             };
             let base = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
             parts.push(Some(PartRows::open(Arc::clone(live), base).await?));
-            let n_rows = u32::try_from(holdings.book.range(part).len()).unwrap_or(u32::MAX);
-            key_base += tensor.stripes.keys_of(n_rows);
+            key_base += holdings.keys_of(part, tensor);
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
         let row_bytes = tensor.description.row_bytes as usize;
         let tier = Tier::new(tier_bytes, row_bytes, key_space, plan.policy)
             .map_err(|error| error.to_string())?;
+        // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
+        let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
+        let memory = plan.governor.grant(n_bytes).map_err(|error| error.to_string())?;
         Ok(Self {
             row_bytes,
             shard,
             stripes: tensor.stripes,
             parts,
             tier: RefCell::new(tier),
+            memory,
             room,
             scratch: RefCell::default(),
         })
+    }
+
+    /// Memory that the tier may take, in bytes.
+    pub(crate) fn tier_bytes(&self) -> u64 {
+        self.memory.bytes()
     }
 
     /// Copies the rows of `ids` to `out`: hits from the tier, the rest from disk through one plan

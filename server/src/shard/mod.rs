@@ -15,7 +15,7 @@ use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::net::TcpStream;
 use glommio::sync::Semaphore;
 use glommio::{Latency, Shares, TaskQueueHandle};
-use lodestore_cache::PolicyKind;
+use lodestore_cache::{Governor, PolicyKind};
 use lodestore_graph::NodeId;
 use lodestore_schema::{Reply, ServerStats};
 use tracing::{debug, warn};
@@ -49,8 +49,9 @@ pub(crate) struct ShardPlan {
     pub(crate) runs: Arc<Runs>,
     /// Shards that still have connections; none closes its mailbox before it is 0.
     pub(crate) busy: Arc<AtomicUsize>,
-    /// Bytes of this shard's tier for each tensor.
+    /// Bytes of this shard's tier for each tensor, and the budget that all tiers take theirs from.
     pub(crate) tier_bytes: Arc<[usize]>,
+    pub(crate) governor: Governor,
     pub(crate) policy: PolicyKind,
     /// Where it joins, to be woken regularly.
     pub(crate) pulsed: Shards,
@@ -101,8 +102,8 @@ pub(crate) async fn run(
             return Err(reason);
         }
     };
-    let tier_bytes: usize = plan.tier_bytes.iter().sum();
-    plan.counters[id].tier_bytes.store(tier_bytes as u64, Ordering::Relaxed);
+    let tier_bytes: u64 = tensors.iter().map(ShardRows::tier_bytes).sum();
+    plan.counters[id].tier_bytes.store(tier_bytes, Ordering::Relaxed);
     let bulk = queue("vector-pull", 100);
     let sync = queue("sync-pull", 1000);
     let shard = Rc::new(Shard {

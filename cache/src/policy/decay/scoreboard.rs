@@ -1,6 +1,6 @@
 //! Access scores of the candidates: found by id, or by a search among the candidates.
 
-use std::cmp::Reverse;
+mod best;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -9,6 +9,8 @@ use super::DecaySpec;
 use crate::arena::ArenaError;
 use crate::index::{NO_SLOT, RowIndex};
 use crate::pages::PageVec;
+
+pub(super) use best::in_order;
 
 /// A halo node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,34 +30,54 @@ pub enum Scoreboard {
     Compact,
 }
 
-/// S_A of a candidate that is not resident: `n_misses` plus a fraction.
+/// What every miss of an id reads and changes, and the search for the best candidates goes through.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Entry {
-    /// Logarithm of the fraction.
-    fraction_log: f64,
-    n_misses: u32,
+struct Count {
     /// The last batch that missed it.
     missed: u32,
-    degree: u32,
-    state: u16,
-    is_wanted: u16,
+    /// Whole misses of S_A, and above them whether it is a candidate, resident, and wanted.
+    word: u32,
 }
 
-/// States of an entry.
-const NO_CANDIDATE: u16 = 0;
-const OUTSIDE: u16 = 1;
-const RESIDENT: u16 = 2;
+/// The rest of S_A of a candidate, and what breaks ties.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Rest {
+    /// Logarithm of the fraction that S_A has beside whole misses.
+    fraction_log: f64,
+    degree: u32,
+    _padding: u32,
+}
 
-/// Misses that are counted together when candidates are compared: this many or more.
-const MANY_MISSES: usize = 255;
+const CANDIDATE: u32 = 1 << 31;
+const RESIDENT: u32 = 1 << 30;
+const WANTED: u32 = 1 << 29;
+const MOST_MISSES: u32 = WANTED - 1;
+
+impl Count {
+    fn n_misses(self) -> u32 {
+        self.word & MOST_MISSES
+    }
+
+    fn is(self, flag: u32) -> bool {
+        self.word & flag != 0
+    }
+
+    fn is_outside(self) -> bool {
+        self.word & (CANDIDATE | RESIDENT) == CANDIDATE
+    }
+}
 
 pub(super) struct Scores {
     /// Ascending ids of the candidates.
     ids: Vec<u32>,
-    entries: PageVec<Entry>,
-    /// Places of the entries; `None`: that of an id is the id.
+    counts: PageVec<Count>,
+    rests: PageVec<Rest>,
+    /// Places of counts and rests; `None`: that of an id is the id.
     places: Option<RowIndex>,
+    /// Places of the candidates that are wanted.
+    wanted: Vec<u32>,
     /// Ids that are about to be asked for, and their places.
     ahead: (Vec<u32>, Vec<u32>),
 }
@@ -71,7 +93,9 @@ impl Scores {
             Scoreboard::Dense => 0,
             Scoreboard::Compact => RowIndex::planned_bytes(id_space, n_candidates as u32),
         };
-        n_entries * size_of::<Entry>() + n_candidates * size_of::<u32>() + places
+        n_entries * (size_of::<Count>() + size_of::<Rest>())
+            + n_candidates * size_of::<u32>()
+            + places
     }
 
     /// Candidates outside the id space are none; of those that repeat the first counts.
@@ -90,8 +114,10 @@ impl Scores {
         };
         let mut scores = Self {
             ids: candidates.iter().map(|candidate| candidate.id).collect(),
-            entries: PageVec::new(n_entries)?,
+            counts: PageVec::new(n_entries)?,
+            rests: PageVec::new(n_entries)?,
             places,
+            wanted: Vec::new(),
             ahead: (Vec::new(), Vec::new()),
         };
         for (rank, candidate) in candidates.iter().enumerate() {
@@ -99,43 +125,30 @@ impl Scores {
                 places.insert(places.home(candidate.id), candidate.id, rank as u32);
             }
             let at = scores.place(rank);
-            scores.entries[at] = Entry {
-                fraction_log: f64::NEG_INFINITY,
-                n_misses: 0,
-                missed: 0,
-                degree: candidate.degree,
-                state: OUTSIDE,
-                is_wanted: 0,
-            };
+            scores.counts[at].word = CANDIDATE;
+            let degree = candidate.degree;
+            scores.rests[at] = Rest { fraction_log: f64::NEG_INFINITY, degree, _padding: 0 };
         }
         Ok(scores)
     }
 
     pub(super) fn bytes(&self) -> usize {
         let places = self.places.as_ref().map_or(0, RowIndex::bytes);
-        self.entries.bytes() + places + self.ids.capacity() * size_of::<u32>()
+        let ids = self.ids.capacity() * size_of::<u32>();
+        self.counts.bytes() + self.rests.bytes() + places + ids
     }
 
-    /// Where the entry of the candidate with a rank in `ids` is.
+    /// The place of the candidate with a rank in `ids`.
     fn place(&self, rank: usize) -> usize {
         if self.places.is_some() { rank } else { self.ids[rank] as usize }
     }
 
-    /// The place of an id's entry; of ids without one, some place where there is none.
+    /// The place of an id; of ids without one, some place where there is none.
     fn place_of(&self, id: u32) -> u32 {
         self.places.as_ref().map_or(id, |places| places.get(id))
     }
 
-    #[inline]
-    fn entry_at(&mut self, place: u32) -> Option<&mut Entry> {
-        self.entries.get_mut(place as usize).filter(|entry| entry.state != NO_CANDIDATE)
-    }
-
-    fn entry(&mut self, id: u32) -> Option<&mut Entry> {
-        self.entry_at(self.place_of(id))
-    }
-
-    /// Finds the places of the ids ahead, and has their entries read.
+    /// Finds the places of the ids ahead, and has their counts read.
     fn find(&mut self) {
         let (ahead, places) = &mut self.ahead;
         places.clear();
@@ -143,12 +156,13 @@ impl Scores {
         if let Some(index) = &self.places {
             index.find(ahead, places);
         }
-        places.iter().for_each(|&place| self.entries.prefetch(place as usize));
+        places.iter().for_each(|&place| self.counts.prefetch(place as usize));
     }
 
-    /// Has the entry at a place read.
+    /// Has what is at a place read.
     pub(super) fn prefetch(&self, place: u32) {
-        self.entries.prefetch(place as usize);
+        self.counts.prefetch(place as usize);
+        self.rests.prefetch(place as usize);
     }
 
     /// A batch misses ids; that it misses one at several positions counts once.
@@ -162,16 +176,15 @@ impl Scores {
         }
         missed.truncate(n_missed);
         self.find();
-        let places = std::mem::take(&mut self.ahead.1);
-        for &place in &places {
-            if let Some(entry) = self.entry_at(place)
-                && entry.missed != batch
-            {
-                entry.missed = batch;
-                entry.n_misses = entry.n_misses.saturating_add(1);
+        let counts: &mut [Count] = &mut self.counts;
+        for &place in &self.ahead.1 {
+            if let Some(count) = counts.get_mut(place as usize) {
+                // Without a branch: what has no candidate counts nothing.
+                let is_new = count.missed != batch && count.n_misses() < MOST_MISSES;
+                count.word += u32::from(is_new) & (count.word >> 31);
+                count.missed = batch;
             }
         }
-        self.ahead.1 = places;
     }
 
     /// Keeps those of these ids and positions whose rows may come.
@@ -179,71 +192,65 @@ impl Scores {
         self.ahead.0.clear();
         self.ahead.0.extend(offers.iter().map(|offer| offer.0));
         self.find();
-        let (entries, mut places) = (&*self.entries, self.ahead.1.iter());
+        let mut places = self.ahead.1.iter();
         offers.retain(|_| {
-            let entry = places.next().and_then(|&place| entries.get(place as usize));
-            entry.is_some_and(|entry| entry.is_wanted != 0)
+            let Some(&place) = places.next() else { return false };
+            let is_wanted = self.counts.get(place as usize).is_some_and(|count| count.is(WANTED));
+            if is_wanted {
+                self.rests.prefetch(place as usize);
+            }
+            is_wanted
         });
     }
 
-    /// Says whether the row of `id` may come.
-    pub(super) fn set_wanted(&mut self, id: u32, is_wanted: bool) {
-        if let Some(entry) = self.entry(id) {
-            entry.is_wanted = is_wanted.into();
+    /// From now on the rows of the best `n` candidates that are not resident may come, and no
+    /// others: appends their ids.
+    pub(super) fn want(&mut self, n: usize, ids: &mut Vec<u32>) {
+        for place in self.wanted.drain(..) {
+            self.counts[place as usize].word &= !WANTED;
+        }
+        for rank in self.best(n) {
+            let place = self.place(rank as usize);
+            self.counts[place].word |= WANTED;
+            self.wanted.push(place as u32);
+            ids.push(self.ids[rank as usize]);
         }
     }
 
-    pub(super) fn is_wanted(&mut self, id: u32) -> bool {
-        self.entry(id).is_some_and(|entry| entry.is_wanted != 0)
+    /// The row of `id` may come too; whether it could not before.
+    pub(super) fn want_again(&mut self, id: u32) -> bool {
+        let place = self.place_of(id);
+        let Some(count) = self.counts.get_mut(place as usize) else { return false };
+        let is_new = count.is(CANDIDATE) && !count.is(WANTED);
+        if is_new {
+            count.word |= WANTED;
+            self.wanted.push(place);
+        }
+        is_new
     }
 
-    /// The row of `id` comes: gives the place of its entry, and ln S_A.
+    /// The row of `id` comes: gives its place, and ln S_A.
     pub(super) fn admit(&mut self, id: u32) -> (u32, f64) {
         let place = self.place_of(id);
-        let Some(entry) = self.entry_at(place) else { return (place, f64::NEG_INFINITY) };
-        entry.state = RESIDENT;
-        let log = match entry.n_misses {
-            0 => entry.fraction_log,
-            n_misses => (f64::from(n_misses) + entry.fraction_log.exp()).ln(),
+        let count = self.counts.get_mut(place as usize).filter(|count| count.is(CANDIDATE));
+        let Some(count) = count else { return (place, f64::NEG_INFINITY) };
+        count.word |= RESIDENT;
+        let fraction_log = self.rests[place as usize].fraction_log;
+        let log = match count.n_misses() {
+            0 => fraction_log,
+            n_misses => (f64::from(n_misses) + fraction_log.exp()).ln(),
         };
         (place, log)
     }
 
-    /// The row whose entry is at a place goes with S_E as its S_A; given ln S_E.
+    /// The row whose scores are at a place goes with S_E as its S_A; given ln S_E.
     pub(super) fn dismiss(&mut self, place: u32, log: f64) {
-        let Some(entry) = self.entry_at(place) else { return };
-        entry.state = OUTSIDE;
+        let count = self.counts.get_mut(place as usize).filter(|count| count.is(CANDIDATE));
+        let Some(count) = count else { return };
         // Above 1, which only a row taken out from outside is, it has whole misses in it.
         let whole = if log < 0.0 { 0.0 } else { log.exp().floor() };
-        entry.n_misses = whole as u32;
-        entry.fraction_log = if log < 0.0 { log } else { (log.exp() - whole).ln() };
-    }
-
-    /// Appends the best `n` candidates that are not resident.
-    pub(super) fn best(&self, n: usize, best: &mut Vec<u32>) {
-        let entry = |rank: u32| &self.entries[self.place(rank as usize)];
-        // Whole misses decide most: only candidates that have as many as the n-th best go on.
-        let mut n_with = [0usize; MANY_MISSES + 1];
-        let outside = || (0..self.ids.len() as u32).filter(|&rank| entry(rank).state == OUTSIDE);
-        let misses = |rank| (entry(rank).n_misses as usize).min(MANY_MISSES);
-        outside().for_each(|rank| n_with[misses(rank)] += 1);
-        let mut n_better = 0;
-        let least = (0..=MANY_MISSES).rev().find(|&misses| {
-            n_better += n_with[misses];
-            n_better >= n
-        });
-        let least = least.unwrap_or(0);
-        let mut ranks: Vec<u32> = outside().filter(|&rank| misses(rank) >= least).collect();
-        if n < ranks.len() {
-            ranks.select_nth_unstable_by(n, |&a, &b| {
-                let (of_a, of_b) = (entry(a), entry(b));
-                let whole = Reverse(of_a.n_misses).cmp(&Reverse(of_b.n_misses));
-                let fraction = of_b.fraction_log.total_cmp(&of_a.fraction_log);
-                let degree = Reverse(of_a.degree).cmp(&Reverse(of_b.degree));
-                whole.then(fraction).then(degree).then(a.cmp(&b))
-            });
-            ranks.truncate(n);
-        }
-        best.extend(ranks.into_iter().map(|rank| self.ids[rank as usize]));
+        let fraction_log = if log < 0.0 { log } else { (log.exp() - whole).ln() };
+        count.word = count.word & (CANDIDATE | WANTED) | (whole as u32).min(MOST_MISSES);
+        self.rests[place as usize].fraction_log = fraction_log;
     }
 }

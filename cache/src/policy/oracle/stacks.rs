@@ -94,6 +94,10 @@ impl Stacks {
         } else {
             self.free = self.below[top as usize];
         }
+        // The block that is put on next, some sixteen pushes from now: by then its line is here.
+        let next = if self.free == NO_BLOCK { self.n_used } else { self.free };
+        self.slots.prefetch(next as usize * BLOCK_SLOTS as usize);
+        self.below.prefetch(next as usize);
         let stack = &mut self.stacks[number as usize];
         if stack.n_slots == 0 {
             stack.bottom = top;

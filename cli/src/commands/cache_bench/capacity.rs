@@ -54,6 +54,14 @@ impl std::fmt::Display for Capacity {
     }
 }
 
+/// Whose tiers are over the host's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Devices {
+    One(Inclusion),
+    /// Of so many devices, to which batches belong in turn.
+    Many(u16),
+}
+
 /// One tier, or a device's over the host's: `10%`, or `1%+10%`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Capacities {
@@ -75,11 +83,13 @@ impl FromStr for Capacities {
 
 impl Capacities {
     /// The tiers for a trace with `n_distinct` different rows.
-    pub(super) fn sizes(self, n_distinct: u32, row_bytes: u64, inclusion: Inclusion) -> TierSizes {
+    pub(super) fn sizes(self, n_distinct: u32, row_bytes: u64, devices: Devices) -> TierSizes {
         let host_rows = self.host.rows(n_distinct, row_bytes);
-        match self.device.map(|device| device.rows(n_distinct, row_bytes)) {
-            Some(device_rows) => TierSizes::Two { device_rows, host_rows, inclusion },
-            None => TierSizes::One(host_rows),
+        let Some(device) = self.device else { return TierSizes::One(host_rows) };
+        let device_rows = device.rows(n_distinct, row_bytes);
+        match devices {
+            Devices::One(inclusion) => TierSizes::Two { device_rows, host_rows, inclusion },
+            Devices::Many(n_devices) => TierSizes::Devices { n_devices, device_rows, host_rows },
         }
     }
 
@@ -123,11 +133,15 @@ mod tests {
     fn one_tier_or_two_are_read() {
         let sizes = |text: &str| {
             let read = text.parse::<Capacities>();
-            read.map(|read| read.sizes(1000, 400, Inclusion::Exclusive))
+            read.map(|read| read.sizes(1000, 400, Devices::One(Inclusion::Exclusive)))
         };
         assert_eq!(sizes("10%"), Ok(TierSizes::One(100)));
         let two = TierSizes::Two { device_rows: 10, host_rows: 7, inclusion: Inclusion::Exclusive };
         assert_eq!(sizes("1% + 7"), Ok(two));
+        let many = TierSizes::Devices { n_devices: 4, device_rows: 10, host_rows: 7 };
+        let read = "1%+7".parse::<Capacities>().unwrap();
+        assert_eq!(read.sizes(1000, 400, Devices::Many(4)), many);
+        assert_eq!(many.rows(), 47);
         assert_eq!("1%+4kB".parse::<Capacities>().unwrap().to_string(), "1 % over 4.00 kB");
         for text in ["+", "1%+", "+1%", "1%+1%+1%"] {
             assert!(sizes(text).is_err(), "{text}");

@@ -21,6 +21,8 @@ pub(super) struct Choice {
     pub(super) gammas: Vec<f64>,
     pub(super) deltas: Vec<u32>,
     pub(super) ahead: bool,
+    /// `overlap` competes with its opposite.
+    pub(super) lowest_overlap: bool,
 }
 
 /// A policy with what it is told.
@@ -28,6 +30,8 @@ pub(super) struct Contestant {
     pub(super) kind: PolicyKind,
     pub(super) gamma: Option<f64>,
     pub(super) delta: Option<u32>,
+    /// Which rows come first, if not those that the policy's name promises.
+    pub(super) priority: Option<&'static str>,
     pub(super) spec: PolicySpec,
     pub(super) telling: Telling,
     /// What it was told, in words; none for those that learn from what they see.
@@ -63,7 +67,10 @@ pub(super) fn contestants(
             PolicyKind::Degree => contestants.extend(degrees.as_ref().map(by_degree)),
             PolicyKind::Frequency => contestants.push(frequency(trace)),
             PolicyKind::Overlap => {
-                contestants.extend(graph.map(|graph| overlap(graph, trace)).transpose()?);
+                let overlap = graph.map(|graph| overlap(graph, trace)).transpose()?;
+                let opposite = overlap.as_ref().filter(|_| choice.lowest_overlap);
+                let opposite = opposite.and_then(Contestant::opposite);
+                contestants.extend(overlap.into_iter().chain(opposite));
             }
             PolicyKind::Oracle => contestants.push(oracle(trace)?),
             kind => contestants.push(Contestant::of(kind, PolicySpec::try_from(kind)?, None)),
@@ -80,14 +87,27 @@ pub(super) fn contestants(
 
 impl Contestant {
     fn of(kind: PolicyKind, spec: PolicySpec, knew: Option<String>) -> Self {
-        Self { kind, gamma: None, delta: None, spec, telling: Telling::default(), knew }
+        let telling = Telling::default();
+        Self { kind, gamma: None, delta: None, priority: None, spec, telling, knew }
+    }
+
+    /// `overlap` the other way round: what the fewest partitions need stays (CaPGNN, Fig. 14).
+    fn opposite(&self) -> Option<Self> {
+        let PolicySpec::Overlap(ratios) = &self.spec else { return None };
+        let most = ratios.iter().copied().max().unwrap_or(0);
+        let spec = PolicySpec::Overlap(ratios.iter().map(|ratio| most - ratio).collect());
+        let opposite = Self::of(self.kind, spec, self.knew.clone());
+        Some(Self { priority: Some("lowest"), ..opposite })
     }
 
     /// The policy, and its parameters if it has some.
     pub(super) fn label(&self) -> String {
         match (self.gamma, self.delta) {
             (Some(gamma), Some(delta)) => format!("{} {gamma}/{delta}", self.kind),
-            _ => self.kind.to_string(),
+            _ => match self.priority {
+                Some(priority) => format!("{}, {priority} first", self.kind),
+                None => self.kind.to_string(),
+            },
         }
     }
 

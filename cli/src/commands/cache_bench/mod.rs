@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use lodestore_cache::{Inclusion, PolicyKind, TierSizes, Trace};
 use lodestore_graph::peak_rss_bytes;
 
-use self::capacity::Capacities;
+use self::capacity::{Capacities, Devices};
 use self::contestants::{Choice, Contestant, contestants, needs_graph};
 use self::report::{BenchReport, TraceReport, csv, results, text};
 use self::simulate::{misses, simulate};
@@ -33,6 +33,9 @@ Example:
   lode schedule my-graph --fanout 10,10 --epochs 5 --workers 4 --out run.schedule
   lode cache-bench --schedule run.schedule --graph my-graph --worker 0 --remote \\
       --policies lru,sieve,frequency --capacities 1%,10%,50% --svg rates.svg
+
+With --devices the optimum is that of one tier as large as all of them: rows that another device has
+are of no use, so that nobody can reach it.
 
 A share is one of the different rows that the trace asks for. `oracle` is Belady's optimum: no
 policy that fetches a row only when it is missed hits more; it, and `unbounded`, are always shown.
@@ -59,6 +62,11 @@ pub(crate) struct CacheBenchArgs {
     /// Two tiers: whether a row may be in both; inclusive unless given.
     #[arg(long, value_enum, value_name = "I")]
     inclusion: Option<Sharing>,
+    /// Two tiers: a tier on each of so many devices, over one of the host that they share. The
+    /// batches of an epoch belong to them in turn: those of partitions, or of a schedule's workers.
+    #[arg(long, value_name = "N", conflicts_with = "inclusion",
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    devices: Option<u16>,
     /// Bytes of a row.
     #[arg(long, value_name = "BYTES", default_value_t = 400,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
@@ -74,6 +82,9 @@ pub(crate) struct CacheBenchArgs {
     #[arg(long, value_name = "D,D,...", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..))]
     delta: Vec<u32>,
+    /// overlap: beside it the opposite, which keeps the rows that the fewest partitions need.
+    #[arg(long)]
+    lowest_overlap: bool,
     /// Draw hit rates against time here: one point for so many batches that there are about 200.
     #[arg(long, value_name = "FILE")]
     over_time: Option<PathBuf>,
@@ -99,7 +110,7 @@ struct Config {
     capacities: Vec<Capacities>,
     row_bytes: u64,
     n_threads: usize,
-    inclusion: Inclusion,
+    devices: Devices,
     csv: Option<PathBuf>,
     svg: Option<PathBuf>,
     over_time: Option<PathBuf>,
@@ -130,7 +141,12 @@ impl CacheBenchArgs {
         let trace = self.trace.check()?;
         let kinds = kinds(&self.policies, trace.has_graph())?;
         let (gammas, deltas) = (distinct(self.gamma), distinct(self.delta));
-        let choice = Choice { kinds, gammas, deltas, ahead: self.ahead };
+        let lowest_overlap = self.lowest_overlap;
+        let choice = Choice { kinds, gammas, deltas, ahead: self.ahead, lowest_overlap };
+        if lowest_overlap && !choice.kinds.contains(&PolicyKind::Overlap) {
+            let message = "--lowest-overlap is beside policy overlap; add it, with --graph";
+            return Err(UsageError::new(message));
+        }
         let choice_of_tiers = (self.capacities.iter().any(|one| one.is_two()), self.inclusion);
         if self.ahead && choice_of_tiers.0 {
             let message = "--ahead is for one tier; leave it out, or the capacities with a +";
@@ -138,6 +154,10 @@ impl CacheBenchArgs {
         }
         if let (false, Some(_)) = choice_of_tiers {
             return Err(UsageError::new("--inclusion is for two tiers: --capacities 1%+10%"));
+        }
+        if self.devices.is_some() && !self.capacities.iter().all(|one| one.is_two()) {
+            let message = "--devices is for two tiers, at every capacity: --capacities 1%+10%";
+            return Err(UsageError::new(message));
         }
         if self.over_time.is_some() && self.capacities.len() != 1 {
             return Err(UsageError::new("--over-time is for one capacity; name one"));
@@ -157,9 +177,10 @@ impl CacheBenchArgs {
             capacities: self.capacities,
             row_bytes: self.row_bytes,
             n_threads: self.threads.map_or(cores, usize::from),
-            inclusion: match self.inclusion {
-                Some(Sharing::Exclusive) => Inclusion::Exclusive,
-                Some(Sharing::Inclusive) | None => Inclusion::Inclusive,
+            devices: match (self.devices, self.inclusion) {
+                (Some(n_devices), _) => Devices::Many(n_devices),
+                (_, Some(Sharing::Exclusive)) => Devices::One(Inclusion::Exclusive),
+                (_, Some(Sharing::Inclusive) | None) => Devices::One(Inclusion::Inclusive),
             },
             csv: self.csv,
             svg: self.svg,
@@ -180,6 +201,7 @@ impl CacheBenchArgs {
         console.stage("trace");
         let loaded = config.trace.load()?;
         let trace = &loaded.trace;
+        config.check_turns(trace)?;
         let (contestants, omitted) = contestants(&config.choice, trace, loaded.graph.as_ref())?;
         let capacities = config.sizes(trace);
         let sizes: Vec<TierSizes> = capacities.iter().map(|&(_, sizes)| sizes).collect();
@@ -205,10 +227,27 @@ impl CacheBenchArgs {
 }
 
 impl Config {
+    /// Batches that belong to devices in turn must come in whole turns.
+    fn check_turns(&self, trace: &Trace) -> Result<()> {
+        let Devices::Many(n_devices) = self.devices else { return Ok(()) };
+        let ends = trace.epochs().iter().skip(1).copied().chain([trace.n_batches()]);
+        for ((epoch, &first), end) in (0..).zip(trace.epochs()).zip(ends) {
+            let n_batches = end - first;
+            if !n_batches.is_multiple_of(n_devices.into()) {
+                bail!(
+                    "--devices {n_devices}: epoch {epoch} has {n_batches} batches, which so many \
+                     devices cannot have in turn; give the number of partitions or workers of the \
+                     trace"
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Tiers by size, each once.
     fn sizes(&self, trace: &Trace) -> Vec<(Capacities, TierSizes)> {
         let (n_distinct, row_bytes) = (trace.n_distinct(), self.row_bytes);
-        let sizes = |&c: &Capacities| (c, c.sizes(n_distinct, row_bytes, self.inclusion));
+        let sizes = |&c: &Capacities| (c, c.sizes(n_distinct, row_bytes, self.devices));
         let mut capacities: Vec<_> = self.capacities.iter().map(sizes).collect();
         capacities.sort_by_key(|(_, sizes)| sizes.rows());
         let mut seen = Vec::new();

@@ -47,6 +47,8 @@ pub(super) struct BenchResult {
     pub(super) gamma: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) delta: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) priority: Option<&'static str>,
     /// What was asked for, of both tiers if there are two; `none` and `unbounded` do not care.
     pub(super) capacity_rows: u32,
     #[serde(flatten)]
@@ -89,6 +91,7 @@ pub(super) struct BenchResult {
 #[derive(Clone, Serialize)]
 pub(super) struct LevelsResult {
     inclusion: &'static str,
+    devices: u16,
     device_rows: u32,
     host_rows: u32,
     device_hits: u64,
@@ -122,10 +125,11 @@ impl BenchResult {
 
 impl LevelsResult {
     fn csv(&self) -> String {
-        let Self { inclusion, device_rows, host_rows, device_hits, host_hits, .. } = self;
-        let Self { promotions, demotions, .. } = self;
+        let Self { inclusion, devices, device_rows, host_rows, device_hits, .. } = self;
+        let Self { host_hits, promotions, demotions, .. } = self;
         format!(
-            "{inclusion},{device_rows},{host_rows},{device_hits},{host_hits},{promotions},{demotions}"
+            "{inclusion},{devices},{device_rows},{host_rows},{device_hits},{host_hits},\
+             {promotions},{demotions}"
         )
     }
 }
@@ -152,6 +156,7 @@ pub(super) fn results(
                 policy: contestant.kind.name(),
                 gamma: contestant.gamma,
                 delta: contestant.delta,
+                priority: contestant.priority,
                 capacity_rows: rows,
                 capacity_bytes: u64::from(rows).saturating_mul(row_bytes),
                 accesses,
@@ -181,10 +186,15 @@ pub(super) fn results(
 }
 
 fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
-    let (TierSizes::Two { device_rows, host_rows, inclusion }, Some(levels)) =
-        (sizes, stats.levels)
-    else {
-        return None;
+    let levels = stats.levels?;
+    let (devices, device_rows, host_rows, inclusion) = match sizes {
+        TierSizes::One(_) => return None,
+        TierSizes::Two { device_rows, host_rows, inclusion } => {
+            (1, device_rows, host_rows, inclusion)
+        }
+        TierSizes::Devices { n_devices, device_rows, host_rows } => {
+            (n_devices, device_rows, host_rows, Inclusion::Inclusive)
+        }
     };
     let inclusion = match inclusion {
         Inclusion::Inclusive => "inclusive",
@@ -194,6 +204,7 @@ fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
     let (promotions, demotions) = (levels.promotions, levels.demotions);
     Some(LevelsResult {
         inclusion,
+        devices,
         device_rows,
         host_rows,
         device_hits,
@@ -209,9 +220,9 @@ fn share(part: u64, whole: u64) -> f64 {
 
 /// Results as comma-separated values, with the keys of JSON as heads.
 pub(super) fn csv(results: &[BenchResult]) -> String {
-    let mut csv = "policy,gamma,delta,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
+    let mut csv = "policy,gamma,delta,priority,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
                    optimum_hit_rate,gap,rows_ahead,moved_rows,moved_bytes,evictions,ns_per_access,\
-                   bookkeeping_bytes,inclusion,device_rows,host_rows,device_hits,host_hits,promotions,\
+                   bookkeeping_bytes,inclusion,devices,device_rows,host_rows,device_hits,host_hits,promotions,\
                    demotions\n"
         .to_owned();
     for result in results {
@@ -219,8 +230,9 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
         let delta = result.delta.map_or_else(String::new, |delta| delta.to_string());
         let gap = result.gap.map_or_else(String::new, |gap| format!("{gap:.6}"));
         csv += &format!(
-            "{},{gamma},{delta},{},{},{},{},{},{:.6},{:.6},{gap},{},{},{},{},{:.2},{},{}\n",
+            "{},{gamma},{delta},{},{},{},{},{},{},{:.6},{:.6},{gap},{},{},{},{},{:.2},{},{}\n",
             result.policy,
+            result.priority.unwrap_or_default(),
             result.capacity_rows,
             result.capacity_bytes,
             result.accesses,
@@ -234,7 +246,7 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
             result.evictions,
             result.ns_per_access,
             result.bookkeeping_bytes,
-            result.levels.as_ref().map_or_else(|| ",,,,,,".to_owned(), LevelsResult::csv),
+            result.levels.as_ref().map_or_else(|| ",,,,,,,".to_owned(), LevelsResult::csv),
         );
     }
     csv

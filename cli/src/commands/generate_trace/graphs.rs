@@ -58,17 +58,23 @@ pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Bat
 }
 
 /// In each epoch the halo of each partition in turn: the rows that full-batch training on all
-/// partitions asks a shared tier for (CaPGNN, section 4.2).
-pub(super) fn halos(dir: &Path, epochs: u32) -> Result<Batches> {
+/// partitions asks for (CaPGNN, section 4.2). With `batch_size` so many of each at a time, and nothing
+/// of those whose halo is at its end, so that batch `i` is always partition `i % n_parts`'s.
+pub(super) fn halos(dir: &Path, batch_size: Option<u32>, epochs: u32) -> Result<Batches> {
     let graph = Graph::open(dir)?;
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
     let open = |part| Halo::open(&graph.halo_path(part), book, part, uuid);
     let halos = book.parts().map(open).collect::<Result<Vec<_>, _>>()?;
+    let largest = halos.iter().map(|halo| halo.ids.len()).max().unwrap_or(0).max(1);
+    let batch_size = batch_size.map_or(largest, |size| size as usize);
     let mut batches = Batches::new();
     for _ in 0..epochs {
-        for halo in &halos {
-            batches.ids.extend(halo.ids.iter().map(|node| node.0));
-            batches.end_batch()?;
+        for first in (0..largest).step_by(batch_size) {
+            for halo in &halos {
+                let rest = halo.ids.get(first..).unwrap_or_default();
+                batches.ids.extend(rest.iter().take(batch_size).map(|node| node.0));
+                batches.end_batch()?;
+            }
         }
     }
     Ok(batches)

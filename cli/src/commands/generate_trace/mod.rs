@@ -45,10 +45,10 @@ pub(crate) struct GenerateTraceArgs {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..))]
     batches: u32,
-    /// Rows per batch; neighbours: roots per batch.
-    #[arg(long, value_name = "N", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    batch: u32,
+    /// Rows per batch; neighbours: roots per batch [default: 512]. halos: rows that a partition asks
+    /// for before the next one has its turn; the whole halo unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
     /// zipf: exponent; 0 draws every row equally often.
     #[arg(long, value_name = "A", default_value_t = 1.0)]
     alpha: f64,
@@ -132,7 +132,7 @@ impl GenerateTraceArgs {
             }
             Kind::Halos if self.graph.is_none() => "halos needs --graph",
             Kind::Zipf | Kind::Loop => {
-                return check_length(u64::from(self.batches) * u64::from(self.batch));
+                return check_length(u64::from(self.batches) * u64::from(self.batch_rows()));
             }
             _ => return Ok(()),
         };
@@ -142,13 +142,16 @@ impl GenerateTraceArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
         self.check()?;
-        let (n_ids, batch) = (self.ids, self.batch);
+        let (n_ids, batch) = (self.ids, self.batch_rows());
         let made = match self.kind {
             Kind::Zipf => zipf(n_ids, self.alpha, self.batches, batch, self.seed)?,
             Kind::Scan => scan(n_ids, batch)?,
             Kind::Loop => looping(n_ids, self.batches, batch)?,
             Kind::Neighbours => neighbours(&self.sampled(), console)?,
-            Kind::Halos => halos(self.graph.as_deref().unwrap_or(Path::new("")), self.epochs)?,
+            Kind::Halos => {
+                let graph = self.graph.as_deref().unwrap_or(Path::new(""));
+                halos(graph, self.batch, self.epochs)?
+            }
         };
         let [ids, offsets] = write_trace(&self.out, &made.ids, &made.offsets)?;
         let report = TraceReport {
@@ -161,6 +164,10 @@ impl GenerateTraceArgs {
         console.report(&report, text)
     }
 
+    fn batch_rows(&self) -> u32 {
+        self.batch.unwrap_or(512)
+    }
+
     fn sampled(&self) -> Sampled<'_> {
         Sampled {
             graph: self.graph.as_deref(),
@@ -168,7 +175,7 @@ impl GenerateTraceArgs {
             mean_degree: self.degree,
             fanouts: &self.fanout.fanout,
             roots: self.roots,
-            batch_size: self.batch as usize,
+            batch_size: self.batch_rows() as usize,
             epochs: self.epochs,
             seed: self.seed,
         }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use lodestore_cache::{Candidate, DecaySpec, PolicyKind, PolicySpec, Scoreboard, Tier};
 use lodestore_client::{HaloBuffer, RowSource};
 use lodestore_graph::halo::Halo;
 use lodestore_trainer::Strategy;
 
-use super::tiers::{Known, Tiers};
+use super::known::Known;
+use super::tiers::Tiers;
 use crate::usage::UsageError;
 
 /// Rows of a buffer, for each halo node of its worker (the paper's f_p^h).
@@ -89,7 +90,7 @@ impl Tiers {
         worker: u32,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-        known: Known<'_>,
+        known: &Known<'_>,
     ) -> Result<Arc<dyn RowSource>> {
         let n_rows = (choice.share * n_halo(worker, known)? as f64).round();
         let n_nodes = remote.book().n_nodes();
@@ -106,6 +107,7 @@ impl Tiers {
         let row_bytes = remote.tensor(tensor)?.row_bytes();
         // A share of more than all nodes is all nodes.
         let tier = Tier::of_slots(n_rows as u32, row_bytes, n_nodes, &spec)?;
+        self.take(tier.bytes()).context("--buffer")?;
         let (buffer, filled) = HaloBuffer::new(Arc::clone(remote), tensor, tier)?;
         self.filled_rows += filled.rows;
         let buffer = Arc::new(buffer);
@@ -116,7 +118,7 @@ impl Tiers {
 }
 
 /// Nodes that a worker's partitions need and it does not own.
-fn n_halo(worker: u32, known: Known<'_>) -> Result<usize> {
+fn n_halo(worker: u32, known: &Known<'_>) -> Result<usize> {
     let (book, uuid) = (known.graph.book(), *known.graph.uuid().as_bytes());
     let mut ids = Vec::new();
     let is_own = |part: lodestore_graph::PartId| u32::from(part.0) % known.n_workers == worker;

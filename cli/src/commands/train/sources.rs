@@ -10,7 +10,8 @@ use lodestore_store::{EmbeddedStore, Graph};
 use lodestore_trainer::WorkerSources;
 
 use super::TrainRun;
-use super::tiers::{Known, Tiers};
+use super::known::Known;
+use super::tiers::Tiers;
 
 /// Own partitions from the graph's files, and nothing else from there; all other rows from the
 /// servers, or from a store over the whole graph when no server is named, through the tiers.
@@ -21,8 +22,8 @@ pub(super) fn open(
 ) -> Result<(Vec<WorkerSources>, Tiers)> {
     let remote = remote(run, graph)?;
     let (n_workers, tensor) = (run.train.workers, &run.train.feature_tensor);
-    let known = Known { graph, topology, n_workers };
-    let mut tiers = Tiers::new(run.tiers, &remote, tensor, known)?;
+    let known = Known::new(graph, topology, n_workers);
+    let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known)?;
     let mut sources = Vec::new();
     for worker in 0..n_workers {
         let parts = graph.book().parts();
@@ -31,8 +32,8 @@ pub(super) fn open(
         let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
         let untiered = Arc::clone(&remote);
         let remote = match run.buffer {
-            Some(choice) => tiers.buffer(choice, worker, &remote, tensor, known)?,
-            None => tiers.of_worker(worker, &remote, tensor, known)?,
+            Some(choice) => tiers.buffer(choice, worker, &remote, tensor, &known)?,
+            None => tiers.of_worker(worker, &remote, tensor, &known)?,
         };
         sources.push(WorkerSources { local, remote, untiered });
     }

@@ -3,20 +3,19 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use lodestore_cache::{
-    Device, DeviceSettings, DeviceTier, PolicyKind, PolicySpec, SharedTier, TierStats,
-    rank_by_degree, rows_within,
+    Device, DeviceSettings, DeviceTier, Governor, Grant, PolicyKind, SharedTier, TierStats,
+    rows_within,
 };
 use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
-use lodestore_graph::topology::Topology;
-use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{Graph, available_memory_bytes};
+use lodestore_store::available_memory_bytes;
 use lodestore_trainer::{HotPolicy, Strategy};
 use serde::Serialize;
 
-use crate::policies::{for_training, is_for_training, overlap_ratios};
+use super::known::Known;
+use crate::policies::{for_training, is_for_training};
 use crate::size::parse_size;
 use crate::usage::UsageError;
 
@@ -58,17 +57,12 @@ pub(crate) struct TierChoice {
     device: Option<(Room, PolicyKind)>,
 }
 
-/// What a graph tells policies.
-#[derive(Clone, Copy)]
-pub(super) struct Known<'a> {
-    pub(super) graph: &'a Graph,
-    pub(super) topology: &'a Topology,
-    pub(super) n_workers: u32,
-}
-
-/// The tiers of a run.
-#[derive(Default)]
+/// The tiers of a run. Those in the host's memory, of any width, take it from one budget: what is
+/// free when the run begins.
 pub(super) struct Tiers {
+    /// Nothing bounds them where nobody knows what is free.
+    memory: Option<Governor>,
+    taken: Vec<Grant>,
     host: Option<(Arc<TieredSource>, PolicyKind)>,
     devices: Vec<Arc<DeviceSource>>,
     pub(super) buffers: Vec<Arc<HaloBuffer>>,
@@ -80,6 +74,7 @@ pub(super) struct Tiers {
 /// What each worker's device has.
 struct DeviceChoice {
     device: Device,
+    is_host_memory: bool,
     n_rows: u32,
     policy: PolicyKind,
 }
@@ -162,36 +157,11 @@ impl Room {
     }
 
     /// Bytes, where so many are free; none if nobody knows.
-    fn bytes(self, free_bytes: impl FnOnce() -> Option<u64>) -> u64 {
+    fn bytes(self, free_bytes: Option<u64>) -> u64 {
         match self {
             Self::Bytes(n_bytes) => n_bytes,
-            Self::Auto => free_bytes().unwrap_or_default() / 2,
+            Self::Auto => free_bytes.unwrap_or_default() / 2,
         }
-    }
-}
-
-impl Known<'_> {
-    /// A policy with what the graph tells it; `worker` is whose rows are not asked for, unless
-    /// several workers ask.
-    pub(super) fn spec(self, kind: PolicyKind, worker: Option<u32>) -> Result<PolicySpec> {
-        Ok(match kind {
-            PolicyKind::Overlap => PolicySpec::Overlap(overlap_ratios(self.graph)?.into()),
-            PolicyKind::Degree => {
-                let (ids, degrees) = self.remote(worker);
-                PolicySpec::Degree(rank_by_degree(&ids, &degrees).into())
-            }
-            kind => PolicySpec::try_from(kind)?,
-        })
-    }
-
-    /// All nodes but those that `worker` owns, and their in-degrees.
-    pub(super) fn remote(self, worker: Option<u32>) -> (Vec<u32>, Vec<u32>) {
-        let book = self.graph.book();
-        let is_own = |part: PartId| worker == Some(u32::from(part.0) % self.n_workers);
-        let remote = book.parts().filter(|&part| !is_own(part));
-        let ids: Vec<u32> = remote.flat_map(|part| book.range(part)).collect();
-        let degrees = ids.iter().map(|&id| self.topology.in_degree(NodeId(id))).collect();
-        (ids, degrees)
     }
 }
 
@@ -201,33 +171,60 @@ impl Tiers {
         choice: TierChoice,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-        known: Known<'_>,
+        known: &Known<'_>,
     ) -> Result<Self> {
         let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
-        let mut tiers = Self::default();
-        let mut of_host = 0;
+        let mut tiers = Self::of(available_memory_bytes());
         if let Some((room, policy)) = choice.host {
-            let n_bytes = usize::try_from(room.bytes(available_memory_bytes)).unwrap_or(usize::MAX);
+            let n_bytes = usize::try_from(room.bytes(tiers.left_bytes())).unwrap_or(usize::MAX);
             // With two workers or more, every row is remote to one of them.
             let spec = known.spec(policy, (known.n_workers == 1).then_some(0))?;
             let tier = SharedTier::new(n_bytes, row_bytes, n_nodes, &spec)?;
-            of_host = tier.bytes() as u64;
+            tiers.take(tier.bytes()).context("--tier")?;
             let host = Arc::new(TieredSource::new(Arc::clone(remote), tensor, tier)?);
             tiers.host = Some((host, policy));
         }
         if let Some((room, policy)) = choice.device {
             let device = Device::best();
-            // Pages of the host's tier are taken when they are filled.
-            let on_host = || available_memory_bytes().map(|free| free.saturating_sub(of_host));
-            let free = device.free_bytes()?;
+            let free_bytes = device.free_bytes()?;
+            let is_host_memory = free_bytes.is_none();
             let n_bytes = match room {
                 Room::Bytes(n_bytes) => n_bytes,
-                Room::Auto => room.bytes(|| free.or_else(on_host)) / u64::from(known.n_workers),
+                Room::Auto => {
+                    room.bytes(free_bytes.or(tiers.left_bytes())) / u64::from(known.n_workers)
+                }
             };
             let n_rows = rows_within(n_bytes, 0, &[row_bytes as u64], n_nodes as usize);
-            tiers.device = Some(DeviceChoice { device, n_rows, policy });
+            tiers.device = Some(DeviceChoice { device, is_host_memory, n_rows, policy });
         }
         Ok(tiers)
+    }
+
+    /// No tiers yet, and memory for them.
+    fn of(free_bytes: Option<u64>) -> Self {
+        Self {
+            memory: free_bytes.map(Governor::new),
+            taken: Vec::new(),
+            host: None,
+            devices: Vec::new(),
+            buffers: Vec::new(),
+            has_eviction: false,
+            filled_rows: 0,
+            device: None,
+        }
+    }
+
+    /// Memory of the host that no tier has, in bytes.
+    fn left_bytes(&self) -> Option<u64> {
+        self.memory.as_ref().map(Governor::left_bytes)
+    }
+
+    /// A tier has bytes of the host's memory, of which it takes pages as it fills.
+    pub(super) fn take(&mut self, n_bytes: usize) -> Result<()> {
+        if let Some(memory) = &self.memory {
+            self.taken.push(memory.grant(n_bytes as u64)?);
+        }
+        Ok(())
     }
 
     /// What a worker pulls from: its device's tier before the host's before `remote`.
@@ -236,17 +233,21 @@ impl Tiers {
         worker: u32,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-        known: Known<'_>,
+        known: &Known<'_>,
     ) -> Result<Arc<dyn RowSource>> {
         let below: Arc<dyn RowSource> = match &self.host {
             Some((host, _)) => Arc::clone(host) as _,
             None => Arc::clone(remote),
         };
-        let Some(DeviceChoice { device, n_rows, policy }) = &self.device else { return Ok(below) };
+        let Some(choice) = &self.device else { return Ok(below) };
+        let DeviceChoice { device, is_host_memory, n_rows, policy } = choice;
         let (spec, n_nodes) = (known.spec(*policy, Some(worker))?, below.book().n_nodes());
         let row_bytes = below.tensor(tensor)?.row_bytes();
         let settings = DeviceSettings::default();
         let tier = DeviceTier::new(device, *n_rows, row_bytes, n_nodes, &spec, settings)?;
+        if *is_host_memory {
+            self.take(tier.bytes()).context("--device-tier, in the host's memory")?;
+        }
         let source = Arc::new(DeviceSource::new(below, tensor, tier)?);
         self.devices.push(Arc::clone(&source));
         Ok(source)

@@ -1,0 +1,72 @@
+//! What a graph tells the policies of tiers.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use anyhow::Result;
+use lodestore_cache::{PolicyKind, PolicySpec, rank_by_degree};
+use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartId};
+use lodestore_store::Graph;
+
+use crate::policies::overlap_ratios;
+
+/// What a graph tells policies, worked out once for all tiers of a run.
+pub(super) struct Known<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) n_workers: u32,
+    topology: &'a Topology,
+    overlap: OnceCell<Arc<[u16]>>,
+    /// All nodes, the highest in-degree first.
+    by_degree: OnceCell<Vec<u32>>,
+}
+
+impl<'a> Known<'a> {
+    pub(super) fn new(graph: &'a Graph, topology: &'a Topology, n_workers: u32) -> Self {
+        let (overlap, by_degree) = (OnceCell::new(), OnceCell::new());
+        Self { graph, n_workers, topology, overlap, by_degree }
+    }
+
+    /// A policy with what the graph tells it; `worker` is whose rows are not asked for, unless
+    /// several workers ask.
+    pub(super) fn spec(&self, kind: PolicyKind, worker: Option<u32>) -> Result<PolicySpec> {
+        Ok(match kind {
+            PolicyKind::Overlap => PolicySpec::Overlap(self.overlap()?),
+            PolicyKind::Degree => PolicySpec::Degree(self.remote_by_degree(worker)),
+            kind => PolicySpec::try_from(kind)?,
+        })
+    }
+
+    /// All nodes but those that `worker` owns, and their in-degrees.
+    pub(super) fn remote(&self, worker: Option<u32>) -> (Vec<u32>, Vec<u32>) {
+        let book = self.graph.book();
+        let remote = book.parts().filter(|&part| !self.is_own(part, worker));
+        let ids: Vec<u32> = remote.flat_map(|part| book.range(part)).collect();
+        let degrees = ids.iter().map(|&id| self.topology.in_degree(NodeId(id))).collect();
+        (ids, degrees)
+    }
+
+    fn is_own(&self, part: PartId, worker: Option<u32>) -> bool {
+        worker == Some(u32::from(part.0) % self.n_workers)
+    }
+
+    fn overlap(&self) -> Result<Arc<[u16]>> {
+        if let Some(ratios) = self.overlap.get() {
+            return Ok(Arc::clone(ratios));
+        }
+        let ratios: Arc<[u16]> = overlap_ratios(self.graph)?.into();
+        Ok(Arc::clone(self.overlap.get_or_init(|| ratios)))
+    }
+
+    /// The same nodes as [`Known::remote`], the highest in-degree first.
+    fn remote_by_degree(&self, worker: Option<u32>) -> Arc<[u32]> {
+        let ranked = self.by_degree.get_or_init(|| {
+            let (ids, degrees) = self.remote(None);
+            rank_by_degree(&ids, &degrees)
+        });
+        let book = self.graph.book();
+        let is_own =
+            |id: u32| book.part_of(NodeId(id)).is_some_and(|part| self.is_own(part, worker));
+        ranked.iter().copied().filter(|&id| !is_own(id)).collect()
+    }
+}

@@ -1,0 +1,38 @@
+//! One budget of memory for the tiers of all tensors.
+
+use std::sync::Arc;
+
+use lodestore_cache::{Claim, PolicySpec, shares};
+
+use crate::holdings::{Holdings, TensorHolding};
+use crate::{ServerConfig, ServerError};
+
+/// Bytes of each tensor's tier on one shard, bookkeeping included. Shards have equal parts of the
+/// budget. Tensors share a part by the bytes of their rows; what one does not need is left to the
+/// others. A tier takes no more memory than its rows need, so a large budget is only a bound.
+pub(crate) fn tier_bytes(
+    holdings: &Holdings,
+    config: &ServerConfig,
+    n_shards: u16,
+) -> Result<Arc<[usize]>, ServerError> {
+    let spec = PolicySpec::try_from(config.policy)
+        .map_err(|_| ServerError::Policy { found: config.policy })?;
+    let sizes: Vec<(u32, u64)> = holdings.tensors.iter().map(|t| size(holdings, t)).collect();
+    let largest = sizes.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0).max(1);
+    let claims = holdings.tensors.iter().zip(&sizes).map(|(tensor, &(n_keys, bytes))| {
+        let weight = u128::from(bytes) * u128::from(u32::MAX) / u128::from(largest);
+        Claim::of_tier(tensor.description.row_bytes as usize, n_keys, &spec, weight as u32)
+    });
+    let claims: Vec<Claim> = claims.collect();
+    let rows = shares(config.tier_bytes / u64::from(n_shards), &claims);
+    let bytes = claims.iter().zip(rows).map(|(claim, n_rows)| claim.slot_bytes * u64::from(n_rows));
+    Ok(bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).collect())
+}
+
+/// Rows of a tensor on one shard, about, and bytes of all its rows.
+fn size(holdings: &Holdings, tensor: &TensorHolding) -> (u32, u64) {
+    let n_keys = holdings.parts.iter().map(|&part| holdings.keys_of(part, tensor)).sum::<u64>();
+    let n_rows = holdings.parts.iter().map(|&part| holdings.book.range(part).len() as u64);
+    let bytes = n_rows.sum::<u64>() * u64::from(tensor.description.row_bytes);
+    (u32::try_from(n_keys).unwrap_or(u32::MAX), bytes)
+}

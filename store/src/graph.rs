@@ -29,9 +29,6 @@ pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 const MAX_ATTEMPTS: usize = 8;
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Folder, of a graph or of a partition, with what repair took out of the way.
-pub(crate) const QUARANTINE_DIR: &str = "quarantine";
-
 /// An open graph; partitions are looked at when they are asked for, so that a machine may hold
 /// only some of them.
 #[derive(Clone, Debug)]

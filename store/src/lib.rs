@@ -31,6 +31,7 @@ mod overlay;
 mod plan;
 mod prefetch;
 mod probe;
+mod quarantine;
 mod reader;
 mod repair;
 mod ring;

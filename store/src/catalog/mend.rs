@@ -21,9 +21,15 @@ pub(crate) struct TensorRecord {
 }
 
 impl Catalog {
-    /// Puts records in the place of those that their tensors have, all of them or none.
-    pub(crate) fn replace_records(&self, records: &[TensorRecord]) -> Result<(), StoreError> {
-        let mut changes = Vec::new();
+    /// Puts records in the place of those that their tensors have, and commits `version`: all of it
+    /// or nothing.
+    pub(crate) fn replace_records(
+        &self,
+        records: &[TensorRecord],
+        version: u32,
+    ) -> Result<(), StoreError> {
+        let version = version.to_le_bytes().to_vec();
+        let mut changes = vec![Change::Put(keys::VERSION.to_vec(), version)];
         for TensorRecord { tensor, version, record, lost } in records {
             let old = self.segments(tensor)?.into_iter().map(|(of, _)| keys::segment(tensor, of));
             changes.extend(old.map(Change::Delete));

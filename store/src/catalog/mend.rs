@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Catalog, Pair, SegmentRecord, keys};
+use super::{Catalog, Pair, SegmentRecord, broken, keys};
 use crate::device::Change;
 use crate::error::StoreError;
 
@@ -41,6 +41,18 @@ impl Catalog {
             });
         }
         self.write(&changes)
+    }
+
+    /// The record that the segment of a tensor at `version` had before rows of it were given up;
+    /// `None` where none were.
+    pub(crate) fn lost_segment(
+        &self,
+        tensor: &str,
+        version: u32,
+    ) -> Result<Option<SegmentRecord>, StoreError> {
+        let record = self.get(&keys::lost(tensor, version))?;
+        let record = record.map(|record| SegmentRecord::from_bytes(&record)).transpose();
+        record.map_err(|reason| broken(&self.dir, format!("lost record of `{tensor}`: {reason}")))
     }
 
     /// Keeps what could not be kept, for the day that nobody has been told of it.

@@ -138,11 +138,16 @@ fn check_all(
     }
     thread::scope(|scope| {
         let (told, tells) = mpsc::channel();
-        for _ in 0..n_threads {
+        let n_spawned = (0..n_threads).take_while(|_| {
             let told = told.clone();
             // The receiver outlives the threads, so that telling it cannot fail.
             let mut tell = move |bytes| told.send(bytes).unwrap_or(());
-            scope.spawn(move || check_units(walk, findings, &mut tell));
+            let check = move || check_units(walk, findings, &mut tell);
+            thread::Builder::new().spawn_scoped(scope, check).is_ok()
+        });
+        // Where no thread is to be had at all, this one does it.
+        if n_spawned.count() == 0 {
+            return check_units(walk, findings, &mut tell);
         }
         drop(told);
         tells.into_iter().for_each(&mut tell);

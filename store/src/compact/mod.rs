@@ -135,7 +135,7 @@ pub(crate) fn report(
         part: compaction.part.0,
         tensor: compaction.spec.name.clone(),
         version: new.map_or(compaction.pinned.base.version(), |new| new.identity().version),
-        rows: compaction.pinned.layers.rows().len(),
+        rows: compaction.pinned.n_rows(),
         bytes: new.map_or(0, |new| new.layout().file_bytes()),
         seconds: start.elapsed().as_secs_f64(),
     }

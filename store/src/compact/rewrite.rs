@@ -93,7 +93,7 @@ impl<'a> Pieces<'a> {
         self.rows.clear();
         self.rows.extend((0..n_rows).map(|out_row| (RowIdx(first + out_row), out_row)));
         self.overlaid.clear();
-        split(&mut self.rows, &mut self.overlaid, |row| pinned.layers.version_of(row));
+        split(&mut self.rows, &mut self.overlaid, |row| pinned.version_of(row));
         let profile = DeviceProfile::default();
         self.base.gather(&self.rows, &profile, &mut self.plan, out)?;
         catalog.read_rows(spec, &mut self.overlaid, out, &mut self.keys)

@@ -32,8 +32,7 @@ impl Retired {
     /// its layers.
     pub(super) fn new(folded: &Pinned, tensor: Arc<LiveTensor>, up_to: u32) -> Self {
         let base = &folded.base;
-        let n_rows: u64 = folded.layers.sizes().map(|(_, n_rows)| n_rows).sum();
-        let n_bytes = n_rows * tensor.spec().row_bytes() as u64;
+        let n_bytes = folded.n_put() * tensor.spec().row_bytes() as u64;
         let folded = Some((base.version().saturating_add(1)..=up_to, n_bytes));
         let file = Some(base.segment().path().to_owned());
         Self { base: Arc::downgrade(base), tensor, file, folded, is_in_table: false }

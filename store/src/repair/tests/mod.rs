@@ -28,7 +28,7 @@ use crate::import::TensorOptions;
 use crate::live::{LiveGraph, LiveMode};
 use crate::reader::OpenOptions;
 use crate::source::NpySource;
-use crate::verify::{VerifyReport, verify};
+use crate::verify::{VerifyReport, verify, verify_parts};
 
 const PAGE: u64 = 4096;
 const N_NODES: u32 = 1000;

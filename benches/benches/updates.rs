@@ -44,6 +44,9 @@ fn main() {
     if is_asked_for("puts") || is_asked_for("updates") {
         puts(scale);
     }
+    if is_asked_for("versions") || is_asked_for("updates") {
+        versions();
+    }
     if is_asked_for("overlays") || is_asked_for("updates") {
         let overlays = [0, 1, 10].map(|percent| Overlaid::new(scale, percent));
         gathers(scale, &overlays);
@@ -96,6 +99,53 @@ fn puts(scale: Scale) {
             );
         }
     }
+}
+
+/// Rows over the segment in the bench of versions, whatever the number of versions.
+const N_VERSIONED: usize = 10_000;
+
+/// Look-ups and openings with the same rows over the segment, put for few versions or for many.
+fn versions() {
+    let n_nodes = 10 * N_VERSIONED as u32;
+    let n_versions: &[usize] = if is_smoke() { &[1, 10] } else { &[1, 100, 10_000] };
+    for &n_versions in n_versions {
+        let dir = tempfile::tempdir().expect("a folder");
+        let graph = feature_graph(dir.path(), n_nodes, 1, 1);
+        let ids = shuffled_ids(n_nodes, N_VERSIONED);
+        let live = open(&graph, LiveMode::Write);
+        for ids in ids.chunks(N_VERSIONED / n_versions) {
+            live.put_rows("feat", ids, &vec![1; ids.len() * 4]).expect("a put");
+            live.commit_version().expect("a commit");
+        }
+        drop(live);
+        let opening = best(|| drop(open(&graph, LiveMode::Read)));
+        let live = open(&graph, LiveMode::Read);
+        let tensor = live.tensor(PartId(0), 0).expect("a tensor");
+        let look_up = |rows: &[u32]| {
+            let is_over = |row: &&u32| tensor.contains(RowIdx(**row));
+            let time = best(|| _ = std::hint::black_box(rows.iter().filter(is_over).count()));
+            time.as_secs_f64() / rows.len() as f64 * 1e9
+        };
+        let over: Vec<u32> = ids.iter().map(|id| id.0).collect();
+        let all: Vec<u32> = (0..n_nodes).collect();
+        println!(
+            "updates, {N_VERSIONED} rows of {n_nodes} over the segment in {n_versions} versions: \
+             opening {:.1} ms, look-up of one of them {:.0} ns, of any row {:.0} ns",
+            opening.as_secs_f64() * 1e3,
+            look_up(&over),
+            look_up(&all),
+        );
+    }
+}
+
+/// The shortest of several times.
+fn best(mut each: impl FnMut()) -> Duration {
+    let time = |_| {
+        let start = Instant::now();
+        each();
+        start.elapsed()
+    };
+    (0..5).map(time).min().expect("five times")
 }
 
 /// Puts of neighbouring rows by several threads at once, per second.

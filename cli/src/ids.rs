@@ -1,11 +1,12 @@
 //! Lists of node ids in files, and ids of the imported files.
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use lodestore_client::{PullKind, RowSource};
-use lodestore_graph::NodeId;
 use lodestore_graph::npy::{NpyArray, NpyType};
+use lodestore_graph::{NodeId, PartId};
 use lodestore_store::EXTERNAL_ID_TENSOR;
 
 /// External ids are asked for in pieces of this many bytes.
@@ -72,14 +73,43 @@ impl IdFile {
     }
 }
 
-/// The internal id of each external one. Memory: 4 bytes per node and a chunk.
-pub(crate) fn internal_ids(source: &dyn RowSource) -> Result<Vec<NodeId>> {
-    let n_nodes = source.book().n_nodes();
-    let mut internal_of = vec![NodeId(0); n_nodes as usize];
+/// No graph has this node.
+const NO_NODE: NodeId = NodeId(u32::MAX);
+
+/// The internal id of each external one.
+pub(crate) struct InternalIds {
+    of: Vec<NodeId>,
+}
+
+impl InternalIds {
+    /// Reads the external ids of all nodes of `parts`. Memory: 4 bytes per node and a chunk.
+    pub(crate) fn read(source: &dyn RowSource, parts: &[PartId]) -> Result<Self> {
+        let mut of = vec![NO_NODE; source.book().n_nodes() as usize];
+        for &part in parts {
+            read_part(source, source.book().range(part), &mut of)?;
+        }
+        Ok(Self { of })
+    }
+
+    /// Puts internal ids in the place of external ones, which are those of a list from position
+    /// `first` on; fails for one that no node has whose external id was read.
+    pub(crate) fn translate(&self, nodes: &mut [NodeId], first: u64) -> Result<()> {
+        for (position, node) in (first..).zip(nodes) {
+            let internal = self.of[node.index()];
+            if internal == NO_NODE {
+                bail!("id {position} of the list, {node}, is that of no node on this machine");
+            }
+            *node = internal;
+        }
+        Ok(())
+    }
+}
+
+fn read_part(source: &dyn RowSource, nodes: Range<u32>, internal_of: &mut [NodeId]) -> Result<()> {
     let chunk_rows = (EXTERNAL_CHUNK_BYTES / size_of::<i64>()) as u32;
     let mut rows = Vec::new();
-    for start in (0..n_nodes).step_by(chunk_rows as usize) {
-        let end = start.saturating_add(chunk_rows).min(n_nodes);
+    for start in nodes.clone().step_by(chunk_rows as usize) {
+        let end = start.saturating_add(chunk_rows).min(nodes.end);
         let ids: Vec<NodeId> = (start..end).map(NodeId).collect();
         rows.resize(ids.len() * size_of::<i64>(), 0);
         source.pull(EXTERNAL_ID_TENSOR, &ids, &mut rows, PullKind::Vector)?;
@@ -91,7 +121,7 @@ pub(crate) fn internal_ids(source: &dyn RowSource) -> Result<Vec<NodeId>> {
             })? = internal;
         }
     }
-    Ok(internal_of)
+    Ok(())
 }
 
 #[cfg(test)]

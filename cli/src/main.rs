@@ -10,6 +10,7 @@ mod commands;
 mod console;
 mod edges;
 mod fanout;
+mod here;
 mod human;
 mod ids;
 mod interrupt;

@@ -11,7 +11,9 @@ use tracing::{info, warn};
 
 use crate::ServerError;
 use crate::holdings::Holdings;
-use crate::limits::{COMPACT_ONE_IN, COMPACT_ROWS_MIN, SWEEP_PAUSE, SWEEPS_MAX};
+use crate::limits::{
+    COMPACT_ONE_IN, COMPACT_ROWS_MIN, COMPACT_ROWS_PER_VERSION, SWEEP_PAUSE, SWEEPS_MAX,
+};
 use crate::shard::Inbox;
 
 /// What a run compacts: whatever has committed rows over its segment.
@@ -164,8 +166,14 @@ impl Drop for Compactor {
 
 /// Whether so much is committed over a segment that a compaction pays.
 pub(crate) fn pays(tensor: &LiveTensor) -> bool {
-    let n_rows = u64::from(tensor.base().segment().layout().n_rows());
-    committed_rows(tensor) >= COMPACT_ROWS_MIN.max(n_rows / COMPACT_ONE_IN)
+    let (versions, _) = tensor.overlay_rows();
+    pays_for(u64::from(tensor.base().segment().layout().n_rows()), &versions)
+}
+
+/// Whether it pays for a segment of `n_rows` rows that lies under these versions with their rows.
+fn pays_for(n_rows: u64, versions: &[(u32, u64)]) -> bool {
+    let cost = |(_, n_rows): &(u32, u64)| n_rows + COMPACT_ROWS_PER_VERSION;
+    versions.iter().map(cost).sum::<u64>() >= COMPACT_ROWS_MIN.max(n_rows / COMPACT_ONE_IN)
 }
 
 /// Rows of all committed versions over the segment.
@@ -221,6 +229,17 @@ fn sweep(runs: &Runs, holdings: &Holdings) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_and_versions_over_a_segment_both_make_a_compaction_pay() {
+        let versions = |n: u32, n_rows| (1..=n).map(|v| (v, n_rows)).collect::<Vec<_>>();
+        assert!(!pays_for(0, &[]) && !pays_for(1000, &versions(1, 1000)));
+        assert!(!pays_for(1_000_000, &versions(1, 124_000)));
+        assert!(pays_for(1_000_000, &versions(1, 125_000)));
+        assert!(!pays_for(1_000_000, &versions(1000, 1)));
+        assert!(pays_for(1_000_000, &versions(7400, 1)));
+        assert!(pays_for(1000, &versions(250, 1)));
+    }
 
     #[test]
     fn runs_that_wait_are_joined_and_those_that_have_started_are_not() {

@@ -83,3 +83,6 @@ impl DmaReader {
         let _ = self.file.close().await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,6 +38,9 @@ pub const COMPACT_ONE_IN: u64 = 8;
 /// Fewer rows over a segment than these are left where they are, however short the segment is:
 /// they cost less than the syncs of a compaction after every commit.
 pub const COMPACT_ROWS_MIN: u64 = 4096;
+/// A version with rows over a segment counts as this many rows more: an entry in the index of
+/// versions, and values that later versions have made old stay on disk until a compaction.
+pub const COMPACT_ROWS_PER_VERSION: u64 = 16;
 /// How often, and with what pause, segments that compactions have left are looked at again while
 /// gathers still read from them; then they wait for the next compaction.
 pub const SWEEPS_MAX: usize = 50;

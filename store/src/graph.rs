@@ -29,9 +29,6 @@ pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 const MAX_ATTEMPTS: usize = 8;
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Folder, of a graph or of a partition, with what repair took out of the way.
-pub(crate) const QUARANTINE_DIR: &str = "quarantine";
-
 /// An open graph; partitions are looked at when they are asked for, so that a machine may hold
 /// only some of them.
 #[derive(Clone, Debug)]
@@ -109,6 +106,21 @@ impl Graph {
     #[must_use]
     pub fn part_dir(&self, part: PartId) -> PathBuf {
         part_dir(&self.dir, part)
+    }
+
+    /// The partitions whose folders are on this machine, ascending.
+    #[must_use]
+    pub fn parts_here(&self) -> Vec<PartId> {
+        self.book.parts().filter(|&part| self.device.exists(&self.part_dir(part))).collect()
+    }
+
+    /// Fails with [`StoreError::NoPart`] for a partition that the graph does not have.
+    pub(crate) fn check_part(&self, part: PartId) -> Result<(), StoreError> {
+        if part.0 < self.book.n_parts() {
+            return Ok(());
+        }
+        let opened = format!("0 to {}", self.book.n_parts() - 1);
+        Err(StoreError::NoPart { part, opened })
     }
 
     /// In-neighbours of the nodes of a partition.
@@ -220,10 +232,7 @@ impl Graph {
     }
 
     fn catalog_dir(&self, part: PartId) -> Result<PathBuf, StoreError> {
-        if part.0 >= self.book.n_parts() {
-            let opened = format!("0 to {}", self.book.n_parts() - 1);
-            return Err(StoreError::NoPart { part, opened });
-        }
+        self.check_part(part)?;
         Ok(catalog_dir(&self.part_dir(part)))
     }
 }

@@ -177,7 +177,7 @@ impl TensorSummary {
 
     fn add(&mut self, segment: &Segment, overlay: &LoadedOverlay) {
         self.bytes += segment.layout().file_bytes();
-        self.overlay_rows += overlay.frozen.sizes().map(|(_, rows)| rows).sum::<u64>();
+        self.overlay_rows += overlay.n_committed();
         self.pending_rows += overlay.pending.rows.len();
         let codec = segment.codec().name();
         match self.codec.as_str() {
@@ -193,7 +193,7 @@ impl OverlaySummary {
         let summary = Self {
             tensor: segment.identity().tensor.name.clone(),
             segment_version: segment.identity().version,
-            overlay_rows: overlay.frozen.sizes().map(|(_, rows)| rows).sum(),
+            overlay_rows: overlay.n_committed(),
             pending_rows: overlay.pending.rows.len(),
         };
         (summary.overlay_rows + summary.pending_rows > 0).then_some(summary)

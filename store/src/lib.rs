@@ -31,6 +31,7 @@ mod overlay;
 mod plan;
 mod prefetch;
 mod probe;
+mod quarantine;
 mod reader;
 mod repair;
 mod ring;
@@ -70,7 +71,7 @@ pub use reader::{
     ReaderKind, RowReader, UnknownReader, available_memory_bytes, choose as choose_reader,
     open as open_reader,
 };
-pub use repair::{Done, Lost, Moved, RepairReport, repair, repair_on};
+pub use repair::{Done, Lost, Moved, RepairReport, repair, repair_on, repair_parts};
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{
@@ -78,4 +79,6 @@ pub use source::{
     check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};
-pub use verify::{Damage, MAX_DAMAGES_PER_FILE, VerifyReport, verify, verify_on, verify_rows};
+pub use verify::{
+    Damage, MAX_DAMAGES_PER_FILE, VerifyReport, verify, verify_on, verify_parts, verify_rows,
+};

@@ -13,6 +13,7 @@ use lodestore_store::{Compacted, Graph, LiveGraph, LiveMode, OpenOptions};
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::here::{list, parts_elsewhere, parts_here};
 use crate::human;
 use crate::table::Table;
 
@@ -59,6 +60,8 @@ struct CompactReport {
     seconds: f64,
     /// Old files that are still read from; the next compaction removes them.
     waiting: usize,
+    /// Partitions that are not on this machine.
+    absent: Vec<u16>,
     tensors: Vec<Compacted>,
 }
 
@@ -72,8 +75,9 @@ impl CompactArgs {
 
     fn compact_files(&self, folder: &Path, console: &Console) -> Result<()> {
         let (graph, options) = (Graph::open(folder)?, OpenOptions::default());
-        let parts = self.part.map(|part| vec![PartId(part)]);
-        let live = LiveGraph::open(graph, parts.as_deref(), LiveMode::Write, &options)?;
+        let parts = self.part.map_or_else(|| parts_here(&graph), |part| Ok(vec![PartId(part)]))?;
+        let absent = parts_elsewhere(graph.book(), &graph.parts_here());
+        let live = LiveGraph::open(graph, Some(&parts), LiveMode::Write, &options)?;
         let start = Instant::now();
         let mut progress = console.progress("compact");
         let mut advance = |done, total| {
@@ -88,6 +92,7 @@ impl CompactArgs {
             bytes: tensors.iter().map(|tensor| tensor.bytes).sum(),
             seconds: start.elapsed().as_secs_f64(),
             waiting: live.sweep()?,
+            absent,
             tensors,
         };
         console.report(&report, text)
@@ -95,8 +100,12 @@ impl CompactArgs {
 }
 
 fn text(report: &CompactReport) -> String {
+    let absent = match &report.absent[..] {
+        [] => String::new(),
+        parts => format!("\nnot on this machine: partitions {}", list(parts)),
+    };
     if report.rows == 0 {
-        return format!("{}: nothing to fold at version {}", report.graph, report.version);
+        return format!("{}: nothing to fold at version {}{absent}", report.graph, report.version);
     }
     let mut table = Table::new(["partition", "tensor", "rows", "size", "time"]);
     for t in report.tensors.iter().filter(|tensor| tensor.rows > 0) {
@@ -116,7 +125,7 @@ fn text(report: &CompactReport) -> String {
         ),
     };
     format!(
-        "{}: {} folded in {}, version {}\n\n{table}{waiting}",
+        "{}: {} folded in {}, version {}\n\n{table}{waiting}{absent}",
         report.graph,
         human::counted(report.rows, "row"),
         human::seconds(report.seconds),

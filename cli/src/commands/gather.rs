@@ -9,14 +9,15 @@ use clap::Args;
 use lodestore_client::{
     Client, ClientConfig, EmbeddedSource, PullKind, PullStats, RowSource, TensorInfo,
 };
-use lodestore_graph::NodeId;
 use lodestore_graph::npy::NpyWriter;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View};
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::here::{check_here, parts_here};
 use crate::human;
-use crate::ids::{IdFile, internal_ids};
+use crate::ids::{IdFile, InternalIds};
 use crate::rows::npy_type;
 
 /// Rows are gathered in pieces of about this many bytes.
@@ -30,7 +31,8 @@ Example:
   lode gather --graph my-graph --version 3 --tensor feat --ids ids.npy --out rows.npy
   lode gather --connect 127.0.0.1:7171 --tensor feat --ids ids.npy --out rows.npy
 
-Row i of the output is the row of id i; ids may repeat and come in any order.")]
+Row i of the output is the row of id i; ids may repeat and come in any order.
+--graph has the rows of the partitions that are on this machine; an id of another is an error.")]
 #[command(group = clap::ArgGroup::new("from").required(true).args(["graph", "connect"]))]
 pub(crate) struct GatherArgs {
     /// Folder of the graph.
@@ -77,14 +79,26 @@ struct GatherReport {
 
 impl GatherArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let source = self.source()?;
+        let (source, here) = self.source()?;
         let info = source.tensor(&self.tensor)?;
         let ids = IdFile::open(&self.ids, source.book().n_nodes())?;
-        let internal_of = if self.external_ids { Some(internal_ids(&*source)?) } else { None };
+        let internal_of = match self.external_ids {
+            true => Some(InternalIds::read(&*source, &here)?),
+            false => None,
+        };
         let start = Instant::now();
         let mut progress = console.progress("gather");
         let out = Output::begin(&self.out, &info, ids.len())?;
-        let stats = copy_rows(&*source, &info, &ids, internal_of.as_deref(), out, &mut progress)?;
+        let chunk_rows = (CHUNK_BYTES / info.row_bytes()).max(1);
+        let chunks = (0..).step_by(chunk_rows).zip(ids.chunks(chunk_rows)).map(|(first, nodes)| {
+            let mut nodes = nodes?;
+            if let Some(internal_of) = &internal_of {
+                internal_of.translate(&mut nodes, first)?;
+            }
+            check_here(source.book(), &here, &nodes, first).map(|()| nodes)
+        });
+        let mut progress = |n_rows| progress(n_rows, ids.len());
+        let stats = copy_rows(&*source, &info, chunks, out, &mut progress)?;
         let report = GatherReport {
             tensor: info.name,
             rows: stats.rows,
@@ -96,20 +110,22 @@ impl GatherArgs {
         console.report(&report, text)
     }
 
-    fn source(&self) -> Result<Box<dyn RowSource>> {
-        Ok(match &self.graph {
-            Some(graph) => {
-                let options = OpenOptions { reader: self.reader };
-                let live = LiveGraph::open(Graph::open(graph)?, None, LiveMode::Read, &options)?;
-                let view = self.version.map_or(View::Latest, View::At);
-                Box::new(EmbeddedSource::new(EmbeddedStore::over(Arc::new(live), view)?))
-            }
-            None => {
-                let deadline = Duration::from_secs(self.deadline);
-                let config = ClientConfig { deadline, ..ClientConfig::default() };
-                Box::new(Client::connect(&self.connect, config)?)
-            }
-        })
+    /// Where rows come from, and the partitions that it has.
+    fn source(&self) -> Result<(Box<dyn RowSource>, Vec<PartId>)> {
+        if let Some(graph) = &self.graph {
+            let (graph, options) = (Graph::open(graph)?, OpenOptions { reader: self.reader });
+            let here = parts_here(&graph)?;
+            let live = LiveGraph::open(graph, Some(&here), LiveMode::Read, &options)?;
+            let view = self.version.map_or(View::Latest, View::At);
+            let store = EmbeddedStore::over(Arc::new(live), view)?;
+            return Ok((Box::new(EmbeddedSource::new(store)), here));
+        }
+        let deadline = Duration::from_secs(self.deadline);
+        let config = ClientConfig { deadline, ..ClientConfig::default() };
+        let client = Client::connect(&self.connect, config)?;
+        // It says itself which partitions no server has.
+        let parts = client.book().parts().collect();
+        Ok((Box::new(client), parts))
     }
 }
 
@@ -128,23 +144,18 @@ fn text(report: &GatherReport) -> String {
 fn copy_rows(
     source: &dyn RowSource,
     info: &TensorInfo,
-    ids: &IdFile,
-    internal_of: Option<&[NodeId]>,
+    chunks: impl Iterator<Item = Result<Vec<NodeId>>>,
     mut out: Output,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64),
 ) -> Result<PullStats> {
-    let chunk_rows = (CHUNK_BYTES / info.row_bytes()).max(1);
     let mut stats = PullStats::default();
     let mut rows = Vec::new();
-    for chunk in ids.chunks(chunk_rows) {
-        let mut chunk = chunk?;
-        if let Some(internal_of) = internal_of {
-            chunk.iter_mut().for_each(|id| *id = internal_of[id.index()]);
-        }
+    for chunk in chunks {
+        let chunk = chunk?;
         rows.resize(chunk.len() * info.row_bytes(), 0);
         stats += source.pull(&info.name, &chunk, &mut rows, PullKind::Vector)?;
         out.write(&rows)?;
-        progress(stats.rows, ids.len());
+        progress(stats.rows);
     }
     out.commit()?;
     Ok(stats)

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_graph::NodeId;
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::here::list;
 use crate::human;
 use crate::ids::IdFile;
 use crate::rows::RowFile;
@@ -31,7 +33,11 @@ What was put is durable, and readers that open the graph after it see it; pulls 
 see it at once. With --commit it becomes a version that stays readable by its number until
 `lode compact` folds later ones into the graph's files. One process at a time may write a graph's
 files, a server with --writable included; readers need not stop. Name all servers that hold the
-nodes: where several hold a partition, the rows go to each of them.")]
+nodes: where several hold a partition, the rows go to each of them.
+
+Of a graph whose partitions are on several machines --graph takes rows of the partitions that are
+here; an id of another is an error before anything is put. --commit makes a version here alone: run
+it on every machine, so that all of them count alike.")]
 #[command(group = clap::ArgGroup::new("to").required(true).args(["graph", "connect"]))]
 pub(crate) struct PutArgs {
     /// Folder of the graph.
@@ -72,6 +78,8 @@ struct PutReport {
     /// The graph's committed version: the one made here with `--commit`.
     version: u32,
     committed: bool,
+    /// Partitions that are not on this machine: they stay as they are.
+    absent: Vec<u16>,
 }
 
 impl PutArgs {
@@ -86,14 +94,21 @@ impl PutArgs {
         ids.chunks(chunk_rows).try_for_each(|chunk| chunk.map(drop))?;
         let target = place.open()?;
         let internal_of = if self.external_ids { Some(target.internal_ids()?) } else { None };
+        let nodes_of = |(first, nodes): (u64, Result<Vec<NodeId>>)| {
+            let mut nodes = nodes?;
+            if let Some(internal_of) = &internal_of {
+                internal_of.translate(&mut nodes, first)?;
+            }
+            target.check(&nodes, first).map(|()| nodes)
+        };
+        let chunks = || (0..).step_by(chunk_rows).zip(ids.chunks(chunk_rows)).map(nodes_of);
+        // To the last id before the first row is put.
+        chunks().try_for_each(|nodes| nodes.map(drop))?;
         let start = Instant::now();
         let mut progress = console.progress("put");
         let (mut n_rows, mut n_bytes) = (0, 0);
-        for (ids_of_chunk, rows) in ids.chunks(chunk_rows).zip(rows.chunks(chunk_rows)) {
-            let mut nodes = ids_of_chunk?;
-            if let Some(internal_of) = &internal_of {
-                nodes.iter_mut().for_each(|id| *id = internal_of[id.index()]);
-            }
+        for (nodes, rows) in chunks().zip(rows.chunks(chunk_rows)) {
+            let nodes = nodes?;
             target.put(&tensor.name, &nodes, rows)?;
             n_rows += nodes.len() as u64;
             n_bytes += rows.len() as u64;
@@ -107,6 +122,7 @@ impl PutArgs {
             seconds: start.elapsed().as_secs_f64(),
             version,
             committed: self.commit,
+            absent: target.absent(),
         };
         console.report(&report, text)
     }
@@ -118,8 +134,15 @@ fn text(report: &PutReport) -> String {
     } else {
         format!("pending over version {}; --commit makes a version of it", report.version)
     };
+    let absent = match &report.absent[..] {
+        [] => String::new(),
+        parts => format!(
+            "\nnot on this machine, and left as they are: partitions {}; put and commit there too",
+            list(parts)
+        ),
+    };
     format!(
-        "{} rows of `{}`, {} in {}; {end}",
+        "{} rows of `{}`, {} in {}; {end}{absent}",
         human::count(report.rows),
         report.tensor,
         human::bytes(report.bytes),

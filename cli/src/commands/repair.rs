@@ -6,28 +6,39 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_store::{Lost, RepairReport, repair};
+use lodestore_graph::PartId;
+use lodestore_store::{Lost, RepairReport, repair, repair_parts};
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::here::list;
 use crate::human;
 
-/// Rebuild what is damaged in a graph and say what is lost; exit code 1 if anything is.
+/// Rebuild what is damaged in a graph and say what is lost; exit code 1 if anything is, or if a
+/// partition is missing.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   lode repair my-graph --dry-run
   lode repair my-graph
+  lode repair my-graph --parts 0,1
 
 Nothing is destroyed: whatever is replaced moves to the folder `quarantine` beside it. Rows on
 damaged pages stay where they are and fail when they are read; all others are served. Put the file
-back from a copy and repair again, or put the rows again, and they are there again.")]
+back from a copy and repair again, or put the rows again, and they are there again.
+
+Exit code 0: everything that was to be looked at is here and sound now. 1: something is lost, or a
+partition has no folder. Without --parts a missing folder is not called lost, for another machine may
+hold it; name the partitions that must be here. Others are then neither locked nor looked at.")]
 pub(crate) struct RepairArgs {
     /// Folder of the graph.
     graph: PathBuf,
     /// Say what would be done, and change nothing.
     #[arg(long)]
     dry_run: bool,
+    /// The partitions to repair, all of which must be here; without it all of the graph.
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
+    parts: Vec<u16>,
 }
 
 /// The report and how long it took.
@@ -41,7 +52,12 @@ struct TimedReport {
 impl RepairArgs {
     pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
         let start = Instant::now();
-        let report = repair(&self.graph, self.dry_run, &mut console.progress("repair"))?;
+        let (graph, mut progress) = (&self.graph, console.progress("repair"));
+        let parts: Vec<PartId> = self.parts.into_iter().map(PartId).collect();
+        let report = match parts.is_empty() {
+            true => repair(graph, self.dry_run, &mut progress)?,
+            false => repair_parts(graph, &parts, self.dry_run, &mut progress)?,
+        };
         let timed = TimedReport { report, seconds: start.elapsed().as_secs_f64() };
         console.report(&timed, text)?;
         Ok(if timed.report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -50,10 +66,13 @@ impl RepairArgs {
 
 fn text(timed: &TimedReport) -> String {
     let TimedReport { report, seconds } = timed;
-    let mut text = match (report.ok, report.done.is_empty()) {
-        (true, true) => "ok: nothing to repair".to_owned(),
-        (true, false) => "ok: everything is as it was".to_owned(),
-        (false, _) => "not all can be had back".to_owned(),
+    let mut text = match (report.lost.is_empty(), report.absent.is_empty(), report.done.is_empty())
+    {
+        (true, true, true) => "ok: nothing to repair".to_owned(),
+        (true, true, false) => "ok: everything is as it was".to_owned(),
+        (true, false, true) => "nothing to repair in what is here".to_owned(),
+        (true, false, false) => "what is here is as it was".to_owned(),
+        (false, ..) => "not all can be had back".to_owned(),
     };
     text.push_str(&format!("; {}", human::seconds(*seconds)));
     if let Some(reason) = &report.stopped {
@@ -71,6 +90,13 @@ fn text(timed: &TimedReport) -> String {
     }
     for lost in &report.lost {
         text.push_str(&format!("\n  LOST {}: {}{}", lost.file, rows(lost), lost.reason));
+    }
+    if !report.absent.is_empty() {
+        text.push_str(&format!(
+            "\n  NOT on this machine, and not looked at: partitions {}; --parts names those that must \
+             be",
+            list(&report.absent)
+        ));
     }
     text
 }

@@ -6,18 +6,31 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_store::{VerifyReport, verify};
+use lodestore_graph::PartId;
+use lodestore_store::{VerifyReport, verify, verify_parts};
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::here::list;
 use crate::human;
 
-/// Read a whole graph and report every damaged page and file; exit code 1 if there is any.
+/// Read a whole graph and report every damaged page and file; exit code 1 if there is any, or if a
+/// partition is missing.
 #[derive(Args)]
-#[command(after_help = "Example:\n  lode verify my-graph")]
+#[command(after_help = "\
+Example:
+  lode verify my-graph
+  lode verify my-graph --parts 0,1
+
+Exit code 0: everything that was to be looked at is here and sound. 1: something is damaged, or a
+partition has no folder. Without --parts a missing folder is not called damaged, for another machine
+may hold it, but the whole graph is not verified then; name the partitions that must be here.")]
 pub(crate) struct VerifyArgs {
     /// Folder of the graph.
     graph: PathBuf,
+    /// The partitions to read, all of which must be here; without it all of the graph.
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
+    parts: Vec<u16>,
 }
 
 /// The report and how long it took.
@@ -31,7 +44,12 @@ struct TimedReport {
 impl VerifyArgs {
     pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
         let start = Instant::now();
-        let report = verify(&self.graph, &mut console.progress("verify"))?;
+        let (graph, mut progress) = (&self.graph, console.progress("verify"));
+        let parts: Vec<PartId> = self.parts.into_iter().map(PartId).collect();
+        let report = match parts.is_empty() {
+            true => verify(graph, &mut progress)?,
+            false => verify_parts(graph, &parts, &mut progress)?,
+        };
         let seconds = start.elapsed().as_secs_f64();
         let timed = TimedReport { report, seconds };
         console.report(&timed, text)?;
@@ -44,10 +62,10 @@ fn text(timed: &TimedReport) -> String {
     let (pages, bytes) = (human::counted(report.pages, "page"), human::bytes(report.bytes));
     let rate = human::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64);
     let mut text = format!("{pages} of rows, {bytes} in all, {seconds:.2} s, {rate}/s");
-    if report.ok {
-        text.insert_str(0, "ok: ");
-    } else {
-        text.push_str("; damaged:");
+    match (report.ok, report.damaged.is_empty()) {
+        (true, _) => text.insert_str(0, "ok: "),
+        (false, true) => text.insert_str(0, "what is here is sound: "),
+        (false, false) => text.push_str("; damaged:"),
     }
     for damage in &report.damaged {
         // Most reasons name their file; none says it twice.
@@ -57,7 +75,13 @@ fn text(timed: &TimedReport) -> String {
             text.push_str(&format!("\n  {}: {}", damage.file, damage.reason));
         }
     }
-    if !report.ok {
+    if !report.absent.is_empty() {
+        text.push_str(&format!(
+            "\nNOT on this machine, and not verified: partitions {}; --parts names those that must be",
+            list(&report.absent)
+        ));
+    }
+    if !report.damaged.is_empty() {
         text.push_str("\n`lode repair` rebuilds what can be rebuilt");
     }
     for path in &report.unknown {

@@ -53,7 +53,11 @@ impl<S: EdgeStream + Sync> EdgeStream for ReadAhead<S> {
         thread::scope(|scope| {
             let (sender, chunks) = sync_channel(CHUNKS_AHEAD);
             let (give_back, spent) = channel();
-            scope.spawn(move || self.read(&sender, &spent));
+            let read = move || self.read(&sender, &spent);
+            if thread::Builder::new().spawn_scoped(scope, read).is_err() {
+                // No thread is to be had: nothing is read ahead.
+                return self.0.for_each_chunk(f);
+            }
             // Returning drops the receiver, which stops the reader.
             for chunk in chunks {
                 let chunk = chunk?;

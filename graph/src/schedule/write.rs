@@ -1,7 +1,8 @@
 //! Writing a schedule: sampled by all threads, written by one, in memory of a few batches.
 
+use std::num::NonZero;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::Instant;
 
@@ -145,7 +146,7 @@ fn take_up(
     Ok(jobs.len())
 }
 
-/// Samples `jobs` with a thread per sampler and writes them in order.
+/// Samples `jobs` with a thread per sampler, or as many as are to be had, and writes them in order.
 ///
 /// Thread t takes every job t, t + threads, … and hands over through a channel of its own, so
 /// the order needs no buffer, and a thread that runs ahead waits for the writer.
@@ -155,46 +156,63 @@ fn sample(
     samplers: &mut [Sampler<'_>],
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ScheduleError> {
-    let (n_threads, header_crc) = (samplers.len(), file.header_crc());
+    let header_crc = file.header_crc();
+    let encode = |sampler: &mut Sampler<'_>, job: &Job| {
+        match sampler.sample_at_most(&job.roots, job.seed, MAX_WORDS) {
+            Ok(batch) => block::encode(&batch, job.place, header_crc),
+            Err(too_many) => Err(4 * too_many.found),
+        }
+    };
     thread::scope(|scope| {
-        let mut blocks = Vec::with_capacity(n_threads);
-        for (first, sampler) in samplers.iter_mut().enumerate() {
+        let (mut starts, mut blocks) = (Vec::new(), Vec::new());
+        for _ in 0..samplers.len() {
+            let (start, started) = channel::<(&mut Sampler<'_>, _)>();
             let (sender, receiver) = sync_channel(1);
-            let mine = jobs.iter().skip(first).step_by(n_threads);
-            scope.spawn(move || {
+            let work = move || {
+                let Ok((sampler, mine)) = started.recv() else { return };
                 for job in mine {
-                    let batch = sampler.sample_at_most(&job.roots, job.seed, MAX_WORDS);
-                    let encoded = match batch {
-                        Ok(batch) => block::encode(&batch, job.place, header_crc),
-                        Err(too_many) => Err(4 * too_many.found),
-                    };
-                    if sender.send(encoded).is_err() {
+                    if sender.send(encode(sampler, job)).is_err() {
                         return; // the writer has failed
                     }
                 }
-            });
+            };
+            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
+            starts.push(start);
             blocks.push(receiver);
         }
-        write_blocks(file, jobs, &blocks, progress)
+        let Some(n_threads) = NonZero::new(starts.len()) else {
+            let alone = &mut samplers[0];
+            return jobs.iter().try_for_each(|job| write(file, job, encode(alone, job), progress));
+        };
+        // Only now is it known how many share the jobs.
+        for (first, (start, sampler)) in starts.into_iter().zip(samplers).enumerate() {
+            // A thread that has died hangs up, and the scope passes its panic on.
+            let _ = start.send((sampler, jobs.iter().skip(first).step_by(n_threads.get())));
+        }
+        for (job, receiver) in jobs.iter().zip(blocks.iter().cycle()) {
+            // A sampler that panicked hangs up; the scope passes its panic on.
+            let Ok(encoded) = receiver.recv() else { return Ok(()) };
+            write(file, job, encoded, progress)?;
+        }
+        Ok(())
     })
 }
 
-fn write_blocks(
+/// Writes the block of a job.
+fn write(
     file: &mut Partial,
-    jobs: &[Job],
-    blocks: &[Receiver<Result<Encoded, u64>>],
+    job: &Job,
+    encoded: Result<Encoded, u64>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ScheduleError> {
-    for (job, receiver) in jobs.iter().zip(blocks.iter().cycle()) {
-        // A sampler that panicked hangs up; the scope passes its panic on.
-        let Ok(encoded) = receiver.recv() else { return Ok(()) };
-        let Place { epoch, worker, batch } = job.place;
-        let encoded = encoded.map_err(|found_bytes| {
-            let most_bytes = MAX_RAW_BYTES as u64;
-            ScheduleError::TooLarge { epoch, worker, batch, most_bytes, found_bytes }
-        })?;
-        file.push(job.place, &encoded)?;
-        progress(file.n_batches());
-    }
+    let Place { epoch, worker, batch } = job.place;
+    let encoded = encoded.map_err(|found_bytes| {
+        let most_bytes = MAX_RAW_BYTES as u64;
+        ScheduleError::TooLarge { epoch, worker, batch, most_bytes, found_bytes }
+    })?;
+    file.push(job.place, &encoded)?;
+    progress(file.n_batches());
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Catalog, Pair, SegmentRecord, keys};
+use super::{Catalog, Pair, SegmentRecord, broken, keys};
 use crate::device::Change;
 use crate::error::StoreError;
 
@@ -21,9 +21,15 @@ pub(crate) struct TensorRecord {
 }
 
 impl Catalog {
-    /// Puts records in the place of those that their tensors have, all of them or none.
-    pub(crate) fn replace_records(&self, records: &[TensorRecord]) -> Result<(), StoreError> {
-        let mut changes = Vec::new();
+    /// Puts records in the place of those that their tensors have, and commits `version`: all of it
+    /// or nothing.
+    pub(crate) fn replace_records(
+        &self,
+        records: &[TensorRecord],
+        version: u32,
+    ) -> Result<(), StoreError> {
+        let version = version.to_le_bytes().to_vec();
+        let mut changes = vec![Change::Put(keys::VERSION.to_vec(), version)];
         for TensorRecord { tensor, version, record, lost } in records {
             let old = self.segments(tensor)?.into_iter().map(|(of, _)| keys::segment(tensor, of));
             changes.extend(old.map(Change::Delete));
@@ -35,6 +41,18 @@ impl Catalog {
             });
         }
         self.write(&changes)
+    }
+
+    /// The record that the segment of a tensor at `version` had before rows of it were given up;
+    /// `None` where none were.
+    pub(crate) fn lost_segment(
+        &self,
+        tensor: &str,
+        version: u32,
+    ) -> Result<Option<SegmentRecord>, StoreError> {
+        let record = self.get(&keys::lost(tensor, version))?;
+        let record = record.map(|record| SegmentRecord::from_bytes(&record)).transpose();
+        record.map_err(|reason| broken(&self.dir, format!("lost record of `{tensor}`: {reason}")))
     }
 
     /// Keeps what could not be kept, for the day that nobody has been told of it.

@@ -8,8 +8,9 @@
 //!    names, removed in the same way.
 //! 3. One synced batch of the catalog puts its record in the place of the old one. Before it the
 //!    old segment and its overlay rows count, after it the new one; both give the same rows.
-//! 4. Old file and folded rows are removed when no view needs them. A crash leaves them to the next
-//!    opening for writing; overlay rows up to their segment's version are seen by nobody.
+//! 4. The catalog's log goes into a table, and then old file and folded rows are removed when no
+//!    view needs them. A crash leaves them to the next opening for writing; overlay rows up to
+//!    their segment's version are seen by nobody.
 //!
 //! A failure before step 3 removes what was written and changes nothing.
 
@@ -29,6 +30,7 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::graph::{self, Graph, TEMPORARY_SUFFIX, check_digest, open_pinned};
 use crate::live::Pinned;
+use crate::quarantine::quarantine;
 use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
 use crate::tensor::TensorSpec;
 use crate::verify::check_rows;
@@ -74,10 +76,18 @@ impl Compaction<'_> {
         let (device, dir) = (&**self.graph.device(), self.graph.part_dir(self.part));
         let file = graph::segment_file(&self.spec.name, self.version);
         let (path, temporary) = (dir.join(&file), dir.join(format!("{file}{TEMPORARY_SUFFIX}")));
-        // Whatever has these names is left from a failure: there is one compaction at a time, and
-        // no record names a file of a version that nothing has been folded into.
+        // There is one compaction at a time, and no record names a file of a version that nothing
+        // has been folded into. An unfinished file is left from a failure; a finished one may be
+        // all that is left of rows that a catalog put back from an old copy knows nothing of.
         remove_if_there(device, &temporary)?;
-        remove_if_there(device, &path)?;
+        if device.exists(&path) {
+            let to = quarantine(device, &path)?;
+            tracing::warn!(
+                "{}: in the way, and named by nothing; moved to {}",
+                path.display(),
+                to.display()
+            );
+        }
         let old = self.pinned.base.segment().identity();
         let (segment, version) = (Uuid::new_v4(), self.version);
         let identity = SegmentIdentity { segment, version, ..old.clone() };
@@ -125,7 +135,7 @@ pub(crate) fn report(
         part: compaction.part.0,
         tensor: compaction.spec.name.clone(),
         version: new.map_or(compaction.pinned.base.version(), |new| new.identity().version),
-        rows: compaction.pinned.layers.rows().len(),
+        rows: compaction.pinned.n_rows(),
         bytes: new.map_or(0, |new| new.layout().file_bytes()),
         seconds: start.elapsed().as_secs_f64(),
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Compaction;
 use crate::catalog::{OverlayRow, RowKeys};
+use crate::codec::{CodecChoice, SegmentCodec, choose};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::overlay::split;
@@ -29,11 +30,12 @@ pub(super) fn rewrite(
     identity: &SegmentIdentity,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<SegmentDigest, StoreError> {
-    let (row_bytes, old) = (compaction.spec.row_bytes(), compaction.pinned.base.segment());
+    let row_bytes = compaction.spec.row_bytes();
     let piece_rows = (PIECE_BYTES / row_bytes).max(1).min(identity.n_rows as usize) as u32;
     let mut pieces = Pieces::open(compaction)?;
     let mut piece = vec![0; piece_rows as usize * row_bytes];
-    let mut writer = SegmentWriter::create(device, path, identity, old.codec())?;
+    let codec = codec(compaction, &mut pieces, identity.n_rows)?;
+    let mut writer = SegmentWriter::create(device, path, identity, codec)?;
     let mut first = 0;
     while first < identity.n_rows {
         let n_rows = piece_rows.min(identity.n_rows - first);
@@ -46,6 +48,26 @@ pub(super) fn rewrite(
         first += n_rows;
     }
     writer.finish()
+}
+
+/// The codec of the old segment; where that is not one that rows were imported with, the one that
+/// serves the rows best. What stands for a lost segment has row groups of its own, as large as can
+/// be, and so has what older releases made of it.
+fn codec(
+    compaction: &Compaction<'_>,
+    pieces: &mut Pieces<'_>,
+    n_rows: u32,
+) -> Result<SegmentCodec, StoreError> {
+    let Compaction { catalog, spec, pinned, .. } = compaction;
+    let (old, zstd) = (pinned.base.segment(), SegmentCodec::zstd_for(spec.row_bytes()));
+    let lost = catalog.lost_segment(&spec.name, pinned.base.version())?;
+    let is_stub = lost.is_some_and(|lost| lost.segment != old.identity().segment);
+    if old.codec() == SegmentCodec::Raw || (old.codec() == zstd && !is_stub) {
+        return Ok(old.codec());
+    }
+    choose(CodecChoice::Auto, old.path(), n_rows, spec.row_bytes(), |first, rows| {
+        pieces.read(first, (rows.len() / spec.row_bytes()) as u32, rows)
+    })
 }
 
 /// Reads neighbouring rows, each from where its newest committed value is.
@@ -71,7 +93,7 @@ impl<'a> Pieces<'a> {
         self.rows.clear();
         self.rows.extend((0..n_rows).map(|out_row| (RowIdx(first + out_row), out_row)));
         self.overlaid.clear();
-        split(&mut self.rows, &mut self.overlaid, |row| pinned.layers.version_of(row));
+        split(&mut self.rows, &mut self.overlaid, |row| pinned.version_of(row));
         let profile = DeviceProfile::default();
         self.base.gather(&self.rows, &profile, &mut self.plan, out)?;
         catalog.read_rows(spec, &mut self.overlaid, out, &mut self.keys)

@@ -47,7 +47,8 @@ impl LiveGraph {
                 chosen.map(move |(_, tensor)| (part, tensor))
             })
             .collect();
-        let to_write = tensors.iter().filter(|(_, tensor)| !tensor.committed().layers.is_empty());
+        let version = self.version();
+        let to_write = tensors.iter().filter(|(_, tensor)| !tensor.committed(version).is_plain());
         let total = to_write.map(|(_, tensor)| tensor.base().segment().layout().raw_bytes()).sum();
         let mut done = 0;
         let mut advance = |bytes| {
@@ -72,8 +73,7 @@ impl LiveGraph {
         let start = Instant::now();
         // The version first: a commit in between only adds layers that stay.
         let version = self.version();
-        let mut pinned = tensor.committed();
-        pinned.layers = Arc::new(pinned.layers.up_to(version));
+        let pinned = tensor.committed(version);
         let compaction = Compaction {
             graph: &self.graph,
             part: part.part,
@@ -82,7 +82,7 @@ impl LiveGraph {
             pinned: &pinned,
             version,
         };
-        if pinned.layers.is_empty() {
+        if pinned.is_plain() {
             return Ok(report(&compaction, None, start));
         }
         let (record, segment) = compaction.write(progress)?;
@@ -91,7 +91,7 @@ impl LiveGraph {
         let switched = part.catalog.switch_segment(&tensor.spec().name, version, &record);
         self.written(switched)?;
         let report = report(&compaction, Some(base.segment()), start);
-        tensor.rebase(base);
+        tensor.rebase(&base);
         garbage.push(Retired::new(&pinned, Arc::clone(tensor), version));
         Ok(report)
     }

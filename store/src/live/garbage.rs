@@ -23,6 +23,8 @@ pub(super) struct Retired {
     /// Versions and bytes of the overlay rows that its successor has taken in; `None` once they are
     /// removed.
     folded: Option<(RangeInclusive<u32>, u64)>,
+    /// The record of its successor is in a table of the catalog, and no longer in the log alone.
+    is_in_table: bool,
 }
 
 impl Retired {
@@ -30,11 +32,10 @@ impl Retired {
     /// its layers.
     pub(super) fn new(folded: &Pinned, tensor: Arc<LiveTensor>, up_to: u32) -> Self {
         let base = &folded.base;
-        let n_rows: u64 = folded.layers.sizes().map(|(_, n_rows)| n_rows).sum();
-        let n_bytes = n_rows * tensor.spec().row_bytes() as u64;
+        let n_bytes = folded.n_put() * tensor.spec().row_bytes() as u64;
         let folded = Some((base.version().saturating_add(1)..=up_to, n_bytes));
         let file = Some(base.segment().path().to_owned());
-        Self { base: Arc::downgrade(base), tensor, file, folded }
+        Self { base: Arc::downgrade(base), tensor, file, folded, is_in_table: false }
     }
 
     fn is_held(&self) -> bool {
@@ -62,10 +63,18 @@ impl LiveGraph {
         self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The record that names a successor goes from the catalog's log into a table before the file
+    /// that it has replaced is removed: what is left of a damaged log may still name the old file.
     pub(super) fn sweep_garbage(&self, garbage: &mut Garbage) -> Result<(), StoreError> {
         for at in 0..garbage.len() {
             if garbage[at].is_held() {
                 continue;
+            }
+            if !garbage[at].is_in_table {
+                let catalog = Arc::clone(garbage[at].tensor.catalog());
+                self.written(catalog.flush())?;
+                let of_catalog = |it: &&mut Retired| Arc::ptr_eq(it.tensor.catalog(), &catalog);
+                garbage.iter_mut().filter(of_catalog).for_each(|it| it.is_in_table = true);
             }
             if let Some(file) = &garbage[at].file
                 && remove_unpinned(&**self.graph.device(), file)

@@ -116,12 +116,11 @@ impl LiveGraph {
     ) -> Result<Option<TensorView>, StoreError> {
         let Some(tensor) = self.tensor(part, position).cloned() else { return Ok(None) };
         let View::At(asked) = view else { return Ok(Some(TensorView::latest(tensor))) };
-        let mut pinned = tensor.committed();
+        let pinned = tensor.committed(asked);
         if asked < pinned.base.version() || asked > self.version() {
             let (oldest, newest) = (self.oldest_version(), self.version());
             return Err(StoreError::NoVersion { asked, oldest, newest });
         }
-        pinned.layers = Arc::new(pinned.layers.up_to(asked));
         Ok(Some(TensorView::pinned(tensor, pinned)))
     }
 

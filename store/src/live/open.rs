@@ -12,6 +12,7 @@ use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, version_of_file};
 use crate::overlay::{LoadedOverlay, load};
+use crate::quarantine::quarantine;
 use crate::reader::{OpenOptions, ReaderKind};
 use crate::segment::Segment;
 use crate::tensor::TensorSpec;
@@ -152,8 +153,8 @@ impl OpenedPart {
 
     /// Removes files that a compaction did not finish, and segments that none needs any more.
     ///
-    /// A segment of a later version than the partition's is left alone: no crash leaves one, but a
-    /// catalog that was put back from an old copy does.
+    /// A segment of a later version than the partition's goes to quarantine: no crash leaves one,
+    /// but a catalog that was put back from an old copy does, and nothing else may have its rows.
     fn remove_orphans(&self, graph: &Graph, version: u32) -> Result<(), StoreError> {
         let (device, dir) = (&**graph.device(), graph.part_dir(self.part));
         for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
@@ -167,10 +168,12 @@ impl OpenedPart {
                 continue;
             }
             if unfinished.is_none() && of > version {
+                let to = quarantine(device, &path)?;
                 tracing::warn!(
                     "{}: of a later version than the catalog's {version}; is the catalog an old \
-                     copy? left as it is",
-                    path.display()
+                     copy? moved to {}",
+                    path.display(),
+                    to.display()
                 );
             } else if !remove_unpinned(device, &path) {
                 tracing::debug!("{}: still read from; left for later", path.display());

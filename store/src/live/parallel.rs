@@ -1,5 +1,6 @@
 //! The same over several partitions at once: each waits for a sync of its own.
 
+use std::panic::resume_unwind;
 use std::thread;
 
 use crate::device::Device;
@@ -8,7 +9,7 @@ use crate::device::Device;
 const MAX_THREADS: usize = 16;
 
 /// Calls `each` for all items, one of them in this thread, and all of them where `device` does not
-/// wait; gives the results in their order.
+/// wait or the system has no thread to give; gives the results in their order.
 pub(super) fn for_each<T: Sync, R: Send>(
     device: &dyn Device,
     items: &[T],
@@ -21,15 +22,21 @@ pub(super) fn for_each<T: Sync, R: Send>(
     let Some((first, others)) = items.split_at_checked(per_thread.min(items.len())) else {
         return Vec::new();
     };
+    let each_of = |items: &[T]| items.iter().map(&each).collect::<Vec<R>>();
     thread::scope(|scope| {
-        let each = &each;
-        let threads: Vec<_> = others
-            .chunks(per_thread)
-            .map(|items| scope.spawn(move || items.iter().map(each).collect::<Vec<R>>()))
-            .collect();
-        let mut results: Vec<R> = first.iter().map(each).collect();
+        let each_of = &each_of;
+        // What no thread is to be had for waits for this one.
+        let spawn = |items| {
+            let thread = thread::Builder::new().spawn_scoped(scope, move || each_of(items));
+            thread.map_err(|_| items)
+        };
+        let threads: Vec<_> = others.chunks(per_thread).map(spawn).collect();
+        let mut results = each_of(first);
         for thread in threads {
-            results.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            results.extend(match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(items) => each_of(items),
+            });
         }
         results
     })

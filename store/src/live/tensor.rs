@@ -28,11 +28,41 @@ struct Current {
     pending: Pending,
 }
 
-/// A segment and the committed rows over it, as they were at one moment: nothing changes them.
+/// A segment and the rows over it up to a committed version: nothing changes them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pinned {
     pub(crate) base: Arc<Base>,
-    pub(crate) layers: Arc<Layers>,
+    /// Those of later versions may be among them.
+    layers: Arc<Layers>,
+    version: u32,
+}
+
+impl Pinned {
+    /// Whether no row lies over the segment.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.layers.is_empty_at(self.version)
+    }
+
+    /// The version of the row over the segment, if there is one.
+    pub(crate) fn version_of(&self, row: RowIdx) -> Option<u32> {
+        self.layers.version_of(row, self.version)
+    }
+
+    /// Number of rows that lie over the segment.
+    pub(crate) fn n_rows(&self) -> u64 {
+        self.layers.n_rows_at(self.version)
+    }
+
+    /// Number of rows put, each as often as it was put for a version.
+    pub(crate) fn n_put(&self) -> u64 {
+        self.layers.sizes_at(self.version).iter().map(|(_, n_rows)| n_rows).sum()
+    }
+}
+
+/// What changes with the layers, in the same moment.
+enum Change<'a> {
+    Freeze { next: u32 },
+    Rebase { base: &'a Arc<Base> },
 }
 
 impl LiveTensor {
@@ -99,21 +129,21 @@ impl LiveTensor {
         self.catalog.read_rows(&self.spec, rows, out, scratch)
     }
 
-    /// Rows committed over the segment by version, newest first, and the rows that are pending.
+    /// Rows committed over the segment by version, oldest first, and the rows that are pending.
     #[must_use]
     pub fn overlay_rows(&self) -> (Vec<(u32, u64)>, u64) {
         let current = self.read();
-        (current.frozen.sizes().collect(), current.pending.rows.len())
+        (current.frozen.sizes_at(u32::MAX).to_vec(), current.pending.rows.len())
     }
 
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
 
-    /// What was committed up to the newest version.
-    pub(super) fn committed(&self) -> Pinned {
+    /// What was committed up to `version`, which must be committed.
+    pub(super) fn committed(&self, version: u32) -> Pinned {
         let current = self.read();
-        Pinned { base: Arc::clone(&current.base), layers: Arc::clone(&current.frozen) }
+        Pinned { base: Arc::clone(&current.base), layers: Arc::clone(&current.frozen), version }
     }
 
     /// Takes in rows that were put for the pending version and are durable.
@@ -121,21 +151,46 @@ impl LiveTensor {
         self.write().pending.rows.extend(rows.into_iter().map(|row| row.0));
     }
 
-    /// Makes a layer of what is pending, now that it is committed; `next` is the version after.
+    /// Makes a layer of what is pending, now that it is committed; `next` is the version after. No
+    /// put may run meanwhile.
     pub(super) fn freeze(&self, next: u32) {
-        let mut current = self.write();
-        let pending = Pending { version: next, rows: RoaringBitmap::new() };
-        let frozen = std::mem::replace(&mut current.pending, pending);
-        if !frozen.rows.is_empty() {
-            current.frozen = Arc::new(current.frozen.with(frozen.version, frozen.rows));
+        let Pending { version, rows } = self.read().pending.clone();
+        if rows.is_empty() {
+            self.write().pending.version = next;
+            return;
         }
+        self.change(|frozen| {
+            let mut frozen = frozen.clone();
+            frozen.push(version, rows.clone());
+            (frozen, Change::Freeze { next })
+        });
     }
 
     /// Puts a segment that has taken in all rows up to its version in the place of the base.
-    pub(super) fn rebase(&self, base: Arc<Base>) {
-        let mut current = self.write();
-        current.frozen = Arc::new(current.frozen.after(base.version()));
-        current.base = base;
+    pub(super) fn rebase(&self, base: &Arc<Base>) {
+        self.change(|frozen| (frozen.after(base.version()), Change::Rebase { base }));
+    }
+
+    /// Puts what `make` makes of the layers in their place. Gathers go on while it does; where a
+    /// commit and a compaction meet, one of them makes its layers again.
+    fn change<'a>(&self, make: impl Fn(&Layers) -> (Layers, Change<'a>)) {
+        loop {
+            let seen = Arc::clone(&self.read().frozen);
+            let (made, change) = make(&seen);
+            let made = Arc::new(made);
+            let mut current = self.write();
+            if !Arc::ptr_eq(&current.frozen, &seen) {
+                continue;
+            }
+            current.frozen = made;
+            match change {
+                Change::Freeze { next } => {
+                    current.pending = Pending { version: next, rows: RoaringBitmap::new() };
+                }
+                Change::Rebase { base } => current.base = Arc::clone(base),
+            }
+            return;
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Current> {
@@ -149,13 +204,13 @@ impl LiveTensor {
 
 impl Current {
     fn is_plain(&self) -> bool {
-        self.pending.rows.is_empty() && self.frozen.is_empty()
+        self.pending.rows.is_empty() && self.frozen.is_empty_at(u32::MAX)
     }
 
     fn version_of(&self, row: RowIdx) -> Option<u32> {
         if self.pending.rows.contains(row.0) {
             return Some(self.pending.version);
         }
-        self.frozen.version_of(row)
+        self.frozen.version_of(row, u32::MAX)
     }
 }

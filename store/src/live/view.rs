@@ -42,14 +42,14 @@ impl TensorView {
         rows: &mut Vec<(RowIdx, u32)>,
         overlaid: &mut Vec<OverlayRow>,
     ) -> Arc<Base> {
-        let Some(Pinned { base, layers }) = &self.pinned else {
+        let Some(pinned) = &self.pinned else {
             return self.tensor.split(rows, overlaid);
         };
         overlaid.clear();
-        if !layers.is_empty() {
-            split(rows, overlaid, |row| layers.version_of(row));
+        if !pinned.is_plain() {
+            split(rows, overlaid, |row| pinned.version_of(row));
         }
-        Arc::clone(base)
+        Arc::clone(&pinned.base)
     }
 
     /// As [`LiveTensor::read_overlaid`].

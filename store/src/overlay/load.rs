@@ -22,6 +22,13 @@ pub(crate) struct LoadedOverlay {
     pub(crate) folded: Option<(u32, u64)>,
 }
 
+impl LoadedOverlay {
+    /// Rows of committed versions, each as often as it was put for one.
+    pub(crate) fn n_committed(&self) -> u64 {
+        self.frozen.sizes_at(u32::MAX).iter().map(|(_, n_rows)| n_rows).sum()
+    }
+}
+
 /// Reads which rows lie over a segment of `n_rows` rows at version `base`; `committed` is the
 /// partition's version.
 ///
@@ -61,7 +68,7 @@ pub(crate) fn load(
     let mut pending = RoaringBitmap::new();
     let mut frozen = Layers::default();
     for (version, rows) in by_version {
-        if version > committed { pending = rows } else { frozen = frozen.with(version, rows) }
+        if version > committed { pending = rows } else { frozen.push(version, rows) }
     }
     Ok(LoadedOverlay { frozen, pending: Pending { version: next, rows: pending }, folded })
 }

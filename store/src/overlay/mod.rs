@@ -1,9 +1,11 @@
-//! Which rows lie over a segment, by version: the index of the overlay, in memory.
+//! Which rows lie over a segment, and at which version: the index of the overlay, in memory.
 //!
 //! Pure: it knows row numbers and versions, no files and no bytes of rows.
 
 mod load;
+mod runs;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
@@ -12,22 +14,17 @@ pub(crate) use load::{LoadedOverlay, load, out_of_place};
 
 use crate::catalog::OverlayRow;
 use crate::row::RowIdx;
+use runs::Runs;
 
-/// Rows of committed versions over a segment. Immutable: a change makes another, which shares what
-/// stays the same.
+/// Rows of committed versions over a segment. It grows with every commit; whoever sees an earlier
+/// version looks at the same rows and says up to which version.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layers {
-    /// Newest first; none is empty.
-    layers: Vec<Layer>,
-    /// The rows of all layers: most rows of a batch are in none, and one look tells.
+    runs: Runs,
+    /// The rows of all versions: most rows of a batch are in none, and one look tells.
     any: RoaringBitmap,
-}
-
-/// The rows put for one version.
-#[derive(Clone, Debug)]
-struct Layer {
-    version: u32,
-    rows: Arc<RoaringBitmap>,
+    /// Versions and their numbers of rows, oldest first; none is empty.
+    sizes: Vec<(u32, u64)>,
 }
 
 /// Rows put for the version that comes after the committed one.
@@ -38,61 +35,65 @@ pub(crate) struct Pending {
 }
 
 impl Layers {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.layers.is_empty()
+    /// Whether no version up to `newest` has rows.
+    pub(crate) fn is_empty_at(&self, newest: u32) -> bool {
+        self.sizes.first().is_none_or(|(oldest, _)| *oldest > newest)
     }
 
-    /// The rows of all layers.
-    pub(crate) fn rows(&self) -> &RoaringBitmap {
-        &self.any
+    /// Number of rows of each version up to `newest`, oldest first.
+    pub(crate) fn sizes_at(&self, newest: u32) -> &[(u32, u64)] {
+        &self.sizes[..self.sizes.partition_point(|(version, _)| *version <= newest)]
     }
 
-    /// Number of rows per version, newest first.
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        self.layers.iter().map(|layer| (layer.version, layer.rows.len()))
+    /// Number of rows that any version up to `newest` has.
+    pub(crate) fn n_rows_at(&self, newest: u32) -> u64 {
+        if self.sizes.last().is_none_or(|(last, _)| *last <= newest) {
+            return self.any.len();
+        }
+        let mut rows = RoaringBitmap::new();
+        self.runs.for_each(|row, version| {
+            if version <= newest {
+                rows.insert(row);
+            }
+        });
+        rows.len()
     }
 
-    /// The newest version that has `row`.
-    pub(crate) fn version_of(&self, row: RowIdx) -> Option<u32> {
+    /// The newest version up to `newest` that has `row`.
+    pub(crate) fn version_of(&self, row: RowIdx, newest: u32) -> Option<u32> {
         if !self.any.contains(row.0) {
             return None;
         }
-        let layer = self.layers.iter().find(|layer| layer.rows.contains(row.0))?;
-        Some(layer.version)
+        self.runs.version_of(row.0, newest)
     }
 
-    /// These layers and one more on top.
+    /// Adds the rows of a version on top.
     ///
     /// # Panics
     /// When `version` is not above all that are there.
-    pub(crate) fn with(&self, version: u32, rows: RoaringBitmap) -> Self {
-        assert!(self.layers.first().is_none_or(|newest| newest.version < version), "out of order");
+    pub(crate) fn push(&mut self, version: u32, rows: RoaringBitmap) {
+        assert!(self.sizes.last().is_none_or(|(newest, _)| *newest < version), "out of order");
         if rows.is_empty() {
-            return self.clone();
+            return;
         }
-        let any = &self.any | &rows;
-        let top = Layer { version, rows: Arc::new(rows) };
-        Self { layers: [top].into_iter().chain(self.layers.iter().cloned()).collect(), any }
+        self.any |= &rows;
+        self.sizes.push((version, rows.len()));
+        self.runs.push(version, Arc::new(rows));
     }
 
-    /// The layers of versions up to `version`.
-    pub(crate) fn up_to(&self, version: u32) -> Self {
-        self.only(|of| of <= version)
-    }
-
-    /// The layers of versions after `version`.
+    /// The rows of versions after `version`.
     pub(crate) fn after(&self, version: u32) -> Self {
-        self.only(|of| of > version)
-    }
-
-    fn only(&self, keep: impl Fn(u32) -> bool) -> Self {
-        let layers: Vec<Layer> =
-            self.layers.iter().filter(|layer| keep(layer.version)).cloned().collect();
-        if layers.len() == self.layers.len() {
-            return self.clone();
+        let mut kept: BTreeMap<u32, RoaringBitmap> = BTreeMap::new();
+        if !self.sizes.last().is_none_or(|(newest, _)| *newest <= version) {
+            self.runs.for_each(|row, of| {
+                if of > version {
+                    kept.entry(of).or_default().insert(row);
+                }
+            });
         }
-        let any = layers.iter().fold(RoaringBitmap::new(), |any, layer| any | &*layer.rows);
-        Self { layers, any }
+        let mut layers = Self::default();
+        kept.into_iter().for_each(|(version, rows)| layers.push(version, rows));
+        layers
     }
 }
 

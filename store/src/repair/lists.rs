@@ -32,12 +32,16 @@ enum Found {
     Lost,
 }
 
-/// Repairs the topology files that can be, then all halos if all topology is there.
-pub(super) fn restore(shop: &mut Workshop, graph: &Graph) -> Result<(), StoreError> {
-    let parts: Vec<PartId> = graph.book().parts().collect();
+/// Repairs the topology files of `parts` that can be, then their halos if all topology of the graph
+/// is among it.
+pub(super) fn restore(
+    shop: &mut Workshop,
+    graph: &Graph,
+    parts: &[PartId],
+) -> Result<(), StoreError> {
     let is_here = |part: &PartId| shop.device.exists(&graph.part_dir(*part));
     let here: Vec<PartId> = parts.iter().copied().filter(is_here).collect();
-    let mut all_usable = here.len() == parts.len();
+    let mut all_usable = here.len() == usize::from(graph.book().n_parts());
     for &part in &here {
         all_usable &= matches!(restore_topology(shop, graph, part)?, Found::Usable);
     }
@@ -54,7 +58,9 @@ pub(super) fn restore(shop: &mut Workshop, graph: &Graph) -> Result<(), StoreErr
         return rebuild_halos(shop, graph, &damaged);
     }
     for (part, reason) in damaged {
-        let reason = format!("{reason}; it follows from all topology, which is not all there");
+        let reason = format!(
+            "{reason}; it follows from all topology, which is not all there, or not all asked for"
+        );
         shop.note_lost(Lost::file(&graph.halo_path(part), reason));
     }
     Ok(())

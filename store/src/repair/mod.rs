@@ -58,6 +58,17 @@ pub fn repair(
     repair_on(Arc::new(Disk), dir, dry_run, n_cores * THREADS_PER_CORE, progress)
 }
 
+/// As [`repair`], of these partitions, which must be here; no other is locked or looked at.
+pub fn repair_parts(
+    dir: &Path,
+    parts: &[PartId],
+    dry_run: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<RepairReport, StoreError> {
+    let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    repair_some(Arc::new(Disk), dir, Some(parts), dry_run, n_cores * THREADS_PER_CORE, progress)
+}
+
 /// As [`repair`], on any device and with as many threads as asked for, at least one.
 pub fn repair_on(
     device: Arc<dyn Device>,
@@ -66,11 +77,22 @@ pub fn repair_on(
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
+    repair_some(device, dir, None, dry_run, n_threads, progress)
+}
+
+fn repair_some(
+    device: Arc<dyn Device>,
+    dir: &Path,
+    parts: Option<&[PartId]>,
+    dry_run: bool,
+    n_threads: usize,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<RepairReport, StoreError> {
     let mut shop = Workshop::new(device, dry_run, n_threads);
-    let outcome = restore(&mut shop, dir, progress);
+    let outcome = restore(&mut shop, dir, parts, progress);
     let mut report = shop.report;
     match outcome {
-        Ok(()) => report.ok = report.lost.is_empty(),
+        Ok(()) => report.ok = report.lost.is_empty() && report.absent.is_empty(),
         Err(error) if dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
             return Err(error);
         }
@@ -83,25 +105,30 @@ pub fn repair_on(
 /// The graph in `dir` as repair would describe it; `None` where nothing tells. Changes nothing.
 pub(crate) fn describe(device: Arc<dyn Device>, dir: &Path) -> Option<Graph> {
     let mut shop = Workshop::new(device, true, 1);
-    let partitions = partitions::open_all(&mut shop, dir).ok()?;
+    let partitions = partitions::open_all(&mut shop, dir, None).ok()?;
     let found = description::find(&shop, dir, &partitions).ok()?;
     Some(Graph::of(shop.device, dir, found.meta, found.book))
 }
 
-/// Repairs everything, one thing after the other.
+/// Repairs everything of `parts`, or of all partitions, one thing after the other.
 fn restore(
     shop: &mut Workshop,
     dir: &Path,
+    parts: Option<&[PartId]>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), StoreError> {
-    let mut partitions = partitions::open_all(shop, dir)?;
+    let mut partitions = partitions::open_all(shop, dir, parts)?;
     survey::refuse_newer(shop, dir, partitions.values())?;
     let graph = restore_description(shop, dir, &partitions)?;
     restore_profile(shop, dir)?;
-    let total = u64::from(graph.book().n_parts()) + 1;
-    for (part, done) in graph.book().parts().zip(1u64..) {
+    parts.unwrap_or_default().iter().try_for_each(|&part| graph.check_part(part))?;
+    let is_asked_for = |part: &PartId| parts.is_none_or(|parts| parts.contains(part));
+    let asked_for: Vec<PartId> = graph.book().parts().filter(is_asked_for).collect();
+    let total = asked_for.len() as u64 + 1;
+    for (&part, done) in asked_for.iter().zip(1u64..) {
         match partitions.remove(&part) {
             Some(partition) => part::restore(shop, &graph, partition)?,
+            None if parts.is_none() => shop.report.absent.push(part.0),
             None => {
                 let reason = "the folder of the partition is missing".to_owned();
                 shop.note_lost(Lost::file(&graph.part_dir(part), reason));
@@ -109,7 +136,7 @@ fn restore(
         }
         progress(done, total);
     }
-    lists::restore(shop, &graph)?;
+    lists::restore(shop, &graph, &asked_for)?;
     progress(total, total);
     shop.forget_losses()
 }

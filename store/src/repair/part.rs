@@ -28,6 +28,10 @@ pub(super) fn restore(
     for spec in &graph.meta().tensors {
         work.push(TensorWork::plan(shop, graph, part, spec, &contents)?);
     }
+    // Before a new catalog forgets why: what it does not name is removed when somebody writes.
+    for tensor in &work {
+        tensor.set_strays_aside(shop)?;
+    }
     publish_catalog(shop, graph, part, contents, &work)?;
     work.into_iter().try_for_each(|tensor| tensor.publish(shop))
 }

@@ -23,7 +23,7 @@ pub(super) struct Partition {
     pub(super) catalog: Result<Catalog, StoreError>,
 }
 
-/// Opens the catalogs of all partitions in `dir`, so that nobody writes meanwhile, and finishes or
+/// Opens the catalogs of `parts`, or of all partitions in `dir`, so that nobody writes meanwhile, and finishes or
 /// clears away what an earlier repair has begun.
 ///
 /// Fails with [`StoreError::Locked`] when somebody writes or repairs one, and has done nothing then:
@@ -31,10 +31,14 @@ pub(super) struct Partition {
 pub(super) fn open_all(
     shop: &mut Workshop,
     dir: &Path,
+    parts: Option<&[PartId]>,
 ) -> Result<BTreeMap<PartId, Partition>, StoreError> {
     let mut dirs = Vec::new();
     for entry in shop.device.list(dir).map_err(StoreError::io(dir, "list"))? {
         let Some(part) = part_of(&entry.name) else { continue };
+        if parts.is_some_and(|parts| !parts.contains(&part)) {
+            continue;
+        }
         let dir = dir.join(&entry.name);
         if entry.is_dir || is_link_to_folder(shop, &dir)? {
             dirs.push((part, dir));

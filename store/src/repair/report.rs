@@ -11,7 +11,7 @@ const MAX_RANGES: usize = 1000;
 /// The outcome of a repair; of a dry run, what it would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RepairReport {
-    /// Nothing is lost.
+    /// Nothing is lost, and everything is here that was to be looked at.
     pub ok: bool,
     /// Nothing was changed: this is what would be done.
     pub dry_run: bool,
@@ -22,6 +22,9 @@ pub struct RepairReport {
     pub done: Vec<Done>,
     /// Originals that were replaced, and what could not be used.
     pub quarantined: Vec<Moved>,
+    /// Partitions that have no folder here: another machine may hold them, and nothing is known of
+    /// them. Empty where partitions were named: then one that is missing is lost.
+    pub absent: Vec<u16>,
     /// What cannot be had back from this graph.
     pub lost: Vec<Lost>,
 }

@@ -11,13 +11,10 @@ use super::report::{Done, Lost, Moved, RepairReport};
 use crate::catalog::Catalog;
 use crate::device::{Access, Device, FileWriter, Guard};
 use crate::error::StoreError;
-use crate::graph::QUARANTINE_DIR;
+use crate::quarantine::{quarantine, quarantine_place};
 
 pub(super) const BUILDING_SUFFIX: &str = ".building";
 pub(super) const REPAIRED_SUFFIX: &str = ".repaired";
-
-/// Most files of one name in quarantine.
-const MAX_QUARANTINED: u32 = 1_000_000;
 
 /// What is done when a file is built.
 pub(super) type WriteFile<'a> = dyn FnMut(&mut dyn FileWriter) -> std::io::Result<()> + 'a;
@@ -115,15 +112,10 @@ impl Workshop {
         if !self.device.exists(path) {
             return Ok(());
         }
-        let to = self.free_place(path)?;
-        if !self.is_dry_run() {
-            let folder = to.parent().unwrap_or(path);
-            self.device.create_dir(folder).map_err(StoreError::io(folder, "create"))?;
-            self.sync_parent(folder)?;
-            self.rename(path, &to)?;
-            self.sync(folder)?;
-            self.sync_parent(path)?;
-        }
+        let to = match self.is_dry_run() {
+            true => quarantine_place(&*self.device, path)?,
+            false => quarantine(&*self.device, path)?,
+        };
         let (from, to) = (path.display().to_string(), to.display().to_string());
         self.report.quarantined.push(Moved { from, to });
         Ok(())
@@ -140,20 +132,6 @@ impl Workshop {
             catalog.flush()?;
         }
         Ok(())
-    }
-
-    /// The first free name for `path` in quarantine.
-    fn free_place(&self, path: &Path) -> Result<PathBuf, StoreError> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let folder = path.with_file_name(QUARANTINE_DIR);
-        let taken = match self.device.exists(&folder) {
-            true => self.device.list(&folder).map_err(StoreError::io(&folder, "list"))?,
-            false => Vec::new(),
-        };
-        let is_free = |place: &String| taken.iter().all(|entry| entry.name != *place);
-        let place = (1..MAX_QUARANTINED).map(|n| format!("{name}.{n}")).find(is_free);
-        let full = || StoreError::io(&folder, "list")(std::io::ErrorKind::StorageFull.into());
-        place.map(|place| folder.join(place)).ok_or_else(full)
     }
 
     pub(super) fn remove(&self, path: &Path, is_dir: bool) -> Result<(), StoreError> {

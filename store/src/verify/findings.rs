@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lodestore_graph::PartId;
+
 use super::{Damage, VerifyReport};
 use crate::cause::Cause;
 use crate::error::StoreError;
@@ -23,6 +25,8 @@ pub(super) const META_ORDER: FileOrder = 0;
 pub(super) struct Findings {
     files: Mutex<BTreeMap<FileOrder, FileFindings>>,
     unknown: Mutex<Vec<String>>,
+    /// Partitions that are not here.
+    absent: Mutex<Vec<u16>>,
     /// The first thing that the system refused to show, which is no damage.
     refused: Mutex<Option<(FileOrder, StoreError)>>,
     pub(super) pages: AtomicU64,
@@ -78,6 +82,10 @@ impl Findings {
         unknown.push(path.display().to_string());
     }
 
+    pub(super) fn add_absent(&self, part: PartId) {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner).push(part.0);
+    }
+
     pub(super) fn into_report(self) -> VerifyReport {
         let mut damaged = Vec::new();
         for found in std::mem::take(&mut *self.files()).into_values() {
@@ -91,11 +99,14 @@ impl Findings {
         }
         let mut unknown = self.unknown.into_inner().unwrap_or_else(PoisonError::into_inner);
         unknown.sort();
+        let mut absent = self.absent.into_inner().unwrap_or_else(PoisonError::into_inner);
+        absent.sort_unstable();
         VerifyReport {
-            ok: damaged.is_empty(),
+            ok: damaged.is_empty() && absent.is_empty(),
             pages: self.pages.into_inner(),
             bytes: self.bytes.into_inner(),
             damaged,
+            absent,
             unknown,
         }
     }

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use lodestore_graph::PartId;
 use serde::Serialize;
 
 use crate::device::{Device, Disk};
@@ -33,7 +34,7 @@ const THREADS_PER_CORE: usize = 2;
 /// What verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// Nothing is damaged.
+    /// Nothing is damaged, and everything is here that was to be looked at.
     pub ok: bool,
     /// Pages of rows that were read.
     pub pages: u64,
@@ -41,6 +42,9 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// Every fault; of a file with more than [`MAX_DAMAGES_PER_FILE`], the first ones and a count.
     pub damaged: Vec<Damage>,
+    /// Partitions that have no folder here: another machine may hold them, and nothing is known of
+    /// them. Empty where partitions were named: then one that is missing is damage.
+    pub absent: Vec<u16>,
     /// Files and folders that nothing names. They are not damage.
     pub unknown: Vec<String>,
 }
@@ -60,18 +64,41 @@ pub use findings::MAX_DAMAGES_PER_FILE;
 pub(crate) use lists::{Lists, ListsError, head as read_head};
 
 /// Reads all of the graph in `dir` with all cores; `progress` is told bytes done and bytes in all.
+/// Partitions without a folder are told apart from damage.
 ///
 /// Fails only when there is no `graph.toml` to start from, and when the system refuses to show a
 /// file (too few descriptors, no permission); what is damaged is in the report.
 pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport, StoreError> {
-    let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    verify_on(Arc::new(Disk), dir, n_cores * THREADS_PER_CORE, progress)
+    verify_on(Arc::new(Disk), dir, n_threads(), progress)
+}
+
+/// As [`verify`], of these partitions, which must be here, and of no others.
+pub fn verify_parts(
+    dir: &Path,
+    parts: &[PartId],
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<VerifyReport, StoreError> {
+    verify_some(Arc::new(Disk), dir, Some(parts), n_threads(), progress)
+}
+
+fn n_threads() -> usize {
+    thread::available_parallelism().map_or(1, std::num::NonZero::get) * THREADS_PER_CORE
 }
 
 /// As [`verify`], on any device and with as many threads as asked for, at least one.
 pub fn verify_on(
     device: Arc<dyn Device>,
     dir: &Path,
+    n_threads: usize,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<VerifyReport, StoreError> {
+    verify_some(device, dir, None, n_threads, progress)
+}
+
+fn verify_some(
+    device: Arc<dyn Device>,
+    dir: &Path,
+    parts: Option<&[PartId]>,
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport, StoreError> {
@@ -87,7 +114,8 @@ pub fn verify_on(
         }
     };
     if let Some(graph) = graph {
-        let walk = Walk::new(&graph, &findings, true);
+        parts.unwrap_or_default().iter().try_for_each(|&part| graph.check_part(part))?;
+        let walk = Walk::new(&graph, &findings, parts, true);
         check_all(&walk, &findings, n_threads, progress);
         walk.finish();
     }
@@ -99,7 +127,7 @@ pub fn verify_on(
 #[must_use]
 pub fn verify_rows(graph: &Graph) -> VerifyReport {
     let findings = Findings::default();
-    let walk = Walk::new(graph, &findings, false);
+    let walk = Walk::new(graph, &findings, None, false);
     check_all(&walk, &findings, 1, &mut |_, _| {});
     walk.finish();
     findings.into_report()
@@ -138,11 +166,16 @@ fn check_all(
     }
     thread::scope(|scope| {
         let (told, tells) = mpsc::channel();
-        for _ in 0..n_threads {
+        let n_spawned = (0..n_threads).take_while(|_| {
             let told = told.clone();
             // The receiver outlives the threads, so that telling it cannot fail.
             let mut tell = move |bytes| told.send(bytes).unwrap_or(());
-            scope.spawn(move || check_units(walk, findings, &mut tell));
+            let check = move || check_units(walk, findings, &mut tell);
+            thread::Builder::new().spawn_scoped(scope, check).is_ok()
+        });
+        // Where no thread is to be had at all, this one does it.
+        if n_spawned.count() == 0 {
+            return check_units(walk, findings, &mut tell);
         }
         drop(told);
         tells.into_iter().for_each(&mut tell);

@@ -24,6 +24,8 @@ use crate::segment::{Segment, SegmentIdentity};
 pub(super) struct Walk<'a> {
     graph: &'a Graph,
     findings: &'a Findings,
+    /// The partitions to look at were named: they must be here.
+    named: bool,
     /// Topology and halos are looked at, too.
     with_lists: bool,
     total_bytes: u64,
@@ -40,7 +42,7 @@ struct State<'a> {
     last_order: FileOrder,
     /// Files whose sums are looked at when all units are done.
     lists: Vec<(FileOrder, Arc<Lists>)>,
-    /// A topology could not be opened, so that nobody knows how many edges there are.
+    /// A topology is not looked at, so that nobody knows how many edges there are.
     lost_edges: bool,
 }
 
@@ -54,16 +56,31 @@ enum File {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(graph: &'a Graph, findings: &'a Findings, with_lists: bool) -> Self {
-        let parts: VecDeque<PartId> = graph.book().parts().collect();
+    /// Everything of `parts`, or of all partitions.
+    pub(super) fn new(
+        graph: &'a Graph,
+        findings: &'a Findings,
+        parts: Option<&[PartId]>,
+        with_lists: bool,
+    ) -> Self {
+        let is_asked_for = |part: &PartId| parts.is_none_or(|parts| parts.contains(part));
+        let named = parts.is_some();
+        let parts: VecDeque<PartId> = graph.book().parts().filter(is_asked_for).collect();
+        let lost_edges = parts.len() < usize::from(graph.book().n_parts());
         let device = &**graph.device();
         let total_bytes = parts.iter().map(|&part| part_bytes(device, &graph.part_dir(part))).sum();
         let walk = Self {
             graph,
             findings,
+            named,
             with_lists,
             total_bytes,
-            state: Mutex::new(State { parts, last_order: META_ORDER, ..State::default() }),
+            state: Mutex::new(State {
+                parts,
+                last_order: META_ORDER,
+                lost_edges,
+                ..State::default()
+            }),
         };
         walk.check_folder();
         walk
@@ -128,6 +145,9 @@ impl<'a> Walk<'a> {
         let (dir, order) = (self.graph.part_dir(part), state.order());
         if !self.graph.device().exists(&dir) {
             state.lost_edges = true;
+            if !self.named {
+                return self.findings.add_absent(part);
+            }
             let reason = "the folder of the partition is missing".to_owned();
             return self.findings.add(order, &dir, None, reason);
         }

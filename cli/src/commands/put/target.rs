@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, TensorSpec, View};
 
-use crate::ids::internal_ids;
+use crate::here::{check_here, parts_elsewhere, parts_here};
+use crate::ids::InternalIds;
 
 /// A graph that is known and not yet locked.
 pub(super) enum Place {
@@ -54,12 +55,13 @@ impl Place {
         }
     }
 
-    /// Locks the folder against other writers; servers have locked theirs.
+    /// Locks the partitions that are here against other writers; servers have locked theirs.
     pub(super) fn open(self) -> Result<Target> {
         Ok(match self {
             Self::Folder(graph) => {
                 let options = OpenOptions::default();
-                let live = LiveGraph::open(graph, None, LiveMode::Write, &options)?;
+                let here = parts_here(&graph)?;
+                let live = LiveGraph::open(graph, Some(&here), LiveMode::Write, &options)?;
                 Target::Files(Arc::new(live))
             }
             Self::Servers(client) => Target::Servers(client),
@@ -96,14 +98,42 @@ impl Target {
         })
     }
 
+    /// Fails for a node whose rows it does not take; `nodes` are those of a list from position
+    /// `first` on.
+    pub(super) fn check(&self, nodes: &[NodeId], first: u64) -> Result<()> {
+        match self {
+            Self::Files(live) => {
+                let here: Vec<PartId> = live.parts().collect();
+                check_here(live.graph().book(), &here, nodes, first)
+            }
+            // It knows its servers, and says so before it sends anything.
+            Self::Servers(_) => Ok(()),
+        }
+    }
+
+    /// Partitions of the graph that are not on this machine.
+    pub(super) fn absent(&self) -> Vec<u16> {
+        match self {
+            Self::Files(live) => {
+                let here: Vec<PartId> = live.parts().collect();
+                parts_elsewhere(live.graph().book(), &here)
+            }
+            Self::Servers(_) => Vec::new(),
+        }
+    }
+
     /// The internal id of each external one.
-    pub(super) fn internal_ids(&self) -> Result<Vec<NodeId>> {
+    pub(super) fn internal_ids(&self) -> Result<InternalIds> {
         match self {
             Self::Files(live) => {
                 let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
-                internal_ids(&EmbeddedSource::new(store))
+                let here: Vec<PartId> = live.parts().collect();
+                InternalIds::read(&EmbeddedSource::new(store), &here)
             }
-            Self::Servers(client) => internal_ids(client),
+            Self::Servers(client) => {
+                let parts: Vec<PartId> = client.book().parts().collect();
+                InternalIds::read(client, &parts)
+            }
         }
     }
 }

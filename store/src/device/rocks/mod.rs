@@ -168,6 +168,8 @@ fn is_locked(error: &rocksdb::Error) -> bool {
 fn options() -> Options {
     let mut options = Options::default();
     options.set_paranoid_checks(true);
+    // It aborts the process where a thread is refused: it starts none to open its few tables.
+    options.set_max_file_opening_threads(1);
     // A record that a crash cut off ends a log; anything else that is not whole is damage.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::catalog::Catalog;
 use crate::device::{Device, Disk};
 use crate::graph::Graph;
 
@@ -116,10 +117,72 @@ fn what_a_crash_leaves_is_removed_by_a_writer_and_seen_by_nobody() {
     drop(reader);
     assert_eq!(segments(&ring).len(), 5, "a reader removes nothing");
     let live = writer(&ring);
-    assert_eq!(segments(&ring), ["feat.v1.seg.bak", "feat.v2.seg", "feat.v9.seg"]);
+    assert_eq!(segments(&ring), ["feat.v1.seg.bak", "feat.v2.seg"]);
     assert!(!dir.join("mark.v2.seg").exists());
+    let later = fs::read(dir.join("quarantine/feat.v9.seg.1")).unwrap();
+    assert_eq!(later, b"of a version that nobody has committed");
     assert_eq!(stored_rows(&live), 0);
     assert_eq!(seqs(&latest(&live), "feat")[1], 1);
+}
+
+#[test]
+fn segments_that_an_old_catalog_knows_nothing_of_are_never_removed() {
+    let ring = ring(100, 1, 1);
+    let (dir, old) = (ring.out().join("part-000"), ring.dir.path().join("old"));
+    let copy = |from: &Path, to: &Path| {
+        fs::create_dir(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    };
+    copy(&dir.join("catalog"), &old);
+    let first = fs::read(dir.join("feat.v1.seg")).unwrap();
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    compact(&live);
+    drop(live);
+    let second = fs::read(dir.join("feat.v2.seg")).unwrap();
+    // Catalog and segment are put back, and another second version is made.
+    fs::remove_dir_all(dir.join("catalog")).unwrap();
+    copy(&old, &dir.join("catalog"));
+    fs::write(dir.join("feat.v1.seg"), first).unwrap();
+    let live = writer(&ring);
+    // One more turns up while the graph is open.
+    fs::write(dir.join("feat.v2.seg"), &second[..5000]).unwrap();
+    put(&live, "feat", &[2], 2);
+    live.commit_version().unwrap();
+    compact(&live);
+    assert_eq!(segments(&ring), ["feat.v2.seg"]);
+    assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 0, 2]);
+    assert!(fs::read(dir.join("quarantine/feat.v2.seg.1")).unwrap() == second);
+    assert!(fs::read(dir.join("quarantine/feat.v2.seg.2")).unwrap() == second[..5000]);
+}
+
+#[test]
+fn the_record_of_a_new_segment_is_in_a_table_before_the_old_segment_goes() {
+    let ring = ring(100, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    compact(&live);
+    let copy = ring.dir.path().join("killed");
+    fs::create_dir(&copy).unwrap();
+    for entry in fs::read_dir(ring.out().join("part-000/catalog")).unwrap() {
+        let entry = entry.unwrap();
+        // Of all logs nothing is left.
+        let name = entry.file_name().into_string().unwrap();
+        if !name.ends_with(".log") {
+            fs::copy(entry.path(), copy.join(name)).unwrap();
+        }
+    }
+    let graph = Graph::open(&ring.out()).unwrap();
+    let part = lodestore_graph::PartId(0);
+    let catalog = Catalog::open_read_only(&Disk, &copy, graph.uuid(), part).unwrap();
+    let records = catalog.segments("feat").unwrap();
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].1.file, "feat.v2.seg");
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(super) struct Contents {
     pub(super) records: Vec<TensorRecord>,
     /// Why the catalog must be built anew; `None` if it may stay.
     pub(super) broken: Option<String>,
+    /// Its log is damaged: this is an earlier state, and segments may have moved on.
+    pub(super) salvaged: bool,
     /// What cannot be kept of it, now or in a repair that was cut off.
     pub(super) losses: Vec<String>,
 }
@@ -75,9 +77,12 @@ impl Contents {
         let reason = error.to_string();
         match earlier {
             Ok(mut contents) => {
-                let told = format!("{reason}: what was put last before the damage is lost");
+                let told = format!(
+                    "{reason}: what was put after the state before the damage is lost, but for what \
+                     segments hold of it"
+                );
                 contents.losses.push(told);
-                Ok(Self { broken: Some(reason), ..contents }.tell(shop, &dir))
+                Ok(Self { broken: Some(reason), salvaged: true, ..contents }.tell(shop, &dir))
             }
             Err(error) if error.cause() != Cause::Damage => Err(error),
             Err(_) => {
@@ -86,8 +91,9 @@ impl Contents {
                      and so are versions after that of the newest segment"
                 );
                 let (catalog, version, records) = (None, None, Vec::new());
-                let (broken, losses) = (Some(reason), vec![told]);
-                let contents = Self { part_dir, catalog, version, records, broken, losses };
+                let (broken, salvaged, losses) = (Some(reason), false, vec![told]);
+                let contents =
+                    Self { part_dir, catalog, version, records, broken, salvaged, losses };
                 Ok(contents.tell(shop, &dir))
             }
         }
@@ -126,8 +132,8 @@ impl Contents {
             .iter()
             .map(|(tensor, n)| format!("{n} overlay rows of `{tensor}` that nobody can have put"));
         let losses = scan.losses.iter().cloned().chain(bad_rows).collect();
-        let (catalog, version) = (Some(catalog), Some(version));
-        Ok(Self { part_dir, catalog, version, records, broken, losses })
+        let (catalog, version, salvaged) = (Some(catalog), Some(version), false);
+        Ok(Self { part_dir, catalog, version, records, broken, salvaged, losses })
     }
 
     /// The record of a tensor.

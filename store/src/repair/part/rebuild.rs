@@ -27,7 +27,7 @@ pub(super) fn publish_catalog(
             return Ok(());
         };
         if !shop.is_dry_run() {
-            catalog.replace_records(&changed)?;
+            catalog.replace_records(&changed, version(&contents, work))?;
         }
         let tensors: Vec<&str> = changed.iter().map(|record| record.tensor.as_str()).collect();
         shop.note(&dir, format!("records of {} changed", tensors.join(", ")));
@@ -44,6 +44,12 @@ pub(super) fn publish_catalog(
     shop.finish(&dir, action, contents.catalog)
 }
 
+/// The version to commit: no segment is of a later one.
+fn version(contents: &Contents, work: &[TensorWork]) -> u32 {
+    let segments = work.iter().map(|tensor| tensor.record.version);
+    segments.chain(contents.version).max().unwrap_or(1)
+}
+
 /// Builds the catalog beside the broken one, whole and synced.
 fn build(
     shop: &Workshop,
@@ -54,14 +60,12 @@ fn build(
 ) -> Result<(), StoreError> {
     let device = &*shop.device;
     let dir = shop.building(&catalog_dir(&contents.part_dir));
-    let newest = work.iter().map(|tensor| tensor.record.version).max().unwrap_or(1);
-    let version = contents.version.unwrap_or(newest);
+    let version = version(contents, work);
     let range = graph.book().range(part);
     let n_rows = range.end - range.start;
     let catalog = Catalog::create(device, &dir, graph.uuid(), part, &graph.meta().to_text())?;
-    catalog.set_version(version)?;
     let records: Vec<TensorRecord> = work.iter().map(|tensor| tensor.record.clone()).collect();
-    catalog.replace_records(&records)?;
+    catalog.replace_records(&records, version)?;
     if let Some(old) = &contents.catalog {
         catalog.copy_rows(old, &mut |pair| match pair {
             Pair::Row { tensor, version: of, row, bytes } => {

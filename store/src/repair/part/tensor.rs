@@ -1,5 +1,6 @@
 //! One tensor of a partition: which segment it has, and what must be done to the file.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use crate::catalog::{SegmentRecord, TensorRecord};
 use crate::cause::Cause;
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
-use crate::graph::{Graph, segment_file};
+use crate::graph::{Graph, segment_file, version_of_file};
 use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
 
@@ -24,6 +25,8 @@ pub(super) struct TensorWork {
     pub(super) record: TensorRecord,
     path: PathBuf,
     file: FileWork,
+    /// Other segments of the tensor, where one of them may be the only copy of a row.
+    strays: Vec<PathBuf>,
 }
 
 /// What is to be done to a file.
@@ -54,11 +57,21 @@ impl TensorWork {
         spec: &TensorSpec,
         contents: &Contents,
     ) -> Result<Self, StoreError> {
+        let n_told = shop.report.lost.len();
         let mut look = Look { shop, graph, part, spec, part_dir: &contents.part_dir };
-        match contents.record(&spec.name) {
-            Some(record) => look.recorded(record),
-            None => look.unrecorded(),
+        let mut work = match contents.record(&spec.name) {
+            Some(record) => look.recorded(record, contents)?,
+            None => look.unrecorded()?,
+        };
+        if contents.broken.is_some() || look.shop.report.lost.len() > n_told {
+            work.strays = look.strays(&work.record.record.file)?;
         }
+        Ok(work)
+    }
+
+    /// Moves segments out of the way that nothing names any more.
+    pub(super) fn set_strays_aside(&self, shop: &mut Workshop) -> Result<(), StoreError> {
+        self.strays.iter().try_for_each(|stray| shop.quarantine(stray))
     }
 
     /// Does what is to be done to the file.
@@ -86,7 +99,11 @@ impl TensorWork {
 
 impl Look<'_> {
     /// A tensor whose segment the catalog names.
-    fn recorded(&mut self, record: &TensorRecord) -> Result<TensorWork, StoreError> {
+    fn recorded(
+        &mut self,
+        record: &TensorRecord,
+        contents: &Contents,
+    ) -> Result<TensorWork, StoreError> {
         // Who brings back what was lost is believed, if it is that.
         if let Some(original) = &record.lost {
             let record = TensorRecord { record: original.clone(), lost: None, ..record.clone() };
@@ -103,31 +120,45 @@ impl Look<'_> {
                 return Ok(self.mend(record, *mended));
             }
         }
-        match self.look(record)? {
+        let found = self.look(record)?;
+        if let Some((later, mended)) = self.later(record, &found, contents)? {
+            let path = self.part_dir.join(&later.record.file);
+            let action = format!("it is of a later version than the recorded {}", record.version);
+            self.shop.note(&path, format!("{action}, and takes its place"));
+            return Ok(self.mend(later, *mended));
+        }
+        match found {
             Assessment::Mended(mended) => Ok(self.mend(record.clone(), *mended)),
             Assessment::Hopeless(reason) => self.give_up(record, reason),
         }
     }
 
+    /// A segment that a compaction has written after the one of `record`, if it has rows that
+    /// nothing else has: its own version's, for which the catalog is too old, or those of pages that
+    /// are `found` lost. A compaction checks what it writes, and all that it reads was committed.
+    fn later(
+        &mut self,
+        record: &TensorRecord,
+        found: &Assessment,
+        contents: &Contents,
+    ) -> Result<Option<(TensorRecord, Box<Mended>)>, StoreError> {
+        let (above, only_whole) = match found {
+            Assessment::Hopeless(_) => (record.version, false),
+            Assessment::Mended(mended) if !mended.lost_pages.is_empty() => (record.version, true),
+            // What is committed is there, in segment and overlay.
+            Assessment::Mended(_) if contents.salvaged => {
+                (contents.version.unwrap_or(record.version), true)
+            }
+            Assessment::Mended(_) => return Ok(None),
+        };
+        let newest = self.newest(above)?;
+        Ok(newest
+            .filter(|(_, mended)| !only_whole || (mended.proven && mended.lost_pages.is_empty())))
+    }
+
     /// A tensor that the catalog does not name a segment of: the newest file that can be used.
     fn unrecorded(&mut self) -> Result<TensorWork, StoreError> {
-        let mut found: Vec<(u32, TensorRecord, Box<Mended>)> = Vec::new();
-        for (identity, file) in self.candidates()? {
-            let (version, tensor) = (identity.version, self.spec.name.clone());
-            let expected = Expected { identity: identity.clone(), digest: None };
-            let path = self.part_dir.join(&file);
-            if let Assessment::Mended(mended) =
-                look(&*self.shop.device, &path, &expected, self.shop.n_threads)?
-            {
-                let record = self.record(&identity, mended.digest(), file);
-                found.push((version, TensorRecord { tensor, version, record, lost: None }, mended));
-            }
-        }
-        // Of two files of one version that which the writer would have called so.
-        let newest = found.into_iter().max_by_key(|(version, record, _)| {
-            (*version, record.record.file == segment_file(&self.spec.name, *version))
-        });
-        if let Some((_, record, mended)) = newest {
+        if let Some((record, mended)) = self.newest(0)? {
             return Ok(self.mend(record, *mended));
         }
         let (version, tensor) = (1, self.spec.name.clone());
@@ -138,6 +169,40 @@ impl Look<'_> {
         let record = self.record(&identity, [0; 32], segment_file(&tensor, version));
         let record = TensorRecord { tensor, version, record, lost: None };
         self.give_up(&record, "no file holds it".to_owned())
+    }
+
+    /// The newest file of a version above `above` that can be used, as it says itself what it is.
+    fn newest(&self, above: u32) -> Result<Option<(TensorRecord, Box<Mended>)>, StoreError> {
+        let mut found: Vec<(TensorRecord, Box<Mended>)> = Vec::new();
+        for (identity, file) in self.candidates()? {
+            let (version, tensor) = (identity.version, self.spec.name.clone());
+            if version <= above {
+                continue;
+            }
+            let expected = Expected { identity: identity.clone(), digest: None };
+            let path = self.part_dir.join(&file);
+            if let Assessment::Mended(mended) =
+                look(&*self.shop.device, &path, &expected, self.shop.n_threads)?
+            {
+                let record = self.record(&identity, mended.digest(), file);
+                found.push((TensorRecord { tensor, version, record, lost: None }, mended));
+            }
+        }
+        // Of two files of one version that which the writer would have called so.
+        Ok(found.into_iter().max_by_key(|(TensorRecord { version, record, .. }, _)| {
+            (*version, record.file == segment_file(&self.spec.name, *version))
+        }))
+    }
+
+    /// Files but `chosen` that are called as segments of this tensor, or say that they are one.
+    fn strays(&self, chosen: &str) -> Result<Vec<PathBuf>, StoreError> {
+        let entries = self.shop.device.list(self.part_dir);
+        let entries = entries.map_err(StoreError::io(self.part_dir, "list"))?.into_iter();
+        let named = entries.filter(|entry| !entry.is_dir).map(|entry| entry.name);
+        let named = named.filter(|name| version_of_file(name, &self.spec.name).is_some());
+        let telling = self.candidates()?.into_iter().map(|(_, file)| file);
+        let strays: BTreeSet<String> = named.chain(telling).filter(|it| it != chosen).collect();
+        Ok(strays.into_iter().map(|name| self.part_dir.join(name)).collect())
     }
 
     /// Files that say that they are segments of this tensor.
@@ -193,7 +258,7 @@ impl Look<'_> {
         }
         let keep = mended.broken.is_empty();
         let file = if keep { FileWork::Keep } else { FileWork::Mend(Box::new(mended)) };
-        TensorWork { record, path, file }
+        TensorWork { record, path, file, strays: Vec::new() }
     }
 
     /// Tells of row groups on sound pages that cannot be unpacked: no disk does that, and nothing
@@ -235,7 +300,8 @@ impl Look<'_> {
         let stub_record = self.record(&stub.identity, stub.digest, file);
         let record =
             TensorRecord { record: stub_record, lost: Some(original.clone()), ..record.clone() };
-        Ok(TensorWork { record, path, file: FileWork::Stub(stub) })
+        let (file, strays) = (FileWork::Stub(stub), Vec::new());
+        Ok(TensorWork { record, path, file, strays })
     }
 
     fn identity(&self, segment: Uuid, version: u32) -> SegmentIdentity {

@@ -37,7 +37,10 @@ pub(super) fn page_sums(
     };
     thread::scope(|scope| {
         for _ in 1..n_threads {
-            scope.spawn(work);
+            // What no thread is to be had for, the others do.
+            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
         }
         work();
     });

@@ -140,6 +140,39 @@ fn a_partition_that_is_not_here_is_told() {
     let patient = Patient::of(plain());
     patient.remove("part-001");
     let report = patient.repair();
-    assert_eq!(report.lost.len(), 1, "{report:?}");
-    assert!(report.lost[0].file.ends_with("part-001"));
+    assert!(!report.ok && report.lost.is_empty(), "{report:?}");
+    assert_eq!(report.absent, [1]);
+    let verified = patient.verify();
+    assert!(!verified.ok && verified.damaged.is_empty(), "{verified:?}");
+    assert_eq!(verified.absent, [1]);
+    let named = |parts: &[u16]| {
+        let parts: Vec<PartId> = parts.iter().copied().map(PartId).collect();
+        let repaired = repair_parts(&patient.graph(), &parts, false, &mut |_, _| {});
+        (repaired, verify_parts(&patient.graph(), &parts, &mut |_, _| {}))
+    };
+    let (repaired, verified) = named(&[0]);
+    assert!(repaired.unwrap().ok && verified.unwrap().ok);
+    // One that was named must be here.
+    let (repaired, verified) = named(&[0, 1]);
+    let (repaired, verified) = (repaired.unwrap(), verified.unwrap());
+    assert!(!repaired.ok && repaired.lost[0].file.ends_with("part-001"), "{repaired:?}");
+    assert!(!verified.ok && verified.damaged[0].file.ends_with("part-001"), "{verified:?}");
+    let (repaired, verified) = named(&[2]);
+    assert!(matches!(repaired.unwrap_err(), StoreError::NoPart { part: PartId(2), .. }));
+    assert!(matches!(verified.unwrap_err(), StoreError::NoPart { part: PartId(2), .. }));
+}
+
+#[test]
+fn only_the_partitions_that_are_named_are_repaired_and_locked() {
+    let patient = Patient::of(plain());
+    patient.damage("part-000/feat.v1.seg", 0, 4096);
+    patient.damage("part-001/feat.v1.seg", 0, 4096);
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let writer = graph.catalog_for_writing(PartId(0)).unwrap();
+    let report = repair_parts(&patient.graph(), &[PartId(1)], false, &mut |_, _| {}).unwrap();
+    assert!(report.ok && report.done.len() == 1, "{report:?}");
+    assert!(report.done[0].file.ends_with("part-001/feat.v1.seg"));
+    drop(writer);
+    assert!(verify_parts(&patient.graph(), &[PartId(1)], &mut |_, _| {}).unwrap().ok);
+    assert_eq!(patient.verify().damaged.len(), 1);
 }

@@ -1,5 +1,6 @@
 use super::Outcome::{Lost, Whole};
 use super::*;
+use crate::codec::SegmentCodec;
 
 const FEAT: &str = "part-000/feat.v1.seg";
 const PACKED: &str = "part-001/packed.v1.seg";
@@ -138,6 +139,33 @@ fn rows_put_over_lost_ones_are_served() {
     assert!(patient.verify().ok, "{:?}", patient.verify());
     let rows = patient.rows();
     assert!((0..500).all(|id| rows[&("feat".to_owned(), id)] == Some(vec![9; 99])));
+    // As it was imported, and not in the large groups of what stood for it.
+    let graph = Graph::open(&patient.graph()).unwrap();
+    assert_eq!(graph.segment(PartId(0), "feat").unwrap().codec(), SegmentCodec::Raw);
+}
+
+#[test]
+fn long_rows_put_over_lost_ones_are_stored_as_serves_them_best() {
+    const WIDTH: usize = 600_000;
+    let ring = Ring::new(4, 2, 2);
+    let mut importer = ring.begin();
+    let noise: Vec<u8> = (0..4 * WIDTH as u64).map(|i| lodestore_graph::mix(i) as u8).collect();
+    let file = npy(ring.dir.path().join("long.npy"), NpyType::U8, &[4, WIDTH as u64], &noise);
+    ring.add(&mut importer, &NpySource::open(&file).unwrap()).unwrap();
+    let graph = ring.commit(importer).unwrap();
+    let codec_of = |graph: &Graph| graph.segment(PartId(0), "feat").unwrap().codec();
+    assert_eq!(codec_of(&graph), SegmentCodec::Raw);
+    fs::remove_file(ring.out().join("part-000/feat.v1.seg")).unwrap();
+    repair(&ring.out(), false, &mut |_, _| {}).unwrap();
+    // A group of one row each, as such rows are stored that shrink.
+    assert_eq!(codec_of(&graph), SegmentCodec::zstd_for(WIDTH));
+    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    for id in 0..2 {
+        live.put_rows("feat", &[NodeId(id)], &noise[id as usize * WIDTH..][..WIDTH]).unwrap();
+    }
+    live.commit_version().unwrap();
+    live.compact(None, None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    assert_eq!(codec_of(live.graph()), SegmentCodec::Raw);
 }
 
 #[test]
@@ -156,7 +184,7 @@ fn a_sound_segment_that_is_not_the_recorded_one_is_not_believed() {
         let graph = Graph::open(&p.graph()).unwrap();
         let identity = graph.segment(PartId(0), "feat").unwrap().identity().clone();
         p.remove(FEAT);
-        let codec = crate::codec::SegmentCodec::Raw;
+        let codec = SegmentCodec::Raw;
         let mut writer =
             crate::segment::SegmentWriter::create(&Disk, &p.path(FEAT), &identity, codec).unwrap();
         writer.write_rows(&[7; 500 * 99]).unwrap();

@@ -10,8 +10,9 @@ use super::Walk;
 use crate::catalog::Catalog;
 use crate::cause::Cause;
 use crate::error::StoreError;
-use crate::graph::{META_FILE, QUARANTINE_DIR, catalog_dir};
+use crate::graph::{META_FILE, catalog_dir};
 use crate::probe::{DEVICE_FILE, StoredProfile};
+use crate::quarantine::QUARANTINE_DIR;
 
 impl Walk<'_> {
     /// Looks at the graph's own folder: the profile, and what does not belong there.

@@ -1,12 +1,8 @@
-//! The direct reader where the system refuses something: in processes of their own, which give up
-//! rights or resources before they read.
+//! The direct reader where the system refuses something.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -15,18 +11,14 @@ use lodestore_store::{
     DeviceProfile, DirectReader, Disk, Dtype, PreadReader, ReadPlan, RowIdx, RowReader, Segment,
     SegmentCodec, SegmentIdentity, SegmentWriter, StoreError, TensorSpec,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Resource;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use seccompiler::{SeccompAction, SeccompFilter};
 use uuid::Uuid;
+
+use crate::child::{check, child, limit, refuse, run, stderr};
 
 const N_ROWS: u32 = 5000;
 const ROW_BYTES: usize = 700;
-
-/// What a child process gives up, and then does.
-const SCENARIO: &str = "LODE_TEST_SCENARIO";
-/// Folder of the segment that it reads.
-const FOLDER: &str = "LODE_TEST_FOLDER";
 
 #[test]
 fn without_io_uring_threads_read_and_one_warning_says_so() {
@@ -87,30 +79,24 @@ fn a_read_only_mount_is_read() {
     check(&output);
 }
 
-/// Not a test of its own: what the child processes of the other tests do.
-#[test]
-#[ignore = "the others run it, each in a process of its own"]
-fn scenario() {
-    let (Ok(scenario), Some(dir)) = (std::env::var(SCENARIO), std::env::var_os(FOLDER)) else {
-        return;
-    };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let dir = PathBuf::from(dir);
-    match scenario.as_str() {
-        "setup refused" => reads_without_rings(&dir, libc::EPERM),
-        "setup unknown" => reads_without_rings(&dir, libc::ENOSYS),
-        "usual locked memory" => reads_with_locked_memory(&dir, 8 << 20, 6),
-        "little locked memory" => reads_with_locked_memory(&dir, 64 << 10, 1),
-        "no locked memory" => reads_with_locked_memory(&dir, 0, 3),
-        "no descriptors" => reads_without_descriptors(&dir),
-        "no threads" => reads_without_threads(&dir),
-        "enter refused" => fails_without_entering(&dir),
+/// What the child processes of these tests do; `false` if this is none of theirs.
+pub(crate) fn act(scenario: &str, dir: &Path) -> bool {
+    match scenario {
+        "setup refused" => reads_without_rings(dir, libc::EPERM),
+        "setup unknown" => reads_without_rings(dir, libc::ENOSYS),
+        "usual locked memory" => reads_with_locked_memory(dir, 8 << 20, 6),
+        "little locked memory" => reads_with_locked_memory(dir, 64 << 10, 1),
+        "no locked memory" => reads_with_locked_memory(dir, 0, 3),
+        "no descriptors" => reads_without_descriptors(dir),
+        "no threads" => reads_without_threads(dir),
+        "enter refused" => fails_without_entering(dir),
         "read-only mount" => {
             File::create(dir.join("new")).unwrap_err();
-            reads_all(&dir);
+            reads_all(dir);
         }
-        scenario => panic!("no scenario {scenario}"),
+        _ => return false,
     }
+    true
 }
 
 fn reads_without_rings(dir: &Path, errno: i32) {
@@ -212,22 +198,6 @@ fn gather(reader: &dyn RowReader, rows: &[u32]) -> Result<Vec<u8>, StoreError> {
     reader.execute(&plan, &mut out).map(|()| out)
 }
 
-/// System calls of this process fail from now on.
-fn refuse(calls: &[libc::c_long], errno: i32) {
-    let rules: BTreeMap<i64, _> = calls.iter().map(|&call| (call, Vec::new())).collect();
-    let arch = std::env::consts::ARCH.try_into().unwrap();
-    let on_match = SeccompAction::Errno(errno as u32);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, on_match, arch).unwrap();
-    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
-    seccompiler::apply_filter_all_threads(&program).unwrap();
-}
-
-fn limit(resource: Resource, to: u64) {
-    let maximum = getrlimit(resource).maximum;
-    setrlimit(resource, Rlimit { current: Some(to), maximum }).unwrap();
-    assert_eq!(getrlimit(resource).current, Some(to));
-}
-
 fn row(i: u32) -> Vec<u8> {
     (0..ROW_BYTES).map(|k| (i as usize * 31 + k * 7 + (i as usize >> 8)) as u8).collect()
 }
@@ -255,26 +225,4 @@ fn folder() -> tempfile::TempDir {
 
 fn open(dir: &Path) -> Segment {
     Segment::open(&Disk, &dir.join("rows.seg"), &identity()).unwrap()
-}
-
-/// Runs a scenario in a process of its own; it must succeed.
-fn child(scenario: &str, dir: &Path) -> Output {
-    let output = run(&mut Command::new(std::env::current_exe().unwrap()), scenario, dir);
-    check(&output);
-    output
-}
-
-fn run(command: &mut Command, scenario: &str, dir: &Path) -> Output {
-    let args = ["scenario", "--exact", "--ignored", "--nocapture", "--test-threads=1"];
-    command.args(args).env(SCENARIO, scenario).env(FOLDER, dir).output().unwrap()
-}
-
-fn check(output: &Output) {
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let ran = output.status.success() && stdout.contains("1 passed");
-    assert!(ran, "{}: {stdout}\n{}", output.status, stderr(output));
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }

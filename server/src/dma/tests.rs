@@ -1,0 +1,211 @@
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use glommio::{LocalExecutorBuilder, Placement};
+use lodestore_graph::{PartId, PartitionBook};
+use lodestore_store::{
+    CodecChoice, DeviceProfile, Dtype, Graph, Importer, LiveGraph, LiveMode, PAGE_BYTES, RowIdx,
+    SourceError, TensorOptions, TensorSource,
+};
+
+use super::*;
+
+/// What an output holds before it is written to.
+const UNTOUCHED: u8 = 0xaa;
+
+/// A graph of one partition and one tensor, whose every row is known.
+struct Known {
+    n_rows: u32,
+    row_bytes: usize,
+    dir: tempfile::TempDir,
+}
+
+impl Known {
+    fn new(n_rows: u32, row_bytes: usize, codec: CodecChoice) -> Self {
+        let known = Self { n_rows, row_bytes, dir: tempfile::tempdir().unwrap() };
+        let book = PartitionBook::new(vec![0, n_rows]).unwrap();
+        let order: Vec<u32> = (0..n_rows).collect();
+        let mut importer = Importer::begin(&known.graph()).unwrap();
+        let options = TensorOptions { codec, ..TensorOptions::default() };
+        importer.add_tensor("feat", &known, options, &order, &book, &mut |_, _| {}).unwrap();
+        importer.commit(&order, &book, 0, false).unwrap();
+        known
+    }
+
+    fn graph(&self) -> PathBuf {
+        self.dir.path().join("graph")
+    }
+
+    fn file(&self) -> PathBuf {
+        self.graph().join("part-000/feat.v1.seg")
+    }
+
+    fn row(&self, i: u32) -> Vec<u8> {
+        let byte = |k: usize| (i as usize * 31 + k * 7 + (i as usize >> 8) + (k >> 8)) as u8;
+        (0..self.row_bytes).map(byte).collect()
+    }
+
+    fn base(&self) -> Arc<Base> {
+        let options = lodestore_store::OpenOptions::default();
+        let graph = Graph::open(&self.graph()).unwrap();
+        let live = LiveGraph::open(graph, None, LiveMode::Read, &options).unwrap();
+        live.tensor(PartId(0), 0).unwrap().base()
+    }
+
+    /// What a reader that was open before `change` answers for `rows` after it.
+    fn read_after(
+        &self,
+        change: impl FnOnce(&Path) + Send + 'static,
+        rows: &[u32],
+    ) -> (Result<(), Failure>, Vec<u8>, u64) {
+        let (base, path) = (self.base(), self.file());
+        let rows: Vec<RowIdx> = rows.iter().copied().map(RowIdx).collect();
+        let mut out = vec![UNTOUCHED; rows.len() * self.row_bytes];
+        let work = move || async move {
+            let mut plan = ReadPlan::default();
+            plan.build(&rows, base.segment().layout(), &DeviceProfile::default()).unwrap();
+            let reader = DmaReader::open(base).await.unwrap();
+            change(&path);
+            let counters = Counters::default();
+            let done = reader.execute(&plan, &mut out, &counters).await;
+            reader.close().await;
+            (done, out, counters.snapshot().read_extents)
+        };
+        LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap()
+    }
+
+    /// Every row of an output that failed is untouched or right.
+    fn check_no_wrong_row(&self, rows: &[u32], out: &[u8]) {
+        for (&i, found) in rows.iter().zip(out.chunks_exact(self.row_bytes)) {
+            let is_untouched = found.iter().all(|&byte| byte == UNTOUCHED);
+            assert!(is_untouched || found == self.row(i), "row {i}");
+        }
+    }
+}
+
+impl TensorSource for Known {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+    fn width(&self) -> u64 {
+        self.row_bytes as u64
+    }
+    fn n_rows(&self) -> u64 {
+        self.n_rows.into()
+    }
+    fn path(&self) -> &Path {
+        Path::new("feat")
+    }
+    fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
+        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(self.row_bytes)) {
+            out.copy_from_slice(&self.row(row));
+        }
+        Ok(())
+    }
+}
+
+fn flip(path: &Path, offset: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], offset).unwrap();
+    file.sync_all().unwrap();
+}
+
+fn cut(path: &Path, n_bytes: u64) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_len(n_bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+#[test]
+fn it_gives_the_rows_that_every_reader_gives_in_any_order_and_none() {
+    for (n_rows, row_bytes) in [(1, 1), (1000, 400), (70, 5000)] {
+        for codec in [CodecChoice::Raw, CodecChoice::Zstd] {
+            let known = Known::new(n_rows, row_bytes, codec);
+            let orders: [Vec<u32>; 4] = [
+                vec![],
+                vec![n_rows - 1],
+                (0..n_rows).rev().chain([0, 0, n_rows - 1]).collect(),
+                (0..50).map(|i| i * 7919 % n_rows).collect(),
+            ];
+            for rows in orders {
+                let (done, out, n_reads) = known.read_after(|_| {}, &rows);
+                done.unwrap();
+                let expected: Vec<u8> = rows.iter().flat_map(|&i| known.row(i)).collect();
+                assert!(out == expected, "{n_rows} rows of {row_bytes} bytes, {codec:?}");
+                assert_eq!(n_reads == 0, rows.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_while_open_fails_the_rows_that_are_gone_and_no_others() {
+    let known = Known::new(1000, 400, CodecChoice::Raw);
+    let whole = fs::read(known.file()).unwrap();
+    // Row 300 is on pages 29 and 30 of the rows.
+    for n_bytes in [0, 4096, 29 * PAGE_BYTES + 100, 30 * PAGE_BYTES + 1, 30 * PAGE_BYTES + 4095] {
+        let (done, out, _) = known.read_after(move |path| cut(path, n_bytes), &[300]);
+        let failure = done.unwrap_err();
+        assert_eq!(failure.code, FailureCode::Damaged, "{n_bytes}: {failure:?}");
+        for part in ["feat.v1.seg", "expected", "was cut"] {
+            assert!(failure.message.contains(part), "{n_bytes}: no `{part}` in {failure:?}");
+        }
+        known.check_no_wrong_row(&[300], &out);
+        fs::write(known.file(), &whole).unwrap();
+    }
+    let (done, out, _) = known.read_after(|path| cut(path, 40 * PAGE_BYTES), &[300]);
+    done.unwrap();
+    assert!(out == known.row(300));
+}
+
+#[test]
+fn a_damaged_page_fails_its_rows_by_name_and_gives_no_wrong_one() {
+    for (codec, page) in [(CodecChoice::Raw, 30), (CodecChoice::Zstd, 3)] {
+        let known = Known::new(1000, 400, codec);
+        let whole = fs::read(known.file()).unwrap();
+        let all: Vec<u32> = (0..1000).collect();
+        let offset = (1 + page) * PAGE_BYTES + 77;
+        let (done, out, _) = known.read_after(move |path| flip(path, offset), &all);
+        let failure = done.unwrap_err();
+        assert_eq!(failure.code, FailureCode::Damaged, "{failure:?}");
+        let page = format!("page {page}");
+        assert!(failure.message.contains("feat.v1.seg") && failure.message.contains(&page));
+        known.check_no_wrong_row(&all, &out);
+        // A page in the place of another has its own bytes in order, and fails all the same.
+        let swapped = [&whole[..4096], &whole[8192..12288], &whole[4096..8192], &whole[12288..]];
+        let swapped = swapped.concat();
+        let put = move |path: &Path| {
+            let file = File::options().write(true).open(path).unwrap();
+            file.write_all_at(&swapped, 0).unwrap();
+            file.sync_all().unwrap();
+        };
+        let (done, out, _) = known.read_after(put, &all);
+        assert_eq!(done.unwrap_err().code, FailureCode::Damaged);
+        known.check_no_wrong_row(&all, &out);
+    }
+}
+
+#[test]
+fn rows_away_from_a_damaged_page_are_read() {
+    // Also where the plan reads through the page: rows are checked by the pages that hold them.
+    let known = Known::new(1000, 400, CodecChoice::Raw);
+    let away: Vec<u32> = (0..200).chain(500..1000).collect();
+    let (done, out, n_reads) = known.read_after(|path| flip(path, 31 * PAGE_BYTES + 77), &away);
+    let expected: Vec<u8> = away.iter().flat_map(|&i| known.row(i)).collect();
+    done.unwrap();
+    assert!(out == expected && n_reads > 0);
+}
+
+#[test]
+fn a_file_that_is_gone_is_named() {
+    let known = Known::new(10, 400, CodecChoice::Raw);
+    let (base, path) = (known.base(), known.file());
+    fs::remove_file(&path).unwrap();
+    let open = move || async move { DmaReader::open(base).await.map(drop) };
+    let opened = LocalExecutorBuilder::new(Placement::Unbound).spawn(open).unwrap().join().unwrap();
+    let error = opened.unwrap_err();
+    assert!(error.contains("feat.v1.seg") && error.contains("cannot open"), "{error}");
+}

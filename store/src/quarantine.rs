@@ -1,0 +1,41 @@
+//! Files that are in the way and may be the only copy of something: they move, and are not removed.
+
+use std::path::{Path, PathBuf};
+
+use crate::device::Device;
+use crate::error::StoreError;
+
+/// Folder, of a graph or of a partition, with what was taken out of the way.
+pub(crate) const QUARANTINE_DIR: &str = "quarantine";
+
+/// Most files of one name in quarantine.
+const MAX_QUARANTINED: u32 = 1_000_000;
+
+/// Where [`quarantine`] would move what is at `path`: the first free name in the quarantine of its
+/// folder.
+pub(crate) fn quarantine_place(device: &dyn Device, path: &Path) -> Result<PathBuf, StoreError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = path.with_file_name(QUARANTINE_DIR);
+    let taken = match device.exists(&folder) {
+        true => device.list(&folder).map_err(StoreError::io(&folder, "list"))?,
+        false => Vec::new(),
+    };
+    let is_free = |place: &String| taken.iter().all(|entry| entry.name != *place);
+    let place = (1..MAX_QUARANTINED).map(|n| format!("{name}.{n}")).find(is_free);
+    let full = || StoreError::io(&folder, "list")(std::io::ErrorKind::StorageFull.into());
+    place.map(|place| folder.join(place)).ok_or_else(full)
+}
+
+/// Moves what is at `path` to the quarantine of its folder, durably; gives where it is then.
+pub(crate) fn quarantine(device: &dyn Device, path: &Path) -> Result<PathBuf, StoreError> {
+    let to = quarantine_place(device, path)?;
+    let sync = |dir: &Path| device.sync(dir).map_err(StoreError::io(dir, "sync"));
+    let sync_parent = |path: &Path| path.parent().map_or(Ok(()), sync);
+    let folder = to.parent().unwrap_or(path);
+    device.create_dir(folder).map_err(StoreError::io(folder, "create"))?;
+    sync_parent(folder)?;
+    device.rename(path, &to).map_err(StoreError::io(path, "move"))?;
+    sync(folder)?;
+    sync_parent(path)?;
+    Ok(to)
+}

@@ -1,0 +1,163 @@
+//! Damaged logs of catalogs whose segments have moved on: no row that was acknowledged and lies
+//! whole in a segment is given up for what an earlier state of the catalog says.
+
+use super::*;
+use crate::live::View;
+
+/// Places of a log that are damaged, one at a time.
+const N_PLACES: u64 = 24;
+
+const PARTS: [&str; 2] = ["part-000", "part-001"];
+
+/// What has happened to a graph that was put to, committed and compacted before it was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum History {
+    /// The old segments are gone, as after every compaction.
+    Swept,
+    /// A view has kept the old segments: the switch is in the log.
+    Kept,
+    /// The old segments are gone although the switch is in the log: releases before this one left
+    /// that.
+    GoneTooSoon,
+}
+
+/// `feat` put anew and compacted, a few rows of `packed` put, all committed; then a kill.
+fn killed(history: History) -> Model {
+    let model = import();
+    let dir = tempfile::tempdir().unwrap();
+    let killed = Model { dir };
+    for part in PARTS {
+        copy_all(&model.path().join(part).join("catalog"), &old_catalog(&killed, part));
+    }
+    let graph = Graph::open(&model.path()).unwrap();
+    let options = OpenOptions::default();
+    let live = Arc::new(LiveGraph::open(graph, None, LiveMode::Write, &options).unwrap());
+    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
+    live.put_rows("packed", &ids[..700], &vec![6; 700 * 200]).unwrap();
+    let pin = EmbeddedStore::over(Arc::clone(&live), View::At(1)).unwrap();
+    live.commit_version().unwrap();
+    let pin = (history != History::Swept).then_some(pin);
+    live.compact(None, Some("feat"), &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    copy_all(&model.path(), &killed.path());
+    drop(pin);
+    for part in PARTS {
+        let old = killed.path().join(part).join("feat.v1.seg");
+        assert_eq!(old.exists(), history != History::Swept);
+        if history == History::GoneTooSoon {
+            fs::remove_file(old).unwrap();
+        }
+    }
+    killed
+}
+
+/// The catalog of a partition as it was imported.
+fn old_catalog(model: &Model, part: &str) -> PathBuf {
+    model.dir.path().join(format!("catalog-of-{part}"))
+}
+
+/// Logs of the first partition's catalog with their lengths.
+fn logs(patient: &Patient) -> Vec<(String, u64)> {
+    let names = fs::read_dir(patient.path("part-000/catalog")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let logs = names.filter(|name| name.ends_with(".log"));
+    let logs = logs.map(|name| format!("part-000/catalog/{name}"));
+    logs.map(|name| (name.clone(), patient.bytes(&name))).collect()
+}
+
+/// Every row of `feat` is the one that was put, and every other row is an acknowledged one.
+fn check_rows(patient: &Patient, what: &str) {
+    for ((tensor, id), bytes) in patient.rows() {
+        let bytes = bytes.unwrap_or_else(|| panic!("{what}: `{tensor}` {id} is lost"));
+        match tensor.as_str() {
+            "feat" => assert_eq!(bytes, [5; 99], "{what}: `feat` {id}"),
+            "packed" if id < 700 && bytes == [6; 200] => {}
+            "packed" => assert!(bytes.iter().skip(1).step_by(4).all(|&byte| byte == 0), "{what}"),
+            _ => {}
+        }
+    }
+}
+
+fn check_log(history: History) {
+    let model = killed(history);
+    let n_log_bytes: u64 = logs(&Patient::of(&model)).iter().map(|(_, n_bytes)| n_bytes).sum();
+    let is_in_log = n_log_bytes > 50_000;
+    assert_eq!(is_in_log, history != History::Swept, "{n_log_bytes} bytes of log");
+    let mut n_salvaged = 0;
+    for place in 0..N_PLACES {
+        let patient = Patient::of(&model);
+        let what = format!("{history:?}, place {place}");
+        for (log, n_bytes) in logs(&patient).into_iter().filter(|(_, n_bytes)| *n_bytes > 0) {
+            patient.damage(&log, place * (n_bytes - 1) / (N_PLACES - 1), 1);
+        }
+        let report = patient.repair();
+        n_salvaged += u64::from(!report.lost.is_empty());
+        assert!(report.lost.iter().all(|lost| lost.tensor.is_none()), "{what}: {report:?}");
+        check_rows(&patient, &what);
+        assert!(patient.verify().ok, "{what}: {:?}", patient.verify());
+        goes_on(&patient, &what);
+    }
+    assert!(n_salvaged >= if is_in_log { N_PLACES / 2 } else { 0 }, "{n_salvaged} salvaged");
+}
+
+/// The repaired graph takes puts, and a compaction keeps every row.
+fn goes_on(patient: &Patient, what: &str) {
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    live.put_rows("packed", &[NodeId(3)], &[6; 200]).unwrap();
+    live.commit_version().unwrap();
+    live.compact(None, None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    drop(live);
+    check_rows(patient, what);
+    assert!(patient.verify().ok, "{what}: {:?}", patient.verify());
+}
+
+#[test]
+fn a_damaged_log_costs_no_row_of_a_compacted_segment() {
+    check_log(History::Swept);
+}
+
+#[test]
+fn a_damaged_log_costs_no_row_while_the_old_segment_is_still_there() {
+    check_log(History::Kept);
+}
+
+#[test]
+fn a_damaged_log_costs_no_row_when_the_old_segment_is_gone() {
+    check_log(History::GoneTooSoon);
+}
+
+#[test]
+fn a_segment_that_a_salvaged_catalog_does_not_name_goes_to_quarantine() {
+    let patient = Patient::of(&killed(History::Kept));
+    let newer = "part-000/feat.v2.seg";
+    // A page of the newer one is damaged too: the older one is whole, and counts.
+    patient.damage(newer, 4 * PAGE + 100, 1);
+    let kept = fs::read(patient.path(newer)).unwrap();
+    for (log, _) in logs(&patient) {
+        patient.damage(&log, 100, 1);
+    }
+    let report = patient.repair();
+    assert!(patient.rows().iter().all(|(_, row)| row.is_some()), "{report:?}");
+    assert!(!patient.path(newer).exists());
+    assert_eq!(fs::read(patient.path("part-000/quarantine/feat.v2.seg.1")).unwrap(), kept);
+    let graph = Graph::open(&patient.graph()).unwrap();
+    drop(LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap());
+    assert_eq!(fs::read(patient.path("part-000/quarantine/feat.v2.seg.1")).unwrap(), kept);
+}
+
+#[test]
+fn a_later_segment_takes_the_place_of_one_that_is_missing() {
+    let model = killed(History::Swept);
+    let patient = Patient::of(&model);
+    for part in PARTS {
+        // An old copy is put back: it knows nothing of put, commit and compaction.
+        patient.remove(&format!("{part}/catalog"));
+        copy_all(&old_catalog(&model, part), &patient.path(&format!("{part}/catalog")));
+    }
+    let report = patient.repair();
+    assert!(report.ok, "{report:?}");
+    assert!(report.done[0].action.contains("later version"), "{report:?}");
+    check_rows(&patient, "an old catalog");
+    goes_on(&patient, "an old catalog");
+}

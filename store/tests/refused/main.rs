@@ -1,0 +1,19 @@
+//! What the system refuses, in processes of their own, which give up rights or resources first.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod child;
+mod readers;
+#[path = "../damage/sample.rs"]
+mod sample;
+mod threads;
+
+/// Not a test of its own: what the child processes of the other tests do.
+#[test]
+#[ignore = "the others run it, each in a process of its own"]
+fn scenario() {
+    let Some((scenario, dir)) = child::own() else { return };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let is_known = readers::act(&scenario, &dir) || threads::act(&scenario, &dir);
+    assert!(is_known, "no scenario {scenario}");
+}

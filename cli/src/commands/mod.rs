@@ -7,6 +7,7 @@ mod generate;
 mod generate_trace;
 mod import;
 mod inspect;
+mod load;
 mod partition;
 mod probe;
 mod profile_device;
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     ProfileDevice(profile_device::ProfileDeviceArgs),
     Rapa(rapa::RapaArgs),
     Stat(stat::StatArgs),
+    Load(load::LoadArgs),
 }
 
 impl Command {
@@ -60,9 +62,10 @@ impl Command {
             Self::Import(args) => args.run(console),
             Self::Partition(args) => args.run(console),
             Self::Inspect(args) => args.run(console),
-            // They answer "damaged" and "lost" by their exit codes.
+            // They answer "damaged", "lost" and "wrong" by their exit codes.
             Self::Verify(args) => return args.run(console),
             Self::Repair(args) => return args.run(console),
+            Self::Load(args) => return args.run(console),
             Self::Probe(args) => args.run(console),
             Self::Gather(args) => args.run(console),
             Self::Put(args) => args.run(console),

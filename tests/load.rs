@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
+use lodestore_graph::npy::NpyType;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -106,7 +107,7 @@ fn other_rows_than_those_of_the_graph_are_wrong() {
     let mut other = Source::random(900, 3000);
     other.feat[500][0] = -1.0;
     let file = other.file("feat.npy");
-    write_npy(&file, lodestore_graph::npy::NpyType::F32, &[900, 13], &other.feat);
+    write_npy(&file, NpyType::F32, &[900, 13], &other.feat);
     let graph = other.import("graph", 2, "hash");
     let (server, _) = loaded.serve(1);
     let more = format!(
@@ -119,6 +120,11 @@ fn other_rows_than_those_of_the_graph_are_wrong() {
     let (wrong, all) = (number(&report, "/wrong_rows"), number(&report, "/verified_rows"));
     assert!(wrong >= 1.0 && wrong <= all / 899.0 + 2.0, "one row of 900 is wrong: {report}");
     assert!(report["first_wrong"].is_u64(), "{report}");
+    let wide = loaded.source.file("feat.npy");
+    write_npy(&wide, NpyType::F32, &[900, 2], &[[0f32; 2]; 900]);
+    let graph = loaded.source.import("narrow", 2, "hash");
+    let more = format!("--duration 0.3 --verify {}", graph.display());
+    load(&server.address, &more).failed(1, &["`feat`", "8 bytes", "52 bytes"]);
     server.stop();
 }
 
@@ -184,12 +190,25 @@ fn what_was_due_and_could_not_be_sent_is_told() {
 #[test]
 fn a_server_that_dies_is_counted_and_found_again() {
     let loaded = Loaded::new();
+    for is_tcp in [false, true] {
+        dies_and_is_found_again(&loaded, is_tcp);
+    }
+}
+
+fn dies_and_is_found_again(loaded: &Loaded, is_tcp: bool) {
     let socket = loaded.source.file("mortal.sock");
-    let args = format!("--shards 1 --unix {}", socket.display());
+    let args = if is_tcp {
+        "--shards 2 --listen 127.0.0.1:0".to_owned()
+    } else {
+        format!("--shards 1 --unix {}", socket.display())
+    };
     let server = Serving::start(&loaded.graph, &args);
+    // Where it listens again; its shards have other ports then.
+    let args = args.replace("127.0.0.1:0", &server.address);
+    let address =
+        if is_tcp { server.address.clone() } else { format!("unix:{}", socket.display()) };
     let more = format!(
-        "load --json --connect unix:{} --connections 2 --rows 20 --duration 4 --warm-up 0 {}",
-        socket.display(),
+        "load --json --connect {address} --connections 2 --rows 20 --duration 4 --warm-up 0 {}",
         loaded.verify()
     );
     let running = command(more.split_whitespace()).spawn().unwrap();
@@ -201,7 +220,7 @@ fn a_server_that_dies_is_counted_and_found_again() {
     let errors = report["errors"].as_object().unwrap();
     assert!(errors.contains_key("broken") && errors.contains_key("connect"), "{report}");
     assert!(errors.keys().all(|kind| kind == "broken" || kind == "connect"), "{report}");
-    let stat = lode_line(&format!("stat --json unix:{}", socket.display())).succeeded().json();
+    let stat = lode_line(&format!("stat --json {address}")).succeeded().json();
     assert!(number(&stat, "/shards/0/rows") > 0.0, "it was found again: {report}");
     server.stop();
 }
@@ -211,8 +230,8 @@ fn a_trace_says_which_rows_and_how_many() {
     let loaded = Loaded::new();
     let (server, _) = loaded.serve(1);
     let (ids, offsets) = (loaded.source.file("ids.npy"), loaded.source.file("offsets.npy"));
-    write_npy(&ids, lodestore_graph::npy::NpyType::U32, &[8], &[0u32, 899, 5, 6, 7, 8, 9, 1]);
-    write_npy(&offsets, lodestore_graph::npy::NpyType::I64, &[4], &[0i64, 2, 2, 7]);
+    write_npy(&ids, NpyType::U32, &[8], &[0u32, 899, 5, 6, 7, 8, 9, 1]);
+    write_npy(&offsets, NpyType::I64, &[4], &[0i64, 2, 2, 7]);
     let trace = format!("--trace {} --offsets {}", ids.display(), offsets.display());
     let times = "--connections 1 --duration 0.3 --warm-up 0";
     let more = format!("{trace} {times} {}", loaded.verify());
@@ -222,7 +241,7 @@ fn a_trace_says_which_rows_and_how_many() {
     // Batches of 2, 5 and 1; the empty one is left out.
     assert!((rows - requests * 8.0 / 3.0).abs() <= 8.0, "{report}");
 
-    write_npy(&ids, lodestore_graph::npy::NpyType::U32, &[1], &[900u32]);
+    write_npy(&ids, NpyType::U32, &[1], &[900u32]);
     let more = format!("--trace {} {times}", ids.display());
     load(&server.address, &more).failed(1, &["ids.npy", "id 900", "below 900"]);
     server.stop();

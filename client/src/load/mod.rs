@@ -24,7 +24,7 @@ use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use thiserror::Error;
 
 use crate::remote::Fleet;
-use crate::{Address, Client, ClientError, RowSource};
+use crate::{Client, ClientError, RowSource};
 use arrivals::Arrivals;
 use draw::{Drawer, Nodes, Words};
 use worker::Worker;
@@ -135,11 +135,6 @@ impl Target<'_> {
     fn n_endpoints(&self) -> usize {
         self.fleet.routes.endpoints.len()
     }
-
-    /// Where socket `at` of a thread leads.
-    fn address(&self, at: usize) -> &Address {
-        &self.fleet.routes.endpoints[at % self.n_endpoints()].address
-    }
 }
 
 impl Client {
@@ -148,7 +143,7 @@ impl Client {
     ///
     /// # Errors
     /// A tensor or a node of the trace that is not there, servers that cannot be reached at the
-    /// start, and a `truth` that fails. What fails later is counted.
+    /// start, and a `truth` that fails or has rows of another size. What fails later is counted.
     ///
     /// # Panics
     /// When `config` does not pass [`LoadConfig::check`].
@@ -159,6 +154,13 @@ impl Client {
     ) -> Result<Tally, ClientError> {
         config.check().unwrap_or_else(|error| panic!("the caller checks: {error}"));
         let (position, info) = (self.position(&config.tensor)?, self.tensor(&config.tensor)?);
+        if let Some(truth) = truth {
+            let (local, remote) = (truth.tensor(&config.tensor)?.row_bytes(), info.row_bytes());
+            if local != remote {
+                let tensor = config.tensor.clone();
+                return Err(ClientError::SourcesDiffer { tensor, local, remote });
+            }
+        }
         let tensor = u16::try_from(position).unwrap_or(u16::MAX);
         let (fleet, row_bytes) = (self.fleet(), info.row_bytes());
         let target = Target { config, fleet, tensor, row_bytes, truth };

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::num::NonZero;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
@@ -15,8 +16,9 @@ use super::draw::{Drawer, Words};
 use super::socket::{LoadSocket, thread_cpu};
 use super::tally::{LoadError, Tally};
 use super::{LoadConfig, Target};
+use crate::remote::Fleet;
 use crate::route::Bucket;
-use crate::{ClientError, PullKind};
+use crate::{Address, ClientError, PullKind};
 
 /// Longest wait for anything: answers that are overdue are looked for as often.
 const TICK: Duration = Duration::from_millis(50);
@@ -31,6 +33,8 @@ const EVENTS: usize = 256;
 /// `c * window..`.
 pub(super) struct Worker<'a> {
     target: &'a Target<'a>,
+    /// As last described: a server that was started anew has other ports.
+    fleet: Arc<Fleet>,
     sockets: Vec<Option<LoadSocket>>,
     /// By slot: the request that is running there.
     running: Vec<Option<Running>>,
@@ -84,6 +88,7 @@ impl<'a> Worker<'a> {
         let now = Instant::now();
         let mut worker = Self {
             target,
+            fleet: Arc::clone(&target.fleet),
             sockets: Vec::new(),
             running: (0..n_slots).map(|_| None).collect(),
             free: free.collect(),
@@ -102,7 +107,7 @@ impl<'a> Worker<'a> {
         };
         let deadline = Instant::now() + target.config.deadline;
         for at in 0..n_connections * target.n_endpoints() {
-            let socket = LoadSocket::connect(target.address(at), deadline)?;
+            let socket = LoadSocket::connect(worker.address(at), deadline)?;
             worker.watch(at, &socket).map_err(failed)?;
             worker.sockets.push(Some(socket));
         }
@@ -179,7 +184,7 @@ impl<'a> Worker<'a> {
         let mut buckets = std::mem::take(&mut self.buckets);
         self.drawer.next(*rows, &mut ids);
         let positions = 0..u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        target.fleet.routes.split(target.tensor.into(), &ids, positions, &mut buckets)?;
+        self.fleet.routes.split(target.tensor.into(), &ids, positions, &mut buckets)?;
         let kind = self.draw_kind();
         // One more than there are shards, until all are asked.
         let (n_rows, n_open, retry_after) = (ids.len(), 1, Duration::ZERO);
@@ -228,11 +233,34 @@ impl<'a> Worker<'a> {
 
     fn reconnect(&mut self, at: usize) {
         let deadline = Instant::now() + RECONNECT_TIMEOUT;
-        if let Ok(socket) = LoadSocket::connect(self.target.address(at), deadline)
+        let mut connected = LoadSocket::connect(self.address(at), deadline);
+        if connected.is_err() && self.rediscover(at, deadline) {
+            connected = LoadSocket::connect(self.address(at), deadline);
+        }
+        if let Ok(socket) = connected
             && self.watch(at, &socket).is_ok()
         {
             self.sockets[at] = Some(socket);
         }
+    }
+
+    /// Asks the server of a socket where its shards listen now; `false` when nothing is new. One
+    /// that comes back with another number of shards is not found again.
+    fn rediscover(&mut self, at: usize, deadline: Instant) -> bool {
+        let n_endpoints = self.target.n_endpoints();
+        let server = self.fleet.routes.endpoints[at % n_endpoints].server;
+        match self.fleet.rediscover(server, deadline) {
+            Ok(Some(found)) if found.routes.endpoints.len() == n_endpoints => {
+                self.fleet = found;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Where a socket leads.
+    fn address(&self, at: usize) -> &Address {
+        &self.fleet.routes.endpoints[at % self.target.n_endpoints()].address
     }
 
     fn watch(&self, at: usize, socket: &LoadSocket) -> rustix::io::Result<()> {

@@ -85,7 +85,7 @@ impl Fleet {
     ///
     /// # Errors
     /// Another graph is served at its address now.
-    pub(super) fn rediscover(
+    pub(crate) fn rediscover(
         &self,
         server: usize,
         deadline: Instant,

@@ -54,6 +54,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether it starts the log itself, once it knows how that shall be.
+    pub(crate) fn starts_its_log(&self) -> bool {
+        matches!(self, Self::Serve(_))
+    }
+
     /// Runs the command; an error means exit code 1, or 2 for wrong usage.
     pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
         let done = match self {

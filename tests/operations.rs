@@ -1,4 +1,4 @@
-//! What an operator sees of a running server: metrics, health, the status page, logs.
+//! What an operator sees of a running server: metrics, health, the status page, `lode top`, logs.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Health, readiness and the page.
+//! Health, readiness, the page and `lode top`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Watched;
 use crate::support::http::{exchange, get};
-use crate::support::process::{signal, wait};
+use crate::support::process::{lode_line, signal, wait};
 use crate::support::wire::PlainConnection;
 
 #[test]
@@ -79,5 +79,27 @@ fn the_page_is_one_file_and_asks_only_its_own_server() {
     }
     let head = exchange(&watched.server.metrics, b"HEAD / HTTP/1.1\r\n\r\n").unwrap();
     assert_eq!((head.status, head.body.as_str()), (200, ""));
+    watched.server.stop();
+}
+
+#[test]
+fn top_shows_what_the_page_shows() {
+    let watched = Watched::start("--shards 2 --writable");
+    let address = &watched.server.address;
+    lode_line(&format!("load --connect {address} --rows 50 --duration 0.5 --warm-up 0"))
+        .succeeded();
+    let text = lode_line(&format!("top {} --once", watched.server.metrics)).succeeded().stdout;
+    for part in ["ready", "partitions 0, 1", "tier hits", "sync pull", "p99.9", "takes updates"] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+    assert!(!text.contains('\x1b'), "no control characters where there is no terminal");
+    assert!(text.contains("failures since it started: none"), "{text}");
+    let figures = lode_line(&format!("top {} --json", watched.server.metrics)).succeeded().json();
+    assert_eq!(figures["shards"].as_array().unwrap().len(), 2);
+    assert!(figures["kinds"]["sync_pull"]["begun"].as_u64() > Some(0), "{figures}");
+
+    lode_line(&format!("top {address}")).failed(1, &[address, "--metrics"]);
+    lode_line("top 127.0.0.1:1").failed(1, &["127.0.0.1:1", "--metrics"]);
+    lode_line("top nowhere").failed(2, &["nowhere"]);
     watched.server.stop();
 }

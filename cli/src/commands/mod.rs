@@ -18,6 +18,7 @@ mod repair;
 mod schedule;
 mod serve;
 mod stat;
+mod top;
 mod train;
 mod verify;
 
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     ProfileDevice(profile_device::ProfileDeviceArgs),
     Rapa(rapa::RapaArgs),
     Stat(stat::StatArgs),
+    Top(top::TopArgs),
     Load(load::LoadArgs),
 }
 
@@ -83,6 +85,7 @@ impl Command {
             Self::ProfileDevice(args) => args.run(console),
             Self::Rapa(args) => args.run(console),
             Self::Stat(args) => args.run(console),
+            Self::Top(args) => args.run(console),
         };
         done.map(|()| ExitCode::SUCCESS)
     }

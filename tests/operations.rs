@@ -12,6 +12,8 @@ mod hostile;
 mod logs;
 #[path = "operations/scrape.rs"]
 mod scrape;
+#[path = "operations/unit.rs"]
+mod unit;
 #[path = "operations/watching.rs"]
 mod watching;
 

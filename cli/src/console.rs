@@ -21,6 +21,11 @@ impl Console {
         Self { json, bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()) }
     }
 
+    /// Whether one JSON object is wanted.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// The command's answer: `report` as JSON, or `text` made from it.
     pub(crate) fn report<T: Serialize>(
         &self,

@@ -14,6 +14,7 @@ mod here;
 mod human;
 mod ids;
 mod interrupt;
+mod log;
 mod partitioner;
 mod policies;
 mod rows;
@@ -27,14 +28,13 @@ mod topology;
 mod traces;
 mod usage;
 
-use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
 
 use crate::commands::Command;
 use crate::console::Console;
+use crate::log::{LogFormat, LogLevel};
 use crate::usage::UsageError;
 
 /// Graph feature store and cache server for training graph neural networks.
@@ -54,7 +54,9 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_log();
+    if !cli.command.starts_its_log() {
+        log::start(LogLevel::default(), LogFormat::default());
+    }
     let console = Console::new(cli.json);
     match cli.command.run(&console) {
         Ok(code) => code,
@@ -63,14 +65,4 @@ fn main() -> ExitCode {
             if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
-}
-
-/// Warnings go to stderr, or what `LODE_LOG` asks for. RocksDB warns of its own defaults.
-fn start_log() {
-    let filter = EnvFilter::try_from_env("LODE_LOG");
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("warn,rocksdb=error")))
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
 }

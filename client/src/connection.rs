@@ -2,18 +2,17 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
-use lodestore_schema::{Prefix, Reply, Request, WireError, check_hello, hello};
+use lodestore_schema::limits::HELLO_BYTES;
+use lodestore_schema::{Reply, Request, WireError, check_hello, hello};
 
+use crate::inbox::{Head, Inbox};
 use crate::scatter::scatter;
 use crate::{Address, ClientError};
-
-/// Bytes asked of the socket at a time: a chunk of rows and its head.
-const BUFFER_BYTES: usize = 272 << 10;
 
 /// A host that does not answer is given up after this time, so that another can be tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -22,14 +21,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct Connection {
     address: Address,
     stream: Stream,
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
+    inbox: Inbox,
     /// Request under construction.
     frame: Vec<u8>,
 }
 
-enum Stream {
+/// A connected socket of either kind.
+pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -47,19 +45,13 @@ impl Connection {
             }
             Address::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(failed)?),
         };
-        let mut connection = Self {
-            address: address.clone(),
-            stream,
-            buffer: vec![0; BUFFER_BYTES],
-            start: 0,
-            end: 0,
-            frame: Vec::new(),
-        };
+        let mut connection =
+            Self { address: address.clone(), stream, inbox: Inbox::new(), frame: Vec::new() };
         connection.limit(deadline)?;
         connection.write(&hello())?;
         let mut theirs = [0; HELLO_BYTES];
         connection.need(HELLO_BYTES)?;
-        theirs.copy_from_slice(connection.take(HELLO_BYTES));
+        theirs.copy_from_slice(connection.inbox.take(HELLO_BYTES));
         check_hello(&theirs).map_err(|source| connection.wire(source))?;
         Ok(connection)
     }
@@ -179,9 +171,9 @@ impl Connection {
         let mut positions = positions;
         while !positions.is_empty() {
             self.need(row_bytes)?;
-            let n_rows = positions.len().min((self.end - self.start) / row_bytes);
+            let n_rows = positions.len().min(self.inbox.len() / row_bytes);
             let (now, later) = positions.split_at(n_rows);
-            scatter(self.take(n_rows * row_bytes), row_bytes, now, out);
+            scatter(self.inbox.take(n_rows * row_bytes), row_bytes, now, out);
             positions = later;
         }
         Ok(())
@@ -190,9 +182,9 @@ impl Connection {
     /// Fills a range of `out` from the buffer, then straight from the socket.
     fn fill(&mut self, range: std::ops::Range<usize>, out: &mut [u8]) -> Result<(), ClientError> {
         let out = &mut out[range];
-        let n_buffered = out.len().min(self.end - self.start);
+        let n_buffered = out.len().min(self.inbox.len());
         let (head, rest) = out.split_at_mut(n_buffered);
-        head.copy_from_slice(self.take(n_buffered));
+        head.copy_from_slice(self.inbox.take(n_buffered));
         if rest.is_empty() {
             return Ok(());
         }
@@ -201,35 +193,23 @@ impl Connection {
 
     /// The next reply's head and the length of its body.
     fn head(&mut self) -> Result<(Reply, usize), ClientError> {
-        self.need(PREFIX_BYTES)?;
-        let mut prefix = [0; PREFIX_BYTES];
-        prefix.copy_from_slice(self.take(PREFIX_BYTES));
-        let prefix = Prefix::of_reply(prefix).map_err(|source| self.wire(source))?;
-        self.need(prefix.head_bytes)?;
-        let reply = Reply::decode(self.take(prefix.head_bytes));
-        match reply.map_err(|source| self.wire(source))? {
-            Reply::Failure(failure) => {
-                Err(ClientError::Refused { address: self.address.clone(), failure })
+        loop {
+            match self.inbox.head().map_err(|source| self.wire(source))? {
+                Head::Whole(Reply::Failure(failure), _) => {
+                    return Err(ClientError::Refused { address: self.address.clone(), failure });
+                }
+                Head::Whole(reply, body_bytes) => return Ok((reply, body_bytes)),
+                Head::Needs(n_bytes) => self.need(n_bytes)?,
             }
-            reply => Ok((reply, prefix.body_bytes)),
         }
     }
 
     /// Reads until at least `n_bytes` are buffered, and as many more as have come.
     fn need(&mut self, n_bytes: usize) -> Result<(), ClientError> {
-        if self.end - self.start >= n_bytes {
-            return Ok(());
-        }
-        self.buffer.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
-        if self.buffer.len() < n_bytes {
-            self.buffer.resize(n_bytes, 0);
-        }
-        while self.end < n_bytes {
-            match self.stream.read(&mut self.buffer[self.end..]) {
+        while self.inbox.len() < n_bytes {
+            match self.inbox.read_more(&mut self.stream, n_bytes) {
                 Ok(0) => return Err(self.io(io::ErrorKind::UnexpectedEof.into())),
-                Ok(n) => self.end += n,
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.io(error)),
             }
@@ -237,10 +217,13 @@ impl Connection {
         Ok(())
     }
 
-    fn take(&mut self, n_bytes: usize) -> &[u8] {
-        let start = self.start;
-        self.start += n_bytes;
-        &self.buffer[start..start + n_bytes]
+    /// The socket, past its hello, without any waits; nothing may be in flight.
+    pub(crate) fn into_nonblocking(self) -> io::Result<Stream> {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.set_nonblocking(true)?,
+            Stream::Unix(stream) => stream.set_nonblocking(true)?,
+        }
+        Ok(self.stream)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
@@ -304,5 +287,14 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
     }
 }

@@ -205,7 +205,16 @@ pub enum ClientError {
         /// Number of the batch in the run.
         batch: u32,
     },
-    /// A thread that works ahead has panicked; its message is in the log.
+    /// None of the servers holds a node.
+    #[error("the servers that are connected hold no node; connect to one that does")]
+    NoNodes,
+    /// The system refuses to watch sockets or to start a thread.
+    #[error("cannot drive connections: {source}")]
+    Poll {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A thread has panicked; its message is in the log.
     #[error("the {thread} thread panicked; the cause stands in the log above")]
     Panicked {
         /// What the thread was for.

@@ -5,6 +5,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
+pub mod load;
+
 mod address;
 mod budget;
 mod buffer;
@@ -12,6 +14,7 @@ mod connection;
 mod embedded;
 mod error;
 mod halo_buffer;
+mod inbox;
 mod loader;
 mod memory;
 mod on_device;

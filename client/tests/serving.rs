@@ -211,7 +211,7 @@ fn an_empty_list_is_an_answer_not_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 10, WIDTH, 2);
     let (server, address) = start(&config(&graph, 2));
-    assert_eq!(pull(&connect(&[&address]), &[]).unwrap(), []);
+    assert_eq!(pull(&connect(&[&address]), &[]).unwrap(), [0u8; 0]);
     let mut plain = PlainClient::connect(&address);
     plain.ask(SYNC_PULL, &[]);
     let (reply, body) = plain.answer().unwrap();

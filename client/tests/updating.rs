@@ -163,7 +163,7 @@ fn what_was_put_is_what_is_pulled_whatever_the_layout() {
         compact(&client);
         expected.check(&[&address], "after another");
         let files = segment_files(&graph, "feat");
-        assert_eq!(files.len(), n_parts.into(), "old segments go: {files:?}");
+        assert_eq!(files.len(), usize::from(n_parts), "old segments go: {files:?}");
         server.stop().unwrap();
 
         let (server, address) = start(&ServerConfig { writable: false, ..config.clone() });

@@ -93,7 +93,7 @@ pub struct Failure {
 }
 
 /// The kinds of failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureCode {
     /// The request is wrong and will stay wrong.
     Invalid,
@@ -113,6 +113,37 @@ pub enum FailureCode {
     Internal,
     /// The server takes no updates.
     ReadOnly,
+}
+
+impl FailureCode {
+    /// All of them, in the order of their numbers: `ALL[i] as usize == i`.
+    pub const ALL: [Self; 9] = [
+        Self::Invalid,
+        Self::TooLarge,
+        Self::NotFound,
+        Self::Damaged,
+        Self::Overloaded,
+        Self::Deadline,
+        Self::Stopping,
+        Self::Internal,
+        Self::ReadOnly,
+    ];
+
+    /// The word for it in reports and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::TooLarge => "too_large",
+            Self::NotFound => "not_found",
+            Self::Damaged => "damaged",
+            Self::Overloaded => "overloaded",
+            Self::Deadline => "deadline",
+            Self::Stopping => "stopping",
+            Self::Internal => "internal",
+            Self::ReadOnly => "read_only",
+        }
+    }
 }
 
 impl Reply {

@@ -24,6 +24,8 @@ pub struct ServerConfig {
     pub listen: Option<SocketAddr>,
     /// Path of a Unix socket; shard `i` listens on `PATH.i` besides.
     pub unix: Option<PathBuf>,
+    /// TCP address of metrics, health checks and the status page; none unless given.
+    pub metrics: Option<SocketAddr>,
     /// Executors; 0 takes one per core.
     pub n_shards: u16,
     /// Bytes of rows that the host tiers of all shards hold together; 0 reads every row from disk.
@@ -45,6 +47,7 @@ impl ServerConfig {
             parts: Vec::new(),
             listen: None,
             unix: None,
+            metrics: None,
             n_shards: 0,
             tier_bytes: TIER_BYTES_DEFAULT,
             policy: POLICY_DEFAULT,
@@ -58,8 +61,8 @@ impl ServerConfig {
         if self.listen.is_none() && self.unix.is_none() {
             return Err(ServerError::NoListener);
         }
-        if let Some(address) = self.listen
-            && !address.ip().is_loopback()
+        let mut addresses = self.listen.into_iter().chain(self.metrics);
+        if let Some(address) = addresses.find(|address| !address.ip().is_loopback())
             && !self.insecure
         {
             return Err(ServerError::Exposed { address });

@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, HELLO_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::Shard;
-use crate::stats::count;
+use crate::stats::{BreakReason, RequestKind, count};
 
 /// Room before the rows of a chunk for prefix and head, so that one write sends all.
 const HEAD_ROOM: usize = 128;
@@ -50,6 +50,17 @@ pub(crate) enum Ended {
     Panic,
 }
 
+impl Ended {
+    pub(crate) fn reason(&self) -> BreakReason {
+        match self {
+            Self::Wire(_) => BreakReason::Wire,
+            Self::Io(error) if error.kind() == io::ErrorKind::TimedOut => BreakReason::Timeout,
+            Self::Io(_) => BreakReason::Io,
+            Self::Panic => BreakReason::Panic,
+        }
+    }
+}
+
 impl Connection {
     pub(crate) fn new(stream: TcpStream) -> Self {
         Self { stream, head: Vec::new() }
@@ -63,12 +74,14 @@ impl Connection {
         check_hello(&theirs)?;
         while let Some(prefix) = self.next_prefix().await? {
             let request = self.read_head(prefix).await?;
+            let running = shard.counters().begin(RequestKind::of(&request.body));
             let done = AssertUnwindSafe(self.answer(shard, request, prefix)).catch_unwind().await;
             self = match done {
                 Ok(result) => result?,
                 // One panicking task would stop the whole executor.
                 Err(_) => return Err(Ended::Panic),
             };
+            running.answered();
         }
         Ok(())
     }
@@ -97,7 +110,6 @@ impl Connection {
         request: Request,
         prefix: Prefix,
     ) -> Result<Self, Ended> {
-        count(&shard.counters().requests, 1);
         let timeout = request.deadline.map_or(REQUEST_TIMEOUT, |d| d.min(REQUEST_TIMEOUT));
         let deadline = Instant::now() + timeout;
         match request.body {
@@ -193,7 +205,7 @@ impl Connection {
         reply: Result<Reply, Failure>,
     ) -> Result<Self, Ended> {
         let reply = reply.unwrap_or_else(|refusal| {
-            count(&shard.counters().failures, 1);
+            shard.refused(&refusal);
             Reply::Failure(refusal)
         });
         self.reply(&reply).await?;

@@ -46,6 +46,7 @@ impl DmaReader {
         counters: &Counters,
     ) -> Result<(), Failure> {
         let reads = plan.by_extent().map(|(extent, rows)| async move {
+            let _running = counters.begin_read();
             self.read(extent).await.map(|pages| (extent, rows, pages))
         });
         let mut reads = stream::iter(reads).buffer_unordered(READS_IN_FLIGHT);
@@ -53,6 +54,7 @@ impl DmaReader {
             let (extent, rows, pages) = read?;
             count(&counters.read_extents, 1);
             count(&counters.read_bytes, pages.len());
+            count(&counters.joined_rows, rows.len().saturating_sub(1));
             self.segment()
                 .copy_rows(extent, rows, &pages, out)
                 .map_err(|error| store_failure(&error))?;

@@ -17,7 +17,9 @@ mod connection;
 mod dma;
 mod error;
 mod holdings;
+mod http;
 mod listen;
+mod metrics;
 mod post;
 mod pulse;
 mod rows;
@@ -30,4 +32,8 @@ mod tier_bytes;
 pub use config::ServerConfig;
 pub use error::ServerError;
 pub use lodestore_cache::PolicyKind;
+pub use metrics::{
+    KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
+    metrics_table,
+};
 pub use server::Server;

@@ -76,3 +76,17 @@ const _: () = assert!(
         >= (PUT_COPIES * PUSH_BODY_BYTES_MAX + PUT_BYTES_PER_ROW * ROWS_PER_PUSH_MAX) as u64,
     "the largest push must fit an idle shard"
 );
+
+/// How often a shard tells what only it knows, for metrics.
+pub const BEAT: Duration = Duration::from_millis(100);
+/// A shard that has not told for this long is said to have stopped answering.
+pub const BEAT_OVERDUE: Duration = Duration::from_secs(5);
+
+/// Connections to the metrics port; one more ends the one that is open longest.
+pub const HTTP_CONNECTIONS_MAX: usize = 32;
+/// Most bytes of an HTTP request: its line and its headers.
+pub const HTTP_HEAD_BYTES_MAX: usize = 8 << 10;
+/// Most headers of an HTTP request.
+pub const HTTP_HEADERS_MAX: usize = 64;
+/// An HTTP request must have come, and its answer be taken, within this time.
+pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,8 +14,10 @@ use tracing::info;
 use crate::acceptor::Acceptor;
 use crate::compactor::{Compactor, Runs};
 use crate::holdings::Holdings;
+use crate::http::HttpServer;
 use crate::limits::MAILBOX_LEN;
 use crate::listen::Listeners;
+use crate::metrics::{Observed, Phase, Served};
 use crate::pulse::Pulse;
 use crate::shard::{self, Inbox, ShardPlan, Started};
 use crate::stats::Counters;
@@ -31,6 +33,7 @@ pub struct Server {
     address: Option<SocketAddr>,
     unix: Option<PathBuf>,
     n_shards: u16,
+    observed: Arc<Observed>,
     counters: Arc<[Counters]>,
     acceptor: Acceptor,
     inboxes: Arc<[Inbox]>,
@@ -38,6 +41,8 @@ pub struct Server {
     /// Where updates are taken.
     compactor: Option<Compactor>,
     threads: Arc<StoreThreads>,
+    /// Answers until all else has ended.
+    http: Option<HttpServer>,
     /// Outlives the shards.
     _pulse: Pulse,
     /// Closing the graph takes a while, and is for whoever stops the server.
@@ -51,6 +56,10 @@ impl Server {
     /// Anything wrong with the settings, the graph, or an address: nothing is left running.
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         let n_shards = config.check()?;
+        let observed = Arc::new(Observed::new());
+        // First: to open a graph may take long, and whoever asks meanwhile is told so.
+        let http = config.metrics.map(|at| HttpServer::start(at, Arc::clone(&observed)));
+        let http = http.transpose()?;
         let holdings = Arc::new(Holdings::open(config, n_shards)?);
         let listeners = Listeners::bind(config.listen, config.unix.as_deref(), n_shards)?;
         let address = listeners.tcp();
@@ -59,6 +68,12 @@ impl Server {
         let pulse = Pulse::start()?;
         let threads = Arc::new(StoreThreads::start(config.writable)?);
         let runs = Arc::new(Runs::new());
+        observed.opened(Served {
+            holdings: Arc::clone(&holdings),
+            counters: Arc::clone(&counters),
+            threads: Arc::clone(&threads),
+            runs: Arc::clone(&runs),
+        });
         let plan = ShardPlan {
             tier_bytes: tier_bytes(&holdings, config, n_shards)?,
             governor: Governor::new(config.tier_bytes),
@@ -70,6 +85,7 @@ impl Server {
             runs: Arc::clone(&runs),
             busy: Arc::new(AtomicUsize::new(n_shards.into())),
             pulsed: pulse.shards(),
+            observed: Arc::clone(&observed),
         };
         let executors = spawn(&plan, &started, n_shards)?;
         drop(started);
@@ -79,17 +95,27 @@ impl Server {
         let compactor = config.writable.then(|| Compactor::start(runs, of_runs, of_shards));
         let compactor = compactor.transpose()?;
         let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes))?;
-        info!(?address, n_shards, "serving");
+        observed.enter(Phase::Serving);
+        info!(
+            address = address.map(display),
+            unix = config.unix.as_ref().map(|path| display(path.display())),
+            metrics = http.as_ref().map(|http| display(http.address())),
+            n_shards,
+            version = holdings.live.version(),
+            "serving"
+        );
         Ok(Self {
             address,
             unix: config.unix.clone(),
             n_shards,
+            observed,
             counters,
             acceptor,
             inboxes,
             executors,
             compactor,
             threads,
+            http,
             _pulse: pulse,
             _holdings: holdings,
         })
@@ -105,6 +131,12 @@ impl Server {
     #[must_use]
     pub fn unix(&self) -> Option<&std::path::Path> {
         self.unix.as_deref()
+    }
+
+    /// The address of metrics, with the port that was bound.
+    #[must_use]
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpServer::address)
     }
 
     /// Shards that run.
@@ -128,6 +160,7 @@ impl Server {
     }
 
     fn end(&mut self) -> Result<(), ServerError> {
+        self.observed.enter(Phase::Draining);
         self.acceptor.stop();
         for inbox in &*self.inboxes {
             inbox.stop();
@@ -136,6 +169,7 @@ impl Server {
         drop(self.compactor.take());
         let ended = join(self.executors.drain(..));
         self.threads.stop();
+        drop(self.http.take());
         ended
     }
 }

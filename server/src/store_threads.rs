@@ -4,6 +4,7 @@
 //! wait for a sync. Both queues are bounded; a call that finds its queue full is told `overloaded`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -25,6 +26,7 @@ pub(crate) struct StoreThreads {
 /// Threads that take calls from one queue.
 pub(crate) struct Crew {
     calls: SyncSender<Task>,
+    waiting: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -53,13 +55,20 @@ impl Crew {
     fn start(name: &str, n_threads: usize) -> Result<Self, ServerError> {
         let (calls, queue) = sync_channel(CALLS_WAITING_MAX);
         let queue = Arc::new(Mutex::new(queue));
+        let waiting = Arc::default();
         let threads = (0..n_threads).map(|i| {
-            let queue = Arc::clone(&queue);
+            let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
             let thread = std::thread::Builder::new().name(format!("{name}-{i}"));
-            thread.spawn(move || work(&queue)).map_err(ServerError::Thread)
+            thread.spawn(move || work(&queue, &waiting)).map_err(ServerError::Thread)
         });
         // Threads that did start end with the queue.
-        Ok(Self { threads: Mutex::new(threads.collect::<Result<_, _>>()?), calls })
+        let threads = Mutex::new(threads.collect::<Result<_, _>>()?);
+        Ok(Self { threads, calls, waiting })
+    }
+
+    /// Calls that no thread has taken.
+    pub(crate) fn n_waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Has a thread make `call`; it is made whether or not somebody waits for the answer.
@@ -72,7 +81,13 @@ impl Crew {
             // Whoever does not wait any more does not want to know.
             let _ = sender.send(call());
         };
-        self.calls.try_send(Some(Box::new(task))).map_err(|error| match error {
+        // Ahead of the thread that takes it.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let sent = self.calls.try_send(Some(Box::new(task)));
+        if sent.is_err() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        sent.map_err(|error| match error {
             TrySendError::Full(_) => {
                 let message = format!("{CALLS_WAITING_MAX} calls of the store wait already");
                 failure(FailureCode::Overloaded, message)
@@ -106,10 +121,11 @@ impl<T: Send> Answer<T> {
     }
 }
 
-fn work(queue: &Mutex<Receiver<Task>>) {
+fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
     loop {
         let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Some(task)) = task else { return };
+        waiting.fetch_sub(1, Ordering::Relaxed);
         if catch_unwind(AssertUnwindSafe(task)).is_err() {
             // What it held, the sender of its answer included, is gone: its shard is told.
             warn!("a call of the store panicked");
@@ -156,10 +172,12 @@ mod tests {
             }
         };
         assert_eq!(refusal.code, FailureCode::Overloaded);
+        assert!(crew.n_waiting() >= CALLS_WAITING_MAX as u64);
         assert!(!refusal.retry_after.is_zero());
         go.send(()).unwrap();
         assert_eq!(answer(first), Ok(true));
         crew.stop();
+        assert_eq!(crew.n_waiting(), 0);
         assert_eq!(made.try_iter().count(), n_waiting);
         assert_eq!(crew.call(|| ()).err().map(|failure| failure.code), Some(FailureCode::Stopping));
     }

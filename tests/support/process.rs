@@ -113,6 +113,8 @@ pub(crate) struct Serving {
     pub(crate) child: Child,
     /// TCP address, if it has one.
     pub(crate) address: String,
+    /// Address of its metrics, if it has one.
+    pub(crate) metrics: String,
     stderr: mpsc::Receiver<String>,
 }
 
@@ -139,16 +141,23 @@ impl Serving {
         assert!(up, "no server: {:?}", stderr.recv_timeout(SERVER_DEADLINE));
         let ready: Value = serde_json::from_str(&line).unwrap();
         let address = ready["address"].as_str().unwrap_or_default().to_owned();
-        Self { child, address, stderr }
+        let metrics = ready["metrics"].as_str().unwrap_or_default().to_owned();
+        Self { child, address, metrics, stderr }
     }
 
     /// Sends SIGTERM and asserts a clean end.
-    pub(crate) fn stop(mut self) {
+    pub(crate) fn stop(self) {
+        self.stop_and_take_log();
+    }
+
+    /// As [`Self::stop`]; gives what it wrote to stderr.
+    pub(crate) fn stop_and_take_log(mut self) -> String {
         signal(&self.child, Signal::TERM);
         let code = wait(&mut self.child, SERVER_DEADLINE);
         let stderr = self.stderr.recv_timeout(SERVER_DEADLINE).unwrap();
         assert_eq!(code, Some(0), "{stderr}");
         assert!(!stderr.contains("panicked"), "{stderr}");
+        stderr
     }
 
     /// Kills it without a warning.

@@ -7,6 +7,7 @@ mod generate;
 mod generate_trace;
 mod import;
 mod inspect;
+mod load;
 mod partition;
 mod probe;
 mod profile_device;
@@ -19,6 +20,7 @@ mod schedule;
 mod serve;
 mod shape;
 mod stat;
+mod top;
 mod train;
 mod verify;
 
@@ -53,9 +55,16 @@ pub(crate) enum Command {
     Reproduce(reproduce::ReproduceArgs),
     Stat(stat::StatArgs),
     Shape(shape::ShapeArgs),
+    Top(top::TopArgs),
+    Load(load::LoadArgs),
 }
 
 impl Command {
+    /// Whether it starts the log itself, once it knows how that shall be.
+    pub(crate) fn starts_its_log(&self) -> bool {
+        matches!(self, Self::Serve(_))
+    }
+
     /// Runs the command; an error means exit code 1, or 2 for wrong usage.
     pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
         let done = match self {
@@ -64,9 +73,10 @@ impl Command {
             Self::Import(args) => args.run(console),
             Self::Partition(args) => args.run(console),
             Self::Inspect(args) => args.run(console),
-            // They answer "damaged" and "lost" by their exit codes.
+            // They answer "damaged", "lost" and "wrong" by their exit codes.
             Self::Verify(args) => return args.run(console),
             Self::Repair(args) => return args.run(console),
+            Self::Load(args) => return args.run(console),
             Self::Probe(args) => args.run(console),
             Self::Gather(args) => args.run(console),
             Self::Put(args) => args.run(console),
@@ -81,6 +91,7 @@ impl Command {
             Self::Reproduce(args) => args.run(console),
             Self::Stat(args) => args.run(console),
             Self::Shape(args) => args.run(console),
+            Self::Top(args) => args.run(console),
         };
         done.map(|()| ExitCode::SUCCESS)
     }

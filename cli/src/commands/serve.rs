@@ -19,6 +19,7 @@ use signal_hook::low_level::pipe;
 
 use crate::console::Console;
 use crate::human;
+use crate::log::{self, LogFormat, LogLevel};
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::ConfigFile;
@@ -53,6 +54,10 @@ pub(crate) struct ServeArgs {
     /// Path of a Unix socket.
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
+    /// TCP address of metrics (/metrics), health checks (/healthz, /readyz) and the status page (/);
+    /// port 0 takes a free one. None unless given.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
     /// Shards, each with a core of its own; one per core unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     shards: Option<u16>,
@@ -70,6 +75,13 @@ pub(crate) struct ServeArgs {
     /// Listen on an address that is not loopback, without authentication or encryption.
     #[arg(long)]
     insecure: bool,
+    /// What goes to the log on stderr: error, warn, info or debug; warn unless given. LODE_LOG goes
+    /// before it.
+    #[arg(long, value_enum, value_name = "L")]
+    log_level: Option<LogLevel>,
+    /// How it goes there: text, or json with one object to a line; text unless given.
+    #[arg(long, value_enum, value_name = "F")]
+    log_format: Option<LogFormat>,
     /// Stop when stdin ends: a parent that dies takes the server along.
     #[arg(long, hide = true)]
     exit_with_stdin: bool,
@@ -80,6 +92,7 @@ pub(crate) struct ServeArgs {
 struct ServeReport {
     address: Option<String>,
     unix: Option<String>,
+    metrics: Option<String>,
     parts: Vec<u16>,
     shards: u16,
     writable: bool,
@@ -95,11 +108,14 @@ impl ServeArgs {
         }
         self.listen = self.listen.or(file.listen);
         self.unix = self.unix.or(file.unix);
+        self.metrics = self.metrics.or(file.metrics);
         self.shards = self.shards.or(file.shards);
         self.memory = self.memory.or(file.memory);
         self.policy = self.policy.or(file.policy);
         self.writable |= file.writable.unwrap_or_default();
         self.insecure |= file.insecure.unwrap_or_default();
+        self.log_level = self.log_level.or(file.log_level);
+        self.log_format = self.log_format.or(file.log_format);
         Ok(self)
     }
 
@@ -109,7 +125,8 @@ impl ServeArgs {
             (None, None) => Some(DEFAULT_ADDRESS.parse()?),
             (listen, _) => listen,
         };
-        if let Some(address) = listen.filter(|address| !address.ip().is_loopback())
+        let mut addresses = listen.into_iter().chain(self.metrics);
+        if let Some(address) = addresses.find(|address| !address.ip().is_loopback())
             && !self.insecure
         {
             return Err(UsageError::new(format!(
@@ -124,6 +141,7 @@ impl ServeArgs {
             parts: self.parts.iter().copied().map(PartId).collect(),
             listen,
             unix: self.unix.clone(),
+            metrics: self.metrics,
             n_shards: self.shards.unwrap_or(0),
             tier_bytes: self.memory.unwrap_or(defaults.tier_bytes),
             policy: self.policy.unwrap_or(defaults.policy),
@@ -136,19 +154,24 @@ impl ServeArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let this = self.with_file()?;
         let config = this.check()?;
+        log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default());
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(this.exit_with_stdin)?;
         let server = Server::start(&config)?;
         let report = ServeReport {
             address: server.address().map(|address| address.to_string()),
             unix: server.unix().map(|path| path.display().to_string()),
+            metrics: server.metrics().map(|address| address.to_string()),
             parts: this.served_parts()?,
             shards: server.n_shards(),
             writable: this.writable,
         };
         console.report(&report, text)?;
         wait(stop)?;
-        Ok(server.stop()?)
+        tracing::info!("stopping: what is in flight is finished first");
+        server.stop()?;
+        tracing::info!("stopped");
+        Ok(())
     }
 
     fn served_parts(&self) -> Result<Vec<u16>> {
@@ -166,8 +189,10 @@ fn text(report: &ServeReport) -> String {
     let unix = report.unix.as_ref().map(|path| format!("unix:{path}"));
     let addresses: Vec<_> = report.address.iter().chain(&unix).map(String::as_str).collect();
     let parts: Vec<_> = report.parts.iter().map(ToString::to_string).collect();
+    let metrics = report.metrics.as_ref();
+    let metrics = metrics.map_or_else(String::new, |at| format!("; metrics on http://{at}/"));
     format!(
-        "listening on {} ({} {}, {}{})",
+        "listening on {} ({} {}, {}{}){metrics}",
         addresses.join(" and "),
         if parts.len() == 1 { "partition" } else { "partitions" },
         parts.join(", "),

@@ -80,6 +80,12 @@ pub(crate) struct LoadedTrace {
 }
 
 impl TraceArgs {
+    /// Whether any trace is named.
+    pub(crate) fn is_given(&self) -> bool {
+        let named = [&self.schedule, &self.trace, &self.oracle_general, &self.lcs];
+        named.into_iter().any(Option::is_some)
+    }
+
     /// Which trace; no file is opened yet.
     pub(crate) fn check(self) -> Result<TraceChoice, UsageError> {
         let Self { schedule, trace, oracle_general, lcs, .. } = self;
@@ -108,6 +114,15 @@ impl TraceArgs {
 }
 
 impl TraceChoice {
+    /// The name of its file.
+    pub(crate) fn name(&self) -> String {
+        match &self.source {
+            Source::Schedule { path, .. }
+            | Source::Arrays { path, .. }
+            | Source::Records { path, .. } => file_name(path),
+        }
+    }
+
     /// Whether the trace comes with a graph.
     pub(crate) fn has_graph(&self) -> bool {
         self.graph.is_some()
@@ -116,24 +131,24 @@ impl TraceChoice {
     /// Reads the trace.
     pub(crate) fn load(&self) -> Result<LoadedTrace> {
         let graph = self.graph.as_deref().map(Graph::open).transpose()?;
-        let (trace, name) = match &self.source {
+        let trace = match &self.source {
             Source::Schedule { path, worker, remote } => {
-                (schedule::read(path, graph.as_ref(), *worker, *remote)?, file_name(path))
+                schedule::read(path, graph.as_ref(), *worker, *remote)?
             }
             Source::Arrays { path, offsets, cut, epoch_batches } => {
                 let batch_ids = cut.then_some(self.batch_ids);
                 let cut =
                     arrays::Cut { batch_ids, limit: self.limit, epoch_batches: *epoch_batches };
                 let n_nodes = graph.as_ref().map(|graph| graph.book().n_nodes());
-                (arrays::read(path, offsets.as_deref(), &cut, n_nodes)?, file_name(path))
+                arrays::read(path, offsets.as_deref(), &cut, n_nodes)?
             }
             Source::Records { path, format } => {
                 let mut reader = open(path)?;
                 let trace = read_records(&mut *reader, *format, self.batch_ids, self.limit);
-                (trace.with_context(|| path.display().to_string())?, file_name(path))
+                trace.with_context(|| path.display().to_string())?
             }
         };
-        Ok(LoadedTrace { trace, graph, name })
+        Ok(LoadedTrace { trace, graph, name: self.name() })
     }
 }
 

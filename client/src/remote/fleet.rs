@@ -18,9 +18,9 @@ const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
 /// with other shards or ports.
-pub(super) struct Fleet {
+pub(crate) struct Fleet {
     servers: Vec<(Address, Description)>,
-    pub(super) routes: Routes,
+    pub(crate) routes: Routes,
     /// By endpoint: connections that nobody uses.
     idle: Vec<Mutex<Vec<Connection>>>,
 }
@@ -85,7 +85,7 @@ impl Fleet {
     ///
     /// # Errors
     /// Another graph is served at its address now.
-    pub(super) fn rediscover(
+    pub(crate) fn rediscover(
         &self,
         server: usize,
         deadline: Instant,

@@ -9,7 +9,6 @@ use lodestore_schema::{PullKind as WireKind, ServerStats};
 use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, TensorInfo};
 use describe::{describe, stats, tensors};
-use fleet::Fleet;
 use pull::Pull;
 use put::Put;
 
@@ -19,6 +18,7 @@ mod pull;
 mod put;
 mod version;
 
+pub(crate) use fleet::Fleet;
 pub use put::PutStats;
 pub use version::CompactionRun;
 
@@ -174,11 +174,11 @@ impl Client {
         self.put_all(&Put { tensor, ids, rows, row_bytes, deadline })
     }
 
-    fn fleet(&self) -> Arc<Fleet> {
+    pub(crate) fn fleet(&self) -> Arc<Fleet> {
         Arc::clone(&self.fleet.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn position(&self, name: &str) -> Result<usize, ClientError> {
+    pub(crate) fn position(&self, name: &str) -> Result<usize, ClientError> {
         self.tensors.iter().position(|tensor| tensor.name == name).ok_or_else(|| {
             let known = self.tensors.iter().map(|tensor| tensor.name.as_str());
             ClientError::unknown_tensor(name, known)

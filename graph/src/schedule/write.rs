@@ -157,11 +157,11 @@ fn sample(
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ScheduleError> {
     let header_crc = file.header_crc();
-    let encode = |sampler: &mut Sampler<'_>, job: &Job| {
-        match sampler.sample_at_most(&job.roots, job.seed, MAX_WORDS) {
-            Ok(batch) => block::encode(&batch, job.place, header_crc),
-            Err(too_many) => Err(4 * too_many.found),
-        }
+    let encode = |sampler: &mut Sampler<'_>, job: &Job| match sampler
+        .sample_at_most(&job.roots, job.seed, MAX_WORDS)
+    {
+        Ok(batch) => block::encode(&batch, job.place, header_crc),
+        Err(too_many) => Err(4 * too_many.found),
     };
     thread::scope(|scope| {
         let (mut starts, mut blocks) = (Vec::new(), Vec::new());

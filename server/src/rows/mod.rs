@@ -136,6 +136,12 @@ impl ShardRows {
         Ok(())
     }
 
+    /// Rows in the tier, bytes of one, and rows that had to go for others.
+    pub(crate) fn residents(&self) -> (u64, u64, u64) {
+        let tier = self.tier.borrow();
+        (tier.n_resident() as u64, self.row_bytes as u64, tier.stats().evictions)
+    }
+
     /// Lets go of the segment that a compaction has taken out of use, once no read needs it.
     pub(crate) async fn rebase(&self, part: PartId) -> Result<(), Failure> {
         match self.part(part) {

@@ -26,16 +26,19 @@ use crate::holdings::Holdings;
 use crate::limits::{
     CONNECTIONS_PER_SHARD_MAX, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, START_TIMEOUT,
 };
+use crate::metrics::Observed;
 use crate::post::{Letter, Post, Question, Rows};
 use crate::pulse::Shards;
 use crate::rows::ShardRows;
-use crate::stats::Counters;
+use crate::stats::{Counters, count};
 use crate::store_threads::StoreThreads;
 
+mod beat;
 mod gather;
 mod inbox;
 mod update;
 
+use beat::Complaints;
 pub(crate) use inbox::{Event, Inbox};
 
 /// What a shard needs to start.
@@ -55,6 +58,8 @@ pub(crate) struct ShardPlan {
     pub(crate) policy: PolicyKind,
     /// Where it joins, to be woken regularly.
     pub(crate) pulsed: Shards,
+    /// Where it tells that it is alive.
+    pub(crate) observed: Arc<Observed>,
 }
 
 /// How a shard reports that it is up: its number and its inbox, or why not.
@@ -74,6 +79,7 @@ pub(crate) struct Shard {
     next_connection: Cell<u64>,
     /// Frame that answers `describe`, and the version that it tells.
     description: RefCell<(u32, Rc<[u8]>)>,
+    complaints: Complaints,
 }
 
 /// The whole life of a shard's executor.
@@ -117,7 +123,9 @@ pub(crate) async fn run(
         open: RefCell::default(),
         next_connection: Cell::new(0),
         description: RefCell::new((0, Rc::from([]))),
+        complaints: Complaints::default(),
     });
+    shard.start_beat();
     shard.read_letters(receivers, sync);
     let _ = started.send((id, Ok(Inbox::new(sender.into_foreign()))));
     drop(started);
@@ -174,6 +182,7 @@ impl Shard {
     /// Serves a connection in a task of its own.
     fn take(self: &Rc<Self>, fd: OwnedFd, sync: TaskQueueHandle) {
         if self.open.borrow().len() >= CONNECTIONS_PER_SHARD_MAX {
+            count(&self.counters().connections_refused, 1);
             debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
             return;
         }
@@ -182,12 +191,14 @@ impl Shard {
         self.next_connection.set(number + 1);
         self.open.borrow_mut().insert(number, fd);
         self.counters().connections.fetch_add(1, Ordering::Relaxed);
+        count(&self.counters().connections_taken, 1);
         let shard = Rc::clone(self);
         let task = async move {
             // glommio's stream only sends to and receives from the descriptor: a Unix socket
             // serves as well.
             let stream = TcpStream::from(socket2::Socket::from(stream));
             if let Err(reason) = Connection::new(stream).serve(&shard).await {
+                shard.counters().broken(reason.reason());
                 debug!(shard = shard.id, %reason, "connection ended");
             }
             shard.open.borrow_mut().remove(&number);

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use lodestore_server::PolicyKind;
 use serde::{Deserialize, Deserializer, de};
 
+use crate::log::{LogFormat, LogLevel};
 use crate::size::parse_size;
 use crate::small_file::read_small_file;
 
@@ -17,6 +18,7 @@ pub(super) struct ConfigFile {
     pub(super) parts: Option<Vec<u16>>,
     pub(super) listen: Option<SocketAddr>,
     pub(super) unix: Option<PathBuf>,
+    pub(super) metrics: Option<SocketAddr>,
     #[serde(deserialize_with = "shards")]
     pub(super) shards: Option<u16>,
     #[serde(deserialize_with = "size")]
@@ -24,6 +26,10 @@ pub(super) struct ConfigFile {
     #[serde(deserialize_with = "policy")]
     pub(super) policy: Option<PolicyKind>,
     pub(super) writable: Option<bool>,
+    #[serde(rename = "log-level")]
+    pub(super) log_level: Option<LogLevel>,
+    #[serde(rename = "log-format")]
+    pub(super) log_format: Option<LogFormat>,
     pub(super) insecure: Option<bool>,
 }
 
@@ -81,6 +87,9 @@ mod tests {
         assert_eq!(found.memory, Some(defaults.tier_bytes));
         assert_eq!(found.policy, Some(defaults.policy));
         assert_eq!(found.writable, Some(defaults.writable));
+        assert_eq!((found.metrics, defaults.metrics), (None, None));
+        assert_eq!(found.log_level, Some(LogLevel::default()));
+        assert_eq!(found.log_format, Some(LogFormat::default()));
         assert_eq!(found.insecure, Some(defaults.insecure));
         let is_setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
         let all = text.lines().map(|line| match is_setting(&line) {
@@ -89,9 +98,22 @@ mod tests {
         });
         let found = read(&all.collect::<Vec<_>>().join("\n")).unwrap();
         // All of them: a setting that is added has to be added here, and there.
-        let ConfigFile { parts, listen, unix, shards, memory, policy, writable, insecure } = found;
+        let ConfigFile {
+            parts,
+            listen,
+            unix,
+            metrics,
+            shards,
+            memory,
+            policy,
+            writable,
+            log_level,
+            log_format,
+            insecure,
+        } = found;
         assert_eq!((parts, shards), (Some(vec![0, 1]), Some(2)));
         assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
+        assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());
     }
 
@@ -106,6 +128,10 @@ mod tests {
             ("listen = \"nowhere\"", "listen"),
             ("parts = [70000]", "parts"),
             ("writable", "writable"),
+            ("metrics = \"9171\"", "metrics"),
+            ("log-level = \"loud\"", "log-level"),
+            ("log-format = \"xml\"", "log-format"),
+            ("log_format = \"json\"", "unknown field `log_format`"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(told), "{text}: {error}");

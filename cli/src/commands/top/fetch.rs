@@ -1,0 +1,70 @@
+//! The figures of a server, over HTTP.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use lodestore_server::ServerFigures;
+
+/// Longest time for a look.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Largest answer that is taken: hundreds of shards fit.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// Asks the metrics port at `address`.
+pub(super) fn fetch(address: SocketAddr) -> Result<ServerFigures> {
+    let answer = ask(address).with_context(|| {
+        format!("cannot ask {address}; is it the address of a server's --metrics?")
+    })?;
+    figures(&answer).with_context(|| format!("{address} is no metrics port of a lode server"))
+}
+
+fn ask(address: SocketAddr) -> std::io::Result<Vec<u8>> {
+    let deadline = Instant::now() + DEADLINE;
+    let mut stream = TcpStream::connect_timeout(&address, DEADLINE)?;
+    stream.set_write_timeout(Some(DEADLINE))?;
+    let request = format!("GET /status.json HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let (mut answer, mut bytes) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || answer.len() > ANSWER_BYTES_MAX {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes)? {
+            0 => return Ok(answer),
+            n => answer.extend_from_slice(&bytes[..n]),
+        }
+    }
+}
+
+/// The body of an answer: the server closes the connection behind it.
+fn figures(answer: &[u8]) -> Result<ServerFigures> {
+    let text = std::str::from_utf8(answer).context("its answer is no text")?;
+    let (head, body) = text.split_once("\r\n\r\n").context("its answer is no HTTP")?;
+    let status = head.lines().next().unwrap_or_default();
+    if !(status.starts_with("HTTP/1.") && status.contains(" 200 ")) {
+        bail!("it answers `{}`", status.escape_default());
+    }
+    serde_json::from_str(body).context("its figures cannot be read; it may be of another version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_others_are_told() {
+        for (answer, told) in [
+            (&b"\xff\xfe"[..], "no text"),
+            (b"LODESTOR", "no HTTP"),
+            (b"HTTP/1.1 404 Not Found\r\n\r\n", "404"),
+            (b"HTTP/1.1 200 OK\r\n\r\n{}", "another version"),
+        ] {
+            let error = format!("{:#}", figures(answer).unwrap_err());
+            assert!(error.contains(told), "{error}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! When requests shall start.
+
+use std::time::{Duration, Instant};
+
+use super::draw::Words;
+
+/// What sets the pace of a load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// Closed loop: a request starts when the one before it on its slot has ended.
+    Closed,
+    /// Open loop: requests start at times that do not depend on the answers, and latency counts
+    /// from those times even where the request could only be sent later.
+    Open {
+        /// Requests per second, over all connections.
+        rate: f64,
+        /// How the times are spaced.
+        spacing: Spacing,
+    },
+}
+
+/// How the starts of an open loop are spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spacing {
+    /// As of many independent clients: exponential gaps.
+    Poisson,
+    /// Evenly.
+    Fixed,
+}
+
+/// The starts of one thread's requests in an open loop, one after the other.
+pub(super) struct Arrivals {
+    gap: f64,
+    spacing: Spacing,
+    words: Words,
+    start: Instant,
+    /// Seconds after `start`.
+    next: f64,
+}
+
+impl Arrivals {
+    /// Thread `thread` of `n_threads` that make `rate` requests per second together.
+    pub(super) fn new(
+        (rate, spacing): (f64, Spacing),
+        (thread, n_threads): (usize, usize),
+        words: Words,
+        start: Instant,
+    ) -> Self {
+        let gap = n_threads as f64 / rate;
+        let mut arrivals = Self { gap, spacing, words, start, next: 0.0 };
+        match spacing {
+            Spacing::Poisson => arrivals.advance(),
+            Spacing::Fixed => arrivals.next = thread as f64 / rate,
+        }
+        arrivals
+    }
+
+    /// The start of the next request.
+    pub(super) fn next(&self) -> Instant {
+        self.start + Duration::from_secs_f64(self.next)
+    }
+
+    /// Goes on to the request after it.
+    pub(super) fn advance(&mut self) {
+        self.next += match self.spacing {
+            Spacing::Poisson => -(1.0 - self.words.fraction()).ln() * self.gap,
+            Spacing::Fixed => self.gap,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(spacing: Spacing, thread: usize, n: usize) -> Vec<f64> {
+        let start = Instant::now();
+        let words = Words::new(3, thread as u64);
+        let mut arrivals = Arrivals::new((1000.0, spacing), (thread, 2), words, start);
+        let next = |_| {
+            let at = arrivals.next().duration_since(start).as_secs_f64();
+            arrivals.advance();
+            at
+        };
+        (0..n).map(next).collect()
+    }
+
+    #[test]
+    fn threads_take_turns_at_a_fixed_rate() {
+        let near = |found: &[f64], expected: &[f64]| {
+            found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6)
+        };
+        assert!(near(&starts(Spacing::Fixed, 0, 3), &[0.0, 0.002, 0.004]));
+        assert!(near(&starts(Spacing::Fixed, 1, 3), &[0.001, 0.003, 0.005]));
+    }
+
+    #[test]
+    fn poisson_gaps_have_the_rates_mean_and_spread() {
+        let starts = starts(Spacing::Poisson, 0, 20_000);
+        let gaps: Vec<f64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        assert!((mean - 0.002).abs() < 0.0001, "{mean}");
+        let longer = gaps.iter().filter(|&&gap| gap > 0.002).count() as f64 / gaps.len() as f64;
+        assert!((longer - (-1f64).exp()).abs() < 0.02, "{longer}");
+    }
+}

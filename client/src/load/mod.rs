@@ -1,0 +1,269 @@
+//! Load on servers, and what it measures: how many rows they give, and how long each request takes.
+//!
+//! A *connection* is one client with a socket to every shard, as [`Client`] has; it has a window
+//! of slots, each of which runs one request at a time. A request asks for rows of any shards and
+//! ends with the last row of the last shard. Rows are taken from the sockets and forgotten, or
+//! compared; they are not put into a batch, so a trainer takes longer by that copy. One thread
+//! drives many connections by epoll, and is not itself what limits a shard.
+//!
+//! In an open loop latency counts from when a request was to start, not from when it could be
+//! sent: a server that stalls is charged for everything that was due meanwhile (no "coordinated
+//! omission"). Requests that were due and never sent count with the time that they had waited at
+//! the end.
+
+mod arrivals;
+mod draw;
+mod socket;
+mod tally;
+mod worker;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lodestore_schema::limits::IDS_PER_PULL_MAX;
+use thiserror::Error;
+
+use crate::remote::Fleet;
+use crate::{Client, ClientError, RowSource};
+use arrivals::Arrivals;
+use draw::{Drawer, Nodes, Words};
+use worker::Worker;
+
+pub use arrivals::{Pace, Spacing};
+pub use draw::{IdBatches, IdDraw};
+pub use tally::{KindTally, LoadError, Tally};
+
+/// Most connections of one load.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Most requests in flight of one connection.
+pub const WINDOW_MAX: usize = 1024;
+
+/// What to ask for, how, and for how long.
+#[derive(Clone, Debug)]
+pub struct LoadConfig {
+    /// The tensor whose rows are asked for.
+    pub tensor: String,
+    /// Clients, each with a socket to every shard.
+    pub connections: usize,
+    /// Requests that one of them may have in flight.
+    pub window: usize,
+    /// Threads that drive them.
+    pub threads: usize,
+    /// Closed or open loop.
+    pub pace: Pace,
+    /// Which rows.
+    pub ids: IdDraw,
+    /// Rows of a request, unless a trace says.
+    pub rows: usize,
+    /// Share of requests that are VectorPulls, 0 to 1.
+    pub vector_share: f64,
+    /// Time before measuring starts.
+    pub warm_up: Duration,
+    /// Measured time.
+    pub duration: Duration,
+    /// A request that is not answered by then has failed.
+    pub deadline: Duration,
+    /// What is drawn depends on it alone.
+    pub seed: u64,
+}
+
+/// Settings that cannot be.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{name} must be {expected}, found {found}")]
+pub struct BadLoad {
+    name: &'static str,
+    expected: String,
+    found: String,
+}
+
+impl LoadConfig {
+    /// Checks everything that can be wrong without a server.
+    ///
+    /// # Errors
+    /// The first setting that cannot be.
+    pub fn check(&self) -> Result<(), BadLoad> {
+        let bad = |name, expected: &str, found: String| {
+            Err(BadLoad { name, expected: expected.to_owned(), found })
+        };
+        let counts = [
+            ("connections", self.connections, CONNECTIONS_MAX),
+            ("window", self.window, WINDOW_MAX),
+            ("rows", self.rows, IDS_PER_PULL_MAX),
+            ("threads", self.threads, self.connections),
+        ];
+        for (name, found, most) in counts {
+            if !(1..=most).contains(&found) {
+                return bad(name, &format!("1 to {most}"), found.to_string());
+            }
+        }
+        if !(0.0..=1.0).contains(&self.vector_share) {
+            return bad("vector-share", "0 to 1", self.vector_share.to_string());
+        }
+        if let Pace::Open { rate, .. } = self.pace
+            && !(rate > 0.0 && rate <= 1e8)
+        {
+            return bad("rate", "above 0 and at most 1e8 requests per second", rate.to_string());
+        }
+        if let IdDraw::Zipf { exponent } = self.ids
+            && !(exponent > 0.0 && exponent <= 10.0)
+        {
+            return bad("zipf exponent", "above 0 and at most 10", exponent.to_string());
+        }
+        if let IdDraw::Trace(batches) = &self.ids
+            && (batches.n_batches() == 0
+                || batches.bounds.windows(2).any(|ends| ends[0] >= ends[1]))
+        {
+            return bad("trace", "batches with ids", "one without".to_owned());
+        }
+        if self.duration.is_zero() || self.deadline.is_zero() {
+            return bad("duration and deadline", "above 0", "0".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// What all threads of a load share.
+struct Target<'a> {
+    config: &'a LoadConfig,
+    fleet: Arc<Fleet>,
+    tensor: u16,
+    row_bytes: usize,
+    truth: Option<&'a dyn RowSource>,
+}
+
+impl Target<'_> {
+    fn n_endpoints(&self) -> usize {
+        self.fleet.routes.endpoints.len()
+    }
+}
+
+impl Client {
+    /// Makes load on the servers of this client and measures it; with `truth` every row that comes
+    /// is compared with the one there.
+    ///
+    /// # Errors
+    /// A tensor or a node of the trace that is not there, servers that cannot be reached at the
+    /// start, and a `truth` that fails or has rows of another size. What fails later is counted.
+    ///
+    /// # Panics
+    /// When `config` does not pass [`LoadConfig::check`].
+    pub fn load(
+        &self,
+        config: &LoadConfig,
+        truth: Option<&dyn RowSource>,
+    ) -> Result<Tally, ClientError> {
+        config.check().unwrap_or_else(|error| panic!("the caller checks: {error}"));
+        let (position, info) = (self.position(&config.tensor)?, self.tensor(&config.tensor)?);
+        if let Some(truth) = truth {
+            let (local, remote) = (truth.tensor(&config.tensor)?.row_bytes(), info.row_bytes());
+            if local != remote {
+                let tensor = config.tensor.clone();
+                return Err(ClientError::SourcesDiffer { tensor, local, remote });
+            }
+        }
+        let tensor = u16::try_from(position).unwrap_or(u16::MAX);
+        let (fleet, row_bytes) = (self.fleet(), info.row_bytes());
+        let target = Target { config, fleet, tensor, row_bytes, truth };
+        let nodes = self.nodes_to_ask(&target)?;
+        let position = Arc::default();
+        let workers = (0..config.threads).map(|thread| {
+            let n_connections = (config.connections + thread) / config.threads;
+            let words = |stream| Words::new(config.seed, 3 * thread as u64 + stream);
+            let (draw, position) = (config.ids.clone(), Arc::clone(&position));
+            let drawer = Drawer::new(draw, nodes.clone(), words(0), position);
+            Worker::connect(&target, n_connections, drawer, words(1))
+        });
+        let workers = workers.collect::<Result<Vec<_>, _>>()?;
+        let start = Instant::now();
+        let window = (start + config.warm_up, start + config.warm_up + config.duration);
+        let arrivals = |thread| match config.pace {
+            Pace::Closed => None,
+            Pace::Open { rate, spacing } => {
+                let words = Words::new(config.seed, 3 * thread as u64 + 2);
+                Some(Arrivals::new((rate, spacing), (thread, config.threads), words, start))
+            }
+        };
+        std::thread::scope(|scope| {
+            let mut threads = Vec::with_capacity(config.threads);
+            for (thread, worker) in workers.into_iter().enumerate() {
+                let (builder, arrivals) = (std::thread::Builder::new(), arrivals(thread));
+                let builder = builder.name(format!("lode-load-{thread}"));
+                let run = builder.spawn_scoped(scope, move || worker.run(window, arrivals));
+                threads.push(run.map_err(|source| ClientError::Poll { source })?);
+            }
+            let mut tally = Tally::new(window);
+            for thread in threads {
+                let ended = thread.join();
+                tally.add(&ended.map_err(|_| ClientError::Panicked { thread: "load" })??);
+            }
+            Ok(tally)
+        })
+    }
+
+    /// The nodes of partitions that are held; fails when a trace names another.
+    fn nodes_to_ask(&self, target: &Target<'_>) -> Result<Nodes, ClientError> {
+        let book = self.book();
+        let routes = &target.fleet.routes;
+        if let IdDraw::Trace(batches) = &target.config.ids {
+            for &id in &batches.ids {
+                let n_nodes = book.n_nodes();
+                let part =
+                    book.part_of(id).ok_or(ClientError::UnknownNode { node: id, n_nodes })?;
+                if routes.holders_of(part).is_empty() {
+                    return Err(ClientError::NoHolder { part });
+                }
+            }
+        }
+        let held = book.parts().filter(|&part| !routes.holders_of(part).is_empty());
+        let nodes = Nodes::new(held.map(|part| book.range(part)));
+        if nodes.len() == 0 {
+            return Err(ClientError::NoNodes);
+        }
+        Ok(nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> LoadConfig {
+        LoadConfig {
+            tensor: "x".into(),
+            connections: 2,
+            window: 1,
+            threads: 1,
+            pace: Pace::Closed,
+            ids: IdDraw::Uniform,
+            rows: 1,
+            vector_share: 0.0,
+            warm_up: Duration::ZERO,
+            duration: Duration::from_secs(1),
+            deadline: Duration::from_secs(1),
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_be_are_named() {
+        config().check().unwrap();
+        let open = |rate| Pace::Open { rate, spacing: Spacing::Fixed };
+        let empty = IdBatches { ids: Vec::new(), bounds: vec![0, 0] };
+        let cases = [
+            ("connections", LoadConfig { connections: 0, ..config() }),
+            ("window", LoadConfig { window: WINDOW_MAX + 1, ..config() }),
+            ("rows", LoadConfig { rows: IDS_PER_PULL_MAX + 1, ..config() }),
+            ("threads", LoadConfig { threads: 3, ..config() }),
+            ("vector-share", LoadConfig { vector_share: f64::NAN, ..config() }),
+            ("rate", LoadConfig { pace: open(0.0), ..config() }),
+            ("rate", LoadConfig { pace: open(f64::INFINITY), ..config() }),
+            ("zipf", LoadConfig { ids: IdDraw::Zipf { exponent: 0.0 }, ..config() }),
+            ("trace", LoadConfig { ids: IdDraw::Trace(Arc::new(empty)), ..config() }),
+            ("duration", LoadConfig { duration: Duration::ZERO, ..config() }),
+        ];
+        for (name, config) in cases {
+            let told = config.check().unwrap_err().to_string();
+            assert!(told.contains(name) && told.contains("found"), "{told}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! One connection of a load: requests go out and answers come in without waiting for each other.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::{Failure, Reply, Request};
+
+use super::tally::LoadError;
+use crate::connection::{Connection, Stream};
+use crate::inbox::{Head, Inbox};
+use crate::{Address, ClientError};
+
+/// Reads of one connection before the others get their turn.
+const READS_MAX: usize = 8;
+/// How much longer than the deadline of a request its answer may take to come.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A connection past its hello.
+pub(super) struct LoadSocket {
+    stream: Stream,
+    inbox: Inbox,
+    /// Frames to send; those bytes below `n_sent` are gone.
+    outbox: Vec<u8>,
+    n_sent: usize,
+    /// What was asked and is not answered in full, in the order asked, which is that of answers.
+    asked: VecDeque<Ask>,
+    /// Bytes of the chunk that is coming.
+    body_left: usize,
+    /// Bytes that must have come before anything can be done.
+    needed: usize,
+}
+
+/// One request: the rows of one operation that one shard owns.
+pub(super) struct Ask {
+    /// Where the operation stands.
+    pub(super) slot: usize,
+    pub(super) n_rows: usize,
+    n_come: usize,
+    /// The ids, where rows are compared; else none.
+    ids: Vec<NodeId>,
+    expires: Instant,
+}
+
+/// How rows are compared with what they must be: ids, and their rows one after the other.
+pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
+
+impl LoadSocket {
+    pub(super) fn connect(address: &Address, deadline: Instant) -> Result<Self, ClientError> {
+        let connection = Connection::open(address, deadline)?;
+        let stream = connection
+            .into_nonblocking()
+            .map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+        Ok(Self {
+            stream,
+            inbox: Inbox::new(),
+            outbox: Vec::new(),
+            n_sent: 0,
+            asked: VecDeque::new(),
+            body_left: 0,
+            needed: PREFIX_BYTES,
+        })
+    }
+
+    /// Queues a request of operation `slot`; [`Self::flush`] sends it.
+    pub(super) fn ask(&mut self, slot: usize, request: &Request, ids: &[NodeId], compare: bool) {
+        request.append_to(size_of_val(ids), &mut self.outbox);
+        self.outbox.extend_from_slice(bytemuck::cast_slice(ids));
+        let expires = Instant::now() + request.deadline.unwrap_or_default() + GRACE;
+        let (n_rows, n_come) = (ids.len(), 0);
+        let ids = if compare { ids.to_vec() } else { Vec::new() };
+        self.asked.push_back(Ask { slot, n_rows, n_come, ids, expires });
+    }
+
+    /// Sends as much as the socket takes.
+    pub(super) fn flush(&mut self) -> Result<(), LoadError> {
+        while self.has_unsent() {
+            match self.stream.write(&self.outbox[self.n_sent..]) {
+                Ok(0) => return Err(LoadError::Broken),
+                Ok(n) => self.n_sent += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(LoadError::Broken),
+            }
+        }
+        self.outbox.clear();
+        self.n_sent = 0;
+        Ok(())
+    }
+
+    /// Whether the socket has yet to take something.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.n_sent < self.outbox.len()
+    }
+
+    /// Whether an answer is overdue.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.asked.front().is_some_and(|ask| ask.expires < now)
+    }
+
+    /// What was asked and is not answered; the connection is given up.
+    pub(super) fn unanswered(self) -> impl Iterator<Item = Ask> {
+        self.asked.into_iter()
+    }
+
+    /// Takes what has come, and has rows checked whose ids were kept; tells `ended` each request that is answered in full, and how.
+    pub(super) fn receive(
+        &mut self,
+        row_bytes: usize,
+        check: &mut Check<'_>,
+        ended: &mut Vec<(usize, Result<(), Failure>)>,
+    ) -> Result<(), LoadError> {
+        for _ in 0..READS_MAX {
+            match self.inbox.read_more(&mut self.stream, self.needed) {
+                Ok(0) => return Err(LoadError::Broken),
+                Ok(_) => self.use_up(row_bytes, check, ended)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(LoadError::Broken),
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes through heads and rows as far as they have come.
+    fn use_up(
+        &mut self,
+        row_bytes: usize,
+        check: &mut Check<'_>,
+        ended: &mut Vec<(usize, Result<(), Failure>)>,
+    ) -> Result<(), LoadError> {
+        loop {
+            if self.body_left > 0 {
+                if !self.use_rows(row_bytes, check) {
+                    return Ok(());
+                }
+                let whole = |ask: &Ask| ask.n_come == ask.n_rows;
+                if self.body_left == 0 && self.asked.front().is_some_and(whole) {
+                    ended.extend(self.asked.pop_front().map(|ask| (ask.slot, Ok(()))));
+                }
+                continue;
+            }
+            match self.inbox.head().map_err(|_| LoadError::Wire)? {
+                Head::Needs(n_bytes) => {
+                    self.needed = n_bytes;
+                    return Ok(());
+                }
+                Head::Whole(Reply::Rows { first_row, n_rows }, body_bytes) => {
+                    let ask = self.asked.front().ok_or(LoadError::Wire)?;
+                    let (first_row, n_rows) = (first_row as usize, n_rows as usize);
+                    let fits = first_row == ask.n_come
+                        && (1..=ask.n_rows - ask.n_come).contains(&n_rows)
+                        && n_rows.checked_mul(row_bytes) == Some(body_bytes);
+                    if !fits {
+                        return Err(LoadError::Wire);
+                    }
+                    self.body_left = body_bytes;
+                }
+                Head::Whole(Reply::Failure(failure), 0) => {
+                    let ask = self.asked.pop_front().ok_or(LoadError::Wire)?;
+                    ended.push((ask.slot, Err(failure)));
+                }
+                Head::Whole(..) => return Err(LoadError::Wire),
+            }
+        }
+    }
+
+    /// Uses rows of the chunk that is coming; `false` when more must come first.
+    fn use_rows(&mut self, row_bytes: usize, check: &mut Check<'_>) -> bool {
+        let Some(ask) = self.asked.front_mut() else { return false };
+        let n_rows = self.body_left.min(self.inbox.len()) / row_bytes;
+        if n_rows == 0 {
+            self.needed = row_bytes;
+            return false;
+        }
+        let rows = self.inbox.take(n_rows * row_bytes);
+        if !ask.ids.is_empty() {
+            check(&ask.ids[ask.n_come..ask.n_come + n_rows], rows);
+        }
+        ask.n_come += n_rows;
+        self.body_left -= n_rows * row_bytes;
+        true
+    }
+}
+
+impl AsFd for LoadSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Processor time that this thread has taken.
+pub(super) fn thread_cpu() -> io::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let ns = text.split_whitespace().next().and_then(|ns| ns.parse().ok());
+    ns.map(Duration::from_nanos).ok_or_else(|| ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,264 @@
+//! What a load has measured.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use lodestore_graph::NodeId;
+use lodestore_schema::FailureCode;
+
+use crate::PullKind;
+
+/// Latencies up to this are told apart; longer ones count as this.
+const LONGEST_NS: u64 = 600_000_000_000;
+/// Latencies below are not told apart.
+const SHORTEST_NS: u64 = 100;
+/// Decimal digits of a latency that are kept.
+const DIGITS: u8 = 3;
+
+/// Why a request got no rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LoadError {
+    /// A server could not be reached.
+    Connect,
+    /// A connection broke.
+    Broken,
+    /// A server broke the wire's rules.
+    Wire,
+    /// No answer within the deadline.
+    Late,
+    /// The server answered with a failure.
+    Refused(FailureCode),
+}
+
+impl LoadError {
+    /// The word for it in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Broken => "broken",
+            Self::Wire => "wire",
+            Self::Late => "late",
+            Self::Refused(code) => code.name(),
+        }
+    }
+}
+
+/// Requests of one kind.
+#[derive(Clone, Debug)]
+pub struct KindTally {
+    /// From the intended start to the last byte, in nanoseconds: of requests whose start lay in the
+    /// measured time and that got their rows. In an open loop those that were still not answered at
+    /// the end are in it with the time that they had waited by then.
+    pub latency_ns: Histogram<u64>,
+    /// Answers in the measured time.
+    pub requests: u64,
+    /// Rows of these.
+    pub rows: u64,
+    /// Bytes of these rows.
+    pub bytes: u64,
+}
+
+/// What was counted over the measured time.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Of SyncPulls.
+    pub sync: KindTally,
+    /// Of VectorPulls.
+    pub vector: KindTally,
+    /// From the intended start to the moment when the request was handed to the system: how far the
+    /// generator itself was behind, or had to wait for a free slot.
+    pub send_delay_ns: Histogram<u64>,
+    /// Failed requests by kind, in order.
+    pub errors: Vec<(LoadError, u64)>,
+    /// Requests of an open loop whose start lay in the measured time, sent or not.
+    pub due: u64,
+    /// Those of them that were never sent.
+    pub unsent: u64,
+    /// Rows that were compared.
+    pub verified_rows: u64,
+    /// Rows that were not as they had to be.
+    pub wrong_rows: u64,
+    /// The first of them.
+    pub first_wrong: Option<NodeId>,
+    /// Processor time of the generator.
+    pub cpu: Duration,
+    /// When measuring starts and ends.
+    window: (Instant, Instant),
+}
+
+impl Tally {
+    pub(super) fn new(window: (Instant, Instant)) -> Self {
+        let kind = || KindTally { latency_ns: histogram(), requests: 0, rows: 0, bytes: 0 };
+        Self {
+            sync: kind(),
+            vector: kind(),
+            send_delay_ns: histogram(),
+            errors: Vec::new(),
+            due: 0,
+            unsent: 0,
+            verified_rows: 0,
+            wrong_rows: 0,
+            first_wrong: None,
+            cpu: Duration::ZERO,
+            window,
+        }
+    }
+
+    fn is_measured(&self, at: Instant) -> bool {
+        self.window.0 <= at && at < self.window.1
+    }
+
+    /// Measured time in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.window.1.duration_since(self.window.0).as_secs_f64()
+    }
+
+    /// One kind's.
+    #[must_use]
+    pub fn of(&self, kind: PullKind) -> &KindTally {
+        match kind {
+            PullKind::Sync => &self.sync,
+            PullKind::Vector => &self.vector,
+        }
+    }
+
+    fn of_mut(&mut self, kind: PullKind) -> &mut KindTally {
+        match kind {
+            PullKind::Sync => &mut self.sync,
+            PullKind::Vector => &mut self.vector,
+        }
+    }
+
+    pub(super) fn due(&mut self, intended: Instant) {
+        self.due += u64::from(self.is_measured(intended));
+    }
+
+    pub(super) fn sent(&mut self, intended: Instant, now: Instant) {
+        if self.is_measured(intended) {
+            record(&mut self.send_delay_ns, now.duration_since(intended));
+        }
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        kind: PullKind,
+        (intended, now): (Instant, Instant),
+        (rows, bytes): (u64, u64),
+    ) {
+        let (starts_in, ends_in) = (self.is_measured(intended), self.is_measured(now));
+        let tally = self.of_mut(kind);
+        if starts_in {
+            record(&mut tally.latency_ns, now.duration_since(intended));
+        }
+        if ends_in {
+            tally.requests += 1;
+            tally.rows += rows;
+            tally.bytes += bytes;
+        }
+    }
+
+    pub(super) fn failed(&mut self, error: LoadError, now: Instant) {
+        if !self.is_measured(now) {
+            return;
+        }
+        match self.errors.binary_search_by_key(&error, |&(known, _)| known) {
+            Ok(at) => self.errors[at].1 += 1,
+            Err(at) => self.errors.insert(at, (error, 1)),
+        }
+    }
+
+    /// A request of an open loop that was due and has not been sent or answered at the end: it has
+    /// waited that long at least.
+    pub(super) fn waits_still(&mut self, kind: PullKind, intended: Instant, is_sent: bool) {
+        if self.is_measured(intended) {
+            let waited = self.window.1.duration_since(intended);
+            record(&mut self.of_mut(kind).latency_ns, waited);
+            self.unsent += u64::from(!is_sent);
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for kind in [PullKind::Sync, PullKind::Vector] {
+            let (tally, other) = (self.of_mut(kind), other.of(kind));
+            add(&mut tally.latency_ns, &other.latency_ns);
+            tally.requests += other.requests;
+            tally.rows += other.rows;
+            tally.bytes += other.bytes;
+        }
+        add(&mut self.send_delay_ns, &other.send_delay_ns);
+        for &(error, n) in &other.errors {
+            match self.errors.binary_search_by_key(&error, |&(known, _)| known) {
+                Ok(at) => self.errors[at].1 += n,
+                Err(at) => self.errors.insert(at, (error, n)),
+            }
+        }
+        self.due += other.due;
+        self.unsent += other.unsent;
+        self.verified_rows += other.verified_rows;
+        self.wrong_rows += other.wrong_rows;
+        self.first_wrong = self.first_wrong.or(other.first_wrong);
+        self.cpu += other.cpu;
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, DIGITS).expect("constants that fit")
+}
+
+fn record(histogram: &mut Histogram<u64>, latency: Duration) {
+    histogram.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+}
+
+fn add(histogram: &mut Histogram<u64>, other: &Histogram<u64>) {
+    histogram.add(other).expect("all have the same bounds");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn latencies_count_by_their_start_and_rows_by_their_end() {
+        let start = Instant::now();
+        let mut tally = Tally::new((start + ms(100), start + ms(200)));
+        for (from, to) in [(0, 50), (50, 150), (150, 190), (190, 250)] {
+            let times = (start + ms(from), start + ms(to));
+            tally.answered(PullKind::Sync, times, (10, 40));
+        }
+        assert_eq!((tally.sync.requests, tally.sync.rows, tally.sync.bytes), (2, 20, 80));
+        assert_eq!(tally.sync.latency_ns.len(), 2);
+        let longest = tally.sync.latency_ns.max();
+        assert!((59_000_000..61_000_000).contains(&longest), "{longest}");
+        assert_eq!(tally.vector.latency_ns.len(), 0);
+    }
+
+    #[test]
+    fn what_was_due_and_never_sent_counts_with_the_time_it_waited() {
+        let start = Instant::now();
+        let mut tally = Tally::new((start, start + ms(1000)));
+        tally.waits_still(PullKind::Vector, start + ms(400), false);
+        tally.waits_still(PullKind::Vector, start + ms(900), true);
+        assert_eq!(tally.unsent, 1);
+        let longest = tally.vector.latency_ns.max();
+        assert!((599_000_000..601_000_000).contains(&longest), "{longest}");
+    }
+
+    #[test]
+    fn errors_of_threads_add_up_by_kind() {
+        let start = Instant::now();
+        let window = (start, start + ms(10));
+        let (mut a, mut b) = (Tally::new(window), Tally::new(window));
+        a.failed(LoadError::Late, start);
+        b.failed(LoadError::Connect, start);
+        b.failed(LoadError::Late, start);
+        b.failed(LoadError::Late, start + ms(11));
+        a.add(&b);
+        assert_eq!(a.errors, [(LoadError::Connect, 1), (LoadError::Late, 2)]);
+    }
+}

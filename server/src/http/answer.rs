@@ -1,0 +1,169 @@
+//! What each path answers.
+
+use super::request::{BadRequest, Request};
+use crate::metrics::{CONTENT_TYPE, Observed, Phase, ServerFigures};
+
+/// The status page; `NONCE` stands for a word of each answer's own.
+const PAGE: &str = include_str!("status.html");
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// An answer before it is bytes.
+struct Answer {
+    status: &'static str,
+    content_type: &'static str,
+    /// More headers, each with its end of line.
+    headers: String,
+    body: String,
+}
+
+/// The bytes to send.
+pub(super) fn answer(request: Result<Request, BadRequest>, observed: &Observed) -> Vec<u8> {
+    let is_head = request.as_ref().is_ok_and(|request| request.is_head);
+    let answer = match request {
+        Ok(request) => of_path(&request.path, observed),
+        Err(bad) => refusal(bad),
+    };
+    // The page of another site cannot read these, be told that they are something else, or show
+    // them in a frame.
+    let Answer { status, content_type, headers, body } = answer;
+    let mut bytes = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+         Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+         X-Frame-Options: DENY\r\nCross-Origin-Resource-Policy: same-origin\r\n\
+         Referrer-Policy: no-referrer\r\n{headers}\r\n",
+        body.len()
+    );
+    if !is_head {
+        bytes += &body;
+    }
+    bytes.into_bytes()
+}
+
+fn of_path(path: &str, observed: &Observed) -> Answer {
+    match path {
+        "/" => page(),
+        "/metrics" => {
+            let body = ServerFigures::read(observed).prometheus();
+            Answer { status: "200 OK", content_type: CONTENT_TYPE, headers: String::new(), body }
+        }
+        "/status.json" => status(observed),
+        "/healthz" => health(observed),
+        "/readyz" => readiness(observed),
+        _ => {
+            let known = "there are /, /status.json, /metrics, /healthz and /readyz";
+            text("404 Not Found", known.to_owned())
+        }
+    }
+}
+
+fn text(status: &'static str, line: String) -> Answer {
+    Answer { status, content_type: TEXT, headers: String::new(), body: line + "\n" }
+}
+
+/// Scripts and styles of the page itself only, and nothing from anywhere else.
+fn page() -> Answer {
+    let nonce = uuid::Uuid::new_v4().simple().to_string();
+    let headers = format!(
+        "Content-Security-Policy: default-src 'none'; script-src 'nonce-{nonce}'; \
+         style-src 'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'\r\n"
+    );
+    let body = PAGE.replace("NONCE", &nonce);
+    Answer { status: "200 OK", content_type: "text/html; charset=utf-8", headers, body }
+}
+
+fn status(observed: &Observed) -> Answer {
+    let content_type = "application/json";
+    match serde_json::to_string(&ServerFigures::read(observed)) {
+        Ok(body) => Answer { status: "200 OK", content_type, headers: String::new(), body },
+        Err(error) => text("500 Internal Server Error", error.to_string()),
+    }
+}
+
+/// The process lives, and every shard that should answer does.
+fn health(observed: &Observed) -> Answer {
+    match observed.silent_shard() {
+        None => text("200 OK", "ok".to_owned()),
+        Some((shard, age)) => {
+            let line = format!("shard {shard} has not answered for {:.1} s", age.as_secs_f64());
+            text("503 Service Unavailable", line)
+        }
+    }
+}
+
+/// All partitions are open, requests are taken, and every shard answers.
+fn readiness(observed: &Observed) -> Answer {
+    match observed.phase() {
+        Phase::Serving if observed.silent_shard().is_none() => text("200 OK", "ready".to_owned()),
+        Phase::Serving => health(observed),
+        phase => text("503 Service Unavailable", phase.name().to_owned()),
+    }
+}
+
+fn refusal(bad: BadRequest) -> Answer {
+    match bad {
+        BadRequest::Malformed => text("400 Bad Request", "this is no HTTP request".to_owned()),
+        BadRequest::TooLarge => {
+            text("431 Request Header Fields Too Large", "the request is too long".to_owned())
+        }
+        BadRequest::Body => {
+            text("413 Content Too Large", "requests with a body are not taken".to_owned())
+        }
+        BadRequest::Method => Answer {
+            headers: "Allow: GET, HEAD\r\n".to_owned(),
+            ..text("405 Method Not Allowed", "only GET and HEAD are answered".to_owned())
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(path: &str, is_head: bool, observed: &Observed) -> String {
+        let request = Request { path: path.into(), is_head };
+        String::from_utf8(answer(Ok(request), observed)).unwrap()
+    }
+
+    #[test]
+    fn every_answer_ends_the_connection_and_says_its_length() {
+        let observed = Observed::new();
+        for path in ["/", "/metrics", "/status.json", "/healthz", "/readyz", "/else"] {
+            let whole = ask(path, false, &observed);
+            let (head, body) = whole.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
+            assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
+            let head_only = ask(path, true, &observed);
+            assert!(head_only.ends_with("\r\n\r\n"), "{path}: a HEAD has no body");
+        }
+    }
+
+    #[test]
+    fn a_server_is_ready_from_its_opening_to_its_end() {
+        let observed = Observed::new();
+        let status = |path: &str| ask(path, false, &observed)[9..12].to_owned();
+        for (phase, ready) in
+            [(Phase::Opening, "503"), (Phase::Serving, "200"), (Phase::Draining, "503")]
+        {
+            observed.enter(phase);
+            assert_eq!([status("/healthz"), status("/readyz")], ["200", ready], "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn each_page_has_a_word_of_its_own_for_its_scripts() {
+        let pages = [(); 2].map(|()| ask("/", false, &Observed::new()));
+        assert_ne!(pages[0], pages[1]);
+        for page in pages {
+            let (_, rest) = page.split_once("script-src 'nonce-").unwrap();
+            let nonce = &rest[..32];
+            assert!(page.contains(&format!("<script nonce=\"{nonce}\">")));
+            assert!(page.contains(&format!("<style nonce=\"{nonce}\">")));
+            assert!(!page.contains("NONCE"));
+            for outside in ["http:", "https:", "src=", "url(", "onclick", "style=\""] {
+                let body = page.split_once("\r\n\r\n").unwrap().1;
+                assert!(!body.contains(outside), "`{outside}` in the page");
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! One connection: a request, its answer, and then waiting until the peer has it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use rustix::event::PollFlags;
+
+use super::answer::answer;
+use super::request::{BadRequest, Request};
+use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_TIMEOUT};
+use crate::metrics::Observed;
+
+/// Bytes read at a time, and of those that nobody asked for.
+const READ_BYTES: usize = 4096;
+
+/// A connection and how far it is.
+pub(super) struct Exchange {
+    stream: TcpStream,
+    stage: Stage,
+    deadline: Instant,
+}
+
+enum Stage {
+    /// The request comes.
+    Reading(Vec<u8>),
+    /// The answer goes; so many bytes have gone.
+    Writing(Vec<u8>, usize),
+    /// All has gone. The peer closes, or is closed at the deadline: to close while bytes of it lie
+    /// unread would take the answer from it.
+    Ending,
+}
+
+impl Exchange {
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let deadline = Instant::now() + HTTP_TIMEOUT;
+        Ok(Self { stream, stage: Stage::Reading(Vec::new()), deadline })
+    }
+
+    /// When it is closed, however far it is.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    pub(super) fn is_in_time(&self, now: Instant) -> bool {
+        now < self.deadline
+    }
+
+    /// What it waits for.
+    pub(super) fn awaits(&self) -> PollFlags {
+        match self.stage {
+            Stage::Reading(_) | Stage::Ending => PollFlags::IN,
+            Stage::Writing(..) => PollFlags::OUT,
+        }
+    }
+
+    /// Does what can be done without waiting; `false` at the end.
+    pub(super) fn go_on(&mut self, observed: &Observed) -> bool {
+        loop {
+            let done = match &mut self.stage {
+                Stage::Reading(head) => match read_request(&mut self.stream, head) {
+                    Ok(request) => {
+                        self.stage = Stage::Writing(answer(request, observed), 0);
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                },
+                Stage::Writing(bytes, n_gone) => match self.stream.write(&bytes[*n_gone..]) {
+                    Ok(n) => {
+                        *n_gone += n;
+                        if *n_gone == bytes.len() {
+                            self.stage = Stage::Ending;
+                            self.stream.shutdown(Shutdown::Write)
+                        } else {
+                            Ok(())
+                        }
+                    }
+                    Err(error) => Err(error),
+                },
+                Stage::Ending => match self.stream.read(&mut [0; READ_BYTES]) {
+                    Ok(0) => return false,
+                    // No loop: who sends without end has its turn as often as others.
+                    Ok(_) => return true,
+                    Err(error) => Err(error),
+                },
+            };
+            match done {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+/// Reads until the request is whole, or is known to be none.
+fn read_request(
+    stream: &mut TcpStream,
+    head: &mut Vec<u8>,
+) -> io::Result<Result<Request, BadRequest>> {
+    loop {
+        let mut bytes = [0; READ_BYTES];
+        let room = bytes.len().min(HTTP_HEAD_BYTES_MAX + 1 - head.len());
+        let n = stream.read(&mut bytes[..room])?;
+        if n == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&bytes[..n]);
+        if let Some(request) = Request::parse(head) {
+            return Ok(request);
+        }
+    }
+}
+
+impl AsFd for Exchange {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

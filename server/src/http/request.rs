@@ -1,0 +1,117 @@
+//! The head of an HTTP/1 request, from bytes of anybody.
+
+use httparse::{EMPTY_HEADER, Error, Header, Status};
+
+use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
+
+/// A request that can be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// Without the query.
+    pub(super) path: String,
+    /// The answer shall have no body.
+    pub(super) is_head: bool,
+}
+
+/// Why bytes are no request that can be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BadRequest {
+    /// They are no HTTP.
+    Malformed,
+    /// There are too many of them.
+    TooLarge,
+    /// Another method than GET and HEAD.
+    Method,
+    /// A request with a body.
+    Body,
+}
+
+impl Request {
+    /// Reads a request; `None` while it is not whole. What follows it is not looked at.
+    pub(super) fn parse(head: &[u8]) -> Option<Result<Self, BadRequest>> {
+        let mut headers = [EMPTY_HEADER; HTTP_HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(head) {
+            Ok(Status::Partial) if head.len() <= HTTP_HEAD_BYTES_MAX => None,
+            Ok(Status::Complete(n_bytes)) if n_bytes <= HTTP_HEAD_BYTES_MAX => {
+                Some(Self::check(&request))
+            }
+            Ok(_) | Err(Error::TooManyHeaders) => Some(Err(BadRequest::TooLarge)),
+            Err(_) => Some(Err(BadRequest::Malformed)),
+        }
+    }
+
+    fn check(request: &httparse::Request<'_, '_>) -> Result<Self, BadRequest> {
+        let (Some(method), Some(target)) = (request.method, request.path) else {
+            return Err(BadRequest::Malformed);
+        };
+        let is_head = match method {
+            "GET" => false,
+            "HEAD" => true,
+            _ => return Err(BadRequest::Method),
+        };
+        if request.headers.iter().any(announces_body) {
+            return Err(BadRequest::Body);
+        }
+        let path = target.split('?').next().unwrap_or_default().to_owned();
+        Ok(Self { path, is_head })
+    }
+}
+
+fn announces_body(header: &Header<'_>) -> bool {
+    let is = |name| header.name.eq_ignore_ascii_case(name);
+    is("transfer-encoding") || (is("content-length") && header.value.trim_ascii() != b"0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Option<Result<Request, BadRequest>> {
+        Request::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn a_request_is_read_when_it_is_whole() {
+        let text = "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+        for end in 0..text.len() {
+            assert_eq!(parse(&text[..end]), None, "{end}");
+        }
+        let request = Request { path: "/metrics".into(), is_head: false };
+        assert_eq!(parse(text), Some(Ok(request.clone())));
+        assert_eq!(parse(&format!("{text}GET /more")), Some(Ok(request)));
+        let head = Request { path: "/".into(), is_head: true };
+        assert_eq!(parse("HEAD / HTTP/1.0\r\n\r\n"), Some(Ok(head)));
+    }
+
+    #[test]
+    fn what_cannot_be_answered_is_told_apart() {
+        let of = |text: &str| parse(text).unwrap().unwrap_err();
+        assert_eq!(of("POST / HTTP/1.1\r\n\r\n"), BadRequest::Method);
+        assert_eq!(of("GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), BadRequest::Body);
+        assert_eq!(of("GET / HTTP/1.1\r\ntransfer-ENCODING: chunked\r\n\r\n"), BadRequest::Body);
+        for text in ["LODESTOR\0\x01", "GET / HTTP/9.9\r\n\r\n", "GET /\u{7f} HTTP/1.1\r\n\r\n"] {
+            assert_eq!(of(text), BadRequest::Malformed, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn no_length_of_line_or_headers_passes_its_limit() {
+        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(HTTP_HEAD_BYTES_MAX));
+        assert_eq!(parse(&long), Some(Err(BadRequest::TooLarge)));
+        assert_eq!(parse(&long[..=HTTP_HEAD_BYTES_MAX]), Some(Err(BadRequest::TooLarge)));
+        assert_eq!(parse(&long[..HTTP_HEAD_BYTES_MAX]), None);
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HTTP_HEADERS_MAX + 1));
+        assert_eq!(parse(&many), Some(Err(BadRequest::TooLarge)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic_nor_wait_for_ever(
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..9000)
+        ) {
+            let found = Request::parse(&bytes);
+            proptest::prop_assert!(found.is_some() || bytes.len() <= HTTP_HEAD_BYTES_MAX);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! All figures of a server at one moment: what `/status.json` sends, and what metrics are made of.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lodestore_schema::FailureCode;
+use serde::{Deserialize, Serialize};
+
+use super::{Observed, Served};
+use crate::limits::IN_FLIGHT_BYTES_PER_SHARD;
+use crate::stats::{
+    BreakReason, Counters, KindCounters, LatencySum, N_BUCKETS, RequestKind, bound_us,
+};
+
+/// A server: counters since it started, and where it stands now. Sizes are bytes, times seconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ServerFigures {
+    /// Version of the program.
+    pub program: String,
+    /// `opening`, `serving` or `draining`.
+    pub phase: String,
+    /// Whether requests are taken and every shard answers.
+    pub ready: bool,
+    /// Since the start.
+    pub uptime_seconds: f64,
+    /// When it started, since 1970 UTC.
+    pub started_unix_seconds: f64,
+    /// Identity of the graph (uuid); empty before it is open.
+    pub graph: String,
+    /// Partitions served.
+    pub parts: Vec<u16>,
+    /// By number.
+    pub shards: Vec<ShardFigures>,
+    /// By kind of request, over all shards.
+    pub kinds: BTreeMap<String, KindFigures>,
+    /// Failed requests by code, over all shards.
+    pub failures: BTreeMap<String, u64>,
+    /// Connections that broke by reason, over all shards.
+    pub connections_broken: BTreeMap<String, u64>,
+    /// Latencies of bucket i are below so many seconds, and not below the bound before.
+    pub latency_bounds: Vec<f64>,
+    /// Calls that wait for threads of the store: `overlay`, `write`.
+    pub store_calls_waiting: BTreeMap<String, u64>,
+    /// Versions and compactions.
+    pub updates: UpdateFigures,
+    /// Memory, processor time, files.
+    pub process: ProcessFigures,
+}
+
+/// One shard.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ShardFigures {
+    /// Requests that have come.
+    pub requests: u64,
+    /// Requests that were answered with a failure.
+    pub failures: u64,
+    /// Rows sent.
+    pub rows: u64,
+    /// Bytes of rows sent.
+    pub bytes: u64,
+    /// Requests that have come and are not answered.
+    pub in_progress: u64,
+    /// Connections that are open.
+    pub connections: u64,
+    /// Connections taken since the start.
+    pub connections_taken: u64,
+    /// Connections refused because too many were open.
+    pub connections_refused: u64,
+    /// Time in which the shard was not idle.
+    pub busy_seconds: f64,
+    /// How long ago it told the figures that only it knows.
+    pub beat_age_seconds: f64,
+    /// Bytes that requests hold, of ids and rows.
+    pub in_flight_bytes: u64,
+    /// Bytes that they may hold.
+    pub in_flight_bytes_limit: u64,
+    /// Rows found in the host tier.
+    pub tier_hits: u64,
+    /// Rows looked up there in vain.
+    pub tier_misses: u64,
+    /// Rows that had to go for others.
+    pub tier_evictions: u64,
+    /// Rows in it.
+    pub tier_rows: u64,
+    /// Bytes of these.
+    pub tier_used_bytes: u64,
+    /// Bytes that it may take.
+    pub tier_bytes: u64,
+    /// Extents read from disk.
+    pub disk_reads: u64,
+    /// Bytes of these, whole pages.
+    pub disk_read_bytes: u64,
+    /// Rows that came with the read of another.
+    pub joined_rows: u64,
+    /// Reads that go on now.
+    pub disk_reads_in_flight: u64,
+    /// Rows fetched from another shard for a client that is not shard-aware.
+    pub forwarded_rows: u64,
+    /// Rows sent that lie over a segment.
+    pub overlay_rows: u64,
+    /// Pushes acknowledged.
+    pub pushes: u64,
+    /// Rows of these.
+    pub pushed_rows: u64,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct KindFigures {
+    /// That have come.
+    pub begun: u64,
+    /// That have come and are not answered.
+    pub in_progress: u64,
+    /// From the head of a request to the last byte of its answer handed to the system.
+    pub latency: LatencyFigures,
+}
+
+/// How long requests took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyFigures {
+    /// Requests by bucket, see [`ServerFigures::latency_bounds`].
+    pub buckets: Vec<u64>,
+    /// Of all of them.
+    pub sum_seconds: f64,
+}
+
+/// Versions and compactions.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct UpdateFigures {
+    /// The newest committed version.
+    pub version: u32,
+    /// The oldest that can be read.
+    pub oldest_version: u32,
+    /// Whether updates are taken.
+    pub writable: bool,
+    /// Rows over segments, of committed versions.
+    pub committed_rows: u64,
+    /// Rows put since.
+    pub pending_rows: u64,
+    /// Compactions asked for, those that wait included.
+    pub compactions_asked: u64,
+    /// Compactions that are over.
+    pub compactions_ended: u64,
+    /// Bytes written by the one that runs.
+    pub compaction_bytes: u64,
+    /// Bytes that it will write.
+    pub compaction_bytes_total: u64,
+    /// Why the last has failed; empty if it has not.
+    pub compaction_failure: String,
+}
+
+/// What the system knows of the process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessFigures {
+    /// Memory in RAM.
+    pub resident_bytes: u64,
+    /// The most that it has been.
+    pub peak_resident_bytes: u64,
+    /// Processor time, of user and system.
+    pub cpu_seconds: f64,
+    /// Threads.
+    pub threads: u64,
+    /// Files and sockets that are open.
+    pub open_fds: u64,
+    /// Files and sockets that may be.
+    pub max_fds: u64,
+}
+
+impl ServerFigures {
+    /// Reads counters and /proc; waits for no shard.
+    pub(crate) fn read(observed: &Observed) -> Self {
+        let phase = observed.phase();
+        let mut figures = Self {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            phase: phase.name().to_owned(),
+            ready: phase == super::Phase::Serving && observed.silent_shard().is_none(),
+            uptime_seconds: observed.uptime().as_secs_f64(),
+            started_unix_seconds: observed.started_unix.as_secs_f64(),
+            latency_bounds: (0..N_BUCKETS).map(|b| bound_us(b) as f64 / 1e6).collect(),
+            process: ProcessFigures::read(),
+            ..Self::default()
+        };
+        if let Some(served) = observed.served() {
+            figures.read_served(observed, served);
+        }
+        figures
+    }
+
+    fn read_served(&mut self, observed: &Observed, served: &Served) {
+        self.graph = served.holdings.live.graph().uuid().to_string();
+        self.parts = served.holdings.parts.iter().map(|part| part.0).collect();
+        let age = |counters| observed.beat_age(counters).as_secs_f64();
+        let counters = || served.counters.iter();
+        self.shards = counters().map(|shard| ShardFigures::read(shard, age(shard))).collect();
+        for kind in RequestKind::ALL {
+            let of_kind = || counters().map(|shard| &shard.kinds[kind as usize]);
+            let mut latency = LatencySum::default();
+            of_kind().for_each(|kind| kind.latency.add_to(&mut latency));
+            let figures = KindFigures {
+                begun: of_kind().map(|kind| get(&kind.begun)).sum(),
+                in_progress: of_kind().map(KindCounters::in_progress).sum(),
+                latency: LatencyFigures {
+                    buckets: latency.buckets.to_vec(),
+                    sum_seconds: latency.sum_ns as f64 / 1e9,
+                },
+            };
+            self.kinds.insert(kind.name().to_owned(), figures);
+        }
+        for code in FailureCode::ALL {
+            let n = counters().map(|shard| get(&shard.failures[code as usize])).sum();
+            self.failures.insert(code.name().to_owned(), n);
+        }
+        for reason in BreakReason::ALL {
+            let n = counters().map(|shard| get(&shard.connections_broken[reason as usize])).sum();
+            self.connections_broken.insert(reason.name().to_owned(), n);
+        }
+        let crews = [("overlay", &served.threads.overlay), ("write", &served.threads.writes)];
+        let waiting = crews.map(|(name, crew)| (name.to_owned(), crew.n_waiting()));
+        self.store_calls_waiting = waiting.into();
+        self.updates = UpdateFigures::read(served);
+    }
+}
+
+impl ShardFigures {
+    fn read(from: &Counters, beat_age_seconds: f64) -> Self {
+        Self {
+            requests: from.requests(),
+            failures: from.all_failures(),
+            rows: get(&from.rows),
+            bytes: get(&from.bytes),
+            in_progress: from.kinds.iter().map(KindCounters::in_progress).sum(),
+            connections: from.connections.load(Ordering::Relaxed).into(),
+            connections_taken: get(&from.connections_taken),
+            connections_refused: get(&from.connections_refused),
+            busy_seconds: get(&from.beat.busy_ns) as f64 / 1e9,
+            beat_age_seconds,
+            in_flight_bytes: get(&from.beat.room_taken),
+            in_flight_bytes_limit: IN_FLIGHT_BYTES_PER_SHARD,
+            tier_hits: get(&from.tier_hits),
+            tier_misses: get(&from.tier_misses),
+            tier_evictions: get(&from.beat.tier_evictions),
+            tier_rows: get(&from.beat.tier_rows),
+            tier_used_bytes: get(&from.beat.tier_used_bytes),
+            tier_bytes: get(&from.tier_bytes),
+            disk_reads: get(&from.read_extents),
+            disk_read_bytes: get(&from.read_bytes),
+            joined_rows: get(&from.joined_rows),
+            disk_reads_in_flight: get(&from.reads_in_flight),
+            forwarded_rows: get(&from.forwarded_rows),
+            overlay_rows: get(&from.overlay_rows),
+            pushes: get(&from.pushes),
+            pushed_rows: get(&from.pushed_rows),
+        }
+    }
+}
+
+impl UpdateFigures {
+    fn read(served: &Served) -> Self {
+        let mut stats = served.holdings.updates();
+        served.runs.tell(&mut stats);
+        Self {
+            version: stats.version,
+            oldest_version: served.holdings.live.oldest_version(),
+            writable: stats.writable,
+            committed_rows: stats.committed_rows,
+            pending_rows: stats.pending_rows,
+            compactions_asked: stats.runs_asked,
+            compactions_ended: stats.runs_ended,
+            compaction_bytes: stats.run_bytes,
+            compaction_bytes_total: stats.run_bytes_total,
+            compaction_failure: stats.run_failure,
+        }
+    }
+}
+
+impl LatencyFigures {
+    /// Requests.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// What has been added since `before`; all of it if that is of another server.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let pairs = self.buckets.iter().zip(&before.buckets);
+        let buckets: Option<Vec<u64>> = pairs.map(|(now, then)| now.checked_sub(*then)).collect();
+        match buckets {
+            Some(buckets) if before.buckets.len() == self.buckets.len() => {
+                Self { buckets, sum_seconds: self.sum_seconds - before.sum_seconds }
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// An upper bound of the quantile, at most a quarter above it; `None` without requests.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64, bounds: &[f64]) -> Option<f64> {
+        let mut left = (self.count() as f64 * quantile).ceil().max(1.0) as u64;
+        self.buckets.iter().zip(bounds).find_map(|(&n, &bound)| {
+            let is_here = n >= left;
+            left = left.saturating_sub(n);
+            is_here.then_some(bound)
+        })
+    }
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_the_bounds_of_their_buckets() {
+        let bounds = [1.0, 2.0, 4.0];
+        let latency = LatencyFigures { buckets: vec![50, 49, 1], sum_seconds: 0.0 };
+        let at = |quantile| latency.quantile(quantile, &bounds);
+        assert_eq!(
+            [0.0, 0.5, 0.51, 0.99, 0.991, 1.0].map(at),
+            [1.0, 1.0, 2.0, 2.0, 4.0, 4.0].map(Some)
+        );
+        assert_eq!(LatencyFigures::default().quantile(0.5, &bounds), None);
+    }
+
+    #[test]
+    fn a_difference_never_goes_below_zero() {
+        let of = |buckets: &[u64]| LatencyFigures { buckets: buckets.to_vec(), sum_seconds: 0.0 };
+        assert_eq!(of(&[5, 7]).since(&of(&[2, 7])), of(&[3, 0]));
+        assert_eq!(of(&[1, 7]).since(&of(&[2, 7])), of(&[1, 7]), "it was started anew");
+        assert_eq!(of(&[1, 7]).since(&of(&[])), of(&[1, 7]));
+    }
+}

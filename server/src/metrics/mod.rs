@@ -1,0 +1,136 @@
+//! What a server shows of itself: gathered from counters when somebody asks, so that no shard waits
+//! for whoever looks.
+
+mod figures;
+mod process;
+mod prometheus;
+mod table;
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::compactor::Runs;
+use crate::holdings::Holdings;
+use crate::limits::BEAT_OVERDUE;
+use crate::stats::Counters;
+use crate::store_threads::StoreThreads;
+
+pub use figures::{
+    KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
+};
+pub(crate) use prometheus::CONTENT_TYPE;
+pub use table::metrics_table;
+
+/// A server as metrics see it, from before its graph is open until its last thread has ended.
+pub(crate) struct Observed {
+    started: Instant,
+    started_unix: Duration,
+    phase: AtomicU8,
+    served: OnceLock<Served>,
+}
+
+/// What there is to see once the graph is open.
+pub(crate) struct Served {
+    pub(crate) holdings: Arc<Holdings>,
+    pub(crate) counters: Arc<[Counters]>,
+    pub(crate) threads: Arc<StoreThreads>,
+    pub(crate) runs: Arc<Runs>,
+}
+
+/// How far a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It opens its graph and starts its shards.
+    Opening,
+    /// All partitions are open, and requests are taken.
+    Serving,
+    /// It takes nothing new and finishes what is in flight.
+    Draining,
+}
+
+impl Phase {
+    const ALL: [Self; 3] = [Self::Opening, Self::Serving, Self::Draining];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Serving => "serving",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+impl Observed {
+    pub(crate) fn new() -> Self {
+        let started_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let phase = AtomicU8::new(Phase::Opening as u8);
+        Self { started: Instant::now(), started_unix, phase, served: OnceLock::new() }
+    }
+
+    /// The graph is open, and the shards are about to start.
+    pub(crate) fn opened(&self, served: Served) {
+        let is_first = self.served.set(served).is_ok();
+        debug_assert!(is_first, "a server opens its graph once");
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))]
+    }
+
+    pub(crate) fn served(&self) -> Option<&Served> {
+        self.served.get()
+    }
+
+    /// Time since the start.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Notes that a shard has told its figures just now.
+    pub(crate) fn beaten(&self, counters: &Counters) {
+        let now_ms = u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX).max(1);
+        counters.beat.at_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// How long ago a shard has told its figures; since the start if it never has.
+    fn beat_age(&self, counters: &Counters) -> Duration {
+        let at = Duration::from_millis(counters.beat.at_ms.load(Ordering::Relaxed));
+        self.uptime().saturating_sub(at)
+    }
+
+    /// The shard that has been silent longest, if that is too long.
+    pub(crate) fn silent_shard(&self) -> Option<(usize, Duration)> {
+        let shards = self.served().filter(|_| self.phase() == Phase::Serving)?.counters.iter();
+        let ages = shards.map(|counters| self.beat_age(counters)).enumerate();
+        ages.filter(|(_, age)| *age > BEAT_OVERDUE).max_by_key(|(_, age)| *age)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_are_told_as_they_were_entered() {
+        let observed = Observed::new();
+        assert_eq!(observed.phase(), Phase::Opening);
+        for phase in Phase::ALL {
+            observed.enter(phase);
+            assert_eq!(observed.phase(), phase);
+        }
+    }
+
+    #[test]
+    fn a_beat_is_as_old_as_it_is() {
+        let (observed, counters) = (Observed::new(), Counters::default());
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(observed.beat_age(&counters) >= Duration::from_millis(30), "never told");
+        observed.beaten(&counters);
+        assert!(observed.beat_age(&counters) < Duration::from_millis(25));
+    }
+}

@@ -1,0 +1,92 @@
+//! Figures in the text format of Prometheus, version 0.0.4.
+
+use std::fmt::Write;
+
+use super::figures::{LatencyFigures, ServerFigures};
+use super::table::{METRICS, Metric, Source};
+
+/// What the text is, as HTTP says it.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+impl ServerFigures {
+    /// All metrics. Those of the graph and the shards are left out before they are there.
+    pub(crate) fn prometheus(&self) -> String {
+        let mut text = String::with_capacity(64 << 10);
+        for metric in METRICS {
+            self.write(metric, &mut text).expect("a string takes any text");
+        }
+        text
+    }
+
+    fn write(&self, Metric { name, help, source }: &Metric, text: &mut String) -> std::fmt::Result {
+        writeln!(text, "# HELP {name} {help}")?;
+        writeln!(text, "# TYPE {name} {}", source.type_name())?;
+        match source {
+            Source::Gauge(figure) | Source::Counter(figure) => {
+                writeln!(text, "{name} {}", figure(self))?;
+            }
+            Source::ShardGauge(figure) | Source::ShardCounter(figure) => {
+                for (shard, figures) in self.shards.iter().enumerate() {
+                    writeln!(text, "{name}{{shard=\"{shard}\"}} {}", figure(figures))?;
+                }
+            }
+            Source::LabelledGauge(label, figures) | Source::LabelledCounter(label, figures) => {
+                for (value, figure) in figures(self) {
+                    writeln!(text, "{name}{{{label}=\"{value}\"}} {figure}")?;
+                }
+            }
+            Source::KindHistogram => {
+                for (kind, figures) in &self.kinds {
+                    self.write_histogram((name, kind), &figures.latency, text)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
+    fn write_histogram(
+        &self,
+        (name, kind): (&str, &str),
+        latency: &LatencyFigures,
+        text: &mut String,
+    ) -> std::fmt::Result {
+        let mut below = 0;
+        for (bucket, (n, bound)) in latency.buckets.iter().zip(&self.latency_bounds).enumerate() {
+            below += n;
+            // The last bucket has no bound: whatever took longer is in it too.
+            if bucket % 4 == 3 && bucket + 1 < latency.buckets.len() {
+                writeln!(text, "{name}_bucket{{kind=\"{kind}\",le=\"{bound}\"}} {below}")?;
+            }
+        }
+        writeln!(text, "{name}_bucket{{kind=\"{kind}\",le=\"+Inf\"}} {below}")?;
+        writeln!(text, "{name}_sum{{kind=\"{kind}\"}} {}", latency.sum_seconds)?;
+        writeln!(text, "{name}_count{{kind=\"{kind}\"}} {below}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Observed;
+    use super::*;
+
+    #[test]
+    fn a_server_that_has_not_opened_its_graph_has_metrics_of_its_process() {
+        let text = ServerFigures::read(&Observed::new()).prometheus();
+        assert!(text.contains("\nlodestore_ready 0\n"), "{text}");
+        assert!(text.contains("\nprocess_open_fds "), "{text}");
+        assert!(!text.contains("shard=\""), "{text}");
+    }
+
+    #[test]
+    fn buckets_are_cumulative_and_end_with_the_count() {
+        let latency = LatencyFigures { buckets: vec![1, 0, 0, 2, 0, 0, 0, 4], sum_seconds: 2.5 };
+        let latency_bounds = (1..=8).map(f64::from).collect();
+        let figures = ServerFigures { latency_bounds, ..ServerFigures::default() };
+        let mut text = String::new();
+        figures.write_histogram(("x", "push"), &latency, &mut text).unwrap();
+        let expected = "x_bucket{kind=\"push\",le=\"4\"} 3\nx_bucket{kind=\"push\",le=\"+Inf\"} 7\n\
+                        x_sum{kind=\"push\"} 2.5\nx_count{kind=\"push\"} 7\n";
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,311 @@
+//! Every metric there is: its name, what it means, and where its figures come from. `docs/metrics.md`
+//! holds the same table; a test holds the two to each other.
+
+use super::figures::{ServerFigures, ShardFigures};
+
+/// One metric.
+pub(super) struct Metric {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) source: Source,
+}
+
+/// Where the figures of a metric come from, which says its type and its labels too.
+pub(super) enum Source {
+    /// One figure; none before the graph is open.
+    Gauge(fn(&ServerFigures) -> f64),
+    Counter(fn(&ServerFigures) -> f64),
+    /// One for each shard.
+    ShardGauge(fn(&ShardFigures) -> f64),
+    ShardCounter(fn(&ShardFigures) -> f64),
+    /// One for each value of a label.
+    LabelledGauge(&'static str, fn(&ServerFigures) -> Vec<(String, f64)>),
+    LabelledCounter(&'static str, fn(&ServerFigures) -> Vec<(String, f64)>),
+    /// Latencies by kind of request.
+    KindHistogram,
+}
+
+impl Source {
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Gauge(_) | Self::ShardGauge(_) | Self::LabelledGauge(..) => "gauge",
+            Self::Counter(_) | Self::ShardCounter(_) | Self::LabelledCounter(..) => "counter",
+            Self::KindHistogram => "histogram",
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Gauge(_) | Self::Counter(_) => "",
+            Self::ShardGauge(_) | Self::ShardCounter(_) => "shard",
+            Self::LabelledGauge(label, _) | Self::LabelledCounter(label, _) => label,
+            Self::KindHistogram => "kind",
+        }
+    }
+}
+
+/// The table of all metrics as Markdown.
+#[must_use]
+pub fn metrics_table() -> String {
+    let mut text = "| metric | type | label | meaning |\n|---|---|---|---|\n".to_owned();
+    for Metric { name, help, source } in METRICS {
+        let label = match source.label() {
+            "" => String::new(),
+            label => format!("`{label}`"),
+        };
+        text += &format!("| `{name}` | {} | {label} | {help} |\n", source.type_name());
+    }
+    text
+}
+
+use Source::{
+    Counter, Gauge, KindHistogram, LabelledCounter, LabelledGauge, ShardCounter, ShardGauge,
+};
+
+const fn metric(name: &'static str, source: Source, help: &'static str) -> Metric {
+    Metric { name, help, source }
+}
+
+pub(super) const METRICS: &[Metric] = &[
+    metric(
+        "lodestore_build_info",
+        LabelledGauge("version", |f| vec![(f.program.clone(), 1.0)]),
+        "1; the label is the version of the program",
+    ),
+    metric(
+        "lodestore_ready",
+        Gauge(|f| one_if(f.ready)),
+        "1 while requests are taken and every shard answers",
+    ),
+    metric("lodestore_partitions", Gauge(|f| f.parts.len() as f64), "partitions served"),
+    metric(
+        "lodestore_requests_total",
+        LabelledCounter("kind", |f| by(&f.kinds, |kind| kind.begun as f64)),
+        "requests that have come",
+    ),
+    metric(
+        "lodestore_requests_in_progress",
+        LabelledGauge("kind", |f| by(&f.kinds, |kind| kind.in_progress as f64)),
+        "requests that have come and are not answered: the depth of the queues",
+    ),
+    metric(
+        "lodestore_request_seconds",
+        KindHistogram,
+        "time from the head of a request to the last byte of its answer handed to the system, its body and failures included",
+    ),
+    metric(
+        "lodestore_failures_total",
+        LabelledCounter("code", |f| by(&f.failures, |&n| n as f64)),
+        "requests that were answered with a failure",
+    ),
+    metric("lodestore_sent_rows_total", ShardCounter(|s| s.rows as f64), "rows sent"),
+    metric("lodestore_sent_bytes_total", ShardCounter(|s| s.bytes as f64), "bytes of rows sent"),
+    metric(
+        "lodestore_forwarded_rows_total",
+        ShardCounter(|s| s.forwarded_rows as f64),
+        "rows fetched from another shard, for clients that are not shard-aware",
+    ),
+    metric("lodestore_pushes_total", ShardCounter(|s| s.pushes as f64), "pushes acknowledged"),
+    metric("lodestore_pushed_rows_total", ShardCounter(|s| s.pushed_rows as f64), "rows of these"),
+    metric(
+        "lodestore_connections",
+        ShardGauge(|s| s.connections as f64),
+        "connections that are open",
+    ),
+    metric(
+        "lodestore_connections_total",
+        ShardCounter(|s| s.connections_taken as f64),
+        "connections taken",
+    ),
+    metric(
+        "lodestore_connections_refused_total",
+        ShardCounter(|s| s.connections_refused as f64),
+        "connections closed at once because too many were open",
+    ),
+    metric(
+        "lodestore_connections_broken_total",
+        LabelledCounter("reason", |f| by(&f.connections_broken, |&n| n as f64)),
+        "connections that ended otherwise than by their client's leave between two requests",
+    ),
+    metric(
+        "lodestore_in_flight_bytes",
+        ShardGauge(|s| s.in_flight_bytes as f64),
+        "bytes of ids and rows that requests hold",
+    ),
+    metric(
+        "lodestore_in_flight_limit_bytes",
+        ShardGauge(|s| s.in_flight_bytes_limit as f64),
+        "bytes that they may hold; a request past it is refused as `overloaded`",
+    ),
+    metric(
+        "lodestore_store_calls_waiting",
+        LabelledGauge("crew", |f| by(&f.store_calls_waiting, |&n| n as f64)),
+        "calls that wait for a thread of the store: look-ups of rows over segments, puts and commits",
+    ),
+    metric(
+        "lodestore_shard_busy_seconds_total",
+        ShardCounter(|s| s.busy_seconds),
+        "time in which the shard was not idle",
+    ),
+    metric(
+        "lodestore_shard_beat_age_seconds",
+        ShardGauge(|s| s.beat_age_seconds),
+        "time since the shard last told what only it knows; it does ten times a second",
+    ),
+    metric(
+        "lodestore_tier_hits_total",
+        ShardCounter(|s| s.tier_hits as f64),
+        "rows found in the host tier",
+    ),
+    metric(
+        "lodestore_tier_misses_total",
+        ShardCounter(|s| s.tier_misses as f64),
+        "rows looked up there in vain",
+    ),
+    metric(
+        "lodestore_tier_evictions_total",
+        ShardCounter(|s| s.tier_evictions as f64),
+        "rows that had to go for others",
+    ),
+    metric("lodestore_tier_rows", ShardGauge(|s| s.tier_rows as f64), "rows in the host tier"),
+    metric("lodestore_tier_used_bytes", ShardGauge(|s| s.tier_used_bytes as f64), "bytes of these"),
+    metric(
+        "lodestore_tier_limit_bytes",
+        ShardGauge(|s| s.tier_bytes as f64),
+        "bytes that the host tier may take, bookkeeping included",
+    ),
+    metric(
+        "lodestore_disk_reads_total",
+        ShardCounter(|s| s.disk_reads as f64),
+        "extents read from disk",
+    ),
+    metric(
+        "lodestore_disk_read_bytes_total",
+        ShardCounter(|s| s.disk_read_bytes as f64),
+        "bytes of these, whole pages",
+    ),
+    metric(
+        "lodestore_disk_joined_rows_total",
+        ShardCounter(|s| s.joined_rows as f64),
+        "rows that came with the read of another",
+    ),
+    metric(
+        "lodestore_disk_reads_in_flight",
+        ShardGauge(|s| s.disk_reads_in_flight as f64),
+        "reads that go on",
+    ),
+    metric(
+        "lodestore_overlay_reads_total",
+        ShardCounter(|s| s.overlay_rows as f64),
+        "rows read from over a segment",
+    ),
+    metric(
+        "lodestore_overlay_rows",
+        LabelledGauge("state", |f| {
+            let (committed, pending) = (f.updates.committed_rows, f.updates.pending_rows);
+            vec![("committed".to_owned(), committed as f64), ("pending".to_owned(), pending as f64)]
+        }),
+        "rows that lie over segments: of committed versions, and put since",
+    ),
+    metric(
+        "lodestore_version",
+        Gauge(|f| f.updates.version.into()),
+        "the newest committed version",
+    ),
+    metric(
+        "lodestore_oldest_version",
+        Gauge(|f| f.updates.oldest_version.into()),
+        "the oldest version that can be read",
+    ),
+    metric("lodestore_writable", Gauge(|f| one_if(f.updates.writable)), "1 if updates are taken"),
+    metric(
+        "lodestore_compactions_total",
+        Counter(|f| f.updates.compactions_ended as f64),
+        "compactions that are over, failed ones included",
+    ),
+    metric(
+        "lodestore_compactions_waiting",
+        Gauge(|f| f.updates.compactions_asked.saturating_sub(f.updates.compactions_ended) as f64),
+        "compactions that run or wait to",
+    ),
+    metric(
+        "lodestore_compaction_failed",
+        Gauge(|f| one_if(!f.updates.compaction_failure.is_empty())),
+        "1 if the last compaction has failed; the log says why",
+    ),
+    metric(
+        "lodestore_uptime_seconds",
+        Gauge(|f| f.uptime_seconds),
+        "time since the server started",
+    ),
+    metric(
+        "process_start_time_seconds",
+        Gauge(|f| f.started_unix_seconds),
+        "when the server started, since 1970 UTC",
+    ),
+    metric(
+        "process_resident_memory_bytes",
+        Gauge(|f| f.process.resident_bytes as f64),
+        "memory in RAM",
+    ),
+    metric(
+        "process_resident_memory_peak_bytes",
+        Gauge(|f| f.process.peak_resident_bytes as f64),
+        "the most that it has been",
+    ),
+    metric(
+        "process_cpu_seconds_total",
+        Counter(|f| f.process.cpu_seconds),
+        "processor time, of user and system",
+    ),
+    metric("process_threads", Gauge(|f| f.process.threads as f64), "threads"),
+    metric(
+        "process_open_fds",
+        Gauge(|f| f.process.open_fds as f64),
+        "files and sockets that are open",
+    ),
+    metric("process_max_fds", Gauge(|f| f.process.max_fds as f64), "files and sockets that may be"),
+];
+
+fn one_if(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+fn by<T>(
+    of: &std::collections::BTreeMap<String, T>,
+    figure: impl Fn(&T) -> f64,
+) -> Vec<(String, f64)> {
+    of.iter().map(|(name, value)| (name.clone(), figure(value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// To be told what the page should say, run this test: it is in the failure.
+    #[test]
+    fn the_page_has_every_metric_and_no_other() {
+        let page = include_str!("../../../docs/metrics.md");
+        let table = metrics_table();
+        assert!(page.contains(&table), "docs/metrics.md should contain:\n{table}");
+        let is_metric =
+            |line: &&str| line.starts_with("| `lodestore_") || line.starts_with("| `process_");
+        let n_rows = page.lines().filter(is_metric).count();
+        assert_eq!(n_rows, METRICS.len(), "docs/metrics.md has rows of no metric");
+    }
+
+    #[test]
+    fn names_are_as_prometheus_wants_them() {
+        let mut names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+        for metric in METRICS {
+            let is_total = metric.name.ends_with("_total");
+            assert_eq!(is_total, metric.source.type_name() == "counter", "{}", metric.name);
+            let is_plain = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(metric.name.chars().all(is_plain), "{}", metric.name);
+            assert!(!metric.help.contains(['\n', '\\', '|']), "{}", metric.name);
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), METRICS.len());
+    }
+}

@@ -1,0 +1,288 @@
+//! Counters of one shard: written by that shard alone, read by whoever asks for them.
+//!
+//! The shard adds with a plain load and store, no locked instruction; and no two shards write to
+//! one cache line. Readers see each figure as of some moment, not all of one moment.
+
+mod latency;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lodestore_schema::{FailureCode, PullKind, RequestBody, ShardStats};
+
+pub(crate) use latency::{LatencyCounts, LatencySum, N_BUCKETS, bound_us};
+
+/// Written by one shard, read by all: relaxed, since each is a figure of its own. Two lines apart,
+/// because the adjacent one is fetched too.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    pub(crate) kinds: [KindCounters; RequestKind::ALL.len()],
+    pub(crate) failures: [AtomicU64; FailureCode::ALL.len()],
+    pub(crate) rows: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) tier_hits: AtomicU64,
+    pub(crate) tier_misses: AtomicU64,
+    pub(crate) tier_bytes: AtomicU64,
+    pub(crate) read_extents: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    /// Rows that came with the read of another.
+    pub(crate) joined_rows: AtomicU64,
+    pub(crate) reads_in_flight: AtomicU64,
+    pub(crate) forwarded_rows: AtomicU64,
+    pub(crate) pushes: AtomicU64,
+    pub(crate) pushed_rows: AtomicU64,
+    pub(crate) overlay_rows: AtomicU64,
+    pub(crate) connections: AtomicU32,
+    pub(crate) connections_taken: AtomicU64,
+    pub(crate) connections_refused: AtomicU64,
+    pub(crate) connections_broken: [AtomicU64; BreakReason::ALL.len()],
+    pub(crate) beat: Beat,
+}
+
+/// Requests of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct KindCounters {
+    pub(crate) begun: AtomicU64,
+    /// Answered, or given up with their connection.
+    pub(crate) ended: AtomicU64,
+    /// Of those answered, failures included.
+    pub(crate) latency: LatencyCounts,
+}
+
+/// Figures that a shard tells a few times a second, since only it can know them.
+#[derive(Debug, Default)]
+pub(crate) struct Beat {
+    /// When it last did, in milliseconds after the start of the server; 0 before the first time.
+    pub(crate) at_ms: AtomicU64,
+    /// Time in which it was not idle.
+    pub(crate) busy_ns: AtomicU64,
+    /// Bytes that its requests hold.
+    pub(crate) room_taken: AtomicU64,
+    pub(crate) tier_rows: AtomicU64,
+    pub(crate) tier_used_bytes: AtomicU64,
+    pub(crate) tier_evictions: AtomicU64,
+}
+
+/// The kinds of request, as metrics tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestKind {
+    SyncPull,
+    VectorPull,
+    Push,
+    Commit,
+    Compact,
+    Describe,
+    Stat,
+}
+
+/// Why a connection ended other than by its client's leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BreakReason {
+    /// It broke the wire's rules.
+    Wire,
+    /// It was too slow.
+    Timeout,
+    /// The socket failed, or closed in the middle of a frame.
+    Io,
+    /// A request panicked.
+    Panic,
+}
+
+/// A request that runs; if it is dropped it has been given up.
+pub(crate) struct RunningRequest<'a> {
+    counters: &'a KindCounters,
+    begun: Instant,
+}
+
+/// A disk read that is going on.
+pub(crate) struct RunningRead<'a>(&'a AtomicU64);
+
+/// Adds to a counter that this thread alone writes.
+pub(crate) fn count(counter: &AtomicU64, n: usize) {
+    add(counter, n as u64);
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+impl RequestKind {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::SyncPull,
+        Self::VectorPull,
+        Self::Push,
+        Self::Commit,
+        Self::Compact,
+        Self::Describe,
+        Self::Stat,
+    ];
+
+    pub(crate) fn of(body: &RequestBody) -> Self {
+        match body {
+            RequestBody::Pull { kind: PullKind::Sync, .. } => Self::SyncPull,
+            RequestBody::Pull { kind: PullKind::Vector, .. } => Self::VectorPull,
+            RequestBody::Push { .. } => Self::Push,
+            RequestBody::Commit { .. } => Self::Commit,
+            RequestBody::Compact => Self::Compact,
+            RequestBody::Describe => Self::Describe,
+            RequestBody::Stat => Self::Stat,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SyncPull => "sync_pull",
+            Self::VectorPull => "vector_pull",
+            Self::Push => "push",
+            Self::Commit => "commit",
+            Self::Compact => "compact",
+            Self::Describe => "describe",
+            Self::Stat => "stat",
+        }
+    }
+}
+
+impl BreakReason {
+    pub(crate) const ALL: [Self; 4] = [Self::Wire, Self::Timeout, Self::Io, Self::Panic];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Wire => "wire",
+            Self::Timeout => "timeout",
+            Self::Io => "io",
+            Self::Panic => "panic",
+        }
+    }
+}
+
+impl Counters {
+    /// A request has come.
+    pub(crate) fn begin(&self, kind: RequestKind) -> RunningRequest<'_> {
+        let counters = &self.kinds[kind as usize];
+        add(&counters.begun, 1);
+        RunningRequest { counters, begun: Instant::now() }
+    }
+
+    /// A disk read starts.
+    pub(crate) fn begin_read(&self) -> RunningRead<'_> {
+        add(&self.reads_in_flight, 1);
+        RunningRead(&self.reads_in_flight)
+    }
+
+    /// A request gets this failure as its answer.
+    pub(crate) fn failed(&self, code: FailureCode) {
+        add(&self.failures[code as usize], 1);
+    }
+
+    /// A connection ends for this reason.
+    pub(crate) fn broken(&self, reason: BreakReason) {
+        add(&self.connections_broken[reason as usize], 1);
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.kinds.iter().map(|kind| kind.begun.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(crate) fn all_failures(&self) -> u64 {
+        self.failures.iter().map(|code| code.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(crate) fn snapshot(&self) -> ShardStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ShardStats {
+            requests: self.requests(),
+            rows: get(&self.rows),
+            bytes: get(&self.bytes),
+            tier_hits: get(&self.tier_hits),
+            tier_misses: get(&self.tier_misses),
+            tier_bytes: get(&self.tier_bytes),
+            read_extents: get(&self.read_extents),
+            read_bytes: get(&self.read_bytes),
+            forwarded_rows: get(&self.forwarded_rows),
+            failures: self.all_failures(),
+            connections: self.connections.load(Ordering::Relaxed),
+            pushes: get(&self.pushes),
+            pushed_rows: get(&self.pushed_rows),
+            overlay_rows: get(&self.overlay_rows),
+        }
+    }
+}
+
+impl KindCounters {
+    /// Requests that have begun and not ended.
+    pub(crate) fn in_progress(&self) -> u64 {
+        // In this order: one that ends in between must not count below zero.
+        let ended = self.ended.load(Ordering::Relaxed);
+        self.begun.load(Ordering::Relaxed).saturating_sub(ended)
+    }
+}
+
+impl RunningRequest<'_> {
+    /// It has been answered.
+    pub(crate) fn answered(self) {
+        self.counters.latency.record(self.begun.elapsed());
+    }
+}
+
+impl Drop for RunningRequest<'_> {
+    fn drop(&mut self) {
+        add(&self.counters.ended, 1);
+    }
+}
+
+impl Drop for RunningRead<'_> {
+    fn drop(&mut self) {
+        add(self.0, 1u64.wrapping_neg());
+    }
+}
+
+impl Beat {
+    /// Adds the time in which the shard was not idle since it last told.
+    pub(crate) fn add_busy(&self, busy: Duration) {
+        add(&self.busy_ns, u64::try_from(busy.as_nanos()).unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_kinds_codes_and_reasons_are_their_numbers() {
+        assert!(RequestKind::ALL.iter().enumerate().all(|(at, &kind)| kind as usize == at));
+        assert!(FailureCode::ALL.iter().enumerate().all(|(at, &code)| code as usize == at));
+        assert!(BreakReason::ALL.iter().enumerate().all(|(at, &why)| why as usize == at));
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_is_over_and_has_no_latency() {
+        let counters = Counters::default();
+        let (given_up, answered) =
+            (counters.begin(RequestKind::Push), counters.begin(RequestKind::Push));
+        let push = &counters.kinds[RequestKind::Push as usize];
+        assert_eq!(push.in_progress(), 2);
+        drop(given_up);
+        answered.answered();
+        assert_eq!(push.in_progress(), 0);
+        let mut sum = LatencySum::default();
+        push.latency.add_to(&mut sum);
+        assert_eq!(sum.buckets.iter().sum::<u64>(), 1);
+    }
+
+    #[test]
+    fn shards_share_no_cache_line() {
+        assert_eq!(align_of::<Counters>(), 128);
+        assert_eq!(size_of::<Counters>() % 128, 0);
+    }
+
+    #[test]
+    fn reads_in_flight_go_up_and_down() {
+        let counters = Counters::default();
+        let (a, b) = (counters.begin_read(), counters.begin_read());
+        drop(a);
+        assert_eq!(counters.reads_in_flight.load(Ordering::Relaxed), 1);
+        drop(b);
+        assert_eq!(counters.reads_in_flight.load(Ordering::Relaxed), 0);
+    }
+}

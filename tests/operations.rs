@@ -1,0 +1,40 @@
+//! What an operator sees of a running server: metrics, health, the status page, `lode top`, logs.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+#[path = "operations/browser.rs"]
+mod browser;
+#[path = "operations/hostile.rs"]
+mod hostile;
+#[path = "operations/logs.rs"]
+mod logs;
+#[path = "operations/scrape.rs"]
+mod scrape;
+#[path = "operations/unit.rs"]
+mod unit;
+#[path = "operations/watching.rs"]
+mod watching;
+
+use std::path::PathBuf;
+
+use support::graph::Source;
+use support::process::Serving;
+
+/// A small graph and a server of it with a metrics port.
+struct Watched {
+    source: Source,
+    graph: PathBuf,
+    server: Serving,
+}
+
+impl Watched {
+    fn start(more: &str) -> Self {
+        let source = Source::random(600, 2000);
+        let graph = source.import("graph", 2, "hash");
+        let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 {more}");
+        let server = Serving::start(&graph, &args);
+        Self { source, graph, server }
+    }
+}

@@ -1,0 +1,53 @@
+//! The status page in a real browser, where one is installed.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::Watched;
+use crate::support::process::{finish, lode_line};
+
+const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
+
+fn browser() -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    let mut files =
+        std::env::split_paths(&folders).flat_map(|dir| BROWSERS.map(|name| dir.join(name)));
+    files.find(|file| file.is_file())
+}
+
+#[test]
+fn a_browser_shows_the_figures() {
+    let Some(browser) = browser() else {
+        eprintln!("SKIPPED: no browser among {BROWSERS:?}; `apt-get install chromium` brings one");
+        return;
+    };
+    let watched = Watched::start("--shards 2");
+    let load =
+        format!("load --connect {} --rows 40 --duration 0.5 --warm-up 0", watched.server.address);
+    lode_line(&load).succeeded();
+    let profile = watched.source.dir.path().join("profile");
+    let mut command = Command::new(browser);
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .args(["--virtual-time-budget=3000", "--enable-logging=stderr", "--dump-dom"])
+        .arg(format!("http://{}/", watched.server.metrics))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let shown = finish(command.spawn().unwrap(), Duration::from_secs(90)).succeeded();
+    let page = &shown.stdout;
+    assert!(page.contains("<span id=\"phase\" class=\"good\">ready</span>"), "{page}");
+    let rows_of = |body: &str| {
+        let (_, rest) = page.split_once(&format!("id=\"{body}\">")).unwrap();
+        rest.split_once("</tbody>").unwrap().0.matches("<tr>").count()
+    };
+    assert_eq!((rows_of("shards"), rows_of("kinds")), (2, 7), "{page}");
+    assert!(page.contains("partitions 0, 1") && page.contains("sync pull"), "{page}");
+    assert!(page.contains("<p id=\"lost\" class=\"bad\" role=\"alert\"></p>"), "{page}");
+    for fault in ["Content Security Policy", "Uncaught", "SyntaxError"] {
+        assert!(!shown.stderr.contains(fault), "{}", shown.stderr);
+    }
+    watched.server.stop();
+}

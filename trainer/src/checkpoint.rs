@@ -8,6 +8,7 @@
 mod error;
 mod folder;
 mod format;
+mod header;
 mod settings;
 
 use std::time::Instant;

@@ -2,6 +2,7 @@
 
 mod buffer;
 mod checkpoint;
+mod hot;
 mod known;
 mod log;
 mod report;
@@ -22,12 +23,12 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
-use crate::size::parse_size;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::BufferArgs;
 pub(crate) use buffer::BufferChoice;
 use checkpoint::CheckpointArgs;
+use hot::{HotArgs, hot_policy};
 use log::StepLog;
 use tiers::TierArgs;
 pub(crate) use tiers::{TierChoice, TierReport};
@@ -100,18 +101,8 @@ pub(crate) struct TrainArgs {
     tiers: TierArgs,
     #[command(flatten)]
     buffer: BufferArgs,
-    /// rapid: rows in each worker's hot set; the oracle keeps twice as many, for there are two sets.
-    #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
-    n_hot: usize,
-    /// rapid: batches prepared ahead.
-    #[arg(long, value_name = "Q", default_value_t = 4)]
-    window: usize,
-    /// rapid: most bytes of rows that one worker's hot sets and window may take; both shrink to it.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    memory: Option<u64>,
-    /// rapid: where the schedule is kept; a temporary file unless given.
-    #[arg(long, value_name = "FILE")]
-    schedule: Option<PathBuf>,
+    #[command(flatten)]
+    hot: HotArgs,
     /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
     /// says what stands in it.
     #[arg(long, value_name = "FILE.jsonl")]
@@ -172,11 +163,11 @@ impl TrainArgs {
             evaluate_every: self.evaluate_every,
             patience: self.patience,
             checkpoint: self.checkpoint.check()?,
-            hot_policy: self.tiers.hot_policy(self.strategy)?,
-            n_hot: self.n_hot,
-            window: self.window,
-            memory_budget_bytes: self.memory,
-            schedule_path: self.schedule.clone().unwrap_or_default(),
+            hot_policy: hot_policy(self.strategy, self.tiers.policy)?,
+            n_hot: self.hot.n_hot,
+            window: self.hot.window,
+            memory_budget_bytes: self.hot.memory,
+            schedule_path: self.hot.schedule.clone().unwrap_or_default(),
             ..TrainConfig::default()
         };
         train.validate().map_err(UsageError::of)?;
@@ -191,7 +182,7 @@ impl TrainArgs {
             tiers,
             buffer,
             train,
-            keep_schedule: self.schedule.is_some(),
+            keep_schedule: self.hot.schedule.is_some(),
             log: self.log,
         })
     }

@@ -5,9 +5,9 @@ use std::time::Instant;
 use lodestore_cache::{NO_SLOT, Tier};
 use lodestore_graph::NodeId;
 
-use super::{BatchLoader, LoadStats};
+use super::BatchLoader;
 use crate::scatter::{pull_scattered, spread};
-use crate::{ClientError, PullKind, PullStats, Turn};
+use crate::{ClientError, LoadStats, PullKind, PullStats, Turn};
 
 impl BatchLoader {
     /// As [`BatchLoader::load`], with the rows that the tier of `turn` lacks by one SyncPull.

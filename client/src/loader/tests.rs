@@ -1,4 +1,5 @@
 use super::*;
+use crate::TierRows;
 use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
 use proptest::prelude::*;
 use std::time::Duration;

@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    Checkpoint, CheckpointError, CheckpointFault, Identity,
-    format::{self, HEADER_BYTES, Header},
+    Checkpoint, CheckpointError, CheckpointFault, Identity, format,
+    header::{HEADER_BYTES, Header},
 };
 
 /// A folder that no other run uses while this lives.

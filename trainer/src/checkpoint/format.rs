@@ -25,37 +25,9 @@
 //! All numbers are little-endian. Every length is checked against the model's and the file's before
 //! memory is taken for it.
 
+use super::header::{DIGEST_BYTES, HAS_BEST, HAS_TEST, HAS_VALIDATION, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
 use crate::{adam::AdamState, best::Best, evaluate::Accuracy};
-
-const MAGIC: [u8; 8] = *b"LODECKPT";
-const VERSION: u32 = 1;
-pub(super) const HEADER_BYTES: usize = 96;
-const DIGEST_BYTES: usize = 32;
-
-const MAX_SETTINGS_BYTES: u64 = 1 << 16;
-const MAX_MEASURED_BYTES: u64 = 1 << 28;
-const MAX_LOSSES: u64 = 1 << 28;
-
-const HAS_BEST: u32 = 1;
-const HAS_VALIDATION: u32 = 2;
-const HAS_TEST: u32 = 4;
-
-/// A header whose lengths are in their bounds; nothing else has been checked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
-    n_adam_steps: u32,
-    graph_uuid: [u8; 16],
-    place: Place,
-    settings_bytes: u32,
-    measured_bytes: u32,
-    n_elements: u64,
-    n_losses: u64,
-    best_epoch: u32,
-    evaluated: u32,
-    flags: u32,
-    accuracies: [f64; 2],
-}
 
 /// The bytes of `checkpoint`.
 pub(super) fn encode(
@@ -143,97 +115,6 @@ pub(super) fn decode(bytes: &[u8], identity: &Identity) -> Result<Checkpoint, Ch
     Ok(checkpoint)
 }
 
-impl Header {
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES);
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&self.n_adam_steps.to_le_bytes());
-        bytes.extend_from_slice(&self.graph_uuid);
-        let Place { epoch, step } = self.place;
-        for number in [epoch, step, self.settings_bytes, self.measured_bytes] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        bytes.extend_from_slice(&self.n_elements.to_le_bytes());
-        bytes.extend_from_slice(&self.n_losses.to_le_bytes());
-        for number in [self.best_epoch, self.evaluated, self.flags, 0] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        for accuracy in self.accuracies {
-            bytes.extend_from_slice(&accuracy.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// Reads the header at the front of `bytes`.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CheckpointFault> {
-        let Some(page) = bytes.first_chunk::<HEADER_BYTES>() else {
-            let (found_bytes, expected_bytes) = (bytes.len() as u64, HEADER_BYTES as u64);
-            return Err(CheckpointFault::Length { found_bytes, expected_bytes });
-        };
-        if field(page, 0) != MAGIC {
-            return Err(CheckpointFault::Magic { found: field(page, 0) });
-        }
-        let u32_at = |at| u32::from_le_bytes(field(page, at));
-        let u64_at = |at| u64::from_le_bytes(field(page, at));
-        let (found, known) = (u32_at(8), VERSION);
-        if found != known {
-            return Err(CheckpointFault::Version { found, known });
-        }
-        let header = Self {
-            n_adam_steps: u32_at(12),
-            graph_uuid: field(page, 16),
-            place: Place { epoch: u32_at(32), step: u32_at(36) },
-            settings_bytes: u32_at(40),
-            measured_bytes: u32_at(44),
-            n_elements: u64_at(48),
-            n_losses: u64_at(56),
-            best_epoch: u32_at(64),
-            evaluated: u32_at(68),
-            flags: u32_at(72),
-            accuracies: [f64::from_bits(u64_at(80)), f64::from_bits(u64_at(88))],
-        };
-        for (what, most, found) in [
-            ("bytes of settings", MAX_SETTINGS_BYTES, header.settings_bytes.into()),
-            ("bytes of measurements", MAX_MEASURED_BYTES, header.measured_bytes.into()),
-            ("losses", MAX_LOSSES, header.n_losses),
-        ] {
-            if found > most {
-                return Err(CheckpointFault::TooLarge { what, most, found });
-            }
-        }
-        Ok(header)
-    }
-
-    /// Fails unless a file of so many bytes holds what the header promises, and no more.
-    pub(super) fn check_length(&self, found_bytes: u64) -> Result<(), CheckpointFault> {
-        let n_lists = if self.has(HAS_BEST) { 4 } else { 3 };
-        let elements = self.n_elements.saturating_mul(4 * n_lists);
-        let others = (HEADER_BYTES + DIGEST_BYTES) as u64
-            + u64::from(self.settings_bytes)
-            + u64::from(self.measured_bytes)
-            + 8 * self.n_losses;
-        let expected_bytes = elements.saturating_add(others);
-        if found_bytes == expected_bytes {
-            return Ok(());
-        }
-        Err(CheckpointFault::Length { found_bytes, expected_bytes })
-    }
-
-    fn has(&self, flag: u32) -> bool {
-        self.flags & flag != 0
-    }
-
-    fn best(&self, parameters: Vec<Vec<f32>>) -> Best {
-        let [validation, test] = self.accuracies;
-        let accuracy = Accuracy {
-            validation: self.has(HAS_VALIDATION).then_some(validation),
-            test: self.has(HAS_TEST).then_some(test),
-        };
-        Best { epoch: self.best_epoch, accuracy, parameters, evaluated: self.evaluated }
-    }
-}
-
 impl Checkpoint {
     /// Fails unless its parts agree on how far the run got.
     fn check(&self) -> Result<(), CheckpointFault> {
@@ -266,12 +147,6 @@ fn take<'a>(rest: &mut &'a [u8], n: usize) -> &'a [u8] {
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
-}
-
-fn field<const N: usize>(page: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
-    let mut bytes = [0; N];
-    bytes.copy_from_slice(&page[at..at + N]);
-    bytes
 }
 
 fn hex(bytes: &[u8]) -> String {

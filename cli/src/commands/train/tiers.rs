@@ -11,7 +11,7 @@ use lodestore_cache::{
 };
 use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_store::available_memory_bytes;
-use lodestore_trainer::{HotPolicy, Strategy};
+use lodestore_trainer::Strategy;
 use serde::Serialize;
 
 use super::known::Known;
@@ -31,7 +31,7 @@ pub(super) struct TierArgs {
     /// worker keeps: frequency (what an epoch uses most) or oracle (what is used soonest); frequency
     /// unless given.
     #[arg(long, value_name = "P")]
-    policy: Option<PolicyKind>,
+    pub(super) policy: Option<PolicyKind>,
     /// ondemand: memory of each worker's device for remote rows, before the host's. Without a CUDA
     /// device it is host memory too, and the report says so. `auto` for half of what is free.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = Room::parse)]
@@ -109,20 +109,6 @@ impl TierArgs {
                 strategy,
             )?,
         })
-    }
-}
-
-impl TierArgs {
-    /// Which rows `rapid` keeps.
-    pub(super) fn hot_policy(&self, strategy: Strategy) -> Result<HotPolicy, UsageError> {
-        match self.policy {
-            _ if strategy != Strategy::Rapid => Ok(HotPolicy::Frequency),
-            None | Some(PolicyKind::Frequency) => Ok(HotPolicy::Frequency),
-            Some(PolicyKind::Oracle) => Ok(HotPolicy::Oracle),
-            Some(policy) => Err(UsageError::new(format!(
-                "--policy: --strategy rapid cannot follow `{policy}`; one of: frequency, oracle"
-            ))),
-        }
     }
 }
 

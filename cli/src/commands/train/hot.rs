@@ -1,0 +1,41 @@
+//! What `rapid` keeps, and how much of it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lodestore_cache::PolicyKind;
+use lodestore_trainer::{HotPolicy, Strategy};
+
+use crate::size::parse_size;
+use crate::usage::UsageError;
+
+/// Flags of `--strategy rapid`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct HotArgs {
+    /// rapid: rows in each worker's hot set; the oracle keeps twice as many, for there are two sets.
+    #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
+    pub(super) n_hot: usize,
+    /// rapid: batches prepared ahead.
+    #[arg(long, value_name = "Q", default_value_t = 4)]
+    pub(super) window: usize,
+    /// rapid: most bytes of rows that one worker's hot sets and window may take; both shrink to it.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(super) memory: Option<u64>,
+    /// rapid: where the schedule is kept; a temporary file unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(super) schedule: Option<PathBuf>,
+}
+
+/// Which rows are kept, by `--policy`; of other strategies the flag is for a tier.
+pub(super) fn hot_policy(
+    strategy: Strategy,
+    policy: Option<PolicyKind>,
+) -> Result<HotPolicy, UsageError> {
+    match policy.filter(|_| strategy == Strategy::Rapid) {
+        None | Some(PolicyKind::Frequency) => Ok(HotPolicy::Frequency),
+        Some(PolicyKind::Oracle) => Ok(HotPolicy::Oracle),
+        Some(policy) => Err(UsageError::new(format!(
+            "--policy: --strategy rapid cannot follow `{policy}`; one of: frequency, oracle"
+        ))),
+    }
+}

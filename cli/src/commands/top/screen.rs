@@ -31,7 +31,10 @@ pub(super) fn screen(
         parts.join(", "),
     );
     text += &format!("{}\n\n{}\n\n", shards(now, before, span), kinds(now, before, span));
-    text + &foot(now)
+    text += &foot(now);
+    // Whatever answers at the address, it does not steer the terminal.
+    text.retain(|c| !c.is_control() || c == '\n');
+    text
 }
 
 fn shards(now: &ServerFigures, before: Option<&ServerFigures>, span: f64) -> Table {
@@ -165,6 +168,17 @@ mod tests {
         assert!(second.contains("over the last 2.00 s") && second.contains("2,000"), "{second}");
         assert!(second.contains("50.0 %"), "busy: {second}");
         assert!(!second.contains("500 ms"), "none was slow since: {second}");
+    }
+
+    #[test]
+    fn no_answer_steers_the_terminal() {
+        let mut now = figures(1.0, 50, 5);
+        now.phase = "\x1b[2J".to_owned();
+        now.ready = false;
+        now.updates.compaction_failure = "\x1b]0;title\x07".to_owned();
+        let text = look(&now, None);
+        assert!(text.contains("[2J") && text.contains("]0;title"), "{text}");
+        assert!(!text.contains(['\x1b', '\x07']), "{text:?}");
     }
 
     #[test]

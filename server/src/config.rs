@@ -28,7 +28,8 @@ pub struct ServerConfig {
     pub metrics: Option<SocketAddr>,
     /// Executors; 0 takes one per core.
     pub n_shards: u16,
-    /// Bytes of rows that the host tiers of all shards hold together; 0 reads every row from disk.
+    /// Bytes that the host tiers of all shards and tensors take together, bookkeeping included; 0
+    /// reads every row from disk.
     pub tier_bytes: u64,
     /// Which rows the tiers keep; one that needs no plan.
     pub policy: PolicyKind,

@@ -1,6 +1,7 @@
 //! `lode cache-bench`: every policy at every capacity on one trace, beside the optimum.
 
 mod capacity;
+mod choices;
 mod contestants;
 mod over_time;
 mod plot;
@@ -19,7 +20,8 @@ use lodestore_cache::{Inclusion, PolicyKind, TierSizes, Trace};
 use lodestore_graph::peak_rss_bytes;
 
 use self::capacity::{Capacities, Devices};
-use self::contestants::{Choice, Contestant, contestants, needs_graph};
+use self::choices::{distinct, kinds, misses_of};
+use self::contestants::{Choice, Contestant, contestants};
 use self::report::{BenchReport, TraceReport, csv, results, text};
 use self::simulate::{misses, simulate};
 use crate::console::Console;
@@ -284,56 +286,6 @@ impl Config {
         }
         Ok(())
     }
-}
-
-/// Whose misses are to be written: those of one policy at one capacity.
-fn misses_of(
-    prefix: PathBuf,
-    policies: &[String],
-    choice: &Choice,
-    capacities: &[Capacities],
-) -> Result<Misses, UsageError> {
-    let error = || {
-        let message = "--misses is for one policy at one capacity; name one of each, and for decay \
-                       one --gamma and one --delta";
-        UsageError::new(message)
-    };
-    let ([policy], [_]) = (policies, capacities) else { return Err(error()) };
-    let kind: PolicyKind = policy.trim().parse().map_err(|_| error())?;
-    let is_one = choice.gammas.len() == 1 && choice.deltas.len() == 1;
-    if kind == PolicyKind::Decay && !is_one {
-        return Err(error());
-    }
-    Ok(Misses { kind, prefix })
-}
-
-/// The policies named, each once, in the order of [`PolicyKind::ALL`]; `oracle` and `unbounded`
-/// compete in any case.
-fn kinds(names: &[String], has_graph: bool) -> Result<Vec<PolicyKind>, UsageError> {
-    let mut named = vec![PolicyKind::Oracle, PolicyKind::Unbounded];
-    for name in names {
-        if name == "all" {
-            named.extend(PolicyKind::ALL);
-            continue;
-        }
-        let kind: PolicyKind = name.trim().parse().map_err(UsageError::of)?;
-        if needs_graph(kind) && !has_graph {
-            let message = format!("policy {kind} needs the graph of the trace; add --graph");
-            return Err(UsageError::new(message));
-        }
-        named.push(kind);
-    }
-    Ok(PolicyKind::ALL.into_iter().filter(|kind| named.contains(kind)).collect())
-}
-
-fn distinct<T: PartialEq>(values: Vec<T>) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for value in values {
-        if !distinct.contains(&value) {
-            distinct.push(value);
-        }
-    }
-    distinct
 }
 
 /// Tells of a missing folder before the work rather than after.

@@ -24,7 +24,6 @@ use crate::console::Console;
 use crate::edges::EdgeArgs;
 use crate::interrupt::RemovedOnInterrupt;
 use crate::partitioner::{PartitionerArgs, check_memory};
-use crate::usage::UsageError;
 
 use input::Input;
 pub(crate) use kept::KeptEdges;

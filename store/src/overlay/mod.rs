@@ -84,7 +84,7 @@ impl Layers {
     /// The rows of versions after `version`.
     pub(crate) fn after(&self, version: u32) -> Self {
         let mut kept: BTreeMap<u32, RoaringBitmap> = BTreeMap::new();
-        if !self.sizes.last().is_none_or(|(newest, _)| *newest <= version) {
+        if self.sizes.last().is_some_and(|(newest, _)| *newest > version) {
             self.runs.for_each(|row, of| {
                 if of > version {
                     kept.entry(of).or_default().insert(row);

@@ -1,5 +1,6 @@
 //! One partition: its catalog and the segments that the catalog names.
 
+mod candidates;
 mod contents;
 mod rebuild;
 mod tensor;

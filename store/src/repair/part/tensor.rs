@@ -1,6 +1,5 @@
 //! One tensor of a partition: which segment it has, and what must be done to the file.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -8,14 +7,13 @@ use lodestore_graph::PartId;
 use uuid::Uuid;
 
 use super::super::report::Lost;
-use super::super::segment::{Assessment, Expected, Mended, Stub, identity_of, look, write};
+use super::super::segment::{Assessment, Expected, Mended, Stub, look, write};
 use super::super::workshop::Workshop;
 use super::contents::Contents;
 use crate::catalog::{SegmentRecord, TensorRecord};
-use crate::cause::Cause;
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
-use crate::graph::{Graph, segment_file, version_of_file};
+use crate::graph::{Graph, segment_file};
 use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
 
@@ -40,12 +38,12 @@ enum FileWork {
 }
 
 /// A tensor that is being looked at.
-struct Look<'a> {
-    shop: &'a mut Workshop,
-    graph: &'a Graph,
-    part: PartId,
-    spec: &'a TensorSpec,
-    part_dir: &'a Path,
+pub(super) struct Look<'a> {
+    pub(super) shop: &'a mut Workshop,
+    pub(super) graph: &'a Graph,
+    pub(super) part: PartId,
+    pub(super) spec: &'a TensorSpec,
+    pub(super) part_dir: &'a Path,
 }
 
 impl TensorWork {
@@ -133,29 +131,6 @@ impl Look<'_> {
         }
     }
 
-    /// A segment that a compaction has written after the one of `record`, if it has rows that
-    /// nothing else has: its own version's, for which the catalog is too old, or those of pages that
-    /// are `found` lost. A compaction checks what it writes, and all that it reads was committed.
-    fn later(
-        &mut self,
-        record: &TensorRecord,
-        found: &Assessment,
-        contents: &Contents,
-    ) -> Result<Option<(TensorRecord, Box<Mended>)>, StoreError> {
-        let (above, only_whole) = match found {
-            Assessment::Hopeless(_) => (record.version, false),
-            Assessment::Mended(mended) if !mended.lost_pages.is_empty() => (record.version, true),
-            // What is committed is there, in segment and overlay.
-            Assessment::Mended(_) if contents.salvaged => {
-                (contents.version.unwrap_or(record.version), true)
-            }
-            Assessment::Mended(_) => return Ok(None),
-        };
-        let newest = self.newest(above)?;
-        Ok(newest
-            .filter(|(_, mended)| !only_whole || (mended.proven && mended.lost_pages.is_empty())))
-    }
-
     /// A tensor that the catalog does not name a segment of: the newest file that can be used.
     fn unrecorded(&mut self) -> Result<TensorWork, StoreError> {
         if let Some((record, mended)) = self.newest(0)? {
@@ -169,61 +144,6 @@ impl Look<'_> {
         let record = self.record(&identity, [0; 32], segment_file(&tensor, version));
         let record = TensorRecord { tensor, version, record, lost: None };
         self.give_up(&record, "no file holds it".to_owned())
-    }
-
-    /// The newest file of a version above `above` that can be used, as it says itself what it is.
-    fn newest(&self, above: u32) -> Result<Option<(TensorRecord, Box<Mended>)>, StoreError> {
-        let mut found: Vec<(TensorRecord, Box<Mended>)> = Vec::new();
-        for (identity, file) in self.candidates()? {
-            let (version, tensor) = (identity.version, self.spec.name.clone());
-            if version <= above {
-                continue;
-            }
-            let expected = Expected { identity: identity.clone(), digest: None };
-            let path = self.part_dir.join(&file);
-            if let Assessment::Mended(mended) =
-                look(&*self.shop.device, &path, &expected, self.shop.n_threads)?
-            {
-                let record = self.record(&identity, mended.digest(), file);
-                found.push((TensorRecord { tensor, version, record, lost: None }, mended));
-            }
-        }
-        // Of two files of one version that which the writer would have called so.
-        Ok(found.into_iter().max_by_key(|(TensorRecord { version, record, .. }, _)| {
-            (*version, record.file == segment_file(&self.spec.name, *version))
-        }))
-    }
-
-    /// Files but `chosen` that are called as segments of this tensor, or say that they are one.
-    fn strays(&self, chosen: &str) -> Result<Vec<PathBuf>, StoreError> {
-        let entries = self.shop.device.list(self.part_dir);
-        let entries = entries.map_err(StoreError::io(self.part_dir, "list"))?.into_iter();
-        let named = entries.filter(|entry| !entry.is_dir).map(|entry| entry.name);
-        let named = named.filter(|name| version_of_file(name, &self.spec.name).is_some());
-        let telling = self.candidates()?.into_iter().map(|(_, file)| file);
-        let strays: BTreeSet<String> = named.chain(telling).filter(|it| it != chosen).collect();
-        Ok(strays.into_iter().map(|name| self.part_dir.join(name)).collect())
-    }
-
-    /// Files that say that they are segments of this tensor.
-    fn candidates(&self) -> Result<Vec<(SegmentIdentity, String)>, StoreError> {
-        let device = &self.shop.device;
-        let entries = device.list(self.part_dir).map_err(StoreError::io(self.part_dir, "list"))?;
-        let segments = entries.into_iter().filter(|e| !e.is_dir && e.name.ends_with(".seg"));
-        let is_ours = |found: &SegmentIdentity| {
-            found.version > 0 && *found == self.identity(found.segment, found.version)
-        };
-        let mut ours = Vec::new();
-        for entry in segments {
-            let path = self.part_dir.join(&entry.name);
-            let file = match device.open(&path).map_err(StoreError::io(&path, "open")) {
-                Err(error) if error.cause() == Cause::System => return Err(error),
-                Err(_) => continue,
-                Ok(file) => file,
-            };
-            ours.extend(identity_of(&*file).filter(is_ours).map(|found| (found, entry.name)));
-        }
-        Ok(ours)
     }
 
     fn look(&self, record: &TensorRecord) -> Result<Assessment, StoreError> {
@@ -304,7 +224,7 @@ impl Look<'_> {
         Ok(TensorWork { record, path, file, strays })
     }
 
-    fn identity(&self, segment: Uuid, version: u32) -> SegmentIdentity {
+    pub(super) fn identity(&self, segment: Uuid, version: u32) -> SegmentIdentity {
         let range = self.graph.book().range(self.part);
         SegmentIdentity {
             graph: self.graph.uuid(),
@@ -316,7 +236,12 @@ impl Look<'_> {
         }
     }
 
-    fn record(&self, identity: &SegmentIdentity, digest: [u8; 32], file: String) -> SegmentRecord {
+    pub(super) fn record(
+        &self,
+        identity: &SegmentIdentity,
+        digest: [u8; 32],
+        file: String,
+    ) -> SegmentRecord {
         let (segment, n_rows) = (identity.segment, identity.n_rows);
         let row_bytes = self.spec.row_bytes() as u32;
         SegmentRecord { segment, n_rows, row_bytes, digest, file }

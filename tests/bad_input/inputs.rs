@@ -37,7 +37,7 @@ fn usage_errors_have_exit_code_2() {
         ("train --graph g --strategy ondemand --device-tier a --device-policy lru", "512MiB"),
         ("train --graph g --strategy ondemand --device-policy none", "one of: lru, fifo"),
         ("train --graph g --strategy ondemand --policy lru", "--policy is for --tier"),
-        ("train --graph g --policy lru", "--policy is for --tier"),
+        ("train --graph g --policy lru", "one of: frequency, oracle"),
         ("train --graph g --buffer 0.5", "--buffer is for --strategy massive"),
         ("train --graph g --no-eviction", "--no-eviction is for --strategy massive"),
         ("train --graph g --strategy massive --gamma 1.5", "found 1.5"),

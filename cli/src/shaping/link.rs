@@ -42,6 +42,11 @@ impl Link {
         left_at.max(now) + self.spec.delay
     }
 
+    /// Bytes on their way when the link is never free.
+    pub(crate) fn travelling_bytes(&self) -> f64 {
+        self.spec.rate_bits / 8.0 * self.spec.delay.as_secs_f64()
+    }
+
     /// Bytes that were sent.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.n_bytes
@@ -65,7 +70,7 @@ mod tests {
         assert_eq!(link.send(after(2), 125), after(4 + 3));
         // Free since 4 ms: what comes at 10 goes at once, but for the lateness that is made good.
         assert_eq!(link.send(after(10), 125), after(11 + 3) - LATENESS);
-        assert_eq!(link.n_bytes(), 625);
+        assert_eq!((link.n_bytes(), link.travelling_bytes()), (625, 375.0));
     }
 
     proptest! {

@@ -9,7 +9,7 @@ mod link;
 mod relay;
 mod units;
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -181,8 +181,13 @@ fn accept(listener: &Listener, door: &Address, links: &Links) {
         }
         let passed = client.and_then(|client| {
             let server = Stream::connect(door)?;
-            relay(client.try_clone()?, server.try_clone()?, &links.to_server)?;
-            relay(server, client, &links.to_client)
+            let passed = pass(&client, &server, links);
+            if passed.is_err() {
+                // One direction may be there already; nobody must wait for the other.
+                client.close(Shutdown::Both);
+                server.close(Shutdown::Both);
+            }
+            passed
         });
         if let Err(error) = passed {
             tracing::warn!("a connection to {door} was not passed on: {error}");
@@ -190,6 +195,11 @@ fn accept(listener: &Listener, door: &Address, links: &Links) {
             thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+fn pass(client: &Stream, server: &Stream, links: &Links) -> io::Result<()> {
+    relay(client.try_clone()?, server.try_clone()?, &links.to_server)?;
+    relay(server.try_clone()?, client.try_clone()?, &links.to_client)
 }
 
 /// Figures, which a panic leaves as they were.

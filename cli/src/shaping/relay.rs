@@ -14,8 +14,10 @@ use super::link::Link;
 
 /// Bytes that travel together: little enough for a rate to be smooth, enough for few wake-ups.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks of one direction of one connection that are on their way at most; the sender waits then.
-const CHUNKS: usize = 64;
+/// Chunks of one direction of one connection that wait for their turn at most; the sender waits then.
+const WAITING_CHUNKS: usize = 64;
+/// Chunks on their way at most, for links of a large delay.
+const MAX_CHUNKS: usize = 2048;
 
 /// A stream of either kind.
 pub(super) enum Stream {
@@ -80,7 +82,9 @@ impl Write for Stream {
 
 /// Moves bytes from `from` to `to` over `link`, in threads of their own, until either ends.
 pub(super) fn relay(from: Stream, to: Stream, link: &Arc<Mutex<Link>>) -> io::Result<()> {
-    let (sender, receiver) = sync_channel(CHUNKS);
+    let travelling_bytes = link.lock().unwrap_or_else(PoisonError::into_inner).travelling_bytes();
+    let n_chunks = WAITING_CHUNKS + (travelling_bytes / CHUNK_BYTES as f64) as usize;
+    let (sender, receiver) = sync_channel(n_chunks.min(MAX_CHUNKS));
     let link = Arc::clone(link);
     let named = |name: &str| thread::Builder::new().name(name.to_owned());
     named("shape-in").spawn(move || receive(from, &link, &sender))?;

@@ -1,4 +1,5 @@
-//! Time of a step by contestant, as bars: what is computed below, the rest above.
+//! Time of a step by contestant, as bars: what is computed below, then what other workers are waited
+//! for, then what is waited for rows.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
@@ -20,6 +21,7 @@ struct Bar {
     x: f64,
     step_ms: f64,
     compute_ms: f64,
+    others_ms: f64,
     colour: RGBColor,
 }
 
@@ -40,8 +42,9 @@ fn draw(
         for group in graph.groups.iter().filter(|group| group.link == link) {
             names.push((at, format!("{} {}", graph.name, group.batch)));
             for (run, colour) in group.runs.iter().zip(COLOURS) {
-                let (step_ms, compute_ms) = (run.step_seconds * 1e3, run.compute_seconds * 1e3);
-                bars.push(Bar { x: at, step_ms, compute_ms, colour });
+                let seconds = [run.step_seconds, run.compute_seconds, run.others_seconds];
+                let [step_ms, compute_ms, others_ms] = seconds.map(|seconds| seconds * 1e3);
+                bars.push(Bar { x: at, step_ms, compute_ms, others_ms, colour });
                 at += 1.0;
             }
             at += 1.0;
@@ -51,19 +54,21 @@ fn draw(
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
-        .caption("ms a step; the darker part is computed", FONT)
+        .caption("ms a step: computing (dark), other workers, rows (light)", FONT)
         .margin(12)
         .y_label_area_size(56)
         .x_label_area_size(24)
         .build_cartesian_2d(-0.5..at, 0.0..most_ms)?;
     chart.configure_mesh().disable_x_mesh().disable_x_axis().label_style(FONT).draw()?;
-    for Bar { x, step_ms, compute_ms, colour } in bars {
+    for Bar { x, step_ms, compute_ms, others_ms, colour } in bars {
         let rectangle = |from: f64, to: f64, style: ShapeStyle| {
             Rectangle::new([(x + 0.08, from), (x + 0.92, to)], style)
         };
+        let (computed, together) = (compute_ms.min(step_ms), (compute_ms + others_ms).min(step_ms));
         let parts = [
-            rectangle(0.0, compute_ms.min(step_ms), colour.filled()),
-            rectangle(compute_ms.min(step_ms), step_ms, colour.mix(0.4).filled()),
+            rectangle(0.0, computed, colour.filled()),
+            rectangle(computed, together, colour.mix(0.6).filled()),
+            rectangle(together, step_ms, colour.mix(0.3).filled()),
         ];
         chart.draw_series(parts)?;
     }

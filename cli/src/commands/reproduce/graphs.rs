@@ -10,6 +10,7 @@ use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_store::NanPolicy;
 
 use super::papers::Model;
+use super::runs::KEPT_SHARE;
 use crate::commands::generate::{self, GenerateConfig, generate};
 use crate::commands::import::{ImportConfig, ImportTensor, KeptEdges, import};
 use crate::console::Console;
@@ -25,6 +26,14 @@ pub(super) struct Made {
     pub(super) edges: u64,
     pub(super) edge_cut: f64,
     pub(super) row_bytes: u64,
+}
+
+impl Made {
+    /// Rows that each of `n_workers` workers may keep of those that it does not own.
+    pub(super) fn n_kept(&self, n_workers: u16) -> u32 {
+        let n_remote = f64::from(self.nodes) * (1.0 - 1.0 / f64::from(n_workers));
+        (KEPT_SHARE * n_remote) as u32
+    }
 }
 
 /// Makes the graph of `model` below `dir`, in one partition per worker.
@@ -57,7 +66,6 @@ pub(super) fn make(
         nodes: None,
         partition: PartitionConfig {
             undirected: true,
-            refine_rounds: 1,
             ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), n_parts)
         },
         order: RowOrder::default(),

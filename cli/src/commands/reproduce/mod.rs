@@ -16,11 +16,12 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
+use crate::interrupt::RemovedOnInterrupt;
 use crate::shaping::{LinkSpec, parse_delay, parse_rate};
 
 use graphs::{Made, make};
 use papers::{MODELS, Model};
-use runs::{Case, Cluster, Contestant, Run, restoring};
+use runs::{Case, Cluster, Contestant, Run, slow_link};
 
 /// Train as a paper did, on links that behave like networks, and set its figures beside ours.
 #[derive(Args)]
@@ -31,11 +32,11 @@ Example:
 
 Graphs stand for those of the papers: generated, with their features and densities and fewer nodes. Each
 worker owns one partition, and each partition is served by a process of its own behind a link of its
-own. Every run is made over two kinds of link: the one of --rate and --delay, and one slow enough that
-computing on a processor takes as little of a step as it does on the paper's GPUs.
+own. Every run is made over two kinds of link: the one of --rate and --delay, and one as slow beside this
+machine's computing as RapidGNN's speed-ups imply. Who keeps rows may keep as many as the others.
 
-Writes report.md, one chart a link, and runs.json to --out; all losses of one batch size must be equal bit
-for bit, or it fails.")]
+Writes report.md, one chart a link, and runs.json, after each graph, to --out; all losses of one batch
+size must be equal bit for bit, or it fails.")]
 pub(crate) struct ReproduceArgs {
     /// Which paper.
     #[arg(value_name = "PAPER")]
@@ -103,6 +104,8 @@ struct GraphRuns {
     edges: u64,
     row_bytes: u64,
     edge_cut: f64,
+    /// Rows that each worker may keep.
+    kept_rows: u32,
     groups: Vec<Group>,
 }
 
@@ -121,42 +124,50 @@ struct Group {
 
 /// The link that was asked for.
 const FAST: &str = "fast";
-/// The link that restores the paper's ratio of communication to computation.
-const SLOW: &str = "restored";
+/// The link on which the baseline pulls as long, beside its computing, as the paper's speed-ups imply.
+const SLOW: &str = "slow";
+/// Where Linux counts energy, if it does.
+const ENERGY_COUNTER: &str = "/sys/class/powercap/intel-rapl:0/energy_uj";
 
 impl ReproduceArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         fs::create_dir(&self.out)
             .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
         let scratch = tempfile::Builder::new().prefix("graphs-").tempdir_in(&self.out)?;
-        let mut graphs = Vec::new();
-        for model in &MODELS {
-            let made = make(model, self.scale, self.workers, scratch.path(), console)?;
-            let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
-            graphs.push(self.train_on(model, &made, &cluster, console)?);
-            cluster.stop()?;
-            fs::remove_dir_all(&made.dir)?;
-        }
-        let found = Reproduction {
+        let _interrupt = RemovedOnInterrupt::watch(scratch.path())?;
+        let mut found = Reproduction {
             paper: self.paper,
             workers: self.workers,
             epochs: self.epochs,
             scale: self.scale,
-            energy_counters: Path::new("/sys/class/powercap/intel-rapl:0/energy_uj").exists(),
-            graphs,
+            energy_counters: Path::new(ENERGY_COUNTER).exists(),
+            graphs: Vec::new(),
         };
-        let write = |name: &str, content: &str| {
-            let path = self.out.join(name);
-            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-        };
-        write("report.md", &report::markdown(&found))?;
-        write("runs.json", &serde_json::to_string_pretty(&found)?)?;
-        for link in [FAST, SLOW] {
-            write(&format!("{link}.svg"), &chart::svg(&found, link)?)?;
+        for model in &MODELS {
+            let made = make(model, self.scale, self.workers, scratch.path(), console)?;
+            let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
+            found.graphs.push(self.train_on(model, &made, &cluster, console)?);
+            cluster.stop()?;
+            fs::remove_dir_all(&made.dir)?;
+            self.write(&found)?;
         }
         console.report(&found, |found| {
             format!("{}\nWritten to {}", report::markdown(found), self.out.display())
         })
+    }
+
+    /// Writes what has been found so far.
+    fn write(&self, found: &Reproduction) -> Result<()> {
+        let write = |name: &str, content: &str| {
+            let path = self.out.join(name);
+            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
+        };
+        write("report.md", &report::markdown(found))?;
+        write("runs.json", &serde_json::to_string_pretty(found)?)?;
+        for link in [FAST, SLOW] {
+            write(&format!("{link}.svg"), &chart::svg(found, link)?)?;
+        }
+        Ok(())
     }
 
     fn train_on(
@@ -171,7 +182,7 @@ impl ReproduceArgs {
             let case = |contestant| Case { contestant, batch, epochs: self.epochs };
             let plain = cluster.run(made, case(Contestant::Ondemand), None, console)?;
             let fast = LinkSpec { rate_bits: self.rate, delay: self.delay };
-            let slow = restoring(&plain, model.ratio(), self.delay);
+            let slow = slow_link(&plain, model.ratio(), self.delay);
             for (link, spec) in [(FAST, fast), (SLOW, slow)] {
                 let mut runs = Vec::new();
                 for &contestant in self.paper.contestants() {
@@ -202,6 +213,7 @@ impl ReproduceArgs {
             edges: made.edges,
             row_bytes: made.row_bytes,
             edge_cut: made.edge_cut,
+            kept_rows: made.n_kept(self.workers),
             groups,
         })
     }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::papers::{MODELS, Published};
-use super::runs::{Contestant, Run};
+use super::runs::{Contestant, KEPT_SHARE, Run};
 use super::{FAST, GraphRuns, Group, Paper, Reproduction, SLOW};
 
 /// The whole report.
@@ -29,7 +29,7 @@ fn rapidgnn(text: &mut String, found: &Reproduction) -> fmt::Result {
         writeln!(
             text,
             "| graph | batch | link, Mbit/s | pull / compute | ondemand, ms a step | rapid | with the \
-             oracle | network | MB a step | less |"
+             oracle | pulls of batches | MB a step, hot sets included | less |"
         )?;
         writeln!(text, "|---|---|---|---|---|---|---|---|---|---|")?;
         for (graph, group) in groups(found, link) {
@@ -81,23 +81,24 @@ fn rapid_row(text: &mut String, graph: &GraphRuns, group: &Group) -> fmt::Result
 /// The paper's averages: 2.46 and 12.70 over DGL-METIS.
 fn means(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
     let all: Vec<&Group> = groups(found, link).map(|(_, group)| group).collect();
-    let mean = |of: &dyn Fn(&[Run]) -> f64| {
-        all.iter().map(|group| of(&group.runs)).sum::<f64>() / all.len().max(1) as f64
-    };
-    let step = mean(&|runs| runs[0].step_seconds / runs[1].step_seconds);
-    let network = mean(&|runs| runs[0].pull_seconds / runs[1].pull_seconds);
+    let speed_up = |group: &&Group| group.runs[0].step_seconds / group.runs[1].step_seconds;
+    let step = all.iter().map(speed_up).sum::<f64>() / all.len().max(1) as f64;
+    // Of sums: a pull of nearly nothing would be all of a mean of ratios.
+    let pulls = |run: usize| all.iter().map(|group| group.runs[run].pull_seconds).sum::<f64>();
     writeln!(
         text,
-        "\nOn average: steps {step:.2} times as fast (2.46), the network {network:.1} times (12.7). Every \
-         loss of every step, and the last parameters, are the same bit for bit in all runs of a batch \
-         size (Fig. 9)."
+        "\nSteps are {step:.2} times as fast on average (2.46); batches' pulls take {:.1} times less time in \
+         all (12.7 in the paper, an average of ratios). Hot sets are pulled between epochs: they are in \
+         the bytes and not in these times, nor is the set-up below. Every loss of every step, and the last \
+         parameters, are the same bit for bit in all runs of a batch size (Fig. 9). One run each.",
+        pulls(0) / pulls(1).max(1e-9)
     )
 }
 
 fn memory(text: &mut String, found: &Reproduction) -> fmt::Result {
     writeln!(
         text,
-        "\n## Memory of rows, rapid\n\n| graph | batch | held, MB | bound, MB | setup, s |"
+        "\n## Memory of rows and set-up, rapid\n\n| graph | batch | held, MB | bound, MB | set-up, s |"
     )?;
     writeln!(text, "|---|---|---|---|---|")?;
     for (graph, group) in groups(found, SLOW) {
@@ -167,21 +168,26 @@ fn setting(text: &mut String, found: &Reproduction) -> fmt::Result {
         text,
         "{} workers on {cores} cores, which they share with as many servers and the relays of the links; \
          {} epochs; GraphSAGE of 2 layers, fan-out 25 and 10, computed on the processor. Partitions by \
-         SPRING with one round of refinement.\n",
-        found.workers, found.epochs
+         SPRING. Each worker may keep {:.0} % of the rows that it does not own: two hot sets of half of \
+         them, the oracle's tier, or MassiveGNN's buffer. Batches and link speeds of the slow links follow \
+         RapidGNN's Table 2.\n",
+        found.workers,
+        found.epochs,
+        KEPT_SHARE * 100.0
     )?;
-    writeln!(text, "| graph | for | nodes | edges | bytes a row | edges cut |")?;
-    writeln!(text, "|---|---|---|---|---|---|")?;
+    writeln!(text, "| graph | for | nodes | edges | bytes a row | edges cut | rows kept |")?;
+    writeln!(text, "|---|---|---|---|---|---|---|")?;
     for graph in &found.graphs {
         writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} |",
             graph.name,
             graph.stands_for,
             graph.nodes,
             graph.edges,
             graph.row_bytes,
-            percent(graph.edge_cut)
+            percent(graph.edge_cut),
+            graph.kept_rows
         )?;
     }
     Ok(())
@@ -190,7 +196,12 @@ fn setting(text: &mut String, found: &Reproduction) -> fmt::Result {
 fn title(link: &str) -> &'static str {
     match link {
         FAST => "The link as asked for",
-        _ => "Links that restore the paper's ratio of communication to computation",
+        _ => {
+            "Slow links\n\nThe paper does not say how long its baseline pulls. A step of RapidGNN takes \
+             its computation at least, so that the baseline's pulls took its mean speed-up less one, in \
+             units of that computation, or more; here each link is as slow as that asks for. Whoever \
+             hides all pulls comes to the paper's speed-up by this choice: the question is who does."
+        }
     }
 }
 

@@ -20,8 +20,9 @@ use crate::shaping::{Front, LinkSpec, ShapedServer};
 /// Neighbours per node, next to the roots first: DGL's own example for GraphSAGE.
 const FANOUTS: [u32; 2] = [25, 10];
 const SEED: u64 = 3;
-/// Nodes of each worker's hot set, of all nodes of the graph.
-const HOT_SHARE: u32 = 4;
+/// Rows that each worker may keep, of those that it does not own. `rapid` has two hot sets of half as
+/// many; the others have all of them at once.
+pub(super) const KEPT_SHARE: f64 = 0.1;
 /// Pulls over the slowest links take seconds.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -57,10 +58,10 @@ impl Contestant {
         }
     }
 
-    fn buffer(self) -> Option<BufferChoice> {
+    fn buffer(self, n_rows: u32) -> Option<BufferChoice> {
         match self {
-            Self::MassiveKept => Some(BufferChoice::usual(false)),
-            Self::Massive => Some(BufferChoice::usual(true)),
+            Self::MassiveKept => Some(BufferChoice::of_rows(n_rows, false)),
+            Self::Massive => Some(BufferChoice::of_rows(n_rows, true)),
             _ => None,
         }
     }
@@ -73,7 +74,10 @@ pub(super) struct Run {
     pub(super) step_seconds: f64,
     /// Forward and backward pass, averaging, update.
     pub(super) compute_seconds: f64,
-    /// Rows on their way, beside the step or in it.
+    /// Waiting for other workers, who may compute or wait for rows.
+    pub(super) others_seconds: f64,
+    /// Rows that batches lacked on their way, beside the step or in it. Hot sets are pulled between
+    /// epochs and do not count.
     pub(super) pull_seconds: f64,
     /// Share of a step without a batch.
     pub(super) wait_share: f64,
@@ -98,7 +102,8 @@ impl Run {
         Ok(Self {
             contestant,
             step_seconds,
-            compute_seconds: step_seconds * (step.compute + step.update + step.others),
+            compute_seconds: step_seconds * (step.compute + step.update),
+            others_seconds: step_seconds * step.others,
             pull_seconds: step_seconds * step.pull,
             wait_share: step.wait,
             remote_bytes: report.remote_bytes_per_step,
@@ -160,13 +165,14 @@ impl Cluster {
             Contestant::RapidOracle => HotPolicy::Oracle,
             _ => HotPolicy::Frequency,
         };
+        let n_kept = made.n_kept(self.n_workers);
         TrainRun {
             graph: made.dir.clone(),
             connect,
             client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
             store: OpenOptions::default(),
             tiers: TierChoice::default(),
-            buffer: case.contestant.buffer(),
+            buffer: case.contestant.buffer(n_kept),
             train: TrainConfig {
                 strategy: case.contestant.strategy(),
                 workers: self.n_workers.into(),
@@ -175,7 +181,7 @@ impl Cluster {
                 batch_size: case.batch,
                 evaluate_every: 0,
                 hot_policy,
-                n_hot: (made.nodes / HOT_SHARE) as usize,
+                n_hot: n_kept as usize / 2,
                 seed: SEED,
                 ..TrainConfig::default()
             },
@@ -195,7 +201,7 @@ pub(super) struct Case {
 
 /// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times its
 /// computation. Each server sends about what one worker asks for.
-pub(super) fn restoring(baseline: &Run, ratio: f64, delay: Duration) -> LinkSpec {
+pub(super) fn slow_link(baseline: &Run, ratio: f64, delay: Duration) -> LinkSpec {
     let seconds = (ratio * baseline.compute_seconds).max(1e-6);
     LinkSpec { rate_bits: (baseline.remote_bytes * 8.0 / seconds).max(1e6), delay }
 }

@@ -38,17 +38,25 @@ pub(super) struct BufferArgs {
     no_eviction: bool,
 }
 
+/// Rows of a buffer, at most those of all nodes.
+#[derive(Clone, Copy, Debug)]
+enum BufferSize {
+    /// For each halo node of its worker.
+    HaloShare(f64),
+    Rows(u32),
+}
+
 /// A buffer; no γ and Δ without eviction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BufferChoice {
-    share: f64,
+    size: BufferSize,
     eviction: Option<(f64, u32)>,
 }
 
 impl BufferChoice {
-    /// The usual buffer, with eviction or without.
-    pub(crate) fn usual(evicts: bool) -> Self {
-        Self { share: SHARE, eviction: evicts.then_some((GAMMA, DELTA)) }
+    /// A buffer of `n_rows` rows, with the usual eviction or without.
+    pub(crate) fn of_rows(n_rows: u32, evicts: bool) -> Self {
+        Self { size: BufferSize::Rows(n_rows), eviction: evicts.then_some((GAMMA, DELTA)) }
     }
 }
 
@@ -77,7 +85,7 @@ impl BufferArgs {
             return Err(UsageError::new(message));
         }
         let eviction = (!self.no_eviction).then_some((gamma, self.delta.unwrap_or(DELTA)));
-        Ok(Some(BufferChoice { share, eviction }))
+        Ok(Some(BufferChoice { size: BufferSize::HaloShare(share), eviction }))
     }
 }
 
@@ -92,7 +100,10 @@ impl Tiers {
         tensor: &str,
         known: &Known<'_>,
     ) -> Result<Arc<dyn RowSource>> {
-        let n_rows = (choice.share * n_halo(worker, known)? as f64).round();
+        let n_rows = match choice.size {
+            BufferSize::HaloShare(share) => (share * n_halo(worker, known)? as f64).round() as u32,
+            BufferSize::Rows(n_rows) => n_rows,
+        };
         let n_nodes = remote.book().n_nodes();
         let spec = match choice.eviction {
             None => known.spec(PolicyKind::Degree, Some(worker))?,
@@ -106,7 +117,7 @@ impl Tiers {
         };
         let row_bytes = remote.tensor(tensor)?.row_bytes();
         // A share of more than all nodes is all nodes.
-        let tier = Tier::of_slots(n_rows as u32, row_bytes, n_nodes, &spec)?;
+        let tier = Tier::of_slots(n_rows, row_bytes, n_nodes, &spec)?;
         self.take(tier.bytes()).context("--buffer")?;
         let (buffer, filled) = HaloBuffer::new(Arc::clone(remote), tensor, tier)?;
         self.filled_rows += filled.rows;

@@ -10,7 +10,6 @@ use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_store::NanPolicy;
 
 use super::papers::Model;
-use super::runs::KEPT_SHARE;
 use crate::commands::generate::{self, GenerateConfig, generate};
 use crate::commands::import::{ImportConfig, ImportTensor, KeptEdges, import};
 use crate::console::Console;
@@ -26,27 +25,26 @@ pub(super) struct Made {
     pub(super) edges: u64,
     pub(super) edge_cut: f64,
     pub(super) row_bytes: u64,
+    /// Rows that each worker may keep of those that it does not own.
+    pub(super) kept_rows: u32,
 }
 
-impl Made {
-    /// Rows that each of `n_workers` workers may keep of those that it does not own.
-    pub(super) fn n_kept(&self, n_workers: u16) -> u32 {
-        let n_remote = f64::from(self.nodes) * (1.0 - 1.0 / f64::from(n_workers));
-        (KEPT_SHARE * n_remote) as u32
-    }
+/// How large a graph and its caches are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// Nodes, in those of the model.
+    pub(super) scale: f64,
+    /// Partitions, one for each.
+    pub(super) n_workers: u16,
+    /// Rows that a worker may keep, of those that it does not own.
+    pub(super) kept_share: f64,
 }
 
 /// Makes the graph of `model` below `dir`, in one partition per worker.
-pub(super) fn make(
-    model: &Model,
-    scale: f64,
-    n_parts: u16,
-    dir: &Path,
-    console: &Console,
-) -> Result<Made> {
+pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> Result<Made> {
     let (raw, graph) = (dir.join(format!("{}-raw", model.name)), dir.join(model.name));
     let recipe = GraphRecipe {
-        n_nodes: ((f64::from(model.nodes) * scale) as u32).max(FEWEST_NODES),
+        n_nodes: ((f64::from(model.nodes) * size.scale) as u32).max(FEWEST_NODES),
         mean_degree: model.degree,
         n_classes: model.classes,
         train: model.train,
@@ -66,7 +64,7 @@ pub(super) fn make(
         nodes: None,
         partition: PartitionConfig {
             undirected: true,
-            ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), n_parts)
+            ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), size.n_workers)
         },
         order: RowOrder::default(),
         compare_orders: false,
@@ -75,11 +73,13 @@ pub(super) fn make(
     };
     let imported = import(&config, console)?;
     std::fs::remove_dir_all(&raw)?;
+    let n_remote = f64::from(made.nodes) * (1.0 - 1.0 / f64::from(size.n_workers));
     Ok(Made {
         dir: graph,
         nodes: made.nodes,
         edges: made.edges,
         edge_cut: imported.edge_cut,
         row_bytes: u64::from(model.dim) * 4,
+        kept_rows: (size.kept_share * n_remote) as u32,
     })
 }

@@ -19,7 +19,7 @@ use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
 use crate::shaping::{LinkSpec, parse_delay, parse_rate};
 
-use graphs::{Made, make};
+use graphs::{Made, Size, make};
 use papers::{MODELS, Model};
 use runs::{Case, Cluster, Contestant, Run, slow_link};
 
@@ -47,6 +47,10 @@ pub(crate) struct ReproduceArgs {
     /// Nodes of each graph and roots of each batch, in those of the usual run.
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_scale)]
     scale: f64,
+    /// Rows that each worker may keep, as a share of those that it does not own: in two hot sets of
+    /// half of them, in the oracle's tier, or in MassiveGNN's buffer.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = parse_share)]
+    keep: f64,
     /// Epochs of each run.
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -90,6 +94,7 @@ struct Reproduction {
     workers: u16,
     epochs: u32,
     scale: f64,
+    keep: f64,
     /// Whether the system counts energy.
     energy_counters: bool,
     graphs: Vec<GraphRuns>,
@@ -140,11 +145,14 @@ impl ReproduceArgs {
             workers: self.workers,
             epochs: self.epochs,
             scale: self.scale,
+            keep: self.keep,
             energy_counters: Path::new(ENERGY_COUNTER).exists(),
             graphs: Vec::new(),
         };
         for model in &MODELS {
-            let made = make(model, self.scale, self.workers, scratch.path(), console)?;
+            let (scale, n_workers, kept_share) = (self.scale, self.workers, self.keep);
+            let size = Size { scale, n_workers, kept_share };
+            let made = make(model, size, scratch.path(), console)?;
             let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
             found.graphs.push(self.train_on(model, &made, &cluster, console)?);
             cluster.stop()?;
@@ -213,7 +221,7 @@ impl ReproduceArgs {
             edges: made.edges,
             row_bytes: made.row_bytes,
             edge_cut: made.edge_cut,
-            kept_rows: made.n_kept(self.workers),
+            kept_rows: made.kept_rows,
             groups,
         })
     }
@@ -232,4 +240,9 @@ fn check_equal(expected: &Run, found: &Run, graph: &str) -> Result<()> {
 fn parse_scale(text: &str) -> Result<f64, String> {
     let scale = text.parse::<f64>().ok().filter(|scale| (0.001..=100.0).contains(scale));
     scale.ok_or_else(|| "expected a number from 0.001 to 100".to_owned())
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }

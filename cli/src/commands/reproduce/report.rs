@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::papers::{MODELS, Published};
-use super::runs::{Contestant, KEPT_SHARE, Run};
+use super::runs::{Contestant, Run};
 use super::{FAST, GraphRuns, Group, Paper, Reproduction, SLOW};
 
 /// The whole report.
@@ -173,7 +173,7 @@ fn setting(text: &mut String, found: &Reproduction) -> fmt::Result {
          RapidGNN's Table 2.\n",
         found.workers,
         found.epochs,
-        KEPT_SHARE * 100.0
+        found.keep * 100.0
     )?;
     writeln!(text, "| graph | for | nodes | edges | bytes a row | edges cut | rows kept |")?;
     writeln!(text, "|---|---|---|---|---|---|---|")?;

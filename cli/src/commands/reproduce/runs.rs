@@ -20,9 +20,6 @@ use crate::shaping::{Front, LinkSpec, ShapedServer};
 /// Neighbours per node, next to the roots first: DGL's own example for GraphSAGE.
 const FANOUTS: [u32; 2] = [25, 10];
 const SEED: u64 = 3;
-/// Rows that each worker may keep, of those that it does not own. `rapid` has two hot sets of half as
-/// many; the others have all of them at once.
-pub(super) const KEPT_SHARE: f64 = 0.1;
 /// Pulls over the slowest links take seconds.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -165,7 +162,7 @@ impl Cluster {
             Contestant::RapidOracle => HotPolicy::Oracle,
             _ => HotPolicy::Frequency,
         };
-        let n_kept = made.n_kept(self.n_workers);
+        let n_kept = made.kept_rows;
         TrainRun {
             graph: made.dir.clone(),
             connect,

@@ -41,4 +41,18 @@ impl RowSource for EmbeddedSource {
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
         Ok(PullStats { rows, bytes, requests, ..PullStats::default() })
     }
+    /// All rows of a batch in one plan for each partition, which reads neighbours together.
+    fn pull_at(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        at: &[u32],
+        out: &mut [u8],
+        _kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.store.gather_at(tensor, ids, at, out)?;
+        let requests = u64::from(!ids.is_empty());
+        let bytes = (ids.len() * self.store.tensor(tensor)?.row_bytes()) as u64;
+        Ok(PullStats { rows: ids.len() as u64, bytes, requests, ..PullStats::default() })
+    }
 }

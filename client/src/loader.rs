@@ -7,11 +7,8 @@ use std::{ops::Range, sync::Arc, time::Instant};
 use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
-use crate::scatter::{pull_scattered, scatter};
+use crate::scatter::pull_scattered;
 use crate::{ClientError, LoadStats, PullKind, RowSource, Turn};
-
-/// Local rows go through a buffer of this size on their way into the batch: it stays in cache.
-const LOCAL_CHUNK_BYTES: usize = 1 << 20;
 
 /// One worker's way to the rows of one tensor.
 ///
@@ -24,7 +21,6 @@ pub struct BatchLoader {
     row_bytes: usize,
     owned: Vec<Range<u32>>,
     split: Split,
-    chunk: Vec<u8>,
 }
 
 /// Where remote rows of a batch may lie already.
@@ -65,8 +61,8 @@ impl BatchLoader {
             });
         }
         let owned = owned.iter().map(|&part| local.book().range(part)).collect();
-        let (split, chunk) = (Split::default(), Vec::new());
-        Ok(Self { local, remote, tensor: tensor.to_owned(), row_bytes, owned, split, chunk })
+        let (tensor, split) = (tensor.to_owned(), Split::default());
+        Ok(Self { local, remote, tensor, row_bytes, owned, split })
     }
 
     /// Bytes of one row.
@@ -117,7 +113,7 @@ impl BatchLoader {
             PullKind::Sync,
         )?;
         let (at_source, pulling) = (pulled.lookup + pulled.copy, split.elapsed());
-        self.gather_local(out)?;
+        self.pull_local(out)?;
         for &position in &self.split.hot_at {
             let at = position as usize;
             if let Some(row) = hot.get(nodes[at].0) {
@@ -166,19 +162,10 @@ impl BatchLoader {
         }
     }
 
-    fn gather_local(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
-        let row_bytes = self.row_bytes;
-        if row_bytes == 0 {
-            return Ok(());
-        }
-        let n_chunk = (LOCAL_CHUNK_BYTES / row_bytes).max(1);
-        let chunks = self.split.local.chunks(n_chunk).zip(self.split.local_at.chunks(n_chunk));
-        for (ids, positions) in chunks {
-            self.chunk.resize(ids.len() * row_bytes, 0);
-            self.local.pull(&self.tensor, ids, &mut self.chunk, PullKind::Sync)?;
-            scatter(&self.chunk, row_bytes, positions, out);
-        }
-        Ok(())
+    /// The batch's own rows, each to its place.
+    fn pull_local(&self, out: &mut [u8]) -> Result<(), ClientError> {
+        let Split { local, local_at, .. } = &self.split;
+        self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync).map(|_| ())
     }
 }
 

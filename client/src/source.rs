@@ -6,6 +6,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
 
 use crate::ClientError;
+use crate::scatter::scatter;
 
 /// A place that has the rows of a graph: servers, the embedded store, or memory.
 ///
@@ -28,7 +29,41 @@ pub trait RowSource: Send + Sync {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError>;
+
+    /// Writes row `ids[i]` to row `at[i]` of `out`, and leaves its other rows as they are.
+    ///
+    /// The rows come in pieces that stay in a core's cache until they are in place; a source that
+    /// can put them there itself does so.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is a position for each id, and a row of `out` for each position.
+    fn pull_at(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        at: &[u32],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        assert_eq!(ids.len(), at.len(), "a position for each id");
+        let (row_bytes, mut stats) = (self.tensor(tensor)?.row_bytes(), PullStats::default());
+        if row_bytes == 0 || ids.is_empty() {
+            return Ok(stats);
+        }
+        let n_piece = (PIECE_BYTES / row_bytes).max(1);
+        let mut piece = vec![0; n_piece.min(ids.len()) * row_bytes];
+        for (ids, at) in ids.chunks(n_piece).zip(at.chunks(n_piece)) {
+            let rows = &mut piece[..ids.len() * row_bytes];
+            stats += self.pull(tensor, ids, rows, kind)?;
+            scatter(rows, row_bytes, at, out);
+        }
+        Ok(stats)
+    }
 }
+
+/// Rows that are put in place together.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
 /// What a pull is for; servers give the two kinds different queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::convert::gather_as_f32;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::live::{LiveGraph, LiveMode, TensorView, View};
-use crate::plan::{DeviceProfile, ReadPlan};
+use crate::plan::{DeviceProfile, PlanError, ReadPlan};
 use crate::reader::OpenOptions;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
@@ -100,8 +100,49 @@ impl EmbeddedStore {
         if expected_bytes != found_bytes {
             return Err(StoreError::OutputLength { expected_bytes, found_bytes });
         }
+        self.gather_routed(views, ids, 0u32.., out)
+    }
+
+    /// Copies the row of `ids[i]` to row `at[i]` of `out`, in one plan for each partition; other rows
+    /// of `out` stay as they are.
+    ///
+    /// `out` has whole rows, one for each position in `at` at least. After an error the content of
+    /// those positions means nothing.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is a position for each id.
+    pub fn gather_at(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        at: &[u32],
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        assert_eq!(ids.len(), at.len(), "a position for each id");
+        let views = &self.tensors[self.graph().tensor_position(tensor)?];
+        let row_bytes = self.tensor(tensor)?.row_bytes();
+        let (n_rows, rest) = (out.len() / row_bytes.max(1), out.len() % row_bytes.max(1));
+        if rest != 0 {
+            let expected_bytes = (n_rows * row_bytes) as u64;
+            return Err(StoreError::OutputLength { expected_bytes, found_bytes: out.len() as u64 });
+        }
+        let out_rows = u32::try_from(n_rows).unwrap_or(u32::MAX);
+        if let Some(&out_row) = at.iter().find(|&&row| row >= out_rows) {
+            return Err(PlanError::NoOutputRow { out_row, out_rows }.into());
+        }
+        self.gather_routed(views, ids, at.iter().copied(), out)
+    }
+
+    fn gather_routed(
+        &self,
+        views: &[Option<TensorView>],
+        ids: &[NodeId],
+        at: impl Iterator<Item = u32>,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
         let mut scratch = self.pool().pop().unwrap_or_default();
-        let gathered = self.gather_with(views, ids, out, &mut scratch);
+        let gathered = self.gather_with(views, ids, at, out, &mut scratch);
         self.pool().push(scratch);
         gathered
     }
@@ -125,11 +166,12 @@ impl EmbeddedStore {
         &self,
         views: &[Option<TensorView>],
         ids: &[NodeId],
+        at: impl Iterator<Item = u32>,
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), StoreError> {
         let Scratch { routed, plan, overlaid, keys } = scratch;
-        self.route(ids, routed)?;
+        self.route(ids, at, routed)?;
         for (part, rows) in routed.iter_mut().enumerate().filter(|(_, rows)| !rows.is_empty()) {
             let view = views[part].as_ref().ok_or_else(|| self.not_opened(part))?;
             // Held until the overlaid rows are read too.
@@ -142,10 +184,11 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// Splits ids by partition.
+    /// Splits ids and their output rows by partition.
     fn route(
         &self,
         ids: &[NodeId],
+        at: impl Iterator<Item = u32>,
         routed: &mut Vec<Vec<(RowIdx, u32)>>,
     ) -> Result<(), StoreError> {
         let book = self.graph().book();
@@ -153,18 +196,23 @@ impl EmbeddedStore {
         routed.iter_mut().for_each(Vec::clear);
         let found = ids.len();
         if u32::try_from(found).is_err() {
-            return Err(crate::PlanError::TooManyRows { found }.into());
+            return Err(PlanError::TooManyRows { found }.into());
         }
-        if book.n_parts() == 1 && ids.iter().all(|node| node.0 < book.n_nodes()) {
+        let n_nodes = book.n_nodes();
+        let unknown = |node, position| StoreError::NoNode { node, position, n_nodes };
+        if let [all] = &mut routed[..] {
             // Nothing to search for.
-            routed[0].extend(ids.iter().map(|node| RowIdx(node.0)).zip(0u32..));
+            all.reserve(found);
+            for (position, (&node, out_row)) in ids.iter().zip(at).enumerate() {
+                if node.0 >= n_nodes {
+                    return Err(unknown(node, position));
+                }
+                all.push((RowIdx(node.0), out_row));
+            }
             return Ok(());
         }
-        for (&node, out_row) in ids.iter().zip(0u32..) {
-            let Some((part, row)) = book.locate(node) else {
-                let (position, n_nodes) = (out_row as usize, book.n_nodes());
-                return Err(StoreError::NoNode { node, position, n_nodes });
-            };
+        for (position, (&node, out_row)) in ids.iter().zip(at).enumerate() {
+            let (part, row) = book.locate(node).ok_or_else(|| unknown(node, position))?;
             routed[part.index()].push((RowIdx(row), out_row));
         }
         Ok(())
@@ -212,6 +260,13 @@ mod tests {
             store.gather(EXTERNAL_ID_TENSOR, &ids, &mut out).unwrap();
             let expected: Vec<u8> = external.flat_map(|id| i64::from(id).to_le_bytes()).collect();
             prop_assert!(out == expected);
+            // To other places, with rows between them that stay.
+            let at: Vec<u32> = (0..ids.len() as u32).map(|i| 2 * (ids.len() as u32 - i) - 1).collect();
+            let mut out = vec![0xaa; 2 * ids.len() * 8];
+            store.gather_at(EXTERNAL_ID_TENSOR, &ids, &at, &mut out).unwrap();
+            let backwards = expected.chunks_exact(8).rev();
+            let expected: Vec<u8> = backwards.flat_map(|id| [&[0xaa; 8], id].concat()).collect();
+            prop_assert!(out == expected);
             let report = ring.verify();
             prop_assert!(report.ok, "{:?}", report);
         }
@@ -247,6 +302,11 @@ mod tests {
         assert!(matches!(short, StoreError::OutputLength { .. }), "{short}");
         let none = store.gather("feat", &[], &mut [0; 1]).unwrap_err();
         assert!(matches!(none, StoreError::OutputLength { .. }), "{none}");
+        let past = store.gather_at("feat", &[NodeId(7)], &[2], &mut [0; 2 * WIDTH]).unwrap_err();
+        let expected = PlanError::NoOutputRow { out_row: 2, out_rows: 2 };
+        assert!(matches!(past, StoreError::Plan(error) if error == expected));
+        let torn = store.gather_at("feat", &[], &[], &mut [0; WIDTH + 1]).unwrap_err();
+        assert!(matches!(torn, StoreError::OutputLength { .. }), "{torn}");
         assert!(EmbeddedStore::open(&ring.out(), Some(&[PartId(2)])).is_err());
         assert!(matches!(Graph::open(ring.dir.path()), Err(StoreError::Io { .. })));
     }

@@ -47,7 +47,7 @@ impl BatchLoader {
             Ok(pulled)
         })?;
         spread(out, self.row_bytes, &self.split.missing_at);
-        self.gather_local(out)?;
+        self.pull_local(out)?;
         let seconds = start.elapsed().as_secs_f64();
         Ok(LoadStats {
             local_rows: self.split.local.len() as u64,

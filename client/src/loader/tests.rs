@@ -1,5 +1,6 @@
 use super::*;
 use crate::TierRows;
+use crate::source::PIECE_BYTES;
 use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -55,8 +56,7 @@ fn a_slow_source_shows_as_time_of_the_pull() {
 
 #[test]
 fn local_rows_past_one_chunk_are_in_place() {
-    let ids: Vec<NodeId> =
-        (0..LOCAL_CHUNK_BYTES / 2).map(|i| NodeId(10 + (i as u32 * 7) % 20)).collect();
+    let ids: Vec<NodeId> = (0..PIECE_BYTES / 2).map(|i| NodeId(10 + (i as u32 * 7) % 20)).collect();
     let mut out = vec![0; ids.len() * ROW_BYTES];
     loader(&remote()).load(&ids, &hot(Vec::new()), &mut out).unwrap();
     assert!(out == rows_of(&ids));

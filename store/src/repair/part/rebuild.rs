@@ -5,7 +5,7 @@ use lodestore_graph::PartId;
 use super::super::workshop::Workshop;
 use super::contents::{Contents, is_row};
 use super::tensor::TensorWork;
-use crate::catalog::{Catalog, Pair, TensorRecord};
+use crate::catalog::{Carried, Catalog, Pair, TensorRecord};
 use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
 
@@ -27,7 +27,7 @@ pub(super) fn publish_catalog(
             return Ok(());
         };
         if !shop.is_dry_run() {
-            catalog.replace_records(&changed, version(&contents, work))?;
+            catalog.replace_records(&changed, &carried(work), version(&contents, work))?;
         }
         let tensors: Vec<&str> = changed.iter().map(|record| record.tensor.as_str()).collect();
         shop.note(&dir, format!("records of {} changed", tensors.join(", ")));
@@ -42,6 +42,11 @@ pub(super) fn publish_catalog(
         built.inspect_err(|_| shop.clear(&dir))?;
     }
     shop.finish(&dir, action, contents.catalog)
+}
+
+/// The rows that the segments of `work` lack.
+fn carried(work: &[TensorWork]) -> Vec<&Carried> {
+    work.iter().filter_map(|tensor| tensor.carried.as_ref()).collect()
 }
 
 /// The version to commit: no segment is of a later one.
@@ -65,7 +70,7 @@ fn build(
     let n_rows = range.end - range.start;
     let catalog = Catalog::create(device, &dir, graph.uuid(), part, &graph.meta().to_text())?;
     let records: Vec<TensorRecord> = work.iter().map(|tensor| tensor.record.clone()).collect();
-    catalog.replace_records(&records, version)?;
+    catalog.replace_records(&records, &carried(work), version)?;
     if let Some(old) = &contents.catalog {
         catalog.copy_rows(old, &mut |pair| match pair {
             Pair::Row { tensor, version: of, row, bytes } => {

@@ -114,20 +114,22 @@ impl Catalog {
         self.write(&[Change::Delete(keys::LOSSES.to_vec())])
     }
 
-    /// Copies those overlay rows of `from` that `keep` wants.
+    /// Copies overlay rows of `from` to the version that `place` gives each, if it gives one.
     pub(crate) fn copy_rows(
         &self,
         from: &Self,
-        keep: &mut dyn FnMut(&Pair<'_>) -> bool,
+        place: &mut dyn FnMut(&Pair<'_>) -> Option<u32>,
     ) -> Result<(), StoreError> {
         let (mut batch, mut n_bytes, mut failure) = (Vec::new(), 0, None);
-        from.scan_all(&mut |key, pair| {
-            let Pair::Row { bytes, .. } = pair else { return ControlFlow::Continue(()) };
-            if !keep(&pair) {
+        from.scan_all(&mut |_, pair| {
+            let Some(version) = place(&pair) else { return ControlFlow::Continue(()) };
+            let Pair::Row { tensor, row, bytes, .. } = pair else {
                 return ControlFlow::Continue(());
-            }
+            };
+            let mut key = keys::rows_of(tensor);
+            keys::push_row(&mut key, version, row);
             n_bytes += key.len() + bytes.len();
-            batch.push(Change::Put(key.to_vec(), bytes.to_vec()));
+            batch.push(Change::Put(key, bytes.to_vec()));
             if n_bytes < BATCH_BYTES {
                 return ControlFlow::Continue(());
             }

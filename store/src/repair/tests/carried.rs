@@ -105,3 +105,42 @@ fn rows_over_a_lost_segment_outlive_a_damaged_page_of_the_later_one() {
         }
     }
 }
+
+#[test]
+fn rows_stay_pending_when_a_segment_of_another_tensor_is_of_a_later_version() {
+    let model = import();
+    let live = open(&model.path());
+    put(&live, "packed", 200, 2, 6);
+    drop(live);
+    let old = tempfile::tempdir().unwrap();
+    for part in ["part-000", "part-001"] {
+        copy_all(&model.path().join(part).join("catalog"), &old.path().join(part));
+    }
+    let live = open(&model.path());
+    put(&live, "feat", 99, 1, 9);
+    live.commit_version().unwrap();
+    live.commit_version().unwrap();
+    drop(live);
+    compact_feat(&model.path());
+    let patient = Patient::of(&model);
+    let latest = patient.rows();
+    for part in ["part-000", "part-001"] {
+        // The old copy knows of the first put alone.
+        patient.remove(&format!("{part}/catalog"));
+        copy_all(&old.path().join(part), &patient.path(&format!("{part}/catalog")));
+    }
+    let report = patient.repair();
+    let told = "rows of packed that are pending for version 2 are so for version 4 now";
+    assert!(report.done.iter().any(|done| done.action.contains(told)), "{report:?}");
+    assert_eq!(patient.rows(), latest);
+    let live = Arc::new(open(&patient.graph()));
+    assert_eq!(live.version(), 3);
+    let store = EmbeddedStore::over(Arc::clone(&live), View::At(3)).unwrap();
+    let mut out = vec![0; 200];
+    store.gather("packed", &[NodeId(0)], &mut out).unwrap();
+    assert_ne!(out, [6; 200], "no version has what was not committed");
+    live.commit_version().unwrap();
+    let store = EmbeddedStore::over(Arc::clone(&live), View::At(4)).unwrap();
+    store.gather("packed", &[NodeId(0)], &mut out).unwrap();
+    assert_eq!(out, [6; 200]);
+}

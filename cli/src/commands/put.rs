@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -36,8 +36,9 @@ files, a server with --writable included; readers need not stop. Name all server
 nodes: where several hold a partition, the rows go to each of them.
 
 Of a graph whose partitions are on several machines --graph takes rows of the partitions that are
-here; an id of another is an error before anything is put. --commit makes a version here alone: run
-it on every machine, so that all of them count alike.")]
+here; an id of another is an error before anything is put. --commit makes a version here alone, and
+wants the partitions named, so that none is left out because its disk is not mounted: run it on every
+machine, so that all of them count alike.")]
 #[command(group = clap::ArgGroup::new("to").required(true).args(["graph", "connect"]))]
 pub(crate) struct PutArgs {
     /// Folder of the graph.
@@ -56,6 +57,10 @@ pub(crate) struct PutArgs {
     /// bits.
     #[arg(long, value_name = "FILE")]
     rows: PathBuf,
+    /// With --graph: the partitions to put into and to commit, all of which must be here; without
+    /// it all that are here. --commit wants it where partitions are not here.
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',', conflicts_with = "connect")]
+    parts: Vec<u16>,
     /// Make a version of all that was put so far.
     #[arg(long)]
     commit: bool,
@@ -78,7 +83,7 @@ struct PutReport {
     /// The graph's committed version: the one made here with `--commit`.
     version: u32,
     committed: bool,
-    /// Partitions that are not on this machine: they stay as they are.
+    /// Partitions that are not here or were not named: they stay as they are.
     absent: Vec<u16>,
 }
 
@@ -92,7 +97,8 @@ impl PutArgs {
         let rows = RowFile::open(&self.rows, &tensor, ids.len())?;
         let chunk_rows = (CHUNK_BYTES / tensor.row_bytes()).max(1);
         ids.chunks(chunk_rows).try_for_each(|chunk| chunk.map(drop))?;
-        let target = place.open()?;
+        let parts: Vec<PartId> = self.parts.iter().copied().map(PartId).collect();
+        let target = place.open(&parts, self.commit)?;
         let internal_of = if self.external_ids { Some(target.internal_ids()?) } else { None };
         let nodes_of = |(first, nodes): (u64, Result<Vec<NodeId>>)| {
             let mut nodes = nodes?;
@@ -137,7 +143,7 @@ fn text(report: &PutReport) -> String {
     let absent = match &report.absent[..] {
         [] => String::new(),
         parts => format!(
-            "\nnot on this machine, and left as they are: partitions {}; put and commit there too",
+            "\nnot opened here, and left as they are: partitions {}; put and commit there too",
             list(parts)
         ),
     };

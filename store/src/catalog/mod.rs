@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
-pub(crate) use mend::TensorRecord;
+pub(crate) use mend::{Carried, TensorRecord};
 pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;
 pub use rows::{OverlayRow, RowKeys};

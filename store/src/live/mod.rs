@@ -116,12 +116,19 @@ impl LiveGraph {
     ) -> Result<Option<TensorView>, StoreError> {
         let Some(tensor) = self.tensor(part, position).cloned() else { return Ok(None) };
         let View::At(asked) = view else { return Ok(Some(TensorView::latest(tensor))) };
-        let pinned = tensor.committed(asked);
-        if asked < pinned.base.version() || asked > self.version() {
-            let (oldest, newest) = (self.oldest_version(), self.version());
-            return Err(StoreError::NoVersion { asked, oldest, newest });
-        }
+        // The version first: rows of a commit in between may be missing from what is taken after.
+        let newest = self.version();
+        let pinned = self.pin(&tensor, asked, newest)?;
         Ok(Some(TensorView::pinned(tensor, pinned)))
+    }
+
+    /// What `tensor` has of the version `asked`; `newest` was the graph's version before.
+    fn pin(&self, tensor: &LiveTensor, asked: u32, newest: u32) -> Result<Pinned, StoreError> {
+        let pinned = tensor.committed(asked);
+        if asked < pinned.base.version() || asked > newest {
+            return Err(StoreError::NoVersion { asked, oldest: self.oldest_version(), newest });
+        }
+        Ok(pinned)
     }
 
     /// The partitions that are open here.

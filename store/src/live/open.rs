@@ -82,8 +82,10 @@ fn open_to_read(
 /// Locks all partitions, rolls them forward to the highest version, which it gives too, and removes
 /// garbage.
 ///
-/// A commit has reached some partitions and not others when it was cut off. No put came in between,
-/// since commits keep them out: what the others have pending is what that commit was to freeze.
+/// A commit has reached some partitions and not others when it was cut off. Where all were open no put
+/// came in between, since commits keep them out: what the others have pending is what that commit was
+/// to freeze. Where some were not open, whoever committed left them out knowingly, and what they have
+/// pending becomes part of the version that the others have.
 fn open_to_write(
     graph: &Graph,
     wanted: &BTreeSet<PartId>,

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, TensorSpec, View};
 
-use crate::here::{check_here, parts_elsewhere, parts_here};
+use crate::here::{check_here, list, parts_elsewhere, parts_here};
 use crate::ids::InternalIds;
 
 /// A graph that is known and not yet locked.
@@ -55,13 +55,30 @@ impl Place {
         }
     }
 
-    /// Locks the partitions that are here against other writers; servers have locked theirs.
-    pub(super) fn open(self) -> Result<Target> {
+    /// Locks the partitions that are named, or else all that are here, against other writers;
+    /// servers have locked theirs.
+    ///
+    /// Fails when `commits` would make a version of some partitions and nobody has named them: what
+    /// is pending in the others would become part of it later.
+    pub(super) fn open(self, named: &[PartId], commits: bool) -> Result<Target> {
         Ok(match self {
             Self::Folder(graph) => {
                 let options = OpenOptions::default();
                 let here = parts_here(&graph)?;
-                let live = LiveGraph::open(graph, Some(&here), LiveMode::Write, &options)?;
+                let elsewhere = parts_elsewhere(graph.book(), &here);
+                if commits && named.is_empty() && !elsewhere.is_empty() {
+                    let here: Vec<u16> = here.iter().map(|part| part.0).collect();
+                    bail!(
+                        "{}: nothing is put, since --commit would leave out partitions {}, which \
+                         are not on this machine (is a disk not mounted?); to commit the others \
+                         alone, name them: --parts {}",
+                        graph.dir().display(),
+                        list(&elsewhere),
+                        list(&here).replace(' ', "")
+                    );
+                }
+                let parts = if named.is_empty() { &here[..] } else { named };
+                let live = LiveGraph::open(graph, Some(parts), LiveMode::Write, &options)?;
                 Target::Files(Arc::new(live))
             }
             Self::Servers(client) => Target::Servers(client),
@@ -111,7 +128,7 @@ impl Target {
         }
     }
 
-    /// Partitions of the graph that are not on this machine.
+    /// Partitions of the graph that are not opened here.
     pub(super) fn absent(&self) -> Vec<u16> {
         match self {
             Self::Files(live) => {

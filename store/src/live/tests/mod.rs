@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod faults;
+mod flush;
 mod garbage;
 mod model;
 mod versions;

@@ -32,6 +32,22 @@ fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
 }
 
 #[test]
+fn a_version_that_is_committed_while_it_is_asked_for_has_all_of_its_rows_or_is_refused() {
+    let ring = ring(50, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[3], 1);
+    let tensor = live.tensor(PartId(0), 1).unwrap();
+    let before = live.version();
+    let pinned_before = tensor.committed(2);
+    live.commit_version().unwrap();
+    assert!(pinned_before.is_plain(), "a version that is not committed yet has no rows");
+    // By the version that was read before, not by the one that is known now.
+    let refused = live.pin(tensor, 2, before).unwrap_err();
+    assert!(matches!(refused, StoreError::NoVersion { asked: 2, newest: 1, .. }), "{refused}");
+    assert!(!live.pin(tensor, 2, live.version()).unwrap().is_plain());
+}
+
+#[test]
 fn a_commit_with_nothing_put_makes_an_equal_version() {
     let ring = ring(10, 1, 1);
     let live = writer(&ring);

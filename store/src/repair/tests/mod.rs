@@ -1,6 +1,7 @@
 //! Graphs that are damaged in every way that we could think of, repaired, and compared with what
 //! they were.
 
+mod carried;
 mod catalogs;
 mod cut_off;
 mod descriptions;

@@ -23,8 +23,8 @@ pub(super) fn answer(request: Result<Request, BadRequest>, observed: &Observed) 
         Ok(request) => of_path(&request.path, observed),
         Err(bad) => refusal(bad),
     };
-    // The page of another site cannot read these, be told that they are something else, or show
-    // them in a frame.
+    // The page of another site cannot read these (nor those under a name that leads here:
+    // `BadRequest::Host`), be told that they are something else, or show them in a frame.
     let Answer { status, content_type, headers, body } = answer;
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
@@ -108,6 +108,10 @@ fn refusal(bad: BadRequest) -> Answer {
         }
         BadRequest::Body => {
             text("413 Content Too Large", "requests with a body are not taken".to_owned())
+        }
+        BadRequest::Host => {
+            let line = "name this machine by its number or as localhost";
+            text("421 Misdirected Request", line.to_owned())
         }
         BadRequest::Method => Answer {
             headers: "Allow: GET, HEAD\r\n".to_owned(),

@@ -94,7 +94,16 @@ fn health(observed: &Observed) -> Answer {
 /// All partitions are open, requests are taken, and every shard answers.
 fn readiness(observed: &Observed) -> Answer {
     match observed.phase() {
-        Phase::Serving if observed.silent_shard().is_none() => text("200 OK", "ready".to_owned()),
+        Phase::Serving if observed.silent_shard().is_none() => {
+            // Reads go on, so that nobody is to send them elsewhere.
+            let line =
+                if observed.served().is_some_and(|served| served.holdings.has_stopped_writes()) {
+                    "ready to read; a write has failed, and no updates are taken until a restart"
+                } else {
+                    "ready"
+                };
+            text("200 OK", line.to_owned())
+        }
         Phase::Serving => health(observed),
         phase => text("503 Service Unavailable", phase.name().to_owned()),
     }

@@ -5,8 +5,9 @@
 mod support;
 
 use std::path::PathBuf;
+use std::process::Child;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::npy::NpyType;
 use rustix::process::Signal;
@@ -145,19 +146,32 @@ fn an_open_loop_starts_as_many_requests_as_it_was_told() {
     server.stop();
 }
 
+/// Starts a load, and returns once the server has sent some hundred rows of it.
+fn start_load(address: &str, more: &str) -> Child {
+    let sent = || {
+        let stat = lode_line(&format!("stat --json {address}")).succeeded().json();
+        stat["shards"].as_array().unwrap().iter().map(|shard| number(shard, "/rows")).sum::<f64>()
+    };
+    let before = sent();
+    let line = format!("load --json --connect {address} --rows 5 --warm-up 0 {more}");
+    let running = command(line.split_whitespace()).spawn().unwrap();
+    let end = Instant::now() + DEADLINE;
+    while sent() < before + 200.0 {
+        assert!(Instant::now() < end, "the load does not begin");
+        sleep(Duration::from_millis(5));
+    }
+    running
+}
+
 /// The 90th percentile under a load during which the server stands still for half of the time.
 fn p90_with_a_stall(address: &str, server: &Serving, more: &str) -> f64 {
-    let args = format!(
-        "load --json --connect {address} --connections 4 --rows 5 --duration 2 --warm-up 0.2 {more}"
-    );
-    let running = command(args.split_whitespace()).spawn().unwrap();
-    sleep(Duration::from_millis(700));
+    let running = start_load(address, &format!("--connections 4 --duration 3 {more}"));
     signal(&server.child, Signal::STOP);
-    sleep(Duration::from_millis(1000));
+    sleep(Duration::from_millis(1500));
     signal(&server.child, Signal::CONT);
     let report = finish(running, DEADLINE).succeeded().json();
     assert_no_errors(&report);
-    assert!(number(&report, "/kinds/sync/latency/max") > 0.8, "{report}");
+    assert!(number(&report, "/kinds/sync/latency/max") > 1.2, "{report}");
     number(&report, "/kinds/sync/latency/p90")
 }
 
@@ -171,6 +185,25 @@ fn a_server_that_stands_still_is_charged_for_all_that_was_due_meanwhile() {
     let closed = p90_with_a_stall(&address, &server, "");
     assert!(closed < 0.2, "a closed loop sees it once for each connection: p90 {closed}");
     server.stop();
+}
+
+#[test]
+fn a_server_that_stands_still_for_good_has_failed_what_it_was_asked_last() {
+    let loaded = Loaded::new();
+    for more in ["", "--rate 300 --arrivals fixed"] {
+        let (server, _) = loaded.serve(1);
+        // The deadline passes long after the measured time.
+        let more = format!("--connections 4 --duration 2 --deadline 3 {more}");
+        let running = start_load(&server.address, &more);
+        signal(&server.child, Signal::STOP);
+        let report = finish(running, DEADLINE).json();
+        assert_eq!(report["errors"]["late"], 4, "one for each connection: {report}");
+        assert!(number(&report, "/kinds/sync/latency/max") > 3.0, "{report}");
+        if let Some(due) = report["due"].as_f64().filter(|&due| due > 0.0) {
+            assert_eq!(number(&report, "/kinds/sync/latency/count"), due, "{report}");
+        }
+        server.kill();
+    }
 }
 
 #[test]
@@ -207,14 +240,11 @@ fn dies_and_is_found_again(loaded: &Loaded, is_tcp: bool) {
     let args = args.replace("127.0.0.1:0", &server.address);
     let address =
         if is_tcp { server.address.clone() } else { format!("unix:{}", socket.display()) };
-    let more = format!(
-        "load --json --connect {address} --connections 2 --rows 20 --duration 4 --warm-up 0 {}",
-        loaded.verify()
-    );
-    let running = command(more.split_whitespace()).spawn().unwrap();
-    sleep(Duration::from_millis(800));
+    let more = format!("--connections 2 --duration 5 {}", loaded.verify());
+    let running = start_load(&address, &more);
     server.kill();
-    sleep(Duration::from_millis(300));
+    // Long enough for a connection that is refused.
+    sleep(Duration::from_millis(600));
     let server = Serving::start(&loaded.graph, &args);
     let report = finish(running, DEADLINE).succeeded().json();
     let errors = report["errors"].as_object().unwrap();

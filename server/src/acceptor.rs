@@ -7,16 +7,17 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tracing::warn;
 
 use crate::ServerError;
+use crate::complaints::Complaints;
 use crate::listen::Listeners;
 use crate::shard::Inbox;
 
-/// Pause after an accept that failed for want of descriptors or memory.
+/// Pause after an accept or a poll that failed for want of descriptors or memory.
 const BACKOFF: Duration = Duration::from_millis(50);
 
 /// Handle to the accepting thread.
@@ -29,7 +30,9 @@ impl Acceptor {
     /// Starts to accept. Connections of a door without a shard go to `inboxes` in turn.
     pub(crate) fn start(listeners: Listeners, inboxes: Arc<[Inbox]>) -> Result<Self, ServerError> {
         let thread_error = |e: rustix::io::Errno| ServerError::Thread(e.into());
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(thread_error)?);
+        let stop = Arc::new(
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(thread_error)?,
+        );
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("lode-accept".into())
@@ -59,6 +62,13 @@ impl Drop for Acceptor {
 
 fn run(listeners: &Listeners, inboxes: &[Inbox], stop: &OwnedFd) {
     let mut turn = 0;
+    let complaints = Complaints::default();
+    let tell = |error: &io::Error, what: &str| {
+        if let Some(untold) = complaints.tell(Instant::now()) {
+            warn!(%error, untold, "{what} failed");
+        }
+        std::thread::sleep(BACKOFF);
+    };
     loop {
         let mut fds: Vec<PollFd<'_>> = std::iter::once(PollFd::new(stop, PollFlags::IN))
             .chain(
@@ -71,8 +81,11 @@ fn run(listeners: &Listeners, inboxes: &[Inbox], stop: &OwnedFd) {
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
-                warn!(%error, "poll failed; accepting no more connections");
-                return;
+                tell(&error.into(), "poll");
+                if rustix::io::read(stop, &mut [0; 8]).is_ok() {
+                    return;
+                }
+                continue;
             }
         }
         if !fds[0].revents().is_empty() {
@@ -92,10 +105,7 @@ fn run(listeners: &Listeners, inboxes: &[Inbox], stop: &OwnedFd) {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => {
-                    warn!(%error, "accept failed");
-                    std::thread::sleep(BACKOFF);
-                }
+                Err(error) => tell(&error, "accept"),
             }
         }
     }

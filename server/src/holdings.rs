@@ -21,6 +21,7 @@ pub(crate) struct Holdings {
     pub(crate) live: Arc<LiveGraph>,
     /// What reads cost where the graph lies.
     pub(crate) profile: DeviceProfile,
+    /// As configured; a write that fails ends it.
     pub(crate) writable: bool,
 }
 
@@ -78,8 +79,13 @@ impl Holdings {
             committed_rows += committed.iter().map(|(_, n_rows)| n_rows).sum::<u64>();
             pending_rows += pending;
         }
-        let (version, writable) = (self.live.version(), self.writable);
+        let (version, writable) = (self.live.version(), self.live.takes_writes());
         UpdateStats { version, writable, committed_rows, pending_rows, ..UpdateStats::default() }
+    }
+
+    /// A write has failed, and until a restart no more is written.
+    pub(crate) fn has_stopped_writes(&self) -> bool {
+        self.writable && !self.live.takes_writes()
     }
 
     /// Every tensor of every partition here, with its position in the graph's description.

@@ -12,6 +12,7 @@ pub mod limits;
 
 mod acceptor;
 mod compactor;
+mod complaints;
 mod config;
 mod connection;
 mod dma;

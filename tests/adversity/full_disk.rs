@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lodestore_graph::NodeId;
+use lodestore_graph::npy::NpyType;
 use lodestore_store::{
     EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, StoreError, View, verify_rows,
 };
@@ -14,8 +15,10 @@ use crate::graph::feature_graph;
 use crate::load::{N_NODES, N_PARTS, WIDTH, parts, put_row, turns};
 use crate::mount::Tmpfs;
 use crate::support::graph::Source;
+use crate::support::http::get;
 use crate::support::names_in;
-use crate::support::process::{lode, lode_line};
+use crate::support::process::{Serving, lode, lode_line};
+use crate::support::write_npy;
 
 #[test]
 fn an_import_to_a_full_disk_says_so_leaves_nothing_and_succeeds_when_there_is_room() {
@@ -141,6 +144,36 @@ fn a_put_to_a_full_disk_fails_whole_and_no_acknowledged_row_is_lost() {
     assert!(turn > 2, "there was room for some");
     assert_full(&on.graph, &error);
     ends_well(on, live, turn);
+}
+
+#[test]
+fn a_server_whose_write_has_failed_says_so_and_serves_on() {
+    let Some(on) = OnDisk::new() else { return };
+    let more = "--shards 1 --writable --listen 127.0.0.1:0 --metrics 127.0.0.1:0";
+    let server = Serving::start(&on.graph, more);
+    let told = || (get(&server.metrics, "/readyz"), get(&server.metrics, "/metrics").body);
+    let (readiness, metrics) = told();
+    assert_eq!((readiness.status, readiness.body.as_str()), (200, "ready\n"));
+    assert!(metrics.contains("\nlodestore_writable 1\n"), "{metrics}");
+
+    on.disk.fill(200 << 10);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (ids, rows) = (elsewhere.path().join("ids.npy"), elsewhere.path().join("rows.npy"));
+    write_npy(&ids, NpyType::U32, &[300], &(0u32..300).collect::<Vec<_>>());
+    write_npy(&rows, NpyType::F32, &[300, WIDTH.into()], &[[1f32; WIDTH as usize]; 300]);
+    let (address, ids, rows) = (&server.address, ids.display(), rows.display());
+    let put = format!("put --connect {address} --tensor feat --ids {ids} --rows {rows}");
+    let has_failed = (0..200).any(|_| lode_line(&put).code != Some(0));
+    assert!(has_failed, "the disk is full at last");
+    on.disk.empty();
+    lode_line(&put).failed(1, &["an earlier write failed"]);
+    let (readiness, metrics) = told();
+    assert_eq!(readiness.status, 200, "rows are still served");
+    assert!(readiness.body.contains("a write has failed"), "{readiness:?}");
+    assert!(metrics.contains("\nlodestore_writable 0\n"), "{metrics}");
+    assert!(metrics.contains("\nlodestore_ready 1\n"), "{metrics}");
+    lode_line(&format!("load --connect {address} --rows 9 --duration 0.2 --warm-up 0")).succeeded();
+    server.stop();
 }
 
 #[test]

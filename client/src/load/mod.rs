@@ -9,7 +9,8 @@
 //! In an open loop latency counts from when a request was to start, not from when it could be
 //! sent: a server that stalls is charged for everything that was due meanwhile (no "coordinated
 //! omission"). Requests that were due and never sent count with the time that they had waited at
-//! the end.
+//! the end, and failed ones with the time to their failure, even where that is known only after the
+//! measured time.
 
 mod arrivals;
 mod draw;
@@ -37,6 +38,10 @@ pub use tally::{KindTally, LoadError, Tally};
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Most requests in flight of one connection.
 pub const WINDOW_MAX: usize = 1024;
+
+/// Most requests of an open loop. Those that could not be sent are gone through one by one at the
+/// end: a second or two for so many.
+pub const ARRIVALS_MAX: f64 = 1e8;
 
 /// What to ask for, how, and for how long.
 #[derive(Clone, Debug)]
@@ -103,6 +108,13 @@ impl LoadConfig {
             && !(rate > 0.0 && rate <= 1e8)
         {
             return bad("rate", "above 0 and at most 1e8 requests per second", rate.to_string());
+        }
+        let seconds = (self.warm_up + self.duration).as_secs_f64();
+        if let Pace::Open { rate, .. } = self.pace
+            && rate * seconds > ARRIVALS_MAX
+        {
+            let expected = format!("at most {ARRIVALS_MAX:e} requests over {seconds} s");
+            return bad("rate", &expected, format!("{:e}", rate * seconds));
         }
         if let IdDraw::Zipf { exponent } = self.ids
             && !(exponent > 0.0 && exponent <= 10.0)
@@ -257,6 +269,7 @@ mod tests {
             ("vector-share", LoadConfig { vector_share: f64::NAN, ..config() }),
             ("rate", LoadConfig { pace: open(0.0), ..config() }),
             ("rate", LoadConfig { pace: open(f64::INFINITY), ..config() }),
+            ("rate", LoadConfig { pace: open(2e6), warm_up: Duration::from_secs(50), ..config() }),
             ("zipf", LoadConfig { ids: IdDraw::Zipf { exponent: 0.0 }, ..config() }),
             ("trace", LoadConfig { ids: IdDraw::Trace(Arc::new(empty)), ..config() }),
             ("duration", LoadConfig { duration: Duration::ZERO, ..config() }),

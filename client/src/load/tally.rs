@@ -42,14 +42,23 @@ impl LoadError {
             Self::Refused(code) => code.name(),
         }
     }
+
+    /// Whether the client has waited for nothing, rather than been told at once.
+    fn has_waited(self) -> bool {
+        match self {
+            Self::Connect | Self::Broken | Self::Wire | Self::Late => true,
+            Self::Refused(code) => code == FailureCode::Deadline,
+        }
+    }
 }
 
 /// Requests of one kind.
 #[derive(Clone, Debug)]
 pub struct KindTally {
-    /// From the intended start to the last byte, in nanoseconds: of requests whose start lay in the
-    /// measured time and that got their rows. In an open loop those that were still not answered at
-    /// the end are in it with the time that they had waited by then.
+    /// From the intended start to the last byte, in nanoseconds, of requests whose start lay in the
+    /// measured time. Those that waited in vain are in it: failed ones with the time to the failure,
+    /// those that were never sent with the time to the end of measuring. Only a refusal before the
+    /// deadline is not: a server is not fast because it refuses at once.
     pub latency_ns: Histogram<u64>,
     /// Answers in the measured time.
     pub requests: u64,
@@ -69,7 +78,8 @@ pub struct Tally {
     /// From the intended start to the moment when the request was handed to the system: how far the
     /// generator itself was behind, or had to wait for a free slot.
     pub send_delay_ns: Histogram<u64>,
-    /// Failed requests by kind, in order.
+    /// Failed requests by kind, in order: all that were running at some moment of the measured time,
+    /// even where the failure was known only later.
     pub errors: Vec<(LoadError, u64)>,
     /// Requests of an open loop whose start lay in the measured time, sent or not.
     pub due: u64,
@@ -159,23 +169,32 @@ impl Tally {
         }
     }
 
-    pub(super) fn failed(&mut self, error: LoadError, now: Instant) {
-        if !self.is_measured(now) {
+    /// A request that was sent, or tried to be, and got no rows.
+    pub(super) fn failed(
+        &mut self,
+        kind: PullKind,
+        error: LoadError,
+        (intended, now): (Instant, Instant),
+    ) {
+        if intended >= self.window.1 || now < self.window.0 {
             return;
         }
         match self.errors.binary_search_by_key(&error, |&(known, _)| known) {
             Ok(at) => self.errors[at].1 += 1,
             Err(at) => self.errors.insert(at, (error, 1)),
         }
+        if error.has_waited() && self.is_measured(intended) {
+            record(&mut self.of_mut(kind).latency_ns, now.duration_since(intended));
+        }
     }
 
-    /// A request of an open loop that was due and has not been sent or answered at the end: it has
-    /// waited that long at least.
-    pub(super) fn waits_still(&mut self, kind: PullKind, intended: Instant, is_sent: bool) {
+    /// A request of an open loop that was due and has not been sent at the end: it has waited that
+    /// long at least.
+    pub(super) fn never_sent(&mut self, kind: PullKind, intended: Instant) {
         if self.is_measured(intended) {
             let waited = self.window.1.duration_since(intended);
             record(&mut self.of_mut(kind).latency_ns, waited);
-            self.unsent += u64::from(!is_sent);
+            self.unsent += 1;
         }
     }
 
@@ -242,11 +261,39 @@ mod tests {
     fn what_was_due_and_never_sent_counts_with_the_time_it_waited() {
         let start = Instant::now();
         let mut tally = Tally::new((start, start + ms(1000)));
-        tally.waits_still(PullKind::Vector, start + ms(400), false);
-        tally.waits_still(PullKind::Vector, start + ms(900), true);
-        assert_eq!(tally.unsent, 1);
+        tally.never_sent(PullKind::Vector, start + ms(400));
+        tally.never_sent(PullKind::Vector, start + ms(1001));
+        assert_eq!((tally.unsent, tally.vector.latency_ns.len()), (1, 1));
         let longest = tally.vector.latency_ns.max();
         assert!((599_000_000..601_000_000).contains(&longest), "{longest}");
+    }
+
+    #[test]
+    fn a_failure_counts_where_its_request_ran_in_the_measured_time() {
+        let start = Instant::now();
+        let mut tally = Tally::new((start + ms(100), start + ms(200)));
+        // Over before it, from before into it, across all of it, and known only after it.
+        for (from, to) in [(0, 90), (50, 150), (60, 300), (150, 9150)] {
+            let times = (start + ms(from), start + ms(to));
+            tally.failed(PullKind::Sync, LoadError::Late, times);
+        }
+        assert_eq!(tally.errors, [(LoadError::Late, 3)]);
+        assert_eq!(tally.sync.latency_ns.len(), 1, "by the start");
+        let longest = tally.sync.latency_ns.max();
+        assert!((8_990_000_000..9_010_000_000).contains(&longest), "{longest}");
+        assert_eq!(tally.sync.requests, 0);
+    }
+
+    #[test]
+    fn quick_refusals_make_no_good_latencies() {
+        let start = Instant::now();
+        let mut tally = Tally::new((start, start + ms(1000)));
+        let refused = [FailureCode::Overloaded, FailureCode::Deadline].map(LoadError::Refused);
+        for error in refused {
+            tally.failed(PullKind::Sync, error, (start, start + ms(500)));
+        }
+        assert_eq!(tally.errors, refused.map(|error| (error, 1)));
+        assert_eq!(tally.sync.latency_ns.len(), 1, "of the one that waited for its deadline");
     }
 
     #[test]
@@ -254,10 +301,9 @@ mod tests {
         let start = Instant::now();
         let window = (start, start + ms(10));
         let (mut a, mut b) = (Tally::new(window), Tally::new(window));
-        a.failed(LoadError::Late, start);
-        b.failed(LoadError::Connect, start);
-        b.failed(LoadError::Late, start);
-        b.failed(LoadError::Late, start + ms(11));
+        a.failed(PullKind::Sync, LoadError::Late, (start, start));
+        b.failed(PullKind::Sync, LoadError::Connect, (start, start));
+        b.failed(PullKind::Vector, LoadError::Late, (start, start));
         a.add(&b);
         assert_eq!(a.errors, [(LoadError::Connect, 1), (LoadError::Late, 2)]);
     }

@@ -409,7 +409,7 @@ impl<'a> Worker<'a> {
                 Duration::ZERO
             }
             Some(error) => {
-                self.tally.failed(error, now);
+                self.tally.failed(done.kind, error, (done.intended, now));
                 if matches!(error, LoadError::Refused(_)) { done.retry_after } else { REST }
             }
         };
@@ -420,7 +420,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Takes the answers that are still to come, and counts what will never be answered.
+    /// Counts what will never be sent, and takes the answers that are still to come.
     fn drain(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), ClientError> {
         self.resting.clear();
         while let Some(arrivals) = &mut self.arrivals
@@ -430,7 +430,7 @@ impl<'a> Worker<'a> {
             arrivals.advance();
             let kind = self.draw_kind();
             self.tally.due(intended);
-            self.tally.waits_still(kind, intended, false);
+            self.tally.never_sent(kind, intended);
         }
         // All answers come, or are late, within the deadline and its grace.
         while self.running.iter().any(Option::is_some) {

@@ -23,8 +23,8 @@ pub(super) fn answer(request: Result<Request, BadRequest>, observed: &Observed) 
         Ok(request) => of_path(&request.path, observed),
         Err(bad) => refusal(bad),
     };
-    // The page of another site cannot read these, be told that they are something else, or show
-    // them in a frame.
+    // The page of another site cannot read these (nor those under a name that leads here:
+    // `BadRequest::Host`), be told that they are something else, or show them in a frame.
     let Answer { status, content_type, headers, body } = answer;
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
@@ -94,7 +94,16 @@ fn health(observed: &Observed) -> Answer {
 /// All partitions are open, requests are taken, and every shard answers.
 fn readiness(observed: &Observed) -> Answer {
     match observed.phase() {
-        Phase::Serving if observed.silent_shard().is_none() => text("200 OK", "ready".to_owned()),
+        Phase::Serving if observed.silent_shard().is_none() => {
+            // Reads go on, so that nobody is to send them elsewhere.
+            let line =
+                if observed.served().is_some_and(|served| served.holdings.has_stopped_writes()) {
+                    "ready to read; a write has failed, and no updates are taken until a restart"
+                } else {
+                    "ready"
+                };
+            text("200 OK", line.to_owned())
+        }
         Phase::Serving => health(observed),
         phase => text("503 Service Unavailable", phase.name().to_owned()),
     }
@@ -108,6 +117,10 @@ fn refusal(bad: BadRequest) -> Answer {
         }
         BadRequest::Body => {
             text("413 Content Too Large", "requests with a body are not taken".to_owned())
+        }
+        BadRequest::Host => {
+            let line = "name this machine by its number or as localhost";
+            text("421 Misdirected Request", line.to_owned())
         }
         BadRequest::Method => Answer {
             headers: "Allow: GET, HEAD\r\n".to_owned(),

@@ -18,6 +18,8 @@ const READ_BYTES: usize = 4096;
 /// A connection and how far it is.
 pub(super) struct Exchange {
     stream: TcpStream,
+    /// It came to a loopback address.
+    is_local: bool,
     stage: Stage,
     deadline: Instant,
 }
@@ -37,7 +39,8 @@ impl Exchange {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let deadline = Instant::now() + HTTP_TIMEOUT;
-        Ok(Self { stream, stage: Stage::Reading(Vec::new()), deadline })
+        let is_local = stream.local_addr()?.ip().to_canonical().is_loopback();
+        Ok(Self { stream, is_local, stage: Stage::Reading(Vec::new()), deadline })
     }
 
     /// When it is closed, however far it is.
@@ -61,7 +64,7 @@ impl Exchange {
     pub(super) fn go_on(&mut self, observed: &Observed) -> bool {
         loop {
             let done = match &mut self.stage {
-                Stage::Reading(head) => match read_request(&mut self.stream, head) {
+                Stage::Reading(head) => match read_request(&mut self.stream, head, self.is_local) {
                     Ok(request) => {
                         self.stage = Stage::Writing(answer(request, observed), 0);
                         Ok(())
@@ -100,6 +103,7 @@ impl Exchange {
 fn read_request(
     stream: &mut TcpStream,
     head: &mut Vec<u8>,
+    is_local: bool,
 ) -> io::Result<Result<Request, BadRequest>> {
     loop {
         let mut bytes = [0; READ_BYTES];
@@ -109,7 +113,7 @@ fn read_request(
             return Err(ErrorKind::UnexpectedEof.into());
         }
         head.extend_from_slice(&bytes[..n]);
-        if let Some(request) = Request::parse(head) {
+        if let Some(request) = Request::parse(head, is_local) {
             return Ok(request);
         }
     }

@@ -19,11 +19,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
 use crate::ServerError;
+use crate::complaints::Complaints;
 use crate::limits::HTTP_CONNECTIONS_MAX;
 use crate::metrics::Observed;
 use exchange::Exchange;
 
-/// Pause after an accept that failed for want of descriptors or memory.
+/// Pause after an accept or a poll that failed for want of descriptors or memory.
 const BACKOFF: Duration = Duration::from_millis(50);
 
 /// Handle to the thread; it ends when this is dropped.
@@ -40,7 +41,8 @@ impl HttpServer {
         let listener = TcpListener::bind(address).map_err(error)?;
         listener.set_nonblocking(true).map_err(error)?;
         let address = listener.local_addr().map_err(error)?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| ServerError::Thread(e.into()))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| ServerError::Thread(e.into()))?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
@@ -68,13 +70,22 @@ impl Drop for HttpServer {
 fn run(listener: &TcpListener, observed: &Observed, stop: &OwnedFd) {
     // The one that is open longest first.
     let mut open: Vec<Exchange> = Vec::new();
+    let complaints = Complaints::default();
     loop {
         let ready = match wait(listener, stop, &open) {
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => {
-                warn!(%error, "poll failed; the metrics port answers no more");
-                return;
+                if let Some(untold) = complaints.tell(Instant::now()) {
+                    warn!(%error, untold, "poll failed on the metrics port");
+                }
+                std::thread::sleep(BACKOFF);
+                if rustix::io::read(stop, &mut [0; 8]).is_ok() {
+                    return;
+                }
+                let now = Instant::now();
+                open.retain(|exchange| exchange.is_in_time(now));
+                continue;
             }
         };
         if ready[0] {
@@ -87,7 +98,7 @@ fn run(listener: &TcpListener, observed: &Observed, stop: &OwnedFd) {
             exchange.is_in_time(now) && (!is_ready || exchange.go_on(observed))
         });
         if ready[1] {
-            accept(listener, &mut open);
+            accept(listener, &mut open, &complaints);
         }
     }
 }
@@ -110,7 +121,7 @@ fn wait(
     Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
-fn accept(listener: &TcpListener, open: &mut Vec<Exchange>) {
+fn accept(listener: &TcpListener, open: &mut Vec<Exchange>, complaints: &Complaints) {
     match listener.accept().and_then(|(stream, _)| Exchange::new(stream)) {
         Ok(exchange) => {
             if open.len() >= HTTP_CONNECTIONS_MAX {
@@ -120,7 +131,9 @@ fn accept(listener: &TcpListener, open: &mut Vec<Exchange>) {
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         Err(error) => {
-            warn!(%error, "accept failed on the metrics port");
+            if let Some(untold) = complaints.tell(Instant::now()) {
+                warn!(%error, untold, "accept failed on the metrics port");
+            }
             std::thread::sleep(BACKOFF);
         }
     }

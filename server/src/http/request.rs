@@ -1,5 +1,7 @@
 //! The head of an HTTP/1 request, from bytes of anybody.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use httparse::{EMPTY_HEADER, Error, Header, Status};
 
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
@@ -24,24 +26,30 @@ pub(super) enum BadRequest {
     Method,
     /// A request with a body.
     Body,
+    /// It came to this machine itself, under a name that anybody may have given it.
+    Host,
 }
 
 impl Request {
     /// Reads a request; `None` while it is not whole. What follows it is not looked at.
-    pub(super) fn parse(head: &[u8]) -> Option<Result<Self, BadRequest>> {
+    ///
+    /// One that came to a loopback address (`is_local`) must name it by number or as `localhost`.
+    /// A site whose name leads its own pages there ("DNS rebinding") would have them read the answers
+    /// as its own; a browser says that name in `Host`.
+    pub(super) fn parse(head: &[u8], is_local: bool) -> Option<Result<Self, BadRequest>> {
         let mut headers = [EMPTY_HEADER; HTTP_HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(head) {
             Ok(Status::Partial) if head.len() <= HTTP_HEAD_BYTES_MAX => None,
             Ok(Status::Complete(n_bytes)) if n_bytes <= HTTP_HEAD_BYTES_MAX => {
-                Some(Self::check(&request))
+                Some(Self::check(&request, is_local))
             }
             Ok(_) | Err(Error::TooManyHeaders) => Some(Err(BadRequest::TooLarge)),
             Err(_) => Some(Err(BadRequest::Malformed)),
         }
     }
 
-    fn check(request: &httparse::Request<'_, '_>) -> Result<Self, BadRequest> {
+    fn check(request: &httparse::Request<'_, '_>, is_local: bool) -> Result<Self, BadRequest> {
         let (Some(method), Some(target)) = (request.method, request.path) else {
             return Err(BadRequest::Malformed);
         };
@@ -53,14 +61,36 @@ impl Request {
         if request.headers.iter().any(announces_body) {
             return Err(BadRequest::Body);
         }
+        let mut hosts = request.headers.iter().filter(|header| is(header, "host"));
+        if is_local && !hosts.all(|host| names_this_machine(host.value)) {
+            return Err(BadRequest::Host);
+        }
         let path = target.split('?').next().unwrap_or_default().to_owned();
         Ok(Self { path, is_head })
     }
 }
 
 fn announces_body(header: &Header<'_>) -> bool {
-    let is = |name| header.name.eq_ignore_ascii_case(name);
-    is("transfer-encoding") || (is("content-length") && header.value.trim_ascii() != b"0")
+    is(header, "transfer-encoding")
+        || (is(header, "content-length") && header.value.trim_ascii() != b"0")
+}
+
+fn is(header: &Header<'_>, name: &str) -> bool {
+    header.name.eq_ignore_ascii_case(name)
+}
+
+/// Whether a `Host`, with or without a port, is an address or `localhost`: no name that leads
+/// elsewhere for others.
+fn names_this_machine(host: &[u8]) -> bool {
+    let Ok(host) = str::from_utf8(host.trim_ascii()) else { return false };
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, port)) if address.parse::<Ipv6Addr>().is_ok() => ("localhost", port),
+        Some(_) => return false,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = port.strip_prefix(':').unwrap_or(port).bytes().all(|b| b.is_ascii_digit());
+    let is_known = name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok();
+    is_known && is_port && (port.is_empty() || port.starts_with(':'))
 }
 
 #[cfg(test)]
@@ -68,7 +98,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Option<Result<Request, BadRequest>> {
-        Request::parse(text.as_bytes())
+        Request::parse(text.as_bytes(), false)
     }
 
     #[test]
@@ -96,6 +126,28 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_to_this_machine_itself_names_it_by_number_or_as_localhost() {
+        let is_taken = |host: &str, is_local| {
+            let head = format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n");
+            match Request::parse(head.as_bytes(), is_local).unwrap() {
+                Ok(_) => true,
+                Err(bad) => {
+                    assert_eq!(bad, BadRequest::Host, "{host}");
+                    false
+                }
+            }
+        };
+        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:80", "10.1.2.3", "[::1]", "[::1]:80"] {
+            assert!(is_taken(host, true), "{host}");
+        }
+        for host in
+            ["a", "", ":80", "127.0.0.1.a", "a:127.0.0.1", "[::1].a", "[a]", "::1", "localhost."]
+        {
+            assert!(!is_taken(host, true) && is_taken(host, false), "{host}");
+        }
+    }
+
+    #[test]
     fn no_length_of_line_or_headers_passes_its_limit() {
         let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(HTTP_HEAD_BYTES_MAX));
         assert_eq!(parse(&long), Some(Err(BadRequest::TooLarge)));
@@ -110,7 +162,7 @@ mod tests {
         fn no_bytes_panic_nor_wait_for_ever(
             bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..9000)
         ) {
-            let found = Request::parse(&bytes);
+            let found = Request::parse(&bytes, true);
             proptest::prop_assert!(found.is_some() || bytes.len() <= HTTP_HEAD_BYTES_MAX);
         }
     }

@@ -217,7 +217,11 @@ pub(super) const METRICS: &[Metric] = &[
         Gauge(|f| f.updates.oldest_version.into()),
         "the oldest version that can be read",
     ),
-    metric("lodestore_writable", Gauge(|f| one_if(f.updates.writable)), "1 if updates are taken"),
+    metric(
+        "lodestore_writable",
+        Gauge(|f| one_if(f.updates.writable)),
+        "1 if updates are taken; 0 from the first write that fails to the restart",
+    ),
     metric(
         "lodestore_compactions_total",
         Counter(|f| f.updates.compactions_ended as f64),

@@ -1,38 +1,14 @@
-//! What a shard tells of itself a few times a second, and what it complains of in the log.
+//! What a shard tells of itself a few times a second.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lodestore_schema::{Failure, FailureCode};
 use tracing::warn;
 
 use super::Shard;
 use crate::limits::{BEAT, IN_FLIGHT_BYTES_PER_SHARD};
-
-/// Between two complaints in the log: a client that asks for a damaged row over and over must not
-/// fill a disk.
-const COMPLAINT_PAUSE: Duration = Duration::from_secs(1);
-
-/// Faults of the server that its log tells.
-#[derive(Default)]
-pub(super) struct Complaints {
-    last: Cell<Option<Instant>>,
-    untold: Cell<u64>,
-}
-
-impl Complaints {
-    /// How many were not told since the last that was; `None` when this one is not to be told.
-    fn tell(&self, now: Instant) -> Option<u64> {
-        if self.last.get().is_some_and(|last| now.duration_since(last) < COMPLAINT_PAUSE) {
-            self.untold.set(self.untold.get() + 1);
-            return None;
-        }
-        self.last.set(Some(now));
-        Some(self.untold.take())
-    }
-}
 
 impl Shard {
     /// Tells what only this executor knows, over and over. Whoever asks for metrics reads what was
@@ -77,20 +53,5 @@ impl Shard {
             let (shard, code) = (self.id, refusal.code.name());
             warn!(shard, code, untold, reason = %refusal.message, "a request failed");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_of_faults_is_told_once_a_second_with_its_number() {
-        let (complaints, start) = (Complaints::default(), Instant::now());
-        let at = |ms| complaints.tell(start + Duration::from_millis(ms));
-        assert_eq!(at(0), Some(0));
-        assert_eq!([at(1), at(500), at(999)], [None; 3]);
-        assert_eq!(at(1000), Some(3));
-        assert_eq!(at(2500), Some(0));
     }
 }

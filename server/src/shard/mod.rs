@@ -21,6 +21,7 @@ use lodestore_schema::{Reply, ServerStats};
 use tracing::{debug, warn};
 
 use crate::compactor::Runs;
+use crate::complaints::Complaints;
 use crate::connection::{Buffers, Connection};
 use crate::holdings::Holdings;
 use crate::limits::{
@@ -38,7 +39,6 @@ mod gather;
 mod inbox;
 mod update;
 
-use beat::Complaints;
 pub(crate) use inbox::{Event, Inbox};
 
 /// What a shard needs to start.

@@ -136,6 +136,12 @@ impl LiveGraph {
         self.open_parts().map(|part| part.part)
     }
 
+    /// Whether puts and commits can succeed: the graph is open for writing, and no write has failed.
+    #[must_use]
+    pub fn takes_writes(&self) -> bool {
+        self.check_writable().is_ok()
+    }
+
     /// Fails unless the graph is open for writing and every write so far has succeeded.
     fn check_writable(&self) -> Result<(), StoreError> {
         let dir = || self.graph.dir().to_owned();

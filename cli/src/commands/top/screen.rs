@@ -26,15 +26,19 @@ pub(super) fn screen(
     let parts: Vec<String> = now.parts.iter().map(ToString::to_string).collect();
     let mut text = format!(
         "{address}: {}, up {}, partitions {}; rates and latencies {over}\n\n",
-        if now.ready { "ready" } else { now.phase.as_str() },
+        if now.ready { "ready".to_owned() } else { escaped(&now.phase) },
         human::seconds(now.uptime_seconds),
         parts.join(", "),
     );
     text += &format!("{}\n\n{}\n\n", shards(now, before, span), kinds(now, before, span));
     text += &foot(now);
-    // Whatever answers at the address, it does not steer the terminal.
-    text.retain(|c| !c.is_control() || c == '\n');
     text
+}
+
+/// A text of the server on one line: whatever answers at the address, it does not steer the terminal,
+/// nor add lines of its own. Paths keep their letters.
+fn escaped(text: &str) -> String {
+    text.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
 }
 
 fn shards(now: &ServerFigures, before: Option<&ServerFigures>, span: f64) -> Table {
@@ -97,8 +101,11 @@ fn kinds(now: &ServerFigures, before: Option<&ServerFigures>, span: f64) -> Tabl
             found.map_or_else(|| "-".to_owned(), human::seconds)
         };
         let rate = kind.begun.saturating_sub(then.begun) as f64 / span.max(1e-9);
-        let row =
-            [name.replace('_', " "), human::count(rate as u64), human::count(kind.in_progress)];
+        let row = [
+            escaped(name).replace('_', " "),
+            human::count(rate as u64),
+            human::count(kind.in_progress),
+        ];
         table.row(row.into_iter().chain([0.5, 0.9, 0.99, 0.999].map(at)));
     }
     table
@@ -110,7 +117,7 @@ fn foot(now: &ServerFigures) -> String {
         .failures
         .iter()
         .filter(|(_, n)| **n > 0)
-        .map(|(code, &n)| format!("{} {code}", human::count(n)))
+        .map(|(code, &n)| format!("{} {}", human::count(n), escaped(code)))
         .collect();
     let mut text = format!(
         "  version {}, {}; rows over segments: {} committed, {} pending\n",
@@ -120,7 +127,10 @@ fn foot(now: &ServerFigures) -> String {
         human::count(updates.pending_rows),
     );
     if !updates.compaction_failure.is_empty() {
-        text += &format!("  the last compaction has failed: {}\n", updates.compaction_failure);
+        text += &format!(
+            "  the last compaction has failed: {}\n",
+            escaped(&updates.compaction_failure)
+        );
     }
     let failures = if failures.is_empty() { "none".to_owned() } else { failures.join(", ") };
     let process = &now.process;
@@ -175,10 +185,20 @@ mod tests {
         let mut now = figures(1.0, 50, 5);
         now.phase = "\x1b[2J".to_owned();
         now.ready = false;
-        now.updates.compaction_failure = "\x1b]0;title\x07".to_owned();
+        now.updates.compaction_failure = "\x1b]0;title\x07\u{202e}it's\nnext".to_owned();
+        now.failures = [("\r\nroot#".to_owned(), 1)].into();
+        let kind = now.kinds.remove("sync_pull").unwrap();
+        now.kinds.insert("sync\n\u{9b}2J".to_owned(), kind);
+        let plain = look(&figures(1.0, 50, 5), None);
         let text = look(&now, None);
-        assert!(text.contains("[2J") && text.contains("]0;title"), "{text}");
-        assert!(!text.contains(['\x1b', '\x07']), "{text:?}");
+        assert!(
+            text.contains("[2J") && text.contains("]0;title") && text.contains("it's"),
+            "{text}"
+        );
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        assert!(!text.contains('\u{202e}'), "{text:?}");
+        // One line more: that of the compaction.
+        assert_eq!(text.lines().count(), plain.lines().count() + 1, "{text}");
     }
 
     #[test]

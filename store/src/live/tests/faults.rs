@@ -94,12 +94,14 @@ fn after_a_failed_write_nothing_more_is_written_and_reads_go_on() {
     let ring = ring(20, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1], 1);
+    assert!(live.takes_writes());
     let failed: Result<(), _> = live.written(Err(StoreError::Catalog {
         dir: ring.out(),
         reason: "the disk is on fire".to_owned(),
         cause: crate::Cause::Medium,
     }));
     failed.unwrap_err();
+    assert!(!live.takes_writes());
     let refused = [
         try_put(&live, "feat", &[1], 2),
         live.commit_version().map(drop),

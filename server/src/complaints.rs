@@ -1,0 +1,42 @@
+//! What the server complains of in its log, and how often.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// Between two complaints in the log: a client that asks for a damaged row over and over, or a lack of
+/// descriptors, must not fill a disk.
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Faults of the server that its log tells, of one thread.
+#[derive(Default)]
+pub(crate) struct Complaints {
+    last: Cell<Option<Instant>>,
+    untold: Cell<u64>,
+}
+
+impl Complaints {
+    /// How many were not told since the last that was; `None` when this one is not to be told.
+    pub(crate) fn tell(&self, now: Instant) -> Option<u64> {
+        if self.last.get().is_some_and(|last| now.duration_since(last) < COMPLAINT_PAUSE) {
+            self.untold.set(self.untold.get() + 1);
+            return None;
+        }
+        self.last.set(Some(now));
+        Some(self.untold.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_faults_is_told_once_a_second_with_its_number() {
+        let (complaints, start) = (Complaints::default(), Instant::now());
+        let at = |ms| complaints.tell(start + Duration::from_millis(ms));
+        assert_eq!(at(0), Some(0));
+        assert_eq!([at(1), at(500), at(999)], [None; 3]);
+        assert_eq!(at(1000), Some(3));
+        assert_eq!(at(2500), Some(0));
+    }
+}

@@ -219,7 +219,7 @@ fn a_gnn_does_clearly_better_than_a_linear_classifier_on_generated_features() {
 fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
     let dir = tempfile::tempdir().unwrap();
     let (raw, graph) = (dir.path().join("raw"), dir.path().join("graph"));
-    let (r, g, log) = (raw.display(), graph.display(), dir.path().join("log.jsonl"));
+    let (r, g) = (raw.display(), graph.display());
     lode_line(&format!("generate --nodes 2000 --degree 8 --dim 16 --classes 4 --out {r}"))
         .succeeded();
     lode_line(&format!(
@@ -227,17 +227,20 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
          --tensor label={r}/labels.npy --tensor split={r}/split.npy --parts 2 --out {g}"
     ))
     .succeeded();
-    for (strategy, source, is_ahead) in [
+    for (n, (strategy, source, is_ahead)) in [
         ("ondemand --tier 64KiB", "host_tier", false),
         ("massive", "buffer", true),
         ("rapid --hot 200", "hot_set", true),
         ("rapid --hot 200 --policy oracle", "hot_set", true),
-    ] {
-        let line = format!(
-            "train --graph {g} --workers 2 --epochs 2 --batch 100 --strategy {strategy} --log {}",
-            log.display()
-        );
-        let report = lode_line(&format!("{line} --json")).succeeded().json();
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let line =
+            format!("train --graph {g} --workers 2 --epochs 2 --batch 100 --strategy {strategy}");
+        let log = dir.path().join(format!("log-{n}.jsonl"));
+        let report = lode_line(&format!("{line} --log {} --json", log.display()));
+        let report = report.succeeded().json();
         let text = std::fs::read_to_string(&log).unwrap();
         let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
         assert_eq!(lines.len() as u64, sum(&report, "batches"), "{strategy}");

@@ -104,7 +104,7 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     hot: HotArgs,
     /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
-    /// says what stands in it.
+    /// says what stands in it. With --resume lines are added, else a file that has any is refused.
     #[arg(long, value_name = "FILE.jsonl")]
     log: Option<PathBuf>,
     /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
@@ -219,7 +219,9 @@ pub(crate) fn train(
     if !run.keep_schedule {
         config.schedule_path = folder.path().join("schedule");
     }
-    let mut log = run.log.as_deref().map(StepLog::create).transpose()?;
+    let resumes = config.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
+    let open_log = |path| StepLog::open(path, resumes);
+    let mut log = run.log.as_deref().map(open_log).transpose()?;
     console.stage("setup");
     let mut told = Ok(());
     let report =
@@ -240,7 +242,6 @@ pub(crate) fn train(
             }
         })?;
     told?;
-    log.map_or(Ok(()), StepLog::finish)?;
     Ok(Trained { report, tiers: tiers.report() })
 }
 

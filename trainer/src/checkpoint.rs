@@ -69,6 +69,13 @@ pub(crate) struct Identity {
     pub(crate) lengths: Vec<usize>,
 }
 
+impl Identity {
+    /// Elements of all parameters.
+    fn n_elements(&self) -> u64 {
+        self.lengths.iter().map(|&n| n as u64).sum()
+    }
+}
+
 /// The checkpoints of a run that has them.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {

@@ -179,9 +179,12 @@ fn a_log_outlives_refused_runs_and_grows_when_a_run_goes_on() {
     assert_eq!(steps[..n_first], steps[n_first..2 * n_first]);
     assert!(steps[2 * n_first..].iter().all(|&[epoch, ..]| epoch == 1));
     assert_eq!(steps.len(), 3 * n_first);
+    // The table has its head where it begins with a later epoch too.
+    let found = lode_line(&format!("{line} 3 --resume")).succeeded().stdout;
+    assert!(found.trim_start().starts_with("epoch "), "{found}");
     // A file of something else is left alone.
     fs::write(&log, "my notes").unwrap();
-    lode_line(&format!("{line} 3 --resume")).failed(1, &["does not end as a log", &name]);
+    lode_line(&format!("{line} 4 --resume")).failed(1, &["does not end as a log", &name]);
     assert_eq!(fs::read(&log).unwrap(), b"my notes");
 }
 

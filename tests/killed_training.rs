@@ -139,6 +139,55 @@ fn a_damaged_checkpoint_ends_the_run_with_an_error_that_names_it() {
     lode_line(&format!("{line} 2 --resume")).succeeded();
 }
 
+/// Epoch, step and worker of each line of a log.
+fn steps_in(log: &Path) -> Vec<[u64; 3]> {
+    let of_line = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        ["epoch", "step", "worker"].map(|key| line[key].as_u64().unwrap())
+    };
+    fs::read_to_string(log).unwrap().lines().map(of_line).collect()
+}
+
+#[test]
+fn a_log_outlives_refused_runs_and_grows_when_a_run_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = graph(dir.path());
+    let (of_run, log) = (dir.path().join("run"), dir.path().join("log.jsonl"));
+    let line = format!(
+        "train --graph {graph} --workers 2 --batch 300 --fanout 2 --hidden 8 --strategy ondemand \
+         --checkpoint {} --log {} --epochs",
+        of_run.display(),
+        log.display()
+    );
+    lode_line(&format!("{line} 1")).succeeded();
+    let first = fs::read(&log).unwrap();
+    let name = log.display().to_string();
+    // Another run of the same line, while the first is under way: what counts is its lock.
+    let lock = fs::File::open(of_run.join("lock")).unwrap();
+    lock.lock().unwrap();
+    lode_line(&format!("{line} 2 --resume")).failed(1, &["in use by another run"]);
+    drop(lock);
+    lode_line(&format!("{line} 2 --resume --lr 0.5")).failed(1, &["learning_rate = 0.01"]);
+    fs::remove_file(of_run.join("checkpoint")).unwrap();
+    lode_line(&format!("{line} 2")).failed(1, &["has lines already", &name]);
+    assert_eq!(fs::read(&log).unwrap(), first);
+    // It has half a line when it is killed, and goes on from the start.
+    fs::write(&log, [&first[..], &first[..40]].concat()).unwrap();
+    lode_line(&format!("{line} 2 --resume")).succeeded();
+    let (n_first, steps) = (first.split(|&byte| byte == b'\n').count() - 1, steps_in(&log));
+    assert!(fs::read(&log).unwrap().starts_with(&first));
+    assert_eq!(steps[..n_first], steps[n_first..2 * n_first]);
+    assert!(steps[2 * n_first..].iter().all(|&[epoch, ..]| epoch == 1));
+    assert_eq!(steps.len(), 3 * n_first);
+    // The table has its head where it begins with a later epoch too.
+    let found = lode_line(&format!("{line} 3 --resume")).succeeded().stdout;
+    assert!(found.trim_start().starts_with("epoch "), "{found}");
+    // A file of something else is left alone.
+    fs::write(&log, "my notes").unwrap();
+    lode_line(&format!("{line} 4 --resume")).failed(1, &["does not end as a log", &name]);
+    assert_eq!(fs::read(&log).unwrap(), b"my notes");
+}
+
 #[test]
 fn flags_of_checkpoints_without_a_folder_are_refused() {
     for flag in ["--resume", "--checkpoint-every 3"] {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::npy::NpyArray;
 use serde_json::Value;
 
-use support::process::{Finished, Serving, lode_line};
+use support::process::{Finished, Serving, command, lode_line, wait};
 
 /// The folder of a real graph, unless there is none here.
 fn data(name: &str) -> Option<PathBuf> {
@@ -116,8 +116,12 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
         let report = massive.json();
         let hits: u64 = sum(&report, "hit_rows");
         assert_eq!(hits > 0, buffer != "--buffer 0", "{report}");
-        let (missed, asked) = (sum(&report, "remote_rows") - sum(&report, "ahead_rows"), hits);
-        assert_eq!(missed + asked, sum(&plain.json(), "remote_rows"), "{buffer}");
+        let filled = sum(&report, "filled_rows");
+        assert_eq!(report["epochs"][0]["filled_rows"], filled, "{buffer}");
+        assert_eq!(report["tiers"][0]["filled_rows"], filled, "{buffer}");
+        assert_eq!(filled > 0, buffer != "--buffer 0", "{report}");
+        let missed = sum(&report, "remote_rows") - sum(&report, "ahead_rows") - filled;
+        assert_eq!(missed + hits, sum(&plain.json(), "remote_rows"), "{buffer}");
     }
     served.stop();
 }
@@ -219,7 +223,7 @@ fn a_gnn_does_clearly_better_than_a_linear_classifier_on_generated_features() {
 fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
     let dir = tempfile::tempdir().unwrap();
     let (raw, graph) = (dir.path().join("raw"), dir.path().join("graph"));
-    let (r, g, log) = (raw.display(), graph.display(), dir.path().join("log.jsonl"));
+    let (r, g) = (raw.display(), graph.display());
     lode_line(&format!("generate --nodes 2000 --degree 8 --dim 16 --classes 4 --out {r}"))
         .succeeded();
     lode_line(&format!(
@@ -227,17 +231,20 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
          --tensor label={r}/labels.npy --tensor split={r}/split.npy --parts 2 --out {g}"
     ))
     .succeeded();
-    for (strategy, source, is_ahead) in [
+    for (n, (strategy, source, is_ahead)) in [
         ("ondemand --tier 64KiB", "host_tier", false),
         ("massive", "buffer", true),
         ("rapid --hot 200", "hot_set", true),
         ("rapid --hot 200 --policy oracle", "hot_set", true),
-    ] {
-        let line = format!(
-            "train --graph {g} --workers 2 --epochs 2 --batch 100 --strategy {strategy} --log {}",
-            log.display()
-        );
-        let report = lode_line(&format!("{line} --json")).succeeded().json();
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let line =
+            format!("train --graph {g} --workers 2 --epochs 2 --batch 100 --strategy {strategy}");
+        let log = dir.path().join(format!("log-{n}.jsonl"));
+        let report = lode_line(&format!("{line} --log {} --json", log.display()));
+        let report = report.succeeded().json();
         let text = std::fs::read_to_string(&log).unwrap();
         let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
         assert_eq!(lines.len() as u64, sum(&report, "batches"), "{strategy}");
@@ -263,6 +270,18 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         assert!(bytes("memory_measured_bytes") <= bytes("memory_bound_bytes"), "{report}");
         assert_eq!(report["hot_policy"], policy);
     }
+    // What cannot be told ends the run at that step, and what there is is printed.
+    let full = format!("train --graph {g} --epochs 1000 --batch 100 --log /dev/full");
+    let found = lode_line(&full).failed(1, &["cannot write to the log /dev/full", "No space left"]);
+    assert!(found.stdout.contains("after 1 steps of the run"), "{found:?}");
+    let report = lode_line(&format!("{full} --json")).failed(1, &["/dev/full"]).json();
+    assert_eq!(report["step_losses"].as_array().unwrap().len(), 1, "{report}");
+    assert!(report["error"].as_str().unwrap().contains("/dev/full"), "{report}");
+    // So does a reader that leaves: had the run gone on, the deadline of a command would come first.
+    let endless = format!("train --graph {g} --strategy ondemand --epochs 1000000 --batch 1000");
+    let mut left = command(endless.split_whitespace()).spawn().unwrap();
+    drop(left.stdout.take());
+    assert_eq!(wait(&mut left, std::time::Duration::from_secs(60)), Some(1));
     let nowhere = dir.path().join("no/such/log").display().to_string();
     lode_line(&format!("train --graph {g} --log {nowhere}")).failed(1, &[&nowhere]);
 }

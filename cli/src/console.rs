@@ -1,6 +1,7 @@
 //! What the user sees: text or one JSON object on stdout, progress on a terminal's stderr.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,12 +14,15 @@ use crate::advice::advice;
 pub(crate) struct Console {
     json: bool,
     bar: ProgressBar,
+    /// Whether the answer has been printed; with JSON it is the only object.
+    has_answered: AtomicBool,
 }
 
 impl Console {
     /// Text, or JSON. The bar shows only where stderr is a terminal.
     pub(crate) fn new(json: bool) -> Self {
-        Self { json, bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()) }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        Self { json, bar, has_answered: AtomicBool::new(false) }
     }
 
     /// Whether one JSON object is wanted.
@@ -33,6 +37,7 @@ impl Console {
         text: impl FnOnce(&T) -> String,
     ) -> Result<()> {
         self.bar.finish_and_clear();
+        self.has_answered.store(true, Ordering::Relaxed);
         let text = if self.json { serde_json::to_string(report)? } else { text(report) };
         Ok(print(&text)?)
     }
@@ -85,7 +90,8 @@ impl Console {
         }
     }
 
-    /// Says why the command failed: on stderr, and as the JSON object if one is wanted.
+    /// Says why the command failed: on stderr, and as the JSON object if one is wanted and none has been
+    /// printed.
     pub(crate) fn failed(&self, error: &anyhow::Error) {
         self.bar.finish_and_clear();
         if is_broken_pipe(error) {
@@ -96,7 +102,7 @@ impl Console {
             message = format!("{message}; {advice}");
         }
         eprintln!("lode: {message}");
-        if self.json {
+        if self.json && !self.has_answered.load(Ordering::Relaxed) {
             // Whoever closed stdout does not want it.
             let _ = print(&serde_json::json!({ "error": message }).to_string());
         }

@@ -33,7 +33,7 @@ pub(crate) struct Checkpoint {
 }
 
 /// A place between two steps of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Place {
     /// The epoch of the next step, from 0; the number of epochs after the last.
     pub epoch: u32,
@@ -67,6 +67,13 @@ pub(crate) struct Identity {
     pub(crate) settings: Settings,
     /// Elements of each parameter.
     pub(crate) lengths: Vec<usize>,
+}
+
+impl Identity {
+    /// Elements of all parameters.
+    fn n_elements(&self) -> u64 {
+        self.lengths.iter().map(|&n| n as u64).sum()
+    }
 }
 
 /// The checkpoints of a run that has them.

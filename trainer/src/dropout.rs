@@ -85,6 +85,9 @@ impl ActivationDropout {
 
     /// Applies the operation; gradients pass through.
     pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        if self.activation == Activation::Identity && self.dropout.is_none() {
+            return Ok(x.clone());
+        }
         x.contiguous()?.apply_op1(*self)
     }
 

@@ -39,9 +39,9 @@ impl Default for EvaluationLimits {
 
 /// The nodes to evaluate with their full computation graphs, sampled once and used every time.
 ///
-/// Memory: per 65 536 roots, the edges of their neighbourhoods (4 bytes each and layer, 4 more in
-/// the layer at hand, with attention 8 more for each head) and two hidden rows for each node of the
-/// neighbourhoods. Features pass in chunks.
+/// Memory: per 65 536 roots, the edges of their neighbourhoods (4 bytes each and layer). In the layer
+/// at hand 4 more for each edge, with attention 8 for each head; and hidden rows, two for each source
+/// (three with attention) and four for each destination. Features pass in chunks.
 pub(crate) struct Evaluator<'a> {
     batches: Vec<EvaluationBatch>,
     labels: &'a Labels,

@@ -96,25 +96,21 @@ impl Model {
         dropout_seed: u64,
     ) -> Result<Tensor> {
         let dropout = |layer| LayerDropout::new(self.dropout, dropout_seed, layer);
-        let hidden = self.layers[0].forward_features(hops.of_layer(0), x, width, dropout(0))?;
-        self.finish(hops, hidden, &dropout)
-    }
-
-    /// The layers after the first, from its output on, without dropout.
-    pub(crate) fn finish_evaluation(&self, hops: Hops<'_>, hidden: Tensor) -> Result<Tensor> {
-        self.finish(hops, hidden, &|_| LayerDropout::default())
-    }
-
-    fn finish(
-        &self,
-        hops: Hops<'_>,
-        mut hidden: Tensor,
-        dropout: &dyn Fn(u64) -> LayerDropout,
-    ) -> Result<Tensor> {
+        let mut hidden = self.layers[0].forward_features(hops.of_layer(0), x, width, dropout(0))?;
         for (index, layer) in self.layers.iter().enumerate().skip(1) {
             hidden = layer.forward(hops.of_layer(index), &hidden, dropout(index as u64))?;
         }
         Ok(hidden)
+    }
+
+    /// The layers after the first, from its output on, without dropout and gradients: a layer's
+    /// tensors go with it, where the graph of operations would keep those of all.
+    pub(crate) fn finish_evaluation(&self, hops: Hops<'_>, mut hidden: Tensor) -> Result<Tensor> {
+        for (index, layer) in self.layers.iter().enumerate().skip(1) {
+            let hop = hops.of_layer(index);
+            hidden = layer.forward(hop, &hidden.detach(), LayerDropout::default())?;
+        }
+        Ok(hidden.detach())
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) struct Record {
     pub(crate) measured: Measured,
     pub(crate) step_losses: Vec<f64>,
     pub(crate) setup_seconds: f64,
+    /// What filled the workers' sources, until an epoch has counted it.
+    pub(crate) filled: LoadStats,
     epoch: EpochSum,
     /// Of this process.
     steps: StepSums,
@@ -78,8 +80,9 @@ impl Record {
             prefetch.default_path += now.prefetch.default_path - before.prefetch.default_path;
             prefetch.wait_seconds += now.prefetch.wait_seconds - before.prefetch.wait_seconds;
         }
-        let remote_bytes = sum.load.remote_bytes + hot.remote_bytes;
-        let (n_batches, n_steps) = (sum.batches.max(1) as f64, f64::from(sum.steps.max(1)));
+        let filled = take(&mut self.filled);
+        let remote_bytes = sum.load.remote_bytes + hot.remote_bytes + filled.remote_bytes;
+        let mean = |of: f64, n: u64| if n > 0 { of / n as f64 } else { 0.0 };
         let n_roots = n_roots.max(1) as f64;
         let missed = sum.load.remote_rows - sum.load.ahead_rows;
         let accesses = (sum.load.hit_rows + missed).max(1) as f64;
@@ -87,6 +90,7 @@ impl Record {
             epoch,
             seconds,
             steps,
+            timed_steps: sum.steps,
             batches: sum.batches,
             loss: loss / n_roots,
             accuracy: n_right as f64 / n_roots,
@@ -94,15 +98,16 @@ impl Record {
             test_accuracy: None,
             local_rows: sum.load.local_rows,
             hit_rows: sum.load.hit_rows,
-            remote_rows: sum.load.remote_rows + hot.remote_rows,
+            remote_rows: sum.load.remote_rows + hot.remote_rows + filled.remote_rows,
             remote_bytes,
             hot_set_rows: hot.remote_rows,
+            filled_rows: filled.remote_rows,
             ahead_rows: sum.load.ahead_rows,
-            pulls: sum.load.pulls + hot.pulls,
+            pulls: sum.load.pulls + hot.pulls + filled.pulls,
             hit_rate: sum.load.hit_rows as f64 / accesses,
             wait_seconds: prefetch.wait_seconds / stats.len().max(1) as f64,
-            mean_step_seconds: seconds / n_steps,
-            remote_bytes_per_step: remote_bytes as f64 / n_batches,
+            mean_step_seconds: mean(seconds, sum.steps.into()),
+            remote_bytes_per_step: mean(remote_bytes as f64, sum.batches),
             ready_batches: prefetch.ready,
             waited_batches: prefetch.waited,
             default_path_batches: prefetch.default_path,
@@ -128,10 +133,12 @@ impl Record {
 impl Run<'_> {
     /// The whole run; `stats` are each worker's figures since this process began.
     pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
-        let Self { config, adam, best, record, resumed_at, checkpoints, .. } = self;
+        let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
+        let Self { config, adam, best, record, resumed_at, checkpoints, is_interrupted, .. } = self;
         let epochs = record.measured.epochs;
-        let seconds: f64 = epochs.iter().map(|e| e.mean_step_seconds * f64::from(e.steps)).sum();
-        let n_steps: u32 = epochs.iter().map(|epoch| epoch.steps).sum();
+        let timed = || epochs.iter().filter(|epoch| epoch.timed_steps > 0);
+        let seconds: f64 = timed().map(|epoch| epoch.seconds).sum();
+        let n_steps: u64 = timed().map(|epoch| u64::from(epoch.timed_steps)).sum();
         let n_batches: u64 = epochs.iter().map(|epoch| epoch.batches).sum();
         let remote_rows: u64 = epochs.iter().map(|epoch| epoch.remote_rows).sum();
         let remote_bytes: u64 = epochs.iter().map(|epoch| epoch.remote_bytes).sum();
@@ -146,10 +153,11 @@ impl Run<'_> {
             test_accuracy: best.accuracy.test,
             validation_accuracy: best.accuracy.validation,
             best_epoch: best.epoch,
-            stopped_early: best.is_stale(config.patience),
+            stopped_early: !within_epoch && best.is_stale(config.patience),
+            interrupted: is_interrupted && !is_over,
             parameters_digest: digest(&adam.values()),
             best_parameters_digest: digest(&best.parameters),
-            mean_step_seconds: seconds / f64::from(n_steps.max(1)),
+            mean_step_seconds: seconds / n_steps.max(1) as f64,
             remote_rows_per_step: remote_rows as f64 / n_batches.max(1) as f64,
             remote_bytes_per_step: remote_bytes as f64 / n_batches.max(1) as f64,
             resumed_at,

@@ -37,9 +37,12 @@ pub struct TrainReport {
     /// Whether the run ended before its last epoch or with it, since accuracy on the validation
     /// nodes had not risen for so many epochs.
     pub stopped_early: bool,
+    /// Whether whoever was told of the run ended it before it was over: epochs are those that were
+    /// over then.
+    pub interrupted: bool,
     /// BLAKE3 of the last parameters, in hex: equal for equal parameters only.
     pub parameters_digest: String,
-    /// BLAKE3 of the best parameters, in hex.
+    /// BLAKE3 of the best parameters, in hex; of nothing before the first evaluation.
     pub best_parameters_digest: String,
     /// Where the run went on from a checkpoint, if it did: what was computed before counts, how it
     /// was fetched counts for the epochs that were over.
@@ -52,7 +55,7 @@ pub struct TrainReport {
     pub epochs: Vec<EpochReport>,
     /// Loss of every step of every epoch, averaged over the step's roots.
     pub step_losses: Vec<f64>,
-    /// Mean of the epochs' `mean_step_seconds`, weighted by steps.
+    /// Mean of the epochs' `mean_step_seconds`, weighted by `timed_steps`.
     pub mean_step_seconds: f64,
     /// What a step went on, and what held it up; absent if this process made no step.
     pub step: Option<StepShares>,
@@ -83,7 +86,7 @@ pub struct TrainReport {
 }
 
 /// One epoch, summed over all workers unless it says otherwise. Of an epoch in which the run was
-/// resumed, times, batches, rows and bytes are those since then.
+/// resumed, times, batches, rows and bytes are those since then; means of no steps are 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochReport {
@@ -93,6 +96,8 @@ pub struct EpochReport {
     pub seconds: f64,
     /// Steps: updates of the parameters.
     pub steps: u32,
+    /// Those of the process that ended the epoch: less only if the run was resumed within it.
+    pub timed_steps: u32,
     /// Batches: at most one per step and worker.
     pub batches: u64,
     /// Mean training loss over all roots.
@@ -107,12 +112,15 @@ pub struct EpochReport {
     pub local_rows: u64,
     /// Remote rows that batches found in a hot set.
     pub hit_rows: u64,
-    /// Remote rows fetched: by batches and for this epoch's hot sets.
+    /// Remote rows fetched: by batches, for this epoch's hot sets, and in the first epoch of a process
+    /// those that filled buffers.
     pub remote_rows: u64,
     /// Bytes of them.
     pub remote_bytes: u64,
     /// Part of `remote_rows` that filled hot sets.
     pub hot_set_rows: u64,
+    /// Part of `remote_rows` that filled buffers before the first batch.
+    pub filled_rows: u64,
     /// Part of `remote_rows` that a buffer brought beside what batches missed.
     pub ahead_rows: u64,
     /// Requests that fetched them, one per server asked.

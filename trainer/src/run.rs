@@ -1,6 +1,6 @@
 //! A run as it goes: steps, evaluations, checkpoints.
 
-use std::time::Instant;
+use std::{ops::ControlFlow, time::Instant};
 
 use crate::{
     Place, Progress, TrainConfig, TrainError,
@@ -29,6 +29,8 @@ pub(crate) struct Run<'a> {
     row_bytes: u64,
     /// Where it went on, if it did not begin.
     pub(crate) resumed_at: Option<Place>,
+    /// Whether whoever is told of the run has ended it.
+    pub(crate) is_interrupted: bool,
 }
 
 impl<'a> Run<'a> {
@@ -46,6 +48,7 @@ impl<'a> Run<'a> {
             checkpoints: None,
             row_bytes: setup.row_bytes as u64,
             resumed_at: None,
+            is_interrupted: false,
         };
         if let Some(wanted) = &config.checkpoint {
             let identity = Identity {
@@ -56,7 +59,7 @@ impl<'a> Run<'a> {
             let folder = Folder::open(&wanted.dir, wanted.resume)?;
             let checkpoints = Checkpoints::new(folder, identity, wanted.every_steps);
             if let Some(checkpoint) = checkpoints.load()? {
-                if checkpoint.place.epoch > config.epochs {
+                if checkpoint.place > (Place { epoch: config.epochs, step: 0 }) {
                     let (place, epochs) = (checkpoint.place, config.epochs);
                     return Err(CheckpointError::over(&wanted.dir, place, epochs).into());
                 }
@@ -64,35 +67,67 @@ impl<'a> Run<'a> {
             }
             run.checkpoints = Some(checkpoints);
         }
+        run.record.filled = setup.filled();
         Ok(run)
     }
 
-    /// Whether there is nothing left to train.
+    /// Whether there is nothing left to train: never within an epoch, though patience may have been
+    /// used up when the run went on with less of it.
     pub(crate) fn is_over(&self) -> bool {
-        self.place.epoch >= self.config.epochs || self.best.is_stale(self.config.patience)
+        let is_last = self.place.epoch >= self.config.epochs;
+        self.place.step == 0 && (is_last || self.best.is_stale(self.config.patience))
+    }
+
+    /// Whether accuracy is measured after so many epochs, however long the run.
+    fn is_evaluated(&self, n_done: u32) -> bool {
+        let every = self.config.evaluate_every;
+        every > 0 && n_done.is_multiple_of(every)
+    }
+
+    /// Whether the last epoch is over, and only its being the last asks for its accuracy.
+    pub(crate) fn lacks_last_evaluation(&self) -> bool {
+        let epochs = self.config.epochs;
+        self.place == (Place { epoch: epochs, step: 0 }) && !self.is_evaluated(epochs)
+    }
+
+    /// Measures accuracy after `epoch`, the last that is over.
+    pub(crate) fn evaluate(
+        &mut self,
+        epoch: u32,
+        model: &Model,
+        evaluator: &mut Evaluator<'_>,
+    ) -> Result<(), TrainError> {
+        let accuracy = evaluator.accuracy(model)?;
+        self.record.evaluated(accuracy);
+        self.best.evaluated(epoch, accuracy, || self.adam.values());
+        Ok(())
     }
 
     /// Trains for what is left of the present epoch, measures accuracy if that is due, and writes a
-    /// checkpoint.
+    /// checkpoint. Ends after the step or the epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
         team: &mut Team<'_>,
         model: &Model,
         evaluator: &mut Evaluator<'_>,
-        progress: &mut dyn FnMut(&Progress<'_>),
+        progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let epoch = self.place.epoch;
         self.train_epoch(team, progress)?;
-        let (n_done, every) = (epoch + 1, self.config.evaluate_every);
-        if n_done == self.config.epochs || (every > 0 && n_done.is_multiple_of(every)) {
-            let accuracy = evaluator.accuracy(model)?;
-            self.record.evaluated(accuracy);
-            self.best.evaluated(epoch, accuracy, || self.adam.values());
+        if self.is_interrupted {
+            return Ok(());
         }
-        self.place = Place { epoch: n_done, step: 0 };
+        if self.is_evaluated(epoch + 1) {
+            self.evaluate(epoch, model, evaluator)?;
+        }
+        self.place = Place { epoch: epoch + 1, step: 0 };
         self.save()?;
+        if self.lacks_last_evaluation() {
+            // Not saved: a run of more epochs does not have it.
+            self.evaluate(epoch, model, evaluator)?;
+        }
         if let Some(epoch) = self.record.epochs().last() {
-            progress(&Progress::Epoch(epoch));
+            self.is_interrupted = progress(&Progress::Epoch(epoch)).is_break();
         }
         Ok(())
     }
@@ -101,7 +136,7 @@ impl<'a> Run<'a> {
     fn train_epoch(
         &mut self,
         team: &mut Team<'_>,
-        progress: &mut dyn FnMut(&Progress<'_>),
+        progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
         let (epoch, total) = (self.place.epoch, team.n_steps());
@@ -123,7 +158,10 @@ impl<'a> Run<'a> {
                 self.save()?;
             }
             let (done, workers) = (step + 1, &workers[..]);
-            progress(&Progress::Step { epoch, done, total, loss, workers });
+            if progress(&Progress::Step { epoch, done, total, loss, workers }).is_break() {
+                self.is_interrupted = true;
+                return Ok(());
+            }
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
         self.record.end_epoch(epoch, total, seconds, &team.stats(epoch));

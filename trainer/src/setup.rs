@@ -1,12 +1,13 @@
 //! Everything that stands before the first step.
 
 use std::{
+    ops::ControlFlow,
     sync::Arc,
     thread::{Scope, available_parallelism},
     time::Instant,
 };
 
-use lodestore_client::{BatchLoader, BatchSource, Prefetcher, RowBudget, RowBuffer};
+use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, RowBudget, RowBuffer};
 use lodestore_graph::{
     PartId,
     sampler::{Fanout, Sampler},
@@ -72,15 +73,27 @@ impl<'a> Setup<'a> {
         Ok(Self { config, graph, sources, labels, features, row_bytes, model, written })
     }
 
-    /// Writes the schedule, if the strategy has one.
+    /// Writes the schedule, if the strategy has one; breaks if `progress` did.
     pub(crate) fn prepare(
         &mut self,
-        progress: &mut dyn FnMut(&Progress<'_>),
-    ) -> Result<(), TrainError> {
+        progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, TrainError> {
+        let mut flow = ControlFlow::Continue(());
         if self.config.strategy == Strategy::Rapid {
-            self.written = Some(self.write_schedule(progress)?);
+            self.written = Some(self.write_schedule(&mut |done, total| {
+                if progress(&Progress::Schedule { done, total }).is_break() {
+                    flow = ControlFlow::Break(());
+                }
+            })?);
         }
-        Ok(())
+        Ok(flow)
+    }
+
+    /// What filled all workers' sources.
+    pub(crate) fn filled(&self) -> LoadStats {
+        let mut filled = LoadStats::default();
+        self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
+        filled
     }
 
     /// The run's settings, as far as they decide what is computed.
@@ -161,10 +174,7 @@ impl<'a> Setup<'a> {
         Share { worker, config, book, train }
     }
 
-    fn write_schedule(
-        &self,
-        progress: &mut dyn FnMut(&Progress<'_>),
-    ) -> Result<Written, TrainError> {
+    fn write_schedule(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Written, TrainError> {
         let (start, config) = (Instant::now(), self.config);
         let spec = ScheduleSpec {
             graph_uuid: self.graph.uuid,
@@ -180,7 +190,7 @@ impl<'a> Setup<'a> {
             &self.labels.train,
             &spec,
             &config.schedule_path,
-            &mut |done, total| progress(&Progress::Schedule { done, total }),
+            progress,
             available_parallelism().map_or(1, usize::from),
         )?;
         let schedule = Schedule::open(&config.schedule_path)?;

@@ -1,8 +1,8 @@
 //! The training loop: workers compute gradients, the coordinator averages and updates.
 
-use std::{sync::Arc, thread::scope, time::Instant};
+use std::{ops::ControlFlow, sync::Arc, thread::scope, time::Instant};
 
-use lodestore_client::{BatchLoader, ClientError, RowSource};
+use lodestore_client::{BatchLoader, ClientError, PullStats, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::{
@@ -34,6 +34,9 @@ pub struct WorkerSources {
     /// The same rows without any tier that `remote` has: measuring accuracy reads all of them once,
     /// and would sweep it. Only the first worker's is used.
     pub untiered: Arc<dyn RowSource>,
+    /// What pulled rows into `remote` before the run, such as the first fill of a buffer: the first
+    /// epoch of the process counts it.
+    pub filled: PullStats,
 }
 
 impl WorkerSources {
@@ -87,25 +90,35 @@ pub enum Progress<'a> {
 ///
 /// The same config, graph and rows give the same losses bit for bit, whatever the strategy, the
 /// number of cores, and the sources' speed; a run that was killed and goes on from its checkpoint ends
-/// with the same parameters as one that was not.
+/// with the same parameters as one that was not. Nothing notices features that have changed meanwhile.
+///
+/// `progress` ends the run by breaking: after the step or the epoch that it was told of, or when
+/// the schedule is written. What there is then is reported, as `interrupted`; a run with checkpoints goes
+/// on from the last of them.
 pub fn train(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,
     sources: &[WorkerSources],
-    progress: &mut dyn FnMut(&Progress<'_>),
+    progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<TrainReport, TrainError> {
     let start = Instant::now();
     let mut setup = Setup::new(config, *graph, sources)?;
     let mut run = Run::new(&setup)?;
     if run.is_over() {
+        if run.lacks_last_evaluation() {
+            run.evaluate(config.epochs - 1, &setup.model, &mut setup.evaluator()?)?;
+        }
         return Ok(run.report(&setup, &[]));
     }
-    setup.prepare(progress)?;
+    if setup.prepare(progress)?.is_break() {
+        run.is_interrupted = true;
+        return Ok(run.report(&setup, &[]));
+    }
     let mut evaluator = setup.evaluator()?;
     scope(|scope| {
         let mut team = Team::start(scope, setup.recruits(scope, run.place)?)?;
         run.record.setup_seconds = start.elapsed().as_secs_f64();
-        while !run.is_over() {
+        while !run.is_over() && !run.is_interrupted {
             run.finish_epoch(&mut team, &setup.model, &mut evaluator, progress)?;
         }
         Ok(run.report(&setup, &team.stats(config.epochs)))

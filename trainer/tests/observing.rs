@@ -4,14 +4,14 @@
 
 mod planted;
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use lodestore_cache::{PolicyKind, PolicySpec, SharedTier};
 use lodestore_client::{RowSource, TieredSource};
 use lodestore_trainer::{
     Bottleneck, Preparation, Progress, Strategy, TrainConfig, TrainReport, WorkerStep,
 };
-use planted::{N_NODES, Planted, ROW_BYTES, Slow, config, planted, run_telling};
+use planted::{FILLED, N_NODES, Planted, ROW_BYTES, Slow, config, planted, run_telling};
 
 /// The report, and every worker's steps.
 fn observed(
@@ -26,6 +26,7 @@ fn observed(
             assert!(workers.iter().all(|w| (w.epoch, w.step + 1) == (*epoch, *done)));
             steps.extend_from_slice(workers);
         }
+        ControlFlow::Continue(())
     });
     (report.unwrap(), steps)
 }
@@ -57,7 +58,11 @@ fn every_row_of_every_step_has_a_source_and_all_times_fit_into_the_step() {
         };
         assert_eq!(sum(|s| s.rows.local), of_epochs(|e| e.local_rows));
         assert_eq!(sum(|s| s.rows.hot_set), of_epochs(|e| e.hit_rows));
-        let pulled = of_epochs(|e| e.remote_rows - e.hot_set_rows);
+        let pulled = of_epochs(|e| e.remote_rows - e.hot_set_rows - e.filled_rows);
+        let filled: Vec<u64> = report.epochs.iter().map(|epoch| epoch.filled_rows).collect();
+        assert_eq!(filled, [2 * FILLED.rows, 0, 0]);
+        let bytes = of_epochs(|e| e.remote_bytes);
+        assert_eq!(bytes, of_epochs(|e| e.remote_rows) * ROW_BYTES);
         assert_eq!(sum(|s| s.rows.remote + s.rows.ahead), pulled);
         assert_eq!(sum(|s| s.bytes.remote), pulled * ROW_BYTES);
         let ready = steps.iter().filter(|s| s.batch == "ready").count() as u64;
@@ -90,18 +95,24 @@ fn a_slow_network_is_named_as_the_bottleneck_and_rapid_hides_it() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     // Far longer than a step computes, even beside other work.
-    let slow = Slow { rows: Arc::clone(&graph.rows), delay_ms: 60 };
+    let slow = Slow { rows: Arc::clone(&graph.rows), delay_ms: 300 };
     let slow = Arc::new(slow) as Arc<dyn RowSource>;
-    let (report, _) = observed(&graph, &config(Strategy::Ondemand, 2, dir.path()), &slow);
+    let observed =
+        |config: TrainConfig| observed(&graph, &TrainConfig { epochs: 1, ..config }, &slow);
+    let (report, _) = observed(config(Strategy::Ondemand, 2, dir.path()));
     let shares = report.step.unwrap();
     assert_eq!((shares.bottleneck, shares.preparation), (Bottleneck::Wait, Preparation::Pull));
     assert_eq!(shares.overlap_efficiency, None);
-    let overlap = |config: &TrainConfig| {
-        let (report, _) = observed(&graph, config, &slow);
-        report.step.and_then(|step| step.overlap_efficiency).unwrap()
-    };
     // All remote rows are hot, so that no batch has anything to wait for.
     let hot = TrainConfig { n_hot: N_NODES as usize, ..config(Strategy::Rapid, 2, dir.path()) };
-    let (rapid, massive) = (overlap(&hot), overlap(&config(Strategy::Massive, 2, dir.path())));
-    assert!(rapid > massive + 0.2, "rapid {rapid}, massive {massive}");
+    let (rapid, rapid_steps) = observed(hot);
+    let (massive, massive_steps) = observed(config(Strategy::Massive, 2, dir.path()));
+    assert!(rapid_steps.iter().all(|step| step.rows.remote == 0 && step.seconds.pull < 0.3));
+    assert!(massive_steps.iter().all(|step| step.rows.remote > 0 && step.seconds.pull >= 0.3));
+    let wait = |steps: &[WorkerStep]| steps.iter().map(|step| step.seconds.wait).sum::<f64>();
+    let (of_rapid, of_massive) = (wait(&rapid_steps), wait(&massive_steps));
+    assert!(2.0 * of_rapid < of_massive, "rapid waited {of_rapid} s, massive {of_massive} s");
+    let overlap = |report: TrainReport| report.step.and_then(|step| step.overlap_efficiency);
+    let (rapid, massive) = (overlap(rapid).unwrap(), overlap(massive).unwrap());
+    assert!(rapid > massive, "rapid {rapid}, massive {massive}");
 }

@@ -5,16 +5,17 @@
 mod planted;
 
 use std::{
+    ops::ControlFlow,
     path::Path,
     sync::{Arc, atomic::AtomicU64},
 };
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Strategy, TrainConfig,
-    TrainError, TrainReport,
+    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Progress, Strategy,
+    TrainConfig, TrainError, TrainReport,
 };
-use planted::{Failing, Planted, config, planted, run, run_from};
+use planted::{Failing, Planted, config, planted, run, run_from, run_telling};
 
 const STRATEGIES: [(Strategy, HotPolicy); 4] = [
     (Strategy::Ondemand, HotPolicy::Frequency),
@@ -116,6 +117,85 @@ fn a_run_goes_on_under_another_strategy_and_for_more_epochs() {
     let config = with_checkpoints(&plain(Strategy::Ondemand, 5), &of_run, 0);
     let error = run(&graph, &config).unwrap_err().to_string();
     assert!(error.contains("in epoch 7 of a run of 5; ask for more epochs"), "{error}");
+}
+
+/// Runs until `steps` steps have been made in `epoch`, or to its end.
+fn until(graph: &Planted, config: &TrainConfig, epoch: u32, steps: u32) -> TrainReport {
+    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let found = run_telling(graph, config, [&rows, &rows], &mut |progress| match progress {
+        Progress::Step { epoch: now, done, .. } if (*now, *done) == (epoch, steps) => {
+            ControlFlow::Break(())
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_listener_ends_the_run_at_its_step_and_epochs_tell_what_was_timed() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
+        let plain = config(strategy, 2, dir.path());
+        let expected = run(&graph, &plain).unwrap();
+        let n_steps = expected.epochs[0].steps;
+        let config = with_checkpoints(&plain, &dir.path().join(format!("of-{strategy}")), 1);
+        let first = until(&graph, &config, 0, 2);
+        assert!(first.interrupted && first.epochs.is_empty() && first.step_losses.len() == 2);
+        // The second process ends when only the evaluation of the second epoch is missing.
+        let second = until(&graph, &config, 1, n_steps);
+        assert!(second.interrupted && second.epochs.len() == 1);
+        let found = run(&graph, &config).unwrap();
+        assert!(!found.interrupted);
+        assert_eq!(computed(&found), computed(&expected));
+        let timed: Vec<u32> = found.epochs.iter().map(|epoch| epoch.timed_steps).collect();
+        assert_eq!(timed, [n_steps - 2, 0, n_steps]);
+        assert_eq!(found.epochs[1].mean_step_seconds, 0.0);
+        let seconds = found.epochs[0].seconds + found.epochs[2].seconds;
+        let mean = seconds / f64::from(2 * n_steps - 2);
+        assert!((found.mean_step_seconds / mean - 1.0).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn fewer_epochs_and_spent_patience_end_no_run_within_an_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let of_run = dir.path().join("of-run");
+    // It learns nothing, so that no epoch is better than the first.
+    let plain = config(Strategy::Ondemand, 2, dir.path());
+    let plain = TrainConfig { learning_rate: 1e-12, dropout: 0.0, ..plain };
+    let config = with_checkpoints(&plain, &of_run, 1);
+    until(&graph, &config, 2, 1);
+    let with = |epochs, patience| run(&graph, &TrainConfig { epochs, patience, ..config.clone() });
+    let error = with(2, 0).unwrap_err().to_string();
+    assert!(error.contains("in epoch 3 of a run of 2; ask for more epochs"), "{error}");
+    let found = with(3, 1).unwrap();
+    assert_eq!((found.epochs.len(), found.stopped_early), (3, true));
+    let expected = run(&graph, &plain).unwrap();
+    assert_eq!(found.parameters_digest, expected.parameters_digest);
+}
+
+#[test]
+fn an_evaluation_that_only_the_end_asked_for_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    for evaluate_every in [0, 2] {
+        let plain = |epochs| {
+            let plain = config(Strategy::Ondemand, 2, dir.path());
+            TrainConfig { epochs, evaluate_every, ..plain }
+        };
+        let of_run = dir.path().join(format!("of-run-{evaluate_every}"));
+        for epochs in [1, 3, 3, 5] {
+            let found = run(&graph, &with_checkpoints(&plain(epochs), &of_run, 0)).unwrap();
+            let expected = run(&graph, &plain(epochs)).unwrap();
+            assert_eq!(computed(&found), computed(&expected), "{evaluate_every}, {epochs}");
+            let rates = |of: &TrainReport| -> Vec<Option<f64>> {
+                of.epochs.iter().map(|epoch| epoch.validation_accuracy).collect()
+            };
+            assert_eq!(rates(&found), rates(&expected), "{evaluate_every}, {epochs}");
+        }
+    }
 }
 
 #[test]

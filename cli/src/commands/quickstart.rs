@@ -212,7 +212,7 @@ fn run_strategy(
         log: None,
         keep_schedule: false,
     };
-    let Trained { report, .. } = train(&run, console, &mut |_| Ok(()))?;
+    let Trained { report, .. } = train(&run, console)?;
     let text = format!(
         "{strategy}: {} epochs of {} steps, 4 workers, rows through the servers",
         report.epochs.len(),

@@ -9,6 +9,7 @@ mod report;
 mod sources;
 mod tiers;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     hot: HotArgs,
     /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
-    /// says what stands in it.
+    /// says what stands in it. With --resume lines are added, else a file that has any is refused.
     #[arg(long, value_name = "FILE.jsonl")]
     log: Option<PathBuf>,
     /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
@@ -142,6 +143,9 @@ pub(crate) struct Trained {
     /// Tiers of `ondemand`, the one asked first in front.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tiers: Vec<TierReport>,
+    /// Why the run was not told of to its end, and ended there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
 }
 
 impl TrainArgs {
@@ -189,22 +193,32 @@ impl TrainArgs {
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let run = self.check()?;
-        let trained = train(&run, console, &mut |epoch| {
-            if epoch.epoch == 0 {
+        let mut has_head = false;
+        let (trained, told) = train_telling(&run, console, &mut |epoch| {
+            if !has_head {
                 console.line(&report::epoch_head())?;
+                has_head = true;
             }
             console.line(&report::epoch_row(epoch))
         })?;
-        console.report(&trained, report::text)
+        let reported = console.report(&trained, report::text);
+        told.and(reported)
     }
 }
 
-/// Trains; `on_epoch` is told of each epoch when it is done.
-pub(crate) fn train(
+/// Trains, and tells nobody of its epochs.
+pub(crate) fn train(run: &TrainRun, console: &Console) -> Result<Trained> {
+    let (trained, told) = train_telling(run, console, &mut |_| Ok(()))?;
+    told.map(|()| trained)
+}
+
+/// Trains; `on_epoch` is told of each epoch when it is done. An error of it, or of the log, ends the
+/// run at once; what there is then is given beside it.
+fn train_telling(
     run: &TrainRun,
     console: &Console,
     on_epoch: &mut dyn FnMut(&EpochReport) -> Result<()>,
-) -> Result<Trained> {
+) -> Result<(Trained, Result<()>)> {
     let graph = Graph::open(&run.graph)?;
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
     check_workers(&run.train, book.n_parts())?;
@@ -219,29 +233,28 @@ pub(crate) fn train(
     if !run.keep_schedule {
         config.schedule_path = folder.path().join("schedule");
     }
-    let mut log = run.log.as_deref().map(StepLog::create).transpose()?;
+    let resumes = config.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
+    let open_log = |path| StepLog::open(path, resumes);
+    let mut log = run.log.as_deref().map(open_log).transpose()?;
     console.stage("setup");
     let mut told = Ok(());
-    let report =
-        lodestore_trainer::train(&config, &on, &sources, &mut |progress| match progress {
+    let report = lodestore_trainer::train(&config, &on, &sources, &mut |progress| {
+        match progress {
             Progress::Schedule { done, total } => console.at("schedule", *done, *total),
             Progress::Step { epoch, done, total, loss, workers } => {
                 let stage = format!("{} epoch {} of {}", config.strategy, epoch + 1, config.epochs);
                 console.at(&stage, u64::from(*done), u64::from(*total));
                 console.detail(|| report::step_line(*loss, workers));
-                if let (Some(log), Ok(())) = (&mut log, &told) {
+                if let Some(log) = &mut log {
                     told = log.write(workers);
                 }
             }
-            Progress::Epoch(epoch) => {
-                if told.is_ok() {
-                    told = on_epoch(epoch);
-                }
-            }
-        })?;
-    told?;
-    log.map_or(Ok(()), StepLog::finish)?;
-    Ok(Trained { report, tiers: tiers.report() })
+            Progress::Epoch(epoch) => told = on_epoch(epoch),
+        }
+        if told.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    let error = told.as_ref().err().map(|error| format!("{error:#}"));
+    Ok((Trained { report, tiers: tiers.report(), error }, told))
 }
 
 fn check_workers(config: &TrainConfig, n_parts: u16) -> Result<(), UsageError> {

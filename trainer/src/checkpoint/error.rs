@@ -57,7 +57,7 @@ pub enum CheckpointFault {
         expected_bytes: u64,
     },
     /// Another kind of file.
-    #[error("no checkpoint: its first 8 bytes are {found:02x?}")]
+    #[error("no checkpoint: its first 8 bytes are {found:02x?}; name another folder")]
     Magic {
         /// First bytes.
         found: [u8; 8],
@@ -71,7 +71,7 @@ pub enum CheckpointFault {
         known: u32,
     },
     /// A number that no run has.
-    #[error("{what} must be at most {most}, found {found}")]
+    #[error("{what} must be at most {most}, found {found}; remove it to start anew")]
     TooLarge {
         /// What it counts.
         what: &'static str,
@@ -89,7 +89,9 @@ pub enum CheckpointFault {
         found: String,
     },
     /// A checkpoint of another graph.
-    #[error("written for graph {found}, this is {expected}")]
+    #[error(
+        "written for graph {found}, this is {expected}; train on that graph, or name another folder"
+    )]
     Graph {
         /// Uuid of the graph that is trained on, in hex.
         expected: String,

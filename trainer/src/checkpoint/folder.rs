@@ -21,7 +21,7 @@ pub(crate) struct Folder {
 impl Folder {
     /// Opens or makes the folder. One with a checkpoint is refused unless the run is to `resume`.
     pub(crate) fn open(dir: &Path, resume: bool) -> Result<Self, CheckpointError> {
-        fs::create_dir_all(dir).map_err(io_error(dir, "make folder"))?;
+        make_durable(dir)?;
         let path = dir.join("lock");
         let lock = File::create(&path).map_err(io_error(&path, "create"))?;
         match lock.try_lock() {
@@ -53,9 +53,15 @@ impl Folder {
         let mut bytes = Vec::new();
         let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
         read(HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
-        // Nothing is read on the word of a header that its file's size contradicts.
+        // Nothing is read on the word of a header that its file's size or the model contradicts.
         let header = Header::decode(&bytes).map_err(in_file)?;
         header.check_length(n_bytes).map_err(in_file)?;
+        if header.n_elements != identity.n_elements() {
+            let n_settings = u64::from(header.settings_bytes);
+            let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
+            read(n_settings).map_err(io_error(&path, "read"))?;
+            format::check_identity(&header, &bytes[HEADER_BYTES..], identity).map_err(in_file)?;
+        }
         let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
         read(n_bytes - HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
         format::decode(&bytes, identity).map(Some).map_err(in_file)
@@ -76,6 +82,28 @@ impl Folder {
     fn path(&self) -> PathBuf {
         self.dir.join("checkpoint")
     }
+}
+
+/// Makes the folder and those above it, so that none of them goes with the power.
+fn make_durable(dir: &Path) -> Result<(), CheckpointError> {
+    let parents = parents_of_missing(dir);
+    fs::create_dir_all(dir).map_err(io_error(dir, "make folder"))?;
+    for parent in parents {
+        let synced = File::open(&parent).and_then(|parent| parent.sync_all());
+        synced.map_err(io_error(&parent, "sync"))?;
+    }
+    Ok(())
+}
+
+/// The folders that get an entry when `dir` is made, the innermost first.
+pub(super) fn parents_of_missing(dir: &Path) -> Vec<PathBuf> {
+    let here = |parent: &Path| match parent {
+        // The parent of a relative path of one name.
+        empty if empty.as_os_str().is_empty() => PathBuf::from("."),
+        parent => parent.to_owned(),
+    };
+    let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
+    missing.filter_map(|dir| dir.parent().map(here)).collect()
 }
 
 impl CheckpointError {

@@ -22,8 +22,8 @@
 //! | then | losses, L × f64 |
 //! | last 32 | BLAKE3 of all bytes before |
 //!
-//! All numbers are little-endian. Every length is checked against the model's and the file's before
-//! memory is taken for it.
+//! All numbers are little-endian. P is checked against the model's, every length against the file's,
+//! before memory is taken for it.
 
 use super::header::{DIGEST_BYTES, HAS_BEST, HAS_TEST, HAS_VALIDATION, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
@@ -74,25 +74,13 @@ pub(super) fn decode(bytes: &[u8], identity: &Identity) -> Result<Checkpoint, Ch
     let header = Header::decode(bytes)?;
     header.check_length(bytes.len() as u64)?;
     let (content, expected) = bytes.split_at(bytes.len() - DIGEST_BYTES);
-    let (found, hex) = (blake3::hash(content), |hash: &[u8]| hex(hash));
+    let found = blake3::hash(content);
     if found.as_bytes() != expected {
         let (expected, found) = (hex(expected), hex(found.as_bytes()));
         return Err(CheckpointFault::Digest { expected, found });
     }
-    if header.graph_uuid != identity.graph_uuid {
-        let (expected, found) = (hex(&identity.graph_uuid), hex(&header.graph_uuid));
-        return Err(CheckpointFault::Graph { expected, found });
-    }
     let mut rest = &content[HEADER_BYTES..];
-    let settings = String::from_utf8_lossy(take(&mut rest, header.settings_bytes as usize));
-    if let Some((expected, found)) = identity.settings.differences(&settings) {
-        return Err(CheckpointFault::Settings { expected, found });
-    }
-    let expected: usize = identity.lengths.iter().sum();
-    if header.n_elements != expected as u64 {
-        let what = format!("{} parameters where the model has {expected}", header.n_elements);
-        return Err(CheckpointFault::Contradiction { what });
-    }
+    check_identity(&header, take(&mut rest, header.settings_bytes as usize), identity)?;
     let measured = serde_json::from_slice(take(&mut rest, header.measured_bytes as usize));
     let measured: Measured = measured.map_err(|error| CheckpointFault::Contradiction {
         what: format!("measurements: {error}"),
@@ -113,6 +101,29 @@ pub(super) fn decode(bytes: &[u8], identity: &Identity) -> Result<Checkpoint, Ch
     };
     checkpoint.check()?;
     Ok(checkpoint)
+}
+
+/// Fails unless a checkpoint with this header and these settings is one of `identity`.
+pub(super) fn check_identity(
+    header: &Header,
+    settings: &[u8],
+    identity: &Identity,
+) -> Result<(), CheckpointFault> {
+    if header.graph_uuid != identity.graph_uuid {
+        let (expected, found) = (hex(&identity.graph_uuid), hex(&header.graph_uuid));
+        return Err(CheckpointFault::Graph { expected, found });
+    }
+    if let Some((expected, found)) =
+        identity.settings.differences(&String::from_utf8_lossy(settings))
+    {
+        return Err(CheckpointFault::Settings { expected, found });
+    }
+    let (found, expected) = (header.n_elements, identity.n_elements());
+    if found != expected {
+        let what = format!("{found} parameters where the model has {expected}");
+        return Err(CheckpointFault::Contradiction { what });
+    }
+    Ok(())
 }
 
 impl Checkpoint {

@@ -9,7 +9,8 @@ pub(super) const HEADER_BYTES: usize = 96;
 pub(super) const DIGEST_BYTES: usize = 32;
 
 const MAX_SETTINGS_BYTES: u64 = 1 << 16;
-const MAX_MEASURED_BYTES: u64 = 1 << 28;
+/// Of an epoch; a report of one takes about a kilobyte.
+const MAX_MEASURED_BYTES: u64 = 1 << 12;
 const MAX_LOSSES: u64 = 1 << 28;
 
 pub(super) const HAS_BEST: u32 = 1;
@@ -85,14 +86,19 @@ impl Header {
         };
         for (what, most, found) in [
             ("bytes of settings", MAX_SETTINGS_BYTES, header.settings_bytes.into()),
-            ("bytes of measurements", MAX_MEASURED_BYTES, header.measured_bytes.into()),
-            ("losses", MAX_LOSSES, header.n_losses),
+            ("bytes of measurements", header.max_measured_bytes(), header.measured_bytes.into()),
+            ("losses", MAX_LOSSES.min(header.n_adam_steps.into()), header.n_losses),
         ] {
             if found > most {
                 return Err(CheckpointFault::TooLarge { what, most, found });
             }
         }
         Ok(header)
+    }
+
+    /// For the epochs that are over and the present one.
+    fn max_measured_bytes(&self) -> u64 {
+        MAX_MEASURED_BYTES * (u64::from(self.place.epoch) + 1)
     }
 
     /// Fails unless a file of so many bytes holds what the header promises, and no more.

@@ -1,6 +1,6 @@
 use std::fs;
 
-use super::{format::decode, *};
+use super::{folder::parents_of_missing, format::decode, *};
 use crate::{TrainConfig, evaluate::Accuracy};
 
 const LENGTHS: [usize; 3] = [7, 3, 1];
@@ -99,11 +99,15 @@ fn lengths_past_their_bounds_are_refused_by_name() {
         decode(&forged, &identity()).unwrap_err()
     };
     let message = |at, value: &[u8]| with(at, value).to_string();
-    assert!(message(0, b"LODETOPO").contains("no checkpoint"));
+    let other = message(0, b"LODETOPO");
+    assert!(other.contains("no checkpoint") && other.contains("; name another folder"), "{other}");
     assert_eq!(with(8, &[2, 0, 0, 0]), CheckpointFault::Version { found: 2, known: 1 });
     assert!(message(40, &[0xff; 4]).contains("bytes of settings must be at most 65536"));
-    assert!(message(44, &[0xff; 4]).contains("bytes of measurements must be at most"));
-    assert!(message(56, &[0xff; 8]).contains("losses must be at most"));
+    // Of three epochs, the present one among them.
+    assert!(message(44, &[0xff; 4]).contains("bytes of measurements must be at most 12288, found"));
+    let losses = message(56, &[0xff; 8]);
+    assert!(losses.contains("losses must be at most 11, found"), "{losses}");
+    assert!(losses.contains("; remove it to start anew"), "{losses}");
     assert!(matches!(with(48, &[0xff; 8]), CheckpointFault::Length { .. }));
 }
 
@@ -126,9 +130,42 @@ fn another_run_is_refused_with_what_differs() {
     let graph_uuid = [8; 16];
     let found = decode(&bytes, &Identity { graph_uuid, ..identity() }).unwrap_err();
     assert!(matches!(found, CheckpointFault::Graph { .. }), "{found}");
+    assert!(found.to_string().contains("; train on that graph, or"), "{found}");
     let lengths = vec![7, 3, 2];
     let found = decode(&bytes, &Identity { lengths, ..identity() }).unwrap_err().to_string();
     assert!(found.contains("11 parameters where the model has 12"), "{found}");
+}
+
+/// A file as long as its header says, of a model as no run has it: nothing of it is read.
+#[test]
+fn a_file_for_a_larger_model_is_refused_by_its_first_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::open(dir.path(), true).unwrap();
+    let n_elements: u64 = 1 << 34;
+    let mut bytes = encode(&sample());
+    bytes[48..56].copy_from_slice(&n_elements.to_le_bytes());
+    let n_bytes = bytes.len() as u64 + 16 * (n_elements - LENGTHS.iter().sum::<usize>() as u64);
+    let file = fs::File::create(dir.path().join("checkpoint")).unwrap();
+    file.set_len(n_bytes).unwrap();
+    std::io::Write::write_all(&mut &file, &bytes).unwrap();
+    let found = folder.load(&identity()).unwrap_err().to_string();
+    assert!(found.contains(&format!("{n_elements} parameters where the model has 11")), "{found}");
+    // Where settings tell why, they are named.
+    let settings = Settings::new(&TrainConfig { hidden: 3, ..TrainConfig::default() }, 5, "abc");
+    let found = folder.load(&Identity { settings, ..identity() }).unwrap_err().to_string();
+    assert!(found.contains("run with hidden = 64, this one has hidden = 3"), "{found}");
+}
+
+#[test]
+fn every_folder_that_gets_an_entry_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let (top, a) = (dir.path(), dir.path().join("a"));
+    assert_eq!(parents_of_missing(&a.join("b/c")), [a.join("b"), a.clone(), top.to_owned()]);
+    fs::create_dir(&a).unwrap();
+    assert_eq!(parents_of_missing(&a.join("b")), std::slice::from_ref(&a));
+    assert!(parents_of_missing(&a).is_empty());
+    let here = parents_of_missing(std::path::Path::new("no-such-folder/of-a-run"));
+    assert_eq!(here, [std::path::Path::new("no-such-folder"), std::path::Path::new(".")]);
 }
 
 #[test]

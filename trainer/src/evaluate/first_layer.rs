@@ -36,7 +36,8 @@ impl Evaluator<'_> {
         let topology = self.topology;
         let degree = |node| topology.in_degree(node);
         let hop = Hop { block: &blocks[0], nodes, degree: &degree };
-        Ok(layer.finish_features(hop, projected)?)
+        // Without the operations that made it, which would keep what they read.
+        Ok(layer.finish_features(hop, projected)?.detach())
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::Arc;
 
-use lodestore_client::MemorySource;
+use lodestore_client::{MemorySource, PullStats};
 use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
 };
@@ -40,6 +40,7 @@ fn sources() -> WorkerSources {
         local: Arc::clone(&source) as _,
         remote: Arc::clone(&source) as _,
         untiered: source,
+        filled: PullStats::default(),
     }
 }
 
@@ -84,6 +85,13 @@ fn chunks_and_batches_give_the_accuracy_of_a_plain_forward_pass() {
             )
             .unwrap();
             assert_eq!(evaluator.accuracy(&model).unwrap(), expected, "{kind} {roots}");
+            // No operation is kept for a backward pass.
+            let hidden = evaluator.first_layer(0, model.first_layer()).unwrap();
+            assert!(!hidden.track_op(), "{kind}");
+            let EvaluationBatch { nodes, blocks, .. } = &evaluator.batches[0];
+            let degree = |node| topology.in_degree(node);
+            let hops = Hops { blocks, nodes, degree: &degree };
+            assert!(!model.finish_evaluation(hops, hidden).unwrap().track_op(), "{kind}");
         }
     }
 }

@@ -3,14 +3,18 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::{
+    ops::ControlFlow,
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
-use lodestore_client::{ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo};
+use lodestore_client::{
+    ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo, TierRows,
+};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
@@ -25,6 +29,17 @@ pub(crate) const N_NODES: u32 = 600;
 pub(crate) const N_CLASSES: u32 = 3;
 const WIDTH: u32 = 8;
 pub(crate) const ROW_BYTES: u64 = 4 * WIDTH as u64;
+
+/// What is said to have filled each worker's sources.
+pub(crate) const FILLED: PullStats = PullStats {
+    rows: 5,
+    bytes: 5 * ROW_BYTES,
+    requests: 2,
+    ahead_rows: 0,
+    found: TierRows { device: 0, host: 0, buffer: 0 },
+    lookup: Duration::ZERO,
+    copy: Duration::ZERO,
+};
 
 pub(crate) struct Planted {
     pub(crate) topology: Topology,
@@ -130,7 +145,7 @@ pub(crate) fn run_from(
     local: &Arc<dyn RowSource>,
     remote: &Arc<dyn RowSource>,
 ) -> Result<TrainReport, TrainError> {
-    run_telling(graph, config, [local, remote], &mut |_| ())
+    run_telling(graph, config, [local, remote], &mut |_| ControlFlow::Continue(()))
 }
 
 /// As [`run_from`], and tells how far it is.
@@ -138,13 +153,14 @@ pub(crate) fn run_telling(
     graph: &Planted,
     config: &TrainConfig,
     [local, remote]: [&Arc<dyn RowSource>; 2],
-    progress: &mut dyn FnMut(&Progress<'_>),
+    progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<TrainReport, TrainError> {
     let sources: Vec<WorkerSources> = (0..config.workers)
         .map(|_| WorkerSources {
             local: Arc::clone(local),
             remote: Arc::clone(remote),
             untiered: Arc::clone(remote),
+            filled: FILLED,
         })
         .collect();
     let (topology, book) = (&graph.topology, &graph.book);
@@ -206,7 +222,7 @@ impl RowSource for Slow {
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
         if tensor == "feat" {
-            std::thread::sleep(std::time::Duration::from_millis(self.delay_ms));
+            std::thread::sleep(Duration::from_millis(self.delay_ms));
         }
         self.rows.pull(tensor, ids, out, kind)
     }

@@ -151,8 +151,7 @@ impl Cluster {
                 links.push(link);
             }
         }
-        let Trained { report, .. } =
-            train(&self.train_run(made, case, addresses), console, &mut |_| Ok(()))?;
+        let Trained { report, .. } = train(&self.train_run(made, case, addresses), console)?;
         Run::of(case.contestant, report)
     }
 

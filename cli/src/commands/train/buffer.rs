@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use lodestore_cache::{Candidate, DecaySpec, PolicyKind, PolicySpec, Scoreboard, Tier};
-use lodestore_client::{HaloBuffer, RowSource};
+use lodestore_client::{HaloBuffer, PullStats, RowSource};
 use lodestore_graph::halo::Halo;
 use lodestore_trainer::Strategy;
 
@@ -90,8 +90,8 @@ impl BufferArgs {
 }
 
 impl Tiers {
-    /// A worker's buffer before `remote`, filled. Candidates are all nodes that the worker does not
-    /// own: batches reach past the halo, which has the sources of one hop.
+    /// A worker's buffer before `remote`, and what filled it. Candidates are all nodes that the worker
+    /// does not own: batches reach past the halo, which has the sources of one hop.
     pub(super) fn buffer(
         &mut self,
         choice: BufferChoice,
@@ -99,7 +99,7 @@ impl Tiers {
         remote: &Arc<dyn RowSource>,
         tensor: &str,
         known: &Known<'_>,
-    ) -> Result<Arc<dyn RowSource>> {
+    ) -> Result<(Arc<dyn RowSource>, PullStats)> {
         let n_rows = match choice.size {
             BufferSize::HaloShare(share) => (share * n_halo(worker, known)? as f64).round() as u32,
             BufferSize::Rows(n_rows) => n_rows,
@@ -124,7 +124,7 @@ impl Tiers {
         let buffer = Arc::new(buffer);
         self.has_eviction = choice.eviction.is_some();
         self.buffers.push(Arc::clone(&buffer));
-        Ok(buffer)
+        Ok((buffer, filled))
     }
 }
 

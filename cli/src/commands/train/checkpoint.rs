@@ -11,7 +11,7 @@ use crate::usage::UsageError;
 #[derive(Args, Clone, Debug)]
 pub(super) struct CheckpointArgs {
     /// Keep a checkpoint in this folder, replaced after each epoch: a run that was killed goes on from
-    /// it to the same parameters, bit for bit.
+    /// it to the same parameters, bit for bit, if nobody has put other features meanwhile.
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
     /// With --checkpoint: also after every so many steps.

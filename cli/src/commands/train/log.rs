@@ -1,37 +1,93 @@
 //! What each worker did in each step, one JSON object a line.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lodestore_trainer::WorkerStep;
 
-/// A file of lines; the last ones are there after [`StepLog::finish`].
+/// How every line begins.
+const BEGIN: &[u8] = b"{\"epoch\":";
+/// More than any line has.
+const MAX_LINE_BYTES: u64 = 1 << 16;
+
+/// A file of lines. Those of a step are there when it has been told of.
+#[derive(Debug)]
 pub(super) struct StepLog {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: File,
+    /// Lines of a run that this one goes on from stay, and more follow.
+    resumes: bool,
+    has_begun: bool,
+    lines: Vec<u8>,
 }
 
 impl StepLog {
-    /// Begins the file anew.
-    pub(super) fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).with_context(|| cannot("create", path))?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+    /// Opens the file, and leaves what it has: the run may yet be refused, and the lines another's.
+    /// One that has any is an error, unless the run `resumes`.
+    pub(super) fn open(path: &Path, resumes: bool) -> Result<Self> {
+        let options = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let file = options.with_context(|| cannot("open", path))?;
+        let (path, lines) = (path.to_owned(), Vec::new());
+        let log = Self { path, file, resumes, has_begun: false, lines };
+        log.check()?;
+        Ok(log)
     }
 
     /// A line for each worker's step.
     pub(super) fn write(&mut self, steps: &[WorkerStep]) -> Result<()> {
+        if !self.has_begun {
+            self.check()?;
+            self.cut_half_line()?;
+            self.has_begun = true;
+        }
+        self.lines.clear();
         for step in steps {
-            let line = serde_json::to_vec(step)?;
-            let written = self.file.write_all(&line).and_then(|()| self.file.write_all(b"\n"));
-            written.with_context(|| cannot("write to", &self.path))?;
+            serde_json::to_writer(&mut self.lines, step)?;
+            self.lines.push(b'\n');
+        }
+        self.file.write_all(&self.lines).with_context(|| cannot("write to", &self.path))
+    }
+
+    fn check(&self) -> Result<()> {
+        let n_bytes = self.file.metadata().with_context(|| cannot("measure", &self.path))?.len();
+        if n_bytes > 0 && !self.resumes {
+            bail!(
+                "the log {} has lines already; name another file, or remove it (only --resume \
+                 adds to a log)",
+                self.path.display()
+            );
         }
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Result<()> {
-        self.file.flush().with_context(|| cannot("write to", &self.path))
+    /// Cuts off what a process that was killed wrote of its last line.
+    fn cut_half_line(&mut self) -> Result<()> {
+        let tail = self.tail().with_context(|| cannot("read", &self.path))?;
+        let half =
+            tail.iter().rposition(|&byte| byte == b'\n').map_or(&tail[..], |at| &tail[at + 1..]);
+        if half.is_empty() {
+            return Ok(());
+        }
+        let n_begin = half.len().min(BEGIN.len());
+        if half[..n_begin] != BEGIN[..n_begin] {
+            let path = self.path.display();
+            bail!("{path} does not end as a log of steps does; name another file");
+        }
+        let n_bytes = self.file.metadata().map(|metadata| metadata.len());
+        let cut = n_bytes.and_then(|n_bytes| self.file.set_len(n_bytes - half.len() as u64));
+        cut.with_context(|| cannot("cut", &self.path))
+    }
+
+    /// The last bytes.
+    fn tail(&mut self) -> io::Result<Vec<u8>> {
+        let (n_bytes, mut tail) = (self.file.metadata()?.len(), Vec::new());
+        if n_bytes > 0 {
+            self.file.seek(SeekFrom::Start(n_bytes.saturating_sub(MAX_LINE_BYTES)))?;
+            (&self.file).take(MAX_LINE_BYTES).read_to_end(&mut tail)?;
+        }
+        Ok(tail)
     }
 }
 

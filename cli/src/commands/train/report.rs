@@ -71,7 +71,7 @@ fn bottleneck(step: &StepShares) -> String {
 }
 
 /// The whole run.
-pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
+pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     let accuracy = match (report.test_accuracy, report.validation_accuracy) {
         (None, _) => "no test nodes".to_owned(),
         (Some(test), None) => format!("{test:.4}, after the last epoch"),
@@ -91,6 +91,10 @@ pub(super) fn text(Trained { report, tiers }: &Trained) -> String {
         let what =
             format!("after epoch {n_epochs}: none better on validation nodes than epoch {best}");
         lines.push(("stopped", what));
+    }
+    if report.interrupted {
+        let n_steps = human::count(report.step_losses.len() as u64);
+        lines.push(("interrupted", format!("after {n_steps} steps of the run; see the error")));
     }
     if let Some(Place { epoch, step }) = report.resumed_at {
         lines.push(("resumed", format!("in epoch {}, after step {step}", epoch + 1)));

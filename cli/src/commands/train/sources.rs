@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lodestore_client::{Client, EmbeddedSource, RowSource};
+use lodestore_client::{Client, EmbeddedSource, PullStats, RowSource};
 use lodestore_graph::PartId;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{EmbeddedStore, Graph};
@@ -31,11 +31,11 @@ pub(super) fn open(
         let store = EmbeddedStore::with(graph.clone(), Some(&owned), &run.store)?;
         let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
         let untiered = Arc::clone(&remote);
-        let remote = match run.buffer {
+        let (remote, filled) = match run.buffer {
             Some(choice) => tiers.buffer(choice, worker, &remote, tensor, &known)?,
-            None => tiers.of_worker(worker, &remote, tensor, &known)?,
+            None => (tiers.of_worker(worker, &remote, tensor, &known)?, PullStats::default()),
         };
-        sources.push(WorkerSources { local, remote, untiered });
+        sources.push(WorkerSources { local, remote, untiered, filled });
     }
     Ok((sources, tiers))
 }

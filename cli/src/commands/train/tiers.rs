@@ -92,7 +92,7 @@ pub(crate) struct TierReport {
     pub(crate) misses: u64,
     pub(crate) hit_rate: f64,
     pub(crate) evictions: u64,
-    /// Rows that all workers pulled before the first batch; epochs do not count them.
+    /// Rows that all workers pulled before the first batch; the first epoch counts them too.
     pub(crate) filled_rows: u64,
 }
 

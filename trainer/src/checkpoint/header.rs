@@ -9,8 +9,9 @@ pub(super) const HEADER_BYTES: usize = 96;
 pub(super) const DIGEST_BYTES: usize = 32;
 
 const MAX_SETTINGS_BYTES: u64 = 1 << 16;
-/// Of an epoch; a report of one takes about a kilobyte.
-const MAX_MEASURED_BYTES: u64 = 1 << 12;
+const MAX_MEASURED_BYTES: u64 = 1 << 28;
+/// The report of one takes about a kilobyte.
+const MAX_EPOCH_BYTES: u64 = 1 << 12;
 const MAX_LOSSES: u64 = 1 << 28;
 
 pub(super) const HAS_BEST: u32 = 1;
@@ -98,7 +99,7 @@ impl Header {
 
     /// For the epochs that are over and the present one.
     fn max_measured_bytes(&self) -> u64 {
-        MAX_MEASURED_BYTES * (u64::from(self.place.epoch) + 1)
+        MAX_MEASURED_BYTES.min(MAX_EPOCH_BYTES * (u64::from(self.place.epoch) + 1))
     }
 
     /// Fails unless a file of so many bytes holds what the header promises, and no more.

@@ -162,7 +162,7 @@ fn every_folder_that_gets_an_entry_is_known() {
     let (top, a) = (dir.path(), dir.path().join("a"));
     assert_eq!(parents_of_missing(&a.join("b/c")), [a.join("b"), a.clone(), top.to_owned()]);
     fs::create_dir(&a).unwrap();
-    assert_eq!(parents_of_missing(&a.join("b")), std::slice::from_ref(&a));
+    assert_eq!(parents_of_missing(&a.join("b")), [&*a]);
     assert!(parents_of_missing(&a).is_empty());
     let here = parents_of_missing(std::path::Path::new("no-such-folder/of-a-run"));
     assert_eq!(here, [std::path::Path::new("no-such-folder"), std::path::Path::new(".")]);

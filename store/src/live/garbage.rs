@@ -72,11 +72,7 @@ impl LiveGraph {
             }
             if !garbage[at].is_in_table {
                 let catalog = Arc::clone(garbage[at].tensor.catalog());
-                // No row depends on it. If the catalog takes no more writes, the next one tells.
-                if let Err(error) = catalog.flush() {
-                    tracing::warn!("{error}; old segments are left for later");
-                    continue;
-                }
+                self.written(catalog.flush())?;
                 let of_catalog = |it: &&mut Retired| Arc::ptr_eq(it.tensor.catalog(), &catalog);
                 garbage.iter_mut().filter(of_catalog).for_each(|it| it.is_in_table = true);
             }

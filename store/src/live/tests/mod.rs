@@ -2,7 +2,6 @@
 
 mod concurrent;
 mod faults;
-mod flush;
 mod garbage;
 mod model;
 mod versions;

@@ -6,11 +6,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::generate::{GenerateError, GraphRecipe, generate as generate_topology};
+use lodestore_graph::order::RowOrder;
+use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_graph::peak_rss_bytes;
+use lodestore_store::NanPolicy;
 use lodestore_store::synthetic::write_features;
 use serde::Serialize;
 
+use super::import::{ImportConfig, ImportTensor, KeptEdges};
 use crate::console::Console;
 use crate::human;
 use crate::staging::Staging;
@@ -77,6 +82,31 @@ pub(crate) struct GenerateConfig {
     pub(crate) recipe: GraphRecipe,
     pub(crate) dim: u32,
     pub(crate) out: PathBuf,
+}
+
+impl GenerateConfig {
+    /// The import of all that is written, in `n_parts` partitions by SPRING, to `out`.
+    pub(crate) fn import(&self, n_parts: u16, out: PathBuf) -> ImportConfig {
+        let tensor = |name, file| ImportTensor::new(name, self.out.join(file));
+        ImportConfig {
+            edges: EdgeFiles::from(self.out.join(EDGES_FILE)),
+            kept: KeptEdges::default(),
+            tensors: vec![
+                tensor("feat", FEATURES_FILE),
+                tensor("label", LABELS_FILE),
+                tensor("split", SPLIT_FILE),
+            ],
+            nodes: None,
+            partition: PartitionConfig {
+                undirected: true,
+                ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), n_parts)
+            },
+            order: RowOrder::default(),
+            compare_orders: false,
+            nan: NanPolicy::Refuse,
+            out,
+        }
+    }
 }
 
 impl GenerateArgs {

@@ -9,16 +9,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::ClientConfig;
-use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::generate::GraphRecipe;
-use lodestore_graph::order::RowOrder;
-use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
-use lodestore_store::{NanPolicy, OpenOptions};
+use lodestore_store::OpenOptions;
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
-use super::generate::{self, GenerateConfig, GenerateReport, generate};
-use super::import::{ImportConfig, ImportReport, ImportTensor, KeptEdges, import};
+use super::generate::{GenerateConfig, GenerateReport, generate};
+use super::import::{ImportConfig, ImportReport, import};
 use super::train::{TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
 use crate::human;
@@ -123,25 +120,8 @@ impl QuickstartArgs {
         };
         let dir = Dir::make(self.dir)?;
         let (raw, graph) = (dir.path.join(RAW), dir.path.join(GRAPH));
-        let tensor = |name, file| ImportTensor::new(name, raw.join(file));
-        let import = ImportConfig {
-            edges: EdgeFiles::from(raw.join(generate::EDGES_FILE)),
-            kept: KeptEdges::default(),
-            tensors: vec![
-                tensor("feat", generate::FEATURES_FILE),
-                tensor("label", generate::LABELS_FILE),
-                tensor("split", generate::SPLIT_FILE),
-            ],
-            nodes: None,
-            partition: PartitionConfig {
-                undirected: true,
-                ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), PARTS)
-            },
-            order: RowOrder::default(),
-            compare_orders: false,
-            nan: NanPolicy::Refuse,
-            out: graph,
-        };
+        let generate = GenerateConfig { recipe, dim: self.dim, out: raw };
+        let import = generate.import(PARTS, graph);
         let train = TrainConfig {
             workers: PARTS.into(),
             epochs: self.epochs,
@@ -151,7 +131,6 @@ impl QuickstartArgs {
             seed: SEED,
             ..TrainConfig::default()
         };
-        let generate = GenerateConfig { recipe, dim: self.dim, out: raw };
         Ok(QuickstartConfig { dir, cleanup: self.cleanup, generate, import, train })
     }
 

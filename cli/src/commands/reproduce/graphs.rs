@@ -3,15 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::generate::GraphRecipe;
-use lodestore_graph::order::RowOrder;
-use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
-use lodestore_store::NanPolicy;
 
 use super::papers::Model;
-use crate::commands::generate::{self, GenerateConfig, generate};
-use crate::commands::import::{ImportConfig, ImportTensor, KeptEdges, import};
+use crate::commands::generate::{GenerateConfig, generate};
+use crate::commands::import::import;
 use crate::console::Console;
 
 const SEED: u64 = 1;
@@ -51,27 +47,9 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
         seed: SEED,
         ..GraphRecipe::default()
     };
-    let made = generate(&GenerateConfig { recipe, dim: model.dim, out: raw.clone() }, console)?;
-    let tensor = |name, file| ImportTensor::new(name, raw.join(file));
-    let config = ImportConfig {
-        edges: EdgeFiles::from(raw.join(generate::EDGES_FILE)),
-        kept: KeptEdges::default(),
-        tensors: vec![
-            tensor("feat", generate::FEATURES_FILE),
-            tensor("label", generate::LABELS_FILE),
-            tensor("split", generate::SPLIT_FILE),
-        ],
-        nodes: None,
-        partition: PartitionConfig {
-            undirected: true,
-            ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), size.n_workers)
-        },
-        order: RowOrder::default(),
-        compare_orders: false,
-        nan: NanPolicy::Refuse,
-        out: graph.clone(),
-    };
-    let imported = import(&config, console)?;
+    let config = GenerateConfig { recipe, dim: model.dim, out: raw.clone() };
+    let made = generate(&config, console)?;
+    let imported = import(&config.import(size.n_workers, graph.clone()), console)?;
     std::fs::remove_dir_all(&raw)?;
     let n_remote = f64::from(made.nodes) * (1.0 - 1.0 / f64::from(size.n_workers));
     Ok(Made {

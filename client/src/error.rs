@@ -56,6 +56,12 @@ pub enum ClientError {
         /// Bytes of the buffer.
         found: usize,
     },
+    /// More rows than positions can name.
+    #[error("{n_rows} rows are asked for at once, the limit is {}; ask for fewer", u32::MAX)]
+    TooManyRows {
+        /// Rows asked for.
+        n_rows: usize,
+    },
     /// Two sources of one loader disagree about a tensor.
     #[error(
         "tensor `{tensor}` has rows of {local} bytes locally but {remote} bytes remotely; \

@@ -42,7 +42,7 @@ pub use lodestore_schema::{ServerStats, ShardStats, UpdateStats};
 pub use memory::MemorySource;
 pub use on_device::DeviceSource;
 pub use planned::{PlannedTier, Turn};
-pub use prefetch::{BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch};
+pub use prefetch::{BatchRows, BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch, Window};
 pub use remote::{Client, ClientConfig, CompactionRun, PutStats};
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};

@@ -1,14 +1,20 @@
-//! The rows of one batch: local ones gathered, hot ones copied, the rest pulled once.
+//! The rows of batches: local ones gathered, hot ones copied, the rest pulled once.
 
 mod planned;
+mod split;
 
-use std::{ops::Range, sync::Arc, time::Instant};
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
 use crate::scatter::pull_scattered;
-use crate::{ClientError, LoadStats, PullKind, RowSource, Turn};
+use crate::{ClientError, LoadStats, PullKind, PullStats, RowSource, Turn};
+use split::{Counts, Split};
 
 /// One worker's way to the rows of one tensor.
 ///
@@ -25,20 +31,12 @@ pub struct BatchLoader {
 
 /// Where remote rows of a batch may lie already.
 pub enum Kept {
+    /// Nowhere.
+    Nothing,
     /// In the hot set of its epoch.
     Hot(Arc<HotSet>),
     /// In the tier that follows the schedule, when it is the batch's turn.
     Planned(Turn),
-}
-
-/// Which row of a batch comes from where; positions rise in each list.
-#[derive(Clone, Default)]
-struct Split {
-    local: Vec<NodeId>,
-    local_at: Vec<u32>,
-    missing: Vec<NodeId>,
-    missing_at: Vec<u32>,
-    hot_at: Vec<u32>,
 }
 
 impl BatchLoader {
@@ -77,63 +75,47 @@ impl BatchLoader {
         !self.owned.iter().any(|range| range.contains(&node.0))
     }
 
-    /// As [`BatchLoader::load`], for a batch with whatever is kept for it.
-    pub fn load_kept(
-        &mut self,
-        nodes: &[NodeId],
-        kept: Kept,
-        out: &mut [u8],
-    ) -> Result<LoadStats, ClientError> {
-        match kept {
-            Kept::Hot(hot) => self.load(nodes, &hot, out),
-            Kept::Planned(turn) => self.load_planned(nodes, turn, out),
-        }
-    }
-
     /// Writes the rows of `nodes`, in order, to `out` of exactly `nodes.len() * row_bytes` bytes.
     ///
-    /// Remote rows that `hot` lacks are fetched by one SyncPull (RapidGNN 4.7).
-    pub fn load(
+    /// Remote rows are fetched by one SyncPull.
+    pub fn load(&mut self, nodes: &[NodeId], out: &mut [u8]) -> Result<LoadStats, ClientError> {
+        let stats = self.load_together(&mut [(nodes, Kept::Nothing)], out)?;
+        Ok(stats[0])
+    }
+
+    /// Writes the rows of batches, one batch after the other, to `out` of exactly their bytes.
+    ///
+    /// A row that several batches need is read once: local ones under one plan of reads, remote ones
+    /// that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule is used batch by batch.
+    ///
+    /// Gives stats for each batch. A row that an earlier one pulls counts as a hit, the requests stand
+    /// with the first, and time is shared in equal parts.
+    pub fn load_together(
         &mut self,
-        nodes: &[NodeId],
-        hot: &HotSet,
+        batches: &mut [(&[NodeId], Kept)],
         out: &mut [u8],
-    ) -> Result<LoadStats, ClientError> {
+    ) -> Result<Vec<LoadStats>, ClientError> {
         let start = Instant::now();
-        ClientError::check_buffer(&self.tensor, nodes.len(), self.row_bytes, out.len())?;
-        self.split_nodes(nodes, |id| hot.get(id).is_some());
-        let split = Instant::now();
-        // The pull of the missing rows first: it may overwrite every row of `out`.
-        let pulled = pull_scattered(
-            &*self.remote,
-            &self.tensor,
-            &self.split.missing,
-            &self.split.missing_at,
-            out,
-            PullKind::Sync,
-        )?;
-        let (at_source, pulling) = (pulled.lookup + pulled.copy, split.elapsed());
-        self.pull_local(out)?;
-        for &position in &self.split.hot_at {
-            let at = position as usize;
-            if let Some(row) = hot.get(nodes[at].0) {
-                out[at * self.row_bytes..][..self.row_bytes].copy_from_slice(row);
+        let n_rows = batches.iter().map(|(nodes, _)| nodes.len()).sum();
+        ClientError::check_buffer(&self.tensor, n_rows, self.row_bytes, out.len())?;
+        let Ok(n_rows) = u32::try_from(n_rows) else {
+            return Err(ClientError::TooManyRows { n_rows });
+        };
+        let mut took = Took::default();
+        let mut stats = self.load_unplanned(batches, &mut took, out)?;
+        let mut first = 0;
+        for (stats, (nodes, kept)) in stats.iter_mut().zip(&mut *batches) {
+            if let Kept::Planned(turn) = kept {
+                *stats = self.load_planned((nodes, first), turn, &mut took, out)?;
             }
+            first += nodes.len() as u32;
         }
-        let (seconds, pull) = (start.elapsed(), pulling.saturating_sub(at_source));
-        let lookup = split - start + pulled.lookup;
-        Ok(LoadStats {
-            local_rows: self.split.local.len() as u64,
-            // Of what was asked for, a source with a tier pulls only what that lacks.
-            hit_rows: ((self.split.hot_at.len() + self.split.missing.len()) as u64)
-                .saturating_sub(pulled.rows - pulled.ahead_rows),
-            found: pulled.found,
-            seconds: seconds.as_secs_f64(),
-            lookup_seconds: lookup.as_secs_f64(),
-            pull_seconds: pull.as_secs_f64(),
-            copy_seconds: seconds.saturating_sub(lookup + pull).as_secs_f64(),
-            ..LoadStats::from_pull(pulled)
-        })
+        debug_assert_eq!(first, n_rows);
+        let Split { local, local_at, .. } = &self.split;
+        self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
+        self.copy_hot(batches, out);
+        took.share(start.elapsed(), &mut stats);
+        Ok(stats)
     }
 
     /// The source of rows that this worker does not own.
@@ -146,37 +128,110 @@ impl BatchLoader {
         &self.tensor
     }
 
-    fn split_nodes(&mut self, nodes: &[NodeId], is_hot: impl Fn(u32) -> bool) {
-        let split = &mut self.split;
-        split.clear();
-        for (position, &node) in (0u32..).zip(nodes) {
-            if self.owned.iter().any(|range| range.contains(&node.0)) {
-                split.local.push(node);
-                split.local_at.push(position);
-            } else if is_hot(node.0) {
-                split.hot_at.push(position);
-            } else {
-                split.missing.push(node);
-                split.missing_at.push(position);
-            }
+    /// Splits the batches that have hot sets, and pulls what these lack: before anything else is
+    /// written to `out`, of which the pull may overwrite every row.
+    fn load_unplanned(
+        &mut self,
+        batches: &[(&[NodeId], Kept)],
+        took: &mut Took,
+        out: &mut [u8],
+    ) -> Result<Vec<LoadStats>, ClientError> {
+        let start = Instant::now();
+        self.split.clear();
+        let (mut counts, mut first) = (Vec::with_capacity(batches.len()), 0);
+        for (nodes, kept) in batches {
+            let hot = |id| matches!(kept, Kept::Hot(hot) if hot.get(id).is_some());
+            counts.push(match kept {
+                Kept::Planned(_) => Counts::default(),
+                _ => self.split.add(nodes, first, &self.owned, hot),
+            });
+            first += nodes.len() as u32;
         }
+        if batches.len() > 1 {
+            self.split.find_repeats(&mut counts);
+        }
+        let split = Instant::now();
+        let Split { missing, missing_at, .. } = &self.split;
+        let (remote, tensor, kind) = (&*self.remote, &self.tensor, PullKind::Sync);
+        let pulled = pull_scattered(remote, tensor, missing, missing_at, out, kind)?;
+        took.count(split - start, split.elapsed(), pulled);
+        for &(from, to) in &self.split.repeats {
+            let [from, to] = [from, to].map(|row| row as usize * self.row_bytes);
+            out.copy_within(from..from + self.row_bytes, to);
+        }
+        Ok(count(&counts, pulled))
     }
 
-    /// The batch's own rows, each to its place.
-    fn pull_local(&self, out: &mut [u8]) -> Result<(), ClientError> {
-        let Split { local, local_at, .. } = &self.split;
-        self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync).map(|_| ())
+    /// The rows that hot sets have.
+    fn copy_hot(&self, batches: &[(&[NodeId], Kept)], out: &mut [u8]) {
+        let (mut hot_at, mut first) = (self.split.hot_at.iter().peekable(), 0);
+        for (nodes, kept) in batches {
+            let end = first + nodes.len() as u32;
+            while let Some(&at) = hot_at.next_if(|&&at| at < end) {
+                let node = nodes[(at - first) as usize];
+                if let Kept::Hot(hot) = kept
+                    && let Some(row) = hot.get(node.0)
+                {
+                    out[at as usize * self.row_bytes..][..self.row_bytes].copy_from_slice(row);
+                }
+            }
+            first = end;
+        }
     }
 }
 
-impl Split {
-    fn clear(&mut self) {
-        self.local.clear();
-        self.local_at.clear();
-        self.missing.clear();
-        self.missing_at.clear();
-        self.hot_at.clear();
+/// Where the time of a load went, but for putting rows in place, which is the rest.
+#[derive(Clone, Copy, Default)]
+struct Took {
+    lookup: Duration,
+    pull: Duration,
+}
+
+impl Took {
+    /// Counts a split and a pull, in which the source may have looked rows up and copied some.
+    fn count(&mut self, split: Duration, pull: Duration, pulled: PullStats) {
+        self.lookup += split + pulled.lookup;
+        self.pull += pull.saturating_sub(pulled.lookup + pulled.copy);
     }
+
+    /// Shares the whole time out to batches.
+    fn share(self, all: Duration, stats: &mut [LoadStats]) {
+        let n = stats.len() as f64;
+        for of in stats {
+            of.seconds = all.as_secs_f64() / n;
+            of.lookup_seconds = self.lookup.as_secs_f64() / n;
+            of.pull_seconds = self.pull.as_secs_f64() / n;
+            of.copy_seconds = all.saturating_sub(self.lookup + self.pull).as_secs_f64() / n;
+        }
+    }
+}
+
+/// Shares out what was pulled: rows that travelled belong to the first batch that needs them. A source
+/// with a tier pulls only what that lacks, and does not say of which batch.
+fn count(counts: &[Counts], pulled: PullStats) -> Vec<LoadStats> {
+    let mut left = pulled.rows - pulled.ahead_rows;
+    let row_bytes = pulled.bytes.checked_div(pulled.rows).unwrap_or(0);
+    let mut stats: Vec<LoadStats> = Vec::with_capacity(counts.len());
+    for of in counts {
+        let travelled = left.min((of.missing - of.repeats) as u64);
+        left -= travelled;
+        stats.push(LoadStats {
+            local_rows: of.local as u64,
+            hit_rows: (of.hot + of.missing) as u64 - travelled,
+            remote_rows: travelled,
+            remote_bytes: travelled * row_bytes,
+            ..LoadStats::default()
+        });
+    }
+    if let Some(first) = stats.first_mut() {
+        let (rows, bytes) = (pulled.ahead_rows + left, (pulled.ahead_rows + left) * row_bytes);
+        first.remote_rows += rows;
+        first.remote_bytes += bytes;
+        first.pulls = pulled.requests;
+        first.ahead_rows = pulled.ahead_rows;
+        first.found = pulled.found;
+    }
+    stats
 }
 
 impl std::fmt::Debug for BatchLoader {

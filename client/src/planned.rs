@@ -25,11 +25,11 @@ struct State {
     tier: Tier,
     /// The batch whose turn it is.
     next: u32,
-    /// A batch gave up its turn: none will come after it.
-    is_over: bool,
+    /// The first batch that gave up its turn: none after it will come.
+    given_up: Option<u32>,
 }
 
-/// The right of one batch to use a [`PlannedTier`]. Given up unused it ends the run: the batches
+/// The right of one batch to use a [`PlannedTier`], once. Given up unused it ends the run: the batches
 /// after it fail instead of waiting for ever.
 pub struct Turn {
     tier: Arc<PlannedTier>,
@@ -52,7 +52,7 @@ impl PlannedTier {
         let n_slots = u32::try_from(n_slots).unwrap_or(u32::MAX).min(n_nodes);
         let spec = PolicySpec::Oracle { n_batches: batches.end.saturating_sub(batches.start) };
         let tier = Tier::of_slots(n_slots, row_bytes, n_nodes, &spec)?;
-        let state = State { tier, next: batches.start, is_over: false };
+        let state = State { tier, next: batches.start, given_up: None };
         let (state, held_bytes) = (Mutex::new(state), AtomicU64::new(0));
         Ok(Self { state, turned: Condvar::new(), held_bytes })
     }
@@ -84,16 +84,16 @@ impl Turn {
 
     /// Waits for the batches before this one, and uses the tier.
     pub(crate) fn take<T>(
-        mut self,
+        &mut self,
         use_tier: impl FnOnce(&mut Tier, &[u32]) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         let tier = Arc::clone(&self.tier);
         let mut state = tier.lock();
-        while state.next != self.index && !state.is_over {
+        while state.next != self.index {
+            if state.given_up.is_some_and(|first| first < self.index) {
+                return Err(ClientError::Abandoned { batch: self.index });
+            }
             state = tier.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.is_over {
-            return Err(ClientError::Abandoned { batch: self.index });
         }
         let used = use_tier(&mut state.tier, &self.next_uses);
         let held = state.tier.n_resident() * state.tier.row_bytes();
@@ -111,7 +111,10 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if !self.is_used {
-            self.tier.lock().is_over = true;
+            let mut state = self.tier.lock();
+            let first = state.given_up.map_or(self.index, |first| first.min(self.index));
+            state.given_up = Some(first);
+            drop(state);
             self.tier.turned.notify_all();
         }
     }

@@ -4,7 +4,11 @@
 //! batches in order from one counter; the trainer that finds its batch unclaimed prepares it
 //! itself, by the default path, so it never waits for work that nobody has begun.
 
+mod ahead;
+mod rows;
+
 use std::{
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -17,6 +21,9 @@ use std::{
 use lodestore_graph::{NodeId, batch::Batch};
 
 use crate::{BatchLoader, ClientError, Kept, LoadStats, RowBuffer};
+use ahead::{Ready, prepare, prepare_ahead};
+pub use rows::BatchRows;
+use rows::Free;
 
 /// The batches of one worker, in the order of training.
 pub trait BatchSource: Send + Sync {
@@ -28,14 +35,63 @@ pub trait BatchSource: Send + Sync {
     /// Every index from the first on is asked for once, in order, though not always by the same
     /// thread.
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
+
+    /// The end of the batches that may be loaded together with batch `index`: that of its epoch.
+    fn end_of_epoch(&self, index: u32) -> u32;
+}
+
+/// How far ahead batches are prepared, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Batches that are ready or being loaded: Q in the paper.
+    pub n_batches: usize,
+    /// Most of them that are loaded together, so that a row that several need is read once and
+    /// neighbours in different batches are read together. More than half of the window never are.
+    pub together: usize,
+}
+
+impl Window {
+    /// Batches are loaded one by one.
+    #[must_use]
+    pub fn one_by_one(n_batches: usize) -> Self {
+        Self { n_batches, together: 1 }
+    }
+
+    /// As many batches are loaded together as the window allows.
+    #[must_use]
+    pub fn joined(n_batches: usize) -> Self {
+        Self { n_batches, together: n_batches / 2 }
+    }
+
+    /// The window for a run of `n_batches`, which are some.
+    fn clamped(self, n_batches: u32) -> Shape {
+        let clamp = |n: usize, most: u32| u32::try_from(n).unwrap_or(u32::MAX).clamp(1, most);
+        let places = clamp(self.n_batches, n_batches);
+        // With the batch that the trainer has.
+        let all = places.saturating_add(1);
+        let together = clamp(self.together, all / 2);
+        Shape { places, together, memories: all / together }
+    }
+}
+
+/// A window as its thread sees it.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Batches in it.
+    places: u32,
+    /// Most batches that are loaded together, into one memory.
+    together: u32,
+    /// Memories that exist.
+    memories: u32,
 }
 
 /// A window of at most Q batches that are ready or being loaded, filled by its own thread. Batches
-/// and empty buffers go through bounded channels, which are rings of slots without a lock while
-/// neither end waits.
+/// and memory go through bounded channels, which are rings of slots without a lock while neither end
+/// waits.
 ///
-/// Memory: the window holds at most Q·m_max·d bytes of rows (m_max: input nodes of the largest
-/// batch, d: bytes of a row), because Q buffers exist for it; the trainer's own batch is one more.
+/// Memory: the window and the batch that the trainer has hold at most (Q + 1)·m_max·d bytes of rows
+/// (m_max: input nodes of the largest batch, d: bytes of a row). A batch that the trainer prepared
+/// itself is one more.
 pub struct Prefetcher<'scope> {
     source: Arc<dyn BatchSource + 'scope>,
     loader: BatchLoader,
@@ -43,6 +99,8 @@ pub struct Prefetcher<'scope> {
     position: u32,
     shared: Arc<Shared>,
     stats: PrefetchStats,
+    /// Memory of batches that the trainer prepares itself.
+    own: (SyncSender<Free>, Receiver<Free>),
     background: Option<Background<'scope>>,
 }
 
@@ -52,7 +110,7 @@ pub struct PreparedBatch {
     /// Ids and blocks.
     pub batch: Batch,
     /// One row per node of `batch.nodes`, in that order.
-    pub rows: RowBuffer,
+    pub rows: BatchRows,
     /// What loading the rows took.
     pub load: LoadStats,
     /// Time to sample or read the batch.
@@ -105,11 +163,8 @@ struct Shared {
 struct Background<'scope> {
     thread: ScopedJoinHandle<'scope, ()>,
     ready: Receiver<Ready>,
-    empty: SyncSender<RowBuffer>,
+    free: SyncSender<Free>,
 }
-
-/// A prepared batch and its index, or why there is none.
-type Ready = Result<(u32, PreparedBatch), ClientError>;
 
 impl<'scope> Prefetcher<'scope> {
     /// Starts to prepare the batches of `source` from number `first` on, at most `window` ahead.
@@ -119,33 +174,36 @@ impl<'scope> Prefetcher<'scope> {
         scope: &'scope Scope<'scope, 'env>,
         source: Arc<dyn BatchSource + 'scope>,
         loader: BatchLoader,
-        window: usize,
+        window: Window,
         first: u32,
     ) -> Self {
         let shared = Arc::new(Shared { next: AtomicU32::new(first), ..Shared::default() });
         let n_batches = source.n_batches();
-        let background = (window > 0 && n_batches > first).then(|| {
-            let (empty, buffers) = sync_channel(window + 1);
-            for _ in 0..window {
-                // Cannot fail: the receiver lives, and there is room for one more than these.
-                let _ = empty.try_send(RowBuffer::default());
+        let left = n_batches.saturating_sub(first);
+        let background = (window.n_batches > 0 && left > 0).then(|| {
+            let window = window.clamped(left);
+            // Room for all that may be said: places, memory, the end.
+            let (free, heard) = sync_channel((window.places + window.memories) as usize + 1);
+            for _ in 0..window.memories {
+                let _ = free.try_send(Free::Memory(RowBuffer::default()));
             }
-            let (done, ready) = sync_channel(window);
-            let (shared, loader) = (Arc::clone(&shared), loader.clone());
+            let (done, ready) = sync_channel(window.places as usize);
+            let (shared, loader, home) = (Arc::clone(&shared), loader.clone(), free.clone());
             let source = Arc::clone(&source);
-            let thread =
-                scope.spawn(move || prepare_ahead(&*source, loader, &shared, &buffers, &done));
-            Background { thread, ready, empty }
+            let thread = scope.spawn(move || {
+                prepare_ahead(&*source, loader, &shared, window, (&home, &heard), &done);
+            });
+            Background { thread, ready, free }
         });
-        let stats = PrefetchStats::default();
-        Self { source, loader, n_batches, position: first, shared, stats, background }
+        let (stats, own) = (PrefetchStats::default(), sync_channel(1));
+        Self { source, loader, n_batches, position: first, shared, stats, own, background }
     }
 
-    /// The next batch, or `None` after the last. `spent` gives back the memory of the batch
-    /// before it (or none).
+    /// The next batch, or `None` after the last.
     ///
-    /// After an error the run is over: later calls return the end.
-    pub fn next(&mut self, spent: RowBuffer) -> Result<Option<PreparedBatch>, ClientError> {
+    /// Memory of batches that are kept serves no others. After an error the run is over: later calls
+    /// return the end.
+    pub fn next(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
         if self.position >= self.n_batches {
             return Ok(None);
         }
@@ -154,19 +212,28 @@ impl<'scope> Prefetcher<'scope> {
         let start = Instant::now();
         let claimed = self.shared.claim(index);
         let prepared = match self.background.as_mut() {
-            Some(background) if !claimed => {
-                background.take(index, spent, &self.shared, &mut self.stats)
-            }
-            _ => {
-                self.stats.default_path += 1;
-                prepare(&*self.source, &mut self.loader, index, spent, |_| ())
-            }
+            Some(background) if !claimed => background.take(&self.shared, &mut self.stats),
+            _ => self.prepare_now(index),
         };
-        let mut prepared = prepared.inspect_err(|_| self.position = self.n_batches)?;
+        let (found, mut prepared) = prepared.inspect_err(|_| self.position = self.n_batches)?;
+        debug_assert_eq!(found, index, "claims and the window are both in order");
         self.shared.saw(&prepared.batch.nodes);
         prepared.wait_seconds = start.elapsed().as_secs_f64();
         self.stats.wait_seconds += prepared.wait_seconds;
         Ok(Some(prepared))
+    }
+
+    /// The default path.
+    fn prepare_now(&mut self, index: u32) -> Ready {
+        self.stats.default_path += 1;
+        let (home, free) = &self.own;
+        let rows = match free.try_recv() {
+            Ok(Free::Memory(rows)) => rows,
+            _ => RowBuffer::default(),
+        };
+        let (one, loader) = (index..index + 1, &mut self.loader);
+        let ready = prepare(&*self.source, loader, one, rows, home, |_| ());
+        ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
     }
 
     /// What happened so far.
@@ -183,8 +250,10 @@ impl<'scope> Prefetcher<'scope> {
 impl Drop for Prefetcher<'_> {
     /// Waits for the thread, which ends after the pull that it is in.
     fn drop(&mut self) {
-        if let Some(Background { thread, ready, empty }) = self.background.take() {
-            drop((ready, empty));
+        if let Some(Background { thread, ready, free }) = self.background.take() {
+            drop(ready);
+            // There is room, unless the thread has ended, for it is said once.
+            let _ = free.try_send(Free::Stop);
             // A panic was logged by its thread; the scope would report it once more.
             let _ = thread.join();
         }
@@ -192,14 +261,8 @@ impl Drop for Prefetcher<'_> {
 }
 
 impl Background<'_> {
-    /// Waits for batch `index`, which the thread has claimed, and frees its place in the window.
-    fn take(
-        &mut self,
-        index: u32,
-        spent: RowBuffer,
-        shared: &Shared,
-        stats: &mut PrefetchStats,
-    ) -> Result<PreparedBatch, ClientError> {
+    /// Waits for the next batch, which the thread has claimed.
+    fn take(&mut self, shared: &Shared, stats: &mut PrefetchStats) -> Ready {
         let (received, met) = match self.ready.try_recv() {
             Ok(received) => {
                 stats.ready += 1;
@@ -211,14 +274,12 @@ impl Background<'_> {
                 (self.ready.recv().map_err(gone)?, Met::Waited)
             }
         };
-        let (found, prepared) = received?;
-        debug_assert_eq!(found, index, "claims and the window are both in order");
+        let (index, prepared) = received?;
         let n_bytes = prepared.rows.bytes().len() as u64;
         shared.window_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
-        // Only now: a buffer given back before would be one more than the window may have. The
-        // thread may have ended after its last batch, and then nobody needs the buffer.
-        let _ = self.empty.try_send(spent);
-        Ok(PreparedBatch { met, ..prepared })
+        // The thread may have ended after its last batch.
+        let _ = self.free.try_send(Free::Place);
+        Ok((index, PreparedBatch { met, ..prepared }))
     }
 }
 
@@ -229,10 +290,13 @@ impl Shared {
         self.next.compare_exchange(claim.0, claim.1, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the first batch that nobody has.
-    fn claim_next(&self, n_batches: u32) -> Option<u32> {
-        let step = |next| (next < n_batches).then_some(next + 1);
-        self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).ok()
+    /// Takes the first batches that nobody has, at most `n` of one epoch.
+    fn claim_next(&self, source: &dyn BatchSource, n: u32) -> Option<Range<u32>> {
+        let end_of = |next: u32| next.saturating_add(n).min(source.end_of_epoch(next));
+        let n_batches = source.n_batches();
+        let step = |next| (next < n_batches).then(|| end_of(next).clamp(next + 1, n_batches));
+        let claimed = self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, step);
+        claimed.ok().map(|first| first..step(first).unwrap_or(n_batches))
     }
 
     /// Counts `n_bytes` more rows in the window.
@@ -244,42 +308,6 @@ impl Shared {
     fn saw(&self, nodes: &[NodeId]) {
         self.max_nodes.fetch_max(nodes.len() as u64, Ordering::Relaxed);
     }
-}
-
-/// The background thread: a free buffer first, so that what is claimed has its place.
-fn prepare_ahead(
-    source: &dyn BatchSource,
-    mut loader: BatchLoader,
-    shared: &Shared,
-    buffers: &Receiver<RowBuffer>,
-    done: &SyncSender<Ready>,
-) {
-    while let Ok(buffer) = buffers.recv() {
-        let Some(index) = shared.claim_next(source.n_batches()) else { return };
-        let ready = prepare(source, &mut loader, index, buffer, |bytes| shared.grow(bytes));
-        let failed = ready.is_err();
-        if done.send(ready.map(|batch| (index, batch))).is_err() || failed {
-            return;
-        }
-    }
-}
-
-/// Gets batch `index` and its rows; `about_to_load` hears how many bytes they take.
-fn prepare(
-    source: &dyn BatchSource,
-    loader: &mut BatchLoader,
-    index: u32,
-    mut rows: RowBuffer,
-    about_to_load: impl FnOnce(u64),
-) -> Result<PreparedBatch, ClientError> {
-    let start = Instant::now();
-    let (batch, kept) = source.batch(index)?;
-    let sample_seconds = start.elapsed().as_secs_f64();
-    let n_bytes = batch.nodes.len().saturating_mul(loader.row_bytes());
-    about_to_load(n_bytes as u64);
-    rows.resize(n_bytes);
-    let load = loader.load_kept(&batch.nodes, kept, rows.bytes_mut())?;
-    Ok(PreparedBatch { batch, rows, load, sample_seconds, ..PreparedBatch::default() })
 }
 
 #[cfg(test)]

@@ -49,6 +49,9 @@ pub struct TrainConfig {
     pub n_hot: usize,
     /// `rapid`: batches prepared ahead, Q in the paper.
     pub window: usize,
+    /// `rapid`: most batches of the window whose rows are read together; as many as the window allows
+    /// unless given.
+    pub together: Option<usize>,
     /// `rapid`: most bytes of rows that one worker's hot sets and window may hold; `window` and
     /// `n_hot` shrink to it.
     pub memory_budget_bytes: Option<u64>,
@@ -121,6 +124,7 @@ impl Default for TrainConfig {
             hot_policy: HotPolicy::Frequency,
             n_hot: 10_000,
             window: 4,
+            together: None,
             memory_budget_bytes: None,
             schedule_path: PathBuf::from("train.schedule"),
             checkpoint: None,

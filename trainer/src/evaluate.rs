@@ -5,8 +5,7 @@ mod first_layer;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use lodestore_cache::HotSet;
-use lodestore_client::{BatchLoader, ClientError};
+use lodestore_client::BatchLoader;
 use lodestore_graph::{
     NodeId,
     batch::{Batch, Block},
@@ -48,7 +47,6 @@ pub(crate) struct Evaluator<'a> {
     topology: &'a Topology,
     features: FeatureRows,
     loader: BatchLoader,
-    no_hot: HotSet,
     limits: EvaluationLimits,
 }
 
@@ -78,7 +76,6 @@ impl<'a> Evaluator<'a> {
         loader: BatchLoader,
         limits: EvaluationLimits,
     ) -> Result<Self, TrainError> {
-        let no_hot = HotSet::empty(loader.row_bytes()).map_err(ClientError::from)?;
         let roots: Vec<NodeId> = labels.validation.iter().chain(&labels.test).copied().collect();
         let batches = roots
             .chunks(limits.roots)
@@ -91,7 +88,7 @@ impl<'a> Evaluator<'a> {
                 EvaluationBatch { nodes, n_roots: roots.len(), n_validation, blocks }
             })
             .collect();
-        Ok(Self { batches, labels, topology, features, loader, no_hot, limits })
+        Ok(Self { batches, labels, topology, features, loader, limits })
     }
 
     /// The accuracy of `model` as it is now.

@@ -1,6 +1,6 @@
 //! Feature rows as the model reads them: f32, normalised if wanted.
 
-use lodestore_client::{RowBuffer, TensorInfo};
+use lodestore_client::TensorInfo;
 use lodestore_store::Dtype;
 
 use crate::TrainError;
@@ -15,14 +15,13 @@ pub(crate) struct FeatureRows {
 }
 
 impl FeatureRows {
-    /// Fails for a tensor whose elements are no features.
+    /// Fails for rows without elements.
     pub(crate) fn new(info: &TensorInfo, normalize: bool) -> Result<Self, TrainError> {
         let (dtype, width) = (info.dtype, info.width as usize);
-        let usable = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64);
-        if !usable || width == 0 {
+        if width == 0 {
             return Err(TrainError::Tensors {
                 tensor: info.name.clone(),
-                expected: "f32, f16, bf16 or f64 of width 1 or more",
+                expected: "rows of one element or more",
                 found: format!("{} of width {width}", dtype.name()),
             });
         }
@@ -34,28 +33,17 @@ impl FeatureRows {
         self.width
     }
 
-    /// The rows as f32. Rows that are f32 already stay where they are.
-    pub(crate) fn view<'a>(&'a mut self, rows: &'a mut RowBuffer) -> &'a [f32] {
-        let values: &mut [f32] = if self.dtype == Dtype::F32 {
-            rows.elements_mut()
-        } else {
-            convert(self.dtype, rows, &mut self.converted);
-            &mut self.converted
-        };
-        if self.normalize {
-            values.chunks_exact_mut(self.width).for_each(normalize_row);
+    /// The rows as f32. Rows that are f32 already, and not to be normalised, stay where they are.
+    pub(crate) fn view<'a>(&'a mut self, rows: &'a [u8]) -> &'a [f32] {
+        if self.dtype == Dtype::F32 && !self.normalize {
+            return bytemuck::cast_slice(rows);
         }
-        values
-    }
-}
-
-fn convert(dtype: Dtype, rows: &RowBuffer, out: &mut Vec<f32>) {
-    out.clear();
-    match dtype {
-        Dtype::F16 => out.extend(rows.elements::<half::f16>().iter().map(|v| v.to_f32())),
-        Dtype::BF16 => out.extend(rows.elements::<half::bf16>().iter().map(|v| v.to_f32())),
-        Dtype::F64 => out.extend(rows.elements::<f64>().iter().map(|&v| v as f32)),
-        _ => out.extend_from_slice(rows.elements::<f32>()),
+        self.converted.resize(rows.len() / self.dtype.size_bytes(), 0.0);
+        self.dtype.widen(rows, &mut self.converted);
+        if self.normalize {
+            self.converted.chunks_exact_mut(self.width).for_each(normalize_row);
+        }
+        &self.converted
     }
 }
 
@@ -71,27 +59,25 @@ fn normalize_row(row: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lodestore_client::RowBuffer;
 
     fn view(dtype: Dtype, width: u32, normalize: bool, bytes: &[u8]) -> Vec<f32> {
         let info = TensorInfo { name: "x".to_owned(), dtype, width };
         let mut buffer = RowBuffer::default();
         buffer.resize(bytes.len());
         buffer.bytes_mut().copy_from_slice(bytes);
-        FeatureRows::new(&info, normalize).unwrap().view(&mut buffer).to_vec()
+        FeatureRows::new(&info, normalize).unwrap().view(buffer.bytes()).to_vec()
     }
 
     #[test]
-    fn converts_each_dtype() {
+    fn any_dtype_is_a_feature() {
         let values = [1.5f32, -2.0, 0.0];
-        let f16: Vec<u8> =
-            values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect();
         let bf16: Vec<u8> =
             values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect();
-        let f64: Vec<u8> = values.iter().flat_map(|&v| f64::from(v).to_le_bytes()).collect();
         assert_eq!(view(Dtype::F32, 3, false, bytemuck::cast_slice(&values)), values);
-        assert_eq!(view(Dtype::F16, 3, false, &f16), values);
         assert_eq!(view(Dtype::BF16, 3, false, &bf16), values);
-        assert_eq!(view(Dtype::F64, 3, false, &f64), values);
+        assert_eq!(view(Dtype::U8, 2, false, &[7, 255]), [7.0, 255.0]);
+        assert_eq!(view(Dtype::I64, 1, true, &(-3i64).to_le_bytes()), [-1.0]);
     }
 
     #[test]
@@ -102,9 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn refuses_integers() {
-        let info = TensorInfo { name: "x".to_owned(), dtype: Dtype::I64, width: 2 };
+    fn refuses_rows_of_nothing() {
+        let info = TensorInfo { name: "x".to_owned(), dtype: Dtype::F32, width: 0 };
         let error = FeatureRows::new(&info, false).unwrap_err().to_string();
-        assert!(error.contains("i64 of width 2"), "{error}");
+        assert!(error.contains("f32 of width 0"), "{error}");
     }
 }

@@ -1,8 +1,5 @@
 //! Classes and splits of all nodes, read once before training.
 
-use std::sync::Arc;
-
-use lodestore_cache::HotSet;
 use lodestore_client::{BatchLoader, RowBuffer};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Dtype;
@@ -101,7 +98,6 @@ impl Labels {
 struct Column {
     loader: BatchLoader,
     buffer: RowBuffer,
-    no_hot: Arc<HotSet>,
 }
 
 impl Column {
@@ -118,14 +114,12 @@ impl Column {
             return Err(TrainError::Tensors { tensor: tensor.to_owned(), expected, found });
         }
         let loader = sources.loader(tensor, owned)?;
-        let no_hot =
-            HotSet::empty(loader.row_bytes()).map_err(lodestore_client::ClientError::from)?;
-        Ok(Self { loader, buffer: RowBuffer::default(), no_hot: Arc::new(no_hot) })
+        Ok(Self { loader, buffer: RowBuffer::default() })
     }
 
     fn read<T: bytemuck::Pod>(&mut self, ids: &[NodeId]) -> Result<&[T], TrainError> {
         self.buffer.resize(ids.len() * self.loader.row_bytes());
-        self.loader.load(ids, &self.no_hot, self.buffer.bytes_mut())?;
+        self.loader.load(ids, self.buffer.bytes_mut())?;
         Ok(self.buffer.elements())
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, RowBudget, RowBuffer};
+use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, RowBudget, Window};
 use lodestore_graph::{
     PartId,
     sampler::{Fanout, Sampler},
@@ -140,14 +140,16 @@ impl<'a> Setup<'a> {
                 let planned = Planned { schedule, path: &config.schedule_path, place };
                 let kept = (config.hot_policy, budget.n_hot);
                 let rapid = Arc::new(Rapid::start(scope, worker, planned, &loader, kept)?);
-                (Arc::clone(&rapid) as _, Some(rapid), budget.window)
+                let joined = Window::joined(budget.window);
+                let together = config.together.unwrap_or(joined.together);
+                (Arc::clone(&rapid) as _, Some(rapid), Window { together, ..joined })
             }
             None => {
                 let sampler = Sampler::new(topology, &config.fanouts);
-                let source = Ondemand::new(share, sampler, loader.row_bytes())?;
+                let source = Ondemand::new(share, sampler);
                 // MassiveGNN, Eqs. 3 to 5: one batch is prepared while another is trained on.
-                let window = usize::from(config.strategy == Strategy::Massive);
-                (Arc::new(source), None, window)
+                let ahead = usize::from(config.strategy == Strategy::Massive);
+                (Arc::new(source), None, Window::one_by_one(ahead))
             }
         };
         let worker = Worker {
@@ -159,7 +161,6 @@ impl<'a> Setup<'a> {
             parameters: self.model.parameters(),
             topology,
             labels: &self.labels,
-            spent: RowBuffer::default(),
         };
         Ok(Recruit { worker, n_batches, rapid })
     }

@@ -1,7 +1,6 @@
 //! One worker: batches in, gradients out.
 
 use std::{
-    mem::take,
     sync::{
         Arc,
         mpsc::{Receiver, SyncSender},
@@ -10,7 +9,7 @@ use std::{
 };
 
 use candle_core::{D, Device, Tensor, Var};
-use lodestore_client::{LoadStats, Met, PrefetchStats, Prefetcher, PreparedBatch, RowBuffer};
+use lodestore_client::{LoadStats, Met, PrefetchStats, Prefetcher, PreparedBatch};
 use lodestore_graph::{sampler::batch_seed, topology::Topology};
 
 use crate::{
@@ -34,7 +33,6 @@ pub(crate) struct Worker<'run> {
     pub(crate) parameters: Vec<Var>,
     pub(crate) topology: &'run Topology,
     pub(crate) labels: &'run Labels,
-    pub(crate) spent: RowBuffer,
 }
 
 /// Which batch a worker is to train on next.
@@ -82,11 +80,11 @@ impl Worker<'_> {
     }
 
     fn step(&mut self, order: StepOrder) -> Result<StepOutcome, TrainError> {
-        let Some(prepared) = self.prefetcher.next(take(&mut self.spent))? else {
+        let Some(prepared) = self.prefetcher.next()? else {
             unreachable!("as many orders as batches")
         };
         let start = Instant::now();
-        let PreparedBatch { batch, mut rows, load, sample_seconds, met, wait_seconds } = prepared;
+        let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } = prepared;
         let n_roots = batch.n_roots;
         let classes = self.labels.classes_of(batch.roots());
         let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
@@ -96,8 +94,8 @@ impl Worker<'_> {
 
         let seed = batch_seed(self.seed, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
         let width = self.features.width();
-        let logits = self.model.forward(hops, self.features.view(&mut rows), width, seed)?;
-        self.spent = rows;
+        let logits = self.model.forward(hops, self.features.view(rows.bytes()), width, seed)?;
+        drop(rows);
         let loss = candle_nn::loss::cross_entropy(&logits, &targets)?;
         let (n_right, gradients) = (count_right(&logits, &targets)?, self.gradients(&loss)?);
         let seconds = StepSeconds {

@@ -11,7 +11,9 @@ use lodestore_client::{
 };
 use lodestore_graph::npy::NpyWriter;
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View};
+use lodestore_store::{
+    Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View,
+};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -20,8 +22,9 @@ use crate::human;
 use crate::ids::{IdFile, InternalIds};
 use crate::rows::npy_type;
 
-/// Rows are gathered in pieces of about this many bytes.
-const CHUNK_BYTES: usize = 16 << 20;
+/// Rows are gathered in pieces of about this many bytes: rows of a piece that are neighbours on disk
+/// are read together.
+const CHUNK_BYTES: usize = 128 << 20;
 
 /// Gather rows by node id, from a graph's files or from its servers, into a .npy file.
 #[derive(Args)]
@@ -29,7 +32,7 @@ const CHUNK_BYTES: usize = 16 << 20;
 Example:
   lode gather --graph my-graph --tensor feat --ids ids.npy --out rows.npy
   lode gather --graph my-graph --version 3 --tensor feat --ids ids.npy --out rows.npy
-  lode gather --connect 127.0.0.1:7171 --tensor feat --ids ids.npy --out rows.npy
+  lode gather --connect 127.0.0.1:7171 --tensor feat --ids ids.npy --f32 --out rows.npy
 
 Row i of the output is the row of id i; ids may repeat and come in any order.
 --graph has the rows of the partitions that are on this machine; an id of another is an error.")]
@@ -57,6 +60,9 @@ pub(crate) struct GatherArgs {
     /// Rows: .npy of shape (N, width), (N,) for width 1; bf16 is written as u16 of its bits.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Write elements as f32, whatever their type in the graph; f64, i32 and i64 are rounded.
+    #[arg(long = "f32")]
+    as_f32: bool,
     /// The ids are those of the imported files, not those of the stored graph.
     #[arg(long)]
     external_ids: bool,
@@ -88,7 +94,7 @@ impl GatherArgs {
         };
         let start = Instant::now();
         let mut progress = console.progress("gather");
-        let out = Output::begin(&self.out, &info, ids.len())?;
+        let out = Output::begin(&self.out, (&info, self.as_f32), ids.len())?;
         let chunk_rows = (CHUNK_BYTES / info.row_bytes()).max(1);
         let chunks = (0..).step_by(chunk_rows).zip(ids.chunks(chunk_rows)).map(|(first, nodes)| {
             let mut nodes = nodes?;
@@ -166,10 +172,12 @@ struct Output {
     writer: NpyWriter,
     temporary: tempfile::TempPath,
     path: PathBuf,
+    /// Where elements of this type become f32.
+    converted: Option<(Dtype, Vec<f32>)>,
 }
 
 impl Output {
-    fn begin(path: &Path, info: &TensorInfo, n_rows: u64) -> Result<Self> {
+    fn begin(path: &Path, (info, as_f32): (&TensorInfo, bool), n_rows: u64) -> Result<Self> {
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
         let temporary = tempfile::Builder::new()
             .prefix(".lode-")
@@ -180,12 +188,19 @@ impl Output {
             .into_temp_path();
         let shape = [n_rows, u64::from(info.width)];
         let shape = if info.width == 1 { &shape[..1] } else { &shape[..] };
-        let writer = NpyWriter::create(&temporary, npy_type(info.dtype), shape)?;
-        Ok(Self { writer, temporary, path: path.to_owned() })
+        let dtype = if as_f32 { Dtype::F32 } else { info.dtype };
+        let converted = (dtype != info.dtype).then_some((info.dtype, Vec::new()));
+        let writer = NpyWriter::create(&temporary, npy_type(dtype), shape)?;
+        Ok(Self { writer, temporary, path: path.to_owned(), converted })
     }
 
     fn write(&mut self, rows: &[u8]) -> Result<()> {
-        Ok(self.writer.write_all(rows)?)
+        let Some((dtype, converted)) = &mut self.converted else {
+            return Ok(self.writer.write_all(rows)?);
+        };
+        converted.resize(rows.len() / dtype.size_bytes(), 0.0);
+        dtype.widen(rows, converted);
+        Ok(self.writer.write_all(bytemuck::cast_slice(converted))?)
     }
 
     fn commit(self) -> Result<()> {

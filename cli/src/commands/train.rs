@@ -170,6 +170,7 @@ impl TrainArgs {
             hot_policy: hot_policy(self.strategy, self.tiers.policy)?,
             n_hot: self.hot.n_hot,
             window: self.hot.window,
+            together: self.hot.together.map(|n| n as usize),
             memory_budget_bytes: self.hot.memory,
             schedule_path: self.hot.schedule.clone().unwrap_or_default(),
             ..TrainConfig::default()

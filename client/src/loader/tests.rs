@@ -5,12 +5,12 @@ use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
 use proptest::prelude::*;
 use std::time::Duration;
 
-fn hot(ids: Vec<u32>) -> HotSet {
-    HotSet::build(ids, ROW_BYTES, |ids, rows| {
+fn hot(ids: Vec<u32>) -> Arc<HotSet> {
+    let set = HotSet::build(ids, ROW_BYTES, |ids, rows| {
         rows.copy_from_slice(&rows_of(&nodes(ids.iter().copied())));
         Ok::<_, lodestore_cache::HotSetError>(())
-    })
-    .unwrap()
+    });
+    Arc::new(set.unwrap())
 }
 
 fn remote() -> Arc<TestSource> {
@@ -28,7 +28,8 @@ proptest! {
         let ids = nodes(ids);
         let mut out = vec![0xEE; ids.len() * ROW_BYTES];
         let set = hot(hot_ids.iter().copied().collect());
-        let stats = loader(&remote).load(&ids, &set, &mut out).unwrap();
+        let mut one = [(&ids[..], Kept::Hot(set))];
+        let stats = loader(&remote).load_together(&mut one, &mut out).unwrap()[0];
         prop_assert_eq!(out, rows_of(&ids));
         let is_local = |id: &&NodeId| (10..30).contains(&id.0);
         let local = ids.iter().filter(is_local).count() as u64;
@@ -45,11 +46,45 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn batches_loaded_together_have_their_rows_by_one_pull_of_each_node(
+        batches in prop::collection::vec(
+            (prop::collection::vec(0u32..40, 0..30), prop::collection::btree_set(0u32..40, 0..9)),
+            0..5,
+        ),
+    ) {
+        let remote = remote();
+        let ids: Vec<_> = batches.iter().map(|(ids, _)| nodes(ids.iter().copied())).collect();
+        let kept = batches.iter().map(|(_, set)| Kept::Hot(hot(set.iter().copied().collect())));
+        let mut together: Vec<_> = ids.iter().map(|ids| &ids[..]).zip(kept).collect();
+        let mut out = vec![0xEE; ids.iter().map(Vec::len).sum::<usize>() * ROW_BYTES];
+        let stats = loader(&remote).load_together(&mut together, &mut out).unwrap();
+        prop_assert_eq!(out, rows_of(&ids.concat()));
+        let (mut seen, mut pulled) = (std::collections::BTreeSet::new(), 0);
+        for (stats, (ids, set)) in stats.iter().zip(&batches) {
+            let is_new = |id: &u32| {
+                !(10..30).contains(id) && !set.contains(id)
+                    && (seen.insert(*id) || batches.len() == 1)
+            };
+            let new = ids.iter().copied().filter(is_new).count() as u64;
+            let n_local = ids.iter().filter(|id| (10..30).contains(*id)).count() as u64;
+            let hits = ids.len() as u64 - n_local - new;
+            let found = (stats.local_rows, stats.hit_rows, stats.remote_rows);
+            prop_assert_eq!(found, (n_local, hits, new));
+            pulled += new;
+        }
+        let of_remote: usize = remote.pulls.lock().unwrap().iter().map(|(ids, _)| ids.len()).sum();
+        prop_assert_eq!(of_remote as u64, pulled);
+        prop_assert!(remote.n_pulls() <= 1);
+    }
+}
+
 #[test]
 fn a_slow_source_shows_as_time_of_the_pull() {
     let slow = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));
     let mut out = vec![0; 3 * ROW_BYTES];
-    let stats = loader(&slow).load(&nodes([3, 12, 35]), &hot(Vec::new()), &mut out).unwrap();
+    let stats = loader(&slow).load(&nodes([3, 12, 35]), &mut out).unwrap();
     assert!(stats.pull_seconds >= 0.02, "{stats:?}");
     assert!(stats.lookup_seconds + stats.copy_seconds < 0.02, "{stats:?}");
 }
@@ -58,17 +93,16 @@ fn a_slow_source_shows_as_time_of_the_pull() {
 fn local_rows_past_one_chunk_are_in_place() {
     let ids: Vec<NodeId> = (0..PIECE_BYTES / 2).map(|i| NodeId(10 + (i as u32 * 7) % 20)).collect();
     let mut out = vec![0; ids.len() * ROW_BYTES];
-    loader(&remote()).load(&ids, &hot(Vec::new()), &mut out).unwrap();
+    loader(&remote()).load(&ids, &mut out).unwrap();
     assert!(out == rows_of(&ids));
 }
 
 #[test]
 fn a_node_past_the_last_and_a_wrong_buffer_are_errors() {
     let mut loader = loader(&remote());
-    let none = hot(Vec::new());
-    let found = loader.load(&nodes([40]), &none, &mut [0; ROW_BYTES]);
+    let found = loader.load(&nodes([40]), &mut [0; ROW_BYTES]);
     assert!(matches!(found, Err(ClientError::UnknownNode { node: NodeId(40), n_nodes: 40 })));
-    let found = loader.load(&nodes([3]), &none, &mut [0; 3]);
+    let found = loader.load(&nodes([3]), &mut [0; 3]);
     assert!(matches!(found, Err(ClientError::BufferSize { expected: 4, found: 3, .. })));
 }
 

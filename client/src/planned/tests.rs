@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
-use crate::{BatchSource, Kept, Prefetcher, RowBuffer};
+use crate::{BatchSource, Kept, Prefetcher, Window};
 use lodestore_graph::batch::Batch;
 
 const N_NODES: u32 = 40;
@@ -51,6 +51,10 @@ impl BatchSource for Known {
         let nodes = self.batches[index as usize].clone();
         Ok((Batch { nodes, ..Batch::default() }, Kept::Planned(turn)))
     }
+
+    fn end_of_epoch(&self, _index: u32) -> u32 {
+        self.n_batches()
+    }
 }
 
 /// Remote rows that Belady's MIN for batches has to read, by the policy alone.
@@ -80,7 +84,7 @@ fn batches() -> impl Strategy<Value = Vec<Vec<NodeId>>> {
 proptest! {
     #[test]
     fn every_row_is_right_and_as_few_travel_as_the_optimum_needs(
-        batches in batches(), n_slots in 0usize..24, window in 0usize..4, first in 0usize..6,
+        batches in batches(), n_slots in 0usize..24, window in 0usize..8, together in 1usize..5, first in 0usize..6,
     ) {
         let first = first.min(batches.len());
         let remote = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
@@ -89,16 +93,16 @@ proptest! {
         let travelled = thread::scope(|scope| {
             let loader = loader(&remote);
             let (source, first) = (Arc::clone(&source) as _, first as u32);
+            let window = Window { n_batches: window, together };
             let mut prefetcher = Prefetcher::start(scope, source, loader, window, first);
-            let (mut travelled, mut spent) = (0, RowBuffer::default());
+            let mut travelled = 0;
             for nodes in &batches[first as usize..] {
-                let prepared = prefetcher.next(spent).unwrap().unwrap();
+                let prepared = prefetcher.next().unwrap().unwrap();
                 assert_eq!(prepared.rows.bytes(), rows_of(nodes));
                 let load = prepared.load;
                 let n_rows = load.local_rows + load.hit_rows + load.remote_rows;
                 assert_eq!(n_rows, nodes.len() as u64);
                 travelled += load.remote_rows;
-                spent = prepared.rows;
             }
             travelled
         });
@@ -118,7 +122,7 @@ fn next_uses_of_the_test_agree_with_the_caches() {
 
 #[test]
 fn a_batch_that_fails_ends_the_run_and_nobody_waits_for_it() {
-    for window in [0, 1, 3] {
+    for window in [0, 1, 3, 8].map(Window::joined) {
         for fails_at in 0..4 {
             let all = (0..9).map(|i| nodes([i, i + 1, 35])).collect();
             let known = Known { fails_at: Some(fails_at), ..Known::new(4, 0, all) };
@@ -127,9 +131,9 @@ fn a_batch_that_fails_ends_the_run_and_nobody_waits_for_it() {
                 let source = Arc::new(known);
                 let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), window, 0);
                 for _ in 0..fails_at {
-                    prefetcher.next(RowBuffer::default()).unwrap().unwrap();
+                    prefetcher.next().unwrap().unwrap();
                 }
-                assert!(prefetcher.next(RowBuffer::default()).is_err());
+                assert!(prefetcher.next().is_err());
             });
         }
     }
@@ -141,7 +145,7 @@ fn batches_take_turns_in_their_order() {
     let order = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for index in [5, 3, 4] {
-            let (turn, order) = (tier.turn(index), &order);
+            let (mut turn, order) = (tier.turn(index), &order);
             scope.spawn(move || {
                 let note = |_: &mut Tier, _: &[u32]| {
                     order.lock().unwrap().push(index);

@@ -7,7 +7,9 @@ use std::{
 
 use super::*;
 use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
-use lodestore_cache::HotSet;
+
+/// Batches of an epoch of [`Batches`].
+const PER_EPOCH: u32 = 7;
 
 /// Batch i is nodes 0 to 4 + i mod 3; every index asked for is noted.
 struct Batches {
@@ -47,7 +49,11 @@ impl BatchSource for Batches {
             return Err(ClientError::Panicked { thread: "test batch" });
         }
         let batch = Batch { nodes: batch_nodes(index), ..Batch::default() };
-        Ok((batch, Kept::Hot(Arc::new(HotSet::empty(ROW_BYTES)?))))
+        Ok((batch, Kept::Nothing))
+    }
+
+    fn end_of_epoch(&self, index: u32) -> u32 {
+        (index / PER_EPOCH + 1) * PER_EPOCH
     }
 }
 
@@ -60,23 +66,21 @@ fn slow(delay_ms: u64) -> Arc<TestSource> {
 }
 
 /// Runs through all batches, `train_ms` each, and checks every row.
-fn run(n: u32, window: usize, pull_ms: u64, train_ms: u64) -> (PrefetchStats, Arc<Batches>) {
+fn run(n: u32, window: Window, pull_ms: u64, train_ms: u64) -> (PrefetchStats, Arc<Batches>) {
     let source = Arc::new(Batches::new(n));
     let stats = thread::scope(|scope| {
         let loader = loader(&slow(pull_ms));
         let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, window, 0);
-        let mut spent = RowBuffer::default();
         let (mut met, mut waited) = (BTreeMap::<u8, u64>::new(), 0.0);
         for index in 0..n {
-            let prepared = prefetcher.next(spent).unwrap().unwrap();
+            let prepared = prefetcher.next().unwrap().unwrap();
             assert_eq!(prepared.batch.nodes, batch_nodes(index));
             *met.entry(prepared.met as u8).or_default() += 1;
             waited += prepared.wait_seconds;
             assert_eq!(prepared.rows.bytes(), rows_of(&prepared.batch.nodes));
             thread::sleep(Duration::from_millis(train_ms));
-            spent = prepared.rows;
         }
-        assert!(prefetcher.next(spent).unwrap().is_none());
+        assert!(prefetcher.next().unwrap().is_none());
         let stats = prefetcher.stats();
         let of = |kind: Met| met.get(&(kind as u8)).copied().unwrap_or_default();
         let found = (of(Met::Ready), of(Met::Waited), of(Met::DefaultPath));
@@ -92,61 +96,68 @@ fn every_batch_comes_once_and_in_order_whatever_the_window_and_speeds() {
     for (window, pull_ms, train_ms) in
         [(0, 0, 0), (1, 0, 0), (1, 2, 0), (1, 0, 2), (3, 0, 0), (3, 2, 0), (3, 0, 2), (99, 0, 1)]
     {
-        let (stats, source) = run(40, window, pull_ms, train_ms);
-        let mut asked = source.asked();
-        asked.sort_unstable();
-        assert_eq!(asked, (0..40).collect::<Vec<_>>(), "window {window}");
-        assert_eq!(stats.ready + stats.waited + stats.default_path, 40, "{stats:?}");
-        assert_eq!(stats.max_nodes, 6);
+        for together in [1, 2, 3, 50] {
+            let window = Window { n_batches: window, together };
+            let (stats, source) = run(40, window, pull_ms, train_ms);
+            let mut asked = source.asked();
+            asked.sort_unstable();
+            assert_eq!(asked, (0..40).collect::<Vec<_>>(), "{window:?}");
+            assert_eq!(stats.ready + stats.waited + stats.default_path, 40, "{stats:?}");
+            assert_eq!(stats.max_nodes, 6);
+        }
     }
 }
 
 #[test]
 fn a_run_may_begin_at_any_batch() {
     for (first, window) in [(0, 2), (1, 0), (5, 2), (8, 3), (9, 1), (12, 2)] {
+        let window = Window::joined(window);
         let source = Arc::new(Batches::new(9));
         thread::scope(|scope| {
             let loader = loader(&slow(0));
             let source = Arc::clone(&source) as _;
             let mut prefetcher = Prefetcher::start(scope, source, loader, window, first);
             for index in first..9 {
-                let prepared = prefetcher.next(RowBuffer::default()).unwrap().unwrap();
+                let prepared = prefetcher.next().unwrap().unwrap();
                 assert_eq!(prepared.batch.nodes, batch_nodes(index));
             }
-            assert!(prefetcher.next(RowBuffer::default()).unwrap().is_none());
+            assert!(prefetcher.next().unwrap().is_none());
         });
         let mut asked = source.asked();
         asked.sort_unstable();
-        assert_eq!(asked, (first..9).collect::<Vec<_>>(), "from {first}, window {window}");
+        assert_eq!(asked, (first..9).collect::<Vec<_>>(), "from {first}, {window:?}");
     }
 }
 
 #[test]
 fn a_window_of_none_is_the_default_path() {
-    let (stats, _) = run(7, 0, 1, 0);
+    let (stats, _) = run(7, Window::joined(0), 1, 0);
     assert_eq!((stats.default_path, stats.peak_window_bytes), (7, 0));
     assert!(stats.wait_seconds >= 0.007);
 }
 
 #[test]
 fn a_slow_trainer_finds_its_batches_ready() {
-    let (stats, _) = run(20, 2, 0, 5);
+    let (stats, _) = run(20, Window::joined(2), 0, 5);
     assert!(stats.ready >= 10, "{stats:?}");
 }
 
 #[test]
 fn a_slow_source_is_shared_by_both_paths() {
-    let (stats, _) = run(20, 2, 5, 0);
+    let (stats, _) = run(20, Window::one_by_one(2), 5, 0);
     assert!(stats.waited + stats.default_path >= 10, "{stats:?}");
     assert!(stats.wait_seconds > 0.02, "{stats:?}");
 }
 
 #[test]
 fn the_window_never_holds_more_than_its_batches() {
-    for window in [1, 2, 5] {
-        let (stats, _) = run(30, window, 0, 1);
-        let bound = (window * 6 * ROW_BYTES) as u64;
-        assert!((1..=bound).contains(&stats.peak_window_bytes), "{window} {stats:?}");
+    for n_batches in [1, 2, 5, 8] {
+        for together in [1, 2, 4] {
+            let window = Window { n_batches, together };
+            let (stats, _) = run(30, window, 0, 1);
+            let bound = (n_batches * 6 * ROW_BYTES) as u64;
+            assert!((1..=bound).contains(&stats.peak_window_bytes), "{window:?} {stats:?}");
+        }
     }
 }
 
@@ -155,7 +166,8 @@ fn a_full_window_stalls_the_thread() {
     let source = Arc::new(Batches::new(30));
     thread::scope(|scope| {
         let loader = loader(&slow(0));
-        let _prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3, 0);
+        let _prefetcher =
+            Prefetcher::start(scope, Arc::clone(&source) as _, loader, Window::one_by_one(3), 0);
         source.wait_until_asked_for(2);
         thread::sleep(Duration::from_millis(30));
         assert_eq!(source.asked(), [0, 1, 2]);
@@ -163,17 +175,46 @@ fn a_full_window_stalls_the_thread() {
 }
 
 #[test]
+fn a_row_that_batches_of_a_window_share_is_pulled_once() {
+    let (remote, source) = (slow(0), Arc::new(Batches::new(2 * PER_EPOCH)));
+    let (mut asked, mut pulled) = (0, 0);
+    thread::scope(|scope| {
+        let (of_thread, window) = (Arc::clone(&source) as _, Window::joined(10));
+        let mut prefetcher = Prefetcher::start(scope, of_thread, loader(&remote), window, 0);
+        source.wait_until_asked_for(2);
+        while let Some(prepared) = prefetcher.next().unwrap() {
+            assert_eq!(prepared.rows.bytes(), rows_of(&prepared.batch.nodes));
+            let load = prepared.load;
+            assert_eq!(load.remote_bytes, load.remote_rows * ROW_BYTES as u64);
+            let rows = load.local_rows + load.hit_rows + load.remote_rows;
+            assert_eq!(rows, prepared.batch.nodes.len() as u64);
+            asked += rows - load.local_rows;
+            pulled += load.remote_rows;
+            // The thread is the faster one.
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let pulls = remote.pulls.lock().unwrap();
+    assert_eq!(pulls.iter().map(|(ids, _)| ids.len() as u64).sum::<u64>(), pulled);
+    assert!(pulled < asked, "{pulled} of {asked}");
+    for (ids, _) in pulls.iter() {
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len());
+    }
+}
+
+#[test]
 fn an_error_in_the_background_reaches_the_trainer_at_its_batch() {
-    for window in [0, 1, 4] {
+    for window in [0, 1, 4, 9].map(Window::joined) {
         let source = Arc::new(Batches { fails_at: Some(5), ..Batches::new(9) });
         thread::scope(|scope| {
             let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), window, 0);
             for _ in 0..5 {
-                prefetcher.next(RowBuffer::default()).unwrap().unwrap();
+                prefetcher.next().unwrap().unwrap();
             }
-            let error = prefetcher.next(RowBuffer::default()).unwrap_err().to_string();
+            let error = prefetcher.next().unwrap_err().to_string();
             assert!(error.contains("test batch"), "{error}");
-            assert!(prefetcher.next(RowBuffer::default()).unwrap().is_none());
+            assert!(prefetcher.next().unwrap().is_none());
         });
     }
 }
@@ -183,9 +224,9 @@ fn a_failing_source_reaches_the_trainer() {
     let remote = Arc::new(TestSource::new(Duration::ZERO, 3));
     thread::scope(|scope| {
         let source = Arc::new(Batches::new(9));
-        let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), 2, 0);
-        let results: Vec<_> =
-            (0..4).map(|_| prefetcher.next(RowBuffer::default()).is_ok()).collect();
+        let mut prefetcher =
+            Prefetcher::start(scope, source, loader(&remote), Window::one_by_one(2), 0);
+        let results: Vec<_> = (0..4).map(|_| prefetcher.next().is_ok()).collect();
         assert_eq!(results, [true, true, true, false]);
     });
 }
@@ -195,13 +236,14 @@ fn a_panic_in_the_background_is_an_error_not_a_hang() {
     let source = Arc::new(Batches { panics_at: Some(2), ..Batches::new(9) });
     thread::scope(|scope| {
         let loader = loader(&slow(0));
-        let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 3, 0);
+        let mut prefetcher =
+            Prefetcher::start(scope, Arc::clone(&source) as _, loader, Window::one_by_one(3), 0);
         // Else this thread might claim batch 2, and panic itself.
         source.wait_until_asked_for(2);
         for _ in 0..2 {
-            prefetcher.next(RowBuffer::default()).unwrap().unwrap();
+            prefetcher.next().unwrap().unwrap();
         }
-        let found = prefetcher.next(RowBuffer::default());
+        let found = prefetcher.next();
         assert!(matches!(found, Err(ClientError::Panicked { thread: "prefetch" })));
     });
 }
@@ -212,7 +254,8 @@ fn dropped_while_busy_or_full_it_ends() {
         let source = Arc::new(Batches::new(1000));
         thread::scope(|scope| {
             let loader = loader(&slow(pull_ms));
-            let prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, 2, 0);
+            let prefetcher =
+                Prefetcher::start(scope, Arc::clone(&source) as _, loader, Window::joined(2), 0);
             thread::sleep(Duration::from_millis(sleep_ms));
             drop(prefetcher);
         });
@@ -222,7 +265,7 @@ fn dropped_while_busy_or_full_it_ends() {
 
 #[test]
 fn an_empty_run_has_no_batches() {
-    for window in [0, 3] {
+    for window in [0, 3].map(Window::joined) {
         let (stats, _) = run(0, window, 0, 0);
         assert_eq!(stats, PrefetchStats::default());
     }
@@ -232,14 +275,13 @@ fn an_empty_run_has_no_batches() {
 fn buffers_are_reused() {
     let source = Arc::new(Batches::new(60));
     thread::scope(|scope| {
-        let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), 2, 0);
+        let window = Window::joined(4);
+        let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), window, 0);
         let mut places = BTreeMap::<usize, u32>::new();
-        let mut spent = RowBuffer::default();
-        while let Some(prepared) = prefetcher.next(spent).unwrap() {
+        while let Some(prepared) = prefetcher.next().unwrap() {
             *places.entry(prepared.rows.bytes().as_ptr() as usize).or_default() += 1;
-            spent = prepared.rows;
         }
-        // Three buffers, each grown at most twice.
-        assert!(places.len() <= 9, "{places:?}");
+        // Two memories of two batches and the trainer's two, each grown at most twice.
+        assert!(places.len() <= 18, "{places:?}");
     });
 }

@@ -118,11 +118,12 @@ fn measure_all(
     duration: Duration,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<(Vec<ProbeCell>, bool), StoreError> {
-    if let Ok(mut ring) = Ring::new(DEPTH as u32, MEMORY_BYTES) {
+    let arena = || Arena::new(MEMORY_BYTES).map_err(StoreError::io(dir, "get memory for"));
+    if let Ok(mut ring) = Ring::new(DEPTH as u32, arena()?) {
         ring.attach(&subject.file);
         return Ok((measure_on(dir, &mut ring, subject.n_bytes, duration, progress)?, true));
     }
-    let mut arena = Arena::new(MEMORY_BYTES).map_err(StoreError::io(dir, "get memory for"))?;
+    let mut arena = arena()?;
     let file: Arc<ReadFile> = Arc::clone(&subject.file);
     let mut threads = WorkerQueue::new(file, &mut arena);
     Ok((measure_on(dir, &mut threads, subject.n_bytes, duration, progress)?, false))

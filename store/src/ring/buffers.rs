@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use memmap2::{MmapMut, MmapRaw};
 
+use super::pool::Large;
 use crate::layout::PAGE_BYTES;
 
 const PAGE: usize = PAGE_BYTES as usize;
@@ -28,6 +29,8 @@ pub(crate) struct Arena {
     alone_bytes: usize,
     /// Whether the kernel knows the memory, by index 0.
     registered: bool,
+    /// The right to so much memory, where few have it.
+    large: Option<Large>,
 }
 
 /// Consecutive pages of an arena, or memory of its own: the one way to these bytes.
@@ -49,7 +52,13 @@ impl Arena {
         }
         let memory = anonymous(len_bytes)?;
         let (n_regions, alone_bytes) = (0, 0);
-        Ok(Self { memory, n_pages, lent, cursor: 0, n_regions, alone_bytes, registered: false })
+        let (registered, large) = (false, None);
+        Ok(Self { memory, n_pages, lent, cursor: 0, n_regions, alone_bytes, registered, large })
+    }
+
+    /// Keeps the right to its memory until it is dropped.
+    pub(super) fn keep(&mut self, large: Large) {
+        self.large = Some(large);
     }
 
     /// Lends `len_bytes` together, whole pages and not 0; `None` while there are none.

@@ -30,9 +30,16 @@ use rustix::io::Errno;
 /// about 0.1 ms.
 pub(crate) const DEPTH: usize = 128;
 
-/// Memory of a queue's reads: enough large ones that the disk stays busy while rows are copied out
-/// of those that have come.
-pub(crate) const ARENA_BYTES: usize = 16 << 20;
+/// Memory of a queue's reads: enough large ones for the bandwidth of a disk that answers each late,
+/// while rows are copied out of those that have come. Of 1 MiB reads with 16 ms each, 16 at a time give
+/// 1 GB/s and 64 four times that.
+pub(crate) const ARENA_BYTES: usize = 64 << 20;
+
+/// Most queues with that much memory in a process at a time: together they keep any disk busy.
+pub(crate) const MAX_LARGE_ARENAS: usize = 4;
+
+/// Memory of a queue's reads beyond those.
+pub(crate) const MIDDLE_ARENA_BYTES: usize = 16 << 20;
 
 /// Memory of a queue's reads where the kernel will not register that much.
 ///

@@ -5,14 +5,17 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use super::{ARENA_BYTES, Arena, DEPTH, ReadFile, ReadQueue, Ring, SMALL_ARENA_BYTES};
+use super::{
+    ARENA_BYTES, Arena, DEPTH, MAX_LARGE_ARENAS, MIDDLE_ARENA_BYTES, ReadFile, ReadQueue, Ring,
+    SMALL_ARENA_BYTES,
+};
 
-/// Most idle rings, and most idle arenas, that are kept: 128 MiB each.
+/// Most idle rings, and most idle arenas, that are kept: 384 MiB at most, since few are large.
 const MAX_IDLE: usize = 8;
 
 static RINGS: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
@@ -41,13 +44,40 @@ pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
 
 /// A ring with as much memory as the kernel registers.
 fn new_ring() -> io::Result<Ring> {
-    let ring = Ring::new(DEPTH as u32, ARENA_BYTES)?;
+    let ring = Ring::new(DEPTH as u32, new_arena()?)?;
     if ring.has_registered_memory() {
         return Ok(ring);
     }
     // Both together would take more memory than either needs.
     drop(ring);
-    Ring::new(DEPTH as u32, SMALL_ARENA_BYTES)
+    Ring::new(DEPTH as u32, Arena::new(SMALL_ARENA_BYTES)?)
+}
+
+/// A large arena, while there are few of them.
+fn new_arena() -> io::Result<Arena> {
+    let Some(large) = Large::take() else { return Arena::new(MIDDLE_ARENA_BYTES) };
+    let mut arena = Arena::new(ARENA_BYTES)?;
+    arena.keep(large);
+    Ok(arena)
+}
+
+/// The right to one of few large arenas, which ends with the arena.
+#[derive(Debug)]
+pub(super) struct Large(());
+
+static N_LARGE: AtomicUsize = AtomicUsize::new(0);
+
+impl Large {
+    fn take() -> Option<Self> {
+        let one_more = |n| (n < MAX_LARGE_ARENAS).then_some(n + 1);
+        N_LARGE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Self(()))
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        N_LARGE.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Whether the system has refused rings for good.
@@ -65,7 +95,7 @@ pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T>
     let idle = lock(&ARENAS).pop();
     let mut arena = match idle {
         Some(arena) => arena,
-        None => Arena::new(ARENA_BYTES)?,
+        None => new_arena()?,
     };
     let result = with(&mut arena);
     let mut idle = lock(&ARENAS);

@@ -41,18 +41,17 @@ enum KnownFile {
 }
 
 impl Ring {
-    /// Asks the kernel for a ring of `depth` reads in flight over `arena_bytes` of memory.
+    /// Asks the kernel for a ring of `depth` reads in flight that fill `arena`.
     ///
     /// Memory and files that the kernel will not know ahead, for want of locked memory say, are
     /// used all the same.
-    pub(crate) fn new(depth: u32, arena_bytes: usize) -> io::Result<Self> {
+    pub(crate) fn new(depth: u32, mut arena: Arena) -> io::Result<Self> {
         // Completions wait for the thread's next system call instead of interrupting it; kernels
         // before 5.19 do not know that.
         let uring = match IoUring::builder().setup_coop_taskrun().build(depth) {
             Err(error) if is(&error, Errno::INVAL) => IoUring::new(depth)?,
             built => built?,
         };
-        let mut arena = Arena::new(arena_bytes)?;
         arena.set_registered(register_memory(&uring, &arena).is_ok());
         let has_table = uring.submitter().register_files(&[NO_FILE]).is_ok();
         let known = if has_table { KnownFile::Nothing } else { KnownFile::Refused };

@@ -26,8 +26,8 @@ impl Evaluator<'_> {
         let mut buffer = RowBuffer::default();
         for chunk in nodes.chunks((self.limits.chunk_bytes / (4 * width)).max(1)) {
             buffer.resize(chunk.len() * self.loader.row_bytes());
-            self.loader.load(chunk, &self.no_hot, buffer.bytes_mut())?;
-            let rows = self.features.view(&mut buffer);
+            self.loader.load(chunk, buffer.bytes_mut())?;
+            let rows = self.features.view(buffer.bytes());
             let rows = Tensor::from_slice(rows, (chunk.len(), width), &Device::Cpu)?;
             for (projected, weight) in projected.iter_mut().zip(&weights) {
                 projected.extend(rows.matmul(weight)?.flatten_all()?.to_vec1::<f32>()?);

@@ -1,8 +1,7 @@
 //! The baseline: each batch is sampled and pulled when the trainer asks for it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use lodestore_cache::HotSet;
 use lodestore_client::{BatchSource, ClientError, Kept};
 use lodestore_graph::{
     NodeId,
@@ -16,7 +15,6 @@ use super::Share;
 pub(crate) struct Ondemand<'a> {
     share: Share<'a>,
     per_epoch: u32,
-    no_hot: Arc<HotSet>,
     state: Mutex<State<'a>>,
 }
 
@@ -28,17 +26,12 @@ struct State<'a> {
 }
 
 impl<'a> Ondemand<'a> {
-    /// Batches of `share` with rows of `row_bytes`.
-    pub(crate) fn new(
-        share: Share<'a>,
-        sampler: Sampler<'a>,
-        row_bytes: usize,
-    ) -> Result<Self, ClientError> {
+    /// Batches of `share`.
+    pub(crate) fn new(share: Share<'a>, sampler: Sampler<'a>) -> Self {
         let roots = share.batches(0);
         let per_epoch = u32::try_from(roots.len()).unwrap_or(u32::MAX);
-        let no_hot = Arc::new(HotSet::empty(row_bytes)?);
         let state = Mutex::new(State { sampler, epoch: 0, roots });
-        Ok(Self { share, per_epoch, no_hot, state })
+        Self { share, per_epoch, state }
     }
 }
 
@@ -57,6 +50,11 @@ impl BatchSource for Ondemand<'_> {
         let seed = batch_seed(self.share.config.seed, self.share.worker, epoch, position);
         let State { sampler, roots, .. } = &mut *state;
         let batch = sampler.sample(&roots[position as usize], seed);
-        Ok((batch, Kept::Hot(Arc::clone(&self.no_hot))))
+        Ok((batch, Kept::Nothing))
+    }
+
+    fn end_of_epoch(&self, index: u32) -> u32 {
+        let per_epoch = self.per_epoch.max(1);
+        (index / per_epoch + 1).saturating_mul(per_epoch)
     }
 }

@@ -127,6 +127,11 @@ impl BatchSource for Rapid<'_> {
         };
         Ok((self.schedule.get(self.worker, epoch, position)?, kept))
     }
+
+    fn end_of_epoch(&self, index: u32) -> u32 {
+        let per_epoch = self.schedule.n_batches(self.worker).max(1);
+        (index / per_epoch + 1).saturating_mul(per_epoch)
+    }
 }
 
 /// Works out the next uses, in a file beside the schedule.

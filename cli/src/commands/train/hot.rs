@@ -18,6 +18,10 @@ pub(super) struct HotArgs {
     /// rapid: batches prepared ahead.
     #[arg(long, value_name = "Q", default_value_t = 4)]
     pub(super) window: usize,
+    /// rapid: batches of the window whose rows are read together: a row that several need once, and
+    /// neighbours on disk at once [default: half of the window].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) together: Option<u32>,
     /// rapid: most bytes of rows that one worker's hot sets and window may take; both shrink to it.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) memory: Option<u64>,

@@ -7,16 +7,22 @@ mod log;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 use std::{fs, io, thread};
 
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME, Direction};
-use rocksdb::{InfoLogger, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions};
+use rocksdb::{InfoLogger, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch};
+use rocksdb::{WriteBufferManager, WriteOptions};
 
 use crate::device::{Access, Change, EachPair, KeyValues};
+use crate::limits::WRITE_BUFFER_BYTES;
 
 /// Attempts to open a store for reading beside a writer that moves files meanwhile.
 const MAX_READ_ATTEMPTS: usize = 50;
+
+/// Room on disk that a log takes ahead, over and over as it grows.
+const LOG_ROOM_BYTES: u64 = 1 << 20;
 
 /// An open RocksDB.
 #[derive(Debug)]
@@ -165,6 +171,14 @@ fn is_locked(error: &rocksdb::Error) -> bool {
     words.contains("lock hold by current process") || words.contains("While lock file")
 }
 
+/// What the process holds of rows that were put and are not in tables yet, all partitions together.
+fn write_buffers() -> &'static WriteBufferManager {
+    static BUFFERS: OnceLock<WriteBufferManager> = OnceLock::new();
+    // A put does not wait for room: the partition that is written to moves its rows into tables.
+    let stalls = false;
+    BUFFERS.get_or_init(|| WriteBufferManager::new_write_buffer_manager(WRITE_BUFFER_BYTES, stalls))
+}
+
 fn options() -> Options {
     let mut options = Options::default();
     options.set_paranoid_checks(true);
@@ -172,6 +186,10 @@ fn options() -> Options {
     options.set_max_file_opening_threads(1);
     // A record that a crash cut off ends a log; anything else that is not whole is damage.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    // A log takes room on disk ahead, by default for the whole write buffer: 70 MB for each partition
+    // that is written to. With one family of keys this bounds that and nothing else.
+    options.set_max_total_wal_size(LOG_ROOM_BYTES);
+    options.set_write_buffer_manager(write_buffers());
     // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.
     options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Warn, |_, line| {
         // Its settings at every opening pass any level; errors come back as results anyway.
@@ -187,4 +205,43 @@ fn failed(error: rocksdb::Error) -> io::Error {
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error.into_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn put(db: &Rocks, key: u32, n_bytes: usize) {
+        db.write(&[Change::Put(key.to_be_bytes().to_vec(), vec![7; n_bytes])]).unwrap();
+    }
+
+    #[test]
+    fn a_small_put_takes_little_room_on_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Rocks::open(dir.path(), Access::Create).unwrap();
+        put(&db, 1, 400);
+        let logs = names(dir.path()).unwrap().into_iter().filter(|name| name.ends_with(".log"));
+        let room = |name: String| fs::metadata(dir.path().join(name)).unwrap().blocks() * 512;
+        let rooms: Vec<u64> = logs.map(room).collect();
+        assert!(!rooms.is_empty() && rooms.iter().all(|&room| room <= 2 << 20), "{rooms:?}");
+    }
+
+    #[test]
+    fn what_many_partitions_hold_of_puts_is_bounded() {
+        let dirs: Vec<_> = (0..12).map(|_| tempfile::tempdir().unwrap()).collect();
+        let open = |dir: &tempfile::TempDir| Rocks::open(dir.path(), Access::Create).unwrap();
+        let dbs: Vec<Rocks> = dirs.iter().map(open).collect();
+        for key in 0..3 {
+            for db in &dbs {
+                put(db, key, 8 << 20);
+                // What is being moved into tables, and one put, come on top.
+                let held = write_buffers().get_usage();
+                assert!(held <= 2 * WRITE_BUFFER_BYTES, "{held}");
+            }
+        }
+        let sum = (0..3u32).flat_map(|key| dbs.iter().map(move |db| db.get(&key.to_be_bytes())));
+        assert_eq!(sum.map(|row| row.unwrap().unwrap().len()).sum::<usize>(), 36 * (8 << 20));
+    }
 }

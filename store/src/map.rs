@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file's bytes, mapped.
 ///
@@ -35,6 +36,27 @@ impl FileMap {
             if stays_in_memory { memmap2::Advice::HugePage } else { memmap2::Advice::Random };
         // Advice that the system does not take costs speed only.
         let _ = self.map.advise(advice);
+    }
+
+    /// Brings bytes into memory, so that a disk that cannot read them is an error here and no SIGBUS
+    /// where they are touched. Costs what the first touch would.
+    ///
+    /// Kernels before 5.14 cannot: there the touch has to do. Nor does it help once the system has
+    /// thrown a page away and reads it again.
+    pub(crate) fn bring_in(&self, bytes: Range<usize>) -> io::Result<()> {
+        static CANNOT: AtomicBool = AtomicBool::new(false);
+        if CANNOT.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let brought =
+            self.map.advise_range(memmap2::Advice::PopulateRead, bytes.start, bytes.len());
+        match brought {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                CANNOT.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            brought => brought,
+        }
     }
 }
 

@@ -19,7 +19,8 @@ const AHEAD_BYTES: usize = 8 << 10;
 /// Copies rows out of a mapped segment; checks each page when it is first touched.
 ///
 /// Memory: one bit per page beside the segment's table. A page that goes bad on disk after its
-/// first touch is noticed at the next opening, as with every use of the page cache.
+/// first touch is noticed at the next opening, as with every use of the page cache; one that the
+/// system threw out of memory and then cannot read again ends the process with SIGBUS.
 #[derive(Debug)]
 pub struct MappedReader {
     segment: Arc<Segment>,
@@ -59,12 +60,25 @@ impl MappedReader {
             let (word, bit) = (&self.sound[(page / 64) as usize], 1 << (page % 64));
             // Relaxed: the bit says something about bytes that never change, and orders nothing.
             if word.load(Ordering::Relaxed) & bit == 0 {
-                let start = (DATA_OFFSET + page * PAGE_BYTES) as usize;
-                self.segment.check_page(page, &self.map[start..start + PAGE_BYTES as usize])?;
+                self.check_page(page)?;
                 word.fetch_or(bit, Ordering::Relaxed);
             }
         }
         Ok(())
+    }
+
+    #[cold]
+    fn check_page(&self, page: u64) -> Result<(), StoreError> {
+        let offset_bytes = DATA_OFFSET + page * PAGE_BYTES;
+        let bytes = offset_bytes as usize..(offset_bytes + PAGE_BYTES) as usize;
+        if let Err(error) = self.map.bring_in(bytes.clone()) {
+            // The kernel says only that it cannot; a plain read says why.
+            let why =
+                self.segment.file().read_exact_at(&mut [0; PAGE_BYTES as usize], offset_bytes);
+            let (file, source) = (self.segment.path().to_owned(), why.err().unwrap_or(error));
+            return Err(StoreError::Read { file, offset_bytes, source });
+        }
+        self.segment.check_page(page, &self.map[bytes])
     }
 
     /// Copies rows that lie as they are, `n` of them, in any order, each to its place in `out`:

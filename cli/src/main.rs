@@ -15,6 +15,7 @@ mod human;
 mod ids;
 mod interrupt;
 mod log;
+mod nan;
 mod partitioner;
 mod policies;
 mod rows;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use lodestore_graph::npy::{NpyArray, NpyType};
-use lodestore_store::{Dtype, TensorSpec};
+use lodestore_store::{Dtype, TensorSpec, first_nan};
 
 /// Rows of a tensor in a checked `.npy` file, mapped; read in pieces.
 pub(crate) struct RowFile {
@@ -37,6 +37,18 @@ impl RowFile {
             );
         }
         Ok(Self { array, row_bytes: tensor.row_bytes() })
+    }
+
+    /// Fails for the first NaN, with its row and column.
+    pub(crate) fn refuse_nan(&self, tensor: &TensorSpec) -> Result<()> {
+        let Some(element) = first_nan(tensor.dtype, self.array.bytes()) else { return Ok(()) };
+        let width = tensor.width as usize;
+        bail!(
+            "{}: row {}, column {} is NaN; clean the data, or keep NaN on purpose (--nan keep)",
+            self.array.path().display(),
+            element / width,
+            element % width
+        )
     }
 
     /// The bytes of the rows, `chunk_rows` at a time.
@@ -86,6 +98,22 @@ mod tests {
         }
         let half = TensorSpec::new("half", Dtype::BF16, 1).unwrap();
         assert_eq!(open(NpyType::U16, &[5], &half).unwrap(), [4, 4, 2]);
+    }
+
+    #[test]
+    fn nan_is_named_by_row_and_column() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows.npy");
+        let mut writer = NpyWriter::create(&path, NpyType::F32, &[2, 2]).unwrap();
+        let rows = [1.0, 2.0, 3.0, f32::NAN].map(f32::to_le_bytes).concat();
+        writer.write_all(&rows).unwrap();
+        writer.finish().unwrap();
+        let feat = TensorSpec::new("feat", Dtype::F32, 2).unwrap();
+        let error = RowFile::open(&path, &feat, 2).unwrap().refuse_nan(&feat).unwrap_err();
+        assert!(error.to_string().contains("row 1, column 1 is NaN"), "{error}");
+        let bits = TensorSpec::new("bits", Dtype::I32, 2).unwrap();
+        let rows = RowFile { array: NpyArray::open(&path).unwrap(), row_bytes: 8 };
+        rows.refuse_nan(&bits).unwrap();
     }
 
     #[test]

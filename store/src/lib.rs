@@ -61,7 +61,7 @@ pub use inspect::{
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use live::{Base, LiveGraph, LiveMode, LiveTensor, TensorView, View};
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
-pub use nan::NanPolicy;
+pub use nan::{NanPolicy, first_nan};
 pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};
 pub use probe::{
     DEVICE_FILE, ProbeCell, ProbeOptions, ProbeReport, ProfileError, StoredProfile, probe,
@@ -75,7 +75,7 @@ pub use repair::{Done, Lost, Moved, RepairReport, repair, repair_on, repair_part
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{
-    ConvertedSource, NpySource, Npz, NpzCsrSource, NpzMember, SourceError, TensorSource,
+    ConvertedSource, NpySource, Npz, NpzCsrSource, NpzMember, RawSource, SourceError, TensorSource,
     check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};

@@ -2,10 +2,10 @@
 
 use crate::dtype::Dtype;
 
-/// What an import does with NaN.
+/// What to do with NaN in rows that come from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NanPolicy {
-    /// A NaN ends the import with an error that names row and column.
+    /// A NaN is an error that names row and column.
     #[default]
     Refuse,
     /// Rows are stored byte for byte, whatever they hold.
@@ -13,7 +13,8 @@ pub enum NanPolicy {
 }
 
 /// Position of the first NaN among packed little-endian elements; integers have none.
-pub(crate) fn first_nan(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
+#[must_use]
+pub fn first_nan(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     // The largest magnitude bits that are not NaN are those of infinity.
     match dtype {
         Dtype::F32 => position::<4>(bytes, |e| u32::from_le_bytes(e) << 1 > 0xff00_0000),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::order::RowOrder;
@@ -23,6 +23,7 @@ use lodestore_store::{CodecChoice, Dtype, Importer, NanPolicy, TensorOptions};
 use crate::console::Console;
 use crate::edges::EdgeArgs;
 use crate::interrupt::RemovedOnInterrupt;
+use crate::nan::Nan;
 use crate::partitioner::{PartitionerArgs, check_memory};
 
 use input::Input;
@@ -30,7 +31,7 @@ pub(crate) use kept::KeptEdges;
 use order::Ordering;
 pub(crate) use report::ImportReport;
 pub(crate) use tensors::ImportTensor;
-use tensors::{MaybeNamed, Named};
+use tensors::{MaybeNamed, Named, RawRows};
 
 /// Import edges and tensors into a partitioned graph.
 #[derive(Args)]
@@ -50,7 +51,8 @@ pub(crate) struct ImportArgs {
     edges: EdgeArgs,
     #[command(flatten)]
     kept: KeptEdges,
-    /// A tensor with one row per node: dense .npy or CSR .npz; repeat for several.
+    /// A tensor with one row per node: dense .npy, CSR .npz, or packed rows (see --raw); repeat for
+    /// several.
     #[arg(long = "tensor", value_name = "NAME=FILE")]
     tensors: Vec<Named<PathBuf>>,
     /// How rows are stored, of all tensors or of one: raw, zstd, or auto, which takes zstd for
@@ -60,6 +62,10 @@ pub(crate) struct ImportArgs {
     /// Type of a tensor's stored elements, such as feat=bf16; that of the file unless given.
     #[arg(long = "dtype", value_name = "NAME=DTYPE")]
     dtypes: Vec<Named<Dtype>>,
+    /// Type and width of a tensor whose file is packed little-endian rows and no header, such as
+    /// feat=f32x128.
+    #[arg(long = "raw", value_name = "NAME=DTYPExWIDTH")]
+    raws: Vec<Named<RawRows>>,
     /// Store each edge in both directions.
     #[arg(long)]
     undirected: bool,
@@ -92,15 +98,6 @@ pub(crate) struct ImportArgs {
     out: PathBuf,
 }
 
-/// Policies for NaN.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Nan {
-    /// End the import, naming the row.
-    Refuse,
-    /// Store every row byte for byte.
-    Keep,
-}
-
 /// What to import.
 pub(crate) struct ImportConfig {
     pub(crate) edges: EdgeFiles,
@@ -121,15 +118,12 @@ impl ImportArgs {
         Ok(ImportConfig {
             edges: self.edges.files()?,
             kept: self.kept,
-            tensors: tensors::tensors(self.tensors, &self.codecs, &self.dtypes)?,
+            tensors: tensors::tensors(self.tensors, &self.codecs, &self.dtypes, &self.raws)?,
             nodes: self.nodes,
             partition: self.parameters.config(algorithm, n_parts, self.undirected)?,
             order: self.order,
             compare_orders: self.compare_orders,
-            nan: match self.nan {
-                Nan::Refuse => NanPolicy::Refuse,
-                Nan::Keep => NanPolicy::Keep,
-            },
+            nan: self.nan.into(),
             out: self.out,
         })
     }

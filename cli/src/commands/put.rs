@@ -14,6 +14,7 @@ use crate::console::Console;
 use crate::here::list;
 use crate::human;
 use crate::ids::IdFile;
+use crate::nan::Nan;
 use crate::rows::RowFile;
 use target::Place;
 
@@ -61,6 +62,9 @@ pub(crate) struct PutArgs {
     /// it all that are here. --commit wants it where partitions are not here.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',', conflicts_with = "connect")]
     parts: Vec<u16>,
+    /// What to do with NaN in the rows.
+    #[arg(long, value_enum, default_value_t = Nan::Refuse)]
+    nan: Nan,
     /// Make a version of all that was put so far.
     #[arg(long)]
     commit: bool,
@@ -97,6 +101,9 @@ impl PutArgs {
         let rows = RowFile::open(&self.rows, &tensor, ids.len())?;
         let chunk_rows = (CHUNK_BYTES / tensor.row_bytes()).max(1);
         ids.chunks(chunk_rows).try_for_each(|chunk| chunk.map(drop))?;
+        if self.nan == Nan::Refuse {
+            rows.refuse_nan(&tensor)?;
+        }
         let parts: Vec<PartId> = self.parts.iter().copied().map(PartId).collect();
         let target = place.open(&parts, self.commit)?;
         let internal_of = if self.external_ids { Some(target.internal_ids()?) } else { None };

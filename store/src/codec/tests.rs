@@ -137,6 +137,14 @@ fn chosen(choice: CodecChoice, n_rows: u32, row_bytes: usize, one_in: usize) -> 
 }
 
 #[test]
+fn auto_takes_raw_where_unpacking_would_be_far_slower() {
+    // Both shrink more than 20 times.
+    assert_eq!(chosen(CodecChoice::Auto, 100_000, 1024, 150), SegmentCodec::Raw);
+    assert!(matches!(chosen(CodecChoice::Auto, 20_000, 8192, 150), SegmentCodec::Zstd { .. }));
+    assert!(matches!(chosen(CodecChoice::Auto, 100_000, 1024, 2000), SegmentCodec::Zstd { .. }));
+}
+
+#[test]
 fn auto_takes_zstd_for_long_rows_that_shrink() {
     let one_row = SegmentCodec::Zstd { group_rows: 1 };
     assert_eq!(chosen(CodecChoice::Auto, 5000, 4000, 200), one_row);

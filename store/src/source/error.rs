@@ -23,10 +23,26 @@ pub enum SourceError {
         source: io::Error,
     },
     /// Neither of the known endings.
-    #[error("{}: unknown kind of file; expected .npy (dense) or .npz (CSR)", file.display())]
+    #[error(
+        "{}: unknown kind of file; expected .npy (dense) or .npz (CSR); of packed rows without a \
+         header tell type and width (--raw NAME=f32x128)", file.display()
+    )]
     Kind {
         /// File given.
         file: PathBuf,
+    },
+    /// Raw rows of another type or width, or not all of them.
+    #[error(
+        "{}: rows of {row_bytes} bytes do not fill {found_bytes} bytes; check type and width",
+        file.display()
+    )]
+    PartOfRow {
+        /// File concerned.
+        file: PathBuf,
+        /// Bytes of one row as told.
+        row_bytes: u64,
+        /// Bytes of the file.
+        found_bytes: u64,
     },
     /// The `.npy` file cannot be read.
     #[error(transparent)]
@@ -137,7 +153,7 @@ pub enum SourceError {
     },
     /// Not a number, where that is refused.
     #[error(
-        "{}: row {row}, column {column} is NaN; clean the data, or keep NaN on purpose",
+        "{}: row {row}, column {column} is NaN; clean the data, or keep NaN on purpose (--nan keep)",
         file.display()
     )]
     Nan {

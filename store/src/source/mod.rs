@@ -5,6 +5,7 @@ mod error;
 mod npy;
 mod npz_csr;
 mod npz_member;
+mod raw;
 
 use std::path::Path;
 
@@ -13,6 +14,7 @@ pub use error::SourceError;
 pub use npy::NpySource;
 pub use npz_csr::NpzCsrSource;
 pub use npz_member::{Npz, NpzMember};
+pub use raw::RawSource;
 
 use crate::dtype::Dtype;
 use crate::tensor::TensorSpec;
@@ -44,6 +46,26 @@ pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
         Some("npz") => Ok(Box::new(NpzCsrSource::open(path)?)),
         _ => Err(SourceError::Kind { file: path.to_owned() }),
     }
+}
+
+/// Copies rows of a source whose rows lie packed in `bytes`.
+fn copy_packed(
+    source: &dyn TensorSource,
+    bytes: &[u8],
+    rows: &[u32],
+    out: &mut [u8],
+) -> Result<(), SourceError> {
+    let row_bytes = source.width() as usize * source.dtype().size_bytes();
+    assert_eq!(out.len(), rows.len() * row_bytes, "one place for every row");
+    for (&row, out) in rows.iter().zip(out.chunks_exact_mut(row_bytes.max(1))) {
+        let start = row as usize * row_bytes;
+        let found = bytes.get(start..start + row_bytes).ok_or_else(|| {
+            let (file, n_rows) = (source.path().to_owned(), source.n_rows());
+            SourceError::NoRow { file, row, n_rows }
+        })?;
+        out.copy_from_slice(found);
+    }
+    Ok(())
 }
 
 /// The tensor that `source` makes in a graph of `n_nodes` nodes.

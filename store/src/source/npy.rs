@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lodestore_graph::npy::NpyArray;
 
-use super::{SourceError, TensorSource};
+use super::{SourceError, TensorSource, copy_packed};
 use crate::dtype::Dtype;
 
 /// A mapped array of shape (nodes,) or (nodes, width).
@@ -50,18 +50,6 @@ impl TensorSource for NpySource {
     }
 
     fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
-        let row_bytes = self.width as usize * self.dtype.size_bytes();
-        assert_eq!(out.len(), rows.len() * row_bytes, "one place for every row");
-        let bytes = self.array.bytes();
-        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(row_bytes.max(1))) {
-            let start = row as usize * row_bytes;
-            let found = bytes.get(start..start + row_bytes).ok_or_else(|| SourceError::NoRow {
-                file: self.path().to_owned(),
-                row,
-                n_rows: self.n_rows,
-            })?;
-            out.copy_from_slice(found);
-        }
-        Ok(())
+        copy_packed(self, self.array.bytes(), rows, out)
     }
 }

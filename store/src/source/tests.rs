@@ -11,6 +11,27 @@ use zip::{CompressionMethod, ZipWriter};
 use super::*;
 use crate::fixture::npy;
 
+#[test]
+fn raw_rows_are_what_they_are_told_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.bin");
+    fs::write(&path, (0..24).collect::<Vec<u8>>()).unwrap();
+    let source = RawSource::open(&path, Dtype::I16, 4).unwrap();
+    assert_eq!((source.n_rows(), source.width(), source.dtype()), (3, 4, Dtype::I16));
+    let mut rows = [0; 16];
+    source.copy_rows(&[2, 0], &mut rows).unwrap();
+    assert_eq!(rows, [16, 17, 18, 19, 20, 21, 22, 23, 0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(matches!(source.copy_rows(&[3], &mut rows[..8]), Err(SourceError::NoRow { .. })));
+    for (dtype, width) in [(Dtype::F32, 4), (Dtype::U8, 5), (Dtype::F32, 0), (Dtype::F64, u32::MAX)]
+    {
+        let error = RawSource::open(&path, dtype, width).unwrap_err().to_string();
+        assert!(error.contains("do not fill 24 bytes"), "{error}");
+    }
+    fs::write(&path, []).unwrap();
+    assert_eq!(RawSource::open(&path, Dtype::F32, 4).unwrap().n_rows(), 0);
+    assert!(matches!(open_source(&path), Err(SourceError::Kind { .. })));
+}
+
 /// The arrays of a CSR matrix of `f32`, easily spoilt.
 #[derive(Clone, Debug)]
 struct Csr {

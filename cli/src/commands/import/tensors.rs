@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use lodestore_store::{
-    CodecChoice, ConvertedSource, Dtype, SourceError, TensorSource, open_source,
+    CodecChoice, ConvertedSource, Dtype, RawSource, SourceError, TensorSource, open_source,
 };
 
 use crate::usage::UsageError;
@@ -18,6 +18,15 @@ pub(crate) struct ImportTensor {
     pub(crate) codec: CodecChoice,
     /// Type of the stored elements, if not that of the file.
     pub(crate) dtype: Option<Dtype>,
+    /// What the rows of a file without a header are.
+    pub(crate) raw: Option<RawRows>,
+}
+
+/// Type and width of packed rows, as `f32x128`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawRows {
+    dtype: Dtype,
+    width: u32,
 }
 
 /// `NAME=VALUE` of a flag.
@@ -32,6 +41,18 @@ pub(super) struct Named<T> {
 pub(super) struct MaybeNamed<T> {
     name: Option<String>,
     value: T,
+}
+
+impl FromStr for RawRows {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (dtype, width) = text.split_once('x').ok_or("expected DTYPExWIDTH, such as f32x128")?;
+        let dtype = dtype.parse::<Dtype>().map_err(|error| error.to_string())?;
+        let width = width.parse().ok().filter(|&width| width > 0);
+        let width = width.ok_or("expected a width of 1 or more after the `x`, such as f32x128")?;
+        Ok(Self { dtype, width })
+    }
 }
 
 impl<T: FromStr<Err: Display>> FromStr for Named<T> {
@@ -67,6 +88,7 @@ pub(super) fn tensors(
     files: Vec<Named<PathBuf>>,
     codecs: &[MaybeNamed<CodecChoice>],
     dtypes: &[Named<Dtype>],
+    raws: &[Named<RawRows>],
 ) -> Result<Vec<ImportTensor>, UsageError> {
     let mut tensors: Vec<ImportTensor> = Vec::with_capacity(files.len());
     for Named { name, value: file } in files {
@@ -83,6 +105,11 @@ pub(super) fn tensors(
     for dtype in dtypes {
         for tensor in named("--dtype", &mut tensors, Some(&dtype.name))? {
             tensor.dtype = Some(dtype.value);
+        }
+    }
+    for raw in raws {
+        for tensor in named("--raw", &mut tensors, Some(&raw.name))? {
+            tensor.raw = Some(raw.value);
         }
     }
     Ok(tensors)
@@ -106,12 +133,15 @@ fn named<'a>(
 impl ImportTensor {
     /// Stored as it is in the file, compressed if that pays.
     pub(crate) fn new(name: &str, file: PathBuf) -> Self {
-        Self { name: name.to_owned(), file, codec: CodecChoice::Auto, dtype: None }
+        Self { name: name.to_owned(), file, codec: CodecChoice::Auto, dtype: None, raw: None }
     }
 
     /// Opens the file, with elements as they are to be stored.
     pub(super) fn open(&self) -> Result<Box<dyn TensorSource>, SourceError> {
-        let source = open_source(&self.file)?;
+        let source: Box<dyn TensorSource> = match self.raw {
+            Some(RawRows { dtype, width }) => Box::new(RawSource::open(&self.file, dtype, width)?),
+            None => open_source(&self.file)?,
+        };
         Ok(match self.dtype {
             Some(dtype) if dtype != source.dtype() => Box::new(ConvertedSource::new(source, dtype)),
             _ => source,
@@ -131,7 +161,7 @@ mod tests {
     fn settings_reach_the_tensors_they_name() {
         let files = parse(&["feat=a.npy", "label=b.npy"]);
         let codecs = parse(&["raw", "feat=zstd"]);
-        let tensors = tensors(files, &codecs, &parse(&["feat=bf16"])).unwrap();
+        let tensors = tensors(files, &codecs, &parse(&["feat=bf16"]), &[]).unwrap();
         let settings: Vec<_> = tensors.iter().map(|t| (t.codec, t.dtype)).collect();
         assert_eq!(settings, [(CodecChoice::Zstd, Some(Dtype::BF16)), (CodecChoice::Raw, None)]);
     }
@@ -139,10 +169,14 @@ mod tests {
     #[test]
     fn names_that_no_tensor_has_are_refused() {
         let files = || parse(&["feat=a.npy"]);
-        let codec = tensors(files(), &parse(&["label=zstd"]), &[]).unwrap_err();
+        let codec = tensors(files(), &parse(&["label=zstd"]), &[], &[]).unwrap_err();
         assert!(codec.to_string().contains("label"), "{codec}");
-        assert!(tensors(files(), &[], &parse(&["label=f16"])).is_err());
-        assert!(tensors(parse(&["a=1", "a=2"]), &[], &[]).is_err());
+        assert!(tensors(files(), &[], &parse(&["label=f16"]), &[]).is_err());
+        assert!(tensors(files(), &[], &[], &parse(&["label=f16x3"])).is_err());
+        assert!(tensors(parse(&["a=1", "a=2"]), &[], &[], &[]).is_err());
+        for text in ["f32", "f32x", "f32x0", "x3", "f31x3", "f32x-1", "f32x99999999999"] {
+            assert!(text.parse::<RawRows>().is_err(), "{text}");
+        }
         assert!("feat=f17".parse::<Named<Dtype>>().is_err());
         assert!("=f16".parse::<Named<Dtype>>().is_err());
     }

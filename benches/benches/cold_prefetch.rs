@@ -1,0 +1,107 @@
+//! The trainer's own way to rows that no cache has: the prefetcher over the embedded store, with
+//! batches loaded one by one or several under one plan.
+//!
+//! The trainer of this bench does nothing with a batch, so what is measured is how fast batches come;
+//! all rows are the worker's own. Settings are those of `cold_gather`: `LODE_COLD_TABLE`,
+//! `LODE_COLD_TRACE`, `LODE_COLD_GRAPH`, `LODE_COLD_SECONDS`. The segment's pages are dropped from the
+//! page cache before each case, and read past it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lodestore_benches::{Trace, feature_graph, table_graph};
+use lodestore_client::{
+    BatchLoader, BatchSource, ClientError, EmbeddedSource, Kept, Prefetcher, Window,
+};
+use lodestore_graph::batch::Batch;
+use lodestore_graph::{NodeId, PartId};
+use lodestore_store::{EmbeddedStore, Graph, OpenOptions, ReaderKind};
+
+/// Batches ahead, and how many of them are loaded together.
+const CASES: [(usize, usize); 4] = [(16, 8), (8, 4), (4, 2), (16, 1)];
+
+/// The batches of a trace, over and over.
+struct Replay {
+    trace: Trace,
+    n_batches: u32,
+}
+
+impl BatchSource for Replay {
+    fn n_batches(&self) -> u32 {
+        self.n_batches
+    }
+
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+        let batch = index as usize % self.trace.n_batches();
+        let rows = self.trace.rows(batch..batch + 1);
+        let nodes = rows.iter().map(|row| NodeId(row.0)).collect();
+        Ok((Batch { nodes, ..Batch::default() }, Kept::Nothing))
+    }
+
+    fn end_of_epoch(&self, index: u32) -> u32 {
+        let per_epoch = self.trace.n_batches() as u32;
+        (index / per_epoch + 1) * per_epoch
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let is_smoke = args.iter().any(|arg| arg == "--test");
+    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    if !filters.is_empty() && !filters.iter().any(|filter| "cold_prefetch".contains(*filter)) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (graph, trace) = subject(dir.path(), is_smoke);
+    let seconds = std::env::var("LODE_COLD_SECONDS").ok().and_then(|text| text.parse().ok());
+    let budget = Duration::from_secs_f64(seconds.unwrap_or(if is_smoke { 0.05 } else { 15.0 }));
+    let row_bytes = graph.tensor("feat").expect("features").row_bytes();
+    println!("cold_prefetch: {} batches, rows of {row_bytes} B", trace.n_batches());
+    let replay = Arc::new(Replay { trace, n_batches: if is_smoke { 20 } else { u32::MAX / 2 } });
+    for (n_batches, together) in CASES {
+        let window = Window { n_batches, together };
+        let (n_rows, seconds) = run(&graph, &replay, window, budget);
+        println!(
+            "  {n_batches:>2} batches ahead, {together} together  {:>9.0} rows/s  ({n_rows} rows, \
+             {seconds:.2} s)",
+            n_rows as f64 / seconds
+        );
+    }
+}
+
+/// A graph of one partition, and batches of it.
+fn subject(dir: &Path, is_smoke: bool) -> (Graph, Trace) {
+    let path_of = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    if let (Some(table), Some(trace)) = (path_of("LODE_COLD_TABLE"), path_of("LODE_COLD_TRACE")) {
+        let place = path_of("LODE_COLD_GRAPH").unwrap_or_else(|| dir.join("graph"));
+        return (table_graph(&table, &place), Trace::read(&trace));
+    }
+    let n_nodes = if is_smoke { 20_000 } else { 500_000 };
+    let graph = feature_graph(dir, n_nodes, 128, 1);
+    (Graph::open(&graph).expect("a graph"), Trace::sampled(n_nodes, 32, n_nodes / 1000))
+}
+
+/// Takes batches for so long; rows and seconds that it took.
+fn run(graph: &Graph, replay: &Arc<Replay>, window: Window, budget: Duration) -> (usize, f64) {
+    let segment = graph.segment(PartId(0), "feat").expect("a segment").path().to_owned();
+    let file = std::fs::File::open(segment).expect("the segment");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("the pages go");
+    let options = OpenOptions { reader: ReaderKind::Direct };
+    let graph = Graph::open(graph.dir()).expect("a graph");
+    let store = EmbeddedStore::with(graph, Some(&[PartId(0)]), &options).expect("a store");
+    let source = Arc::new(EmbeddedSource::new(store));
+    let loader = BatchLoader::new(source.clone(), source, "feat", &[PartId(0)]).expect("a loader");
+    let (mut n_rows, start) = (0, Instant::now());
+    std::thread::scope(|scope| {
+        let replay = Arc::clone(replay) as Arc<dyn BatchSource>;
+        let mut prefetcher = Prefetcher::start(scope, replay, loader, window, 0);
+        while let Some(prepared) = prefetcher.next().expect("rows") {
+            n_rows += prepared.batch.nodes.len();
+            if start.elapsed() >= budget {
+                break;
+            }
+        }
+    });
+    (n_rows, start.elapsed().as_secs_f64())
+}

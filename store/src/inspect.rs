@@ -10,7 +10,7 @@ use crate::graph::Graph;
 use crate::live::OpenedPart;
 use crate::overlay::LoadedOverlay;
 use crate::plan::DeviceProfile;
-use crate::probe::StoredProfile;
+use crate::probe::{ProbeCell, StoredProfile};
 use crate::reader::{available_memory_bytes, choose};
 use crate::segment::Segment;
 use crate::tensor::TensorSpec;
@@ -64,6 +64,8 @@ pub struct DeviceSummary {
     pub measured_unix_s: Option<u64>,
     /// Why what was measured cannot be used.
     pub fault: Option<String>,
+    /// What was measured, by request size and queue depth.
+    pub cells: Vec<ProbeCell>,
 }
 
 /// A tensor at a glance.
@@ -205,12 +207,13 @@ fn device_of(graph: &Graph) -> DeviceSummary {
         Ok(stored) => (stored, None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let profile = stored.map_or_else(DeviceProfile::default, |stored| stored.profile());
+    let profile = stored.as_ref().map_or_else(DeviceProfile::default, StoredProfile::profile);
     DeviceSummary {
         iops: profile.iops,
         bandwidth_bytes_per_s: profile.bandwidth_bytes_per_s,
-        measured_unix_s: stored.map(|stored| stored.measured_unix_s),
+        measured_unix_s: stored.as_ref().map(|stored| stored.measured_unix_s),
         fault,
+        cells: stored.map_or_else(Vec::new, |stored| stored.cells),
     }
 }
 
@@ -250,7 +253,9 @@ mod tests {
             ("mapped", None)
         );
         let profile = DeviceProfile { iops: 5.0, ..DeviceProfile::default() };
-        StoredProfile::new(profile, true, 7).write(&**graph.device(), graph.dir()).unwrap();
+        StoredProfile::new(profile, Vec::new(), true, 7)
+            .write(&**graph.device(), graph.dir())
+            .unwrap();
         let device = inspect(&graph).unwrap().device;
         assert_eq!((device.iops, device.measured_unix_s, device.fault), (5.0, Some(7), None));
         fs::write(graph.dir().join(crate::DEVICE_FILE), "nonsense").unwrap();

@@ -87,7 +87,8 @@ fn largest_segment(graph: &Graph) -> Option<PathBuf> {
 /// Keeps the profile with the graph; gives the file's name.
 fn keep(graph: &Graph, probe: &ProbeReport) -> Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let stored = StoredProfile::new(probe.profile(), probe.direct, now.as_secs());
+    let stored =
+        StoredProfile::new(probe.profile(), probe.cells.clone(), probe.direct, now.as_secs());
     stored.write(&**graph.device(), graph.dir())?;
     Ok(graph.dir().join(lodestore_store::DEVICE_FILE).display().to_string())
 }

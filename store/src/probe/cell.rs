@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 use crate::layout::PAGE_BYTES;
 use crate::ring::{Read, ReadQueue, Step};
 
 /// Random reads of one size at one queue depth.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ProbeCell {
     /// Bytes of each request.
     pub request_bytes: u64,
@@ -24,6 +25,14 @@ pub struct ProbeCell {
     pub p50_us: f64,
     /// Duration that one request in a hundred exceeds, in microseconds.
     pub p99_us: f64,
+}
+
+impl ProbeCell {
+    /// Whether some disk could have these figures.
+    pub(super) fn is_sensible(&self) -> bool {
+        let figures = [self.iops, self.bytes_per_s, self.p50_us, self.p99_us];
+        figures.iter().all(|&x| x == 0.0 || (1e-3..=1e15).contains(&x))
+    }
 }
 
 /// What a cell asks for.

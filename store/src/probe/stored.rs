@@ -15,20 +15,24 @@ use crate::cause::Cause;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::plan::DeviceProfile;
+use crate::probe::ProbeCell;
 
 /// Name of the file in the graph's folder.
 pub const DEVICE_FILE: &str = "device.toml";
 
 /// Newest format that this release writes and reads.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 
 /// Longest file that is read.
 const MAX_BYTES: u64 = 64 << 10;
 
+/// Most cells of a table.
+const MAX_CELLS: usize = 256;
+
 const CHECKSUM_KEY: &str = "checksum = \"";
 
 /// A profile and how it came about.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredProfile {
     format_version: u32,
@@ -40,6 +44,9 @@ pub struct StoredProfile {
     pub iops: f64,
     /// Bytes per second.
     pub bandwidth_bytes_per_s: f64,
+    /// What the two were fitted to, by request size and depth; nothing from format 1.
+    #[serde(default)]
+    pub cells: Vec<ProbeCell>,
 }
 
 /// Why a `device.toml` cannot be used, or not be written.
@@ -63,12 +70,17 @@ impl From<ProfileError> for StoreError {
 }
 
 impl StoredProfile {
-    /// A profile that was measured at `measured_unix_s`.
+    /// A profile that was fitted to `cells`, measured at `measured_unix_s`.
     #[must_use]
-    pub fn new(profile: DeviceProfile, direct: bool, measured_unix_s: u64) -> Self {
+    pub fn new(
+        profile: DeviceProfile,
+        cells: Vec<ProbeCell>,
+        direct: bool,
+        measured_unix_s: u64,
+    ) -> Self {
         let DeviceProfile { iops, bandwidth_bytes_per_s } = profile;
         let format_version = FORMAT_VERSION;
-        Self { format_version, measured_unix_s, direct, iops, bandwidth_bytes_per_s }
+        Self { format_version, measured_unix_s, direct, iops, bandwidth_bytes_per_s, cells }
     }
 
     /// The profile.
@@ -127,8 +139,8 @@ impl StoredProfile {
         })
     }
 
-    fn to_text(self) -> io::Result<String> {
-        let body = toml::to_string(&self).map_err(io::Error::other)?;
+    fn to_text(&self) -> io::Result<String> {
+        let body = toml::to_string(self).map_err(io::Error::other)?;
         Ok(format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes())))
     }
 
@@ -143,6 +155,9 @@ impl StoredProfile {
         if !stored.profile().is_sensible() {
             let (iops, bandwidth) = (stored.iops, stored.bandwidth_bytes_per_s);
             return Err(format!("no device has {iops} IOPS and {bandwidth} bytes per second"));
+        }
+        if stored.cells.len() > MAX_CELLS || !stored.cells.iter().all(ProbeCell::is_sensible) {
+            return Err(format!("expected at most {MAX_CELLS} cells of figures that a disk has"));
         }
         Ok(stored)
     }
@@ -199,7 +214,15 @@ mod tests {
 
     fn stored() -> StoredProfile {
         let profile = DeviceProfile { iops: 91_234.5, bandwidth_bytes_per_s: 1.3e9 };
-        StoredProfile::new(profile, true, 1_800_000_000)
+        let cell = |depth| ProbeCell {
+            request_bytes: 4096,
+            depth,
+            iops: 9e4,
+            bytes_per_s: 3.7e8,
+            p50_us: 80.0,
+            p99_us: 200.5,
+        };
+        StoredProfile::new(profile, [1, 64].map(cell).to_vec(), true, 1_800_000_000)
     }
 
     /// A changed text under a checksum that fits.
@@ -251,13 +274,25 @@ mod tests {
             StoredProfile::parse(&sealed(|text| text.replace(from, to))).unwrap_err()
         };
         assert!(refused("direct", "colour = 1\ndirect").contains("colour"));
-        assert!(refused("format_version = 1", "format_version = 2\nx = 1").contains("version 2"));
+        assert!(refused("format_version = 2", "format_version = 3\nx = 1").contains("version 3"));
         for nonsense in ["0.0", "-1.0", "nan", "inf", "1e300", "\"many\""] {
             refused("91234.5", nonsense);
             refused("1300000000.0", nonsense);
         }
+        refused("200.5", "nan");
+        refused("depth = 64", "depth = -1");
         refused("direct = true", "");
         assert_eq!(StoredProfile::parse(&sealed(str::to_owned)), Ok(stored()));
+    }
+
+    #[test]
+    fn format_1_had_no_cells() {
+        let first = |text: &str| {
+            let end = text.find("[[cells]]").unwrap();
+            text[..end].replace("format_version = 2", "format_version = 1")
+        };
+        let read = StoredProfile::parse(&sealed(first)).unwrap();
+        assert_eq!((read.profile(), read.cells.len()), (stored().profile(), 0));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::advice::advice;
+use crate::commands::Told;
 
 /// The one way to stdout and to the progress bar.
 pub(crate) struct Console {
@@ -23,6 +24,11 @@ impl Console {
     pub(crate) fn new(json: bool) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         Self { json, bar, has_answered: AtomicBool::new(false) }
+    }
+
+    /// Says nothing: another process tells of what this one does.
+    pub(crate) fn silent() -> Self {
+        Self { json: true, bar: ProgressBar::hidden(), has_answered: AtomicBool::new(false) }
     }
 
     /// Whether one JSON object is wanted.
@@ -94,7 +100,7 @@ impl Console {
     /// printed.
     pub(crate) fn failed(&self, error: &anyhow::Error) {
         self.bar.finish_and_clear();
-        if is_broken_pipe(error) {
+        if is_broken_pipe(error) || error.is::<Told>() {
             return;
         }
         let mut message = message(error);

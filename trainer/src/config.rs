@@ -14,7 +14,7 @@ pub struct TrainConfig {
     pub strategy: Strategy,
     /// Which layers the model has.
     pub model: ModelKind,
-    /// Workers in this process, at least 1; partition p belongs to worker p mod workers.
+    /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
     pub workers: u32,
     /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots.
     pub fanouts: Vec<Fanout>,
@@ -52,7 +52,8 @@ pub struct TrainConfig {
     /// `rapid`: most bytes of rows that one worker's hot sets and window may hold; `window` and
     /// `n_hot` shrink to it.
     pub memory_budget_bytes: Option<u64>,
-    /// `rapid`: where the schedule is written; replaced if it exists.
+    /// `rapid`: where the schedule is written, in place of what is there unless that is the schedule of
+    /// this very run.
     pub schedule_path: PathBuf,
     /// Where checkpoints go, if there are to be any.
     pub checkpoint: Option<CheckpointConfig>,

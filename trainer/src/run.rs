@@ -8,6 +8,7 @@ use crate::{
     best::Best,
     checkpoint::{Checkpoint, CheckpointError, Checkpoints, Folder, Identity},
     evaluate::Evaluator,
+    group::{Group, Opening},
     model::Model,
     record::Record,
     setup::Setup,
@@ -34,8 +35,12 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// A run that begins, or one that goes on from its checkpoint.
-    pub(crate) fn new(setup: &Setup<'a>) -> Result<Self, TrainError> {
+    /// A run that begins, or one that goes on from its checkpoint, which the leader of its processes
+    /// has. None if the leader has ended it at once.
+    pub(crate) fn new(
+        setup: &Setup<'a>,
+        group: &mut Group<'_>,
+    ) -> Result<Option<Self>, TrainError> {
         let config = setup.config;
         let parameters = setup.model.parameters();
         let adam = Adam::new(parameters, config.learning_rate, config.weight_decay)?;
@@ -50,7 +55,7 @@ impl<'a> Run<'a> {
             resumed_at: None,
             is_interrupted: false,
         };
-        if let Some(wanted) = &config.checkpoint {
+        if let Some(wanted) = config.checkpoint.as_ref().filter(|_| group.leads()) {
             let identity = Identity {
                 graph_uuid: setup.graph.uuid,
                 settings: setup.settings(),
@@ -67,8 +72,21 @@ impl<'a> Run<'a> {
             }
             run.checkpoints = Some(checkpoints);
         }
-        run.record.filled = setup.filled();
-        Ok(run)
+        Ok(run.open(setup, group)?.then_some(run))
+    }
+
+    /// Agrees with the other processes on what is run, and from where on. False if the leader has
+    /// ended the run.
+    fn open(&mut self, setup: &Setup<'_>, group: &mut Group<'_>) -> Result<bool, TrainError> {
+        let opening = Opening { digest: setup.digest(), filled: setup.filled() };
+        let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.adam.state()));
+        let Some((filled, resumed)) = group.open(&opening, resumed)? else { return Ok(false) };
+        self.record.filled = filled;
+        if let Some((place, adam)) = resumed.filter(|_| !group.leads()) {
+            self.adam.restore(adam)?;
+            (self.place, self.resumed_at) = (place, Some(place));
+        }
+        Ok(true)
     }
 
     /// Whether there is nothing left to train: never within an epoch, though patience may have been
@@ -104,19 +122,24 @@ impl<'a> Run<'a> {
     }
 
     /// Trains for what is left of the present epoch, measures accuracy if that is due, and writes a
-    /// checkpoint. Ends after the step or the epoch at which `progress` breaks.
+    /// checkpoint; without an `evaluator` that is another process's to do. Ends after the step or the
+    /// epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
-        team: &mut Team<'_>,
+        (team, group): (&mut Team<'_>, &mut Group<'_>),
         model: &Model,
-        evaluator: &mut Evaluator<'_>,
+        evaluator: Option<&mut Evaluator<'_>>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let epoch = self.place.epoch;
-        self.train_epoch(team, progress)?;
+        self.train_epoch(team, group, progress)?;
         if self.is_interrupted {
             return Ok(());
         }
+        let Some(evaluator) = evaluator else {
+            self.place = Place { epoch: epoch + 1, step: 0 };
+            return Ok(());
+        };
         if self.is_evaluated(epoch + 1) {
             self.evaluate(epoch, model, evaluator)?;
         }
@@ -136,13 +159,17 @@ impl<'a> Run<'a> {
     fn train_epoch(
         &mut self,
         team: &mut Team<'_>,
+        group: &mut Group<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
         let (epoch, total) = (self.place.epoch, team.n_steps());
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());
-            let outcome = team.step(epoch, step)?;
+            let Some(outcome) = team.step(epoch, step, group)? else {
+                self.is_interrupted = true;
+                return Ok(());
+            };
             let loss = outcome.loss;
             if !loss.is_finite() {
                 return Err(TrainError::Diverged { epoch, step, loss });
@@ -164,7 +191,7 @@ impl<'a> Run<'a> {
             }
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
-        self.record.end_epoch(epoch, total, seconds, &team.stats(epoch));
+        self.record.end_epoch(epoch, total, seconds, team.stats(epoch));
         Ok(())
     }
 
@@ -178,8 +205,8 @@ impl<'a> Run<'a> {
                 step,
                 worker: *worker,
                 loss: outcome.loss,
-                roots: outcome.n_roots as u64,
-                nodes: outcome.n_nodes as u64,
+                roots: outcome.n_roots,
+                nodes: outcome.n_nodes,
                 batch: word_of(outcome.met),
                 seconds: StepSeconds { step: step_seconds, update, ..outcome.seconds },
                 rows,

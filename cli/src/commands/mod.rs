@@ -30,6 +30,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::console::Console;
+pub(crate) use train::Told;
 
 /// What to do.
 #[derive(Subcommand)]

@@ -12,7 +12,7 @@ use lodestore_trainer::{HotPolicy, Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::graphs::Made;
-use crate::commands::train::{BufferChoice, TierChoice, TrainRun, Trained, train};
+use crate::commands::train::{BufferChoice, Form, TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
 use crate::servers::Servers;
 use crate::shaping::{Front, LinkSpec, ShapedServer};
@@ -182,6 +182,7 @@ impl Cluster {
                 ..TrainConfig::default()
             },
             log: None,
+            form: Form::default(),
             keep_schedule: false,
         }
     }

@@ -127,7 +127,7 @@ impl<'p> Group<'p> {
     pub(crate) fn step(
         &mut self,
         outcomes: Vec<(u32, StepOutcome)>,
-        stats: &mut Vec<MemberStats>,
+        stats: &mut [MemberStats],
     ) -> Result<Option<TeamStep>, TrainError> {
         let (rank, n_ranks) = (self.peers.rank(), self.n_ranks());
         if n_ranks == 1 {

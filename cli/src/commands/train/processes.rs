@@ -267,11 +267,7 @@ impl Joined {
     /// An error of training, which all know of.
     pub(super) fn failed(mut self, error: TrainError) -> anyhow::Error {
         match error {
-            TrainError::Peers(PeerError::Gone { rank }) if self.leads() => {
-                let end = self.children.end_of(rank).map(|end| format!("; {end}"));
-                anyhow!("{error}{}", end.unwrap_or_default())
-            }
-            TrainError::Peers(_) => error.into(),
+            TrainError::Peers(error) => self.parted(&error),
             _ if self.leads() => error.into(),
             _ => Told.into(),
         }
@@ -282,7 +278,7 @@ impl Joined {
     pub(super) fn sums(mut self, figures: &mut [u64]) -> Result<()> {
         let mut all = Vec::new();
         let exchanged = self.peers.exchange(bytemuck::cast_slice(figures), &mut all);
-        exchanged.map_err(|error| self.failed_at_end(error))?;
+        exchanged.map_err(|error| self.parted(&error))?;
         figures.fill(0);
         for words in all {
             let of_one: Vec<u64> = bytemuck::pod_collect_to_vec(&words);
@@ -291,8 +287,9 @@ impl Joined {
         self.children.finish()
     }
 
-    fn failed_at_end(&mut self, error: PeerError) -> anyhow::Error {
-        let end = match error {
+    /// `error`, and how the process that is gone ended, if this one has started it.
+    fn parted(&mut self, error: &PeerError) -> anyhow::Error {
+        let end = match *error {
             PeerError::Gone { rank } => self.children.end_of(rank),
             _ => None,
         };

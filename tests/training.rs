@@ -279,9 +279,12 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
     assert!(report["error"].as_str().unwrap().contains("/dev/full"), "{report}");
     // So does a reader that leaves: had the run gone on, the deadline of a command would come first.
     let endless = format!("train --graph {g} --strategy ondemand --epochs 1000000 --batch 1000");
-    let mut left = command(endless.split_whitespace()).spawn().unwrap();
-    drop(left.stdout.take());
-    assert_eq!(wait(&mut left, std::time::Duration::from_secs(60)), Some(1));
+    for json in ["", "--json"] {
+        let endless = format!("{endless} {json}");
+        let mut left = command(endless.split_whitespace()).spawn().unwrap();
+        drop(left.stdout.take());
+        assert_eq!(wait(&mut left, std::time::Duration::from_secs(60)), Some(1));
+    }
     let nowhere = dir.path().join("no/such/log").display().to_string();
     lode_line(&format!("train --graph {g} --log {nowhere}")).failed(1, &[&nowhere]);
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::advice::advice;
@@ -54,6 +55,19 @@ impl Console {
             return Ok(());
         }
         Ok(self.bar.suspend(|| print(text))?)
+    }
+
+    /// Fails when the reader of our output has left, so that what nobody will read is not worked out.
+    pub(crate) fn check_reader(&self) -> Result<()> {
+        let stdout = io::stdout();
+        let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+        // A poll that fails says nothing of the reader.
+        if poll(&mut polled, Some(&Timespec::default())).is_ok()
+            && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+        {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
+        Ok(())
     }
 
     /// Starts a stage whose length is not known.

@@ -6,7 +6,7 @@ use crate::{
     Place, Progress, TrainConfig, TrainError,
     adam::Adam,
     best::Best,
-    checkpoint::{Checkpoint, CheckpointError, Checkpoints, Folder, Identity},
+    checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
     evaluate::Evaluator,
     group::{Group, Opening},
     model::Model,
@@ -60,14 +60,12 @@ impl<'a> Run<'a> {
                 graph_uuid: setup.graph.uuid,
                 settings: setup.settings(),
                 lengths: run.adam.lengths(),
+                epochs: config.epochs,
+                n_steps: setup.n_steps(),
             };
             let folder = Folder::open(&wanted.dir, wanted.resume)?;
             let checkpoints = Checkpoints::new(folder, identity, wanted.every_steps);
             if let Some(checkpoint) = checkpoints.load()? {
-                if checkpoint.place > (Place { epoch: config.epochs, step: 0 }) {
-                    let (place, epochs) = (checkpoint.place, config.epochs);
-                    return Err(CheckpointError::over(&wanted.dir, place, epochs).into());
-                }
                 run.restore(checkpoint)?;
             }
             run.checkpoints = Some(checkpoints);

@@ -10,7 +10,7 @@ use std::{
 
 use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, RowBudget, RowBuffer};
 use lodestore_graph::{
-    PartId,
+    NodeId, PartId, PartitionBook,
     sampler::{Fanout, Sampler},
     schedule::{Schedule, ScheduleSpec, is_schedule_of, write_schedule},
 };
@@ -36,6 +36,8 @@ pub(crate) struct Setup<'a> {
     sources: &'a [WorkerSources],
     workers: Vec<u32>,
     labels: Labels,
+    /// Of an epoch of each worker of the run.
+    n_batches: Vec<u32>,
     features: FeatureRows,
     pub(crate) row_bytes: usize,
     pub(crate) model: Model,
@@ -79,6 +81,7 @@ impl<'a> Setup<'a> {
         let (kind, n_heads, dropout) = (config.model, config.n_heads, config.dropout);
         let model = Model::new(&ModelSpec { kind, widths, n_heads, dropout }, config.seed)?;
         let row_bytes = info.row_bytes();
+        let n_batches = Self::n_batches_of(config, graph.book, &labels.train);
         let (written, n_processes) = (None, 1);
         let setup = Self {
             config,
@@ -86,6 +89,7 @@ impl<'a> Setup<'a> {
             sources,
             workers,
             labels,
+            n_batches,
             features,
             row_bytes,
             model,
@@ -175,11 +179,16 @@ impl<'a> Setup<'a> {
         self.workers.iter().map(|&worker| self.recruit(scope, worker, place)).collect()
     }
 
-    /// Batches of an epoch, for each worker of the run.
-    pub(crate) fn n_batches_of(&self) -> Vec<u32> {
-        let n_batches = |worker| self.share(worker).batches(0).len();
-        let all = (0..self.config.workers).map(n_batches);
-        all.map(|n_batches| u32::try_from(n_batches).unwrap_or(u32::MAX)).collect()
+    /// Batches of an epoch of each worker of the run.
+    fn n_batches_of(config: &TrainConfig, book: &PartitionBook, train: &[NodeId]) -> Vec<u32> {
+        let share = |worker| Share { worker, config, book, train };
+        let n_batches = |worker| u32::try_from(share(worker).batches(0).len()).unwrap_or(u32::MAX);
+        (0..config.workers).map(n_batches).collect()
+    }
+
+    /// Steps of an epoch: the batches of the worker that has most.
+    pub(crate) fn n_steps(&self) -> u32 {
+        self.n_batches.iter().copied().max().unwrap_or(0)
     }
 
     fn recruit<'scope, 'env>(
@@ -190,7 +199,7 @@ impl<'a> Setup<'a> {
     ) -> Result<Recruit<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
         let (loader, share) = (self.loader(worker)?, self.share(worker));
-        let n_batches = u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX);
+        let n_batches = self.n_batches[worker as usize];
         let first = place.first_batch(n_batches);
         let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
             Some(Written { schedule, path, budget, .. }) => {

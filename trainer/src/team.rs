@@ -76,16 +76,16 @@ struct Member<'scope> {
 impl<'scope> Team<'scope> {
     /// Starts a thread per worker. Each computes in a pool of its own with its share of the
     /// cores, so that workers neither wait for each other's tasks nor outnumber the cores, which
-    /// `n_processes` share. `n_batches_of` has the batches of an epoch for each worker of the run.
+    /// `n_processes` share. All `n_workers` of the run together make `n_steps` in an epoch.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         recruits: Vec<Recruit<'scope>>,
         n_processes: u32,
-        n_batches_of: &[u32],
+        [n_workers, n_steps]: [u32; 2],
     ) -> Result<Self, TrainError> {
         let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_workers = recruits.len().max(1) * n_processes as usize;
-        let n_threads = (n_cores / n_workers).max(1);
+        let n_pools = recruits.len().max(1) * n_processes as usize;
+        let n_threads = (n_cores / n_pools).max(1);
         let start = |Recruit { worker, n_batches, rapid }| {
             let number = worker.worker;
             let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
@@ -96,8 +96,7 @@ impl<'scope> Team<'scope> {
             Ok(Member { worker: number, orders, outcomes, thread, n_batches, rapid, prefetch })
         };
         let members = recruits.into_iter().map(start).collect::<Result<_, TrainError>>()?;
-        let n_steps = n_batches_of.iter().copied().max().unwrap_or(0);
-        Ok(Self { members, n_steps, stats: vec![MemberStats::default(); n_batches_of.len()] })
+        Ok(Self { members, n_steps, stats: vec![MemberStats::default(); n_workers as usize] })
     }
 
     /// Steps of an epoch: the batches of the worker that has most.

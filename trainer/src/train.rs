@@ -167,7 +167,8 @@ fn run_all(
     let progress = if group.leads() { progress } else { no_progress };
     scope(|scope| {
         let recruits = setup.recruits(scope, run.place)?;
-        let mut team = Team::start(scope, recruits, group.n_here(), &setup.n_batches_of())?;
+        let size = [config.workers, setup.n_steps()];
+        let mut team = Team::start(scope, recruits, group.n_here(), size)?;
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
             let evaluator = evaluator.as_mut();

@@ -285,7 +285,8 @@ fn train_telling(
                 let stage = format!("{} epoch {} of {}", config.strategy, epoch + 1, config.epochs);
                 console.at(&stage, u64::from(*done), u64::from(*total));
                 console.detail(|| report::step_line(*loss, workers));
-                if let Some(log) = &mut log {
+                told = console.check_reader();
+                if let (Ok(()), Some(log)) = (&told, &mut log) {
                     told = log.write(workers);
                 }
             }

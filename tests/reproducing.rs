@@ -5,11 +5,15 @@
 mod support;
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::Value;
-use support::process::lode;
+use support::process::{command, finish, lode};
 
 const SMALL: &str = "--scale 0.01 --epochs 2 --rate 1Gbit --delay 200us --json";
+
+/// Hundreds of runs, short as they are.
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Runs `paper` and checks what all reports have in common, its `figures` among it; gives the report as
 /// text and JSON.
@@ -17,7 +21,8 @@ fn reproduce(paper: &str, n_contestants: usize, figures: &[&str]) -> (String, Va
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let args = ["reproduce", paper, "--out", out.to_str().unwrap()];
-    let found = lode(args.into_iter().chain(SMALL.split(' '))).succeeded().json();
+    let run = command(args.into_iter().chain(SMALL.split(' '))).spawn().unwrap();
+    let found = finish(run, DEADLINE).succeeded().json();
     let graphs = found["graphs"].as_array().unwrap();
     assert_eq!(graphs.len(), 3);
     for group in graphs.iter().flat_map(|graph| graph["groups"].as_array().unwrap()) {

@@ -4,7 +4,7 @@ use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, schedule::ScheduleError};
 use thiserror::Error;
 
-use crate::{CheckpointError, peers::PeerError};
+use crate::{CheckpointError, peers::PeerError, saved::SavedModelError};
 
 /// Why training stopped.
 #[derive(Debug, Error)]
@@ -19,6 +19,9 @@ pub enum TrainError {
     /// A checkpoint could not be written or gone on from.
     #[error("checkpoint: {0}")]
     Checkpoint(#[from] CheckpointError),
+    /// A trained model could not be written or used.
+    #[error(transparent)]
+    SavedModel(#[from] SavedModelError),
     /// A tensor operation failed.
     #[error("tensor operation: {0}")]
     Tensor(#[from] candle_core::Error),
@@ -52,7 +55,7 @@ pub enum TrainError {
         path: String,
         /// Why it cannot be opened.
         #[source]
-        source: ScheduleError,
+        source: Box<ScheduleError>,
     },
     /// Threads could not be started.
     #[error("cannot start compute threads: {0}")]

@@ -11,6 +11,7 @@ use crate::{
     group::{Group, Opening},
     model::Model,
     record::Record,
+    saved,
     setup::Setup,
     step::{RowsBySource, StepSeconds, WorkerStep, word_of},
     team::{Team, TeamStep},
@@ -212,6 +213,22 @@ impl<'a> Run<'a> {
             }
         };
         team.outcomes.iter().map(of_worker).collect()
+    }
+
+    /// Writes the best parameters, or the last before any evaluation, if they are asked for.
+    pub(crate) fn save_model(
+        &self,
+        setup: &Setup<'_>,
+        group: &Group<'_>,
+    ) -> Result<(), TrainError> {
+        let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
+            return Ok(());
+        };
+        let values = match &self.best.parameters {
+            none if none.is_empty() => &self.adam.values(),
+            best => best,
+        };
+        Ok(saved::save(path, self.config, &setup.model, values)?)
     }
 
     fn save(&mut self) -> Result<(), TrainError> {

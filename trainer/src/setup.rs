@@ -78,8 +78,10 @@ impl<'a> Setup<'a> {
         let mut widths = vec![config.hidden; config.fanouts.len() + 1];
         widths[0] = features.width();
         widths[config.fanouts.len()] = labels.n_classes;
-        let (kind, n_heads, dropout) = (config.model, config.n_heads, config.dropout);
-        let model = Model::new(&ModelSpec { kind, widths, n_heads, dropout }, config.seed)?;
+        let (kind, dropout) = (config.model, config.dropout);
+        let (n_heads, n_output_heads) = (config.n_heads, config.n_output_heads);
+        let spec = ModelSpec { kind, widths, n_heads, n_output_heads, dropout };
+        let model = Model::new(&spec, config.seed)?;
         let row_bytes = info.row_bytes();
         let n_batches = Self::n_batches_of(config, graph.book, &labels.train);
         let (written, n_processes) = (None, 1);
@@ -274,8 +276,10 @@ impl<'a> Setup<'a> {
         seconds: f64,
     ) -> Result<Written, TrainError> {
         let config = self.config;
-        let elsewhere =
-            |source| TrainError::ScheduleElsewhere { path: path.display().to_string(), source };
+        let elsewhere = |source| TrainError::ScheduleElsewhere {
+            path: path.display().to_string(),
+            source: Box::new(source),
+        };
         let schedule = Schedule::open(&path).map_err(elsewhere)?;
         schedule.expect_graph(self.graph.uuid, self.graph.topology.n_nodes())?;
         let (max_nodes, row_bytes) = (schedule.max_ids() as usize, self.row_bytes);

@@ -156,6 +156,7 @@ fn run_all(
         if group.leads() && run.lacks_last_evaluation() {
             run.evaluate(config.epochs - 1, &setup.model, &mut setup.evaluator()?)?;
         }
+        run.save_model(&setup, group)?;
         return Ok(Some(run.report(&setup, &[])));
     }
     if setup.prepare(group, progress)?.is_break() {
@@ -174,6 +175,7 @@ fn run_all(
             let evaluator = evaluator.as_mut();
             run.finish_epoch((&mut team, group), &setup.model, evaluator, progress)?;
         }
+        run.save_model(&setup, group)?;
         let stats = team.stats(config.epochs).to_vec();
         Ok(Some(run.report(&setup, &stats)))
     })

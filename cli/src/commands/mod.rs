@@ -2,6 +2,7 @@
 
 mod cache_bench;
 mod compact;
+mod evaluate;
 mod gather;
 mod generate;
 mod generate_trace;
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
     Train(train::TrainArgs),
+    Evaluate(evaluate::EvaluateArgs),
     CacheBench(cache_bench::CacheBenchArgs),
     GenerateTrace(generate_trace::GenerateTraceArgs),
     ProfileDevice(profile_device::ProfileDeviceArgs),
@@ -85,6 +87,7 @@ impl Command {
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),
             Self::Train(args) => args.run(console),
+            Self::Evaluate(args) => args.run(console),
             Self::CacheBench(args) => args.run(console),
             Self::GenerateTrace(args) => args.run(console),
             Self::ProfileDevice(args) => args.run(console),

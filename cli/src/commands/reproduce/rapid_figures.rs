@@ -90,11 +90,12 @@ impl RapidFigures {
         let n_remote = f64::from(made.kept_rows) / of.size.kept_share.max(1e-9);
         for batch in batches {
             for share in SHARES {
-                let kept_rows = Some((share * n_remote) as u32);
-                let case = Case { kept_rows, ..Case::usual(Contestant::Rapid, batch, of.epochs) };
+                let kept_rows = (share * n_remote) as u32;
+                let usual = Case::usual(Contestant::Rapid, batch, of.epochs);
+                let case = Case { kept_rows: Some(kept_rows), ..usual };
                 let run = cluster.run(made, case, None, of.console)?;
                 let remote_rows_per_epoch = run.remote_rows_per_epoch;
-                let hot_rows = kept_rows.unwrap_or_default() / 2;
+                let hot_rows = kept_rows / 2;
                 self.fetches.push(Fetches { batch, hot_rows, remote_rows_per_epoch });
             }
         }

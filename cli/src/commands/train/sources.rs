@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lodestore_client::{Client, EmbeddedSource, PullStats, RowSource};
+use lodestore_client::{Client, ClientConfig, EmbeddedSource, PullStats, RowSource};
 use lodestore_graph::PartId;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{EmbeddedStore, Graph};
@@ -46,11 +46,20 @@ fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
         let store = EmbeddedStore::with(graph.clone(), None, &run.store)?;
         return Ok(Arc::new(EmbeddedSource::new(store)));
     }
-    let client = Client::connect(&run.connect, run.client)?;
+    remote_rows(graph, &run.connect, run.client)
+}
+
+/// Rows of the servers at `connect`, which must have `graph`.
+pub(crate) fn remote_rows(
+    graph: &Graph,
+    connect: &[String],
+    config: ClientConfig,
+) -> Result<Arc<dyn RowSource>> {
+    let client = Client::connect(connect, config)?;
     if client.graph() != *graph.uuid().as_bytes() {
         bail!(
             "{} does not serve the graph in {}; name servers of this graph (uuid {})",
-            run.connect[0],
+            connect[0],
             graph.dir().display(),
             graph.uuid()
         );

@@ -5,18 +5,24 @@
 mod support;
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::Value;
-use support::process::lode;
+use support::process::{command, finish, lode};
 
 const SMALL: &str = "--scale 0.01 --epochs 2 --rate 1Gbit --delay 200us --json";
 
-/// Runs `paper` and checks what all reports have in common; gives the report as text and JSON.
-fn reproduce(paper: &str, n_contestants: usize) -> (String, Value) {
+/// Hundreds of runs, short as they are.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Runs `paper` and checks what all reports have in common, its `figures` among it; gives the report as
+/// text and JSON.
+fn reproduce(paper: &str, n_contestants: usize, figures: &[&str]) -> (String, Value) {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let args = ["reproduce", paper, "--out", out.to_str().unwrap()];
-    let found = lode(args.into_iter().chain(SMALL.split(' '))).succeeded().json();
+    let run = command(args.into_iter().chain(SMALL.split(' '))).spawn().unwrap();
+    let found = finish(run, DEADLINE).succeeded().json();
     let graphs = found["graphs"].as_array().unwrap();
     assert_eq!(graphs.len(), 3);
     for group in graphs.iter().flat_map(|graph| graph["groups"].as_array().unwrap()) {
@@ -35,19 +41,38 @@ fn reproduce(paper: &str, n_contestants: usize) -> (String, Value) {
         let bars = roxmltree::Document::parse(&svg).unwrap();
         assert!(bars.descendants().filter(|node| node.has_tag_name("rect")).count() > 18 * 3);
     }
+    let report = fs::read_to_string(out.join("report.md")).unwrap();
+    for figure in figures {
+        let svg = fs::read_to_string(out.join(figure)).unwrap();
+        let drawn = roxmltree::Document::parse(&svg).unwrap();
+        assert!(drawn.descendants().filter(|node| node.has_tag_name("circle")).count() > 5);
+        assert!(report.contains(&format!("({figure})")), "{figure} in {report}");
+    }
     // Graphs are gone, and the folder is somebody's now.
-    assert_eq!(fs::read_dir(&out).unwrap().count(), 4);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 4 + figures.len());
     lode(args).failed(1, &["cannot make the folder"]);
-    (fs::read_to_string(out.join("report.md")).unwrap(), found)
+    (report, found)
 }
 
 #[test]
 fn rapidgnn_moves_fewer_bytes_and_its_report_has_the_papers_figures() {
-    let (report, found) = reproduce("rapidgnn", 3);
+    let (report, found) =
+        reproduce("rapidgnn", 3, &["fig3.svg", "fig5.svg", "fig6.svg", "fig9.svg"]);
     for text in ["(2.46)", "(3.97)", "(32.6)", "(6.8 → 0.3)", "reddit-like", "slow.svg"] {
         assert!(report.contains(text), "no {text} in {report}");
     }
     assert!(!report.contains("NaN") && !report.contains("inf"), "{report}");
+    let figures = &found["rapid_figures"];
+    assert!(figures["reuse"]["nodes_once"].as_u64() <= figures["reuse"]["nodes"].as_u64());
+    let fetches = figures["fetches"].as_array().unwrap();
+    assert_eq!(fetches.len(), 3 * 7);
+    let rows = |of: &Value| of["remote_rows_per_epoch"].as_f64().unwrap();
+    for sizes in fetches.chunks(7) {
+        assert!(rows(&sizes[6]) < rows(&sizes[0]), "a set for all rows fetches less: {sizes:?}");
+    }
+    let scaling = figures["scaling"].as_array().unwrap();
+    let machines: Vec<_> = scaling.iter().map(|of| of["machines"].as_u64().unwrap()).collect();
+    assert_eq!(machines, [2, 3, 4].repeat(3));
     for graph in found["graphs"].as_array().unwrap() {
         for group in graph["groups"].as_array().unwrap() {
             let bytes = |run: usize| group["runs"][run]["remote_bytes"].as_f64().unwrap();
@@ -58,8 +83,14 @@ fn rapidgnn_moves_fewer_bytes_and_its_report_has_the_papers_figures() {
 
 #[test]
 fn massivegnn_has_all_contestants() {
-    let (report, _) = reproduce("massivegnn", 5);
+    let (report, found) = reproduce("massivegnn", 5, &["fig10.svg", "fig12.svg", "fig13.svg"]);
     for text in ["massive, no eviction", "rapid, oracle", "15 to 40 %", "fast.svg"] {
         assert!(report.contains(text), "no {text} in {report}");
+    }
+    let sweep = found["massive_figures"]["sweep"].as_array().unwrap();
+    assert_eq!(sweep.len(), 5 * 4);
+    for followed in found["massive_figures"]["progress"].as_array().unwrap() {
+        let last = followed["points"].as_array().unwrap().last().unwrap();
+        assert!((0.0..=1.0).contains(&last[1].as_f64().unwrap()), "{followed}");
     }
 }

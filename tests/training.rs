@@ -279,11 +279,70 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
     assert!(report["error"].as_str().unwrap().contains("/dev/full"), "{report}");
     // So does a reader that leaves: had the run gone on, the deadline of a command would come first.
     let endless = format!("train --graph {g} --strategy ondemand --epochs 1000000 --batch 1000");
-    let mut left = command(endless.split_whitespace()).spawn().unwrap();
-    drop(left.stdout.take());
-    assert_eq!(wait(&mut left, std::time::Duration::from_secs(60)), Some(1));
+    for json in ["", "--json"] {
+        let endless = format!("{endless} {json}");
+        let mut left = command(endless.split_whitespace()).spawn().unwrap();
+        drop(left.stdout.take());
+        assert_eq!(wait(&mut left, std::time::Duration::from_secs(60)), Some(1));
+    }
     let nowhere = dir.path().join("no/such/log").display().to_string();
     lode_line(&format!("train --graph {g} --log {nowhere}")).failed(1, &[&nowhere]);
+}
+
+#[test]
+fn a_saved_model_does_on_the_graph_what_its_run_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = |dim: u32| {
+        let (raw, graph) =
+            (dir.path().join(format!("raw-{dim}")), dir.path().join(dim.to_string()));
+        let (r, g) = (raw.display(), graph.display());
+        lode_line(&format!("generate --nodes 2000 --degree 8 --dim {dim} --classes 4 --out {r}"))
+            .succeeded();
+        lode_line(&format!(
+            "import --edges {r}/edges.npy --undirected --tensor feat={r}/features.npy \
+             --tensor label={r}/labels.npy --tensor split={r}/split.npy --parts 2 --out {g}"
+        ))
+        .succeeded();
+        g.to_string()
+    };
+    let (graph, other) = (graph(16), graph(17));
+    let path = dir.path().join("model.safetensors");
+    let model = path.display();
+    for (kind, more) in [
+        ("sage", ""),
+        ("gcn", "--fanout 4,4,4 --processes"),
+        ("gat", "--heads 4 --output-heads 1 --hidden 16 --normalize"),
+    ] {
+        let trained = lode_line(&format!(
+            "train --graph {graph} --workers 2 --epochs 3 --batch 50 --model {kind} {more} \
+             --save-model {model} --json"
+        ));
+        let (trained, found) = (
+            trained.succeeded().json(),
+            lode_line(&format!("evaluate {graph} --model {model} --json")).succeeded().json(),
+        );
+        for key in ["model", "test_accuracy", "validation_accuracy"] {
+            assert_eq!(found[key], trained[key], "{kind}: {key}");
+        }
+    }
+    let text = lode_line(&format!("evaluate {graph} --model {model}")).succeeded().stdout;
+    assert!(text.contains("gat of ") && text.contains("on test nodes"), "{text}");
+    let served = Serving::start(Path::new(&graph), "--listen 127.0.0.1:0 --shards 1");
+    let connected = format!("evaluate {graph} --model {model} --connect {}", served.address);
+    assert_eq!(lode_line(&connected).succeeded().stdout, text);
+    served.stop();
+    lode_line(&format!("evaluate {other} --model {model}"))
+        .failed(1, &["layers.0.weight", "as the graph asks for", &model.to_string()]);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
+    lode_line(&format!("evaluate {graph} --model {model}")).failed(1, &["no file of tensors"]);
+    std::fs::remove_file(&path).unwrap();
+    lode_line(&format!("evaluate {graph} --model {model}")).failed(1, &["cannot read it"]);
+    lode_line(&format!(
+        "train --graph {graph} --epochs 1 --save-model {}/no/m",
+        dir.path().display()
+    ))
+    .failed(1, &["--save-model", "is no folder"]);
 }
 
 #[test]

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::advice::advice;
+use crate::commands::Told;
 
 /// The one way to stdout and to the progress bar.
 pub(crate) struct Console {
@@ -23,6 +25,11 @@ impl Console {
     pub(crate) fn new(json: bool) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         Self { json, bar, has_answered: AtomicBool::new(false) }
+    }
+
+    /// Says nothing: another process tells of what this one does.
+    pub(crate) fn silent() -> Self {
+        Self { json: true, bar: ProgressBar::hidden(), has_answered: AtomicBool::new(false) }
     }
 
     /// Whether one JSON object is wanted.
@@ -48,6 +55,19 @@ impl Console {
             return Ok(());
         }
         Ok(self.bar.suspend(|| print(text))?)
+    }
+
+    /// Fails when the reader of our output has left, so that what nobody will read is not worked out.
+    pub(crate) fn check_reader(&self) -> Result<()> {
+        let stdout = io::stdout();
+        let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+        // A poll that fails says nothing of the reader.
+        if poll(&mut polled, Some(&Timespec::default())).is_ok()
+            && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+        {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
+        Ok(())
     }
 
     /// Starts a stage whose length is not known.
@@ -94,7 +114,7 @@ impl Console {
     /// printed.
     pub(crate) fn failed(&self, error: &anyhow::Error) {
         self.bar.finish_and_clear();
-        if is_broken_pipe(error) {
+        if is_broken_pipe(error) || error.is::<Told>() {
             return;
         }
         let mut message = message(error);

@@ -2,45 +2,27 @@
 //! Forward and backward.
 //!
 //! A destination attends to its sampled in-neighbours and to itself (Velickovic et al. 2018,
-//! section 2.1). Its **entries** are its edges in the order of the block, then itself: destination
-//! `d` has entries `offsets[d] + d..=offsets[d + 1] + d`, so there are as many as edges and
-//! destinations together. An edge from a destination to itself is not counted twice: it weighs 0.
+//! section 2.1): see [`Entries`]. An edge from a destination to itself is not counted twice: it weighs
+//! 0.
 //!
-//! Every sum is taken in the order of the entries, so results do not depend on threads.
+//! Every sum is taken by one thread in the order of the entries, so results do not depend on threads.
 
+mod entries;
 mod scores;
 mod softmax;
 mod weighted_sum;
 
-use std::ops::Range;
-
 use candle_core::{Result, Storage, Tensor};
-use lodestore_graph::batch::Block;
 
 use crate::spmm::contiguous;
 
+pub(crate) use entries::Entries;
 pub(crate) use scores::HeadScores;
 pub(crate) use softmax::AttentionSoftmax;
 pub(crate) use weighted_sum::WeightedSum;
 
 /// Slope of LeakyReLU below 0 (section 2.1).
 const NEGATIVE_SLOPE: f32 = 0.2;
-
-/// Number of entries of a block.
-fn n_entries(block: &Block) -> usize {
-    block.sources.len() + block.n_dst as usize
-}
-
-/// The entries of destination `dst`; the last is its own.
-fn entries_of(block: &Block, dst: usize) -> Range<usize> {
-    block.offsets[dst] as usize + dst..block.offsets[dst + 1] as usize + dst + 1
-}
-
-/// The sources of the entries of destination `dst`, in order, itself last.
-fn sources_of(block: &Block, dst: usize) -> impl Iterator<Item = usize> {
-    let edges = block.offsets[dst] as usize..block.offsets[dst + 1] as usize;
-    block.sources[edges].iter().map(|&source| source as usize).chain([dst])
-}
 
 /// Calls `f` with the f32 elements of a tensor.
 fn with_values<T>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {

@@ -67,12 +67,33 @@ pub(crate) struct Identity {
     pub(crate) settings: Settings,
     /// Elements of each parameter.
     pub(crate) lengths: Vec<usize>,
+    /// Epochs of the run, and steps of each.
+    pub(crate) epochs: u32,
+    pub(crate) n_steps: u32,
 }
 
 impl Identity {
     /// Elements of all parameters.
     fn n_elements(&self) -> u64 {
         self.lengths.iter().map(|&n| n as u64).sum()
+    }
+
+    /// Fails unless a checkpoint of this run, as far as it goes, can have such a place and so many
+    /// losses.
+    fn check_place(&self, place: Place, n_losses: u64) -> Result<(), CheckpointFault> {
+        let Place { epoch, step } = place;
+        let (epochs, n_steps) = (self.epochs, self.n_steps);
+        if place > (Place { epoch: epochs, step: 0 }) {
+            return Err(CheckpointFault::Over { place, epochs });
+        }
+        let expected = u64::from(epoch) * u64::from(n_steps) + u64::from(step);
+        if step <= n_steps && n_losses == expected {
+            return Ok(());
+        }
+        let what = format!(
+            "{n_losses} losses in epoch {epoch}, step {step}, with {n_steps} steps an epoch"
+        );
+        Err(CheckpointFault::Contradiction { what })
     }
 }
 

@@ -14,7 +14,7 @@ pub struct TrainConfig {
     pub strategy: Strategy,
     /// Which layers the model has.
     pub model: ModelKind,
-    /// Workers in this process, at least 1; partition p belongs to worker p mod workers.
+    /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
     pub workers: u32,
     /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots.
     pub fanouts: Vec<Fanout>,
@@ -22,6 +22,8 @@ pub struct TrainConfig {
     pub hidden: usize,
     /// `gat`: attention heads of each layer, at least 1; `hidden` is a multiple of it.
     pub n_heads: usize,
+    /// `gat`: heads of the last layer, at least 1, whose rows are averaged.
+    pub n_output_heads: usize,
     /// Share of the elements of aggregated features, hidden rows and attention coefficients
     /// dropped, in [0, 1).
     pub dropout: f32,
@@ -55,10 +57,13 @@ pub struct TrainConfig {
     /// `rapid`: most bytes of rows that one worker's hot sets and window may hold; `window` and
     /// `n_hot` shrink to it.
     pub memory_budget_bytes: Option<u64>,
-    /// `rapid`: where the schedule is written; replaced if it exists.
+    /// `rapid`: where the schedule is written, in place of what is there unless that is the schedule of
+    /// this very run.
     pub schedule_path: PathBuf,
     /// Where checkpoints go, if there are to be any.
     pub checkpoint: Option<CheckpointConfig>,
+    /// Where the best parameters go when the run is over or ended, as safetensors.
+    pub save_model: Option<PathBuf>,
     /// Name of the tensor of features.
     pub feature_tensor: String,
     /// Name of the tensor of classes (i64, width 1; −1 for none).
@@ -112,6 +117,7 @@ impl Default for TrainConfig {
             fanouts: Fanout::at_most(10).into_iter().cycle().take(2).collect(),
             hidden: 64,
             n_heads: 8,
+            n_output_heads: 8,
             dropout: 0.5,
             learning_rate: 0.01,
             weight_decay: 5e-4,
@@ -128,6 +134,7 @@ impl Default for TrainConfig {
             memory_budget_bytes: None,
             schedule_path: PathBuf::from("train.schedule"),
             checkpoint: None,
+            save_model: None,
             feature_tensor: "feat".to_owned(),
             label_tensor: "label".to_owned(),
             split_tensor: "split".to_owned(),
@@ -142,6 +149,7 @@ impl TrainConfig {
         at_least_1("workers", u64::from(self.workers))?;
         at_least_1("hidden", self.hidden as u64)?;
         at_least_1("n_heads", self.n_heads as u64)?;
+        at_least_1("n_output_heads", self.n_output_heads as u64)?;
         let is_multiple = self.model != ModelKind::Gat || self.hidden.is_multiple_of(self.n_heads);
         check(
             is_multiple,

@@ -4,7 +4,7 @@ use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, schedule::ScheduleError};
 use thiserror::Error;
 
-use crate::CheckpointError;
+use crate::{CheckpointError, peers::PeerError, saved::SavedModelError};
 
 /// Why training stopped.
 #[derive(Debug, Error)]
@@ -19,9 +19,44 @@ pub enum TrainError {
     /// A checkpoint could not be written or gone on from.
     #[error("checkpoint: {0}")]
     Checkpoint(#[from] CheckpointError),
+    /// A trained model could not be written or used.
+    #[error(transparent)]
+    SavedModel(#[from] SavedModelError),
     /// A tensor operation failed.
     #[error("tensor operation: {0}")]
     Tensor(#[from] candle_core::Error),
+    /// The processes of the run no longer train together.
+    #[error(transparent)]
+    Peers(#[from] PeerError),
+    /// Another process of the run has failed.
+    #[error("process {rank} of the run: {message}")]
+    Peer {
+        /// Its rank.
+        rank: u32,
+        /// What it says.
+        message: String,
+    },
+    /// Another process of the run has other settings, another graph or other labels.
+    #[error(
+        "process {rank} of the run has other settings, another graph or other labels; start all of \
+         them with the same command line and the same graph"
+    )]
+    OtherRun {
+        /// Its rank.
+        rank: u32,
+    },
+    /// The schedule that the first process has written is not here.
+    #[error(
+        "the schedule {path} that the first process wrote cannot be opened here; on several machines \
+         name one on a file system that all of them have"
+    )]
+    ScheduleElsewhere {
+        /// Its path there.
+        path: String,
+        /// Why it cannot be opened.
+        #[source]
+        source: Box<ScheduleError>,
+    },
     /// Threads could not be started.
     #[error("cannot start compute threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
@@ -98,4 +133,14 @@ pub enum TrainError {
         /// The worker, from 0.
         worker: u32,
     },
+}
+
+impl TrainError {
+    /// Whether all processes of the run meet with it at the same point, so that none has to be told.
+    pub(crate) fn is_common(&self) -> bool {
+        matches!(
+            self,
+            Self::Peers(_) | Self::Peer { .. } | Self::OtherRun { .. } | Self::Diverged { .. }
+        )
+    }
 }

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use lodestore_graph::batch::Block;
 
 use crate::{
-    attention::{AttentionSoftmax, HeadScores, WeightedSum},
+    attention::{AttentionSoftmax, Entries, HeadScores, WeightedSum},
     dropout::{Activation, ActivationDropout, Dropout},
     linear::{Projection, glorot},
 };
@@ -87,10 +87,11 @@ impl Gat {
         let (n_dst, scores) = (block.n_dst as usize, HeadScores { heads: self.n_heads });
         let of_src = scores.apply(z, &self.of_source)?;
         let of_dst = scores.apply(&z.narrow(0, 0, n_dst)?, &self.of_destination)?;
-        let coefficients = AttentionSoftmax(Arc::clone(block)).apply(&of_src, &of_dst)?;
+        let entries = Entries::of(block);
+        let coefficients = AttentionSoftmax(Arc::clone(&entries)).apply(&of_src, &of_dst)?;
         let coefficients =
             ActivationDropout::new(Activation::Identity, dropout).apply(&coefficients)?;
-        let rows = WeightedSum(Arc::clone(block)).apply(&coefficients, z)?;
+        let rows = WeightedSum(entries).apply(&coefficients, z)?;
         let rows = match self.heads {
             Heads::Concatenated => rows,
             Heads::Averaged => rows.reshape((n_dst, self.n_heads, ()))?.mean(1)?,

@@ -57,6 +57,14 @@ impl LayerDropout {
 }
 
 impl Layer {
+    /// Names of the parameters, in their order.
+    pub(crate) fn names(&self) -> &'static [&'static str] {
+        match self {
+            Self::Sage(_) | Self::Gcn(_) => &["weight", "bias"],
+            Self::Gat(_) => &["weight", "attention_source", "attention_destination", "bias"],
+        }
+    }
+
     /// All parameters, in a fixed order.
     pub(crate) fn parameters(&self) -> Vec<Var> {
         match self {

@@ -30,8 +30,10 @@ pub(crate) struct ModelSpec {
     pub(crate) kind: ModelKind,
     /// Features, hidden rows, classes: one more than layers.
     pub(crate) widths: Vec<usize>,
-    /// Attention heads of each layer; hidden widths are multiples of it.
+    /// Attention heads of all layers but the last; hidden widths are multiples of it.
     pub(crate) n_heads: usize,
+    /// Attention heads of the last layer.
+    pub(crate) n_output_heads: usize,
     /// In [0, 1): of what each layer transforms or aggregates, and of attention coefficients.
     pub(crate) dropout: f32,
 }
@@ -64,9 +66,11 @@ impl Model {
                 ModelKind::Gcn => Layer::Gcn(Linear::new(in_width, out_width, seed, stream)?),
                 ModelKind::Gat => {
                     let is_last = index + 1 == n_layers;
-                    let heads = if is_last { Heads::Averaged } else { Heads::Concatenated };
-                    let widths = [in_width, out_width];
-                    Layer::Gat(Gat::new(widths, spec.n_heads, heads, seed, stream)?)
+                    let (n_heads, heads) = match is_last {
+                        true => (spec.n_output_heads, Heads::Averaged),
+                        false => (spec.n_heads, Heads::Concatenated),
+                    };
+                    Layer::Gat(Gat::new([in_width, out_width], n_heads, heads, seed, stream)?)
                 }
             })
         };
@@ -78,6 +82,14 @@ impl Model {
     #[must_use]
     pub(crate) fn parameters(&self) -> Vec<Var> {
         self.layers.iter().flat_map(Layer::parameters).collect()
+    }
+
+    /// Names of the parameters, in the same order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let of_layer = |(index, layer): (usize, &Layer)| {
+            layer.names().iter().map(move |name| format!("layers.{index}.{name}"))
+        };
+        self.layers.iter().enumerate().flat_map(of_layer).collect()
     }
 
     /// The layer that reads features.

@@ -50,7 +50,7 @@ impl Record {
             self.steps.add(worker, outcome.met);
         }
         self.step_losses.push(step.loss);
-        self.measured.n_roots += step.n_roots as u64;
+        self.measured.n_roots += step.n_roots;
         self.measured.n_right += step.n_right;
         self.measured.loss += step.loss * step.n_roots as f64;
         self.epoch.steps += 1;
@@ -148,6 +148,7 @@ impl Run<'_> {
             strategy: config.strategy,
             model: config.model,
             workers: config.workers,
+            processes: setup.n_processes,
             device: "cpu",
             rows_from: setup.graph.rows_from,
             test_accuracy: best.accuracy.test,
@@ -166,8 +167,9 @@ impl Run<'_> {
             step: record.steps.shares(),
             setup_seconds: record.setup_seconds,
             schedule_seconds: written.map_or(0.0, |written| written.seconds),
-            schedule_bytes: written.map_or(0, |written| written.summary.bytes),
-            schedule_digest: written.map(|written| written.summary.digest.clone()),
+            schedule_stored: written.is_some_and(|written| written.is_stored),
+            schedule_bytes: written.map_or(0, |written| written.schedule.n_bytes()),
+            schedule_digest: written.map(|written| written.schedule.digest_hex()),
             memory_bound_bytes: written.map_or(0, |written| written.bound_bytes),
             hot_policy: written.map(|_| config.hot_policy),
             n_hot: written.map_or(0, |written| written.budget.n_hot as u64),

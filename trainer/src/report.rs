@@ -23,6 +23,8 @@ pub struct TrainReport {
     pub model: ModelKind,
     /// Workers.
     pub workers: u32,
+    /// Processes that they are in.
+    pub processes: u32,
     /// Where the model was computed: always `cpu`.
     pub device: &'static str,
     /// Whence remote rows came.
@@ -65,8 +67,10 @@ pub struct TrainReport {
     pub remote_bytes_per_step: f64,
     /// Before the first step: labels, schedule, first hot sets.
     pub setup_seconds: f64,
-    /// Part of it that wrote the schedule.
+    /// Part of it that wrote the schedule, or looked whether it is there.
     pub schedule_seconds: f64,
+    /// Whether the schedule lay there whole, from a run before.
+    pub schedule_stored: bool,
     /// Bytes of the schedule's file; 0 without one.
     pub schedule_bytes: u64,
     /// Content digest of the schedule, in hex.
@@ -81,7 +85,8 @@ pub struct TrainReport {
     pub memory_bound_bytes: u64,
     /// Most bytes of rows that hot sets (or the oracle's tier) and window of one worker really held.
     pub memory_measured_bytes: u64,
-    /// Most memory that the process ever had resident; 0 where the system does not tell.
+    /// Most memory that the process ever had resident, summed over processes; 0 where the system does
+    /// not tell.
     pub peak_rss_bytes: u64,
 }
 

@@ -6,10 +6,12 @@ use crate::{
     Place, Progress, TrainConfig, TrainError,
     adam::Adam,
     best::Best,
-    checkpoint::{Checkpoint, CheckpointError, Checkpoints, Folder, Identity},
+    checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
     evaluate::Evaluator,
+    group::{Group, Opening},
     model::Model,
     record::Record,
+    saved,
     setup::Setup,
     step::{RowsBySource, StepSeconds, WorkerStep, word_of},
     team::{Team, TeamStep},
@@ -34,8 +36,12 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// A run that begins, or one that goes on from its checkpoint.
-    pub(crate) fn new(setup: &Setup<'a>) -> Result<Self, TrainError> {
+    /// A run that begins, or one that goes on from its checkpoint, which the leader of its processes
+    /// has. None if the leader has ended it at once.
+    pub(crate) fn new(
+        setup: &Setup<'a>,
+        group: &mut Group<'_>,
+    ) -> Result<Option<Self>, TrainError> {
         let config = setup.config;
         let parameters = setup.model.parameters();
         let adam = Adam::new(parameters, config.learning_rate, config.weight_decay)?;
@@ -50,25 +56,36 @@ impl<'a> Run<'a> {
             resumed_at: None,
             is_interrupted: false,
         };
-        if let Some(wanted) = &config.checkpoint {
+        if let Some(wanted) = config.checkpoint.as_ref().filter(|_| group.leads()) {
             let identity = Identity {
                 graph_uuid: setup.graph.uuid,
                 settings: setup.settings(),
                 lengths: run.adam.lengths(),
+                epochs: config.epochs,
+                n_steps: setup.n_steps(),
             };
             let folder = Folder::open(&wanted.dir, wanted.resume)?;
             let checkpoints = Checkpoints::new(folder, identity, wanted.every_steps);
             if let Some(checkpoint) = checkpoints.load()? {
-                if checkpoint.place > (Place { epoch: config.epochs, step: 0 }) {
-                    let (place, epochs) = (checkpoint.place, config.epochs);
-                    return Err(CheckpointError::over(&wanted.dir, place, epochs).into());
-                }
                 run.restore(checkpoint)?;
             }
             run.checkpoints = Some(checkpoints);
         }
-        run.record.filled = setup.filled();
-        Ok(run)
+        Ok(run.open(setup, group)?.then_some(run))
+    }
+
+    /// Agrees with the other processes on what is run, and from where on. False if the leader has
+    /// ended the run.
+    fn open(&mut self, setup: &Setup<'_>, group: &mut Group<'_>) -> Result<bool, TrainError> {
+        let opening = Opening { digest: setup.digest(), filled: setup.filled() };
+        let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.adam.state()));
+        let Some((filled, resumed)) = group.open(&opening, resumed)? else { return Ok(false) };
+        self.record.filled = filled;
+        if let Some((place, adam)) = resumed.filter(|_| !group.leads()) {
+            self.adam.restore(adam)?;
+            (self.place, self.resumed_at) = (place, Some(place));
+        }
+        Ok(true)
     }
 
     /// Whether there is nothing left to train: never within an epoch, though patience may have been
@@ -104,19 +121,24 @@ impl<'a> Run<'a> {
     }
 
     /// Trains for what is left of the present epoch, measures accuracy if that is due, and writes a
-    /// checkpoint. Ends after the step or the epoch at which `progress` breaks.
+    /// checkpoint; without an `evaluator` that is another process's to do. Ends after the step or the
+    /// epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
-        team: &mut Team<'_>,
+        (team, group): (&mut Team<'_>, &mut Group<'_>),
         model: &Model,
-        evaluator: &mut Evaluator<'_>,
+        evaluator: Option<&mut Evaluator<'_>>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let epoch = self.place.epoch;
-        self.train_epoch(team, progress)?;
+        self.train_epoch(team, group, progress)?;
         if self.is_interrupted {
             return Ok(());
         }
+        let Some(evaluator) = evaluator else {
+            self.place = Place { epoch: epoch + 1, step: 0 };
+            return Ok(());
+        };
         if self.is_evaluated(epoch + 1) {
             self.evaluate(epoch, model, evaluator)?;
         }
@@ -136,13 +158,17 @@ impl<'a> Run<'a> {
     fn train_epoch(
         &mut self,
         team: &mut Team<'_>,
+        group: &mut Group<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
         let (epoch, total) = (self.place.epoch, team.n_steps());
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());
-            let outcome = team.step(epoch, step)?;
+            let Some(outcome) = team.step(epoch, step, group)? else {
+                self.is_interrupted = true;
+                return Ok(());
+            };
             let loss = outcome.loss;
             if !loss.is_finite() {
                 return Err(TrainError::Diverged { epoch, step, loss });
@@ -164,7 +190,7 @@ impl<'a> Run<'a> {
             }
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
-        self.record.end_epoch(epoch, total, seconds, &team.stats(epoch));
+        self.record.end_epoch(epoch, total, seconds, team.stats(epoch));
         Ok(())
     }
 
@@ -178,8 +204,8 @@ impl<'a> Run<'a> {
                 step,
                 worker: *worker,
                 loss: outcome.loss,
-                roots: outcome.n_roots as u64,
-                nodes: outcome.n_nodes as u64,
+                roots: outcome.n_roots,
+                nodes: outcome.n_nodes,
                 batch: word_of(outcome.met),
                 seconds: StepSeconds { step: step_seconds, update, ..outcome.seconds },
                 rows,
@@ -187,6 +213,22 @@ impl<'a> Run<'a> {
             }
         };
         team.outcomes.iter().map(of_worker).collect()
+    }
+
+    /// Writes the best parameters, or the last before any evaluation, if they are asked for.
+    pub(crate) fn save_model(
+        &self,
+        setup: &Setup<'_>,
+        group: &Group<'_>,
+    ) -> Result<(), TrainError> {
+        let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
+            return Ok(());
+        };
+        let values = match &self.best.parameters {
+            none if none.is_empty() => &self.adam.values(),
+            best => best,
+        };
+        Ok(saved::save(path, self.config, &setup.model, values)?)
     }
 
     fn save(&mut self) -> Result<(), TrainError> {

@@ -2,6 +2,7 @@
 
 use std::{
     ops::ControlFlow,
+    path::PathBuf,
     sync::Arc,
     thread::{Scope, available_parallelism},
     time::Instant,
@@ -9,9 +10,9 @@ use std::{
 
 use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, RowBudget, Window};
 use lodestore_graph::{
-    PartId,
+    NodeId, PartId, PartitionBook,
     sampler::{Fanout, Sampler},
-    schedule::{Schedule, ScheduleSpec, ScheduleSummary, write_schedule},
+    schedule::{Schedule, ScheduleSpec, is_schedule_of, write_schedule},
 };
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
     checkpoint::Settings,
     evaluate::{EvaluationLimits, Evaluator},
     features::FeatureRows,
+    group::Group,
     labels::Labels,
     model::{Model, ModelSpec},
     strategy::{Ondemand, Planned, Rapid, Share},
@@ -30,18 +32,26 @@ use crate::{
 pub(crate) struct Setup<'a> {
     pub(crate) config: &'a TrainConfig,
     pub(crate) graph: TrainGraph<'a>,
+    /// Of the workers of this process, in the order of `workers`.
     sources: &'a [WorkerSources],
+    workers: Vec<u32>,
     labels: Labels,
+    /// Of an epoch of each worker of the run.
+    n_batches: Vec<u32>,
     features: FeatureRows,
     pub(crate) row_bytes: usize,
     pub(crate) model: Model,
     pub(crate) written: Option<Written>,
+    /// Processes of the run.
+    pub(crate) n_processes: u32,
 }
 
 /// A schedule on disk.
 pub(crate) struct Written {
-    schedule: Schedule,
-    pub(crate) summary: ScheduleSummary,
+    pub(crate) schedule: Schedule,
+    path: PathBuf,
+    /// Whether it lay there whole, from a run before.
+    pub(crate) is_stored: bool,
     pub(crate) seconds: f64,
     /// Sizes of hot sets and window as they fit into the memory budget.
     pub(crate) budget: RowBudget,
@@ -49,15 +59,17 @@ pub(crate) struct Written {
 }
 
 impl<'a> Setup<'a> {
-    /// Reads labels and makes the model.
+    /// Reads labels and makes the model; `workers` are those of this process.
     pub(crate) fn new(
         config: &'a TrainConfig,
         graph: TrainGraph<'a>,
         sources: &'a [WorkerSources],
+        workers: Vec<u32>,
     ) -> Result<Self, TrainError> {
         config.validate()?;
-        check_sources(config, graph, sources)?;
-        let labels = Labels::read(&sources[0], &owned_parts(config, graph, 0), graph.book, config)?;
+        check_sources(graph, sources, &workers)?;
+        let owned = owned_parts(config, graph, workers[0]);
+        let labels = Labels::read(&sources[0], &owned, graph.book, config)?;
         if config.patience > 0 && labels.validation.is_empty() {
             return Err(TrainError::NothingToValidate { tensor: config.split_tensor.clone() });
         }
@@ -66,30 +78,74 @@ impl<'a> Setup<'a> {
         let mut widths = vec![config.hidden; config.fanouts.len() + 1];
         widths[0] = features.width();
         widths[config.fanouts.len()] = labels.n_classes;
-        let (kind, n_heads, dropout) = (config.model, config.n_heads, config.dropout);
-        let model = Model::new(&ModelSpec { kind, widths, n_heads, dropout }, config.seed)?;
+        let (kind, dropout) = (config.model, config.dropout);
+        let (n_heads, n_output_heads) = (config.n_heads, config.n_output_heads);
+        let spec = ModelSpec { kind, widths, n_heads, n_output_heads, dropout };
+        let model = Model::new(&spec, config.seed)?;
         let row_bytes = info.row_bytes();
-        let written = None;
-        Ok(Self { config, graph, sources, labels, features, row_bytes, model, written })
+        let n_batches = Self::n_batches_of(config, graph.book, &labels.train);
+        let (written, n_processes) = (None, 1);
+        let setup = Self {
+            config,
+            graph,
+            sources,
+            workers,
+            labels,
+            n_batches,
+            features,
+            row_bytes,
+            model,
+            written,
+            n_processes,
+        };
+        Ok(setup)
     }
 
-    /// Writes the schedule, if the strategy has one; breaks if `progress` did.
+    /// Writes the schedule, if the strategy has one and it is not there; one process does so for all.
+    /// Breaks if `progress` or the leader did.
     pub(crate) fn prepare(
         &mut self,
+        group: &mut Group<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TrainError> {
-        let mut flow = ControlFlow::Continue(());
-        if self.config.strategy == Strategy::Rapid {
-            self.written = Some(self.write_schedule(&mut |done, total| {
+        if self.config.strategy != Strategy::Rapid {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let (start, mut flow) = (Instant::now(), ControlFlow::Continue(()));
+        let mut is_stored = false;
+        if group.leads() {
+            is_stored = self.write_schedule(&mut |done, total| {
                 if progress(&Progress::Schedule { done, total }).is_break() {
                     flow = ControlFlow::Break(());
                 }
-            })?);
+            })?;
+            if flow.is_break() {
+                return Ok(flow);
+            }
         }
+        // Absolute, since processes may stand in other folders.
+        let path = std::path::absolute(&self.config.schedule_path);
+        let path = path.unwrap_or_else(|_| self.config.schedule_path.clone());
+        let Some(path) = group.text_of_leader(&path.display().to_string())? else {
+            return Ok(ControlFlow::Break(()));
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        self.written = Some(self.open_schedule(path.into(), is_stored, seconds)?);
         Ok(flow)
     }
 
-    /// What filled all workers' sources.
+    /// Of all that must be the same in all processes of a run.
+    pub(crate) fn digest(&self) -> [u32; 8] {
+        let TrainConfig { strategy, hot_policy, epochs, .. } = self.config;
+        let mut digest = blake3::Hasher::new();
+        digest.update(&self.graph.uuid);
+        digest.update(self.settings().as_str().as_bytes());
+        digest.update(format!("{strategy}, {hot_policy}, {epochs} epochs").as_bytes());
+        let digest = *digest.finalize().as_bytes();
+        std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| digest[4 * i + j])))
+    }
+
+    /// What filled the sources of the workers here.
     pub(crate) fn filled(&self) -> LoadStats {
         let mut filled = LoadStats::default();
         self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
@@ -104,7 +160,7 @@ impl<'a> Setup<'a> {
     /// What accuracy is measured with; reads through worker 0's sources.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
         let all = vec![Fanout::All; self.config.fanouts.len()];
-        let owned = owned_parts(self.config, self.graph, 0);
+        let owned = owned_parts(self.config, self.graph, self.workers[0]);
         let loader = self.sources[0].untiered_loader(&self.config.feature_tensor, &owned)?;
         Evaluator::new(
             &self.labels,
@@ -116,13 +172,25 @@ impl<'a> Setup<'a> {
         )
     }
 
-    /// All workers, their prefetchers running from `place` on, which is before the end.
+    /// All workers of this process, their prefetchers running from `place` on, which is before the end.
     pub(crate) fn recruits<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         place: Place,
     ) -> Result<Vec<Recruit<'scope>>, TrainError> {
-        (0..self.config.workers).map(|worker| self.recruit(scope, worker, place)).collect()
+        self.workers.iter().map(|&worker| self.recruit(scope, worker, place)).collect()
+    }
+
+    /// Batches of an epoch of each worker of the run.
+    fn n_batches_of(config: &TrainConfig, book: &PartitionBook, train: &[NodeId]) -> Vec<u32> {
+        let share = |worker| Share { worker, config, book, train };
+        let n_batches = |worker| u32::try_from(share(worker).batches(0).len()).unwrap_or(u32::MAX);
+        (0..config.workers).map(n_batches).collect()
+    }
+
+    /// Steps of an epoch: the batches of the worker that has most.
+    pub(crate) fn n_steps(&self) -> u32 {
+        self.n_batches.iter().copied().max().unwrap_or(0)
     }
 
     fn recruit<'scope, 'env>(
@@ -133,11 +201,11 @@ impl<'a> Setup<'a> {
     ) -> Result<Recruit<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
         let (loader, share) = (self.loader(worker)?, self.share(worker));
-        let n_batches = u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX);
+        let n_batches = self.n_batches[worker as usize];
         let first = place.first_batch(n_batches);
         let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
-            Some(Written { schedule, budget, .. }) => {
-                let planned = Planned { schedule, path: &config.schedule_path, place };
+            Some(Written { schedule, path, budget, .. }) => {
+                let planned = Planned { schedule, path, place };
                 let kept = (config.hot_policy, budget.n_hot);
                 let rapid = Arc::new(Rapid::start(scope, worker, planned, &loader, kept)?);
                 let joined = Window::joined(budget.window);
@@ -167,7 +235,9 @@ impl<'a> Setup<'a> {
 
     fn loader(&self, worker: u32) -> Result<BatchLoader, TrainError> {
         let owned = owned_parts(self.config, self.graph, worker);
-        Ok(self.sources[worker as usize].loader(&self.config.feature_tensor, &owned)?)
+        let here = self.workers.iter().zip(self.sources).find(|(here, _)| **here == worker);
+        let Some((_, sources)) = here else { unreachable!("a worker of this process") };
+        Ok(sources.loader(&self.config.feature_tensor, &owned)?)
     }
 
     fn share(&self, worker: u32) -> Share<'_> {
@@ -175,35 +245,51 @@ impl<'a> Setup<'a> {
         Share { worker, config, book, train }
     }
 
-    fn write_schedule(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Written, TrainError> {
-        let (start, config) = (Instant::now(), self.config);
-        let spec = ScheduleSpec {
+    fn schedule_spec(&self) -> ScheduleSpec {
+        let config = self.config;
+        ScheduleSpec {
             graph_uuid: self.graph.uuid,
             seed: config.seed,
             fanouts: config.fanouts.clone(),
             batch_size: config.batch_size,
             epochs: config.epochs,
             workers: config.workers,
+        }
+    }
+
+    /// Writes the schedule, unless it is there; true if it is.
+    fn write_schedule(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<bool, TrainError> {
+        let (path, spec, train) =
+            (&self.config.schedule_path, self.schedule_spec(), &self.labels.train);
+        let (topology, book) = (self.graph.topology, self.graph.book);
+        if is_schedule_of(&spec, topology.n_nodes(), book, train, path) {
+            return Ok(true);
+        }
+        let n_threads = available_parallelism().map_or(1, usize::from);
+        write_schedule(topology, book, train, &spec, path, progress, n_threads)?;
+        Ok(false)
+    }
+
+    fn open_schedule(
+        &self,
+        path: PathBuf,
+        is_stored: bool,
+        seconds: f64,
+    ) -> Result<Written, TrainError> {
+        let config = self.config;
+        let elsewhere = |source| TrainError::ScheduleElsewhere {
+            path: path.display().to_string(),
+            source: Box::new(source),
         };
-        let summary = write_schedule(
-            self.graph.topology,
-            self.graph.book,
-            &self.labels.train,
-            &spec,
-            &config.schedule_path,
-            progress,
-            available_parallelism().map_or(1, usize::from),
-        )?;
-        let schedule = Schedule::open(&config.schedule_path)?;
+        let schedule = Schedule::open(&path).map_err(elsewhere)?;
         schedule.expect_graph(self.graph.uuid, self.graph.topology.n_nodes())?;
-        let seconds = start.elapsed().as_secs_f64();
         let (max_nodes, row_bytes) = (schedule.max_ids() as usize, self.row_bytes);
         let mut budget = RowBudget { n_hot: config.n_hot, window: config.window };
         if let Some(budget_bytes) = config.memory_budget_bytes {
             budget = budget.fit(budget_bytes, max_nodes, row_bytes);
         }
         let bound_bytes = budget.bound_bytes(max_nodes, row_bytes);
-        Ok(Written { schedule, summary, seconds, budget, bound_bytes })
+        Ok(Written { schedule, path, is_stored, seconds, budget, bound_bytes })
     }
 }
 
@@ -212,17 +298,17 @@ fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<
     graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
 }
 
-/// One source per worker, and all of the same graph.
+/// One source per worker of this process, at least one, and all of the same graph.
 fn check_sources(
-    config: &TrainConfig,
     graph: TrainGraph<'_>,
     sources: &[WorkerSources],
+    workers: &[u32],
 ) -> Result<(), TrainError> {
-    if sources.len() != config.workers as usize {
+    if workers.is_empty() || sources.len() != workers.len() {
         return Err(TrainError::Setting {
             setting: "workers",
-            expected: format!("the number of sources ({})", sources.len()),
-            found: config.workers.to_string(),
+            expected: format!("at least one per process, with sources for {}", sources.len()),
+            found: workers.len().to_string(),
         });
     }
     let expected = graph.book.n_nodes();

@@ -1,4 +1,5 @@
-//! The workers as threads, stepping together.
+//! The workers of this process as threads, stepping together with each other and with those of other
+//! processes.
 
 use std::{
     mem::take,
@@ -14,13 +15,17 @@ use lodestore_client::{LoadStats, PrefetchStats, SteadyStats};
 
 use crate::{
     TrainError,
+    group::Group,
     strategy::Rapid,
     worker::{StepOrder, StepOutcome, Worker},
 };
 
-/// All workers of a run. Parameters stand still while a step is under way.
+/// The workers of this process. Parameters stand still while a step is under way.
 pub(crate) struct Team<'scope> {
     members: Vec<Member<'scope>>,
+    n_steps: u32,
+    /// Figures of all workers of the run after the last step.
+    stats: Vec<MemberStats>,
 }
 
 /// What a worker brings to a team.
@@ -37,7 +42,7 @@ pub(crate) struct Recruit<'scope> {
 pub(crate) struct TeamStep {
     /// Mean loss over all roots.
     pub(crate) loss: f64,
-    pub(crate) n_roots: usize,
+    pub(crate) n_roots: u64,
     pub(crate) n_right: u64,
     pub(crate) n_batches: u64,
     /// Gradient of the mean loss over all roots, one flat list per parameter.
@@ -59,6 +64,7 @@ pub(crate) struct MemberStats {
 }
 
 struct Member<'scope> {
+    worker: u32,
     orders: SyncSender<StepOrder>,
     outcomes: Receiver<Result<StepOutcome, TrainError>>,
     thread: ScopedJoinHandle<'scope, ()>,
@@ -69,60 +75,78 @@ struct Member<'scope> {
 
 impl<'scope> Team<'scope> {
     /// Starts a thread per worker. Each computes in a pool of its own with its share of the
-    /// cores, so that workers neither wait for each other's tasks nor outnumber the cores.
+    /// cores, so that workers neither wait for each other's tasks nor outnumber the cores, which
+    /// `n_processes` share. All `n_workers` of the run together make `n_steps` in an epoch.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         recruits: Vec<Recruit<'scope>>,
+        n_processes: u32,
+        [n_workers, n_steps]: [u32; 2],
     ) -> Result<Self, TrainError> {
         let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_threads = (n_cores / recruits.len().max(1)).max(1);
+        let n_pools = recruits.len().max(1) * n_processes as usize;
+        let n_threads = (n_cores / n_pools).max(1);
         let start = |Recruit { worker, n_batches, rapid }| {
+            let number = worker.worker;
             let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
             let (orders, inbox) = sync_channel(1);
             let (outbox, outcomes) = sync_channel(1);
             let thread = scope.spawn(move || pool.install(move || worker.run(&inbox, &outbox)));
             let prefetch = PrefetchStats::default();
-            Ok(Member { orders, outcomes, thread, n_batches, rapid, prefetch })
+            Ok(Member { worker: number, orders, outcomes, thread, n_batches, rapid, prefetch })
         };
         let members = recruits.into_iter().map(start).collect::<Result<_, TrainError>>()?;
-        Ok(Self { members })
+        Ok(Self { members, n_steps, stats: vec![MemberStats::default(); n_workers as usize] })
     }
 
     /// Steps of an epoch: the batches of the worker that has most.
     pub(crate) fn n_steps(&self) -> u32 {
-        self.members.iter().map(|member| member.n_batches).max().unwrap_or(0)
+        self.n_steps
     }
 
-    /// Lets every worker that has a batch left train on it, and averages in order of workers.
-    pub(crate) fn step(&mut self, epoch: u32, step: u32) -> Result<TeamStep, TrainError> {
+    /// Lets every worker that has a batch left train on it, and averages in order of workers. None if
+    /// the leader has ended the run.
+    pub(crate) fn step(
+        &mut self,
+        epoch: u32,
+        step: u32,
+        group: &mut Group<'_>,
+    ) -> Result<Option<TeamStep>, TrainError> {
         let order = StepOrder { epoch, batch: step };
         let mut outcomes = Vec::with_capacity(self.members.len());
         for member in self.members.iter().filter(|member| step < member.n_batches) {
             // A worker that is gone shows when its outcome is missing.
             let _ = member.orders.send(order);
         }
-        for (worker, member) in (0u32..).zip(&mut self.members) {
+        for member in &mut self.members {
             if step < member.n_batches {
+                let worker = member.worker;
                 let gone = |_| TrainError::WorkerPanicked { worker };
                 let outcome = member.outcomes.recv().map_err(gone)??;
                 member.prefetch = outcome.prefetch;
                 outcomes.push((worker, outcome));
             }
         }
-        Ok(TeamStep::sum(outcomes))
+        self.take_stats(epoch);
+        group.step(outcomes, &mut self.stats)
     }
 
-    /// Figures of each worker, with VectorPulls for the hot sets of epochs up to `epoch`.
-    pub(crate) fn stats(&self, epoch: u32) -> Vec<MemberStats> {
-        let of_member = |member: &Member<'_>| {
+    /// Figures of all workers of the run, with VectorPulls for the hot sets of epochs up to `epoch`;
+    /// those of other processes are as they were after the last step.
+    pub(crate) fn stats(&mut self, epoch: u32) -> &[MemberStats] {
+        self.take_stats(epoch);
+        &self.stats
+    }
+
+    fn take_stats(&mut self, epoch: u32) {
+        for member in &self.members {
             let rapid = member.rapid.as_ref();
-            MemberStats {
+            self.stats[member.worker as usize] = MemberStats {
                 prefetch: member.prefetch,
                 steady: rapid.map_or_else(SteadyStats::default, |rapid| rapid.stats()),
                 pulled: rapid.map_or_else(LoadStats::default, |rapid| rapid.pulled_until(epoch)),
-            }
-        };
-        self.members.iter().map(of_member).collect()
+            };
+        }
     }
 }
 
@@ -139,9 +163,9 @@ impl Drop for Team<'_> {
 
 impl TeamStep {
     /// The step of these workers' batches: means weighted by roots, summed in the order given.
-    fn sum(mut outcomes: Vec<(u32, StepOutcome)>) -> Self {
+    pub(crate) fn sum(mut outcomes: Vec<(u32, StepOutcome)>) -> Self {
         let start = Instant::now();
-        let n_roots: usize = outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
+        let n_roots: u64 = outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
         let mut sum = Self { n_roots, n_batches: outcomes.len() as u64, ..Self::default() };
         for (_, outcome) in &mut outcomes {
             let share = outcome.n_roots as f64 / n_roots.max(1) as f64;
@@ -174,7 +198,7 @@ mod tests {
     use crate::step::StepSeconds;
     use lodestore_client::Met;
 
-    fn outcome(n_roots: usize, loss: f64, gradient: f32) -> StepOutcome {
+    fn outcome(n_roots: u64, loss: f64, gradient: f32) -> StepOutcome {
         StepOutcome {
             loss,
             n_roots,

@@ -6,8 +6,13 @@ use lodestore_client::{BatchLoader, ClientError, PullStats, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::{
-    EpochReport, TrainConfig, TrainError, TrainReport, WorkerStep, report::RowsFrom, run::Run,
-    setup::Setup, team::Team,
+    EpochReport, TrainConfig, TrainError, TrainReport, WorkerStep,
+    group::Group,
+    peers::{Alone, Peers},
+    report::RowsFrom,
+    run::Run,
+    setup::Setup,
+    team::Team,
 };
 
 /// The graph to train on; rows are not part of it.
@@ -101,26 +106,77 @@ pub fn train(
     sources: &[WorkerSources],
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<TrainReport, TrainError> {
+    let report = train_together(config, graph, sources, &mut Alone, progress)?;
+    let Some(report) = report else { unreachable!("who is alone leads") };
+    Ok(report)
+}
+
+/// As [`train`], as one of several processes, each of which calls this with the same settings and its
+/// own `sources`: one entry for each of its workers, in order. Worker w belongs to the process of rank
+/// w mod ranks, so that there are at least as many workers as processes.
+///
+/// Losses and parameters are those of [`train`], bit for bit: every process has all gradients and sums
+/// them in the order of workers. The report comes back in the leader, to whom alone `progress` is told;
+/// checkpoints are its own, and the others get theirs from it. Under `rapid` the leader writes the
+/// schedule, in a folder that all processes must have.
+///
+/// When one process fails or is gone, all end with an error that says which: at the next step at the
+/// latest.
+pub fn train_together(
+    config: &TrainConfig,
+    graph: &TrainGraph<'_>,
+    sources: &[WorkerSources],
+    peers: &mut dyn Peers,
+    progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+) -> Result<Option<TrainReport>, TrainError> {
+    let mut group = Group::new(peers);
+    let trained = run_all(config, graph, sources, &mut group, progress);
+    match trained {
+        Ok(report) => group.end().map(|()| report.filter(|_| group.leads())),
+        Err(error) => {
+            group.fail(&error);
+            Err(error)
+        }
+    }
+}
+
+fn run_all(
+    config: &TrainConfig,
+    graph: &TrainGraph<'_>,
+    sources: &[WorkerSources],
+    group: &mut Group<'_>,
+    progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+) -> Result<Option<TrainReport>, TrainError> {
     let start = Instant::now();
-    let mut setup = Setup::new(config, *graph, sources)?;
-    let mut run = Run::new(&setup)?;
+    let workers = group.workers_here(config.workers).collect();
+    let mut setup = Setup::new(config, *graph, sources, workers)?;
+    setup.n_processes = group.n_ranks();
+    let Some(mut run) = Run::new(&setup, group)? else { return Ok(None) };
     if run.is_over() {
-        if run.lacks_last_evaluation() {
+        if group.leads() && run.lacks_last_evaluation() {
             run.evaluate(config.epochs - 1, &setup.model, &mut setup.evaluator()?)?;
         }
-        return Ok(run.report(&setup, &[]));
+        run.save_model(&setup, group)?;
+        return Ok(Some(run.report(&setup, &[])));
     }
-    if setup.prepare(progress)?.is_break() {
+    if setup.prepare(group, progress)?.is_break() {
         run.is_interrupted = true;
-        return Ok(run.report(&setup, &[]));
+        return Ok(Some(run.report(&setup, &[])));
     }
-    let mut evaluator = setup.evaluator()?;
+    let mut evaluator = group.leads().then(|| setup.evaluator()).transpose()?;
+    let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
+    let progress = if group.leads() { progress } else { no_progress };
     scope(|scope| {
-        let mut team = Team::start(scope, setup.recruits(scope, run.place)?)?;
+        let recruits = setup.recruits(scope, run.place)?;
+        let size = [config.workers, setup.n_steps()];
+        let mut team = Team::start(scope, recruits, group.n_here(), size)?;
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
-            run.finish_epoch(&mut team, &setup.model, &mut evaluator, progress)?;
+            let evaluator = evaluator.as_mut();
+            run.finish_epoch((&mut team, group), &setup.model, evaluator, progress)?;
         }
-        Ok(run.report(&setup, &team.stats(config.epochs)))
+        run.save_model(&setup, group)?;
+        let stats = team.stats(config.epochs).to_vec();
+        Ok(Some(run.report(&setup, &stats)))
     })
 }

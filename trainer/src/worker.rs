@@ -43,18 +43,18 @@ pub(crate) struct StepOrder {
 }
 
 /// What one batch gave.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StepOutcome {
     /// Mean loss over the roots.
     pub(crate) loss: f64,
-    pub(crate) n_roots: usize,
+    pub(crate) n_roots: u64,
     /// Roots whose class the model had right.
     pub(crate) n_right: u64,
     /// One flat list per parameter: the gradient of the mean loss.
     pub(crate) gradients: Vec<Vec<f32>>,
     pub(crate) load: LoadStats,
     /// Input nodes.
-    pub(crate) n_nodes: usize,
+    pub(crate) n_nodes: u64,
     /// Where the time went, but for what the whole team does.
     pub(crate) seconds: StepSeconds,
     /// How the batch was met.
@@ -109,11 +109,11 @@ impl Worker<'_> {
         };
         Ok(StepOutcome {
             loss: f64::from(loss.to_scalar::<f32>()?),
-            n_roots,
+            n_roots: n_roots as u64,
             n_right,
             gradients,
             load,
-            n_nodes: batch.nodes.len(),
+            n_nodes: batch.nodes.len() as u64,
             seconds,
             met,
             prefetch: self.prefetcher.stats(),

@@ -2,6 +2,7 @@
 
 mod cache_bench;
 mod compact;
+mod evaluate;
 mod gather;
 mod generate;
 mod generate_trace;
@@ -30,6 +31,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::console::Console;
+pub(crate) use train::Told;
 
 /// What to do.
 #[derive(Subcommand)]
@@ -48,6 +50,7 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
     Train(train::TrainArgs),
+    Evaluate(evaluate::EvaluateArgs),
     CacheBench(cache_bench::CacheBenchArgs),
     GenerateTrace(generate_trace::GenerateTraceArgs),
     ProfileDevice(profile_device::ProfileDeviceArgs),
@@ -84,6 +87,7 @@ impl Command {
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),
             Self::Train(args) => args.run(console),
+            Self::Evaluate(args) => args.run(console),
             Self::CacheBench(args) => args.run(console),
             Self::GenerateTrace(args) => args.run(console),
             Self::ProfileDevice(args) => args.run(console),

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::generate::{GenerateConfig, GenerateReport, generate};
 use super::import::{ImportConfig, ImportReport, import};
-use super::train::{TierChoice, TrainRun, Trained, train};
+use super::train::{Form, TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
 use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
@@ -189,6 +189,7 @@ fn run_strategy(
         buffer: None,
         train: TrainConfig { strategy, ..config.train.clone() },
         log: None,
+        form: Form::default(),
         keep_schedule: false,
     };
     let Trained { report, .. } = train(&run, console)?;

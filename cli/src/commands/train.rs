@@ -5,20 +5,24 @@ mod checkpoint;
 mod hot;
 mod known;
 mod log;
+mod processes;
 mod report;
 mod sources;
 mod tiers;
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use lodestore_client::ClientConfig;
+use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
     EpochReport, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
+    WorkerSources, train_together,
 };
 use serde::Serialize;
 
@@ -30,8 +34,12 @@ use buffer::BufferArgs;
 pub(crate) use buffer::BufferChoice;
 use checkpoint::CheckpointArgs;
 use hot::{HotArgs, hot_policy};
+use known::Here;
 use log::StepLog;
-use tiers::TierArgs;
+use processes::Joined;
+pub(crate) use processes::{Form, Told};
+pub(crate) use sources::remote_rows;
+use tiers::{TierArgs, Tiers};
 pub(crate) use tiers::{TierChoice, TierReport};
 
 /// Train a GNN on a graph; rows of other partitions come from servers.
@@ -40,9 +48,13 @@ pub(crate) use tiers::{TierChoice, TierReport};
 Example: two workers, each with a partition of its own; the rest comes from two servers
   lode train --graph my-graph --connect 127.0.0.1:7171 --connect 127.0.0.1:7172 \\
       --workers 2 --strategy rapid --model sage --fanout 10,10 --epochs 20
+Example: the same, each worker a process; then as an MPI job (a lode built with --features mpi)
+  lode train --graph my-graph --connect 127.0.0.1:7171 --workers 2 --processes
+  mpirun -n 2 lode train --graph my-graph --connect 127.0.0.1:7171
 
 Needs tensors `feat` (float), `label` (i64) and `split` (u8: 0 train, 1 validation, 2 test).
-Partition p belongs to worker p mod W. Losses depend on the seed alone, never on the strategy.")]
+Partition p belongs to worker p mod W. Losses depend on the seed alone, never on the strategy, nor on
+whether workers are threads, processes or an MPI job.")]
 pub(crate) struct TrainArgs {
     /// Folder of the graph: topology, and rows of each worker's own partitions.
     #[arg(long, value_name = "G")]
@@ -58,9 +70,16 @@ pub(crate) struct TrainArgs {
     /// Model: sage, gcn or gat.
     #[arg(long, value_name = "M", default_value_t = ModelKind::Sage)]
     model: ModelKind,
-    /// Workers in this process; at most one per partition.
-    #[arg(long, value_name = "W", default_value_t = 1)]
-    workers: u32,
+    /// Workers; at most one per partition [default: 1; in an MPI job one for each process].
+    #[arg(long, value_name = "W")]
+    workers: Option<u32>,
+    /// Each worker is a process of its own, not a thread; this one is the first and tells of all. Tiers
+    /// that workers share are then each process's own, of an equal share of the bytes.
+    #[arg(long)]
+    processes: bool,
+    /// Which process of a run this is.
+    #[arg(long, hide = true)]
+    peer: Option<processes::Peer>,
     #[command(flatten)]
     fanout: FanoutArgs,
     /// Width of hidden layers.
@@ -69,6 +88,10 @@ pub(crate) struct TrainArgs {
     /// gat: attention heads; --hidden is a multiple of it.
     #[arg(long, value_name = "N", default_value_t = 8)]
     heads: usize,
+    /// gat: heads of the last layer, whose rows are averaged; as --heads unless given. Its paper has 1 on
+    /// Cora and Citeseer, 8 on Pubmed.
+    #[arg(long, value_name = "N")]
+    output_heads: Option<usize>,
     /// Share of hidden elements and attention coefficients dropped.
     #[arg(long, value_name = "P", default_value_t = 0.5)]
     dropout: f32,
@@ -96,6 +119,10 @@ pub(crate) struct TrainArgs {
     /// Stop when accuracy on the validation nodes has not risen for so many epochs; 0: never.
     #[arg(long, value_name = "N", default_value_t = 0)]
     patience: u32,
+    /// Write the model that did best on the validation nodes to this file (safetensors), in place of what
+    /// is there; `lode evaluate` reads it.
+    #[arg(long, value_name = "FILE")]
+    save_model: Option<PathBuf>,
     #[command(flatten)]
     checkpoint: CheckpointArgs,
     #[command(flatten)]
@@ -133,6 +160,8 @@ pub(crate) struct TrainRun {
     pub(crate) keep_schedule: bool,
     /// Where steps are told of.
     pub(crate) log: Option<PathBuf>,
+    /// How workers are spread over processes.
+    pub(crate) form: Form,
 }
 
 /// What `--json` prints.
@@ -150,13 +179,15 @@ pub(crate) struct Trained {
 
 impl TrainArgs {
     fn check(self) -> Result<TrainRun, UsageError> {
+        let form = Form::of(self.processes, self.peer)?;
         let train = TrainConfig {
             strategy: self.strategy,
             model: self.model,
-            workers: self.workers,
+            workers: self.workers.unwrap_or(form.usual_workers()),
             fanouts: self.fanout.fanout,
             hidden: self.hidden,
             n_heads: self.heads,
+            n_output_heads: self.output_heads.unwrap_or(self.heads),
             dropout: self.dropout,
             learning_rate: self.learning_rate,
             weight_decay: self.weight_decay,
@@ -167,6 +198,7 @@ impl TrainArgs {
             evaluate_every: self.evaluate_every,
             patience: self.patience,
             checkpoint: self.checkpoint.check()?,
+            save_model: self.save_model,
             hot_policy: hot_policy(self.strategy, self.tiers.policy)?,
             n_hot: self.hot.n_hot,
             window: self.hot.window,
@@ -189,11 +221,15 @@ impl TrainArgs {
             train,
             keep_schedule: self.hot.schedule.is_some(),
             log: self.log,
+            form,
         })
     }
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let run = self.check()?;
+        if run.form.is_led() {
+            return follow(&run);
+        }
         let mut has_head = false;
         let (trained, told) = train_telling(&run, console, &mut |epoch| {
             if !has_head {
@@ -213,6 +249,25 @@ pub(crate) fn train(run: &TrainRun, console: &Console) -> Result<Trained> {
     told.map(|()| trained)
 }
 
+/// Trains as one of several processes, of which another tells.
+fn follow(run: &TrainRun) -> Result<()> {
+    let console = Console::silent();
+    let mut joined = run.form.join(run.train.workers)?;
+    let opened = match Opened::new(run, &joined, &console) {
+        Ok(opened) => opened,
+        Err(error) => return Err(joined.failed_before(error)),
+    };
+    let (on, sources) = (opened.train_graph(run), &opened.sources);
+    let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
+    match train_together(&run.train, &on, sources, joined.peers(), no_progress) {
+        Err(error) => Err(joined.failed(error)),
+        Ok(_) => {
+            let mut figures = figures(peak_rss_bytes(), &opened.tiers.report());
+            joined.sums(&mut figures)
+        }
+    }
+}
+
 /// Trains; `on_epoch` is told of each epoch when it is done. An error of it, or of the log, ends the
 /// run at once; what there is then is given beside it.
 fn train_telling(
@@ -220,42 +275,118 @@ fn train_telling(
     console: &Console,
     on_epoch: &mut dyn FnMut(&EpochReport) -> Result<()>,
 ) -> Result<(Trained, Result<()>)> {
-    let graph = Graph::open(&run.graph)?;
-    let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
-    check_workers(&run.train, book.n_parts())?;
-    console.stage("topology");
-    let topology = open_topology(&graph)?;
-    let (sources, tiers) = sources::open(run, &graph, &topology)?;
-    let rows_from = if run.connect.is_empty() { RowsFrom::Embedded } else { RowsFrom::Servers };
-    let on = TrainGraph { uuid, topology: &topology, book, rows_from };
+    if run.form.starts_processes() {
+        // Before there is one for each of too many workers.
+        check_workers(&run.train, Graph::open(&run.graph)?.book().n_parts())?;
+    }
+    let mut joined = run.form.join(run.train.workers)?;
+    let (opened, mut log) = match Opened::and_log(run, &joined, console) {
+        Ok(opened) => opened,
+        Err(error) => return Err(joined.failed_before(error)),
+    };
     // A schedule that nobody asked to keep goes away with the folder.
     let folder = tempfile::tempdir()?;
-    let mut config = run.train.clone();
-    if !run.keep_schedule {
-        config.schedule_path = folder.path().join("schedule");
-    }
-    let resumes = config.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
-    let open_log = |path| StepLog::open(path, resumes);
-    let mut log = run.log.as_deref().map(open_log).transpose()?;
+    let config = run.with_schedule(folder.path());
     console.stage("setup");
     let mut told = Ok(());
-    let report = lodestore_trainer::train(&config, &on, &sources, &mut |progress| {
+    let (on, sources) = (opened.train_graph(run), &opened.sources);
+    let trained = train_together(&config, &on, sources, joined.peers(), &mut |progress| {
         match progress {
             Progress::Schedule { done, total } => console.at("schedule", *done, *total),
             Progress::Step { epoch, done, total, loss, workers } => {
                 let stage = format!("{} epoch {} of {}", config.strategy, epoch + 1, config.epochs);
                 console.at(&stage, u64::from(*done), u64::from(*total));
                 console.detail(|| report::step_line(*loss, workers));
-                if let Some(log) = &mut log {
+                told = console.check_reader();
+                if let (Ok(()), Some(log)) = (&told, &mut log) {
                     told = log.write(workers);
                 }
             }
             Progress::Epoch(epoch) => told = on_epoch(epoch),
         }
         if told.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    })?;
+    });
+    let mut report = match trained {
+        Ok(report) => report.context("another process has the report")?,
+        Err(error) => return Err(joined.failed(error)),
+    };
+    let mut tiers = opened.tiers.report();
+    if joined.leads() && report.processes > 1 {
+        let mut sums = figures(report.peak_rss_bytes, &tiers);
+        joined.sums(&mut sums)?;
+        report.peak_rss_bytes = sums[0];
+        tiers.iter_mut().zip(sums[1..].as_chunks().0).for_each(|(tier, sums)| tier.set(*sums));
+    }
     let error = told.as_ref().err().map(|error| format!("{error:#}"));
-    Ok((Trained { report, tiers: tiers.report(), error }, told))
+    Ok((Trained { report, tiers, error }, told))
+}
+
+/// What a process tells of itself at the end: its memory, and what each tier did.
+fn figures(rss_bytes: u64, tiers: &[TierReport]) -> Vec<u64> {
+    let of_tiers = tiers.iter().flat_map(TierReport::figures);
+    [rss_bytes].into_iter().chain(of_tiers).collect()
+}
+
+/// What a process has open to train.
+struct Opened {
+    graph: Graph,
+    topology: Topology,
+    sources: Vec<WorkerSources>,
+    tiers: Tiers,
+}
+
+impl Opened {
+    fn new(run: &TrainRun, joined: &Joined, console: &Console) -> Result<Self> {
+        let graph = Graph::open(&run.graph)?;
+        check_workers(&run.train, graph.book().n_parts())?;
+        console.stage("topology");
+        let topology = open_topology(&graph)?;
+        let here =
+            Here { workers: joined.workers_here(run.train.workers), n_processes: joined.n_here() };
+        let (sources, tiers) = sources::open(run, &graph, &topology, here)?;
+        Ok(Self { graph, topology, sources, tiers })
+    }
+
+    fn and_log(
+        run: &TrainRun,
+        joined: &Joined,
+        console: &Console,
+    ) -> Result<(Self, Option<StepLog>)> {
+        let opened = Self::new(run, joined, console)?;
+        check_place(run.train.save_model.as_deref())?;
+        let resumes = run.train.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
+        let open_log = |path| StepLog::open(path, resumes);
+        Ok((opened, run.log.as_deref().map(open_log).transpose()?))
+    }
+
+    fn train_graph(&self, run: &TrainRun) -> TrainGraph<'_> {
+        let (topology, book) = (&self.topology, self.graph.book());
+        let uuid = *self.graph.uuid().as_bytes();
+        let rows_from = if run.connect.is_empty() { RowsFrom::Embedded } else { RowsFrom::Servers };
+        TrainGraph { uuid, topology, book, rows_from }
+    }
+}
+
+impl TrainRun {
+    /// The settings with a place for the schedule: the one asked for, else beside the checkpoints, where
+    /// a run that goes on finds it, else in `scratch`.
+    fn with_schedule(&self, scratch: &Path) -> TrainConfig {
+        let mut config = self.train.clone();
+        if !self.keep_schedule {
+            let folder = config.checkpoint.as_ref().map_or(scratch, |checkpoint| &checkpoint.dir);
+            config.schedule_path = folder.join("schedule");
+        }
+        config
+    }
+}
+
+/// A model is written when all is done: a folder that is not there must not be found then.
+fn check_place(model: Option<&Path>) -> Result<()> {
+    let parent = model.and_then(Path::parent).filter(|parent| *parent != Path::new(""));
+    match parent.filter(|parent| !parent.is_dir()) {
+        Some(parent) => bail!("--save-model: {} is no folder", parent.display()),
+        None => Ok(()),
+    }
 }
 
 fn check_workers(config: &TrainConfig, n_parts: u16) -> Result<(), UsageError> {

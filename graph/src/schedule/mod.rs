@@ -24,6 +24,7 @@ mod next_use;
 mod partial;
 mod read;
 mod remote;
+mod stored;
 mod write;
 
 use serde::Serialize;
@@ -35,6 +36,7 @@ pub use frequency::{AccessCounts, AccessStats, hot_set};
 pub use next_use::{NEVER, NextUses};
 pub use read::Schedule;
 pub use remote::remote_mask;
+pub use stored::is_schedule_of;
 pub use write::{ScheduleSummary, write_schedule};
 
 /// What the batches of a run depend on, beside the topology and the training roots.

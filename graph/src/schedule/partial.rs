@@ -259,7 +259,7 @@ impl Partial {
 }
 
 /// Whether a batch with the distinct roots `found` is one of `roots`, which may repeat.
-fn is_of(found: &[NodeId], roots: &[NodeId]) -> bool {
+pub(super) fn is_of(found: &[NodeId], roots: &[NodeId]) -> bool {
     if found == roots {
         return true;
     }

@@ -16,6 +16,7 @@ use crate::batch::Batch;
 pub struct Schedule {
     path: PathBuf,
     file: File,
+    n_bytes: u64,
     header: Header,
     footer: Footer,
     /// Batches before each worker's in an epoch, then those of all workers.
@@ -36,7 +37,8 @@ impl Schedule {
         let (counts, offsets) = index.split_at(4 * header.spec.workers as usize);
         let first_batch_of = raw.first_batches(&header, &footer, counts)?;
         let offsets = raw.offsets(offsets, index_at)?;
-        Ok(Self { path: raw.path, file: raw.file, header, footer, first_batch_of, offsets })
+        let RawFile { path, file, n_bytes } = raw;
+        Ok(Self { path, file, n_bytes, header, footer, first_batch_of, offsets })
     }
 
     /// Checks that the schedule was made for the graph with this uuid and number of nodes. Until
@@ -90,6 +92,18 @@ impl Schedule {
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         self.footer.digest
+    }
+
+    /// The same in hexadecimal digits.
+    #[must_use]
+    pub fn digest_hex(&self) -> String {
+        blake3::Hash::from_bytes(self.footer.digest).to_hex().to_string()
+    }
+
+    /// Size of the file.
+    #[must_use]
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
     }
 
     /// One batch.

@@ -480,3 +480,37 @@ fn next_uses_are_those_of_a_look_ahead() {
     assert!(matches!(NextUses::of(&schedule, 0, &scratch), Err(ScheduleError::Io { .. })));
     assert_eq!(std::fs::read(&scratch).unwrap(), b"mine");
 }
+
+#[test]
+fn a_schedule_that_is_there_is_known_by_its_run_and_its_roots() {
+    let (_dir, path, _) = written();
+    let is_of = |spec: &ScheduleSpec, n_nodes, roots: &[NodeId]| {
+        is_schedule_of(spec, n_nodes, &book(), roots, &path)
+    };
+    assert!(is_of(&spec(), N_NODES, &roots()));
+    for other in [
+        ScheduleSpec { seed: 12, ..spec() },
+        ScheduleSpec { epochs: 4, ..spec() },
+        ScheduleSpec { graph_uuid: [4; 16], ..spec() },
+        ScheduleSpec { workers: 2, ..spec() },
+    ] {
+        assert!(!is_of(&other, N_NODES, &roots()), "{other:?}");
+    }
+    assert!(!is_of(&spec(), N_NODES + 1, &roots()));
+    let all = roots();
+    let mut changed = all.clone();
+    changed[3] = NodeId(changed[3].0 + 1);
+    for other in [&all[1..], &changed, &[]] {
+        assert!(!is_of(&spec(), N_NODES, other), "{other:?}");
+    }
+    let other_book = PartitionBook::new(vec![0, 20, 30, 60, N_NODES]).unwrap();
+    assert!(!is_schedule_of(&spec(), N_NODES, &other_book, &all, &path));
+    assert!(!is_schedule_of(&spec(), N_NODES, &book(), &all, &path.with_extension("none")));
+    // Damage in the first block, and a file that was cut off.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[super::header::HEADER_BYTES + 40] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(!is_of(&spec(), N_NODES, &all));
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(!is_of(&spec(), N_NODES, &all));
+}

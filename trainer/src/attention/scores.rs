@@ -36,17 +36,23 @@ impl HeadScores {
 
     /// Gradients of `z` and of `a`.
     fn gradients(self, z: &[f32], a: &[f32], grad: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let part = a.len() / self.heads;
-        let (mut z_grad, mut a_grad) = (vec![0.0; z.len()], vec![0.0; a.len()]);
-        let rows = z.chunks_exact(part).zip(z_grad.chunks_exact_mut(part));
-        for (i, ((z, z_grad), &grad)) in rows.zip(grad).enumerate() {
-            let head = i % self.heads * part..(i % self.heads + 1) * part;
-            let of_a = a[head.clone()].iter().zip(&mut a_grad[head]);
-            for ((z, z_grad), (a, a_grad)) in z.iter().zip(z_grad).zip(of_a) {
-                *z_grad = grad * a;
-                *a_grad += grad * z;
+        let (width, part) = (a.len(), a.len() / self.heads);
+        let (mut z_grad, mut a_grad) = (vec![0.0; z.len()], vec![0.0; width]);
+        z_grad.par_chunks_mut(ROWS_PER_TASK * width).enumerate().for_each(|(task, z_grad)| {
+            let grad = &grad[task * ROWS_PER_TASK * self.heads..];
+            let parts = z_grad.chunks_exact_mut(part).zip(a.chunks_exact(part).cycle());
+            for ((z_grad, a), grad) in parts.zip(grad) {
+                z_grad.iter_mut().zip(a).for_each(|(z_grad, a)| *z_grad = grad * a);
             }
-        }
+        });
+        // Each head's vector is summed over the rows in order, heads beside each other.
+        a_grad.par_chunks_mut(part).enumerate().for_each(|(head, a_grad)| {
+            let grad = grad.iter().skip(head).step_by(self.heads);
+            let of_head = z.get(head * part..).unwrap_or_default();
+            for (z, grad) in of_head.chunks(width).zip(grad) {
+                a_grad.iter_mut().zip(z).for_each(|(a_grad, z)| *a_grad += grad * z);
+            }
+        });
         (z_grad, a_grad)
     }
 }

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
-use lodestore_graph::batch::Block;
+use rayon::prelude::*;
 
-use super::{NEGATIVE_SLOPE, check_rows, entries_of, n_entries, sources_of, with_values};
-use crate::spmm::contiguous;
+use super::{Entries, NEGATIVE_SLOPE, check_rows, with_values};
+use crate::spmm::{ROWS_PER_TASK, contiguous};
 
 /// Coefficients of shape (entries, heads) from the sources' shares of the scores, of shape
 /// (n_src, heads), and the destinations', of shape (n_dst, heads) (equation 3).
 #[derive(Clone, Debug)]
-pub(crate) struct AttentionSoftmax(pub(crate) Arc<Block>);
+pub(crate) struct AttentionSoftmax(pub(crate) Arc<Entries>);
 
 impl AttentionSoftmax {
     /// Applies the operation; gradients pass through.
@@ -22,71 +22,119 @@ impl AttentionSoftmax {
     /// The softmax subtracts the largest score of its destination first, so that no exponential
     /// overflows; the own entry is always there, so that no sum is 0.
     fn coefficients(&self, of_src: &[f32], of_dst: &[f32], heads: usize) -> Vec<f32> {
-        let mut out = vec![0.0; n_entries(&self.0) * heads];
-        let mut largest = vec![0.0; heads];
-        let mut sums = vec![0.0; heads];
-        for (dst, own) in of_dst.chunks_exact(heads).enumerate() {
-            let entries = entries_of(&self.0, dst);
-            let out = &mut out[entries.start * heads..entries.end * heads];
-            let last = entries.len() - 1;
-            largest.fill(f32::NEG_INFINITY);
-            for (i, (out, source)) in
-                out.chunks_exact_mut(heads).zip(sources_of(&self.0, dst)).enumerate()
-            {
-                let score = of_src[source * heads..].iter().zip(own).map(|(a, b)| leaky(a + b));
-                let is_twice = i != last && source == dst;
-                for ((out, score), largest) in out.iter_mut().zip(score).zip(&mut largest) {
-                    *out = if is_twice { f32::NEG_INFINITY } else { score };
-                    *largest = largest.max(*out);
-                }
+        let mut out = vec![0.0; self.0.len() * heads];
+        let pieces = self.0.pieces(&mut out, heads, ROWS_PER_TASK);
+        pieces.into_par_iter().for_each(|(destinations, mut piece)| {
+            let mut of_heads = (vec![0.0; heads], vec![0.0; heads]);
+            for dst in destinations {
+                let n_entries = self.0.of_destination(dst).len();
+                let (out, rest) = piece.split_at_mut(n_entries * heads);
+                self.of_destination(
+                    dst,
+                    of_src,
+                    &of_dst[dst * heads..][..heads],
+                    out,
+                    &mut of_heads,
+                );
+                piece = rest;
             }
-            sums.fill(0.0);
-            for out in out.chunks_exact_mut(heads) {
-                for ((out, largest), sum) in out.iter_mut().zip(&largest).zip(&mut sums) {
-                    *out = (*out - largest).exp();
-                    *sum += *out;
-                }
-            }
-            for out in out.chunks_exact_mut(heads) {
-                out.iter_mut().zip(&sums).for_each(|(out, sum)| *out /= sum);
+        });
+        out
+    }
+
+    /// The coefficients of the entries of `dst`; the scratch has an element for each head.
+    fn of_destination(
+        &self,
+        dst: usize,
+        of_src: &[f32],
+        own: &[f32],
+        out: &mut [f32],
+        (largest, sums): &mut (Vec<f32>, Vec<f32>),
+    ) {
+        let heads = own.len();
+        let last = out.len() / heads - 1;
+        largest.fill(f32::NEG_INFINITY);
+        let entries = out.chunks_exact_mut(heads).zip(self.0.sources_of(dst));
+        for (i, (out, source)) in entries.enumerate() {
+            let score = of_src[source * heads..].iter().zip(own).map(|(a, b)| leaky(a + b));
+            let is_twice = i != last && source == dst;
+            for ((out, score), largest) in out.iter_mut().zip(score).zip(&mut *largest) {
+                *out = if is_twice { f32::NEG_INFINITY } else { score };
+                *largest = largest.max(*out);
             }
         }
-        out
+        sums.fill(0.0);
+        for out in out.chunks_exact_mut(heads) {
+            for ((out, largest), sum) in out.iter_mut().zip(&*largest).zip(&mut *sums) {
+                *out = (*out - largest).exp();
+                *sum += *out;
+            }
+        }
+        for out in out.chunks_exact_mut(heads) {
+            out.iter_mut().zip(&*sums).for_each(|(out, sum)| *out /= sum);
+        }
     }
 
     /// Gradients of both shares, from the coefficients and their gradient:
     /// `∂e_k = α_k (g_k − Σ_j α_j g_j)`, times the slope of LeakyReLU.
     fn gradients(
         &self,
-        [of_src, of_dst]: [&[f32]; 2],
+        shares: [&[f32]; 2],
         coefficients: &[f32],
         grad: &[f32],
         heads: usize,
     ) -> (Vec<f32>, Vec<f32>) {
-        let (mut src_grad, mut dst_grad) = (vec![0.0; of_src.len()], vec![0.0; of_dst.len()]);
-        let mut means = vec![0.0; heads];
-        for (dst, own) in of_dst.chunks_exact(heads).enumerate() {
-            let entries = entries_of(&self.0, dst);
-            let range = entries.start * heads..entries.end * heads;
-            let pairs = coefficients[range.clone()].chunks_exact(heads);
-            let pairs = pairs.zip(grad[range].chunks_exact(heads));
-            means.fill(0.0);
-            for (coefficients, grad) in pairs.clone() {
-                let terms = coefficients.iter().zip(grad).map(|(a, g)| a * g);
-                means.iter_mut().zip(terms).for_each(|(mean, term)| *mean += term);
+        let [of_src, of_dst] = shares;
+        // Of the score of each entry.
+        let mut changes = vec![0.0; coefficients.len()];
+        let mut dst_grad = vec![0.0; of_dst.len()];
+        let pieces = self.0.pieces(&mut changes, heads, ROWS_PER_TASK).into_par_iter();
+        let of_pieces = dst_grad.par_chunks_mut(ROWS_PER_TASK * heads);
+        pieces.zip(of_pieces).for_each(|((destinations, mut piece), dst_grad)| {
+            for (dst, dst_grad) in destinations.zip(dst_grad.chunks_exact_mut(heads)) {
+                let range = self.0.of_destination(dst);
+                let (changes, rest) = piece.split_at_mut(range.len() * heads);
+                let range = range.start * heads..range.end * heads;
+                let of_entries = [&coefficients[range.clone()], &grad[range]];
+                self.change_scores(dst, shares, of_entries, changes, dst_grad);
+                piece = rest;
             }
-            let own_grad = &mut dst_grad[dst * heads..][..heads];
-            for ((coefficients, grad), source) in pairs.zip(sources_of(&self.0, dst)) {
-                for head in 0..heads {
-                    let at = source * heads + head;
-                    let slope = if of_src[at] + own[head] < 0.0 { NEGATIVE_SLOPE } else { 1.0 };
-                    let change = slope * coefficients[head] * (grad[head] - means[head]);
-                    src_grad[at] += change;
-                    own_grad[head] += change;
-                }
+        });
+        let mut src_grad = vec![0.0; of_src.len()];
+        let rows = src_grad.par_chunks_exact_mut(heads).enumerate().with_min_len(ROWS_PER_TASK);
+        rows.for_each(|(source, sum)| {
+            for [entry, _] in self.0.uses_of(source) {
+                let changes = &changes[entry * heads..][..heads];
+                sum.iter_mut().zip(changes).for_each(|(sum, change)| *sum += change);
+            }
+        });
+        (src_grad, dst_grad)
+    }
+
+    /// The gradients of the scores of the entries of `dst`, and their sum `dst_grad`.
+    fn change_scores(
+        &self,
+        dst: usize,
+        [of_src, of_dst]: [&[f32]; 2],
+        [coefficients, grad]: [&[f32]; 2],
+        changes: &mut [f32],
+        dst_grad: &mut [f32],
+    ) {
+        let heads = dst_grad.len();
+        let own = &of_dst[dst * heads..][..heads];
+        for head in 0..heads {
+            let of_head = |values: &[f32], i: usize| values[i * heads + head];
+            let n_entries = changes.len() / heads;
+            let mean = (0..n_entries)
+                .fold(0.0, |mean, i| mean + of_head(coefficients, i) * of_head(grad, i));
+            for (i, source) in self.0.sources_of(dst).enumerate() {
+                let score = of_head(of_src, source) + own[head];
+                let slope = if score < 0.0 { NEGATIVE_SLOPE } else { 1.0 };
+                let change = slope * of_head(coefficients, i) * (of_head(grad, i) - mean);
+                changes[i * heads + head] = change;
+                dst_grad[head] += change;
             }
         }
-        (src_grad, dst_grad)
     }
 }
 
@@ -108,14 +156,14 @@ impl CustomOp2 for AttentionSoftmax {
     ) -> Result<(CpuStorage, Shape)> {
         let (n_src, heads) = src_layout.shape().dims2()?;
         let (n_dst, of_dst) = dst_layout.shape().dims2()?;
-        check_rows("sources", self.0.n_src as usize, n_src)?;
-        check_rows("destinations", self.0.n_dst as usize, n_dst)?;
+        check_rows("sources", self.0.n_src(), n_src)?;
+        check_rows("destinations", self.0.n_dst(), n_dst)?;
         if heads == 0 || heads != of_dst {
             candle_core::bail!("attention: {heads} heads of sources, {of_dst} of destinations");
         }
         let (src, dst) = (contiguous(src, src_layout)?, contiguous(dst, dst_layout)?);
         let out = self.coefficients(src, dst, heads);
-        Ok((CpuStorage::F32(out), (n_entries(&self.0), heads).into()))
+        Ok((CpuStorage::F32(out), (self.0.len(), heads).into()))
     }
 
     fn bwd(

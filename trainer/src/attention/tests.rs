@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::random::CounterRandom;
 use candle_core::{Device, Var};
+use lodestore_graph::batch::Block;
 
 const HEADS: usize = 2;
 const PART: usize = 3;
@@ -51,8 +52,8 @@ fn attend(z: &Tensor, of_source: &Tensor, of_destination: &Tensor) -> Tensor {
     let scores = HeadScores { heads: HEADS };
     let of_src = scores.apply(z, of_source).unwrap();
     let of_dst = scores.apply(&z.narrow(0, 0, 3).unwrap(), of_destination).unwrap();
-    let coefficients = AttentionSoftmax(block()).apply(&of_src, &of_dst).unwrap();
-    WeightedSum(block()).apply(&coefficients, z).unwrap()
+    let coefficients = AttentionSoftmax(Entries::of(&block())).apply(&of_src, &of_dst).unwrap();
+    WeightedSum(Entries::of(&block())).apply(&coefficients, z).unwrap()
 }
 
 fn variables() -> [Var; 3] {
@@ -84,11 +85,12 @@ fn coefficients_sum_to_1_and_an_edge_to_itself_weighs_nothing() {
             let scores = values(n * HEADS, stream).into_iter().map(|s| scale * s).collect();
             Tensor::from_vec(scores, (n, HEADS), &Device::Cpu).unwrap()
         };
-        let coefficients = AttentionSoftmax(block()).apply(&scores(5, 3), &scores(3, 4)).unwrap();
+        let coefficients =
+            AttentionSoftmax(Entries::of(&block())).apply(&scores(5, 3), &scores(3, 4)).unwrap();
         let coefficients = wide(&coefficients);
         for dst in 0..3 {
             for head in 0..HEADS {
-                let entries = entries_of(&block(), dst);
+                let entries = Entries::of(&block()).of_destination(dst);
                 let sum: f64 = entries.map(|entry| coefficients[entry * HEADS + head]).sum();
                 assert!((sum - 1.0).abs() < 1e-5, "{sum} at {scale}");
             }
@@ -134,12 +136,17 @@ fn results_are_the_same_for_any_number_of_threads() {
     let (n, width) = (n as usize, 16);
     let z = Tensor::from_vec(values(n * width, 1), (n, width), &Device::Cpu).unwrap();
     let a = Tensor::from_vec(values(width, 2), width, &Device::Cpu).unwrap();
+    let [z, a] = [z, a].map(|tensor| Var::from_tensor(&tensor).unwrap());
+    // The output and all gradients.
     let out = |n_threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
         pool.install(|| {
+            let entries = Entries::of(&block);
             let scores = HeadScores { heads: 4 }.apply(&z, &a).unwrap();
-            let coefficients = AttentionSoftmax(Arc::clone(&block)).apply(&scores, &scores);
-            wide(&WeightedSum(Arc::clone(&block)).apply(&coefficients.unwrap(), &z).unwrap())
+            let coefficients = AttentionSoftmax(Arc::clone(&entries)).apply(&scores, &scores);
+            let out = WeightedSum(entries).apply(&coefficients.unwrap(), &z).unwrap();
+            let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            [wide(&out), wide(grads.get(&z).unwrap()), wide(grads.get(&a).unwrap())]
         })
     };
     assert_eq!(out(1), out(3));
@@ -150,15 +157,17 @@ fn refuses_rows_that_are_not_the_blocks() {
     let zeros = |shape: (usize, usize)| Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu);
     let softmax = |n_src, n_dst, heads| {
         let of_src = zeros((n_src, 2)).unwrap();
-        AttentionSoftmax(block()).apply(&of_src, &zeros((n_dst, heads)).unwrap())
+        AttentionSoftmax(Entries::of(&block())).apply(&of_src, &zeros((n_dst, heads)).unwrap())
     };
     let message = |found: Result<Tensor>| found.unwrap_err().to_string();
     assert!(message(softmax(4, 3, 2)).contains("5 sources, found 4"));
     assert!(message(softmax(5, 2, 2)).contains("3 destinations, found 2"));
     assert!(message(softmax(5, 3, 1)).contains("2 heads of sources, 1 of destinations"));
-    let sum = WeightedSum(block()).apply(&zeros((8, 2)).unwrap(), &zeros((5, 4)).unwrap());
+    let sum =
+        WeightedSum(Entries::of(&block())).apply(&zeros((8, 2)).unwrap(), &zeros((5, 4)).unwrap());
     assert!(message(sum).contains("9 entries, found 8"));
-    let sum = WeightedSum(block()).apply(&zeros((9, 2)).unwrap(), &zeros((5, 3)).unwrap());
+    let sum =
+        WeightedSum(Entries::of(&block())).apply(&zeros((9, 2)).unwrap(), &zeros((5, 3)).unwrap());
     assert!(message(sum).contains("rows of 3 elements, 2 heads"));
     let a = Tensor::zeros(3, candle_core::DType::F32, &Device::Cpu).unwrap();
     let scores = HeadScores { heads: 2 }.apply(&zeros((5, 3)).unwrap(), &a);

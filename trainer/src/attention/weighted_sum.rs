@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
-use lodestore_graph::batch::Block;
 use rayon::prelude::*;
 
-use super::{check_rows, entries_of, n_entries, sources_of, with_values};
+use super::{Entries, check_rows, with_values};
 use crate::spmm::{ROWS_PER_TASK, add_scaled, contiguous};
 
 /// Rows of shape (n_dst, heads · width) from weights of shape (entries, heads) and rows of shape
 /// (n_src, heads · width): `Σ_k w_k,h · z_source(k),h` over the entries of a destination
 /// (equation 5 without its activation).
 #[derive(Clone, Debug)]
-pub(crate) struct WeightedSum(pub(crate) Arc<Block>);
+pub(crate) struct WeightedSum(pub(crate) Arc<Entries>);
 
 impl WeightedSum {
     /// Applies the operation; gradients pass through.
@@ -23,12 +22,13 @@ impl WeightedSum {
 
     fn sums(&self, weights: &[f32], z: &[f32], heads: usize, width: usize) -> Vec<f32> {
         let part = width / heads;
-        let mut out = vec![0.0; self.0.n_dst as usize * width];
+        let mut out = vec![0.0; self.0.n_dst() * width];
         out.par_chunks_mut(ROWS_PER_TASK * width).enumerate().for_each(|(task, rows)| {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                 let dst = task * ROWS_PER_TASK + i;
-                let weights = weights[entries_of(&self.0, dst).start * heads..].chunks_exact(heads);
-                for (weights, source) in weights.zip(sources_of(&self.0, dst)) {
+                let weights =
+                    weights[self.0.of_destination(dst).start * heads..].chunks_exact(heads);
+                for (weights, source) in weights.zip(self.0.sources_of(dst)) {
                     let z = z[source * width..][..width].chunks_exact(part);
                     for ((row, z), &weight) in row.chunks_exact_mut(part).zip(z).zip(weights) {
                         add_scaled(row, weight, z);
@@ -39,8 +39,8 @@ impl WeightedSum {
         out
     }
 
-    /// Gradients of weights and rows. Sequential, because different destinations add to the same
-    /// source row.
+    /// Gradients of weights and rows: each entry's weight by itself, and each source's row summed over
+    /// the entries that use it, in order.
     fn gradients(
         &self,
         weights: &[f32],
@@ -50,20 +50,30 @@ impl WeightedSum {
     ) -> (Vec<f32>, Vec<f32>) {
         let part = width / heads;
         let (mut weight_grad, mut z_grad) = (vec![0.0; weights.len()], vec![0.0; z.len()]);
-        for (dst, grad) in grad.chunks_exact(width).enumerate() {
-            for (entry, source) in entries_of(&self.0, dst).zip(sources_of(&self.0, dst)) {
-                let row = source * width..(source + 1) * width;
-                let of_z = z[row.clone()].chunks_exact(part);
-                let of_z = of_z.zip(z_grad[row].chunks_exact_mut(part));
-                let entry = entry * heads..(entry + 1) * heads;
-                let of_weights = weights[entry.clone()].iter().zip(&mut weight_grad[entry]);
-                let parts = grad.chunks_exact(part).zip(of_z).zip(of_weights);
-                for ((grad, (z, z_grad)), (&weight, weight_grad)) in parts {
+        let pieces = self.0.pieces(&mut weight_grad, heads, ROWS_PER_TASK);
+        pieces.into_par_iter().for_each(|(destinations, piece)| {
+            let of_destination = |dst| self.0.sources_of(dst).map(move |source| (dst, source));
+            let entries = destinations.flat_map(of_destination);
+            for (weight_grad, (dst, source)) in piece.chunks_exact_mut(heads).zip(entries) {
+                let grad = grad[dst * width..][..width].chunks_exact(part);
+                let parts = grad.zip(z[source * width..][..width].chunks_exact(part));
+                for (weight_grad, (grad, z)) in weight_grad.iter_mut().zip(parts) {
                     *weight_grad = grad.iter().zip(z).map(|(grad, z)| grad * z).sum();
+                }
+            }
+        });
+        let rows = z_grad.par_chunks_exact_mut(width).enumerate().with_min_len(ROWS_PER_TASK);
+        rows.for_each(|(source, z_grad)| {
+            for [entry, dst] in self.0.uses_of(source) {
+                let grad = grad[dst * width..][..width].chunks_exact(part);
+                let weights = &weights[entry * heads..][..heads];
+                for ((z_grad, grad), &weight) in
+                    z_grad.chunks_exact_mut(part).zip(grad).zip(weights)
+                {
                     add_scaled(z_grad, weight, grad);
                 }
             }
-        }
+        });
         (weight_grad, z_grad)
     }
 }
@@ -82,14 +92,14 @@ impl CustomOp2 for WeightedSum {
     ) -> Result<(CpuStorage, Shape)> {
         let (found, heads) = weights_layout.shape().dims2()?;
         let (n_src, width) = z_layout.shape().dims2()?;
-        check_rows("entries", n_entries(&self.0), found)?;
-        check_rows("sources", self.0.n_src as usize, n_src)?;
+        check_rows("entries", self.0.len(), found)?;
+        check_rows("sources", self.0.n_src(), n_src)?;
         if heads == 0 || width == 0 || width % heads != 0 {
             candle_core::bail!("attention: rows of {width} elements, {heads} heads");
         }
         let (weights, z) = (contiguous(weights, weights_layout)?, contiguous(z, z_layout)?);
         let out = self.sums(weights, z, heads, width);
-        Ok((CpuStorage::F32(out), (self.0.n_dst as usize, width).into()))
+        Ok((CpuStorage::F32(out), (self.0.n_dst(), width).into()))
     }
 
     fn bwd(

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Checkpoint, CheckpointError, CheckpointFault, Identity, format,
+    Checkpoint, CheckpointError, Identity, format,
     header::{HEADER_BYTES, Header},
 };
 
@@ -53,14 +53,17 @@ impl Folder {
         let mut bytes = Vec::new();
         let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
         read(HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
-        // Nothing is read on the word of a header that its file's size or the model contradicts.
+        // Nothing is read on the word of a header that its file's size, the model or the run contradicts.
         let header = Header::decode(&bytes).map_err(in_file)?;
         header.check_length(n_bytes).map_err(in_file)?;
-        if header.n_elements != identity.n_elements() {
+        let place = identity.check_place(header.place, header.n_losses);
+        if header.n_elements != identity.n_elements() || place.is_err() {
             let n_settings = u64::from(header.settings_bytes);
             let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
             read(n_settings).map_err(io_error(&path, "read"))?;
-            format::check_identity(&header, &bytes[HEADER_BYTES..], identity).map_err(in_file)?;
+            let settings = &bytes[HEADER_BYTES..];
+            let checked = format::check_identity(&header, settings, identity).and(place);
+            checked.map_err(in_file)?;
         }
         let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
         read(n_bytes - HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
@@ -104,14 +107,6 @@ pub(super) fn parents_of_missing(dir: &Path) -> Vec<PathBuf> {
     };
     let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
     missing.filter_map(|dir| dir.parent().map(here)).collect()
-}
-
-impl CheckpointError {
-    /// For a checkpoint further than `epochs`.
-    pub(crate) fn over(folder: &Path, place: super::Place, epochs: u32) -> Self {
-        let fault = CheckpointFault::Over { place, epochs };
-        Self::File { path: folder.join("checkpoint"), fault }
-    }
 }
 
 fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> CheckpointError {

@@ -12,7 +12,6 @@ const MAX_SETTINGS_BYTES: u64 = 1 << 16;
 const MAX_MEASURED_BYTES: u64 = 1 << 28;
 /// The report of one takes about a kilobyte.
 const MAX_EPOCH_BYTES: u64 = 1 << 12;
-const MAX_LOSSES: u64 = 1 << 28;
 
 pub(super) const HAS_BEST: u32 = 1;
 pub(super) const HAS_VALIDATION: u32 = 2;
@@ -88,7 +87,7 @@ impl Header {
         for (what, most, found) in [
             ("bytes of settings", MAX_SETTINGS_BYTES, header.settings_bytes.into()),
             ("bytes of measurements", header.max_measured_bytes(), header.measured_bytes.into()),
-            ("losses", MAX_LOSSES.min(header.n_adam_steps.into()), header.n_losses),
+            ("losses", header.n_adam_steps.into(), header.n_losses),
         ] {
             if found > most {
                 return Err(CheckpointFault::TooLarge { what, most, found });

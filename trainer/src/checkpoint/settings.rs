@@ -17,6 +17,7 @@ impl Settings {
         let mut settings = Self(String::new());
         settings.add("model", &config.model);
         settings.add("heads", &config.n_heads);
+        settings.add("output_heads", &config.n_output_heads);
         settings.add("workers", &config.workers);
         settings.add("fanouts", &config.fanouts);
         settings.add("hidden", &config.hidden);

@@ -7,7 +7,8 @@ const LENGTHS: [usize; 3] = [7, 3, 1];
 
 fn identity() -> Identity {
     let settings = Settings::new(&TrainConfig::default(), 5, "abc");
-    Identity { graph_uuid: [7; 16], settings, lengths: LENGTHS.to_vec() }
+    let (lengths, epochs, n_steps) = (LENGTHS.to_vec(), 5, 4);
+    Identity { graph_uuid: [7; 16], settings, lengths, epochs, n_steps }
 }
 
 fn sample() -> Checkpoint {
@@ -154,6 +155,39 @@ fn a_file_for_a_larger_model_is_refused_by_its_first_bytes() {
     let settings = Settings::new(&TrainConfig { hidden: 3, ..TrainConfig::default() }, 5, "abc");
     let found = folder.load(&Identity { settings, ..identity() }).unwrap_err().to_string();
     assert!(found.contains("run with hidden = 64, this one has hidden = 3"), "{found}");
+}
+
+/// A file as long as its header says, of more steps than the run can have made: nothing of it is read.
+#[test]
+fn a_file_of_more_steps_than_the_run_has_is_refused_by_its_first_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::open(dir.path(), true).unwrap();
+    let load = |[epoch, step, n_losses]: [u32; 3], identity: &Identity| {
+        let mut bytes = encode(&sample());
+        let fields = [(12, n_losses), (32, epoch), (36, step), (56, n_losses)];
+        for (at, value) in fields {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        let n_bytes = bytes.len() as u64 + 8 * u64::from(n_losses) - 8 * 11;
+        let file = fs::File::create(dir.path().join("checkpoint")).unwrap();
+        std::io::Write::write_all(&mut &file, &bytes).unwrap();
+        file.set_len(n_bytes).unwrap();
+        folder.load(identity).unwrap_err().to_string()
+    };
+    let found = load([2, 3, 1 << 31], &identity());
+    assert!(
+        found.contains("2147483648 losses in epoch 2, step 3, with 4 steps an epoch"),
+        "{found}"
+    );
+    let found = load([2, u32::MAX - 8, u32::MAX], &identity());
+    assert!(found.contains("with 4 steps an epoch"), "{found}");
+    let found = load([1 << 29, 3, (1 << 31) + 3], &identity());
+    assert!(found.contains("of a run of 5; ask for more epochs"), "{found}");
+    // Whoever takes other batches is told of these.
+    let settings = TrainConfig { batch_size: 3, ..TrainConfig::default() };
+    let settings = Settings::new(&settings, 5, "abc");
+    let found = load([2, 3, 11], &Identity { settings, n_steps: 9, ..identity() });
+    assert!(found.contains("run with batch_size = 512, this one has batch_size = 3"), "{found}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn chunks_and_batches_give_the_accuracy_of_a_plain_forward_pass() {
     let labels = Labels::read(&sources, &owned, &book, &TrainConfig::default()).unwrap();
     for (kind, seed) in [(ModelKind::Sage, 3), (ModelKind::Gcn, 4), (ModelKind::Gat, 5)] {
         let widths = vec![WIDTH, 6, 4, labels.n_classes];
-        let spec = ModelSpec { kind, widths, n_heads: 2, dropout: 0.0 };
+        let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 3, dropout: 0.0 };
         let model = Model::new(&spec, seed).unwrap();
         let expected = Accuracy {
             validation: Some(naive(&model, &topology, &labels, &labels.validation)),

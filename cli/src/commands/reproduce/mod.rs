@@ -1,13 +1,17 @@
 //! `lode reproduce`: what a paper claims, measured here on links that behave like networks.
 
 mod chart;
+mod curves;
+mod energy;
 mod graphs;
+mod massive_figures;
 mod papers;
+mod rapid_figures;
 mod report;
 mod runs;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -19,8 +23,11 @@ use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
 use crate::shaping::{LinkSpec, parse_delay, parse_rate};
 
+use energy::Energy;
 use graphs::{Made, Size, make};
+use massive_figures::MassiveFigures;
 use papers::{MODELS, Model};
+use rapid_figures::{Bench, RapidFigures};
 use runs::{Case, Cluster, Contestant, Run, slow_link};
 
 /// Train as a paper did, on links that behave like networks, and set its figures beside ours.
@@ -35,8 +42,8 @@ worker owns one partition, and each partition is served by a process of its own 
 own. Every run is made over two kinds of link: the one of --rate and --delay, and one as slow beside this
 machine's computing as RapidGNN's speed-ups imply. Who keeps rows may keep as many as the others.
 
-Writes report.md, one chart a link, and runs.json, after each graph, to --out; all losses of one batch
-size must be equal bit for bit, or it fails.")]
+Writes report.md, a chart for each link and figure, and runs.json, after each graph, to --out; all losses
+of one batch size must be equal bit for bit, or it fails.")]
 pub(crate) struct ReproduceArgs {
     /// Which paper.
     #[arg(value_name = "PAPER")]
@@ -98,6 +105,20 @@ struct Reproduction {
     /// Whether the system counts energy.
     energy_counters: bool,
     graphs: Vec<GraphRuns>,
+    /// RapidGNN's other figures, and MassiveGNN's.
+    rapid_figures: RapidFigures,
+    massive_figures: MassiveFigures,
+}
+
+impl Reproduction {
+    /// The slow link of the graph that was last: that of its middle batch size.
+    fn slow_link(&self) -> LinkSpec {
+        let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
+        let slow: Vec<&Group> = groups.iter().filter(|group| group.link == SLOW).collect();
+        let of = slow.get(slow.len() / 2).map(|of| (of.rate_bits, of.delay_seconds));
+        let (rate_bits, delay) = of.unwrap_or((1e9, 0.0));
+        LinkSpec { rate_bits, delay: Duration::from_secs_f64(delay) }
+    }
 }
 
 /// All runs on one graph.
@@ -131,8 +152,6 @@ struct Group {
 const FAST: &str = "fast";
 /// The link on which the baseline pulls as long, beside its computing, as the paper's speed-ups imply.
 const SLOW: &str = "slow";
-/// Where Linux counts energy, if it does.
-const ENERGY_COUNTER: &str = "/sys/class/powercap/intel-rapl:0/energy_uj";
 
 impl ReproduceArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
@@ -146,8 +165,10 @@ impl ReproduceArgs {
             epochs: self.epochs,
             scale: self.scale,
             keep: self.keep,
-            energy_counters: Path::new(ENERGY_COUNTER).exists(),
+            energy_counters: Energy::start().is_some(),
             graphs: Vec::new(),
+            rapid_figures: RapidFigures::default(),
+            massive_figures: MassiveFigures::default(),
         };
         for model in &MODELS {
             let (scale, n_workers, kept_share) = (self.scale, self.workers, self.keep);
@@ -155,6 +176,18 @@ impl ReproduceArgs {
             let made = make(model, size, scratch.path(), console)?;
             let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
             found.graphs.push(self.train_on(model, &made, &cluster, console)?);
+            let of = Bench { model, size, epochs: self.epochs, scratch: scratch.path(), console };
+            let slow = found.slow_link();
+            match self.paper {
+                Paper::Rapidgnn => {
+                    found.rapid_figures.count(of, &made, &cluster)?;
+                    found.rapid_figures.scale(of, slow)?;
+                }
+                Paper::Massivegnn => {
+                    found.massive_figures.follow(of, &made, &cluster)?;
+                    found.massive_figures.sweep(of, &made, &cluster, slow)?;
+                }
+            }
             cluster.stop()?;
             fs::remove_dir_all(&made.dir)?;
             self.write(&found)?;
@@ -175,7 +208,11 @@ impl ReproduceArgs {
         for link in [FAST, SLOW] {
             write(&format!("{link}.svg"), &chart::svg(found, link)?)?;
         }
-        Ok(())
+        let charts = match self.paper {
+            Paper::Rapidgnn => found.rapid_figures.charts(found)?,
+            Paper::Massivegnn => found.massive_figures.charts()?,
+        };
+        charts.iter().try_for_each(|(name, svg)| write(name, svg))
     }
 
     fn train_on(
@@ -187,7 +224,7 @@ impl ReproduceArgs {
     ) -> Result<GraphRuns> {
         let mut groups = Vec::new();
         for (batch, published) in model.batches(self.scale).into_iter().zip(model.rapidgnn) {
-            let case = |contestant| Case { contestant, batch, epochs: self.epochs };
+            let case = |contestant| Case::usual(contestant, batch, self.epochs);
             let plain = cluster.run(made, case(Contestant::Ondemand), None, console)?;
             let fast = LinkSpec { rate_bits: self.rate, delay: self.delay };
             let slow = slow_link(&plain, model.ratio(), self.delay);

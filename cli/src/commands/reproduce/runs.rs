@@ -11,8 +11,9 @@ use lodestore_store::OpenOptions;
 use lodestore_trainer::{HotPolicy, Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
+use super::energy::Energy;
 use super::graphs::Made;
-use crate::commands::train::{BufferChoice, TierChoice, TrainRun, Trained, train};
+use crate::commands::train::{BufferChoice, Form, TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
 use crate::servers::Servers;
 use crate::shaping::{Front, LinkSpec, ShapedServer};
@@ -55,10 +56,13 @@ impl Contestant {
         }
     }
 
-    fn buffer(self, n_rows: u32) -> Option<BufferChoice> {
-        match self {
-            Self::MassiveKept => Some(BufferChoice::of_rows(n_rows, false)),
-            Self::Massive => Some(BufferChoice::of_rows(n_rows, true)),
+    fn buffer(self, n_rows: u32, eviction: Option<(f64, u32)>) -> Option<BufferChoice> {
+        match (self, eviction) {
+            (Self::MassiveKept, _) => Some(BufferChoice::of_rows(n_rows, false)),
+            (Self::Massive, None) => Some(BufferChoice::of_rows(n_rows, true)),
+            (Self::Massive, Some((gamma, delta))) => {
+                Some(BufferChoice::with_eviction(n_rows, gamma, delta))
+            }
             _ => None,
         }
     }
@@ -79,6 +83,13 @@ pub(super) struct Run {
     /// Share of a step without a batch.
     pub(super) wait_share: f64,
     pub(super) remote_bytes: f64,
+    /// Of all workers, in a mean epoch.
+    pub(super) remote_rows_per_epoch: f64,
+    pub(super) epoch_seconds: f64,
+    /// On the nodes trained on, after each epoch.
+    pub(super) accuracies: Vec<f64>,
+    /// What the whole machine used meanwhile, where it counts that.
+    pub(super) energy_joules: Option<f64>,
     pub(super) hit_rate: f64,
     pub(super) overlap_efficiency: Option<f64>,
     pub(super) setup_seconds: f64,
@@ -92,7 +103,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    fn of(contestant: Contestant, report: TrainReport) -> Result<Self> {
+    fn of(contestant: Contestant, report: TrainReport, energy_joules: Option<f64>) -> Result<Self> {
         let step = report.step.as_ref().context("a run without steps; give a larger --scale")?;
         let step_seconds = report.mean_step_seconds;
         let mean = |sum: f64| sum / report.epochs.len().max(1) as f64;
@@ -104,6 +115,12 @@ impl Run {
             pull_seconds: step_seconds * step.pull,
             wait_share: step.wait,
             remote_bytes: report.remote_bytes_per_step,
+            remote_rows_per_epoch: mean(
+                report.epochs.iter().map(|epoch| epoch.remote_rows as f64).sum(),
+            ),
+            epoch_seconds: mean(report.epochs.iter().map(|epoch| epoch.seconds).sum()),
+            accuracies: report.epochs.iter().map(|epoch| epoch.accuracy).collect(),
+            energy_joules,
             hit_rate: mean(report.epochs.iter().map(|epoch| epoch.hit_rate).sum()),
             overlap_efficiency: step.overlap_efficiency,
             setup_seconds: report.setup_seconds,
@@ -136,7 +153,7 @@ impl Cluster {
     pub(super) fn run(
         &self,
         made: &Made,
-        case: Case,
+        case: Case<'_>,
         spec: Option<LinkSpec>,
         console: &Console,
     ) -> Result<Run> {
@@ -151,24 +168,25 @@ impl Cluster {
                 links.push(link);
             }
         }
+        let energy = Energy::start();
         let Trained { report, .. } = train(&self.train_run(made, case, addresses), console)?;
-        Run::of(case.contestant, report)
+        Run::of(case.contestant, report, energy.and_then(|energy| energy.joules()))
     }
 
-    fn train_run(&self, made: &Made, case: Case, connect: Vec<String>) -> TrainRun {
+    fn train_run(&self, made: &Made, case: Case<'_>, connect: Vec<String>) -> TrainRun {
         let fanouts = FANOUTS.into_iter().filter_map(Fanout::at_most).collect();
         let hot_policy = match case.contestant {
             Contestant::RapidOracle => HotPolicy::Oracle,
             _ => HotPolicy::Frequency,
         };
-        let n_kept = made.kept_rows;
+        let n_kept = case.kept_rows.unwrap_or(made.kept_rows);
         TrainRun {
             graph: made.dir.clone(),
             connect,
             client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
             store: OpenOptions::default(),
             tiers: TierChoice::default(),
-            buffer: case.contestant.buffer(n_kept),
+            buffer: case.contestant.buffer(n_kept, case.eviction),
             train: TrainConfig {
                 strategy: case.contestant.strategy(),
                 workers: self.n_workers.into(),
@@ -179,20 +197,37 @@ impl Cluster {
                 hot_policy,
                 n_hot: n_kept as usize / 2,
                 seed: SEED,
+                schedule_path: case.schedule.map(Path::to_owned).unwrap_or_default(),
                 ..TrainConfig::default()
             },
-            log: None,
-            keep_schedule: false,
+            log: case.log.map(Path::to_owned),
+            form: Form::default(),
+            keep_schedule: case.schedule.is_some(),
         }
     }
 }
 
 /// What is trained how.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
+pub(super) struct Case<'a> {
     pub(super) contestant: Contestant,
     pub(super) batch: usize,
     pub(super) epochs: u32,
+    /// Other than the graph's usual ones.
+    pub(super) kept_rows: Option<u32>,
+    /// `massive`: γ and Δ other than the usual.
+    pub(super) eviction: Option<(f64, u32)>,
+    /// Where steps are logged, and where the schedule is kept.
+    pub(super) log: Option<&'a Path>,
+    pub(super) schedule: Option<&'a Path>,
+}
+
+impl Case<'_> {
+    /// With all else as usual.
+    pub(super) fn usual(contestant: Contestant, batch: usize, epochs: u32) -> Self {
+        let (kept_rows, eviction, log, schedule) = (None, None, None, None);
+        Self { contestant, batch, epochs, kept_rows, eviction, log, schedule }
+    }
 }
 
 /// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times its

@@ -58,6 +58,11 @@ impl BufferChoice {
     pub(crate) fn of_rows(n_rows: u32, evicts: bool) -> Self {
         Self { size: BufferSize::Rows(n_rows), eviction: evicts.then_some((GAMMA, DELTA)) }
     }
+
+    /// A buffer of `n_rows` rows with this γ and Δ.
+    pub(crate) fn with_eviction(n_rows: u32, gamma: f64, delta: u32) -> Self {
+        Self { size: BufferSize::Rows(n_rows), eviction: Some((gamma, delta)) }
+    }
 }
 
 impl BufferArgs {

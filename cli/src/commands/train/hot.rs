@@ -25,7 +25,8 @@ pub(super) struct HotArgs {
     /// rapid: most bytes of rows that one worker's hot sets and window may take; both shrink to it.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) memory: Option<u64>,
-    /// rapid: where the schedule is kept; a temporary file unless given.
+    /// rapid: where the schedule is kept, and used if it is there already; beside the checkpoints unless
+    /// given, or in a temporary file without any.
     #[arg(long, value_name = "FILE")]
     pub(super) schedule: Option<PathBuf>,
 }

@@ -11,10 +11,20 @@ use lodestore_store::Graph;
 
 use crate::policies::overlap_ratios;
 
+/// What of the run is in this process.
+#[derive(Clone, Debug)]
+pub(super) struct Here {
+    pub(super) workers: Vec<u32>,
+    /// Processes of the run on this machine, which share its memory.
+    pub(super) n_processes: u32,
+}
+
 /// What a graph tells policies, worked out once for all tiers of a run.
 pub(super) struct Known<'a> {
     pub(super) graph: &'a Graph,
+    /// Of the run.
     pub(super) n_workers: u32,
+    pub(super) here: Here,
     topology: &'a Topology,
     overlap: OnceCell<Arc<[u16]>>,
     /// All nodes, the highest in-degree first.
@@ -22,9 +32,26 @@ pub(super) struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    pub(super) fn new(graph: &'a Graph, topology: &'a Topology, n_workers: u32) -> Self {
+    pub(super) fn new(
+        graph: &'a Graph,
+        topology: &'a Topology,
+        n_workers: u32,
+        here: Here,
+    ) -> Self {
         let (overlap, by_degree) = (OnceCell::new(), OnceCell::new());
-        Self { graph, n_workers, topology, overlap, by_degree }
+        Self { graph, n_workers, here, topology, overlap, by_degree }
+    }
+
+    /// The worker whose rows a tier of this process is never asked for: of several, every row is remote
+    /// to one.
+    pub(super) fn lone_worker(&self) -> Option<u32> {
+        let [worker] = self.here.workers[..] else { return None };
+        Some(worker)
+    }
+
+    /// This process's share of bytes that all on this machine have together.
+    pub(super) fn share(&self, n_bytes: u64) -> u64 {
+        n_bytes / u64::from(self.here.n_processes)
     }
 
     /// A policy with what the graph tells it; `worker` is whose rows are not asked for, unless

@@ -84,7 +84,10 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         RowsFrom::Embedded => "the graph's files; nothing travelled (no --connect)",
         RowsFrom::Servers => "servers",
     };
-    let workers = human::counted(report.workers.into(), "worker");
+    let mut workers = human::counted(report.workers.into(), "worker");
+    if report.processes > 1 {
+        workers = format!("{workers} in {} processes", report.processes);
+    }
     let mut lines = vec![("test accuracy", accuracy)];
     if report.stopped_early {
         let (n_epochs, best) = (report.epochs.len(), report.best_epoch + 1);

@@ -3,29 +3,30 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lodestore_client::{Client, EmbeddedSource, PullStats, RowSource};
+use lodestore_client::{Client, ClientConfig, EmbeddedSource, PullStats, RowSource};
 use lodestore_graph::PartId;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{EmbeddedStore, Graph};
 use lodestore_trainer::WorkerSources;
 
 use super::TrainRun;
-use super::known::Known;
+use super::known::{Here, Known};
 use super::tiers::Tiers;
 
-/// Own partitions from the graph's files, and nothing else from there; all other rows from the
+/// Of the workers here: own partitions from the graph's files, and nothing else from there; all other rows from the
 /// servers, or from a store over the whole graph when no server is named, through the tiers.
 pub(super) fn open(
     run: &TrainRun,
     graph: &Graph,
     topology: &Topology,
+    here: Here,
 ) -> Result<(Vec<WorkerSources>, Tiers)> {
     let remote = remote(run, graph)?;
     let (n_workers, tensor) = (run.train.workers, &run.train.feature_tensor);
-    let known = Known::new(graph, topology, n_workers);
+    let known = Known::new(graph, topology, n_workers, here);
     let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known)?;
     let mut sources = Vec::new();
-    for worker in 0..n_workers {
+    for &worker in &known.here.workers {
         let parts = graph.book().parts();
         let owned: Vec<PartId> = parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
         let store = EmbeddedStore::with(graph.clone(), Some(&owned), &run.store)?;
@@ -45,11 +46,20 @@ fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
         let store = EmbeddedStore::with(graph.clone(), None, &run.store)?;
         return Ok(Arc::new(EmbeddedSource::new(store)));
     }
-    let client = Client::connect(&run.connect, run.client)?;
+    remote_rows(graph, &run.connect, run.client)
+}
+
+/// Rows of the servers at `connect`, which must have `graph`.
+pub(crate) fn remote_rows(
+    graph: &Graph,
+    connect: &[String],
+    config: ClientConfig,
+) -> Result<Arc<dyn RowSource>> {
+    let client = Client::connect(connect, config)?;
     if client.graph() != *graph.uuid().as_bytes() {
         bail!(
             "{} does not serve the graph in {}; name servers of this graph (uuid {})",
-            run.connect[0],
+            connect[0],
             graph.dir().display(),
             graph.uuid()
         );

@@ -160,11 +160,14 @@ impl Tiers {
         known: &Known<'_>,
     ) -> Result<Self> {
         let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
-        let mut tiers = Self::of(available_memory_bytes());
+        let mut tiers = Self::of(available_memory_bytes().map(|n_bytes| known.share(n_bytes)));
         if let Some((room, policy)) = choice.host {
-            let n_bytes = usize::try_from(room.bytes(tiers.left_bytes())).unwrap_or(usize::MAX);
-            // With two workers or more, every row is remote to one of them.
-            let spec = known.spec(policy, (known.n_workers == 1).then_some(0))?;
+            let n_bytes = match room {
+                Room::Bytes(n_bytes) => known.share(n_bytes),
+                Room::Auto => room.bytes(tiers.left_bytes()),
+            };
+            let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
+            let spec = known.spec(policy, known.lone_worker())?;
             let tier = SharedTier::new(n_bytes, row_bytes, n_nodes, &spec)?;
             tiers.take(tier.bytes()).context("--tier")?;
             let host = Arc::new(TieredSource::new(Arc::clone(remote), tensor, tier)?);
@@ -176,8 +179,10 @@ impl Tiers {
             let is_host_memory = free_bytes.is_none();
             let n_bytes = match room {
                 Room::Bytes(n_bytes) => n_bytes,
+                // A device is all processes' own; memory of the host is this one's share already.
                 Room::Auto => {
-                    room.bytes(free_bytes.or(tiers.left_bytes())) / u64::from(known.n_workers)
+                    let share = free_bytes.map(|n_bytes| known.share(n_bytes));
+                    room.bytes(share.or(tiers.left_bytes())) / known.here.workers.len() as u64
                 }
             };
             let n_rows = rows_within(n_bytes, 0, &[row_bytes as u64], n_nodes as usize);
@@ -273,6 +278,20 @@ fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
 }
 
 impl TierReport {
+    /// What adds up over processes.
+    pub(super) fn figures(&self) -> [u64; 5] {
+        [self.rows, self.hits, self.misses, self.evictions, self.filled_rows]
+    }
+
+    /// Takes the sums of these figures over processes; rows are those of one worker still, but for the
+    /// host's tiers.
+    pub(super) fn set(&mut self, [rows, hits, misses, evictions, filled_rows]: [u64; 5]) {
+        let rows = if self.tier == "host" { rows } else { self.rows };
+        let hit_rate = hits as f64 / (hits + misses).max(1) as f64;
+        let sums = Self { rows, hits, misses, hit_rate, evictions, filled_rows, ..self.clone() };
+        *self = sums;
+    }
+
     fn of(
         tier: &'static str,
         device: String,

@@ -1,0 +1,65 @@
+//! `lode evaluate`: what a saved model does on a graph.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_client::{ClientConfig, EmbeddedSource, PullStats, RowSource};
+use lodestore_store::{EmbeddedStore, Graph, OpenOptions, ReaderKind};
+use lodestore_trainer::{Evaluation, RowsFrom, TrainGraph, WorkerSources, evaluate_saved};
+
+use crate::commands::train::remote_rows;
+use crate::console::Console;
+use crate::human;
+use crate::topology::open_topology;
+
+/// Measure a saved model on the validation and test nodes of a graph, with all their neighbours.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode train --graph my-graph --epochs 20 --save-model model.safetensors
+  lode evaluate my-graph --model model.safetensors")]
+pub(crate) struct EvaluateArgs {
+    /// Folder of the graph: its topology, and rows unless servers are named.
+    graph: PathBuf,
+    /// The model, as `lode train --save-model` writes it.
+    #[arg(long, value_name = "FILE")]
+    model: PathBuf,
+    /// Address of a server for all rows; repeat for several.
+    #[arg(long, value_name = "ADDR")]
+    connect: Vec<String>,
+}
+
+impl EvaluateArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let graph = Graph::open(&self.graph)?;
+        console.stage("topology");
+        let topology = open_topology(&graph)?;
+        let store = OpenOptions { reader: ReaderKind::default() };
+        let rows_from =
+            if self.connect.is_empty() { RowsFrom::Embedded } else { RowsFrom::Servers };
+        let rows: Arc<dyn RowSource> = match rows_from {
+            RowsFrom::Embedded => {
+                let store = EmbeddedStore::with(graph.clone(), None, &store)?;
+                Arc::new(EmbeddedSource::new(store))
+            }
+            RowsFrom::Servers => remote_rows(&graph, &self.connect, ClientConfig::default())?,
+        };
+        let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));
+        let sources = WorkerSources { local, remote, untiered, filled: PullStats::default() };
+        let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
+        let on = TrainGraph { topology: &topology, book, uuid, rows_from };
+        console.stage("evaluation");
+        let found = evaluate_saved(&self.model, &on, &sources)?;
+        console.report(&found, text)
+    }
+}
+
+fn text(found: &Evaluation) -> String {
+    let (parameters, model) = (human::count(found.parameters), found.model);
+    let [validation, test] = [found.validation_accuracy, found.test_accuracy].map(human::accuracy);
+    format!(
+        "{model} of {parameters} parameters: {test} on test nodes, {validation} on validation nodes"
+    )
+}

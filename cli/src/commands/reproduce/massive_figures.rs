@@ -1,0 +1,219 @@
+//! MassiveGNN's Figs. 10, 12 and 13: hit rates over a run, and what γ and Δ change.
+
+use std::fmt::{self, Write};
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::curves::{Curve, Curves};
+use super::graphs::Made;
+use super::rapid_figures::Bench;
+use super::runs::{Case, Cluster, Contestant};
+use crate::shaping::LinkSpec;
+
+/// Of Fig. 10: Products, where few rows stay, and Papers.
+const FOLLOWED: [&str; 2] = ["products-like", "papers-like"];
+/// Runs of Fig. 10 are so many times as long as the others; the paper's have 1000 epochs.
+const LONGER: u32 = 5;
+/// Batches between rounds in Fig. 10: runs here have hundreds of batches, not tens of thousands.
+const FOLLOWED_DELTA: u32 = 16;
+const FOLLOWED_GAMMA: f64 = 0.995;
+/// Points of a curve of Fig. 10 at most.
+const MOST_POINTS: usize = 60;
+/// The graph of Figs. 12 and 13, its γ and Δ.
+const SWEPT: &str = "products-like";
+const GAMMAS: [f64; 5] = [0.3, 0.6, 0.9, 0.95, 0.995];
+const DELTAS: [u32; 4] = [4, 16, 64, 256];
+
+/// What was measured for these figures.
+#[derive(Default, Serialize)]
+pub(super) struct MassiveFigures {
+    progress: Vec<Followed>,
+    sweep: Vec<Swept>,
+}
+
+/// Fig. 10: the hit rate of a run as it goes on.
+#[derive(Serialize)]
+struct Followed {
+    graph: &'static str,
+    evicts: bool,
+    /// Of the input nodes of a batch.
+    remote_share: f64,
+    /// Steps so far, and the hit rate of those since the point before.
+    points: Vec<(u32, f64)>,
+}
+
+/// A point of Figs. 12 and 13.
+#[derive(Serialize)]
+struct Swept {
+    gamma: f64,
+    delta: u32,
+    hit_rate: f64,
+    step_seconds: f64,
+}
+
+impl MassiveFigures {
+    /// Fig. 10, if the model is one of its; over the loopback as it is, since rows are counted.
+    pub(super) fn follow(&mut self, of: Bench<'_>, made: &Made, cluster: &Cluster) -> Result<()> {
+        if !FOLLOWED.contains(&of.model.name) {
+            return Ok(());
+        }
+        let batch = of.model.batches(of.size.scale)[1];
+        for contestant in [Contestant::Massive, Contestant::MassiveKept] {
+            let evicts = contestant == Contestant::Massive;
+            let log = of.scratch.join(format!("{}-{evicts}.jsonl", of.model.name));
+            let usual = Case::usual(contestant, batch, LONGER * of.epochs);
+            let eviction = Some((FOLLOWED_GAMMA, FOLLOWED_DELTA));
+            let case = Case { eviction, log: Some(&log), ..usual };
+            cluster.run(made, case, None, of.console)?;
+            self.progress.push(Followed::of(of.model.name, evicts, &fs::read_to_string(&log)?)?);
+        }
+        Ok(())
+    }
+
+    /// Figs. 12 and 13, if the model is theirs, over links of `spec`.
+    pub(super) fn sweep(
+        &mut self,
+        of: Bench<'_>,
+        made: &Made,
+        cluster: &Cluster,
+        spec: LinkSpec,
+    ) -> Result<()> {
+        if of.model.name != SWEPT {
+            return Ok(());
+        }
+        let batch = of.model.batches(of.size.scale)[1];
+        for gamma in GAMMAS {
+            for delta in DELTAS {
+                let usual = Case::usual(Contestant::Massive, batch, of.epochs);
+                let case = Case { eviction: Some((gamma, delta)), ..usual };
+                let run = cluster.run(made, case, Some(spec), of.console)?;
+                let (hit_rate, step_seconds) = (run.hit_rate, run.step_seconds);
+                self.sweep.push(Swept { gamma, delta, hit_rate, step_seconds });
+            }
+        }
+        Ok(())
+    }
+
+    /// The charts, by the names of their files.
+    pub(super) fn charts(&self) -> Result<Vec<(&'static str, String)>> {
+        Ok(vec![
+            ("fig10.svg", self.progress_curves().svg()?),
+            ("fig12.svg", self.interval_curves().svg()?),
+            ("fig13.svg", self.decay_curves().svg()?),
+        ])
+    }
+
+    fn progress_curves(&self) -> Curves<'static> {
+        let curve = |followed: &Followed| Curve {
+            label: format!(
+                "{}{}",
+                followed.graph,
+                if followed.evicts { "" } else { ", no eviction" }
+            ),
+            points: followed.points.iter().map(|&(step, rate)| (f64::from(step), rate)).collect(),
+        };
+        Curves {
+            title: "Fig. 10: hit rate of the buffer over a run",
+            x: "batches of a worker",
+            y: "hit rate",
+            is_log: false,
+            curves: self.progress.iter().map(curve).collect(),
+        }
+    }
+
+    fn interval_curves(&self) -> Curves<'static> {
+        let points = |gamma: f64| {
+            let of_gamma = self.sweep.iter().filter(move |swept| swept.gamma == gamma);
+            of_gamma.map(|swept| (f64::from(swept.delta), swept.hit_rate)).collect()
+        };
+        let curve = |gamma| Curve { label: format!("γ {gamma}"), points: points(gamma) };
+        Curves {
+            title: "Fig. 12: hit rate by the batches between rounds of eviction",
+            x: "Δ",
+            y: "hit rate",
+            is_log: true,
+            curves: GAMMAS.into_iter().map(curve).collect(),
+        }
+    }
+
+    fn decay_curves(&self) -> Curves<'static> {
+        let points = |delta: u32| {
+            let of_delta = self.sweep.iter().filter(move |swept| swept.delta == delta);
+            of_delta.map(|swept| (swept.gamma, swept.hit_rate)).collect()
+        };
+        let curve = |delta| Curve { label: format!("Δ {delta}"), points: points(delta) };
+        Curves {
+            title: "Fig. 13: hit rate by the decay of scores",
+            x: "γ",
+            y: "hit rate",
+            is_log: false,
+            curves: DELTAS.into_iter().map(curve).collect(),
+        }
+    }
+
+    /// These figures in the report.
+    pub(super) fn write(&self, text: &mut String) -> fmt::Result {
+        writeln!(
+            text,
+            "\n## Hit rates over a run (Fig. 10)\n\nRuns {LONGER} times as long, γ {FOLLOWED_GAMMA} and Δ \
+             {FOLLOWED_DELTA}. In the paper, after 1000 epochs: 75 % on Products, where about 90 % of the \
+             nodes of a batch are remote, and 95 % on Papers, with about 40 % of the halo.\n\n| graph | \
+             eviction | remote nodes of a batch | hit rate at first | at last |\n|---|---|---|---|---|"
+        )?;
+        for Followed { graph, evicts, remote_share, points } in &self.progress {
+            let at = |point: Option<&(u32, f64)>| point.map_or(0.0, |&(_, rate)| rate * 100.0);
+            writeln!(
+                text,
+                "| {graph} | {} | {:.0} % | {:.1} % | {:.1} % |",
+                if *evicts { "yes" } else { "no" },
+                remote_share * 100.0,
+                at(points.first()),
+                at(points.last())
+            )?;
+        }
+        writeln!(
+            text,
+            "\n![Fig. 10](fig10.svg)\n\n## γ and Δ (Figs. 12 and 13)\n\n{SWEPT} over slow links. The paper's \
+             hit rates spread most over Δ where γ is 0.9 or more, and its best ones are there.\n\n| γ | Δ | \
+             hit rate | ms a step |\n|---|---|---|---|"
+        )?;
+        for Swept { gamma, delta, hit_rate, step_seconds } in &self.sweep {
+            let (rate, ms) = (hit_rate * 100.0, step_seconds * 1e3);
+            writeln!(text, "| {gamma} | {delta} | {rate:.1} % | {ms:.1} |")?;
+        }
+        writeln!(text, "\n![Fig. 12](fig12.svg)\n\n![Fig. 13](fig13.svg)")
+    }
+}
+
+impl Followed {
+    /// From the lines of a log of steps, whose steps follow each other.
+    fn of(graph: &'static str, evicts: bool, log: &str) -> Result<Self> {
+        // Of each step: hits, and remote rows that batches asked for.
+        let (mut steps, mut at, mut n_nodes) = (Vec::<[u64; 2]>::new(), None, 0);
+        for line in log.lines() {
+            let line: Value = serde_json::from_str(line)?;
+            let number = |of: &Value| of.as_u64().context("a log without numbers");
+            let step = (number(&line["epoch"])?, number(&line["step"])?);
+            if at != Some(step) {
+                at = Some(step);
+                steps.push([0, 0]);
+            }
+            let [hits, asked] = steps.last_mut().context("a step")?;
+            let found = number(&line["rows"]["buffer"])?;
+            *hits += found;
+            *asked += found + number(&line["rows"]["remote"])?;
+            n_nodes += number(&line["nodes"])?;
+        }
+        let n_remote: u64 = steps.iter().map(|[_, asked]| asked).sum();
+        let n_each = steps.len().div_ceil(MOST_POINTS).max(1);
+        let points = steps.chunks(n_each).enumerate().map(|(i, steps)| {
+            let sum = |of: usize| steps.iter().map(|step| step[of]).sum::<u64>() as f64;
+            ((i * n_each + steps.len()) as u32, sum(0) / sum(1).max(1.0))
+        });
+        let remote_share = n_remote as f64 / n_nodes.max(1) as f64;
+        Ok(Self { graph, evicts, remote_share, points: points.collect() })
+    }
+}

@@ -1,0 +1,312 @@
+//! The processes of a run: threads of one process, processes that this one starts, or those of an MPI
+//! job.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::stdin;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use lodestore_trainer::{Alone, PeerError, Peers, SharedMemory, SharedPeers, TrainError, give_up};
+use rustix::event::{PollFd, PollFlags, poll};
+use thiserror::Error;
+
+use crate::usage::UsageError;
+
+/// A process must end within this time once the run is over; one that was killed is seen to be dead in
+/// less.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The variables by which starters of MPI jobs say how many processes there are, and which this is.
+const MPI_VARIABLES: [[&str; 2]; 2] =
+    [["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"], ["PMI_SIZE", "PMI_RANK"]];
+
+/// How the workers of a run are spread over processes.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Form {
+    /// Threads of this process.
+    #[default]
+    Threads,
+    /// A process for each, started by this one with these arguments; it is the first of them.
+    Processes(Vec<OsString>),
+    /// This process was started by another one of the run.
+    StartedAs(Peer),
+    /// Processes of an MPI job: so many, and which this is.
+    Mpi([u32; 2]),
+}
+
+/// Which process of a run this is, as the first one told it by a hidden flag: rank, processes, and the
+/// descriptor of the memory that they share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    rank: u32,
+    n_ranks: u32,
+    memory: i32,
+}
+
+/// The error of a process that has told it to the first one, who tells it to people.
+#[derive(Debug, Error)]
+#[error("told to the first process of the run")]
+pub(crate) struct Told;
+
+/// The processes of a run as this one sees them.
+pub(super) struct Joined {
+    /// Before `peers`: they are ended before their sockets.
+    children: Children,
+    peers: Box<dyn Peers>,
+}
+
+/// Processes that this one has started, from rank 1 on; none outlives this.
+#[derive(Default)]
+struct Children(Vec<Child>);
+
+impl FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Vec<u32> = text.split(',').map_while(|number| number.parse().ok()).collect();
+        let [rank, n_ranks, memory] = numbers[..] else {
+            return Err("lode train gives this flag to the processes that it starts".to_owned());
+        };
+        let memory = i32::try_from(memory).map_err(|error| error.to_string())?;
+        Ok(Self { rank, n_ranks, memory })
+    }
+}
+
+impl Form {
+    /// By the flags: `processes`, and the hidden one of a process that another has started.
+    pub(super) fn of(processes: bool, peer: Option<Peer>) -> Result<Self, UsageError> {
+        if let Some(peer) = peer {
+            return Ok(Self::StartedAs(peer));
+        }
+        match (mpi_job(), processes) {
+            (Some(_), true) => Err(UsageError::new(
+                "--processes starts processes of its own, but these are of an MPI job; leave it out",
+            )),
+            (Some(job), false) if cfg!(feature = "mpi") => Ok(Self::Mpi(job)),
+            (Some([n_ranks, _]), false) => Err(UsageError::new(format!(
+                "one of {n_ranks} processes of an MPI job, but this lode was built without MPI; build \
+                 it with --features mpi, or use --processes on one machine"
+            ))),
+            (None, true) => Ok(Self::Processes(env::args_os().skip(1).collect())),
+            (None, false) => Ok(Self::Threads),
+        }
+    }
+
+    /// Workers unless told: one for each process.
+    pub(super) fn usual_workers(&self) -> u32 {
+        match self {
+            Self::Mpi([n_ranks, _]) => *n_ranks,
+            _ => 1,
+        }
+    }
+
+    /// Whether this process is to start others.
+    pub(super) fn starts_processes(&self) -> bool {
+        matches!(self, Self::Processes(_))
+    }
+
+    /// Whether another process tells of the run.
+    pub(super) fn is_led(&self) -> bool {
+        match self {
+            Self::Threads | Self::Processes(_) => false,
+            Self::StartedAs(_) => true,
+            Self::Mpi([_, rank]) => *rank > 0,
+        }
+    }
+
+    /// Starts the others, or joins them.
+    pub(super) fn join(&self, n_workers: u32) -> Result<Joined> {
+        let mut children = Children::default();
+        let peers: Box<dyn Peers> = match self {
+            Self::Processes(args) if n_workers > 1 => {
+                Box::new(children.start(args, n_workers).context("cannot start the processes")?)
+            }
+            Self::Threads | Self::Processes(_) => Box::new(Alone),
+            Self::StartedAs(peer) => Box::new(peer.join()?),
+            Self::Mpi(_) => mpi_peers()?,
+        };
+        if peers.n_ranks() > n_workers {
+            let (n_ranks, n_workers) = (peers.n_ranks(), n_workers);
+            bail!("{n_ranks} processes for {n_workers} workers; start as many processes or fewer");
+        }
+        Ok(Joined { children, peers })
+    }
+}
+
+#[cfg(feature = "mpi")]
+fn mpi_peers() -> Result<Box<dyn Peers>> {
+    let peers = lodestore_trainer::MpiPeers::start().context("MPI has been started before")?;
+    Ok(Box::new(peers))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn mpi_peers() -> Result<Box<dyn Peers>> {
+    bail!("this lode was built without MPI")
+}
+
+/// Processes of the MPI job that this one belongs to, and its rank, if it belongs to one of several.
+fn mpi_job() -> Option<[u32; 2]> {
+    let number = |name: &str| env::var(name).ok()?.parse().ok();
+    let job =
+        MPI_VARIABLES.into_iter().find_map(|[size, rank]| Some([number(size)?, number(rank)?]));
+    job.filter(|[n_ranks, _]| *n_ranks > 1)
+}
+
+impl Peer {
+    /// Joins the process that has started this one. When that one is gone, so is this.
+    fn join(self) -> Result<SharedPeers> {
+        let Self { rank, n_ranks, memory } = self;
+        let memory = SharedMemory::inherited(memory)?;
+        let socket = stdin().as_fd().try_clone_to_owned().context("stdin is no socket")?;
+        let watched = socket.try_clone().context("stdin is no socket")?;
+        spawn(move || end_with(&watched, rank));
+        Ok(SharedPeers::follower(&memory, [rank, n_ranks], socket)?)
+    }
+}
+
+/// Waits until the other end of a socket is gone, and ends this process.
+fn end_with(socket: &OwnedFd, rank: u32) {
+    let mut watched = [PollFd::new(socket, PollFlags::RDHUP)];
+    // A signal may interrupt it.
+    while poll(&mut watched, None).is_err() {}
+    eprintln!("lode: process {rank} of the run ends, since the first is gone");
+    std::process::exit(1);
+}
+
+impl Children {
+    /// Starts `n_ranks` less one processes.
+    fn start(&mut self, args: &[OsString], n_ranks: u32) -> Result<SharedPeers> {
+        let program = env::current_exe().context("cannot find this program's file")?;
+        let memory = SharedMemory::new(n_ranks)?;
+        let mut sockets = Vec::new();
+        for rank in 1..n_ranks {
+            let (ours, theirs) = UnixStream::pair()?;
+            let mut command = Command::new(&program);
+            command.args(args).arg("--peer").arg(format!("{rank},{n_ranks},{}", memory.fd()));
+            command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+            self.0.push(command.spawn()?);
+            sockets.push(ours);
+        }
+        Ok(SharedPeers::leader(&memory, sockets)?)
+    }
+
+    /// How the process of `rank` ended, which is gone.
+    fn end_of(&mut self, rank: u32) -> Option<String> {
+        let child = self.0.get_mut(rank.checked_sub(1)? as usize)?;
+        let status = wait(child, Duration::from_secs(1))?;
+        Some(format!("its process {} ended with {status}", child.id()))
+    }
+
+    /// Waits until all have ended.
+    fn finish(&mut self) -> Result<()> {
+        for (child, rank) in self.0.iter_mut().zip(1..) {
+            match wait(child, PATIENCE) {
+                Some(status) if status.success() => {}
+                Some(status) => bail!("process {rank} of the run ended with {status}"),
+                None => bail!("process {rank} of the run does not end"),
+            }
+        }
+        self.0.clear();
+        Ok(())
+    }
+}
+
+fn wait(child: &mut Child, patience: Duration) -> Option<std::process::ExitStatus> {
+    let end = Instant::now() + patience;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < end => sleep(Duration::from_millis(2)),
+            _ => return None,
+        }
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Both fail only for one that is gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Joined {
+    pub(super) fn peers(&mut self) -> &mut dyn Peers {
+        &mut *self.peers
+    }
+
+    /// Whether this process tells of the run.
+    pub(super) fn leads(&self) -> bool {
+        self.peers.rank() == 0
+    }
+
+    /// Processes that share this machine.
+    pub(super) fn n_here(&self) -> u32 {
+        self.peers.n_here()
+    }
+
+    /// Those of `n_workers` workers that are in this process.
+    pub(super) fn workers_here(&self, n_workers: u32) -> Vec<u32> {
+        (self.peers.rank()..n_workers).step_by(self.peers.n_ranks() as usize).collect()
+    }
+
+    /// An error before training, which the others do not know of.
+    pub(super) fn failed_before(mut self, error: anyhow::Error) -> anyhow::Error {
+        let told = give_up(&mut *self.peers, &format!("{error:#}"));
+        if self.leads() || told.is_err() { error } else { Told.into() }
+    }
+
+    /// An error of training, which all know of.
+    pub(super) fn failed(mut self, error: TrainError) -> anyhow::Error {
+        match error {
+            TrainError::Peers(error) => self.parted(&error),
+            _ if self.leads() => error.into(),
+            _ => Told.into(),
+        }
+    }
+
+    /// Gives the sums over all processes of `figures`, of which each has as many; the last word of the
+    /// run.
+    pub(super) fn sums(mut self, figures: &mut [u64]) -> Result<()> {
+        let mut all = Vec::new();
+        let exchanged = self.peers.exchange(bytemuck::cast_slice(figures), &mut all);
+        exchanged.map_err(|error| self.parted(&error))?;
+        figures.fill(0);
+        for words in all {
+            let of_one: Vec<u64> = bytemuck::pod_collect_to_vec(&words);
+            figures.iter_mut().zip(of_one).for_each(|(sum, figure)| *sum += figure);
+        }
+        self.children.finish()
+    }
+
+    /// `error`, and how the process that is gone ended, if this one has started it.
+    fn parted(&mut self, error: &PeerError) -> anyhow::Error {
+        let end = match *error {
+            PeerError::Gone { rank } => self.children.end_of(rank),
+            _ => None,
+        };
+        anyhow!("{error}{}", end.map(|end| format!("; {end}")).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_which_it_is() {
+        let peer = Peer { rank: 2, n_ranks: 4, memory: 5 };
+        assert_eq!("2,4,5".parse(), Ok(peer));
+        for wrong in ["", "1", "1,2", "1,2,3,4", "a,2,3", "1,2,4294967295"] {
+            assert!(wrong.parse::<Peer>().is_err(), "{wrong}");
+        }
+    }
+}

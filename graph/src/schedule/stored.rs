@@ -1,0 +1,49 @@
+//! Whether a schedule that lies there is the one that would be written.
+
+use std::path::Path;
+
+use super::partial::is_of;
+use super::{Schedule, ScheduleError, ScheduleSpec};
+use crate::sampler::{batches_of, epoch_order};
+use crate::{NodeId, PartitionBook};
+
+/// Whether `path` holds the whole schedule that [`super::write_schedule`] would write for these
+/// arguments. A file that is damaged where this looks is none.
+///
+/// The header says all that batches depend on but the list of roots. Every epoch goes through all of
+/// them, so that the first tells whether they are the same: its batches are read, the others not.
+#[must_use]
+pub fn is_schedule_of(
+    spec: &ScheduleSpec,
+    n_nodes: u32,
+    book: &PartitionBook,
+    train_roots: &[NodeId],
+    path: &Path,
+) -> bool {
+    let Ok(schedule) = Schedule::open(path) else { return false };
+    if schedule.spec() != spec || schedule.n_nodes() != n_nodes {
+        return false;
+    }
+    has_roots(&schedule, book, train_roots).unwrap_or(false)
+}
+
+fn has_roots(
+    schedule: &Schedule,
+    book: &PartitionBook,
+    train_roots: &[NodeId],
+) -> Result<bool, ScheduleError> {
+    let ScheduleSpec { seed, workers, batch_size, .. } = *schedule.spec();
+    let order = epoch_order(seed, 0, train_roots);
+    for worker in 0..workers {
+        let batches = batches_of(&order, worker, workers, book, batch_size);
+        if batches.len() as u64 != u64::from(schedule.n_batches(worker)) {
+            return Ok(false);
+        }
+        for (found, roots) in schedule.batches(worker, 0).zip(batches) {
+            if !is_of(found?.roots(), &roots) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}

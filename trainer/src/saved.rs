@@ -1,0 +1,245 @@
+//! A trained model as a file that other tools read too: safetensors, with what it takes to use the
+//! parameters in its metadata.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use candle_core::{Device, Tensor, Var};
+use lodestore_graph::sampler::Fanout;
+use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
+use thiserror::Error;
+
+use crate::{
+    ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources, evaluate::Accuracy,
+    model::Model, setup::Setup,
+};
+
+/// A larger file is no model of this crate.
+const MAX_FILE_BYTES: u64 = 1 << 32;
+/// More layers than any model has.
+const MAX_LAYERS: usize = 64;
+
+/// Why a model's file could not be written or used.
+#[derive(Debug, Error)]
+#[error("model {}: {fault}", path.display())]
+pub struct SavedModelError {
+    path: PathBuf,
+    fault: Box<Fault>,
+}
+
+#[derive(Debug, Error)]
+enum Fault {
+    #[error("cannot {action} it: {source}")]
+    Io { action: &'static str, source: io::Error },
+    #[error("it is no file of tensors that is whole: {0}")]
+    Format(#[from] SafeTensorError),
+    #[error("`{name}` must be {expected}, found {found}")]
+    Unfit { name: String, expected: String, found: String },
+}
+
+/// What a saved model does on a graph.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Evaluation {
+    /// Which layers it has.
+    pub model: ModelKind,
+    /// Elements of all its parameters.
+    pub parameters: u64,
+    /// Accuracy on the validation nodes, with full neighbourhoods; absent without any.
+    pub validation_accuracy: Option<f64>,
+    /// The same on the test nodes.
+    pub test_accuracy: Option<f64>,
+}
+
+/// Writes the parameters `values`, one flat list each, of a model of `config`, to `path`: beside it
+/// first, then in place of what is there.
+pub(crate) fn save(
+    path: &Path,
+    config: &TrainConfig,
+    model: &Model,
+    values: &[Vec<f32>],
+) -> Result<(), SavedModelError> {
+    let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
+    let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
+    let tensors = model.names().into_iter().zip(shapes).zip(values);
+    let views = tensors.map(|((name, shape), values)| {
+        Ok((name, TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values))?))
+    });
+    let views = views.collect::<Result<Vec<_>, SafeTensorError>>();
+    let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata(config))));
+    let bytes = bytes.map_err(|error| failed(error.into()))?;
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let write = || -> io::Result<()> {
+        let mut file = File::create(&partial)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    write().map_err(|source| failed(Fault::Io { action: "write", source }))
+}
+
+/// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with all
+/// their neighbours. Its settings come from the file; `sources` are those of a single worker, who owns
+/// all partitions.
+pub fn evaluate_saved(
+    path: &Path,
+    graph: &TrainGraph<'_>,
+    sources: &WorkerSources,
+) -> Result<Evaluation, TrainError> {
+    let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
+    let bytes = read(path).map_err(|source| failed(Fault::Io { action: "read", source }))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| failed(error.into()))?;
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.into()))?;
+    let none = HashMap::new();
+    let config = config(header.metadata().as_ref().unwrap_or(&none)).map_err(failed)?;
+    let width = sources.local.tensor(&config.feature_tensor)?.width;
+    check_size(&config, width as usize, bytes.len() / 4).map_err(failed)?;
+    let setup = Setup::new(&config, *graph, std::slice::from_ref(sources), vec![0])?;
+    let mut parameters = 0;
+    for (name, var) in setup.model.names().iter().zip(setup.model.parameters()) {
+        let values = values_of(&file, name, &var).map_err(failed)?;
+        parameters += values.len() as u64;
+        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
+    }
+    let Accuracy { validation, test } = setup.evaluator()?.accuracy(&setup.model)?;
+    let (validation_accuracy, test_accuracy) = (validation, test);
+    Ok(Evaluation { model: config.model, parameters, validation_accuracy, test_accuracy })
+}
+
+/// All bytes of a file that is not too large.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let n_bytes = file.metadata()?.len();
+    if n_bytes > MAX_FILE_BYTES {
+        let what = format!("{n_bytes} bytes, a model has {MAX_FILE_BYTES} at most");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    let mut bytes = Vec::new();
+    file.take(n_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Fails for settings whose model would have more parameters than a file with so many elements, before
+/// memory is taken for one; classes are not counted.
+fn check_size(config: &TrainConfig, width: usize, n_elements: usize) -> Result<(), Fault> {
+    let (hidden, n_layers) = (config.hidden, config.fanouts.len());
+    let n_output_heads = if config.model == ModelKind::Gat { config.n_output_heads } else { 1 };
+    let inner = hidden.saturating_mul(hidden).saturating_mul(n_layers.saturating_sub(2));
+    let least = match n_layers {
+        1 => width.saturating_mul(n_output_heads),
+        _ => inner.saturating_add(hidden.saturating_mul(width.max(n_output_heads))),
+    };
+    if least > n_elements {
+        let expected = format!("a model of {n_elements} parameters at most, as the file is long");
+        return Err(Fault::Unfit { name: "hidden".to_owned(), expected, found: least.to_string() });
+    }
+    Ok(())
+}
+
+/// The elements of the tensor `name`, which must have the shape of `var`.
+fn values_of(file: &SafeTensors<'_>, name: &str, var: &Var) -> Result<Vec<f32>, Fault> {
+    let found = file.tensor(name)?;
+    if found.dtype() != Dtype::F32 || found.shape() != var.dims() {
+        let expected = format!("F32 of shape {:?}, as the graph asks for", var.dims());
+        let found = format!("{:?} of shape {:?}", found.dtype(), found.shape());
+        return Err(Fault::Unfit { name: name.to_owned(), expected, found });
+    }
+    let values = found.data().as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value));
+    Ok(values.collect())
+}
+
+/// What it takes to use the parameters of a run of `config`.
+fn metadata(config: &TrainConfig) -> HashMap<String, String> {
+    let entries = [
+        ("model", config.model.to_string()),
+        ("layers", config.fanouts.len().to_string()),
+        ("hidden", config.hidden.to_string()),
+        ("heads", config.n_heads.to_string()),
+        ("output_heads", config.n_output_heads.to_string()),
+        ("normalize", config.normalize.to_string()),
+        ("feature_tensor", config.feature_tensor.clone()),
+        ("label_tensor", config.label_tensor.clone()),
+        ("split_tensor", config.split_tensor.clone()),
+    ];
+    entries.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// The settings of [`metadata`]; all others as usual, since they do not matter once trained.
+fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
+    fn entry<T: FromStr>(
+        metadata: &HashMap<String, String>,
+        name: &str,
+        expected: &str,
+    ) -> Result<T, Fault> {
+        let found = metadata.get(name).map_or("nothing", String::as_str);
+        let unfit = |_| Fault::Unfit {
+            name: name.to_owned(),
+            expected: format!("{expected} in the file's metadata"),
+            found: found.to_owned(),
+        };
+        found.parse().map_err(unfit)
+    }
+    let number = |name| entry::<usize>(metadata, name, "a number");
+    let text = |name| entry::<String>(metadata, name, "a name");
+    let n_layers = number("layers")?;
+    if !(1..=MAX_LAYERS).contains(&n_layers) {
+        let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
+        return Err(Fault::Unfit { name: "layers".to_owned(), expected, found });
+    }
+    Ok(TrainConfig {
+        model: entry(metadata, "model", "sage, gcn or gat")?,
+        fanouts: vec![Fanout::All; n_layers],
+        hidden: number("hidden")?,
+        n_heads: number("heads")?,
+        n_output_heads: number("output_heads")?,
+        normalize: entry(metadata, "normalize", "true or false")?,
+        feature_tensor: text("feature_tensor")?,
+        label_tensor: text("label_tensor")?,
+        split_tensor: text("split_tensor")?,
+        workers: 1,
+        ..TrainConfig::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_survive_a_file_and_forged_ones_are_refused_before_they_take_memory() {
+        let usual = TrainConfig {
+            model: ModelKind::Gat,
+            hidden: 48,
+            n_heads: 6,
+            n_output_heads: 2,
+            normalize: true,
+            fanouts: vec![Fanout::All; 3],
+            ..TrainConfig::default()
+        };
+        let found = config(&metadata(&usual)).unwrap();
+        assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+        let message = |name: &str, value: &str| {
+            let mut entries = metadata(&usual);
+            entries.insert(name.to_owned(), value.to_owned());
+            let checked = config(&entries).and_then(|config| check_size(&config, 10, 10_000));
+            checked.unwrap_err().to_string()
+        };
+        assert!(message("model", "mlp").contains("must be sage, gcn or gat"));
+        assert!(message("layers", "65").contains("must be 1 to 64, found 65"));
+        assert!(message("layers", "0").contains("1 to 64"));
+        assert!(message("heads", "-1").contains("a number"));
+        let large = usize::MAX.to_string();
+        for (name, value) in
+            [("hidden", "1001"), ("hidden", &large), ("layers", "7"), ("output_heads", &large)]
+        {
+            assert!(message(name, value).contains("10000 parameters at most"), "{name} {value}");
+        }
+        assert!(check_size(&usual, 10, 10_000).is_ok());
+        assert!(config(&HashMap::new()).unwrap_err().to_string().contains("found nothing"));
+    }
+}

@@ -101,6 +101,7 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
         "--tier 2MiB",
         "--tier 2MiB --policy overlap --device-tier 1MiB --device-policy degree",
         "--device-tier auto",
+        "--tier 1MiB --policy lru --device-tier 512KiB --levels exclusive --bypass 0",
     ] {
         let tiered = served.train("ondemand", &format!("{few} {tiers}"));
         assert_eq!(losses(&tiered), losses(&plain), "{tiers}");
@@ -108,8 +109,25 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
         assert!(bytes(&report) < bytes(&plain.json()), "{tiers}");
         for tier in report["tiers"].as_array().unwrap() {
             assert!(tier["hits"].as_u64().unwrap() > 0, "{tiers}: {tier}");
+            assert_eq!(tier["stale"], 0, "{tiers}");
         }
+        let device = &report["tiers"][0];
+        let is_exclusive = tiers.contains("exclusive");
+        assert_eq!(device["levels"] == "exclusive", is_exclusive, "{tiers}");
+        let moved_down = device["demotions"].as_u64().unwrap();
+        assert_eq!(moved_down > 0, tiers.contains("--bypass 0"), "auto lets nothing go: {device}");
     }
+    // A row serves the next batch, and no later one.
+    let more = "--model sage --epochs 4 --batch 70 --fanout -1,-1 --normalize";
+    let plain = served.train("ondemand", more);
+    for tiers in ["--tier auto", "--device-tier auto"] {
+        let tiered = served.train("ondemand", &format!("{more} {tiers} --max-age 1"));
+        assert_eq!(losses(&tiered), losses(&plain), "{tiers}");
+        let tier = &tiered.json()["tiers"][0];
+        let [hits, misses, stale] = ["hits", "misses", "stale"].map(|key| tier[key].as_u64());
+        assert!(hits > Some(0) && stale > Some(0) && misses > stale, "{tiers}: {tier}");
+    }
+    let plain = served.train("ondemand", few);
     for buffer in ["--buffer 0.5 --delta 2 --gamma 0.9", "--no-eviction", "--buffer 0"] {
         let massive = served.train("massive", &format!("{few} {buffer}"));
         assert_eq!(losses(&massive), losses(&plain), "{buffer}");

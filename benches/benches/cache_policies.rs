@@ -3,7 +3,8 @@
 //! A directory of 1 Mi slots on one thread: a batch of 15 000 ids is looked up and its misses are
 //! admitted. Times are medians over the batches of the second half of a trace, on a directory that
 //! the first half has filled, and the mean of all, in which are the rounds of `decay`, one batch in
-//! 64, and the closing up of rings. Traces: ids drawn by a power law, where the index is sparse and
+//! 64, and the closing up of rings. A digest of all placements tells whether a change has changed
+//! decisions. Traces: ids drawn by a power law, where the index is sparse and
 //! where it is dense; and the nodes of sampled neighbourhoods. It does not move rows. Takes names of
 //! policies as arguments, such as `-- lru`.
 
@@ -127,6 +128,7 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
     let half = trace.bounds.len() / 2;
     let (mut looking, mut admitting) = (Vec::new(), Vec::new());
     let (mut n_timed, mut n_hits) = (0, 0);
+    let mut digest = 0xcbf2_9ce4_8422_2325;
     for (batch, bounds) in trace.bounds.windows(2).enumerate() {
         let ids = &trace.ids[bounds[0]..bounds[1]];
         let start = Instant::now();
@@ -143,6 +145,9 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
             n_timed += ids.len();
             n_hits += ids.len() - misses.len();
         }
+        for placed in &placements {
+            digest = fnv(fnv(digest, placed.position), placed.slot);
+        }
         let placed =
             placements.iter().all(|p| directory.slot_of(ids[p.position as usize]) != NO_SLOT);
         assert!(placed, "{} loses rows", spec.kind());
@@ -151,7 +156,7 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
     let (looking, admitting) = (median(looking), median(admitting));
     println!(
         "  {:10} {:6.1} ns per access ({:5.1} to look up, {:5.1} to admit), mean {mean:6.1}, \
-         {:6.1} M lookups/s, hit rate {:.3}, {:5.1} B per slot",
+         {:6.1} M lookups/s, hit rate {:.3}, {:5.1} B per slot, placements {digest:016x}",
         spec.kind().name(),
         looking + admitting,
         looking,
@@ -160,6 +165,11 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
         n_hits as f64 / n_timed as f64,
         directory.bytes() as f64 / f64::from(n_slots),
     );
+}
+
+/// FNV-1a, by words.
+fn fnv(digest: u64, word: u32) -> u64 {
+    (digest ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3)
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {

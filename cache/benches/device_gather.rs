@@ -54,6 +54,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Rows of a batch that fills slots.
+const FILLED_AT_ONCE: usize = 1 << 16;
+
 /// GB/s of a gather, and of a copy within the device.
 fn gather_and_copy(
     device: &Device,
@@ -65,9 +68,14 @@ fn gather_and_copy(
     let mut tier =
         DeviceTier::new(device, n_slots, row_bytes, n_slots, &PolicySpec::Unbounded, settings)?;
     let ids: Vec<u32> = (0..n_slots).collect();
-    for ids in ids.chunks(1 << 16) {
-        tier.offer(ids, &rows_of(ids, row_bytes))?;
+    let mut filling = tier.tensor(FILLED_AT_ONCE)?;
+    for ids in ids.chunks(FILLED_AT_ONCE) {
+        tier.gather(ids, &mut filling, |ids, rows| {
+            rows.copy_from_slice(&rows_of(ids, row_bytes));
+            Ok::<(), std::convert::Infallible>(())
+        })?;
     }
+    drop(filling);
     let mut tensor = tier.tensor(scale.batch_rows)?;
     // Neither in order nor all different, like the rows of a batch.
     let mix = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use lodestore_cache::{Passage, PolicyKind, PolicySpec, SharedTier, Tier};
+use lodestore_cache::{Passage, PolicyKind, PolicySpec, SharedSettings, SharedTier, Tier};
 
 struct Scale {
     n_slots: u32,
@@ -94,7 +94,13 @@ fn owned(scale: &Scale, row_bytes: usize) -> Result<f64, Box<dyn Error>> {
 
 fn shared(scale: &Scale, row_bytes: usize, n_threads: usize) -> Result<f64, Box<dyn Error>> {
     let n_slots = scale.n_slots;
-    let tier = SharedTier::of_slots(n_slots, row_bytes, n_slots, &PolicySpec::Sieve)?;
+    let tier = SharedTier::of_slots(
+        n_slots,
+        row_bytes,
+        n_slots,
+        &PolicySpec::Sieve,
+        SharedSettings::default(),
+    )?;
     let all: Vec<u32> = (0..n_slots).collect();
     let mut passage = Passage::default();
     for ids in all.chunks(1 << 14) {

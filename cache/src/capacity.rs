@@ -1,70 +1,63 @@
 //! How many rows free memory has room for (CaPGNN, section 4.2, Algorithm 1).
 
-/// What the device of one partition has.
+use crate::directory::Directory;
+use crate::policy::PolicySpec;
+
+/// Memory for a tier, and what it is for.
 #[derive(Clone, Copy, Debug)]
-pub struct DeviceRoom<'a> {
-    /// Bytes that are free: [`crate::Device::free_bytes`].
+pub struct Room {
+    /// Bytes that are free: [`crate::Device::free_bytes`] of a device, or what the system has
+    /// available and its control groups allow.
     pub free_bytes: u64,
     /// Bytes of these to be left to others.
     pub reserve_bytes: u64,
-    /// Its halo nodes H_i, or the top k of them by overlap ratio; each once.
-    pub halo: &'a [u32],
+    /// Bytes of a row of everything that is cached of a node: the paper's Σ f_dim\[k\] × 4, for f32.
+    pub row_bytes: u64,
+    /// Rows that the tier could ever be asked for: of a device the halo nodes H_i of its partition,
+    /// of the host all of its partitions' together. A trainer of sampled batches reaches past the
+    /// halo, to any row that is not its own.
+    pub wanted_rows: u32,
 }
 
-/// What the host has, for all partitions of a machine.
-#[derive(Clone, Copy, Debug)]
-pub struct HostRoom {
-    /// Bytes that are free: what the system has available and its control groups allow.
-    pub free_bytes: u64,
-    /// Bytes of these to be left to others.
-    pub reserve_bytes: u64,
+impl Room {
+    /// Algorithm 1, lines 4 and 8: min(⌊(free − reserve) / row bytes⌋, wanted). None when the
+    /// reserve is more than what is free, and all when rows have no bytes.
+    ///
+    /// For a device, whose bookkeeping is in the host's memory.
+    #[must_use]
+    pub fn rows(self) -> u32 {
+        let room = self.free_bytes.saturating_sub(self.reserve_bytes).checked_div(self.row_bytes);
+        let rows = room.map(|rows| u32::try_from(rows).unwrap_or(u32::MAX));
+        rows.map_or(self.wanted_rows, |rows| rows.min(self.wanted_rows))
+    }
+
+    /// The same for a tier that has its rows and their bookkeeping in one memory: index, slots and
+    /// policy for ids below `id_space`, and `slot_bytes` of each slot beside its row. The formula has
+    /// no bookkeeping, and rows of 16 bytes have more of it than of themselves.
+    #[must_use]
+    pub fn rows_with_bookkeeping(self, slot_bytes: usize, id_space: u32, spec: &PolicySpec) -> u32 {
+        let room = self.free_bytes.saturating_sub(self.reserve_bytes);
+        let slot_bytes = self.row_bytes.saturating_add(slot_bytes as u64);
+        let fits = |n_slots: u32| {
+            let bookkeeping = Directory::planned_bytes(n_slots, id_space, spec) as u64;
+            u64::from(n_slots).saturating_mul(slot_bytes).saturating_add(bookkeeping) <= room
+        };
+        most(self.wanted_rows.min(id_space), fits)
+    }
 }
 
-/// Rows of each tier.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capacities {
-    /// Of each device, in the order given.
-    pub device_rows: Vec<u32>,
-    /// Of the host tier that they share.
-    pub host_rows: u32,
-}
-
-/// Algorithm 1: each device's tier takes its halo nodes as far as free memory has room for a row
-/// of every layer of each, and the host's tier likewise for all halo nodes together.
-///
-/// `layer_row_bytes` are the bytes of a row of each layer that is cached: Σ of them is the paper's
-/// Σ f_dim\[k\] × 4 for f32. Units are bytes throughout. Bookkeeping is not in the paper's formula;
-/// give it as another layer.
-#[must_use]
-pub fn capacities(
-    devices: &[DeviceRoom<'_>],
-    host: HostRoom,
-    layer_row_bytes: &[u64],
-) -> Capacities {
-    let rows = |free, reserve, wanted| rows_within(free, reserve, layer_row_bytes, wanted);
-    let device_rows = devices
-        .iter()
-        .map(|device| rows(device.free_bytes, device.reserve_bytes, device.halo.len()))
-        .collect();
-    let mut halo = devices.iter().flat_map(|device| device.halo).copied().collect::<Vec<u32>>();
-    halo.sort_unstable();
-    halo.dedup();
-    Capacities { device_rows, host_rows: rows(host.free_bytes, host.reserve_bytes, halo.len()) }
-}
-
-/// min(⌊(free − reserve) / Σ layer row bytes⌋, wanted); none when the reserve is more than what is
-/// free, and all that are wanted when rows have no bytes.
-#[must_use]
-pub fn rows_within(
-    free_bytes: u64,
-    reserve_bytes: u64,
-    layer_row_bytes: &[u64],
-    wanted_rows: usize,
-) -> u32 {
-    let row_bytes = layer_row_bytes.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
-    let room = free_bytes.saturating_sub(reserve_bytes).checked_div(row_bytes);
-    let wanted = u32::try_from(wanted_rows).unwrap_or(u32::MAX);
-    room.map_or(wanted, |rows| u32::try_from(rows).map_or(wanted, |rows| rows.min(wanted)))
+/// The greatest number up to `limit` that fits, where each fits if the next one does; 0 in any case.
+fn most(limit: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    let (mut most, mut too_many) = (0, u64::from(limit) + 1);
+    while u64::from(most) + 1 < too_many {
+        let middle = u64::from(most).midpoint(too_many) as u32;
+        if fits(middle) {
+            most = middle;
+        } else {
+            too_many = u64::from(middle);
+        }
+    }
+    most
 }
 
 #[cfg(test)]
@@ -72,31 +65,37 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
+    /// Reddit's features and two layers of 256, in f32.
+    const ROW_BYTES: u64 = 602 * 4 + 2 * 256 * 4;
 
-    #[test]
-    fn memory_or_the_halo_is_the_limit() {
-        let halos = [(0..1000).collect::<Vec<u32>>(), (500..5_000_000).collect()];
-        let room = |free_bytes, halo| DeviceRoom { free_bytes, reserve_bytes: GIB, halo };
-        let devices = [room(24 * GIB, &halos[0][..]), room(2 * GIB, &halos[1])];
-        // Reddit's features and two layers of 256, in f32.
-        let layers = [602 * 4, 256 * 4, 256 * 4];
-        let host = HostRoom { free_bytes: 64 * GIB, reserve_bytes: 4 * GIB };
-        let rows = capacities(&devices, host, &layers);
-        assert_eq!(rows.device_rows, [1000, (GIB / 4456) as u32]);
-        assert_eq!(rows.host_rows, 5_000_000, "shared halo nodes count once");
-        let poor = HostRoom { free_bytes: 5 * GIB, reserve_bytes: 4 * GIB };
-        assert_eq!(capacities(&devices, poor, &layers).host_rows, (GIB / 4456) as u32);
-        assert_eq!(
-            capacities(&[], host, &layers),
-            Capacities { device_rows: vec![], host_rows: 0 }
-        );
+    fn room(free_bytes: u64, wanted_rows: u32) -> Room {
+        Room { free_bytes, reserve_bytes: GIB, row_bytes: ROW_BYTES, wanted_rows }
     }
 
     #[test]
-    fn limits_do_not_overflow() {
-        assert_eq!(rows_within(5, 6, &[1], 9), 0, "the reserve comes first");
-        assert_eq!(rows_within(5, 0, &[], 9), 9);
-        assert_eq!(rows_within(u64::MAX, 0, &[1], usize::MAX), u32::MAX);
-        assert_eq!(rows_within(u64::MAX, 0, &[u64::MAX, u64::MAX], 9), 1);
+    fn memory_or_the_halo_is_the_limit() {
+        assert_eq!(room(24 * GIB, 1000).rows(), 1000);
+        assert_eq!(room(2 * GIB, 5_000_000).rows(), (GIB / ROW_BYTES) as u32);
+        assert_eq!(room(GIB - 1, 9).rows(), 0, "the reserve comes first");
+        assert_eq!(Room { row_bytes: 0, ..room(0, 9) }.rows(), 9);
+        assert_eq!(Room { row_bytes: 1, ..room(u64::MAX, u32::MAX) }.rows(), u32::MAX);
+    }
+
+    #[test]
+    fn bookkeeping_comes_out_of_the_same_memory() {
+        let spec = PolicySpec::TinyLfu;
+        for (free_bytes, wanted_rows, row_bytes) in
+            [(GIB + 100_000, 1000, 16), (GIB + (1 << 22), 1 << 20, 16), (GIB + 9, 9, 4)]
+        {
+            let room = Room { row_bytes, ..room(free_bytes, wanted_rows) };
+            let rows = room.rows_with_bookkeeping(8, 1 << 20, &spec);
+            let bytes = |rows: u32| {
+                u64::from(rows) * (row_bytes + 8)
+                    + Directory::planned_bytes(rows, 1 << 20, &spec) as u64
+            };
+            assert!(rows == 0 || bytes(rows) <= free_bytes - GIB);
+            assert!(rows == wanted_rows || bytes(rows + 1) > free_bytes - GIB);
+            assert!(rows <= room.rows());
+        }
     }
 }

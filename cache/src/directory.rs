@@ -63,6 +63,10 @@ pub struct TierStats {
     pub evictions: u64,
     /// Rows that were taken out by [`Directory::remove`].
     pub removals: u64,
+    /// Part of `misses`: the row was there, but too old.
+    pub stale: u64,
+    /// Positions of batches that went past the tier, neither hits nor misses.
+    pub bypassed: u64,
 }
 
 /// A row of a batch gets a slot, which may hold a row that goes.

@@ -1,63 +1,98 @@
-//! Two tiers, a device's over the host's, behind one lookup.
+//! A device's tier over the host's, behind one lookup.
 
-use crate::Directory;
-use crate::bypass::Bypass;
-use crate::device::{BatchTensor, Device, DeviceError, DeviceTier, GatherError};
+use std::sync::Arc;
+
+use crate::bypass::{BypassSettings, Watch};
+use crate::device::{BatchTensor, DeviceError, DeviceTier, GatherError};
+use crate::directory::TierStats;
 use crate::index::NO_SLOT;
-use crate::policy::PolicyKind;
+use crate::shared::SharedTier;
 
-mod host_level;
-mod spec;
+mod below;
 
-use host_level::HostLevel;
-pub use spec::{Inclusion, LevelsError, LevelsSpec, LevelsStats};
+use below::Below;
 
-/// A device tier over a host tier (CaPGNN, section 4.2), for the rows of one tensor and one owner.
+/// Which rows the two tiers may have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inclusion {
+    /// What is fetched is offered to both, and what the host has is offered to the device and
+    /// stays. Each tier evicts by itself: a device hit is no news to the host, and its copy may go
+    /// first.
+    #[default]
+    Inclusive,
+    /// A row is in one tier at most. What is fetched is offered to the device, and to the host if
+    /// the device does not take it; what the host has moves up if the device takes it; what the
+    /// device evicts moves down if the host takes it. A batch that evicts waits for the device,
+    /// once, to bring those rows down.
+    ///
+    /// Over a host tier of several workers that holds for each worker by itself: a row that moves up
+    /// is lost to the others, and one that two devices have may be on the host as well when one of
+    /// them evicts it.
+    Exclusive,
+}
+
+/// One worker's device tier, over the host tier of its machine if there is one (CaPGNN, section
+/// 4.2), for the rows of one tensor.
 ///
 /// A batch is looked up on the device; what misses there, in the host tier; what misses there too
-/// is fetched by the owner, in the order of the batch. All of it ends up in one tensor.
+/// is fetched by the owner, in the order of the batch. All of it ends up in one tensor. Time is
+/// counted in batches of the worker that is ahead, and rows that are too old by that miss.
 pub struct Levels {
     device: DeviceTier,
-    host: HostLevel,
-    inclusion: Inclusion,
-    bypass: Option<Bypass>,
-    /// Hits and accesses of the epoch, of both tiers together.
-    epoch_hits: u64,
-    epoch_accesses: u64,
-    stats: LevelsStats,
-    /// Rows on their way from the device to the host.
-    demoted: Vec<u8>,
-    /// Ids to be fetched, or that leave the host.
-    missed: Vec<u32>,
+    below: Option<Below>,
+    watch: Watch,
+    n_batches: u32,
+    n_bypassed: u64,
+}
+
+/// Rows of a batch that were not fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// On the device.
+    pub device: u64,
+    /// In host memory.
+    pub host: u64,
+}
+
+/// What two tiers did since they were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelsStats {
+    /// Lookups and changes of the device's tier.
+    pub device: TierStats,
+    /// Lookups and changes of the host's, which sees what devices miss: those of all workers.
+    pub host: TierStats,
+    /// Rows that went from the host to the device.
+    pub promotions: u64,
+    /// Rows that the device evicted and the host took.
+    pub demotions: u64,
 }
 
 impl Levels {
-    /// Fails when the host's policy is `oracle`, the policies' inputs or the width make no sense,
-    /// or the device or the system refuses the memory.
-    pub fn new(device: &Device, spec: &LevelsSpec) -> Result<Self, LevelsError> {
-        let kind = spec.host_policy.kind();
-        if kind == PolicyKind::Oracle {
-            return Err(LevelsError::Policy { kind });
-        }
-        let device = DeviceTier::new(
-            device,
-            spec.device_rows,
-            spec.row_bytes,
-            spec.id_space,
-            &spec.device_policy,
-            spec.settings,
-        )?;
-        Ok(Self {
-            device,
-            host: HostLevel::new(spec)?,
-            inclusion: spec.inclusion,
-            bypass: spec.bypass.map(Bypass::new),
-            epoch_hits: 0,
-            epoch_accesses: 0,
-            stats: LevelsStats::default(),
-            demoted: Vec::new(),
-            missed: Vec::new(),
-        })
+    /// A device tier that is always used, over nothing.
+    #[must_use]
+    pub fn new(device: DeviceTier) -> Self {
+        let watch = Watch::default();
+        Self { device, below: None, watch, n_batches: 0, n_bypassed: 0 }
+    }
+
+    /// The same over the host's tier.
+    ///
+    /// # Panics
+    ///
+    /// When the tiers have rows of different widths.
+    #[must_use]
+    pub fn over(mut self, host: Arc<SharedTier>, inclusion: Inclusion) -> Self {
+        assert_eq!(host.row_bytes(), self.device.row_bytes(), "rows of one tensor");
+        self.below = Some(Below::new(host, inclusion));
+        self
+    }
+
+    /// Batches go past the device while its hit rate stays too low. The host's tier has a bypass of
+    /// its own: [`crate::SharedSettings`].
+    #[must_use]
+    pub fn with_bypass(mut self, settings: Option<BypassSettings>) -> Self {
+        self.watch = Watch::new(settings);
+        self
     }
 
     /// A tensor on the device for batches of up to `n_rows` ids.
@@ -68,164 +103,78 @@ impl Levels {
     }
 
     /// Puts the rows of `ids` into `tensor`, in their order; see [`DeviceTier::gather`]. `fetch`
-    /// is asked for what neither tier has.
+    /// is asked for what neither tier has, in pieces.
     ///
     /// Fails when the fetch or the device does, or the tensor is too small or on another device;
-    /// then the tensor's contents mean nothing. After a failed fetch both tiers go on, without
-    /// the rows that were about to move.
+    /// then the tensor's contents mean nothing. After a failed fetch the tiers go on, without the
+    /// rows that were about to move.
     pub fn gather<E>(
         &mut self,
         ids: &[u32],
         tensor: &mut BatchTensor,
         mut fetch: impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), GatherError<E>> {
-        if self.is_bypassed() {
+    ) -> Result<Found, GatherError<E>> {
+        self.begin_batch();
+        if self.watch.is_resting() {
+            self.watch.count(0, 0, self.device.directory().n_resident());
             return self.go_past(ids, tensor, fetch);
         }
-        self.device.begin(ids, tensor)?;
-        self.host.begin(ids, &self.device.misses, &mut self.device.stamps);
-        let host = &self.host;
-        let copy_up = |positions: &[u32], rows: &mut [u8]| host.copy(positions, rows);
-        self.device.bring(&host.hits, tensor, copy_up).map_err(GatherError::without_fetch)?;
-        self.count_batch(ids.len());
-        self.device.admit_misses(ids);
-        self.settle(ids)?;
-
-        let (device, host, missed) = (&mut self.device, &mut self.host, &mut self.missed);
-        let misses = std::mem::take(&mut host.misses);
-        let brought = device.bring(&misses, tensor, |positions, rows| {
-            missed.clear();
-            missed.extend(positions.iter().map(|&position| ids[position as usize]));
-            fetch(missed, rows)?;
-            host.keep(positions, rows);
-            Ok(())
-        });
-        host.misses = misses;
-        if brought.is_err() {
-            device.retract();
-            host.retract();
-        }
-        brought?;
-        Ok(device.keep(tensor)?)
+        let found = match &mut self.below {
+            None => {
+                self.device.gather(ids, tensor, fetch)?;
+                Found { device: (ids.len() - self.device.misses.len()) as u64, host: 0 }
+            }
+            Some(below) => gather(&mut self.device, below, ids, tensor, &mut fetch)?,
+        };
+        let n_resident = self.device.directory().n_resident();
+        self.watch.count(found.device as usize, ids.len(), n_resident);
+        Ok(found)
     }
 
-    /// Both tiers as they are; every row is fetched.
+    fn begin_batch(&mut self) {
+        self.n_batches = self.n_batches.saturating_add(1);
+        let host = self.below.as_ref().map(Below::host);
+        let now = host.map_or(self.n_batches, |host| host.advance(self.n_batches));
+        self.device.advance(now);
+    }
+
+    /// The device's tier as it is.
     fn go_past<E>(
         &mut self,
         ids: &[u32],
         tensor: &mut BatchTensor,
         mut fetch: impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), GatherError<E>> {
+    ) -> Result<Found, GatherError<E>> {
         tensor.begin(ids.len().saturating_mul(self.device.row_bytes()))?;
-        self.stats.bypassed += ids.len() as u64;
+        self.n_bypassed += ids.len() as u64;
         let positions: Vec<u32> = (0..ids.len() as u32).collect();
+        let below = &mut self.below;
+        let mut host = 0;
         self.device.bring(&positions, tensor, |positions, rows| {
             let first = positions[0] as usize;
-            fetch(&ids[first..first + positions.len()], rows)
-        })
+            let ids = &ids[first..first + positions.len()];
+            match below {
+                None => fetch(ids, rows),
+                Some(below) => below.pull(ids, rows, &mut fetch).map(|n_found| host += n_found),
+            }
+        })?;
+        Ok(Found { device: 0, host })
     }
 
-    fn count_batch(&mut self, n_ids: usize) {
-        self.epoch_accesses += n_ids as u64;
-        self.epoch_hits += (n_ids - self.host.misses.len()) as u64;
-    }
-
-    /// The device has decided what stays of a batch or an offer and what goes for it; the host
-    /// decides what it keeps of the rest.
-    fn settle(&mut self, ids: &[u32]) -> Result<(), DeviceError> {
-        let (device, host) = (&mut self.device, &mut self.host);
-        let positions = device.placements.iter().map(|placed| placed.position);
-        let moves_up = |position: &u32| host.is_hit(*position);
-        self.stats.promotions += positions.clone().filter(moves_up).count() as u64;
-        if self.inclusion == Inclusion::Inclusive {
-            host.admit(ids, &device.stamps, |_| true);
-            return Ok(());
-        }
-        self.missed.clear();
-        self.missed.extend(positions.map(|position| ids[position as usize]));
-        device.read_evicted(&mut self.demoted)?;
-        host.remove(&self.missed);
-        self.stats.demotions += host.take(&device.evicted, &self.demoted);
-        let directory = device.residents.directory();
-        host.admit(ids, &device.stamps, |id| directory.slot_of(id) == NO_SLOT);
-        Ok(())
-    }
-
-    /// Offers rows of the current epoch beside a batch: what [`Levels::wanted`] asked for, or a
-    /// hot set; see [`DeviceTier::offer`].
-    ///
-    /// Fails when the device does.
-    ///
-    /// # Panics
-    ///
-    /// Unless there is exactly one row per id.
-    pub fn offer(&mut self, ids: &[u32], rows: &[u8]) -> Result<(), DeviceError> {
-        self.device.check_rows(ids, rows);
-        self.device.admit_all(ids);
-        self.host.begin_offer(ids.len());
-        self.settle(ids)?;
-        self.host.keep_all(rows);
-        self.device.load(rows)
-    }
-
-    /// Writes the current epoch's rows over those of `ids` that are resident in either tier.
-    ///
-    /// Fails when the device does.
-    ///
-    /// # Panics
-    ///
-    /// Unless there is exactly one row per id.
-    pub fn refresh(&mut self, ids: &[u32], rows: &[u8]) -> Result<(), DeviceError> {
-        self.device.check_rows(ids, rows);
-        self.host.refresh(ids, rows);
-        self.device.refresh(ids, rows)
-    }
-
-    /// Takes rows out of both, for they have changed elsewhere.
+    /// Takes rows out of the device's tier, for they have changed elsewhere. The host's has to
+    /// forget them first, by [`SharedTier::remove`], for this one could fill itself from it; and
+    /// every worker's has to be told of each removal there: until it is, nothing moves down from it.
     pub fn remove(&mut self, ids: &[u32]) {
         self.device.remove(ids);
-        self.host.remove(ids);
-    }
-
-    /// An epoch ends and another begins: rows older than the bound are fetched again, and whether
-    /// the tiers are worth their while is decided by the hit rate of the one that ends.
-    pub fn begin_epoch(&mut self, epoch: u32) {
-        if let Some(bypass) = &mut self.bypass {
-            bypass.end_epoch(self.epoch_hits, self.epoch_accesses);
+        if let (Some(below), false) = (&mut self.below, ids.is_empty()) {
+            below.n_removals += 1;
         }
-        (self.epoch_hits, self.epoch_accesses) = (0, 0);
-        self.device.begin_epoch(epoch);
-        self.host.begin_epoch(epoch);
-    }
-
-    /// Whether batches go past both tiers.
-    #[must_use]
-    pub fn is_bypassed(&self) -> bool {
-        self.bypass.as_ref().is_some_and(Bypass::is_bypassing)
-    }
-
-    /// For an `oracle` on the device: see [`Directory::announce`].
-    pub fn announce(&mut self, next_uses: &[u32]) {
-        self.device.announce(next_uses);
     }
 
     /// For `frequency`: the last batch is over, and these are the rows of the next epoch, the best
-    /// first, on the device and in host memory; see [`Directory::retarget`].
-    pub fn retarget(&mut self, device_ids: &[u32], host_ids: &[u32]) {
-        self.device.end_batch();
-        self.device.retarget(device_ids);
-        self.host.retarget(host_ids);
-    }
-
-    /// Rows that either policy wants and neither tier has: see [`Directory::wanted`].
-    pub fn wanted(&self, ids: &mut Vec<u32>) {
-        self.device.wanted(ids);
-        let mut of_host = Vec::new();
-        self.host.directory().wanted(&mut of_host);
-        let has = |&id: &u32| self.device.directory().slot_of(id) != NO_SLOT;
-        ids.extend(of_host.iter().filter(|id| !has(id)));
-        ids.sort_unstable();
-        ids.dedup();
+    /// first; see [`crate::Directory::retarget`].
+    pub(crate) fn retarget(&mut self, ids: &[u32]) {
+        self.device.retarget(ids);
     }
 
     /// The tier on the device.
@@ -234,25 +183,56 @@ impl Levels {
         &self.device
     }
 
-    /// What is resident in host memory, and why.
-    #[must_use]
-    pub fn host(&self) -> &Directory {
-        self.host.directory()
-    }
-
-    /// Memory of both with all bookkeeping, in bytes, wherever it is. Tensors are extra.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.device.bytes() + self.host.bytes()
-    }
-
     /// Counts since the start.
     #[must_use]
     pub fn stats(&self) -> LevelsStats {
-        let (device, host) = (self.device.stats(), self.host.stats());
-        let stale = self.device.n_stale() + self.host.n_stale();
-        LevelsStats { device, host, stale, ..self.stats }
+        let below = self.below.as_ref();
+        LevelsStats {
+            device: TierStats { bypassed: self.n_bypassed, ..self.device.stats() },
+            host: below.map_or_else(TierStats::default, |below| below.host().stats()),
+            promotions: below.map_or(0, |below| below.n_promoted),
+            demotions: below.map_or(0, |below| below.n_demoted),
+        }
     }
+}
+
+/// A batch through both tiers. The device decides first, by ids alone: so the host knows what it
+/// need not keep, and what comes down.
+fn gather<E>(
+    device: &mut DeviceTier,
+    below: &mut Below,
+    ids: &[u32],
+    tensor: &mut BatchTensor,
+    fetch: &mut impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
+) -> Result<Found, GatherError<E>> {
+    device.begin(ids, tensor)?;
+    device.admit_misses(ids);
+    let misses = std::mem::take(&mut device.misses);
+    let mut stamps = std::mem::take(&mut device.stamps);
+    let directory = device.residents.directory();
+    let is_above = |&position: &u32| directory.slot_of(ids[position as usize]) != NO_SLOT;
+    below.begin(misses.iter().map(is_above));
+    if below.is_exclusive() {
+        device.read_evicted(&mut below.evicted_rows)?;
+    }
+    let (mut first, mut n_host) = (0, 0);
+    let evicted = std::mem::take(&mut device.evicted);
+    let brought = device.bring(&misses, tensor, |positions, rows| {
+        n_host += below.bring((ids, positions), first, rows, &evicted, fetch)?;
+        below.stamps().zip(positions).for_each(|(stamp, &at)| stamps[at as usize] = stamp);
+        first += positions.len();
+        Ok(())
+    });
+    (device.evicted, device.stamps) = (evicted, stamps);
+    if brought.is_err() {
+        device.retract();
+    }
+    brought?;
+    below.count_promotions(&misses, &device.placements);
+    let found = Found { device: (ids.len() - misses.len()) as u64, host: n_host };
+    device.misses = misses;
+    device.keep(tensor)?;
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ mod governor;
 mod hot_set;
 mod index;
 mod levels;
+#[cfg(test)]
+mod modelled;
 mod pages;
 mod policy;
 mod queues;
@@ -23,26 +25,27 @@ mod replay;
 mod shared;
 mod slots;
 mod stamped;
+mod sync;
 mod tier;
 mod trace;
 mod versioned;
 
 pub use arena::ArenaError;
-pub use bypass::{Bypass, BypassSettings};
-pub use capacity::{Capacities, DeviceRoom, HostRoom, capacities, rows_within};
+pub use bypass::BypassSettings;
+pub use capacity::Room;
 pub use device::{BatchTensor, Device, DeviceError, DeviceSettings, DeviceTier, GatherError};
 pub use directory::{Directory, DirectoryError, Placement, TierStats};
 pub use double_buffer::DoubleBuffer;
 pub use governor::{Claim, Governor, Grant, OverBudget, shares};
 pub use hot_set::{HotSet, HotSetError};
 pub use index::NO_SLOT;
-pub use levels::{Inclusion, Levels, LevelsError, LevelsSpec, LevelsStats};
+pub use levels::{Found, Inclusion, Levels, LevelsStats};
 pub use policy::{
     Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Scoreboard, UnknownPolicy,
     next_uses, rank_by_degree, rank_by_frequency,
 };
-pub use replay::{Replay, ReplayStats, Telling, TierSizes};
-pub use shared::{Passage, SharedTier};
+pub use replay::{Replay, ReplayError, ReplayStats, Telling, TierSizes};
+pub use shared::{Passage, SharedSettings, SharedTier};
 pub use slots::PinTicket;
 pub use tier::Tier;
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};

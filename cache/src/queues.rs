@@ -8,6 +8,9 @@ use crate::slots::Slots;
 /// In the place of a slot that has left.
 const STRUCK: u32 = NO_SLOT;
 
+/// Entries that reading ahead passes for each slot that it is for.
+const MOST_STRUCK: usize = 8;
+
 /// Queues, numbered from 0, each slot in at most one of them. The word of a slot that is in one is
 /// its place there, so whoever owns the queues owns the words of the slots.
 ///
@@ -194,11 +197,15 @@ impl Queues {
 
     /// The slots from a place on, towards the front.
     fn from(&self, queue: u32, at: u32) -> impl Iterator<Item = u32> {
+        self.entries_from(queue, at).filter(|&slot| slot != STRUCK)
+    }
+
+    /// The same with what was struck out.
+    fn entries_from(&self, queue: u32, at: u32) -> impl Iterator<Item = u32> {
         let ring = &self.rings[queue as usize];
         let entries: &[u32] = &self.entries;
         let places = std::iter::successors(Some(at), |&at| Some(ring.after(at)));
-        let entries = places.take_while(|&at| at != ring.front).map(|at| entries[at as usize]);
-        entries.filter(|&slot| slot != STRUCK)
+        places.take_while(|&at| at != ring.front).map(|at| entries[at as usize])
     }
 
     /// The slot nearest to the back that is not held. Slots once found held are passed over for
@@ -242,9 +249,13 @@ impl Queues {
         is_found.then_some(at)
     }
 
-    /// The slots that are looked at next when slots are given up, for reading ahead.
-    pub(crate) fn next(&self, queue: u32, slots: &Slots) -> impl Iterator<Item = u32> {
-        self.from(queue, self.rings[queue as usize].scan_start(slots))
+    /// About `n` slots that are looked at next when slots are given up, for reading ahead. Fewer where
+    /// much is struck out: while slots come free otherwise nobody else passes that, and a walk over
+    /// it each time would cost more than it saves.
+    pub(crate) fn next(&self, queue: u32, n: usize, slots: &Slots) -> impl Iterator<Item = u32> {
+        let at = self.rings[queue as usize].scan_start(slots);
+        let entries = self.entries_from(queue, at).take(MOST_STRUCK * n);
+        entries.filter(|&slot| slot != STRUCK).take(n)
     }
 
     /// Moves the slots behind a place up to it, so that nothing is struck out between them.

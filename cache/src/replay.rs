@@ -1,45 +1,38 @@
 //! Replaying a trace against tiers without rows.
 
-mod devices;
+mod levels;
 mod one;
-mod two;
 
 use std::sync::Arc;
 
-use crate::directory::TierStats;
-use crate::levels::{Inclusion, LevelsError, LevelsStats};
+use thiserror::Error;
+
+use crate::device::DeviceError;
+use crate::directory::{DirectoryError, TierStats};
+use crate::levels::{Inclusion, LevelsStats};
 use crate::policy::{PolicyKind, PolicySpec};
 use crate::trace::Trace;
 
-use devices::DeviceTiers;
+use levels::TwoLevels;
 use one::OneTier;
-use two::TwoTiers;
 
 /// The tiers that a trace is replayed against, in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TierSizes {
     /// One tier.
     One(u32),
-    /// A device's over the host's, both under the same policy. `ahead` is not for them, and nor is
+    /// A tier on each of some devices, to which the batches of each epoch belong in turn, over one
+    /// of the host that they share, all under the same policy. `ahead` is not for them, and nor is
     /// `oracle`.
     Two {
-        /// Of the device's tier.
-        device_rows: u32,
-        /// Of the host's.
-        host_rows: u32,
-        /// Which rows both may have.
-        inclusion: Inclusion,
-    },
-    /// A tier on each of several devices, to which the batches of each epoch belong in turn, over
-    /// one of the host that they share; inclusive, all under the same policy. `ahead` is not for
-    /// them, and nor is `oracle`.
-    Devices {
-        /// How many; at least 1.
+        /// How many devices; at least 1.
         n_devices: u16,
         /// Of each device's tier.
         device_rows: u32,
         /// Of the host's.
         host_rows: u32,
+        /// Which rows a device and the host may have in common.
+        inclusion: Inclusion,
     },
 }
 
@@ -70,8 +63,24 @@ pub struct Replay<'a> {
 
 enum Tiers {
     One(Box<OneTier>),
-    Two(Box<TwoTiers>),
-    Devices(Box<DeviceTiers>),
+    Two(Box<TwoLevels>),
+}
+
+/// Why there is no replay.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// A tier could not be had.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// A device's could not be had.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The host sees only what devices miss.
+    #[error("the host tier under a device tier cannot be `{kind}`: its future is not known")]
+    Policy {
+        /// The policy asked for.
+        kind: PolicyKind,
+    },
 }
 
 /// What a replay came to.
@@ -99,8 +108,7 @@ impl TierSizes {
     pub fn rows(self) -> u32 {
         match self {
             Self::One(rows) => rows,
-            Self::Two { device_rows, host_rows, .. } => device_rows.saturating_add(host_rows),
-            Self::Devices { n_devices, device_rows, host_rows } => {
+            Self::Two { n_devices, device_rows, host_rows, .. } => {
                 device_rows.saturating_mul(n_devices.into()).saturating_add(host_rows)
             }
         }
@@ -131,24 +139,21 @@ impl<'a> Replay<'a> {
         sizes: TierSizes,
         spec: &PolicySpec,
         telling: Telling,
-    ) -> Result<Self, LevelsError> {
+    ) -> Result<Self, ReplayError> {
         let fits = telling.next_uses.as_ref().is_none_or(|uses| uses.len() == trace.n_ids())
             && telling.rankings.as_ref().is_none_or(|all| all.len() == trace.epochs().len());
         assert!(fits, "one next use per access, and one ranking per epoch");
-        let (id_space, longest) = (trace.id_space(), trace.longest_batch());
         let tiers = match sizes {
-            TierSizes::One(rows) => Tiers::One(Box::new(OneTier::new(rows, id_space, spec)?)),
-            TierSizes::Two { device_rows, host_rows, inclusion } => {
-                let rows = (device_rows, host_rows);
-                Tiers::Two(Box::new(TwoTiers::new(rows, inclusion, id_space, longest, spec)?))
+            TierSizes::One(rows) => {
+                Tiers::One(Box::new(OneTier::new(rows, trace.id_space(), spec)?))
             }
-            TierSizes::Devices { n_devices, device_rows, host_rows } => {
+            TierSizes::Two { n_devices, device_rows, host_rows, inclusion } => {
                 assert!(n_devices > 0, "a batch belongs to a device");
                 if spec.kind() == PolicyKind::Oracle {
-                    return Err(LevelsError::Policy { kind: PolicyKind::Oracle });
+                    return Err(ReplayError::Policy { kind: PolicyKind::Oracle });
                 }
                 let rows = (device_rows, host_rows);
-                Tiers::Devices(Box::new(DeviceTiers::new(n_devices, rows, trace, spec)?))
+                Tiers::Two(Box::new(TwoLevels::new(n_devices, rows, inclusion, trace, spec)?))
             }
         };
         let (spec, next_batch, next_epoch) = (spec.clone(), 0, 0);
@@ -189,7 +194,6 @@ impl<'a> Replay<'a> {
         match &self.tiers {
             Tiers::One(tier) => ids.extend(tier.misses.iter().map(|&at| batch[at as usize])),
             Tiers::Two(tiers) => ids.extend_from_slice(&tiers.missed),
-            Tiers::Devices(tiers) => ids.extend_from_slice(&tiers.missed),
         }
     }
 
@@ -203,11 +207,6 @@ impl<'a> Replay<'a> {
                 ReplayStats { tier, levels: None, n_ahead, bytes }
             }
             Tiers::Two(tiers) => {
-                let levels = tiers.levels.stats();
-                let bytes = tiers.levels.device().directory().bytes() + tiers.levels.host().bytes();
-                ReplayStats { tier: as_one(&levels), levels: Some(levels), n_ahead, bytes }
-            }
-            Tiers::Devices(tiers) => {
                 let (levels, bytes) = (tiers.stats(), tiers.bytes());
                 ReplayStats { tier: as_one(&levels), levels: Some(levels), n_ahead, bytes }
             }
@@ -226,7 +225,6 @@ impl<'a> Replay<'a> {
                 tier.serve(ids, self.telling.next_uses.as_ref().map(|uses| &uses[range]));
             }
             Tiers::Two(tiers) => tiers.serve(ids),
-            Tiers::Devices(tiers) => tiers.serve(ids),
         }
         self.next_batch = batch + 1;
         if self.ends_round() {
@@ -243,7 +241,7 @@ impl<'a> Replay<'a> {
     fn begin_epoch(&mut self) {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        if let Tiers::Devices(tiers) = &mut self.tiers {
+        if let Tiers::Two(tiers) = &mut self.tiers {
             tiers.begin_epoch();
         }
         // The first ranking is that of the specification.
@@ -255,7 +253,6 @@ impl<'a> Replay<'a> {
             match &mut self.tiers {
                 Tiers::One(tier) => tier.retarget(&rankings[epoch]),
                 Tiers::Two(tiers) => tiers.retarget(&rankings[epoch]),
-                Tiers::Devices(tiers) => tiers.retarget(&rankings[epoch]),
             }
         }
         self.bring_ahead();
@@ -278,6 +275,7 @@ fn as_one(levels: &LevelsStats) -> TierStats {
         admissions: levels.device.admissions + levels.host.admissions,
         evictions: levels.device.evictions + levels.host.evictions - levels.demotions,
         removals: levels.device.removals + levels.host.removals,
+        ..TierStats::default()
     }
 }
 

@@ -3,12 +3,18 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::arena::{ArenaError, check_rows};
-use crate::directory::{Directory, DirectoryError, Placement, TierStats};
+use crate::bypass::{BypassSettings, Watch};
+use crate::capacity::Room;
+use crate::directory::{DirectoryError, Placement, TierStats};
 use crate::index::NO_SLOT;
 use crate::pages::PageVec;
 use crate::policy::PolicySpec;
-use crate::tier::slots_within;
+use crate::stamped::{Evicted, StampedDirectory};
 use crate::versioned::VersionedRows;
+
+mod exchange;
+
+pub(crate) use exchange::Above;
 
 /// Reads of a row that is being written before it counts as missing.
 const TRIES: usize = 3;
@@ -27,10 +33,14 @@ const NEAR_BYTES: usize = 16 << 10;
 /// a row whose slot went to another in the meantime, or that is not written yet, is a miss, and
 /// never a wrong row.
 ///
-/// ```
-/// use lodestore_cache::{Passage, PolicySpec, SharedTier};
+/// A bound on the age of rows is enforced by the lookup: a row that is older misses, and is written
+/// over. While the hit rate stays too low, batches go past the tier.
 ///
-/// let tier = SharedTier::of_slots(100, 4, 1000, &PolicySpec::Clock)?;
+/// ```
+/// use lodestore_cache::{Passage, PolicySpec, SharedSettings, SharedTier};
+///
+/// let settings = SharedSettings::default();
+/// let tier = SharedTier::of_slots(100, 4, 1000, &PolicySpec::Clock, settings)?;
 /// let (ids, mut out, mut passage) = ([7, 9, 7], [0; 12], Passage::default());
 /// tier.lookup(&ids, &mut out, &mut passage);
 /// assert_eq!(passage.misses(), [0, 1, 2]);
@@ -47,8 +57,22 @@ pub struct SharedTier {
     decisions: Mutex<Decisions>,
 }
 
+/// What a shared tier is told beside its size and policy; by default rows never change, and the tier
+/// is always used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SharedSettings {
+    /// A row may be used while it is at most so old, in the time of [`SharedTier::advance`]; `None`
+    /// for rows that never change (CaPGNN, section 4.2: the staleness bound ε).
+    pub max_age: Option<u32>,
+    /// When to go past the tier; `None` for never.
+    pub bypass: Option<BypassSettings>,
+}
+
 struct Decisions {
-    directory: Directory,
+    residents: StampedDirectory,
+    watch: Watch,
+    n_bypassed: u64,
+    evicted: Vec<Evicted>,
     /// Of each slot, the number of the row that was last decided to be there; 0 for none.
     numbers: PageVec<u64>,
     /// Rows decided to be kept so far.
@@ -66,8 +90,12 @@ pub struct Passage {
     misses: Vec<u32>,
     slots: Vec<u32>,
     numbers: Vec<u64>,
+    /// When the row of each position was right: of a hit its stamp, of a miss the time of lookup.
+    stamps: Vec<u32>,
     placements: Vec<Placement>,
     n_removals: u64,
+    /// The batch goes past the tier.
+    is_past: bool,
 }
 
 impl SharedTier {
@@ -81,9 +109,28 @@ impl SharedTier {
         row_bytes: usize,
         id_space: u32,
         spec: &PolicySpec,
+        settings: SharedSettings,
     ) -> Result<Self, DirectoryError> {
-        let n_slots = slots_within(capacity_bytes, slot_bytes(row_bytes), id_space, spec);
-        Self::of_slots(n_slots, row_bytes, id_space, spec)
+        let (free_bytes, wanted_rows) = (capacity_bytes as u64, id_space);
+        let room = Room { free_bytes, reserve_bytes: 0, row_bytes: row_bytes as u64, wanted_rows };
+        Self::within(room, id_space, spec, settings)
+    }
+
+    /// The same in what room there is, for as many rows as are wanted.
+    ///
+    /// Fails as [`SharedTier::new`].
+    pub fn within(
+        room: Room,
+        id_space: u32,
+        spec: &PolicySpec,
+        settings: SharedSettings,
+    ) -> Result<Self, DirectoryError> {
+        let row_bytes = usize::try_from(room.row_bytes).unwrap_or(usize::MAX);
+        let slot_bytes = VersionedRows::slot_bytes(row_bytes)
+            .saturating_add(size_of::<u64>() + StampedDirectory::slot_bytes(settings.max_age))
+            .saturating_sub(row_bytes);
+        let n_slots = room.rows_with_bookkeeping(slot_bytes, id_space, spec);
+        Self::of_slots(n_slots, row_bytes, id_space, spec, settings)
     }
 
     /// A tier of exactly `n_slots` rows, or one per id if there are fewer ids.
@@ -94,16 +141,33 @@ impl SharedTier {
         row_bytes: usize,
         id_space: u32,
         spec: &PolicySpec,
+        settings: SharedSettings,
     ) -> Result<Self, DirectoryError> {
         if row_bytes == 0 {
             return Err(ArenaError::NoRowBytes.into());
         }
-        let directory = Directory::new(n_slots, id_space, spec)?;
-        let n_slots = directory.n_slots() as usize;
+        let residents = StampedDirectory::new(n_slots, id_space, spec, settings.max_age)?;
+        let n_slots = residents.directory().n_slots() as usize;
         let rows = VersionedRows::new(n_slots, row_bytes)?;
-        let numbers = PageVec::new(n_slots)?;
-        let decisions = Decisions { directory, numbers, n_kept: 0, n_removals: 0, n_lost: 0 };
+        let decisions = Decisions {
+            residents,
+            watch: Watch::new(settings.bypass),
+            n_bypassed: 0,
+            evicted: Vec::new(),
+            numbers: PageVec::new(n_slots)?,
+            n_kept: 0,
+            n_removals: 0,
+            n_lost: 0,
+        };
         Ok(Self { rows, row_bytes, decisions: Mutex::new(decisions) })
+    }
+
+    /// Time passes: gives the latest that anybody has told. In batches, say, of which each worker
+    /// counts its own, so that rows age with the worker that is ahead.
+    pub fn advance(&self, now: u32) -> u32 {
+        let mut decisions = self.lock();
+        decisions.residents.advance(now);
+        decisions.residents.now()
     }
 
     /// Copies the resident rows to their positions in `out`; all others are the misses of
@@ -114,14 +178,8 @@ impl SharedTier {
     /// Unless `out` has `ids.len() * row_bytes` bytes.
     pub fn lookup(&self, ids: &[u32], out: &mut [u8], passage: &mut Passage) {
         check_rows(ids.len(), self.row_bytes, out.len());
-        let Passage { misses, slots, numbers, n_removals, .. } = passage;
-        {
-            let mut decisions = self.lock();
-            decisions.directory.lookup(ids, slots);
-            numbers.clear();
-            numbers.extend(slots.iter().map(|&slot| decisions.number(slot)));
-            *n_removals = decisions.n_removals;
-        }
+        self.lock().find(ids, passage);
+        let Passage { misses, slots, numbers, .. } = passage;
         misses.clear();
         let mut n_lost = 0;
         let n_near = (NEAR_BYTES / self.row_bytes).max(1);
@@ -146,11 +204,15 @@ impl SharedTier {
     /// Unless `ids` are those of the lookup and `rows` has `ids.len() * row_bytes` bytes.
     pub fn admit(&self, ids: &[u32], rows: &[u8], passage: &mut Passage) {
         check_rows(ids.len(), self.row_bytes, rows.len());
-        let Passage { misses, placements, numbers, n_removals, .. } = passage;
-        if misses.is_empty() || !self.lock().keep(ids, misses, *n_removals, placements, numbers) {
+        if passage.misses.is_empty() || !self.lock().keep(ids, passage) {
             return;
         }
-        for (&Placement { position, slot }, &number) in placements.iter().zip(numbers.iter()) {
+        self.write(rows, &passage.placements, &passage.numbers);
+    }
+
+    /// Writes rows to where they were placed, under their numbers.
+    fn write(&self, rows: &[u8], placements: &[Placement], numbers: &[u64]) {
+        for (&Placement { position, slot }, &number) in placements.iter().zip(numbers) {
             let start = position as usize * self.row_bytes;
             self.rows.write(slot as usize, number, &rows[start..start + self.row_bytes]);
         }
@@ -164,13 +226,23 @@ impl SharedTier {
         }
         let mut decisions = self.lock();
         decisions.n_removals += 1;
-        decisions.directory.remove(ids);
+        decisions.residents.remove(ids);
+    }
+
+    /// Calls of [`SharedTier::remove`].
+    pub(crate) fn n_removals(&self) -> u64 {
+        self.lock().n_removals
+    }
+
+    /// For `frequency`: the last batch is over; see [`crate::Directory::retarget`].
+    pub(crate) fn retarget(&self, ids: &[u32]) {
+        self.lock().residents.retarget(ids);
     }
 
     /// Number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
-        self.lock().directory.n_slots()
+        self.lock().residents.directory().n_slots()
     }
 
     /// Bytes of one row.
@@ -183,16 +255,31 @@ impl SharedTier {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let decisions = self.lock();
-        self.rows.bytes() + decisions.numbers.bytes() + decisions.directory.bytes()
+        self.rows.bytes() + decisions.numbers.bytes() + decisions.residents.bytes()
+    }
+
+    /// Memory of index, slots and policy, in bytes.
+    pub(crate) fn directory_bytes(&self) -> usize {
+        self.lock().residents.directory().bytes()
+    }
+
+    /// Ids of all rows held.
+    #[cfg(test)]
+    pub(crate) fn residents(&self) -> Vec<u32> {
+        self.lock().residents.directory().residents().map(|(id, _)| id).collect()
     }
 
     /// Counts since the tier was made. What was found and could not be taken is a miss.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let decisions = self.lock();
-        let TierStats { hits, misses, .. } = decisions.directory.stats();
-        let (hits, misses) = (hits - decisions.n_lost, misses + decisions.n_lost);
-        TierStats { hits, misses, ..decisions.directory.stats() }
+        let stats = decisions.residents.stats();
+        TierStats {
+            hits: stats.hits - decisions.n_lost,
+            misses: stats.misses + decisions.n_lost,
+            bypassed: decisions.n_bypassed,
+            ..stats
+        }
     }
 
     /// Copies the rows found in `slots` under their `numbers` to `out`, and appends the positions
@@ -233,27 +320,52 @@ impl Decisions {
         self.numbers.get(slot as usize).copied().unwrap_or_default()
     }
 
-    /// Decides which of `misses` are kept, and numbers them; keeps nothing when rows were removed
-    /// since there were `n_removals`.
-    fn keep(
-        &mut self,
-        ids: &[u32],
-        misses: &[u32],
-        n_removals: u64,
-        placements: &mut Vec<Placement>,
-        numbers: &mut Vec<u64>,
-    ) -> bool {
-        if self.n_removals != n_removals {
+    /// Finds slots, numbers and stamps, or nothing while the tier is left alone.
+    fn find(&mut self, ids: &[u32], passage: &mut Passage) {
+        let Passage { slots, numbers, stamps, n_removals, is_past, .. } = passage;
+        (*n_removals, *is_past) = (self.n_removals, self.watch.is_resting());
+        if *is_past {
+            slots.clear();
+            slots.resize(ids.len(), NO_SLOT);
+            self.n_bypassed += ids.len() as u64;
+        } else {
+            self.residents.lookup(ids, slots);
+        }
+        numbers.clear();
+        numbers.extend(slots.iter().map(|&slot| self.number(slot)));
+        stamps.clear();
+        stamps.extend(slots.iter().map(|&slot| self.residents.stamp(slot)));
+        let n_accesses = if *is_past { 0 } else { ids.len() };
+        let n_hits = slots.iter().filter(|&&slot| slot != NO_SLOT).count();
+        self.watch.count(n_hits, n_accesses, self.residents.directory().n_resident());
+    }
+
+    /// Decides which of the misses are kept, and numbers them; false when nothing is, for the tier
+    /// is left alone or rows were removed since the lookup.
+    fn keep(&mut self, ids: &[u32], passage: &mut Passage) -> bool {
+        let Passage { misses, stamps, placements, numbers, n_removals, is_past, .. } = passage;
+        if *is_past || self.n_removals != *n_removals {
             return false;
         }
-        self.directory.admit(ids, misses, placements);
+        self.place((ids, stamps), misses, placements, numbers);
+        true
+    }
+
+    /// Decides which of the rows at `positions` are kept, and numbers them.
+    fn place(
+        &mut self,
+        rows: (&[u32], &[u32]),
+        positions: &[u32],
+        placements: &mut Vec<Placement>,
+        numbers: &mut Vec<u64>,
+    ) {
+        self.residents.admit(rows, positions, placements, &mut self.evicted);
         numbers.clear();
         for placement in &*placements {
             self.n_kept += 1;
             self.numbers[placement.slot as usize] = self.n_kept;
             numbers.push(self.n_kept);
         }
-        true
     }
 }
 
@@ -263,9 +375,9 @@ impl Passage {
     pub fn misses(&self) -> &[u32] {
         &self.misses
     }
-}
 
-/// Memory of a slot without its directory's share, in bytes.
-const fn slot_bytes(row_bytes: usize) -> usize {
-    VersionedRows::slot_bytes(row_bytes).saturating_add(size_of::<u64>())
+    /// Of each position of the last lookup, when its row was right.
+    pub(crate) fn stamps(&self) -> &[u32] {
+        &self.stamps
+    }
 }

@@ -6,20 +6,21 @@ use crate::pages::PageVec;
 use crate::policy::PolicySpec;
 use crate::slots::VACANT;
 
-/// A [`Directory`] with a stamp on every row: the epoch in which its bytes were right (CaPGNN,
-/// section 4.2, bounded staleness).
+/// A [`Directory`] with a stamp on every row: when its bytes were right (CaPGNN, section 4.2,
+/// bounded staleness). Time is counted by the owner, in batches say; without a bound on the age
+/// nothing is stamped, and every row is as of now.
 ///
-/// A row may be used while its stamp is at least the current epoch less `max_age_epochs`. That is
-/// enforced by the lookup: an older row misses. It keeps its slot, and what is read in its place
-/// is written over it.
+/// A row may be used while its stamp is at least the present time less `max_age`. That is enforced
+/// by the lookup: an older row misses. It keeps its slot, and what is read in its place is written
+/// over it.
 pub(crate) struct StampedDirectory {
     directory: Directory,
     /// The id in each slot, or [`VACANT`].
     ids: PageVec<u32>,
-    /// The stamp of each slot; means nothing where the slot is vacant.
+    /// The stamp of each slot; means nothing where the slot is vacant. None without a bound.
     stamps: PageVec<u32>,
-    epoch: u32,
-    max_age_epochs: Option<u32>,
+    now: u32,
+    max_age: Option<u32>,
     n_stale: u64,
 }
 
@@ -33,41 +34,47 @@ pub(crate) struct Evicted {
 }
 
 impl StampedDirectory {
-    /// Rows of any age may be used without a `max_age_epochs`.
+    /// Memory of a slot beside its row and its part of the directory, in bytes.
+    pub(crate) const fn slot_bytes(max_age: Option<u32>) -> usize {
+        if max_age.is_some() { 2 * size_of::<u32>() } else { size_of::<u32>() }
+    }
+
+    /// Rows of any age may be used without a `max_age`.
     pub(crate) fn new(
         capacity_rows: u32,
         id_space: u32,
         spec: &PolicySpec,
-        max_age_epochs: Option<u32>,
+        max_age: Option<u32>,
     ) -> Result<Self, DirectoryError> {
         let directory = Directory::new(capacity_rows, id_space, spec)?;
         let n_slots = directory.n_slots() as usize;
         Ok(Self {
             directory,
             ids: PageVec::filled(n_slots, VACANT)?,
-            stamps: PageVec::new(n_slots)?,
-            epoch: 0,
-            max_age_epochs,
+            stamps: PageVec::new(if max_age.is_some() { n_slots } else { 0 })?,
+            now: 0,
+            max_age,
             n_stale: 0,
         })
     }
 
-    pub(crate) fn begin_epoch(&mut self, epoch: u32) {
-        self.epoch = epoch;
+    /// Time passes, and never runs back.
+    pub(crate) fn advance(&mut self, now: u32) {
+        self.now = self.now.max(now);
     }
 
-    pub(crate) fn epoch(&self) -> u32 {
-        self.epoch
+    pub(crate) fn now(&self) -> u32 {
+        self.now
     }
 
     fn is_fresh(&self, stamp: u32) -> bool {
-        self.max_age_epochs.is_none_or(|age| stamp >= self.epoch.saturating_sub(age))
+        self.max_age.is_none_or(|age| stamp >= self.now.saturating_sub(age))
     }
 
     /// See [`Directory::lookup`]. A row that is too old misses.
     pub(crate) fn lookup(&mut self, ids: &[u32], slots: &mut Vec<u32>) {
         self.directory.lookup(ids, slots);
-        if self.max_age_epochs.is_none() {
+        if self.max_age.is_none() {
             return;
         }
         for slot in slots.iter_mut().filter(|slot| **slot != NO_SLOT) {
@@ -80,7 +87,13 @@ impl StampedDirectory {
 
     /// The stamp of the row in a slot.
     pub(crate) fn stamp(&self, slot: u32) -> u32 {
-        self.stamps[slot as usize]
+        self.stamps.get(slot as usize).copied().unwrap_or(self.now)
+    }
+
+    /// The row in a slot is as of then; gives what its stamp was.
+    pub(crate) fn restamp(&mut self, slot: u32, stamp: u32) -> u32 {
+        let own = self.stamps.get_mut(slot as usize);
+        own.map_or(self.now, |own| std::mem::replace(own, stamp))
     }
 
     /// Offers the rows at `positions`, with their stamps; see [`Directory::admit`]. A row that is
@@ -97,13 +110,14 @@ impl StampedDirectory {
         self.directory.admit(ids, positions, placements);
         for &Placement { position, slot } in &*placements {
             let lost = std::mem::replace(&mut self.ids[slot as usize], ids[position as usize]);
-            let stamp =
-                std::mem::replace(&mut self.stamps[slot as usize], stamps[position as usize]);
+            let stamp = self.restamp(slot, stamps[position as usize]);
             if lost != VACANT && self.is_fresh(stamp) {
                 evicted.push(Evicted { id: lost, slot, stamp });
             }
         }
-        self.rewrite((ids, stamps), positions.iter().copied(), placements);
+        if self.max_age.is_some() {
+            self.rewrite((ids, stamps), positions.iter().copied(), placements);
+        }
     }
 
     /// Appends the slots of the resident rows among `positions` whose stamps are older.
@@ -121,22 +135,6 @@ impl StampedDirectory {
                 placements.push(Placement { position, slot });
             }
         }
-    }
-
-    /// All resident rows among `ids` are read anew for the current epoch, whatever their stamps:
-    /// `placements` gets their slots, each once. An id that stands twice counts where it stands
-    /// first.
-    pub(crate) fn refresh(&mut self, ids: &[u32], placements: &mut Vec<Placement>) {
-        placements.clear();
-        for (position, &id) in (0..).zip(ids) {
-            let slot = self.directory.slot_of(id);
-            if slot != NO_SLOT {
-                self.stamps[slot as usize] = self.epoch;
-                placements.push(Placement { position, slot });
-            }
-        }
-        placements.sort_unstable_by_key(|placed| (placed.slot, placed.position));
-        placements.dedup_by_key(|placed| placed.slot);
     }
 
     /// See [`Directory::remove`].
@@ -164,9 +162,11 @@ impl StampedDirectory {
         &self.directory
     }
 
-    /// For what needs no stamps: announcements and targets.
-    pub(crate) fn directory_mut(&mut self) -> &mut Directory {
-        &mut self.directory
+    /// The batch is over, and these are the rows of the next epoch; see [`Directory::retarget`].
+    pub(crate) fn retarget(&mut self, ids: &[u32]) {
+        // Its slots are free for others.
+        self.directory.lookup(&[], &mut Vec::new());
+        self.directory.retarget(ids);
     }
 
     /// Memory of the bookkeeping, in bytes.
@@ -176,12 +176,7 @@ impl StampedDirectory {
 
     /// Counts since the start; what was too old is a miss.
     pub(crate) fn stats(&self) -> TierStats {
-        let stats = self.directory.stats();
-        TierStats { hits: stats.hits - self.n_stale, misses: stats.misses + self.n_stale, ..stats }
-    }
-
-    /// Positions of lookups whose row was there, but too old.
-    pub(crate) fn n_stale(&self) -> u64 {
-        self.n_stale
+        let (stats, stale) = (self.directory.stats(), self.n_stale);
+        TierStats { hits: stats.hits - stale, misses: stats.misses + stale, stale, ..stats }
     }
 }

@@ -1,6 +1,7 @@
 //! A tier: a directory of rows and the memory that holds them.
 
 use crate::arena::Arena;
+use crate::capacity::Room;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::governor::Claim;
 use crate::policy::{PolicyKind, PolicySpec};
@@ -59,7 +60,13 @@ impl Tier {
         id_space: u32,
         spec: &PolicySpec,
     ) -> Result<Self, DirectoryError> {
-        let n_slots = slots_within(capacity_bytes, row_bytes, id_space, spec);
+        let room = Room {
+            free_bytes: capacity_bytes as u64,
+            reserve_bytes: 0,
+            row_bytes: row_bytes as u64,
+            wanted_rows: id_space,
+        };
+        let n_slots = room.rows_with_bookkeeping(0, id_space, spec);
         Self::of_slots(n_slots, row_bytes, id_space, spec)
     }
 
@@ -192,31 +199,6 @@ impl Claim {
         let slot_bytes = row_bytes.saturating_add(per_row) as u64;
         Self { slot_bytes, wanted_rows: id_space, weight }
     }
-}
-
-/// The most slots of `slot_bytes`, up to one per id, that fit into `capacity_bytes` with their
-/// directory.
-pub(crate) fn slots_within(
-    capacity_bytes: usize,
-    slot_bytes: usize,
-    id_space: u32,
-    spec: &PolicySpec,
-) -> u32 {
-    let fits = |n_slots: u32| {
-        let rows = (n_slots as usize).saturating_mul(slot_bytes);
-        let bookkeeping = Directory::planned_bytes(n_slots, id_space, spec);
-        rows.saturating_add(bookkeeping) <= capacity_bytes
-    };
-    let (mut most, mut too_many) = (0, u64::from(id_space) + 1);
-    while u64::from(most) + 1 < too_many {
-        let middle = u64::from(most).midpoint(too_many) as u32;
-        if fits(middle) {
-            most = middle;
-        } else {
-            too_many = u64::from(middle);
-        }
-    }
-    most
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use lodestore_cache::{DirectoryError, Passage, PolicyKind, PolicySpec, SharedTier, Tier};
+use lodestore_cache::{
+    DirectoryError, Passage, PolicyKind, PolicySpec, SharedSettings, SharedTier, Tier,
+};
 use proptest::prelude::*;
 
 const N_IDS: u32 = 40;
@@ -29,7 +31,7 @@ proptest! {
         steps in prop::collection::vec(
             (prop::collection::vec(0..N_IDS + 2, 0..60), any::<bool>()), 1..20),
     ) {
-        let shared = SharedTier::of_slots(n_slots, row_bytes, N_IDS, &spec(kind)).unwrap();
+        let shared = SharedTier::of_slots(n_slots, row_bytes, N_IDS, &spec(kind), SharedSettings::default()).unwrap();
         let mut owned = Tier::with_slots(n_slots, row_bytes, N_IDS, kind).unwrap();
         let (mut passage, mut misses) = (Passage::default(), Vec::new());
         for (ids, removes) in steps {
@@ -121,7 +123,9 @@ fn no_thread_sees_a_torn_row_or_one_that_was_old_when_it_asked() {
     let n_batches = if std::env::var_os("LODE_LONG").is_some() { 300_000 } else { 20_000 };
     for (kind, n_slots) in [(PolicyKind::Fifo, 3), (PolicyKind::Sieve, 20), (PolicyKind::Lru, 40)] {
         let zeros = || (0..N_IDS).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
-        let tier = SharedTier::of_slots(n_slots, WORDS * 8, N_IDS, &spec(kind)).unwrap();
+        let tier =
+            SharedTier::of_slots(n_slots, WORDS * 8, N_IDS, &spec(kind), SharedSettings::default())
+                .unwrap();
         let world = World { versions: zeros(), published: zeros(), tier };
         let ends = AtomicBool::new(false);
         let n_served: u32 = thread::scope(|scope| {
@@ -147,7 +151,7 @@ fn no_thread_sees_a_torn_row_or_one_that_was_old_when_it_asked() {
 
 #[test]
 fn what_was_decided_before_a_removal_is_not_kept() {
-    let tier = SharedTier::of_slots(4, 4, 10, &PolicySpec::Lru).unwrap();
+    let tier = SharedTier::of_slots(4, 4, 10, &PolicySpec::Lru, SharedSettings::default()).unwrap();
     let (mut early, mut late) = (Passage::default(), Passage::default());
     let mut out = [0; 4];
     tier.lookup(&[5], &mut out, &mut early);
@@ -163,16 +167,30 @@ fn what_was_decided_before_a_removal_is_not_kept() {
 #[test]
 fn capacities_are_kept_to_and_nonsense_is_refused() {
     for capacity in [0, 100, 5_000, 1 << 20] {
-        let tier = SharedTier::new(capacity, 100, 1_000, &PolicySpec::S3Fifo).unwrap();
+        let tier =
+            SharedTier::new(capacity, 100, 1_000, &PolicySpec::S3Fifo, SharedSettings::default())
+                .unwrap();
         assert!(tier.n_slots() == 0 || tier.bytes() <= capacity, "{capacity}: {}", tier.bytes());
         assert!(capacity < 1 << 20 || tier.n_slots() == 1_000);
     }
-    let no_row = SharedTier::of_slots(4, 0, 10, &PolicySpec::Lru);
+    let no_row = SharedTier::of_slots(4, 0, 10, &PolicySpec::Lru, SharedSettings::default());
     assert!(matches!(no_row, Err(DirectoryError::Memory(_))));
-    let none = SharedTier::of_slots(u32::MAX, usize::MAX / 64, u32::MAX, &PolicySpec::None);
+    let none = SharedTier::of_slots(
+        u32::MAX,
+        usize::MAX / 64,
+        u32::MAX,
+        &PolicySpec::None,
+        SharedSettings::default(),
+    );
     assert!(none.is_ok(), "none has no slots");
     for row_bytes in [usize::MAX, usize::MAX / 64, 1 << 50] {
-        let huge = SharedTier::of_slots(1000, row_bytes, 1000, &PolicySpec::Fifo);
+        let huge = SharedTier::of_slots(
+            1000,
+            row_bytes,
+            1000,
+            &PolicySpec::Fifo,
+            SharedSettings::default(),
+        );
         assert!(matches!(huge, Err(DirectoryError::Memory(_))), "{row_bytes}");
     }
 }

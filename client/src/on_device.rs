@@ -4,19 +4,21 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_cache::{BatchTensor, DeviceTier, GatherError, TierStats};
+use lodestore_cache::{BatchTensor, GatherError, Levels, LevelsStats};
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 
-/// A source whose rows of one tensor pass through one worker's [`DeviceTier`] (the local cache of
-/// CaPGNN, section 4.2; its global one is a [`crate::TieredSource`] below).
+/// A source whose rows of one tensor pass through one worker's [`Levels`]: its device's tier (the
+/// local cache of CaPGNN, section 4.2), over the tier that its machine's workers share if there is
+/// one (its global cache).
 ///
 /// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.
 ///
 /// A row is served as it was when it was pulled: for tensors that nobody changes, for a pinned
-/// version, or together with [`DeviceSource::forget`]. One pull at a time; others wait for it.
+/// version, within the tiers' bound on the age of rows, or together with [`DeviceSource::forget`].
+/// One pull at a time; others wait for it.
 pub struct DeviceSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -24,36 +26,36 @@ pub struct DeviceSource {
 }
 
 struct State {
-    tier: DeviceTier,
+    levels: Levels,
     /// For batches that are copied back.
     batch: BatchTensor,
 }
 
 impl DeviceSource {
-    /// Puts `tier` before the rows of `tensor` from `inner`; other tensors pass by it.
+    /// Puts `levels` before the rows of `tensor` from `inner`; other tensors pass by them.
     ///
-    /// Fails when there is no such tensor, the tier is for rows of another length, or the device
+    /// Fails when there is no such tensor, the tiers are for rows of another length, or the device
     /// fails.
     pub fn new(
         inner: Arc<dyn RowSource>,
         tensor: &str,
-        tier: DeviceTier,
+        levels: Levels,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
-        ClientError::check_tier(&tensor, tier.row_bytes())?;
-        let batch = tier.tensor(0)?;
-        Ok(Self { inner, tensor, state: Mutex::new(State { tier, batch }) })
+        ClientError::check_tier(&tensor, levels.device().row_bytes())?;
+        let batch = levels.tensor(0)?;
+        Ok(Self { inner, tensor, state: Mutex::new(State { levels, batch }) })
     }
 
     /// A tensor on the tier's device with room for batches of up to `n_rows` ids.
     ///
     /// Fails when the device has no memory for it.
     pub fn batch_tensor(&self, n_rows: usize) -> Result<BatchTensor, ClientError> {
-        Ok(self.lock().tier.tensor(n_rows)?)
+        Ok(self.lock().levels.tensor(n_rows)?)
     }
 
     /// Puts the rows of `ids` into `batch`, in their order, and gives what had to be pulled; see
-    /// [`DeviceTier::gather`].
+    /// [`Levels::gather`].
     ///
     /// Fails when the pull or the device does, or `batch` is too small or on another device.
     pub fn gather(
@@ -62,55 +64,55 @@ impl DeviceSource {
         batch: &mut BatchTensor,
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.gather_with(&mut self.lock().tier, ids, batch, kind)
+        self.gather_with(&mut self.lock().levels, ids, batch, kind)
     }
 
-    /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them. Waits for the pull that is under way. A tier below has to forget first: this one could
-    /// fill itself from it.
+    /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards asks
+    /// for them. For who changes rows himself; waits for the pull that is under way. The host's tier
+    /// has to forget first: see [`Levels::remove`].
     pub fn forget(&self, ids: &[NodeId]) {
-        self.lock().tier.remove(bytemuck::cast_slice(ids));
+        self.lock().levels.remove(bytemuck::cast_slice(ids));
     }
 
     /// The device, as reports name it: `host` where there is none.
     #[must_use]
     pub fn device(&self) -> String {
-        self.lock().tier.device().to_string()
+        self.lock().levels.device().device().to_string()
     }
 
     /// Number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
-        self.lock().tier.directory().n_slots()
+        self.lock().levels.device().directory().n_slots()
     }
 
-    /// What the tier did, counted in rows.
+    /// What the tiers did, counted in rows; the host's for all of its workers.
     #[must_use]
-    pub fn stats(&self) -> TierStats {
-        self.lock().tier.stats()
+    pub fn stats(&self) -> LevelsStats {
+        self.lock().levels.stats()
     }
 
     fn gather_with(
         &self,
-        tier: &mut DeviceTier,
+        levels: &mut Levels,
         ids: &[NodeId],
         batch: &mut BatchTensor,
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
         let (start, mut fetching) = (Instant::now(), Duration::ZERO);
-        let (mut pulled, mut n_missing) = (PullStats::default(), 0);
+        let mut pulled = PullStats::default();
         let fetch = |missing: &[u32], rows: &mut [u8]| {
             let start = Instant::now();
-            n_missing += missing.len();
             let missing = bytemuck::cast_slice(missing);
             pulled += self.inner.pull(&self.tensor.name, missing, rows, kind)?;
             fetching += start.elapsed();
             Ok(())
         };
-        match tier.gather(bytemuck::cast_slice(ids), batch, fetch) {
-            Ok(()) => {
+        match levels.gather(bytemuck::cast_slice(ids), batch, fetch) {
+            Ok(found) => {
                 pulled.lookup += start.elapsed().saturating_sub(fetching);
-                pulled.found.device += (ids.len() - n_missing) as u64;
+                pulled.found.device += found.device;
+                pulled.found.host += found.host;
                 Ok(pulled)
             }
             Err(GatherError::Device(error)) => Err(error.into()),
@@ -146,11 +148,11 @@ impl RowSource for DeviceSource {
             return self.inner.pull(tensor, ids, out, kind);
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
-        let State { tier, batch } = &mut *self.lock();
+        let State { levels, batch } = &mut *self.lock();
         if batch.capacity_bytes() < out.len() {
-            *batch = tier.tensor(ids.len().next_power_of_two())?;
+            *batch = levels.tensor(ids.len().next_power_of_two())?;
         }
-        let mut pulled = self.gather_with(tier, ids, batch, kind)?;
+        let mut pulled = self.gather_with(levels, ids, batch, kind)?;
         let start = Instant::now();
         batch.read(out)?;
         pulled.copy += start.elapsed();

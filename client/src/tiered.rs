@@ -1,5 +1,6 @@
 //! A tier before a source: rows that were pulled stay for the batches to come.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -12,14 +13,18 @@ use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
 /// A row is served from the tier as it was when it was pulled: for tensors that nobody changes,
-/// for a pinned version, or together with [`TieredSource::forget`].
+/// for a pinned version, within the tier's bound on the age of rows, or together with
+/// [`TieredSource::forget`]. Age is counted in pulls of the source that has made most: the batches
+/// of the worker that is ahead, where each has a source of its own over one tier.
 ///
-/// Any number of threads may pull, the workers of a machine for example: what one of them has
-/// pulled the others find. No lock is held while rows are copied or travel.
+/// Any number of threads may pull, and any number of sources share the tier, the workers of a machine
+/// for example: what one of them has pulled the others find. No lock is held while rows are copied or
+/// travel.
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
-    tier: SharedTier,
+    tier: Arc<SharedTier>,
+    n_pulls: AtomicU32,
     /// Memory of pulls that are over, for those to come.
     spare: Mutex<Vec<Scratch>>,
 }
@@ -40,15 +45,16 @@ impl TieredSource {
     pub fn new(
         inner: Arc<dyn RowSource>,
         tensor: &str,
-        tier: SharedTier,
+        tier: Arc<SharedTier>,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
         ClientError::check_tier(&tensor, tier.row_bytes())?;
-        Ok(Self { inner, tensor, tier, spare: Mutex::new(Vec::new()) })
+        let (n_pulls, spare) = (AtomicU32::new(0), Mutex::new(Vec::new()));
+        Ok(Self { inner, tensor, tier, n_pulls, spare })
     }
 
     /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them. Of tiers before one another the lowest has to forget first: the one above could fill
+    /// them. For who changes rows himself; changes of others are what a bound on the age is for. Of tiers before one another the lowest has to forget first: the one above could fill
     /// itself from it.
     pub fn forget(&self, ids: &[NodeId]) {
         self.tier.remove(bytemuck::cast_slice(ids));
@@ -113,6 +119,7 @@ impl RowSource for TieredSource {
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
         let (raw_ids, mut scratch) = (bytemuck::cast_slice(ids), self.scratch());
         let start = Instant::now();
+        self.tier.advance(self.n_pulls.fetch_add(1, Ordering::Relaxed).saturating_add(1));
         self.tier.lookup(raw_ids, out, &mut scratch.passage);
         let (lookup, n_missing) = (start.elapsed(), scratch.passage.misses().len());
         let mut pulled = self.pull_missing(ids, out, kind, &mut scratch);

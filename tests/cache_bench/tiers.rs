@@ -120,6 +120,8 @@ fn what_two_tiers_cannot_do_is_told() {
     lode_line("cache-bench --trace t.npy --capacities 1%+").failed(2, &["expected a share"]);
     lode_line("cache-bench --trace t.npy --inclusion some").failed(2, &["inclusive, exclusive"]);
     lode_line("cache-bench --trace t.npy --inclusion exclusive").failed(2, &["for two tiers"]);
+    lode_line("cache-bench --trace t.npy --capacities 1%+1% --devices 2 --inclusion most")
+        .failed(2, &["inclusive, exclusive"]);
     lode_line("cache-bench --trace t.npy --devices 2").failed(2, &["--devices is for two tiers"]);
     lode_line("cache-bench --trace t.npy --devices 0").failed(2, &["--devices"]);
     lode_line("cache-bench --trace t.npy --over-time c.svg").failed(2, &["for one capacity"]);

@@ -6,7 +6,7 @@ mod planted;
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use lodestore_cache::{PolicyKind, PolicySpec, SharedTier};
+use lodestore_cache::{PolicyKind, PolicySpec, SharedSettings, SharedTier};
 use lodestore_client::{RowSource, TieredSource};
 use lodestore_trainer::{
     Bottleneck, Preparation, Progress, Strategy, TrainConfig, TrainReport, WorkerStep,
@@ -80,8 +80,10 @@ fn rows_of_a_tier_are_counted_there() {
     let plain = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
     let spec = PolicySpec::try_from(PolicyKind::Lru).unwrap();
     let n_bytes = 100 * ROW_BYTES as usize;
-    let tier = SharedTier::new(n_bytes, ROW_BYTES as usize, N_NODES, &spec).unwrap();
-    let tiered = Arc::new(TieredSource::new(plain, "feat", tier).unwrap());
+    let tier =
+        SharedTier::new(n_bytes, ROW_BYTES as usize, N_NODES, &spec, SharedSettings::default())
+            .unwrap();
+    let tiered = Arc::new(TieredSource::new(plain, "feat", Arc::new(tier)).unwrap());
     let remote = Arc::clone(&tiered) as Arc<dyn RowSource>;
     let (report, steps) = observed(&graph, &config(Strategy::Ondemand, 2, dir.path()), &remote);
     let host: u64 = steps.iter().map(|step| step.rows.host_tier).sum();

@@ -94,13 +94,3 @@ pub enum GatherError<E> {
     #[error("cannot fetch the rows that the cache does not hold")]
     Fetch(#[source] E),
 }
-
-impl GatherError<std::convert::Infallible> {
-    /// The same where rows come from memory, which does not fail.
-    pub(crate) fn without_fetch<E>(self) -> GatherError<E> {
-        match self {
-            Self::Device(error) => GatherError::Device(error),
-            Self::Fetch(never) => match never {},
-        }
-    }
-}

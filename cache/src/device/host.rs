@@ -48,13 +48,6 @@ impl HostMemory {
         }
     }
 
-    pub(crate) fn keep_staged(&mut self, moves: &[RowMove]) {
-        let row_bytes = self.slots.row_bytes();
-        for &RowMove { from, to } in moves {
-            self.slots.row_mut(to).copy_from_slice(row(&self.staging, from, row_bytes));
-        }
-    }
-
     pub(crate) fn read(&self, slots: &[u32], out: &mut [u8]) {
         for (&slot, out_row) in slots.iter().zip(out.chunks_exact_mut(self.slots.row_bytes())) {
             out_row.copy_from_slice(self.slots.row(slot));

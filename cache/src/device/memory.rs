@@ -134,17 +134,6 @@ impl Memory {
         Ok(())
     }
 
-    /// The staged rows to slots.
-    pub(crate) fn keep_staged(&mut self, moves: &[RowMove]) -> Result<(), DeviceError> {
-        match &mut self.bytes {
-            Bytes::Host(host) => {
-                host.keep_staged(moves);
-                Ok(())
-            }
-            Bytes::Cuda(cuda) => cuda.keep_staged(moves),
-        }
-    }
-
     /// Slots to host memory, one row per slot. Waits.
     pub(crate) fn read(&mut self, slots: &[u32], out: &mut [u8]) -> Result<(), DeviceError> {
         match &mut self.bytes {
@@ -153,14 +142,6 @@ impl Memory {
                 Ok(())
             }
             Bytes::Cuda(cuda) => cuda.read(slots, out),
-        }
-    }
-
-    /// Fails when something failed before.
-    pub(crate) fn check_not_lost(&self) -> Result<(), DeviceError> {
-        match &self.bytes {
-            Bytes::Host(_) => Ok(()),
-            Bytes::Cuda(cuda) => cuda.check_not_lost(),
         }
     }
 

@@ -7,8 +7,6 @@ use crate::stamped::{Evicted, StampedDirectory};
 
 use super::{BatchTensor, Device, DeviceError, GatherError, Memory, RowMove};
 
-mod offers;
-
 /// Rows of one tensor on a device, gathered and filled in batches by one owner.
 ///
 /// Rows that are resident are gathered on the device; the others are fetched by the owner into
@@ -41,7 +39,7 @@ pub struct DeviceTier {
     slots: Vec<u32>,
     /// Positions of the current batch that are not resident, ascending.
     pub(crate) misses: Vec<u32>,
-    /// The epoch that each position's row is from.
+    /// When each position's row was right.
     pub(crate) stamps: Vec<u32>,
     /// What the last admission keeps, and what goes for it.
     pub(crate) placements: Vec<Placement>,
@@ -55,15 +53,15 @@ pub struct DeviceSettings {
     /// Bytes of each of the two staging buffers, which are pinned for a CUDA device. A fetch is
     /// asked for at most as many rows as fit, or one.
     pub staging_bytes: usize,
-    /// A row may be used while it is at most so many epochs old; `None` for rows that never
-    /// change (CaPGNN, section 4.2: the staleness bound ε).
-    pub max_age_epochs: Option<u32>,
+    /// A row may be used while it is at most so old, in the time of [`DeviceTier::advance`]; `None`
+    /// for rows that never change (CaPGNN, section 4.2: the staleness bound ε).
+    pub max_age: Option<u32>,
 }
 
 impl Default for DeviceSettings {
     /// Two times 8 MiB, and rows that never change.
     fn default() -> Self {
-        Self { staging_bytes: 8 << 20, max_age_epochs: None }
+        Self { staging_bytes: 8 << 20, max_age: None }
     }
 }
 
@@ -81,8 +79,7 @@ impl DeviceTier {
         spec: &PolicySpec,
         settings: DeviceSettings,
     ) -> Result<Self, DeviceError> {
-        let residents =
-            StampedDirectory::new(capacity_rows, id_space, spec, settings.max_age_epochs)?;
+        let residents = StampedDirectory::new(capacity_rows, id_space, spec, settings.max_age)?;
         let n_slots = residents.directory().n_slots();
         Ok(Self {
             residents,
@@ -96,6 +93,12 @@ impl DeviceTier {
         })
     }
 
+    /// Memory of a slot beside its row and its part of the directory, in bytes.
+    #[must_use]
+    pub const fn slot_bytes(settings: DeviceSettings) -> usize {
+        StampedDirectory::slot_bytes(settings.max_age)
+    }
+
     /// A tensor on this tier's device with room for batches of up to `n_rows` ids.
     ///
     /// Fails when the device has no memory for it.
@@ -106,7 +109,7 @@ impl DeviceTier {
     /// Puts the rows of `ids` into `tensor`, in their order, and keeps what the policy likes of
     /// those that had to be fetched. `fetch` is called with ids, in the order of the batch, and
     /// the memory for their rows, back to back; it must fill all of it with the rows as they are
-    /// in the current epoch. While it runs, the rows before are on their way to the device. An id
+    /// by now. While it runs, the rows before are on their way to the device. An id
     /// that stands twice and is not resident is fetched twice.
     ///
     /// On a CUDA device the gather has only begun when this returns: see
@@ -135,7 +138,8 @@ impl DeviceTier {
     }
 
     /// Puts the rows in `slots` into `tensor`, for an owner that knows from
-    /// [`DeviceTier::directory`] what lies where. No policy hears of it.
+    /// [`DeviceTier::directory`] what lies where. No policy hears of it: this is the gather alone, as
+    /// it is measured beside a copy within the device.
     ///
     /// Fails like [`DeviceTier::gather`].
     ///
@@ -171,7 +175,7 @@ impl DeviceTier {
             }
         }
         self.stamps.clear();
-        self.stamps.resize(ids.len(), self.residents.epoch());
+        self.stamps.resize(ids.len(), self.residents.now());
         self.memory.gather(&self.moves, tensor)
     }
 
@@ -200,14 +204,13 @@ impl DeviceTier {
         self.residents.admit(rows, &self.misses, &mut self.placements, &mut self.evicted);
     }
 
-    /// Copies what was admitted from the tensor to its slots.
+    /// Copies what was admitted from the tensor to its slots, with the stamps that it has come with.
     pub(crate) fn keep(&mut self, tensor: &BatchTensor) -> Result<(), DeviceError> {
         self.moves.clear();
-        self.moves.extend(
-            self.placements
-                .iter()
-                .map(|&Placement { position, slot }| RowMove { from: position, to: slot }),
-        );
+        for &Placement { position, slot } in &self.placements {
+            self.residents.restamp(slot, self.stamps[position as usize]);
+            self.moves.push(RowMove { from: position, to: slot });
+        }
         self.memory.keep(tensor, &self.moves)
     }
 
@@ -229,29 +232,15 @@ impl DeviceTier {
         self.residents.remove(ids);
     }
 
-    /// Rows are of this epoch from here on, and those older than the bound are fetched again.
-    pub fn begin_epoch(&mut self, epoch: u32) {
-        self.residents.begin_epoch(epoch);
+    /// Time passes, and never runs back: rows are as of `now` from here on, and those older than the
+    /// bound are fetched again.
+    pub fn advance(&mut self, now: u32) {
+        self.residents.advance(now);
     }
 
-    /// For `oracle`: see [`Directory::announce`].
-    pub fn announce(&mut self, next_uses: &[u32]) {
-        self.residents.directory_mut().announce(next_uses);
-    }
-
-    /// The batch is over: its slots are free for others.
-    pub(crate) fn end_batch(&mut self) {
-        self.residents.lookup(&[], &mut self.slots);
-    }
-
-    /// For `frequency`: see [`Directory::retarget`].
-    pub fn retarget(&mut self, ids: &[u32]) {
-        self.residents.directory_mut().retarget(ids);
-    }
-
-    /// Rows to read and [`DeviceTier::offer`]: see [`Directory::wanted`].
-    pub fn wanted(&self, ids: &mut Vec<u32>) {
-        self.directory().wanted(ids);
+    /// For `frequency`: the last batch is over; see [`Directory::retarget`].
+    pub(crate) fn retarget(&mut self, ids: &[u32]) {
+        self.residents.retarget(ids);
     }
 
     /// What is resident, and why.
@@ -282,12 +271,6 @@ impl DeviceTier {
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.residents.stats()
-    }
-
-    /// Positions of batches whose row was resident, but too old.
-    #[must_use]
-    pub fn n_stale(&self) -> u64 {
-        self.residents.n_stale()
     }
 }
 

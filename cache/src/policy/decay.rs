@@ -171,7 +171,7 @@ impl Policy for Decay {
         self.scores.retain_wanted(offers);
     }
 
-    fn prepare(&self, ids: &[u32], slots: &Slots) {
+    fn prepare(&mut self, ids: &[u32], slots: &Slots) {
         let going = || self.victims.iter().rev().copied();
         // Scores a piece ahead: those of this one are there already.
         going().take(2 * ids.len()).for_each(|slot| self.residents.prefetch(slot as usize));

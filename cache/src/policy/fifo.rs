@@ -25,8 +25,8 @@ impl Fifo {
 }
 
 impl Policy for Fifo {
-    fn prepare(&self, ids: &[u32], slots: &Slots) {
-        slots.prefetch(self.queues.next(QUEUE, slots).take(ids.len()));
+    fn prepare(&mut self, ids: &[u32], slots: &Slots) {
+        slots.prefetch(self.queues.next(QUEUE, ids.len(), slots));
     }
 
     fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {

@@ -79,7 +79,7 @@ pub(crate) trait Policy: Send {
     }
 
     /// These ids are offered next: reads what that needs, so that the cache misses overlap.
-    fn prepare(&self, _ids: &[u32], _slots: &Slots) {}
+    fn prepare(&mut self, _ids: &[u32], _slots: &Slots) {}
 
     /// Rows that the policy wants beside those that miss, some of them resident.
     fn wanted(&self) -> &[u32] {

@@ -161,7 +161,7 @@ impl Policy for Oracle {
         self.stacks.take_highest(next_use, |slot| !slots.is_pinned(slot))
     }
 
-    fn prepare(&self, ids: &[u32], slots: &Slots) {
+    fn prepare(&mut self, ids: &[u32], slots: &Slots) {
         for slot in self.stacks.in_order().take(ids.len()) {
             slots.prefetch(std::iter::once(slot));
             self.uses.prefetch(slot as usize);

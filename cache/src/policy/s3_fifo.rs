@@ -107,9 +107,9 @@ impl Policy for S3Fifo {
         }
     }
 
-    fn prepare(&self, ids: &[u32], slots: &Slots) {
-        slots.prefetch(self.queues.next(SMALL, slots).take(ids.len()));
-        slots.prefetch(self.queues.next(MAIN, slots).take(N_PASSED * ids.len()));
+    fn prepare(&mut self, ids: &[u32], slots: &Slots) {
+        slots.prefetch(self.queues.next(SMALL, ids.len(), slots));
+        slots.prefetch(self.queues.next(MAIN, N_PASSED * ids.len(), slots));
     }
 
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {

@@ -61,7 +61,7 @@ impl Policy for Sieve {
         }
     }
 
-    fn prepare(&self, ids: &[u32], slots: &Slots) {
+    fn prepare(&mut self, ids: &[u32], slots: &Slots) {
         let under_hand = self.queues.onwards(QUEUE, self.hand, slots).take(N_PASSED * ids.len());
         let going = under_hand.filter(|&slot| self.visited[slot as usize] == 0);
         slots.prefetch(going.take(ids.len()));

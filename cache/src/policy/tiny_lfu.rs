@@ -37,6 +37,8 @@ pub(crate) struct TinyLfu {
     entry: u32,
     /// The last victim of this batch, which has not gone, and the estimate of its id.
     victim: Option<(u32, u8)>,
+    /// Victims that have gone since slots were last read ahead.
+    n_gone: usize,
 }
 
 /// Slots of the window and of protected.
@@ -65,6 +67,7 @@ impl TinyLfu {
             protected_cap,
             entry: WINDOW,
             victim: None,
+            n_gone: 0,
         })
     }
 
@@ -104,6 +107,18 @@ impl TinyLfu {
         }
     }
 
+    /// Has what the sketch says of the next `n` slots of a queue read, and the ids of those after
+    /// them: those of the first are there since the last time.
+    fn read_ahead(&self, queue: u32, n: usize, slots: &Slots) {
+        for (at, slot) in self.queues.next(queue, 2 * n, slots).enumerate() {
+            if at < n {
+                self.sketch.prefetch(slots.id(slot));
+            } else {
+                slots.prefetch(std::iter::once(slot));
+            }
+        }
+    }
+
     fn victim(&mut self, slots: &mut Slots) -> Option<u32> {
         let probation = self.queues.oldest(PROBATION, slots);
         probation.or_else(|| self.queues.oldest(PROTECTED, slots))
@@ -126,13 +141,11 @@ impl Policy for TinyLfu {
         }
     }
 
-    fn prepare(&self, ids: &[u32], slots: &Slots) {
-        for queue in [WINDOW, PROBATION] {
-            // Ids a piece ahead: those of this one are there already.
-            slots.prefetch(self.queues.next(queue, slots).take(2 * ids.len()));
-            let going = self.queues.next(queue, slots).take(ids.len());
-            self.sketch.prefetch(going.map(|slot| slots.id(slot)));
-        }
+    fn prepare(&mut self, ids: &[u32], slots: &Slots) {
+        self.read_ahead(WINDOW, ids.len(), slots);
+        // A victim stays for all contenders that lose, which are most.
+        let n_gone = std::mem::take(&mut self.n_gone);
+        self.read_ahead(PROBATION, (2 * n_gone + 8).min(ids.len()), slots);
     }
 
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {
@@ -160,6 +173,7 @@ impl Policy for TinyLfu {
             }
             (None, None) => return None,
         };
+        self.n_gone += usize::from(Some(slot) == victim);
         self.unlink(slot, slots);
         Some(slot)
     }

@@ -166,7 +166,7 @@ proptest! {
         let trace = trace(&epochs);
         let (specs, telling) = specs(&trace);
         let (device_rows, host_rows) = if is_above { (n_slots, 0) } else { (0, n_slots) };
-        let sizes = TierSizes::Two { device_rows, host_rows, inclusion };
+        let sizes = TierSizes::Two { n_devices: 1, device_rows, host_rows, inclusion };
         for spec in specs.iter().filter(|spec| is_for_two(spec)) {
             let one = replay(&trace, n_slots, spec, telling.clone()).tier;
             let two = replay_on(&trace, sizes, spec, telling.clone()).tier;
@@ -183,7 +183,7 @@ proptest! {
         let trace = trace(&epochs);
         let (specs, telling) = specs(&trace);
         for inclusion in [Inclusion::Inclusive, Inclusion::Exclusive] {
-            let sizes = TierSizes::Two { device_rows, host_rows, inclusion };
+            let sizes = TierSizes::Two { n_devices: 1, device_rows, host_rows, inclusion };
             let optimum = replay(&trace, sizes.rows(), &oracle(&trace), telling.clone());
             for spec in specs.iter().filter(|spec| is_for_two(spec)) {
                 let found = replay_on(&trace, sizes, spec, telling.clone());
@@ -198,7 +198,8 @@ proptest! {
     fn what_was_missed_is_told_batch_by_batch(epochs in epochs(), n_slots in 0u32..20) {
         let trace = trace(&epochs);
         let inclusion = Inclusion::Exclusive;
-        let two = TierSizes::Two { device_rows: n_slots / 2, host_rows: n_slots, inclusion };
+        let (n_devices, device_rows, host_rows) = (1, n_slots / 2, n_slots);
+        let two = TierSizes::Two { n_devices, device_rows, host_rows, inclusion };
         for sizes in [TierSizes::One(n_slots), two] {
             let spec = PolicySpec::Lru;
             let mut replay = Replay::new(&trace, sizes, &spec, Telling::default()).unwrap();
@@ -231,7 +232,8 @@ proptest! {
         let whole = trace(&epochs);
         let (specs, telling) = specs(&whole);
         for spec in specs.iter().filter(|spec| spec.kind() != PolicyKind::Oracle) {
-            let sizes = TierSizes::Devices { n_devices, device_rows, host_rows };
+            let inclusion = Inclusion::Inclusive;
+            let sizes = TierSizes::Two { n_devices, device_rows, host_rows, inclusion };
             let mut replay = Replay::new(&whole, sizes, spec, telling.clone()).unwrap();
             let mut missed = vec![Vec::new(); whole.n_batches() as usize];
             for batch in &mut missed {

@@ -1,9 +1,12 @@
-use lodestore_cache::{Device, DeviceSettings, PolicyKind, PolicySpec, SharedTier};
+use lodestore_cache::{
+    Device, DeviceSettings, DeviceTier, Inclusion, PolicyKind, PolicySpec, SharedSettings,
+    SharedTier,
+};
 use lodestore_store::Dtype;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{MemorySource, TierRows, TieredSource};
+use crate::{MemorySource, TierRows};
 
 const N_NODES: u32 = 50;
 const ROW_BYTES: usize = 6;
@@ -25,11 +28,12 @@ fn source() -> MemorySource {
     source
 }
 
-fn tier(n_slots: u32, row_bytes: usize, kind: PolicyKind) -> DeviceTier {
+fn tier(n_slots: u32, row_bytes: usize, kind: PolicyKind) -> Levels {
     let spec = PolicySpec::try_from(kind).unwrap();
     // Staging of four rows, so that batches need several turns.
     let settings = DeviceSettings { staging_bytes: 4 * row_bytes, ..DeviceSettings::default() };
-    DeviceTier::new(&Device::host(), n_slots, row_bytes, N_NODES, &spec, settings).unwrap()
+    let device = DeviceTier::new(&Device::host(), n_slots, row_bytes, N_NODES, &spec, settings);
+    Levels::new(device.unwrap())
 }
 
 proptest! {
@@ -38,13 +42,14 @@ proptest! {
         on_device in 0u32..30,
         on_host in 0u32..60,
         kind in prop::sample::select(PolicyKind::REACTIVE.to_vec()),
+        inclusion in prop::sample::select(vec![Inclusion::Inclusive, Inclusion::Exclusive]),
         batches in prop::collection::vec(prop::collection::vec(0..N_NODES, 0..70), 1..10),
     ) {
         let spec = PolicySpec::try_from(kind).unwrap();
-        let shared = SharedTier::of_slots(on_host, ROW_BYTES, N_NODES, &spec).unwrap();
-        let host = Arc::new(TieredSource::new(Arc::new(source()), "x", shared).unwrap());
-        let tier = tier(on_device, ROW_BYTES, kind);
-        let device = DeviceSource::new(Arc::clone(&host) as _, "x", tier).unwrap();
+        let settings = SharedSettings::default();
+        let host = SharedTier::of_slots(on_host, ROW_BYTES, N_NODES, &spec, settings).unwrap();
+        let levels = tier(on_device, ROW_BYTES, kind).over(Arc::new(host), inclusion);
+        let device = DeviceSource::new(Arc::new(source()), "x", levels).unwrap();
         let (mut n_pulled, mut found) = (0, TierRows::default());
         for ids in batches {
             let ids = nodes(&ids);
@@ -54,10 +59,11 @@ proptest! {
             found += pulled.found;
             prop_assert!(out == rows(&ids));
         }
-        let below = host.tier().stats();
-        prop_assert_eq!(device.stats().misses, below.hits + below.misses);
+        let stats = device.stats();
+        let below = stats.host;
+        prop_assert_eq!(stats.device.misses, below.hits + below.misses);
         prop_assert_eq!(below.misses, n_pulled);
-        let hits = (device.stats().hits, below.hits);
+        let hits = (stats.device.hits, below.hits);
         prop_assert_eq!((found.device, found.host, found.buffer), (hits.0, hits.1, 0));
     }
 }
@@ -81,7 +87,7 @@ fn other_tensors_pass_by_and_errors_keep_nothing() {
     let device = device.unwrap();
     let mut out = [0; 2];
     device.pull("y", &nodes(&[1, 2]), &mut out, PullKind::Sync).unwrap();
-    assert_eq!((out, device.stats().misses), ([9; 2], 0));
+    assert_eq!((out, device.stats().device.misses), ([9; 2], 0));
     let mut out = vec![0; 2 * ROW_BYTES];
     let unknown = device.pull("x", &nodes(&[1, N_NODES]), &mut out, PullKind::Sync).unwrap_err();
     assert!(matches!(unknown, ClientError::UnknownNode { .. }), "{unknown}");

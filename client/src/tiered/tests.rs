@@ -1,6 +1,6 @@
 use std::thread;
 
-use lodestore_cache::{PolicyKind, PolicySpec};
+use lodestore_cache::{BypassSettings, PolicyKind, PolicySpec, SharedSettings};
 use lodestore_graph::PartitionBook;
 use lodestore_store::Dtype;
 use proptest::prelude::*;
@@ -27,9 +27,10 @@ fn source() -> MemorySource {
     source
 }
 
-fn tier_of(n_slots: u32, policy: PolicyKind) -> SharedTier {
+fn tier_of(n_slots: u32, policy: PolicyKind) -> Arc<SharedTier> {
     let spec = PolicySpec::try_from(policy).unwrap();
-    SharedTier::of_slots(n_slots, ROW_BYTES, N_NODES, &spec).unwrap()
+    let settings = SharedSettings::default();
+    Arc::new(SharedTier::of_slots(n_slots, ROW_BYTES, N_NODES, &spec, settings).unwrap())
 }
 
 fn tiered(n_slots: u32, policy: PolicyKind) -> TieredSource {
@@ -76,6 +77,46 @@ fn what_was_pulled_does_not_travel_again_until_it_is_forgotten() {
 }
 
 #[test]
+fn rows_are_pulled_again_when_the_worker_that_is_ahead_finds_them_too_old() {
+    let settings = SharedSettings { max_age: Some(2), ..SharedSettings::default() };
+    let tier = SharedTier::of_slots(10, ROW_BYTES, N_NODES, &PolicySpec::Lru, settings).unwrap();
+    let tier = Arc::new(tier);
+    let [ahead, behind] =
+        [0; 2].map(|_| TieredSource::new(Arc::new(source()), "x", Arc::clone(&tier)).unwrap());
+    let ids = nodes(&[3, 40, 7]);
+    let mut out = vec![0; ids.len() * ROW_BYTES];
+    let mut pulled =
+        |worker: &TieredSource| worker.pull("x", &ids, &mut out, PullKind::Sync).unwrap().rows;
+    assert_eq!([0; 8].map(|_| pulled(&ahead)), [3, 0, 0, 3, 0, 0, 3, 0]);
+    assert_eq!([0; 9].map(|_| pulled(&behind)), [0; 9], "no time passes until it is ahead");
+    assert_eq!(pulled(&behind), 3);
+    assert_eq!(tier.stats().stale, 9);
+}
+
+#[test]
+fn a_tier_without_hits_is_left_alone_and_keeps_nothing_meanwhile() {
+    let bypass = BypassSettings {
+        round_batches: 2,
+        patience_rounds: 1,
+        rest_rounds: 1,
+        ..BypassSettings::default()
+    };
+    let settings = SharedSettings { bypass: Some(bypass), ..SharedSettings::default() };
+    let tier = SharedTier::of_slots(1, ROW_BYTES, N_NODES, &PolicySpec::Lru, settings).unwrap();
+    let source = TieredSource::new(Arc::new(source()), "x", Arc::new(tier)).unwrap();
+    let mut out = vec![0; 20 * ROW_BYTES];
+    let mut pull = |first: u32| {
+        let ids = nodes(&(first..first + 20).collect::<Vec<_>>());
+        source.pull("x", &ids, &mut out, PullKind::Sync).unwrap();
+        assert!(out == rows(&ids));
+    };
+    [0, 20, 0, 20, 0].into_iter().for_each(&mut pull);
+    let stats = source.tier().stats();
+    assert_eq!((stats.hits, stats.misses, stats.bypassed), (0, 60, 40), "two batches of five");
+    assert_eq!(stats.admissions, 3);
+}
+
+#[test]
 fn other_tensors_pass_by_and_errors_keep_nothing() {
     let source = tiered(10, PolicyKind::Lru);
     let mut out = [0; 2];
@@ -92,8 +133,9 @@ fn other_tensors_pass_by_and_errors_keep_nothing() {
 
 #[test]
 fn a_tier_for_rows_of_another_length_is_refused() {
-    let tier = SharedTier::of_slots(4, ROW_BYTES + 1, N_NODES, &PolicySpec::Lru).unwrap();
-    assert!(TieredSource::new(Arc::new(source()), "x", tier).is_err());
+    let settings = SharedSettings::default();
+    let tier = SharedTier::of_slots(4, ROW_BYTES + 1, N_NODES, &PolicySpec::Lru, settings).unwrap();
+    assert!(TieredSource::new(Arc::new(source()), "x", Arc::new(tier)).is_err());
 }
 
 /// A source that lets somebody in while a row travels.

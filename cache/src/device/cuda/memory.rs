@@ -128,20 +128,6 @@ impl CudaMemory {
         })
     }
 
-    pub(in super::super) fn keep_staged(&mut self, moves: &[RowMove]) -> Result<(), DeviceError> {
-        let n_row_bytes = self.staged_bytes(moves);
-        self.check(moves, n_row_bytes, self.slots.len());
-        self.guarded("keep staged rows", |memory| {
-            let lap = memory.staging.current();
-            lap.send(&memory.copies, n_row_bytes, moves)?;
-            let list = (&lap.landed_moves, moves.len() as u32);
-            let blocks = (&lap.landed_rows, &mut memory.slots);
-            launch(&memory.device, &memory.rows, blocks, list, memory.row_bytes)?;
-            memory.staging.turn();
-            Ok(())
-        })
-    }
-
     pub(in super::super) fn read(
         &mut self,
         slots: &[u32],

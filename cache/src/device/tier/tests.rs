@@ -31,8 +31,8 @@ fn read(tensor: &BatchTensor) -> Vec<u8> {
     rows
 }
 
-fn settings(staging_bytes: usize, max_age_epochs: Option<u32>) -> DeviceSettings {
-    DeviceSettings { staging_bytes, max_age_epochs }
+fn settings(staging_bytes: usize, max_age: Option<u32>) -> DeviceSettings {
+    DeviceSettings { staging_bytes, max_age }
 }
 
 /// The machine's CUDA device, if it has one.
@@ -123,33 +123,26 @@ fn unsorted_ids_keep_their_own_rows() {
 }
 
 #[test]
-fn a_refresh_rewrites_the_rows_that_are_resident_and_no_others() {
+fn a_row_that_is_too_old_is_fetched_anew_and_kept() {
     let mut tier = host_tier(3, 4, settings(4, Some(1)));
     let mut tensor = tier.tensor(4).unwrap();
-    tier.gather(&[1, 2, 3], &mut tensor, fetch_of(0, 4)).unwrap();
-    tier.begin_epoch(1);
-    let ids = [3, 50, 1, 3];
-    tier.refresh(&ids, &rows_of(&ids, 1, 4)).unwrap();
-    assert_eq!(tier.directory().n_resident(), 3);
-    tier.gather(&[1, 2, 3], &mut tensor, fetch_of(99, 4)).unwrap();
-    let (new, old) = (|id| rows_of(&[id], 1, 4), rows_of(&[2], 0, 4));
-    assert_eq!(read(&tensor), [new(1), old, new(3)].concat(), "all three hit");
-    // 2 was not refreshed, and epoch 0 is too old from here on.
-    tier.begin_epoch(2);
+    tier.gather(&[1, 2], &mut tensor, fetch_of(0, 4)).unwrap();
+    tier.advance(1);
+    tier.gather(&[2, 3], &mut tensor, fetch_of(1, 4)).unwrap();
+    assert_eq!(read(&tensor), [rows_of(&[2], 0, 4), rows_of(&[3], 1, 4)].concat());
+    tier.advance(2);
     tier.gather(&[1, 2, 3], &mut tensor, fetch_of(2, 4)).unwrap();
-    assert_eq!(read(&tensor), [new(1), rows_of(&[2], 2, 4), new(3)].concat());
-    assert_eq!((tier.n_stale(), tier.stats().misses), (1, 4));
-    // And what was fetched in its place was kept.
-    tier.gather(&[2], &mut tensor, fetch_of(99, 4)).unwrap();
-    assert_eq!(read(&tensor), rows_of(&[2], 2, 4));
+    assert_eq!(read(&tensor), [rows_of(&[1, 2], 2, 4), rows_of(&[3], 1, 4)].concat());
+    assert_eq!((tier.stats().stale, tier.stats().misses), (2, 5));
+    tier.advance(1);
+    tier.gather(&[1, 2], &mut tensor, fetch_of(99, 4)).unwrap();
+    assert_eq!(read(&tensor), rows_of(&[1, 2], 2, 4), "what was fetched instead was kept");
 }
 
 /// One thing that an owner does.
 #[derive(Clone, Debug)]
 enum Step {
     Gather(Vec<u32>),
-    Offer(Vec<u32>),
-    Refresh(Vec<u32>),
     Remove(Vec<u32>),
     NextEpoch,
 }
@@ -158,8 +151,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ids = |most| prop::collection::vec(0u32..44, 0..most);
     let step = prop_oneof![
         6 => ids(90).prop_map(Step::Gather),
-        1 => ids(30).prop_map(Step::Offer),
-        1 => ids(30).prop_map(Step::Refresh),
         1 => ids(9).prop_map(Step::Remove),
         2 => Just(Step::NextEpoch),
     ];
@@ -184,12 +175,10 @@ fn run(mut tier: DeviceTier, steps: &[Step], max_age: Option<u32>) -> Vec<Vec<u8
                 }
                 batches.push(batch);
             }
-            Step::Offer(ids) => tier.offer(ids, &rows_of(ids, epoch, row_bytes)).unwrap(),
-            Step::Refresh(ids) => tier.refresh(ids, &rows_of(ids, epoch, row_bytes)).unwrap(),
             Step::Remove(ids) => tier.remove(ids),
             Step::NextEpoch => {
                 epoch += 1;
-                tier.begin_epoch(epoch);
+                tier.advance(epoch);
             }
         }
         assert!(tier.directory().n_resident() <= tier.directory().n_slots() as usize);
@@ -279,7 +268,6 @@ fn a_device_that_fails_is_lost_and_says_so() {
             let again = tier.gather(&ids, &mut tensor, fetch_of(0, 3));
             assert!(matches!(again, Err(GatherError::Device(_))));
         }
-        assert!(tier.offer(&[1], &[0; 3]).is_err());
         return;
     }
     assert!(std::env::var_os("SIMULATED_FAILURE").is_none(), "it never failed");

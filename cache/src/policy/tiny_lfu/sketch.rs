@@ -90,10 +90,10 @@ impl Sketch {
         }
     }
 
-    /// Has what counting these ids needs read.
-    pub(super) fn prefetch(&self, ids: impl Iterator<Item = u32>) {
-        let n_blocks = self.blocks.len();
-        ids.for_each(|id| self.blocks.prefetch(Self::place(id, n_blocks).block));
+    /// Has what counting an id needs read.
+    #[inline]
+    pub(super) fn prefetch(&self, id: u32) {
+        self.blocks.prefetch(Self::place(id, self.blocks.len()).block);
     }
 
     /// Counts a use of each id.

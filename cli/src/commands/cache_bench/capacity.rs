@@ -54,12 +54,11 @@ impl std::fmt::Display for Capacity {
     }
 }
 
-/// Whose tiers are over the host's.
+/// Whose tiers are over the host's: of so many devices, to which batches belong in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Devices {
-    One(Inclusion),
-    /// Of so many devices, to which batches belong in turn.
-    Many(u16),
+pub(super) struct Devices {
+    pub(super) n_devices: u16,
+    pub(super) inclusion: Inclusion,
 }
 
 /// One tier, or a device's over the host's: `10%`, or `1%+10%`.
@@ -87,10 +86,8 @@ impl Capacities {
         let host_rows = self.host.rows(n_distinct, row_bytes);
         let Some(device) = self.device else { return TierSizes::One(host_rows) };
         let device_rows = device.rows(n_distinct, row_bytes);
-        match devices {
-            Devices::One(inclusion) => TierSizes::Two { device_rows, host_rows, inclusion },
-            Devices::Many(n_devices) => TierSizes::Devices { n_devices, device_rows, host_rows },
-        }
+        let Devices { n_devices, inclusion } = devices;
+        TierSizes::Two { n_devices, device_rows, host_rows, inclusion }
     }
 
     /// Whether there are two tiers.
@@ -133,15 +130,14 @@ mod tests {
     fn one_tier_or_two_are_read() {
         let sizes = |text: &str| {
             let read = text.parse::<Capacities>();
-            read.map(|read| read.sizes(1000, 400, Devices::One(Inclusion::Exclusive)))
+            let devices = Devices { n_devices: 4, inclusion: Inclusion::Exclusive };
+            read.map(|read| read.sizes(1000, 400, devices))
         };
         assert_eq!(sizes("10%"), Ok(TierSizes::One(100)));
-        let two = TierSizes::Two { device_rows: 10, host_rows: 7, inclusion: Inclusion::Exclusive };
+        let (device_rows, host_rows, inclusion) = (10, 7, Inclusion::Exclusive);
+        let two = TierSizes::Two { n_devices: 4, device_rows, host_rows, inclusion };
         assert_eq!(sizes("1% + 7"), Ok(two));
-        let many = TierSizes::Devices { n_devices: 4, device_rows: 10, host_rows: 7 };
-        let read = "1%+7".parse::<Capacities>().unwrap();
-        assert_eq!(read.sizes(1000, 400, Devices::Many(4)), many);
-        assert_eq!(many.rows(), 47);
+        assert_eq!(two.rows(), 47);
         assert_eq!("1%+4kB".parse::<Capacities>().unwrap().to_string(), "1 % over 4.00 kB");
         for text in ["+", "1%+", "+1%", "1%+1%+1%"] {
             assert!(sizes(text).is_err(), "{text}");

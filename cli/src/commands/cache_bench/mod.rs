@@ -66,7 +66,7 @@ pub(crate) struct CacheBenchArgs {
     inclusion: Option<Sharing>,
     /// Two tiers: a tier on each of so many devices, over one of the host that they share. The
     /// batches of an epoch belong to them in turn: those of partitions, or of a schedule's workers.
-    #[arg(long, value_name = "N", conflicts_with = "inclusion",
+    #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     devices: Option<u16>,
     /// Bytes of a row.
@@ -179,10 +179,12 @@ impl CacheBenchArgs {
             capacities: self.capacities,
             row_bytes: self.row_bytes,
             n_threads: self.threads.map_or(cores, usize::from),
-            devices: match (self.devices, self.inclusion) {
-                (Some(n_devices), _) => Devices::Many(n_devices),
-                (_, Some(Sharing::Exclusive)) => Devices::One(Inclusion::Exclusive),
-                (_, Some(Sharing::Inclusive) | None) => Devices::One(Inclusion::Inclusive),
+            devices: Devices {
+                n_devices: self.devices.unwrap_or(1),
+                inclusion: match self.inclusion {
+                    Some(Sharing::Exclusive) => Inclusion::Exclusive,
+                    Some(Sharing::Inclusive) | None => Inclusion::Inclusive,
+                },
             },
             csv: self.csv,
             svg: self.svg,
@@ -231,7 +233,7 @@ impl CacheBenchArgs {
 impl Config {
     /// Batches that belong to devices in turn must come in whole turns.
     fn check_turns(&self, trace: &Trace) -> Result<()> {
-        let Devices::Many(n_devices) = self.devices else { return Ok(()) };
+        let Devices { n_devices, .. } = self.devices;
         let ends = trace.epochs().iter().skip(1).copied().chain([trace.n_batches()]);
         for ((epoch, &first), end) in (0..).zip(trace.epochs()).zip(ends) {
             let n_batches = end - first;

@@ -189,11 +189,8 @@ fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
     let levels = stats.levels?;
     let (devices, device_rows, host_rows, inclusion) = match sizes {
         TierSizes::One(_) => return None,
-        TierSizes::Two { device_rows, host_rows, inclusion } => {
-            (1, device_rows, host_rows, inclusion)
-        }
-        TierSizes::Devices { n_devices, device_rows, host_rows } => {
-            (n_devices, device_rows, host_rows, Inclusion::Inclusive)
+        TierSizes::Two { n_devices, device_rows, host_rows, inclusion } => {
+            (n_devices, device_rows, host_rows, inclusion)
         }
     };
     let inclusion = match inclusion {

@@ -64,6 +64,13 @@ impl<'a> Known<'a> {
         })
     }
 
+    /// Number of nodes that `worker` does not own.
+    pub(super) fn n_remote(&self, worker: Option<u32>) -> u32 {
+        let book = self.graph.book();
+        let remote = book.parts().filter(|&part| !self.is_own(part, worker));
+        remote.map(|part| book.range(part).len() as u32).sum()
+    }
+
     /// All nodes but those that `worker` owns, and their in-degrees.
     pub(super) fn remote(&self, worker: Option<u32>) -> (Vec<u32>, Vec<u32>) {
         let book = self.graph.book();

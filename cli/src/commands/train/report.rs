@@ -143,10 +143,11 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     lines.collect()
 }
 
-fn of_tier(tier: &TierReport) -> (&'static str, String) {
-    let TierReport { tier, device, policy, rows, hit_rate, filled_rows, .. } = tier;
+fn of_tier(report: &TierReport) -> (&'static str, String) {
+    let TierReport { tier, device, policy, rows, hit_rate, filled_rows, .. } = report;
+    let beside = beside(report);
     let (rows, hits) = (human::count(*rows), human::percent(*hit_rate));
-    let what = format!("rows under {policy}, {hits} of look-ups hit");
+    let what = format!("rows under {policy}, {hits} of look-ups hit{beside}");
     match *tier {
         "buffer" => {
             let filled = human::count(*filled_rows);
@@ -155,6 +156,18 @@ fn of_tier(tier: &TierReport) -> (&'static str, String) {
         "device" => ("device tiers", format!("on {device}: {rows} {what}")),
         _ => ("host tier", format!("{rows} {what}")),
     }
+}
+
+/// What a tier did beside hits and misses, if it did.
+fn beside(tier: &TierReport) -> String {
+    let counts = [
+        (tier.promotions, "moved up"),
+        (tier.demotions, "moved down"),
+        (tier.stale, "too old"),
+        (tier.bypassed, "went past"),
+    ];
+    let done = counts.iter().filter(|(n_rows, _)| *n_rows > 0);
+    done.map(|&(n_rows, what)| format!(", {} {what}", human::count(n_rows))).collect()
 }
 
 fn row(cells: [&str; 10]) -> String {

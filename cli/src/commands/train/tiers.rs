@@ -1,31 +1,33 @@
 //! Memory for remote rows that stay from batch to batch: on the host, for all workers; on the
 //! device, for each.
 
+mod report;
+
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lodestore_cache::{
-    Device, DeviceSettings, DeviceTier, Governor, Grant, PolicyKind, SharedTier, TierStats,
-    rows_within,
+    BypassSettings, Device, DeviceSettings, DeviceTier, Governor, Grant, Inclusion, Levels,
+    PolicyKind, PolicySpec, Room, SharedSettings, SharedTier,
 };
 use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_store::available_memory_bytes;
 use lodestore_trainer::Strategy;
-use serde::Serialize;
 
 use super::known::Known;
 use crate::policies::{for_training, is_for_training};
 use crate::size::parse_size;
 use crate::usage::UsageError;
+pub(crate) use report::TierReport;
 
 /// Flags of both tiers.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TierArgs {
     /// ondemand: host memory for remote rows that stay from batch to batch, shared by all workers;
-    /// `auto` for half of what is free.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = Room::parse)]
-    tier: Room,
+    /// `auto` for what there are rows for in half of what is free.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
+    tier: TierSize,
     /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
     /// in-degrees) or overlap (what most partitions need); tinylfu unless given. rapid: which rows a
     /// worker keeps: frequency (what an epoch uses most) or oracle (what is used soonest); frequency
@@ -33,28 +35,50 @@ pub(super) struct TierArgs {
     #[arg(long, value_name = "P")]
     pub(super) policy: Option<PolicyKind>,
     /// ondemand: memory of each worker's device for remote rows, before the host's. Without a CUDA
-    /// device it is host memory too, and the report says so. `auto` for half of what is free.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = Room::parse)]
-    device_tier: Room,
+    /// device it is host memory too, and the report says so. `auto` as for --tier.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
+    device_tier: TierSize,
     /// ondemand: which rows stay there; as --policy.
     #[arg(long, value_name = "P")]
     device_policy: Option<PolicyKind>,
+    /// --device-tier over --tier: whether both may have a row (inclusive), or what moves up leaves the
+    /// host and what a device lets go of comes down (exclusive); inclusive unless given.
+    #[arg(long, value_enum, value_name = "I")]
+    levels: Option<Sharing>,
+    /// Tiers: pull a row again when more than so many batches of a worker have passed since it was
+    /// pulled, for graphs that are updated meanwhile; 0 for each batch anew. Without it a row is kept
+    /// as it was.
+    #[arg(long, value_name = "BATCHES")]
+    max_age: Option<u32>,
+    /// Tiers: go past a tier for some time when less than this share of its look-ups hits for long; 0
+    /// for never [default: 0.05].
+    #[arg(long, value_name = "SHARE")]
+    bypass: Option<f64>,
+}
+
+/// [`Inclusion`] as a flag.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Sharing {
+    Inclusive,
+    Exclusive,
 }
 
 /// Bytes for rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum TierSize {
     Bytes(u64),
-    /// Half of what is free when the tier is made, shared by the workers if each has one, as far as
-    /// there are rows (CaPGNN, Algorithm 1, with the other half as its reserve).
+    /// As much as there are rows for, of what is free when the tier is made, less a reserve of half
+    /// (CaPGNN, Algorithm 1); devices share it if they are one.
     Auto,
 }
 
-/// Memory of both tiers and their policies; none without memory.
+/// Memory of both tiers, their policies, and on what terms rows are used; none without memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TierChoice {
-    host: Option<(Room, PolicyKind)>,
-    device: Option<(Room, PolicyKind)>,
+    host: Option<(TierSize, PolicyKind)>,
+    device: Option<(TierSize, PolicyKind)>,
+    inclusion: Inclusion,
+    settings: SharedSettings,
 }
 
 /// The tiers of a run. Those in the host's memory, of any width, take it from one budget: what is
@@ -63,7 +87,8 @@ pub(super) struct Tiers {
     /// Nothing bounds them where nobody knows what is free.
     memory: Option<Governor>,
     taken: Vec<Grant>,
-    host: Option<(Arc<TieredSource>, PolicyKind)>,
+    choice: TierChoice,
+    host: Option<(Arc<SharedTier>, PolicyKind)>,
     devices: Vec<Arc<DeviceSource>>,
     pub(super) buffers: Vec<Arc<HaloBuffer>>,
     pub(super) has_eviction: bool,
@@ -75,84 +100,104 @@ pub(super) struct Tiers {
 struct DeviceChoice {
     device: Device,
     is_host_memory: bool,
-    n_rows: u32,
+    /// Memory for it; how many rows are wanted is each worker's own.
+    room: Room,
     policy: PolicyKind,
-}
-
-/// What the tiers did.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct TierReport {
-    /// `device` or `buffer`, one for each worker, or `host`, one for all of them.
-    pub(crate) tier: &'static str,
-    /// Where its rows lie: `host`, or the name of the device.
-    pub(crate) device: String,
-    pub(crate) policy: &'static str,
-    pub(crate) rows: u64,
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    pub(crate) hit_rate: f64,
-    pub(crate) evictions: u64,
-    /// Rows that all workers pulled before the first batch; the first epoch counts them too.
-    pub(crate) filled_rows: u64,
 }
 
 impl TierArgs {
     pub(super) fn check(&self, strategy: Strategy) -> Result<TierChoice, UsageError> {
         // Of `rapid` the flag is for hot sets.
         let policy = self.policy.filter(|_| strategy != Strategy::Rapid);
-        Ok(TierChoice {
-            host: tier(["--tier", "--policy"], self.tier, policy, strategy)?,
-            device: tier(
-                ["--device-tier", "--device-policy"],
-                self.device_tier,
-                self.device_policy,
-                strategy,
-            )?,
-        })
+        let host = tier(["--tier", "--policy"], self.tier, policy, strategy)?;
+        let device = tier(
+            ["--device-tier", "--device-policy"],
+            self.device_tier,
+            self.device_policy,
+            strategy,
+        )?;
+        if self.levels.is_some() && (host.is_none() || device.is_none()) {
+            return Err(UsageError::new("--levels is for --device-tier over --tier; give both"));
+        }
+        let has_tier = host.is_some() || device.is_some();
+        let used = [("--max-age", self.max_age.is_some()), ("--bypass", self.bypass.is_some())];
+        if let (false, Some((name, _))) = (has_tier, used.iter().find(|(_, used)| *used)) {
+            let message = format!("{name} is for --tier and --device-tier; give one of them");
+            return Err(UsageError::new(message));
+        }
+        let inclusion = match self.levels {
+            Some(Sharing::Exclusive) => Inclusion::Exclusive,
+            Some(Sharing::Inclusive) | None => Inclusion::Inclusive,
+        };
+        let settings = SharedSettings { max_age: self.max_age, bypass: bypass(self.bypass)? };
+        Ok(TierChoice { host, device, inclusion, settings })
+    }
+}
+
+/// When to go past a tier whose hit rate is below `share`.
+fn bypass(share: Option<f64>) -> Result<Option<BypassSettings>, UsageError> {
+    let usual = BypassSettings::default();
+    match share {
+        None => Ok(Some(usual)),
+        Some(share) if (0.0..=1.0).contains(&share) => {
+            Ok((share > 0.0).then_some(BypassSettings {
+                leave_below: share,
+                return_at: (2.0 * share).min(1.0),
+                ..usual
+            }))
+        }
+        Some(share) => Err(UsageError::new(format!("--bypass must be from 0 to 1, found {share}"))),
     }
 }
 
 /// A tier by its two flags, `names`; none without memory.
 fn tier(
     names: [&str; 2],
-    room: Room,
+    size: TierSize,
     policy: Option<PolicyKind>,
     strategy: Strategy,
-) -> Result<Option<(Room, PolicyKind)>, UsageError> {
+) -> Result<Option<(TierSize, PolicyKind)>, UsageError> {
     let [name, policy_name] = names;
     let told = match policy {
         Some(policy) if !is_for_training(policy) => format!(
             "{policy_name}: a tier of --strategy ondemand cannot follow `{policy}`; one of: {}",
             for_training()
         ),
-        Some(_) if room == Room::NONE => format!("{policy_name} is for {name}; give its size"),
-        _ if room != Room::NONE && strategy != Strategy::Ondemand => format!(
+        Some(_) if size == TierSize::NONE => format!("{policy_name} is for {name}; give its size"),
+        _ if size != TierSize::NONE && strategy != Strategy::Ondemand => format!(
             "{name} is for --strategy ondemand; {strategy} keeps rows by its schedule, see --hot"
         ),
-        _ if room == Room::NONE => return Ok(None),
-        _ => return Ok(Some((room, policy.unwrap_or(PolicyKind::TinyLfu)))),
+        _ if size == TierSize::NONE => return Ok(None),
+        _ => return Ok(Some((size, policy.unwrap_or(PolicyKind::TinyLfu)))),
     };
     Err(UsageError::new(told))
 }
 
-impl Room {
+impl TierSize {
     const NONE: Self = Self::Bytes(0);
 
     fn parse(text: &str) -> Result<Self, String> {
         if text == "auto" { Ok(Self::Auto) } else { parse_size(text).map(Self::Bytes) }
     }
 
-    /// Bytes, where so many are free; none if nobody knows.
-    fn bytes(self, free_bytes: Option<u64>) -> u64 {
+    /// Memory for rows of `row_bytes`, where so much is free; none if nobody knows.
+    fn room(self, free_bytes: Option<u64>, row_bytes: usize, wanted_rows: u32) -> Room {
+        let row_bytes = row_bytes as u64;
         match self {
-            Self::Bytes(n_bytes) => n_bytes,
-            Self::Auto => free_bytes.unwrap_or_default() / 2,
+            Self::Bytes(free_bytes) => {
+                Room { free_bytes, reserve_bytes: 0, row_bytes, wanted_rows }
+            }
+            Self::Auto => {
+                let free_bytes = free_bytes.unwrap_or_default();
+                let reserve_bytes = free_bytes.div_ceil(2);
+                Room { free_bytes, reserve_bytes, row_bytes, wanted_rows }
+            }
         }
     }
 }
 
 impl Tiers {
-    /// The host's tier before `remote`, if one is wanted, and what each device is to have.
+    /// The host's tier, if one is wanted, and what each device is to have.
     pub(super) fn new(
         choice: TierChoice,
         remote: &Arc<dyn RowSource>,
@@ -160,42 +205,38 @@ impl Tiers {
         known: &Known<'_>,
     ) -> Result<Self> {
         let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
-        let mut tiers = Self::of(available_memory_bytes().map(|n_bytes| known.share(n_bytes)));
-        if let Some((room, policy)) = choice.host {
-            let n_bytes = match room {
-                Room::Bytes(n_bytes) => known.share(n_bytes),
-                Room::Auto => room.bytes(tiers.left_bytes()),
+        let mut tiers = Self::of(choice, available_memory_bytes().map(|n| known.share(n)));
+        if let Some((size, policy)) = choice.host {
+            let size = match size {
+                TierSize::Bytes(n_bytes) => TierSize::Bytes(known.share(n_bytes)),
+                TierSize::Auto => TierSize::Auto,
             };
-            let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
-            let spec = known.spec(policy, known.lone_worker())?;
-            let tier = SharedTier::new(n_bytes, row_bytes, n_nodes, &spec)?;
+            let whose = known.lone_worker();
+            let room = size.room(tiers.left_bytes(), row_bytes, known.n_remote(whose));
+            let spec = known.spec(policy, whose)?;
+            let tier = SharedTier::within(room, n_nodes, &spec, choice.settings)?;
             tiers.take(tier.bytes()).context("--tier")?;
-            let host = Arc::new(TieredSource::new(Arc::clone(remote), tensor, tier)?);
-            tiers.host = Some((host, policy));
+            tiers.host = Some((Arc::new(tier), policy));
         }
-        if let Some((room, policy)) = choice.device {
+        if let Some((size, policy)) = choice.device {
             let device = Device::best();
             let free_bytes = device.free_bytes()?;
             let is_host_memory = free_bytes.is_none();
-            let n_bytes = match room {
-                Room::Bytes(n_bytes) => n_bytes,
-                // A device is all processes' own; memory of the host is this one's share already.
-                Room::Auto => {
-                    let share = free_bytes.map(|n_bytes| known.share(n_bytes));
-                    room.bytes(share.or(tiers.left_bytes())) / known.here.workers.len() as u64
-                }
-            };
-            let n_rows = rows_within(n_bytes, 0, &[row_bytes as u64], n_nodes as usize);
-            tiers.device = Some(DeviceChoice { device, is_host_memory, n_rows, policy });
+            // A device is all processes' own; memory of the host is this one's share already.
+            let free_bytes = free_bytes.map(|n_bytes| known.share(n_bytes)).or(tiers.left_bytes());
+            let free_bytes = free_bytes.map(|n_bytes| n_bytes / known.here.workers.len() as u64);
+            let room = size.room(free_bytes, row_bytes, n_nodes);
+            tiers.device = Some(DeviceChoice { device, is_host_memory, room, policy });
         }
         Ok(tiers)
     }
 
     /// No tiers yet, and memory for them.
-    fn of(free_bytes: Option<u64>) -> Self {
+    fn of(choice: TierChoice, free_bytes: Option<u64>) -> Self {
         Self {
             memory: free_bytes.map(Governor::new),
             taken: Vec::new(),
+            choice,
             host: None,
             devices: Vec::new(),
             buffers: Vec::new(),
@@ -218,7 +259,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// What a worker pulls from: its device's tier before the host's before `remote`.
+    /// What a worker pulls from: its device's tier over the host's before `remote`.
     pub(super) fn of_worker(
         &mut self,
         worker: u32,
@@ -226,82 +267,72 @@ impl Tiers {
         tensor: &str,
         known: &Known<'_>,
     ) -> Result<Arc<dyn RowSource>> {
-        let below: Arc<dyn RowSource> = match &self.host {
-            Some((host, _)) => Arc::clone(host) as _,
-            None => Arc::clone(remote),
+        let host = self.host.as_ref().map(|(host, _)| Arc::clone(host));
+        let remote = Arc::clone(remote);
+        let Some(choice) = &self.device else {
+            return Ok(match host {
+                Some(host) => Arc::new(TieredSource::new(remote, tensor, host)?),
+                None => remote,
+            });
         };
-        let Some(choice) = &self.device else { return Ok(below) };
-        let DeviceChoice { device, is_host_memory, n_rows, policy } = choice;
-        let (spec, n_nodes) = (known.spec(*policy, Some(worker))?, below.book().n_nodes());
-        let row_bytes = below.tensor(tensor)?.row_bytes();
-        let settings = DeviceSettings::default();
-        let tier = DeviceTier::new(device, *n_rows, row_bytes, n_nodes, &spec, settings)?;
-        if *is_host_memory {
+        let spec = known.spec(choice.policy, Some(worker))?;
+        let tier =
+            choice.tier(&remote, &spec, known.n_remote(Some(worker)), self.choice.settings)?;
+        if choice.is_host_memory {
             self.take(tier.bytes()).context("--device-tier, in the host's memory")?;
         }
-        let source = Arc::new(DeviceSource::new(below, tensor, tier)?);
+        let mut levels = Levels::new(tier).with_bypass(self.choice.settings.bypass);
+        if let Some(host) = host {
+            levels = levels.over(host, self.choice.inclusion);
+        }
+        let source = Arc::new(DeviceSource::new(remote, tensor, levels)?);
         self.devices.push(Arc::clone(&source));
         Ok(source)
     }
+}
 
-    /// What they did, the devices' first.
-    pub(super) fn report(&self) -> Vec<TierReport> {
-        let mut reports = Vec::new();
-        if let (Some(first), Some(choice)) = (self.devices.first(), &self.device) {
-            let sum = sum(self.devices.iter().map(|device| device.stats()));
-            let rows = first.n_slots().into();
-            reports.push(TierReport::of("device", first.device(), choice.policy, rows, sum));
-        }
-        if let Some(first) = self.buffers.first() {
-            let sum = sum(self.buffers.iter().map(|buffer| buffer.stats()));
-            let policy = if self.has_eviction { PolicyKind::Decay } else { PolicyKind::Degree };
-            let rows = first.n_slots().into();
-            let report = TierReport::of("buffer", "host".to_owned(), policy, rows, sum);
-            reports.push(TierReport { filled_rows: self.filled_rows, ..report });
-        }
-        if let Some((host, policy)) = &self.host {
-            let (rows, stats) = (host.tier().n_slots().into(), host.tier().stats());
-            reports.push(TierReport::of("host", "host".to_owned(), *policy, rows, stats));
-        }
-        reports
+impl DeviceChoice {
+    /// A worker's tier, of which at most so many rows could be asked for.
+    fn tier(
+        &self,
+        remote: &Arc<dyn RowSource>,
+        spec: &PolicySpec,
+        wanted_rows: u32,
+        SharedSettings { max_age, .. }: SharedSettings,
+    ) -> Result<DeviceTier> {
+        let settings = DeviceSettings { max_age, ..DeviceSettings::default() };
+        let (n_nodes, room) = (remote.book().n_nodes(), Room { wanted_rows, ..self.room });
+        let n_rows = if self.is_host_memory {
+            room.rows_with_bookkeeping(DeviceTier::slot_bytes(settings), n_nodes, spec)
+        } else {
+            room.rows()
+        };
+        let row_bytes = usize::try_from(room.row_bytes)?;
+        Ok(DeviceTier::new(&self.device, n_rows, row_bytes, n_nodes, spec, settings)?)
     }
 }
 
-/// Hits, misses and evictions of all workers.
-fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
-    all.fold(TierStats::default(), |sum, stats| TierStats {
-        hits: sum.hits + stats.hits,
-        misses: sum.misses + stats.misses,
-        evictions: sum.evictions + stats.evictions,
-        ..sum
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl TierReport {
-    /// What adds up over processes.
-    pub(super) fn figures(&self) -> [u64; 5] {
-        [self.rows, self.hits, self.misses, self.evictions, self.filled_rows]
+    #[test]
+    fn auto_takes_what_there_are_rows_for_in_half_of_what_is_free() {
+        let auto = |free, wanted| TierSize::Auto.room(free, 100, wanted).rows();
+        assert_eq!(auto(Some(10_001), 99), 50);
+        assert_eq!(auto(Some(10_001), 20), 20, "no more than could be asked for");
+        assert_eq!(auto(None, 20), 0, "nobody knows what is free");
+        assert_eq!(TierSize::Bytes(999).room(Some(5), 100, 20).rows(), 9, "as told");
     }
 
-    /// Takes the sums of these figures over processes; rows are those of one worker still, but for the
-    /// host's tiers.
-    pub(super) fn set(&mut self, [rows, hits, misses, evictions, filled_rows]: [u64; 5]) {
-        let rows = if self.tier == "host" { rows } else { self.rows };
-        let hit_rate = hits as f64 / (hits + misses).max(1) as f64;
-        let sums = Self { rows, hits, misses, hit_rate, evictions, filled_rows, ..self.clone() };
-        *self = sums;
-    }
-
-    fn of(
-        tier: &'static str,
-        device: String,
-        policy: PolicyKind,
-        rows: u64,
-        stats: TierStats,
-    ) -> Self {
-        let TierStats { hits, misses, evictions, .. } = stats;
-        let hit_rate = hits as f64 / (hits + misses).max(1) as f64;
-        let (policy, filled_rows) = (policy.name(), 0);
-        Self { tier, device, policy, rows, hits, misses, hit_rate, evictions, filled_rows }
+    #[test]
+    fn a_bypass_has_a_gap_between_leaving_and_coming_back() {
+        let settings = bypass(Some(0.2)).unwrap().unwrap();
+        assert!(settings.leave_below == 0.2 && settings.return_at == 0.4);
+        assert_eq!(bypass(Some(0.0)).unwrap(), None);
+        assert_eq!(bypass(None).unwrap(), Some(BypassSettings::default()));
+        for share in [-0.1, 1.1, f64::NAN] {
+            assert!(bypass(Some(share)).is_err());
+        }
     }
 }

@@ -1,0 +1,154 @@
+//! What is under a device's tier: the host's, and what neither has.
+
+use std::sync::Arc;
+
+use crate::directory::Placement;
+use crate::shared::{Above, Passage, SharedTier};
+use crate::stamped::Evicted;
+
+use super::Inclusion;
+
+/// A machine's host tier, as one worker uses it.
+pub(super) struct Below {
+    host: Arc<SharedTier>,
+    inclusion: Inclusion,
+    passage: Passage,
+    /// Of each miss of the device, whether its row is there from this batch on, and whether the host
+    /// has it.
+    has: Vec<bool>,
+    is_found: Vec<bool>,
+    /// The ids of a piece, and what of it has to be fetched.
+    ids: Vec<u32>,
+    missing: Vec<u32>,
+    rows: Vec<u8>,
+    /// Bytes of the rows that leave the device, back to back.
+    pub(super) evicted_rows: Vec<u8>,
+    /// Removals from the host that the device was told of.
+    pub(super) n_removals: u64,
+    pub(super) n_promoted: u64,
+    pub(super) n_demoted: u64,
+}
+
+impl Below {
+    pub(super) fn new(host: Arc<SharedTier>, inclusion: Inclusion) -> Self {
+        // A device without any row is as good as told.
+        let n_removals = host.n_removals();
+        Self {
+            host,
+            inclusion,
+            passage: Passage::default(),
+            has: Vec::new(),
+            is_found: Vec::new(),
+            ids: Vec::new(),
+            missing: Vec::new(),
+            rows: Vec::new(),
+            evicted_rows: Vec::new(),
+            n_removals,
+            n_promoted: 0,
+            n_demoted: 0,
+        }
+    }
+
+    pub(super) fn host(&self) -> &SharedTier {
+        &self.host
+    }
+
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.inclusion == Inclusion::Exclusive
+    }
+
+    /// A batch begins; of each miss of the device, whether its row stays there.
+    pub(super) fn begin(&mut self, has: impl Iterator<Item = bool>) {
+        self.has.clear();
+        self.has.extend(has);
+        self.is_found.clear();
+        self.evicted_rows.clear();
+        if self.has.is_empty() {
+            // A batch, all the same: policies of the host count them.
+            self.host.lookup(&[], &mut [], &mut self.passage);
+        }
+    }
+
+    /// Brings the rows at `positions` of a batch, misses of the device of which so many came before.
+    /// Gives how many of them the host has.
+    pub(super) fn bring<E>(
+        &mut self,
+        (ids, positions): (&[u32], &[u32]),
+        first: usize,
+        rows: &mut [u8],
+        evicted: &[Evicted],
+        fetch: &mut impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let mut piece = std::mem::take(&mut self.ids);
+        piece.clear();
+        piece.extend(positions.iter().map(|&position| ids[position as usize]));
+        let filled = self.fill(&piece, rows, fetch);
+        self.ids = piece;
+        let n_found = filled?;
+        self.is_found.resize(first + positions.len(), true);
+        for &at in self.passage.misses() {
+            self.is_found[first + at as usize] = false;
+        }
+        if self.is_exclusive() {
+            // What leaves the device goes down with the first piece.
+            let evicted = if first == 0 { evicted } else { &[] };
+            let evicted_rows = if first == 0 { &self.evicted_rows[..] } else { &[] };
+            let has = &self.has[first..first + positions.len()];
+            let above = Above { has, evicted, rows: evicted_rows, n_removals: self.n_removals };
+            self.n_demoted += self.host.exchange(&self.ids, rows, &mut self.passage, above);
+        } else {
+            self.host.admit(&self.ids, rows, &mut self.passage);
+        }
+        Ok(n_found)
+    }
+
+    /// Brings rows of which the device keeps none; gives how many the host has.
+    pub(super) fn pull<E>(
+        &mut self,
+        ids: &[u32],
+        rows: &mut [u8],
+        fetch: &mut impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let n_found = self.fill(ids, rows, fetch)?;
+        self.host.admit(ids, rows, &mut self.passage);
+        Ok(n_found)
+    }
+
+    /// Fills `rows` with what the host has, and fetches the rest.
+    fn fill<E>(
+        &mut self,
+        ids: &[u32],
+        rows: &mut [u8],
+        fetch: &mut impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let Self { host, passage, missing, rows: fetched, .. } = self;
+        host.lookup(ids, rows, passage);
+        let misses = passage.misses();
+        if misses.len() == ids.len() {
+            fetch(ids, rows)?;
+        } else if !misses.is_empty() {
+            let row_bytes = host.row_bytes();
+            missing.clear();
+            missing.extend(misses.iter().map(|&at| ids[at as usize]));
+            fetched.resize(missing.len() * row_bytes, 0);
+            fetch(missing, fetched)?;
+            for (row, &at) in fetched.chunks_exact(row_bytes).zip(misses) {
+                rows[at as usize * row_bytes..][..row_bytes].copy_from_slice(row);
+            }
+        }
+        Ok((ids.len() - misses.len()) as u64)
+    }
+
+    /// Of the rows that were brought last, when each was right.
+    pub(super) fn stamps(&self) -> impl Iterator<Item = u32> {
+        self.passage.stamps().iter().copied()
+    }
+
+    /// The device has kept these rows of its `misses`.
+    pub(super) fn count_promotions(&mut self, misses: &[u32], placements: &[Placement]) {
+        let was_found = |placed: &&Placement| {
+            misses.binary_search(&placed.position).is_ok_and(|at| self.is_found[at])
+        };
+        self.n_promoted += placements.iter().filter(was_found).count() as u64;
+    }
+}

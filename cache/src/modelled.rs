@@ -1,0 +1,86 @@
+//! [`crate::VersionedRows`] over the model checker's atomics, which try every order of accesses.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use versioned::{Torn, VersionedRows, WORD_BYTES};
+
+/// What the crate has in `sync.rs`.
+mod sync {
+    pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+    /// A thread that spins would keep the one that it waits for from being tried.
+    pub(super) fn pause(_: u32) {
+        loom::thread::yield_now();
+    }
+
+    pub(super) fn zeros(n: usize) -> Option<Box<[AtomicU64]>> {
+        Some((0..n).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+#[expect(dead_code, unreachable_pub, reason = "what is not tried here is used elsewhere")]
+#[expect(clippy::duplicate_mod, reason = "over other atomics it is another module")]
+#[path = "versioned.rs"]
+mod versioned;
+
+/// A row of one word: with its tag there are two that can disagree.
+fn row(write: u8) -> [u8; WORD_BYTES] {
+    [write; WORD_BYTES]
+}
+
+/// Reads once, and checks that what is taken is one write's.
+fn check(rows: &VersionedRows) -> Result<u64, Torn> {
+    let mut out = row(9);
+    let tag = rows.try_read(0, &mut out)?;
+    assert_eq!(out, row(tag as u8), "tag and row are of one write");
+    Ok(tag)
+}
+
+#[test]
+fn no_order_of_accesses_shows_a_reader_a_torn_row() {
+    loom::model(|| {
+        let rows = Arc::new(VersionedRows::new(1, WORD_BYTES).unwrap());
+        let writer = {
+            let rows = Arc::clone(&rows);
+            thread::spawn(move || {
+                rows.write(0, 1, &row(1));
+                rows.write(0, 2, &row(2));
+            })
+        };
+        let _any_of_the_three = check(&rows);
+        writer.join().unwrap();
+        assert_eq!(check(&rows), Ok(2), "what was written last is there");
+    });
+}
+
+#[test]
+fn a_reader_never_goes_back() {
+    loom::model(|| {
+        let rows = Arc::new(VersionedRows::new(1, 0).unwrap());
+        let writer = {
+            let rows = Arc::clone(&rows);
+            thread::spawn(move || rows.write(0, 1, &[]))
+        };
+        let tag = |rows: &VersionedRows| rows.try_read(0, &mut []);
+        let first = tag(&rows);
+        let second = tag(&rows);
+        assert!(first != Ok(1) || second == Ok(1));
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn of_two_writes_the_greater_tag_stays() {
+    loom::model(|| {
+        let rows = Arc::new(VersionedRows::new(1, WORD_BYTES).unwrap());
+        let other = {
+            let rows = Arc::clone(&rows);
+            thread::spawn(move || rows.write(0, 1, &row(1)))
+        };
+        rows.write(0, 2, &row(2));
+        assert_eq!(check(&rows), Ok(2), "it is there from now on");
+        other.join().unwrap();
+        assert_eq!(check(&rows), Ok(2));
+    });
+}

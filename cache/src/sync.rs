@@ -1,0 +1,20 @@
+//! Atomics of [`crate::VersionedRows`], in one place so that the model checker's can stand in theirs.
+
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Looks at a slot that another thread is writing before this one gives its processor up.
+const SPINS: u32 = 100;
+
+/// Waits a little after so many looks.
+pub(crate) fn pause(n_looks: u32) {
+    if n_looks < SPINS {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// `n` zeros; none when there is no such memory.
+pub(crate) fn zeros(n: usize) -> Option<Box<[AtomicU64]>> {
+    bytemuck::try_zeroed_slice_box(n).ok()
+}

@@ -1,0 +1,137 @@
+//! What tiers did.
+
+use lodestore_cache::{Inclusion, LevelsStats, PolicyKind, TierStats};
+use serde::Serialize;
+
+use super::Tiers;
+
+/// What the tiers did.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TierReport {
+    /// `device` or `buffer`, one for each worker, or `host`, one for all of them.
+    pub(crate) tier: &'static str,
+    /// Where its rows lie: `host`, or the name of the device.
+    pub(crate) device: String,
+    pub(crate) policy: &'static str,
+    /// Of a device over a host tier: `inclusive` or `exclusive`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) levels: Option<&'static str>,
+    /// That fit; of one worker, the one with most.
+    pub(crate) rows: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) hit_rate: f64,
+    pub(crate) evictions: u64,
+    /// Part of the misses: the row was there, but older than --max-age.
+    pub(crate) stale: u64,
+    /// Look-ups that went past the tier while too few hit; neither hits nor misses.
+    pub(crate) bypassed: u64,
+    /// Rows that went from the host to a device.
+    pub(crate) promotions: u64,
+    /// Rows that a device let go of and the host took.
+    pub(crate) demotions: u64,
+    /// Rows that all workers pulled before the first batch; the first epoch counts them too.
+    pub(crate) filled_rows: u64,
+}
+
+impl Tiers {
+    /// What they did, the devices' first.
+    pub(in super::super) fn report(&self) -> Vec<TierReport> {
+        let mut reports = Vec::new();
+        if let (Some(first), Some(choice)) = (self.devices.first(), &self.device) {
+            let all: Vec<LevelsStats> = self.devices.iter().map(|device| device.stats()).collect();
+            let rows = self.devices.iter().map(|device| device.n_slots().into()).max();
+            let sum = sum(all.iter().map(|levels| levels.device));
+            let levels = self.host.as_ref().map(|_| match self.choice.inclusion {
+                Inclusion::Inclusive => "inclusive",
+                Inclusion::Exclusive => "exclusive",
+            });
+            let rows = rows.unwrap_or_default();
+            reports.push(TierReport {
+                levels,
+                promotions: all.iter().map(|levels| levels.promotions).sum(),
+                demotions: all.iter().map(|levels| levels.demotions).sum(),
+                ..TierReport::of("device", first.device(), choice.policy, rows, sum)
+            });
+        }
+        if let Some(first) = self.buffers.first() {
+            let sum = sum(self.buffers.iter().map(|buffer| buffer.stats()));
+            let policy = if self.has_eviction { PolicyKind::Decay } else { PolicyKind::Degree };
+            let rows = first.n_slots().into();
+            let report = TierReport::of("buffer", "host".to_owned(), policy, rows, sum);
+            reports.push(TierReport { filled_rows: self.filled_rows, ..report });
+        }
+        if let Some((host, policy)) = &self.host {
+            let (rows, stats) = (host.n_slots().into(), host.stats());
+            reports.push(TierReport::of("host", "host".to_owned(), *policy, rows, stats));
+        }
+        reports
+    }
+}
+
+/// Counts of all workers.
+fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
+    all.fold(TierStats::default(), |sum, stats| TierStats {
+        hits: sum.hits + stats.hits,
+        misses: sum.misses + stats.misses,
+        evictions: sum.evictions + stats.evictions,
+        stale: sum.stale + stats.stale,
+        bypassed: sum.bypassed + stats.bypassed,
+        ..sum
+    })
+}
+
+impl TierReport {
+    /// What adds up over processes.
+    pub(in super::super) fn figures(&self) -> [u64; 9] {
+        let Self { rows, hits, misses, stale, bypassed, evictions, .. } = *self;
+        let Self { promotions, demotions, filled_rows, .. } = *self;
+        [rows, hits, misses, stale, bypassed, evictions, promotions, demotions, filled_rows]
+    }
+
+    /// Takes the sums of these figures over processes; rows are those of one worker still, but for the
+    /// host's tiers.
+    pub(in super::super) fn set(&mut self, sums: [u64; 9]) {
+        let [rows, hits, misses, stale, bypassed, evictions, promotions, demotions, filled_rows] =
+            sums;
+        *self = Self {
+            rows: if self.tier == "host" { rows } else { self.rows },
+            hits,
+            misses,
+            hit_rate: hits as f64 / (hits + misses).max(1) as f64,
+            evictions,
+            stale,
+            bypassed,
+            promotions,
+            demotions,
+            filled_rows,
+            ..self.clone()
+        };
+    }
+
+    fn of(
+        tier: &'static str,
+        device: String,
+        policy: PolicyKind,
+        rows: u64,
+        stats: TierStats,
+    ) -> Self {
+        let TierStats { hits, misses, evictions, stale, bypassed, .. } = stats;
+        Self {
+            tier,
+            device,
+            policy: policy.name(),
+            levels: None,
+            rows,
+            hits,
+            misses,
+            hit_rate: hits as f64 / (hits + misses).max(1) as f64,
+            evictions,
+            stale,
+            bypassed,
+            promotions: 0,
+            demotions: 0,
+            filled_rows: 0,
+        }
+    }
+}

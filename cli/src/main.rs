@@ -18,6 +18,7 @@ mod log;
 mod partitioner;
 mod policies;
 mod rows;
+mod secrets;
 mod servers;
 mod shaping;
 mod size;

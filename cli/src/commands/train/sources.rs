@@ -45,7 +45,7 @@ fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
         let store = EmbeddedStore::with(graph.clone(), None, &run.store)?;
         return Ok(Arc::new(EmbeddedSource::new(store)));
     }
-    let client = Client::connect(&run.connect, run.client)?;
+    let client = Client::connect(&run.connect, run.client.clone())?;
     if client.graph() != *graph.uuid().as_bytes() {
         bail!(
             "{} does not serve the graph in {}; name servers of this graph (uuid {})",

@@ -6,6 +6,9 @@
 # struct wraps: node ids of a pull (u32, little-endian) towards the server, rows back to back
 # towards the client; of a push, ids and then rows. So bulk is read and written in place, and the
 # head stays small enough to be bounded before anything is allocated.
+#
+# Requests may be sent before earlier ones are answered; answers come in their order. A client that
+# closes its end, even for sending alone, has given up what is not answered yet.
 
 @0xd4a6f0c1b7e2935c;
 

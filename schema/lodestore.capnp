@@ -6,12 +6,27 @@
 # struct wraps: node ids of a pull (u32, little-endian) towards the server, rows back to back
 # towards the client; of a push, ids and then rows. So bulk is read and written in place, and the
 # head stays small enough to be bounded before anything is allocated.
+#
+# Requests may be sent before earlier ones are answered; answers come in their order. A client that
+# closes its end, even for sending alone, has given up what is not answered yet.
 
 @0xd4a6f0c1b7e2935c;
 
 struct Request {
   deadlineMs @0 :UInt32;
-  # Time the client will still wait, from arrival. 0: no deadline.
+  # Time the client will still wait, from when it sent this. 0: no deadline.
+
+  sentUs @8 :UInt64;
+  # When it sent this, by its own clock, from the start of the connection. The least difference to
+  # the server's clock that a connection has had tells how long a later request has waited to be
+  # read, without a clock in common. 0: not told, and the deadline counts from being read.
+
+  graph @9 :UInt64;
+  # The first eight bytes of Description.graph, big-endian. 0: any. A port may have been given to the
+  # server of another graph since it was described.
+
+  version @10 :UInt32;
+  # Of a pull: the only committed version whose rows will do, with nothing put since. 0: the newest.
 
   union {
     describe @1 :Void;
@@ -20,6 +35,9 @@ struct Request {
     push @4 :Push;
     commit @5 :Commit;
     compact @6 :Void;  # Starts folding what is committed into segments, or joins what waits to start.
+    authenticate @7 :Data;
+    # The token, as the first request of a connection where the server wants one. It has no answer of
+    # its own: after a wrong one comes a failure, and then the end.
   }
 }
 
@@ -116,6 +134,9 @@ enum FailureCode {
   stopping @6;     # the server is going down
   internal @7;     # a fault of the server
   readOnly @8;     # the server takes no updates
+  unauthenticated @9;  # a token is wanted first, and this was none or another
+  elsewhere @10;   # another graph is served here, or not this partition: ask `describe` again
+  otherVersion @11;  # the rows are not, or not only, those of the version that was asked for
 }
 
 struct Stats {

@@ -1,9 +1,10 @@
 //! Addresses of servers as people write them.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use lodestore_schema::shard_socket;
 
@@ -12,8 +13,15 @@ use crate::ClientError;
 /// Where a server listens: `HOST:PORT`, or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP address.
+    /// A TCP address in numbers.
     Tcp(SocketAddr),
+    /// A TCP port of a host by its name, which is looked up for every connection: it may move.
+    Host {
+        /// Name of the host.
+        name: Arc<str>,
+        /// Port.
+        port: u16,
+    },
     /// The path of a Unix socket.
     Unix(PathBuf),
 }
@@ -21,14 +29,21 @@ pub enum Address {
 impl FromStr for Address {
     type Err = ClientError;
 
-    /// Host names are resolved here, once; the first address counts.
     fn from_str(text: &str) -> Result<Self, ClientError> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
         }
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Tcp(address));
+        }
         let bad = |reason: String| ClientError::BadAddress { address: text.to_owned(), reason };
-        let mut found = text.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
-        found.next().map(Self::Tcp).ok_or_else(|| bad("the name has no address".into()))
+        let parts = text.rsplit_once(':').ok_or_else(|| bad("there is no port".to_owned()))?;
+        let (name, port) = parts;
+        let port = port.parse().map_err(|error| bad(format!("port `{port}`: {error}")))?;
+        if rustls::pki_types::DnsName::try_from(name).is_err() {
+            return Err(bad(format!("`{name}` is no name of a host")));
+        }
+        Ok(Self::Host { name: name.into(), port })
     }
 }
 
@@ -36,6 +51,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
+            Self::Host { name, port } => write!(f, "{name}:{port}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -49,6 +65,10 @@ impl Address {
                 Some(port) => Self::Tcp(SocketAddr::new(common.ip(), port)),
                 None => self.clone(),
             },
+            Self::Host { name, .. } => match port {
+                Some(port) => Self::Host { name: Arc::clone(name), port },
+                None => self.clone(),
+            },
             Self::Unix(path) => Self::Unix(shard_socket(path, shard)),
         }
     }
@@ -60,14 +80,14 @@ mod tests {
 
     #[test]
     fn both_kinds_are_read_and_printed_alike() {
-        for text in ["127.0.0.1:7070", "[::1]:7070", "unix:/run/lode.sock"] {
+        for text in ["127.0.0.1:7070", "[::1]:7070", "unix:/run/lode.sock", "store-1.lan:7070"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn nonsense_is_named() {
-        for text in ["", "unix:", "127.0.0.1", "127.0.0.1:99999", ":"] {
+        for text in ["", "unix:", "127.0.0.1", "127.0.0.1:99999", ":", ":1", "a b:1", "host:x"] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains("HOST:PORT"), "{text}: {error}");
         }
@@ -77,6 +97,8 @@ mod tests {
     fn shards_have_addresses_of_their_own() {
         let tcp: Address = "127.0.0.1:7070".parse().unwrap();
         assert_eq!(tcp.of_shard(1, Some(9)).to_string(), "127.0.0.1:9");
+        let host: Address = "localhost:7070".parse().unwrap();
+        assert_eq!(host.of_shard(1, Some(9)).to_string(), "localhost:9");
         let unix: Address = "unix:/run/l".parse().unwrap();
         assert_eq!(unix.of_shard(1, None).to_string(), "unix:/run/l.1");
     }

@@ -1,56 +1,58 @@
 //! One blocking connection to one shard.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::HELLO_BYTES;
-use lodestore_schema::{Reply, Request, WireError, check_hello, hello};
+use lodestore_schema::{Reply, Request, RequestBody, WireError, check_hello, hello};
 
 use crate::inbox::{Head, Inbox};
 use crate::scatter::scatter;
-use crate::{Address, ClientError};
+use crate::socket::Stream;
+use crate::{Address, ClientError, Security};
 
-/// A host that does not answer is given up after this time, so that another can be tried.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// First byte of what a server under TLS answers to a hello in the clear: an alert.
+const TLS_ALERT: u8 = 0x15;
 
 /// A connection past its hello, with the bytes that came and were not yet used.
 pub(crate) struct Connection {
     address: Address,
     stream: Stream,
+    opened: Instant,
     inbox: Inbox,
     /// Request under construction.
     frame: Vec<u8>,
 }
 
-/// A connected socket of either kind.
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
 impl Connection {
-    /// Connects and exchanges hellos.
-    pub(crate) fn open(address: &Address, deadline: Instant) -> Result<Self, ClientError> {
-        let failed = |source| ClientError::Connect { address: address.clone(), source };
-        let stream = match address {
-            Address::Tcp(socket) => {
-                let left = time_left(address, deadline)?.min(CONNECT_TIMEOUT);
-                let stream = TcpStream::connect_timeout(socket, left).map_err(failed)?;
-                stream.set_nodelay(true).map_err(failed)?;
-                Stream::Tcp(stream)
-            }
-            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(failed)?),
-        };
-        let mut connection =
-            Self { address: address.clone(), stream, inbox: Inbox::new(), frame: Vec::new() };
-        connection.limit(deadline)?;
-        connection.write(&hello())?;
+    /// Connects, exchanges hellos, and tells the token if there is one.
+    pub(crate) fn open(
+        address: &Address,
+        security: &Security,
+        deadline: Instant,
+    ) -> Result<Self, ClientError> {
+        time_left(address, deadline)?;
+        let stream = Stream::connect(address, security, deadline)?;
+        let (address, opened) = (address.clone(), Instant::now());
+        let (inbox, mut frame) = (Inbox::new(), hello().to_vec());
+        if let Some(token) = security.token
+            && !matches!(address, Address::Unix(_))
+        {
+            Request::new(RequestBody::Authenticate { token }).append_to(0, &mut frame);
+        }
+        let mut connection = Self { address, stream, opened, inbox, frame: Vec::new() };
+        connection.stream.set_deadline(deadline);
+        connection.write(&frame)?;
+        if let Err(error) = connection.need(HELLO_BYTES) {
+            let is_alert = !connection.stream.is_tls()
+                && connection.inbox.len() > 0
+                && connection.inbox.take(1)[0] == TLS_ALERT;
+            let reason = "the server speaks TLS, and was greeted without; give --tls-ca".to_owned();
+            let address = connection.address;
+            return Err(if is_alert { ClientError::Handshake { address, reason } } else { error });
+        }
         let mut theirs = [0; HELLO_BYTES];
-        connection.need(HELLO_BYTES)?;
         theirs.copy_from_slice(connection.inbox.take(HELLO_BYTES));
         check_hello(&theirs).map_err(|source| connection.wire(source))?;
         Ok(connection)
@@ -100,7 +102,7 @@ impl Connection {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
         frame.reserve(body_bytes);
-        request.append_to(body_bytes, &mut frame);
+        Request { sent: self.age(), ..*request }.append_to(body_bytes, &mut frame);
         body(&mut frame);
         let sent = self.write(&frame);
         self.frame = frame;
@@ -125,9 +127,9 @@ impl Connection {
         out: &mut [u8],
         deadline: Instant,
     ) -> Result<(), ClientError> {
+        self.limit(deadline)?;
         let mut done = 0;
         loop {
-            self.limit(deadline)?;
             let (reply, body_bytes) = self.head()?;
             let Reply::Rows { first_row, n_rows } = reply else {
                 return Err(self.malformed("an answer of another kind"));
@@ -217,27 +219,28 @@ impl Connection {
         Ok(())
     }
 
-    /// The socket, past its hello, without any waits; nothing may be in flight.
-    pub(crate) fn into_nonblocking(self) -> io::Result<Stream> {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.set_nonblocking(true)?,
-            Stream::Unix(stream) => stream.set_nonblocking(true)?,
-        }
-        Ok(self.stream)
+    /// The stream, past its hello, without any waits, and since when it is open; nothing may be in
+    /// flight.
+    pub(crate) fn into_nonblocking(mut self) -> io::Result<(Stream, Instant)> {
+        self.stream.set_nonblocking()?;
+        Ok((self.stream, self.opened))
+    }
+
+    /// How long it has been open; never zero, which would mean that it is not told.
+    fn age(&self) -> Duration {
+        age(self.opened)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
-        self.stream.write_all(bytes).map_err(|error| self.io(error))
+        let written = self.stream.write_all(bytes).and_then(|()| self.stream.flush());
+        written.map_err(|error| self.io(error))
     }
 
     /// Bounds every wait on the socket by the time left.
-    fn limit(&self, deadline: Instant) -> Result<(), ClientError> {
-        let left = Some(time_left(&self.address, deadline)?);
-        let set = match &self.stream {
-            Stream::Tcp(s) => s.set_read_timeout(left).and_then(|()| s.set_write_timeout(left)),
-            Stream::Unix(s) => s.set_read_timeout(left).and_then(|()| s.set_write_timeout(left)),
-        };
-        set.map_err(|error| self.io(error))
+    fn limit(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        time_left(&self.address, deadline)?;
+        self.stream.set_deadline(deadline);
+        Ok(())
     }
 
     fn io(&self, source: io::Error) -> ClientError {
@@ -245,6 +248,10 @@ impl Connection {
         match source.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 ClientError::Deadline { address }
+            }
+            // Only TLS finds fault with bytes at this level: an alert, such as for a certificate.
+            io::ErrorKind::InvalidData => {
+                ClientError::Handshake { address, reason: source.to_string() }
             }
             _ => ClientError::Unavailable { address, source },
         }
@@ -268,33 +275,7 @@ pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration
     Ok(left.max(Duration::from_millis(1)))
 }
 
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
+/// What a request tells as the time when it is sent, on a connection that is open since then.
+pub(crate) fn age(opened: Instant) -> Duration {
+    opened.elapsed().max(Duration::from_micros(1))
 }

@@ -104,6 +104,35 @@ pub enum ClientError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A certificate or a key that cannot be used.
+    #[error("{path}: {reason}; give files in PEM")]
+    Tls {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Client and server do not agree on TLS.
+    #[error("{address}: no TLS: {reason}")]
+    Handshake {
+        /// The server or one of its shards.
+        address: Address,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The servers have committed different versions, of which one is to be kept to.
+    #[error(
+        "{address} has version {found} and another server version {expected}: rows cannot all be of \
+         one version; commit on all of them, or do not pin"
+    )]
+    VersionsDiffer {
+        /// The server.
+        address: Address,
+        /// Its version.
+        found: u32,
+        /// That of the first server.
+        expected: u32,
+    },
     /// A connection broke before the answer was complete.
     #[error("{address} broke the connection: {source}; the pull may be repeated")]
     Unavailable {

@@ -1,11 +1,16 @@
 //! Routing: which shard of which server answers for each id. Pure, batch-wise.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Description, Stripes};
 
+use crate::health::Health;
 use crate::{Address, ClientError};
+
+/// Part of what asking one holder costs that asking another must not reach to be chosen instead.
+const CLEARLY_BETTER: f64 = 0.7;
 
 /// All servers of one graph, and who holds what.
 pub(crate) struct Routes {
@@ -27,6 +32,7 @@ struct ServerRoutes {
     first_endpoint: usize,
     /// By tensor, in the server's order.
     stripes: Vec<Stripes>,
+    health: Health,
 }
 
 struct Holders {
@@ -80,7 +86,8 @@ impl Routes {
             .tensors
             .iter()
             .filter_map(|tensor| Stripes::new(description.n_shards, tensor.stripe_rows));
-        self.servers.push(ServerRoutes { first_endpoint, stripes: stripes.collect() });
+        let (stripes, health) = (stripes.collect(), Health::default());
+        self.servers.push(ServerRoutes { first_endpoint, stripes, health });
         for &part in &description.parts {
             if let Some(holders) = self.holders.get_mut(PartId(part).index()) {
                 holders.servers.push(server);
@@ -137,24 +144,47 @@ impl Routes {
         server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
-    /// Asks the holders that `other` asks, which is over the same servers.
-    pub(crate) fn ask_like(&self, other: &Self) {
-        for (holders, other) in self.holders.iter().zip(&other.holders) {
-            if holders.servers == other.servers {
-                holders.asked.store(other.asked.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// Takes over what `other`, which is over the same servers, knows of them.
+    pub(crate) fn learn_from(&self, other: &Self) {
+        for (server, other) in self.servers.iter().zip(&other.servers) {
+            server.health.copy(&other.health);
+        }
+    }
+
+    /// How a server has done.
+    pub(crate) fn health(&self, server: usize) -> &Health {
+        &self.servers[server].health
+    }
+
+    /// Chooses whom to ask for each partition that several servers hold: the one that answers
+    /// soonest, and another only if that is clearly better.
+    pub(crate) fn choose(&self, now: Instant) {
+        for holders in self.holders.iter().filter(|holders| holders.servers.len() > 1) {
+            let cost = |at: usize| self.health(holders.servers[at]).cost(now);
+            let asked = holders.asked.load(Ordering::Relaxed);
+            let others = (0..holders.servers.len()).filter(|&at| at != asked);
+            let best = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
+            let is_resting = self.health(holders.servers[asked]).is_resting(now);
+            let most = if is_resting { 1.0 } else { CLEARLY_BETTER };
+            if let Some(best) = best.filter(|&best| cost(best) < most * cost(asked)) {
+                holders.asked.store(best, Ordering::Relaxed);
             }
         }
     }
 
-    /// Asks another holder, where there is one, for every partition that `server` was asked for.
-    pub(crate) fn avoid(&self, server: usize) {
-        for holders in &self.holders {
-            let asked = holders.asked.load(Ordering::Relaxed);
-            if holders.servers.get(asked) == Some(&server) {
-                let next = (asked + 1) % holders.servers.len();
-                holders.asked.store(next, Ordering::Relaxed);
-            }
-        }
+    /// Whether every partition that `server` holds can be had from another.
+    pub(crate) fn can_do_without(&self, server: usize) -> bool {
+        self.has_other(server, |_| true)
+    }
+
+    /// The same from another that has not failed just now.
+    pub(crate) fn can_well_do_without(&self, server: usize, now: Instant) -> bool {
+        self.has_other(server, |other| !self.health(other).is_resting(now))
+    }
+
+    fn has_other(&self, server: usize, will_do: impl Fn(usize) -> bool) -> bool {
+        let mut theirs = self.holders.iter().filter(|holders| holders.servers.contains(&server));
+        theirs.all(|holders| holders.servers.iter().any(|&it| it != server && will_do(it)))
     }
 }
 
@@ -218,10 +248,40 @@ mod tests {
     fn another_holder_is_asked_after_a_failure() {
         let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[1], 1))];
         let routes = Routes::new(&servers).unwrap();
-        routes.avoid(0);
+        let now = Instant::now();
+        assert!(!routes.can_do_without(0), "no other holds partition 0");
+        assert!(routes.can_do_without(1) && routes.can_well_do_without(1, now));
+        routes.health(0).failed(now);
+        routes.choose(now);
         assert_eq!(endpoints(&routes, &[0, 5]), [0, 1]);
-        routes.avoid(1);
+        assert!(routes.can_do_without(1) && !routes.can_well_do_without(1, now), "it rests");
+        // Both rest: the one that failed longest ago.
+        let now = now + std::time::Duration::from_millis(5);
+        routes.health(1).failed(now);
+        routes.choose(now);
         assert_eq!(endpoints(&routes, &[0, 5]), [0, 0]);
+    }
+
+    #[test]
+    fn the_holder_that_answers_soonest_is_asked() {
+        let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[0, 1], 1))];
+        let (routes, now) = (Routes::new(&servers).unwrap(), Instant::now());
+        let answered = |server, ms| {
+            routes.health(server).answered(std::time::Duration::from_millis(ms), now);
+            routes.choose(now);
+            endpoints(&routes, &[0])[0]
+        };
+        assert_eq!(answered(0, 10), 1, "nobody knows the other");
+        assert_eq!(answered(1, 100), 0);
+        assert_eq!(answered(1, 90), 0);
+        routes.health(1).copy(&Health::default());
+        assert_eq!(answered(1, 9), 0, "not clearly better");
+        routes.health(1).copy(&Health::default());
+        assert_eq!(answered(1, 2), 1);
+        let same = Routes::new(&servers).unwrap();
+        same.learn_from(&routes);
+        same.choose(now);
+        assert_eq!(endpoints(&same, &[0]), [1]);
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl PlainClient {
 
     fn ask(&mut self, body: RequestBody, ids: &[NodeId]) {
         let mut frame = Vec::new();
-        Request { deadline: None, body }.append_to(ids.len() * 4, &mut frame);
+        Request::new(body).append_to(ids.len() * 4, &mut frame);
         frame.extend_from_slice(bytemuck::cast_slice(ids));
         self.0.write_all(&frame).unwrap();
     }

@@ -17,6 +17,7 @@ mod request;
 mod socket;
 mod stats;
 mod stripes;
+mod token;
 
 #[expect(
     unreachable_pub,
@@ -30,8 +31,9 @@ mod lodestore_capnp;
 pub use error::WireError;
 pub use frame::Prefix;
 pub use hello::{check_hello, hello};
-pub use reply::{Description, Failure, FailureCode, Reply, TensorDescription};
+pub use reply::{Description, Failure, FailureCode, Reply, TensorDescription, graph_tag};
 pub use request::{PullKind, Request, RequestBody};
 pub use socket::shard_socket;
 pub use stats::{ServerStats, ShardStats, UpdateStats};
 pub use stripes::Stripes;
+pub use token::{BadToken, Token};

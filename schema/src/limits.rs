@@ -7,6 +7,11 @@ pub const HELLO_BYTES: usize = 16;
 /// Version of the wire that this crate speaks.
 pub const WIRE_VERSION: u16 = 1;
 
+/// Shortest token that is taken: 16 letters and digits at random cannot be guessed.
+pub const TOKEN_BYTES_MIN: usize = 16;
+/// Longest token.
+pub const TOKEN_BYTES_MAX: usize = 128;
+
 /// Largest head of a request. Requests are a few words; the ids travel in the body.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 1024;
 /// Largest head of a reply: a description with the bounds of 65 535 partitions fits.
@@ -33,11 +38,14 @@ pub const CHUNK_BYTES: usize = 256 << 10;
 /// Largest body of a reply.
 pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX;
 
-/// Most words that a decoder may follow in one message; a head is read once, each list once.
-pub(crate) const TRAVERSAL_WORDS_MAX: usize = 4 * REPLY_HEAD_BYTES_MAX / 8;
+/// Most words that a decoder may follow in a request; a head is read once, each list once.
+pub(crate) const REQUEST_TRAVERSAL_WORDS_MAX: usize = REQUEST_HEAD_BYTES_MAX / 8;
+/// Most words that a decoder may follow in a reply.
+pub(crate) const REPLY_TRAVERSAL_WORDS_MAX: usize = 4 * REPLY_HEAD_BYTES_MAX / 8;
 /// Deepest nesting of a message; ours are 4 deep.
 pub(crate) const NESTING_MAX: i32 = 8;
 
+const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);

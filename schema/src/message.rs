@@ -5,7 +5,7 @@ use capnp::serialize::{BufferSegments, write_message};
 
 use crate::Prefix;
 use crate::WireError;
-use crate::limits::{NESTING_MAX, PREFIX_BYTES, TRAVERSAL_WORDS_MAX};
+use crate::limits::{NESTING_MAX, PREFIX_BYTES};
 
 /// Room for a typical head, so that building one allocates once.
 const FIRST_SEGMENT_WORDS: u32 = 32;
@@ -17,10 +17,15 @@ pub(crate) fn builder() -> Builder<HeapAllocator> {
     Builder::new(HeapAllocator::new().first_segment_words(FIRST_SEGMENT_WORDS))
 }
 
-/// Opens a head; bytes past the message are not looked at.
-pub(crate) fn open<'a>(what: &'static str, head: &'a [u8]) -> Result<HeadReader<'a>, WireError> {
+/// Opens a head of which at most `words_max` words are followed; bytes past the message are not
+/// looked at.
+pub(crate) fn open<'a>(
+    what: &'static str,
+    head: &'a [u8],
+    words_max: usize,
+) -> Result<HeadReader<'a>, WireError> {
     let mut options = ReaderOptions::new();
-    options.traversal_limit_in_words(Some(TRAVERSAL_WORDS_MAX)).nesting_limit(NESTING_MAX);
+    options.traversal_limit_in_words(Some(words_max)).nesting_limit(NESTING_MAX);
     let segments = BufferSegments::new(head, options).map_err(|e| WireError::malformed(what, e))?;
     Ok(capnp::message::Reader::new(segments, options))
 }

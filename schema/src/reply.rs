@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::limits::{ROW_BYTES_MAX, WIRE_VERSION};
+use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX, WIRE_VERSION};
 use crate::lodestore_capnp::{self as wire, description, failure, reply, tensor};
 use crate::{ServerStats, WireError, message};
 
@@ -113,11 +113,17 @@ pub enum FailureCode {
     Internal,
     /// The server takes no updates.
     ReadOnly,
+    /// A token is wanted first.
+    Unauthenticated,
+    /// Another graph is served here now, or not this partition: ask `describe` again.
+    Elsewhere,
+    /// The rows are not, or not only, those of the version that was asked for.
+    OtherVersion,
 }
 
 impl FailureCode {
     /// All of them, in the order of their numbers: `ALL[i] as usize == i`.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Invalid,
         Self::TooLarge,
         Self::NotFound,
@@ -127,6 +133,9 @@ impl FailureCode {
         Self::Stopping,
         Self::Internal,
         Self::ReadOnly,
+        Self::Unauthenticated,
+        Self::Elsewhere,
+        Self::OtherVersion,
     ];
 
     /// The word for it in reports and metrics.
@@ -142,8 +151,26 @@ impl FailureCode {
             Self::Stopping => "stopping",
             Self::Internal => "internal",
             Self::ReadOnly => "read_only",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Elsewhere => "elsewhere",
+            Self::OtherVersion => "other_version",
         }
     }
+}
+
+impl Description {
+    /// The graph as requests name it, so that no other graph's rows are taken for its own.
+    #[must_use]
+    pub fn graph_tag(&self) -> u64 {
+        graph_tag(self.graph)
+    }
+}
+
+/// The first eight bytes of a graph's uuid, which are random.
+#[must_use]
+pub fn graph_tag(graph: [u8; 16]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = graph;
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 impl Reply {
@@ -174,7 +201,7 @@ impl Reply {
     /// # Errors
     /// `Malformed` when the bytes are no reply of this schema, or describe what cannot be.
     pub fn decode(head: &[u8]) -> Result<Self, WireError> {
-        let reader = message::open("reply", head)?;
+        let reader = message::open("reply", head, REPLY_TRAVERSAL_WORDS_MAX)?;
         let root = reader.get_root::<reply::Reader<'_>>().map_err(bad)?;
         Ok(match root.which().map_err(bad)? {
             reply::Rows(rows) => {
@@ -273,6 +300,9 @@ fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
         FailureCode::Stopping => wire::FailureCode::Stopping,
         FailureCode::Internal => wire::FailureCode::Internal,
         FailureCode::ReadOnly => wire::FailureCode::ReadOnly,
+        FailureCode::Unauthenticated => wire::FailureCode::Unauthenticated,
+        FailureCode::Elsewhere => wire::FailureCode::Elsewhere,
+        FailureCode::OtherVersion => wire::FailureCode::OtherVersion,
     });
     to.set_message(&from.message);
     to.set_retry_after_ms(u32::try_from(from.retry_after.as_millis()).unwrap_or(u32::MAX));
@@ -293,6 +323,9 @@ fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
             wire::FailureCode::Stopping => FailureCode::Stopping,
             wire::FailureCode::Internal => FailureCode::Internal,
             wire::FailureCode::ReadOnly => FailureCode::ReadOnly,
+            wire::FailureCode::Unauthenticated => FailureCode::Unauthenticated,
+            wire::FailureCode::Elsewhere => FailureCode::Elsewhere,
+            wire::FailureCode::OtherVersion => FailureCode::OtherVersion,
         },
         message: from.get_message().map_err(bad)?.to_string().map_err(bad)?,
         retry_after: Duration::from_millis(u64::from(from.get_retry_after_ms())),

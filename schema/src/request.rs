@@ -2,15 +2,23 @@
 
 use std::time::Duration;
 
+use crate::limits::REQUEST_TRAVERSAL_WORDS_MAX;
 use crate::lodestore_capnp::{self as wire, request};
-use crate::{WireError, message};
+use crate::{Token, WireError, message};
 
 /// A request less its body: the node ids of a pull follow the head as u32, little-endian; those of
 /// a push, and then its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How long the client will still wait, counted from arrival.
+    /// How long the client will still wait, counted from when it sent this.
     pub deadline: Option<Duration>,
+    /// When it sent this, counted by its own clock from the start of the connection; zero if it does
+    /// not tell.
+    pub sent: Duration,
+    /// The graph that it means, see [`graph_tag`](crate::graph_tag); 0 for any.
+    pub graph: u64,
+    /// Of a pull: the only version whose rows will do; 0 for the newest.
+    pub version: u32,
     /// What it wants.
     pub body: RequestBody,
 }
@@ -43,6 +51,11 @@ pub enum RequestBody {
     },
     /// What is committed is folded into segments.
     Compact,
+    /// Who may ask: the first request where a server wants it. It has no answer.
+    Authenticate {
+        /// What the server compares with its own.
+        token: Token,
+    },
 }
 
 /// How the rows of a pull will be used.
@@ -55,24 +68,34 @@ pub enum PullKind {
 }
 
 impl Request {
+    /// A request without a deadline, of whatever graph and version is there.
+    #[must_use]
+    pub fn new(body: RequestBody) -> Self {
+        Self { deadline: None, sent: Duration::ZERO, graph: 0, version: 0, body }
+    }
+
     /// Appends prefix and head for a request whose body will be `body_bytes` long.
     pub fn append_to(&self, body_bytes: usize, out: &mut Vec<u8>) {
         let mut message = message::builder();
         let mut root = message.init_root::<request::Builder<'_>>();
         root.set_deadline_ms(self.deadline.map_or(0, deadline_ms));
-        match self.body {
+        root.set_sent_us(u64::try_from(self.sent.as_micros()).unwrap_or(u64::MAX));
+        root.set_graph(self.graph);
+        root.set_version(self.version);
+        match &self.body {
             RequestBody::Describe => root.set_describe(()),
             RequestBody::Stat => root.set_stat(()),
             RequestBody::Compact => root.set_compact(()),
-            RequestBody::Commit { version } => root.init_commit().set_version(version),
+            RequestBody::Authenticate { token } => root.set_authenticate(token.as_bytes()),
+            RequestBody::Commit { version } => root.init_commit().set_version(*version),
             RequestBody::Push { tensor, n_rows } => {
                 let mut push = root.init_push();
-                push.set_tensor(tensor);
-                push.set_n_rows(n_rows);
+                push.set_tensor(*tensor);
+                push.set_n_rows(*n_rows);
             }
             RequestBody::Pull { tensor, kind } => {
                 let mut pull = root.init_pull();
-                pull.set_tensor(tensor);
+                pull.set_tensor(*tensor);
                 pull.set_kind(match kind {
                     PullKind::Sync => wire::PullKind::Sync,
                     PullKind::Vector => wire::PullKind::Vector,
@@ -88,12 +111,17 @@ impl Request {
     /// `Malformed` when the bytes are no request of this schema.
     pub fn decode(head: &[u8]) -> Result<Self, WireError> {
         let bad = |e: capnp::Error| WireError::malformed("request", e);
-        let reader = message::open("request", head)?;
+        let reader = message::open("request", head, REQUEST_TRAVERSAL_WORDS_MAX)?;
         let root = reader.get_root::<request::Reader<'_>>().map_err(bad)?;
         let body = match root.which().map_err(|e| WireError::malformed("request", e))? {
             request::Describe(()) => RequestBody::Describe,
             request::Stat(()) => RequestBody::Stat,
             request::Compact(()) => RequestBody::Compact,
+            request::Authenticate(token) => {
+                let token = Token::new(token.map_err(bad)?);
+                let token = token.map_err(|e| WireError::malformed("request", e))?;
+                RequestBody::Authenticate { token }
+            }
             request::Commit(commit) => {
                 RequestBody::Commit { version: commit.map_err(bad)?.get_version() }
             }
@@ -115,7 +143,13 @@ impl Request {
             0 => None,
             ms => Some(Duration::from_millis(u64::from(ms))),
         };
-        Ok(Self { deadline, body })
+        Ok(Self {
+            deadline,
+            sent: Duration::from_micros(root.get_sent_us()),
+            graph: root.get_graph(),
+            version: root.get_version(),
+            body,
+        })
     }
 }
 
@@ -130,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::Prefix;
-    use crate::limits::PREFIX_BYTES;
+    use crate::limits::{PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 
     fn round_trip(request: &Request) -> Result<Request, WireError> {
         let mut bytes = Vec::new();
@@ -152,10 +186,13 @@ mod tests {
             RequestBody::Push { tensor: u16::MAX, n_rows: u32::MAX },
             RequestBody::Commit { version: u32::MAX },
             RequestBody::Compact,
+            RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
+            RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
         ];
         for body in bodies {
             for deadline in [None, Some(Duration::from_millis(1500))] {
-                let request = Request { deadline, body };
+                let (sent, graph, version) = (Duration::from_micros(77), u64::MAX, u32::MAX);
+                let request = Request { deadline, sent, graph, version, body };
                 assert_eq!(round_trip(&request), Ok(request));
             }
         }
@@ -164,7 +201,7 @@ mod tests {
     #[test]
     fn a_tiny_deadline_is_not_none() {
         let deadline = Some(Duration::from_nanos(1));
-        let request = Request { deadline, body: RequestBody::Describe };
+        let request = Request { deadline, ..Request::new(RequestBody::Describe) };
         let found = round_trip(&request).unwrap();
         assert_eq!(found.deadline, Some(Duration::from_millis(1)));
     }
@@ -174,7 +211,7 @@ mod tests {
         let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
         for body in [pull, RequestBody::Push { tensor: 1, n_rows: 9 }] {
             let mut bytes = Vec::new();
-            Request { deadline: None, body }.append_to(0, &mut bytes);
+            Request::new(body).append_to(0, &mut bytes);
             for end in PREFIX_BYTES..bytes.len() {
                 assert!(Request::decode(&bytes[PREFIX_BYTES..end]).is_err(), "{body:?} {end}");
             }
@@ -194,7 +231,7 @@ mod tests {
             let mut bytes = Vec::new();
             let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
             let body = if is_push { RequestBody::Push { tensor: 1, n_rows: 9 } } else { pull };
-            Request { deadline: None, body }.append_to(0, &mut bytes);
+            Request::new(body).append_to(0, &mut bytes);
             let bit = bit % ((bytes.len() - PREFIX_BYTES) * 8);
             bytes[PREFIX_BYTES + bit / 8] ^= 1 << (bit % 8);
             let _ = Request::decode(&bytes[PREFIX_BYTES..]);

@@ -80,7 +80,12 @@ impl ServerStats {
     }
 
     pub(crate) fn read(from: stats::Reader<'_>) -> Result<Self, WireError> {
-        let shards = from.get_shards().map_err(bad)?.iter().map(ShardStats::read).collect();
+        let shards = from.get_shards().map_err(bad)?;
+        // Elements may take no bytes at all on the wire; here they do.
+        if shards.len() > u16::MAX.into() {
+            return Err(bad(format!("figures of {} shards", shards.len())));
+        }
+        let shards = shards.iter().map(ShardStats::read).collect();
         Ok(Self { shards, updates: UpdateStats::read(from.get_updates().map_err(bad)?)? })
     }
 }

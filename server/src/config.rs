@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use lodestore_cache::PolicyKind;
 use lodestore_graph::PartId;
+use lodestore_schema::Token;
 
-use crate::ServerError;
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
+use crate::{ServerError, TlsFiles};
 
 /// Keeps the rows that many batches share and needs little time per row: see benches/RESULTS.md,
 /// Policies.
@@ -35,6 +36,10 @@ pub struct ServerConfig {
     pub policy: PolicyKind,
     /// Take pushes, commits and compactions: locks the partitions against other writers.
     pub writable: bool,
+    /// What clients over TCP must tell first. Over a Unix socket its mode says who may.
+    pub token: Option<Token>,
+    /// TLS on every TCP port of rows; in the clear unless given.
+    pub tls: Option<TlsFiles>,
     /// Allow an address that others can reach, without authentication.
     pub insecure: bool,
 }
@@ -53,6 +58,8 @@ impl ServerConfig {
             tier_bytes: TIER_BYTES_DEFAULT,
             policy: POLICY_DEFAULT,
             writable: false,
+            token: None,
+            tls: None,
             insecure: false,
         }
     }
@@ -62,11 +69,17 @@ impl ServerConfig {
         if self.listen.is_none() && self.unix.is_none() {
             return Err(ServerError::NoListener);
         }
-        let mut addresses = self.listen.into_iter().chain(self.metrics);
-        if let Some(address) = addresses.find(|address| !address.ip().is_loopback())
-            && !self.insecure
+        let is_exposed = |address: &SocketAddr| !address.ip().is_loopback() && !self.insecure;
+        if let Some(address) = self.listen.filter(is_exposed)
+            && self.token.is_none()
+            && self.tls.is_none()
         {
             return Err(ServerError::Exposed { address });
+        }
+        if let Some(address) = self.metrics.filter(is_exposed)
+            && self.token.is_none()
+        {
+            return Err(ServerError::MetricsExposed { address });
         }
         if !PolicyKind::REACTIVE.contains(&self.policy) {
             return Err(ServerError::Policy { found: self.policy });

@@ -52,14 +52,32 @@ pub enum ServerError {
         /// Bytes allowed.
         limit: usize,
     },
-    /// Another address than loopback without saying that it is meant.
+    /// Another address than loopback without anything that says who may ask, or that all may.
     #[error(
         "{address} is not a loopback address and connections are neither authenticated nor \
-         encrypted; listen on 127.0.0.1, use a Unix socket, or pass --insecure on a trusted network"
+         encrypted; listen on 127.0.0.1, use a Unix socket, give --token-file or --tls-cert, or pass \
+         --insecure on a trusted network"
     )]
     Exposed {
         /// Address asked for.
         address: std::net::SocketAddr,
+    },
+    /// Metrics on another address than loopback, where they are asked for in the clear.
+    #[error(
+        "metrics on {address} can be read from outside, and the metrics port speaks no TLS; listen \
+         on 127.0.0.1, give --token-file, or pass --insecure on a trusted network"
+    )]
+    MetricsExposed {
+        /// Address asked for.
+        address: std::net::SocketAddr,
+    },
+    /// A certificate or a key that cannot be used.
+    #[error("{path}: {reason}; give files in PEM")]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// An address or socket path that cannot be listened on.
     #[error("cannot listen on {address}: {source}; choose another address or stop its owner")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::{Description, Stripes, TensorDescription, UpdateStats};
+use lodestore_schema::{Description, Stripes, TensorDescription, UpdateStats, graph_tag};
 use lodestore_store::{
     DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind, TensorSpec,
 };
@@ -81,6 +81,18 @@ impl Holdings {
         }
         let (version, writable) = (self.live.version(), self.live.takes_writes());
         UpdateStats { version, writable, committed_rows, pending_rows, ..UpdateStats::default() }
+    }
+
+    /// What requests for this graph say.
+    pub(crate) fn graph_tag(&self) -> u64 {
+        graph_tag(*self.live.graph().meta().uuid.as_bytes())
+    }
+
+    /// Whether rows of the tensor at this position were put and not committed.
+    pub(crate) fn has_pending(&self, position: usize) -> bool {
+        let tensors = self.parts.iter().filter_map(|&part| self.live.tensor(part, position));
+        // Most have nothing over their segment at all.
+        tensors.into_iter().any(|tensor| !tensor.is_plain() && tensor.overlay_rows().1 > 0)
     }
 
     /// A write has failed, and until a restart no more is written.

@@ -17,6 +17,7 @@ mod config;
 mod connection;
 mod dma;
 mod error;
+mod guard;
 mod holdings;
 mod http;
 mod listen;
@@ -32,7 +33,9 @@ mod tier_bytes;
 
 pub use config::ServerConfig;
 pub use error::ServerError;
+pub use guard::TlsFiles;
 pub use lodestore_cache::PolicyKind;
+pub use lodestore_schema::{BadToken, Token};
 pub use metrics::{
     KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
     metrics_table,

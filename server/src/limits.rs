@@ -10,8 +10,20 @@ use lodestore_schema::limits::{
 pub const SHARDS_MAX: u16 = 256;
 /// Most connections of one shard; one more is closed at once.
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
+/// Most connections of a shard that have not been let in yet (TLS, hello, token); one more ends the
+/// one that is at it longest, so that strangers cannot keep others out.
+pub const ENTERING_PER_SHARD_MAX: usize = 64;
+/// Most connections of a shard that are being told that it has enough of them; one more is closed
+/// without a word.
+pub const REFUSALS_PER_SHARD_MAX: usize = 64;
+/// How long a connection that is refused is kept, so that its client hears why.
+pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
+/// Bytes of buffers that a shard keeps for the requests to come.
+pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
+/// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the next.
+pub const IDLE_SCRATCH_MAX: usize = 32;
 /// Hint in an `overloaded` reply.
 pub const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// Disk reads that one gather keeps going at once: deep enough for an NVMe device.
@@ -53,12 +65,14 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Longest that a shard sleeps.
 pub const PULSE: Duration = Duration::from_millis(5);
-/// A new connection must say hello within this time.
+/// A new connection must be let in within this time: TLS, hello and token together.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Each part of a frame (prefix, head, body) must come whole within this time once it is awaited.
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client that does not take a reply's chunk within this time is cut off.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Least rate at which a client takes a reply, beyond `WRITE_TIMEOUT` once; slower, it is cut off.
+pub const REPLY_BYTES_PER_SECOND_MIN: usize = 256 << 10;
 /// Longest that the rows of a request may take, whatever deadline it asks for.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests in flight get this long to finish at a stop.
@@ -90,3 +104,47 @@ pub const HTTP_HEAD_BYTES_MAX: usize = 8 << 10;
 pub const HTTP_HEADERS_MAX: usize = 64;
 /// An HTTP request must have come, and its answer be taken, within this time.
 pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use lodestore_schema::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES_MAX};
+
+    use super::*;
+
+    #[test]
+    fn the_table_for_operators_tells_what_holds() {
+        let table = include_str!("../../docs/operations.md");
+        let seconds = |time: Duration| format!("{} s", time.as_secs());
+        let size = |n: usize| match n {
+            n if n.is_multiple_of(1 << 20) => format!("{} MiB", n >> 20),
+            n if n.is_multiple_of(1 << 10) && n > 1 << 10 => format!("{} KiB", n >> 10),
+            n => format!("{n} B"),
+        };
+        for (name, value) in [
+            ("CONNECTIONS_PER_SHARD_MAX", CONNECTIONS_PER_SHARD_MAX.to_string()),
+            ("ENTERING_PER_SHARD_MAX", ENTERING_PER_SHARD_MAX.to_string()),
+            ("REFUSALS_PER_SHARD_MAX", REFUSALS_PER_SHARD_MAX.to_string()),
+            ("HELLO_TIMEOUT", seconds(HELLO_TIMEOUT)),
+            ("REQUEST_HEAD_BYTES_MAX", size(REQUEST_HEAD_BYTES_MAX)),
+            ("REQUEST_BODY_BYTES_MAX", size(REQUEST_BODY_BYTES_MAX)),
+            ("IDS_PER_PULL_MAX", IDS_PER_PULL_MAX.to_string()),
+            ("ROWS_PER_PUSH_MAX", ROWS_PER_PUSH_MAX.to_string()),
+            ("ROW_BYTES_MAX", size(ROW_BYTES_MAX)),
+            ("FRAME_TIMEOUT", seconds(FRAME_TIMEOUT)),
+            ("IN_FLIGHT_BYTES_PER_SHARD", size(IN_FLIGHT_BYTES_PER_SHARD as usize)),
+            ("POOLED_BYTES_PER_SHARD", size(POOLED_BYTES_PER_SHARD)),
+            ("MAILBOX_LEN", MAILBOX_LEN.to_string()),
+            ("CALLS_WAITING_MAX", CALLS_WAITING_MAX.to_string()),
+            ("REQUEST_TIMEOUT", seconds(REQUEST_TIMEOUT)),
+            ("WRITE_TIMEOUT", seconds(WRITE_TIMEOUT)),
+            ("REPLY_BYTES_PER_SECOND_MIN", size(REPLY_BYTES_PER_SECOND_MIN)),
+            ("DRAIN_TIMEOUT", seconds(DRAIN_TIMEOUT)),
+            ("HTTP_CONNECTIONS_MAX", HTTP_CONNECTIONS_MAX.to_string()),
+            ("HTTP_HEAD_BYTES_MAX", size(HTTP_HEAD_BYTES_MAX)),
+            ("HTTP_TIMEOUT", seconds(HTTP_TIMEOUT)),
+        ] {
+            let row = format!("| `{name}` | {value} |");
+            assert!(table.contains(&row), "docs/operations.md has no {row}");
+        }
+    }
+}

@@ -28,6 +28,13 @@ pub(crate) struct Door {
     pub(crate) shard: Option<usize>,
 }
 
+/// A connection that has come.
+pub(crate) struct Arrival {
+    pub(crate) socket: OwnedFd,
+    /// It came by a Unix socket: whoever may open that is let in.
+    pub(crate) is_trusted: bool,
+}
+
 enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -119,8 +126,9 @@ impl Drop for Listeners {
 
 impl Door {
     /// Takes one waiting connection; `WouldBlock` when none waits.
-    pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
-        Ok(match &self.socket {
+    pub(crate) fn accept(&self) -> io::Result<Arrival> {
+        let is_trusted = matches!(self.socket, Socket::Unix(_));
+        let socket = match &self.socket {
             Socket::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
@@ -131,7 +139,8 @@ impl Door {
                 stream.into()
             }
             Socket::Unix(listener) => listener.accept()?.0.into(),
-        })
+        };
+        Ok(Arrival { socket, is_trusted })
     }
 }
 

@@ -3,6 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use glommio::channels::channel_mesh::Senders;
 use glommio::channels::local_channel::{self, LocalSender};
@@ -20,12 +23,18 @@ pub(crate) enum Letter {
 }
 
 /// What a shard asks another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// Gather them.
-    Gather,
+    /// Gather them, as long as somebody waits for them.
+    Gather(Wanted),
     /// Take them out of the tier: they have changed.
     Forget,
+}
+
+/// Until when, and whether, an answer is waited for: another shard sees what became of the request.
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    pub(crate) until: Instant,
+    given_up: Arc<AtomicBool>,
 }
 
 /// Bytes of rows, or why there are none.
@@ -56,7 +65,11 @@ impl Post {
         let (sender, receiver) = local_channel::new_bounded(1);
         self.waiting.borrow_mut().insert(ticket, sender);
         // Whatever ends this wait, a deadline included, takes the ticket with it.
-        let _ticket = Ticket { post: self, ticket };
+        let given_up = match &question {
+            Question::Gather(wanted) => Some(Arc::clone(&wanted.given_up)),
+            Question::Forget => None,
+        };
+        let _ticket = Ticket { post: self, ticket, given_up };
         let gone = || failure(FailureCode::Stopping, format!("shard {shard} has stopped"));
         let ask = Letter::Ask { ticket, question, tensor, ids };
         self.senders.send_to(shard, ask).await.map_err(|_| gone())?;
@@ -85,10 +98,26 @@ impl Post {
 struct Ticket<'a> {
     post: &'a Post,
     ticket: u64,
+    /// What the shard that was asked looks at before it works.
+    given_up: Option<Arc<AtomicBool>>,
+}
+
+impl Wanted {
+    pub(crate) fn until(until: Instant) -> Self {
+        Self { until, given_up: Arc::default() }
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.post.waiting.borrow_mut().remove(&self.ticket);
+        if let Some(given_up) = &self.given_up {
+            given_up.store(true, Ordering::Relaxed);
+        }
     }
 }

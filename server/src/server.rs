@@ -13,6 +13,7 @@ use tracing::info;
 
 use crate::acceptor::Acceptor;
 use crate::compactor::{Compactor, Runs};
+use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::http::HttpServer;
 use crate::limits::MAILBOX_LEN;
@@ -56,9 +57,11 @@ impl Server {
     /// Anything wrong with the settings, the graph, or an address: nothing is left running.
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         let n_shards = config.check()?;
+        let guard = Arc::new(Guard::new(config)?);
         let observed = Arc::new(Observed::new());
         // First: to open a graph may take long, and whoever asks meanwhile is told so.
-        let http = config.metrics.map(|at| HttpServer::start(at, Arc::clone(&observed)));
+        let http =
+            config.metrics.map(|at| HttpServer::start(at, config.token, Arc::clone(&observed)));
         let http = http.transpose()?;
         let holdings = Arc::new(Holdings::open(config, n_shards)?);
         let listeners = Listeners::bind(config.listen, config.unix.as_deref(), n_shards)?;
@@ -78,6 +81,7 @@ impl Server {
             tier_bytes: tier_bytes(&holdings, config, n_shards)?,
             governor: Governor::new(config.tier_bytes),
             policy: config.policy,
+            guard,
             holdings: Arc::clone(&holdings),
             counters: Arc::clone(&counters),
             shard_ports: listeners.shard_ports().into(),

@@ -33,7 +33,8 @@ struct Told {
 }
 
 fn client(address: &str) -> Option<Client> {
-    let once = ClientConfig { deadline: Duration::from_secs(20), attempts: 1 };
+    let once =
+        ClientConfig { deadline: Duration::from_secs(20), attempts: 1, ..ClientConfig::default() };
     Client::connect(&[address], once).ok()
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
-    Description, Prefix, PullKind, Reply, Request, RequestBody, check_hello, hello,
+    Description, Failure, Prefix, PullKind, Reply, Request, RequestBody, check_hello, hello,
 };
 
 /// One connection, frame by frame.
@@ -30,9 +30,25 @@ impl PlainConnection {
         self.ask_bytes(body, bytemuck::cast_slice(ids));
     }
 
+    /// Sends a request as it is, with the ids of a pull.
+    pub(crate) fn send(&mut self, request: &Request, ids: &[NodeId]) {
+        let mut frame = Vec::new();
+        request.append_to(size_of_val(ids), &mut frame);
+        frame.extend_from_slice(bytemuck::cast_slice(ids));
+        self.stream.write_all(&frame).unwrap();
+    }
+
+    /// The next answer, which must be a failure.
+    pub(crate) fn failure(&mut self) -> Failure {
+        match self.answer() {
+            (Reply::Failure(failure), _) => failure,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(crate) fn ask_bytes(&mut self, body: RequestBody, ids: &[u8]) {
         let mut frame = Vec::new();
-        Request { deadline: None, body }.append_to(ids.len(), &mut frame);
+        Request::new(body).append_to(ids.len(), &mut frame);
         frame.extend_from_slice(ids);
         self.stream.write_all(&frame).unwrap();
     }

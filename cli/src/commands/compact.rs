@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::here::{list, parts_elsewhere, parts_here};
 use crate::human;
+use crate::secrets::SecurityArgs;
 use crate::table::Table;
 
 /// Fold committed rows that lie over a graph's files into the files; reading gets faster, and older
@@ -45,6 +46,8 @@ pub(crate) struct CompactArgs {
     /// With --connect: do not wait for the end; `lode stat` tells of it.
     #[arg(long, requires = "connect")]
     no_wait: bool,
+    #[command(flatten)]
+    security: SecurityArgs,
 }
 
 /// What `--json` prints.
@@ -69,7 +72,7 @@ impl CompactArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         match &self.graph {
             Some(folder) => self.compact_files(folder, console),
-            None => servers::compact(&self.connect, self.no_wait, console),
+            None => servers::compact(&self.connect, self.security.read()?, self.no_wait, console),
         }
     }
 

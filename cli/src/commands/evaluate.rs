@@ -12,6 +12,7 @@ use lodestore_trainer::{Evaluation, RowsFrom, TrainGraph, WorkerSources, evaluat
 use crate::commands::train::remote_rows;
 use crate::console::Console;
 use crate::human;
+use crate::secrets::SecurityArgs;
 use crate::topology::open_topology;
 
 /// Measure a saved model on the validation and test nodes of a graph, with all their neighbours.
@@ -29,6 +30,8 @@ pub(crate) struct EvaluateArgs {
     /// Address of a server for all rows; repeat for several.
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
+    #[command(flatten)]
+    security: SecurityArgs,
 }
 
 impl EvaluateArgs {
@@ -44,7 +47,11 @@ impl EvaluateArgs {
                 let store = EmbeddedStore::with(graph.clone(), None, &store)?;
                 Arc::new(EmbeddedSource::new(store))
             }
-            RowsFrom::Servers => remote_rows(&graph, &self.connect, ClientConfig::default())?,
+            RowsFrom::Servers => {
+                let security = self.security.read()?;
+                let config = ClientConfig { security, ..ClientConfig::default() };
+                remote_rows(&graph, &self.connect, config)?
+            }
         };
         let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));
         let sources = WorkerSources { local, remote, untiered, filled: PullStats::default() };

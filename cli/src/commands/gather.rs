@@ -21,6 +21,7 @@ use crate::here::{check_here, parts_here};
 use crate::human;
 use crate::ids::{IdFile, InternalIds};
 use crate::rows::npy_type;
+use crate::secrets::SecurityArgs;
 
 /// Rows are gathered in pieces of about this many bytes: rows of a piece that are neighbours on disk
 /// are read together.
@@ -70,6 +71,12 @@ pub(crate) struct GatherArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
+    /// With --connect: only rows of the version that the servers have committed now; what is put or
+    /// committed before the last row has come is an error.
+    #[arg(long, conflicts_with = "graph")]
+    pin: bool,
+    #[command(flatten)]
+    security: SecurityArgs,
 }
 
 /// What `--json` prints.
@@ -127,7 +134,8 @@ impl GatherArgs {
             return Ok((Box::new(EmbeddedSource::new(store)), here));
         }
         let deadline = Duration::from_secs(self.deadline);
-        let config = ClientConfig { deadline, ..ClientConfig::default() };
+        let (security, pin) = (self.security.read()?, self.pin);
+        let config = ClientConfig { deadline, security, pin, ..ClientConfig::default() };
         let client = Client::connect(&self.connect, config)?;
         // It says itself which partitions no server has.
         let parts = client.book().parts().collect();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_client::ClientConfig;
 use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
@@ -16,6 +17,7 @@ use crate::human;
 use crate::ids::IdFile;
 use crate::nan::Nan;
 use crate::rows::RowFile;
+use crate::secrets::SecurityArgs;
 use target::Place;
 
 /// Rows are put in pieces of about this many bytes, each durable before the next.
@@ -75,6 +77,8 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
+    #[command(flatten)]
+    security: SecurityArgs,
 }
 
 /// What `--json` prints.
@@ -94,7 +98,9 @@ struct PutReport {
 impl PutArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let deadline = Duration::from_secs(self.deadline);
-        let place = Place::find(self.graph.as_deref(), &self.connect, deadline)?;
+        let config =
+            ClientConfig { deadline, security: self.security.read()?, ..ClientConfig::default() };
+        let place = Place::find(self.graph.as_deref(), &self.connect, config)?;
         // Files are looked at, to the last id, before the graph is locked.
         let tensor = place.tensor(&self.tensor)?;
         let ids = IdFile::open(&self.ids, place.n_nodes())?;

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_server::{PolicyKind, Server, ServerConfig};
+use lodestore_server::{PolicyKind, Server, ServerConfig, TlsFiles};
 use lodestore_store::Graph;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -20,6 +20,7 @@ use signal_hook::low_level::pipe;
 use crate::console::Console;
 use crate::human;
 use crate::log::{self, LogFormat, LogLevel};
+use crate::secrets::{check_key, read_token};
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::ConfigFile;
@@ -72,6 +73,19 @@ pub(crate) struct ServeArgs {
     /// Take puts, commits and compactions; nobody else may write the partitions meanwhile.
     #[arg(long)]
     writable: bool,
+    /// File with the token that clients over TCP must tell, readable by its owner alone; the metrics
+    /// port wants it where it is not on loopback.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// TLS for clients over TCP: the server's certificate and those up to its authority (PEM).
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert (PEM), not readable by others.
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Take only clients with a certificate that these authorities (PEM) have signed.
+    #[arg(long, value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
     /// Listen on an address that is not loopback, without authentication or encryption.
     #[arg(long)]
     insecure: bool,
@@ -113,6 +127,10 @@ impl ServeArgs {
         self.memory = self.memory.or(file.memory);
         self.policy = self.policy.or(file.policy);
         self.writable |= file.writable.unwrap_or_default();
+        self.token_file = self.token_file.or(file.token_file);
+        self.tls_cert = self.tls_cert.or(file.tls_cert);
+        self.tls_key = self.tls_key.or(file.tls_key);
+        self.tls_client_ca = self.tls_client_ca.or(file.tls_client_ca);
         self.insecure |= file.insecure.unwrap_or_default();
         self.log_level = self.log_level.or(file.log_level);
         self.log_format = self.log_format.or(file.log_format);
@@ -125,17 +143,9 @@ impl ServeArgs {
             (None, None) => Some(DEFAULT_ADDRESS.parse()?),
             (listen, _) => listen,
         };
-        let mut addresses = listen.into_iter().chain(self.metrics);
-        if let Some(address) = addresses.find(|address| !address.ip().is_loopback())
-            && !self.insecure
-        {
-            return Err(UsageError::new(format!(
-                "address {address} can be reached from outside, and connections are neither \
-                 authenticated nor encrypted; listen on 127.0.0.1, use --unix, or add --insecure \
-                 on a trusted network"
-            ))
-            .into());
-        }
+        self.check_exposure(listen)?;
+        let tls = self.tls()?;
+        let token = self.token_file.as_deref().map(read_token).transpose()?;
         let defaults = ServerConfig::new(&self.graph);
         Ok(ServerConfig {
             parts: self.parts.iter().copied().map(PartId).collect(),
@@ -146,9 +156,52 @@ impl ServeArgs {
             tier_bytes: self.memory.unwrap_or(defaults.tier_bytes),
             policy: self.policy.unwrap_or(defaults.policy),
             writable: self.writable,
+            token,
+            tls,
             insecure: self.insecure,
             ..defaults
         })
+    }
+
+    /// Fails for an address that others can reach when nothing says who may ask there, or that all
+    /// may.
+    fn check_exposure(&self, listen: Option<SocketAddr>) -> Result<(), UsageError> {
+        let is_exposed = |address: &SocketAddr| !address.ip().is_loopback() && !self.insecure;
+        if let Some(address) = listen.filter(is_exposed)
+            && self.token_file.is_none()
+            && self.tls_cert.is_none()
+        {
+            return Err(UsageError::new(format!(
+                "address {address} can be reached from outside, and connections are neither \
+                 authenticated nor encrypted; listen on 127.0.0.1, use --unix, give --token-file or \
+                 --tls-cert, or add --insecure on a trusted network"
+            )));
+        }
+        if let Some(address) = self.metrics.filter(is_exposed)
+            && self.token_file.is_none()
+        {
+            return Err(UsageError::new(format!(
+                "metrics on {address} can be read from outside; listen on 127.0.0.1, give \
+                 --token-file, or add --insecure on a trusted network"
+            )));
+        }
+        Ok(())
+    }
+
+    fn tls(&self) -> Result<Option<TlsFiles>> {
+        match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
+            (None, None, None) => Ok(None),
+            (Some(cert), Some(key), client_ca) => {
+                check_key(key)?;
+                let (cert, key, client_ca) = (cert.clone(), key.clone(), client_ca.clone());
+                Ok(Some(TlsFiles { cert, key, client_ca }))
+            }
+            _ => Err(UsageError::new(
+                "TLS needs both --tls-cert and --tls-key, and --tls-client-ca goes with them"
+                    .to_owned(),
+            )
+            .into()),
+        }
     }
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {

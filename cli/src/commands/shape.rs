@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::serve::{stop_signal, wait};
 use crate::console::Console;
 use crate::human;
+use crate::secrets::SecurityArgs;
 use crate::shaping::{Front, LinkSpec, ShapedServer, parse_delay, parse_rate};
 
 /// Put a link that behaves like a network before a server: a rate and a delay in each direction.
@@ -34,6 +35,8 @@ pub(crate) struct ShapeArgs {
     /// Time from one end to the other.
     #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
     delay: Duration,
+    #[command(flatten)]
+    security: SecurityArgs,
     /// End when stdin does.
     #[arg(long)]
     exit_with_stdin: bool,
@@ -53,7 +56,7 @@ impl ShapeArgs {
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(self.exit_with_stdin)?;
         let spec = LinkSpec { rate_bits: self.rate, delay: self.delay };
-        let shaped = ShapedServer::start(&self.address, &self.at, spec)?;
+        let shaped = ShapedServer::start(&self.address, self.security.read()?, &self.at, spec)?;
         let report = ShapeReport {
             address: shaped.address().to_string(),
             server: self.address,

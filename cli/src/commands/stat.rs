@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
+use crate::secrets::SecurityArgs;
 use crate::table::Table;
 
 /// Show the counters of a running server, shard by shard.
@@ -20,6 +21,8 @@ pub(crate) struct StatArgs {
     /// Give up after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     deadline: u64,
+    #[command(flatten)]
+    security: SecurityArgs,
 }
 
 /// What `--json` prints: counters since the server started.
@@ -64,7 +67,8 @@ struct ShardReport {
 impl StatArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let deadline = Duration::from_secs(self.deadline.max(1));
-        let config = ClientConfig { deadline, ..ClientConfig::default() };
+        let security = self.security.read()?;
+        let config = ClientConfig { deadline, security, ..ClientConfig::default() };
         let client = Client::connect(std::slice::from_ref(&self.address), config)?;
         for (_, stats) in client.stats()? {
             let report = report(self.address.clone(), &stats.shards, stats.updates);

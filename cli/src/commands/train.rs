@@ -28,6 +28,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
+use crate::secrets::SecurityArgs;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::BufferArgs;
@@ -143,6 +144,12 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
+    /// With --connect: only rows of the version that the servers have committed at the start; what
+    /// is put or committed later ends the run.
+    #[arg(long, requires = "connect")]
+    pin: bool,
+    #[command(flatten)]
+    security: SecurityArgs,
 }
 
 /// A run: settings of the trainer, and where its rows come from.
@@ -214,7 +221,7 @@ impl TrainArgs {
         Ok(TrainRun {
             graph: self.graph,
             connect: self.connect,
-            client: ClientConfig { deadline, ..ClientConfig::default() },
+            client: ClientConfig { deadline, pin: self.pin, ..ClientConfig::default() },
             store: OpenOptions { reader: self.reader },
             tiers,
             buffer,
@@ -226,7 +233,9 @@ impl TrainArgs {
     }
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let run = self.check()?;
+        let security = self.security.clone();
+        let mut run = self.check()?;
+        run.client.security = security.read()?;
         if run.form.is_led() {
             return follow(&run);
         }

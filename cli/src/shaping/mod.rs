@@ -20,7 +20,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use anyhow::{Context, Result, bail};
-use lodestore_client::{Address, Client, ClientConfig};
+use lodestore_client::{Address, Client, ClientConfig, Security};
 
 pub(crate) use link::LinkSpec;
 pub(crate) use units::{parse_delay, parse_rate};
@@ -66,9 +66,15 @@ enum Listener {
 
 impl ShapedServer {
     /// Asks the server at `address` where it listens, and stands before each of its sockets.
-    pub(crate) fn start(address: &str, front: &Front, spec: LinkSpec) -> Result<Self> {
+    pub(crate) fn start(
+        address: &str,
+        security: Security,
+        front: &Front,
+        spec: LinkSpec,
+    ) -> Result<Self> {
         let server: Address = address.parse()?;
-        let doors = Client::connect(&[address], ClientConfig::default())?.doors();
+        let config = ClientConfig { security, ..ClientConfig::default() };
+        let doors = Client::connect(&[address], config)?.doors();
         let link = || Arc::new(Mutex::new(Link::new(spec)));
         let closed = AtomicBool::new(false);
         let links = Arc::new(Links { closed, to_server: link(), to_client: link() });
@@ -147,6 +153,7 @@ impl Listener {
     fn bind(at: &Address) -> io::Result<Self> {
         match at {
             Address::Tcp(address) => TcpListener::bind(address).map(Self::Tcp),
+            Address::Host { name, port } => TcpListener::bind((&**name, *port)).map(Self::Tcp),
             Address::Unix(path) => UnixListener::bind(path).map(Self::Unix),
         }
     }
@@ -164,6 +171,9 @@ fn facing(server: &Address, door: &Address, front: &Front) -> Option<Address> {
     match (server, door, front) {
         (Address::Tcp(_), Address::Tcp(door), Front::Ip(ip)) => {
             Some(Address::Tcp(SocketAddr::new(*ip, door.port())))
+        }
+        (Address::Host { .. }, Address::Host { port, .. }, Front::Ip(ip)) => {
+            Some(Address::Tcp(SocketAddr::new(*ip, *port)))
         }
         (Address::Unix(server), Address::Unix(door), Front::Path(path)) => {
             let rest = door.to_str()?.strip_prefix(server.to_str()?)?;

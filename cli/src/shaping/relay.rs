@@ -32,6 +32,9 @@ impl Stream {
     pub(super) fn connect(address: &Address) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => TcpStream::connect(address).and_then(Self::of_tcp),
+            Address::Host { name, port } => {
+                TcpStream::connect((&**name, *port)).and_then(Self::of_tcp)
+            }
             Address::Unix(path) => UnixStream::connect(path).map(Self::Unix),
         }
     }

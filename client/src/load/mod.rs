@@ -143,12 +143,6 @@ struct Target<'a> {
     truth: Option<&'a dyn RowSource>,
 }
 
-impl Target<'_> {
-    fn n_endpoints(&self) -> usize {
-        self.fleet.routes.endpoints.len()
-    }
-}
-
 impl Client {
     /// Makes load on the servers of this client and measures it; with `truth` every row that comes
     /// is compared with the one there.

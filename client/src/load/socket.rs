@@ -10,9 +10,10 @@ use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{Failure, Reply, Request};
 
 use super::tally::LoadError;
-use crate::connection::{Connection, Stream};
+use crate::connection::{Connection, age};
 use crate::inbox::{Head, Inbox};
-use crate::{Address, ClientError};
+use crate::socket::Stream;
+use crate::{Address, ClientError, Security};
 
 /// Reads of one connection before the others get their turn.
 const READS_MAX: usize = 8;
@@ -22,6 +23,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A connection past its hello.
 pub(super) struct LoadSocket {
     stream: Stream,
+    opened: Instant,
     inbox: Inbox,
     /// Frames to send; those bytes below `n_sent` are gone.
     outbox: Vec<u8>,
@@ -49,13 +51,18 @@ pub(super) struct Ask {
 pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
-    pub(super) fn connect(address: &Address, deadline: Instant) -> Result<Self, ClientError> {
-        let connection = Connection::open(address, deadline)?;
-        let stream = connection
+    pub(super) fn connect(
+        address: &Address,
+        security: &Security,
+        deadline: Instant,
+    ) -> Result<Self, ClientError> {
+        let connection = Connection::open(address, security, deadline)?;
+        let (stream, opened) = connection
             .into_nonblocking()
             .map_err(|source| ClientError::Connect { address: address.clone(), source })?;
         Ok(Self {
             stream,
+            opened,
             inbox: Inbox::new(),
             outbox: Vec::new(),
             n_sent: 0,
@@ -67,6 +74,7 @@ impl LoadSocket {
 
     /// Queues a request of operation `slot`; [`Self::flush`] sends it.
     pub(super) fn ask(&mut self, slot: usize, request: &Request, ids: &[NodeId], compare: bool) {
+        let request = Request { sent: age(self.opened), ..*request };
         request.append_to(size_of_val(ids), &mut self.outbox);
         self.outbox.extend_from_slice(bytemuck::cast_slice(ids));
         let expires = Instant::now() + request.deadline.unwrap_or_default() + GRACE;
@@ -77,7 +85,7 @@ impl LoadSocket {
 
     /// Sends as much as the socket takes.
     pub(super) fn flush(&mut self) -> Result<(), LoadError> {
-        while self.has_unsent() {
+        while self.n_sent < self.outbox.len() {
             match self.stream.write(&self.outbox[self.n_sent..]) {
                 Ok(0) => return Err(LoadError::Broken),
                 Ok(n) => self.n_sent += n,
@@ -88,12 +96,15 @@ impl LoadSocket {
         }
         self.outbox.clear();
         self.n_sent = 0;
-        Ok(())
+        match self.stream.flush() {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(LoadError::Broken),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the socket has yet to take something.
     pub(super) fn has_unsent(&self) -> bool {
-        self.n_sent < self.outbox.len()
+        self.n_sent < self.outbox.len() || self.stream.has_unsent()
     }
 
     /// Whether an answer is overdue.
@@ -113,7 +124,9 @@ impl LoadSocket {
         check: &mut Check<'_>,
         ended: &mut Vec<(usize, Result<(), Failure>)>,
     ) -> Result<(), LoadError> {
-        for _ in 0..READS_MAX {
+        // Of what TLS has decrypted and not handed out the socket tells nothing any more.
+        let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
+        for _ in 0..n_reads_max {
             match self.inbox.read_more(&mut self.stream, self.needed) {
                 Ok(0) => return Err(LoadError::Broken),
                 Ok(_) => self.use_up(row_bytes, check, ended)?,

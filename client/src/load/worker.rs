@@ -35,6 +35,8 @@ pub(super) struct Worker<'a> {
     target: &'a Target<'a>,
     /// As last described: a server that was started anew has other ports.
     fleet: Arc<Fleet>,
+    /// The same with another number of shards, to go over to when nothing is being asked.
+    reshaped: Option<Arc<Fleet>>,
     sockets: Vec<Option<LoadSocket>>,
     /// By slot: the request that is running there.
     running: Vec<Option<Running>>,
@@ -89,6 +91,7 @@ impl<'a> Worker<'a> {
         let mut worker = Self {
             target,
             fleet: Arc::clone(&target.fleet),
+            reshaped: None,
             sockets: Vec::new(),
             running: (0..n_slots).map(|_| None).collect(),
             free: free.collect(),
@@ -106,8 +109,8 @@ impl<'a> Worker<'a> {
             expected: Vec::new(),
         };
         let deadline = Instant::now() + target.config.deadline;
-        for at in 0..n_connections * target.n_endpoints() {
-            let socket = LoadSocket::connect(worker.address(at), deadline)?;
+        for at in 0..n_connections * worker.n_endpoints() {
+            let socket = worker.open(at, deadline)?;
             worker.watch(at, &socket).map_err(failed)?;
             worker.sockets.push(Some(socket));
         }
@@ -169,6 +172,9 @@ impl<'a> Worker<'a> {
             };
             self.free.pop_front();
             self.start(slot, intended)?;
+            if let Some(fleet) = self.reshaped.take() {
+                self.reshape(fleet);
+            }
         }
         for at in std::mem::take(&mut self.unsent) {
             self.flush(at)?;
@@ -195,8 +201,9 @@ impl<'a> Worker<'a> {
             PullKind::Vector => WireKind::Vector,
         };
         let body = RequestBody::Pull { tensor: target.tensor, kind: wire_kind };
-        let request = Request { deadline: Some(*deadline), body };
-        let first_socket = slot / window * target.n_endpoints();
+        let (deadline, graph) = (Some(*deadline), self.fleet.graph);
+        let request = Request { deadline, graph, ..Request::new(body) };
+        let first_socket = slot / window * self.n_endpoints();
         for (endpoint, bucket) in buckets.iter().enumerate() {
             for ids in bucket.ids.chunks(IDS_PER_PULL_MAX) {
                 self.ask(first_socket + endpoint, slot, &request, ids);
@@ -233,9 +240,9 @@ impl<'a> Worker<'a> {
 
     fn reconnect(&mut self, at: usize) {
         let deadline = Instant::now() + RECONNECT_TIMEOUT;
-        let mut connected = LoadSocket::connect(self.address(at), deadline);
+        let mut connected = self.open(at, deadline);
         if connected.is_err() && self.rediscover(at, deadline) {
-            connected = LoadSocket::connect(self.address(at), deadline);
+            connected = self.open(at, deadline);
         }
         if let Ok(socket) = connected
             && self.watch(at, &socket).is_ok()
@@ -244,23 +251,48 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Asks the server of a socket where its shards listen now; `false` when nothing is new. One
-    /// that comes back with another number of shards is not found again.
+    fn open(&self, at: usize, deadline: Instant) -> Result<LoadSocket, ClientError> {
+        LoadSocket::connect(self.address(at), self.fleet.security(), deadline)
+    }
+
+    fn n_endpoints(&self) -> usize {
+        self.fleet.routes.endpoints.len()
+    }
+
+    /// Asks the server of a socket where its shards listen now; `false` when nothing is new, or
+    /// there are more or fewer of them: then all sockets get other places later.
     fn rediscover(&mut self, at: usize, deadline: Instant) -> bool {
-        let n_endpoints = self.target.n_endpoints();
+        let n_endpoints = self.n_endpoints();
         let server = self.fleet.routes.endpoints[at % n_endpoints].server;
         match self.fleet.rediscover(server, deadline) {
             Ok(Some(found)) if found.routes.endpoints.len() == n_endpoints => {
                 self.fleet = found;
                 true
             }
+            Ok(Some(found)) => {
+                self.reshaped = Some(found);
+                false
+            }
             _ => false,
         }
     }
 
+    /// Goes over to servers with other shards: what is under way has failed, and sockets are opened
+    /// as they are needed.
+    fn reshape(&mut self, fleet: Arc<Fleet>) {
+        let n_connections = self.sockets.len() / self.n_endpoints();
+        for at in 0..self.sockets.len() {
+            self.break_off(at, LoadError::Broken);
+        }
+        self.unsent.clear();
+        self.sockets.clear();
+        self.sockets.resize_with(n_connections * fleet.routes.endpoints.len(), || None);
+        self.fleet = fleet;
+    }
+
     /// Where a socket leads.
     fn address(&self, at: usize) -> &Address {
-        &self.fleet.routes.endpoints[at % self.target.n_endpoints()].address
+        &self.fleet.routes.endpoints[at % self.n_endpoints()].address
     }
 
     fn watch(&self, at: usize, socket: &LoadSocket) -> rustix::io::Result<()> {
@@ -327,6 +359,10 @@ impl<'a> Worker<'a> {
     fn serve(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), ClientError> {
         for event in events.drain(..) {
             let at = event.data.u64() as usize;
+            if at >= self.sockets.len() {
+                // A socket that went meanwhile.
+                continue;
+            }
             let flags = event.flags;
             if flags.contains(epoll::EventFlags::OUT) {
                 self.flush(at)?;
@@ -410,7 +446,13 @@ impl<'a> Worker<'a> {
             }
             Some(error) => {
                 self.tally.failed(done.kind, error, (done.intended, now));
-                if matches!(error, LoadError::Refused(_)) { done.retry_after } else { REST }
+                // Many are refused at once, and must not all come back at once.
+                let spread = 1.0 + (slot % 16) as f64 / 16.0;
+                if matches!(error, LoadError::Refused(_)) {
+                    done.retry_after.mul_f64(spread)
+                } else {
+                    REST
+                }
             }
         };
         if rest.is_zero() {

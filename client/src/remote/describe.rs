@@ -7,17 +7,25 @@ use lodestore_schema::{Description, Reply, Request, RequestBody, ServerStats};
 use lodestore_store::Dtype;
 
 use crate::connection::{Connection, time_left};
-use crate::{Address, ClientError, TensorInfo};
+use crate::{Address, ClientError, Security, TensorInfo};
 
-pub(super) fn describe(address: &Address, deadline: Instant) -> Result<Description, ClientError> {
-    match ask_server(address, RequestBody::Describe, deadline)? {
+pub(super) fn describe(
+    address: &Address,
+    security: &Security,
+    deadline: Instant,
+) -> Result<Description, ClientError> {
+    match ask_server(address, security, RequestBody::Describe, deadline)? {
         Reply::Description(description) => Ok(description),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
 }
 
-pub(super) fn stats(address: &Address, deadline: Instant) -> Result<ServerStats, ClientError> {
-    match ask_server(address, RequestBody::Stat, deadline)? {
+pub(super) fn stats(
+    address: &Address,
+    security: &Security,
+    deadline: Instant,
+) -> Result<ServerStats, ClientError> {
+    match ask_server(address, security, RequestBody::Stat, deadline)? {
         Reply::Stats(stats) => Ok(stats),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
@@ -26,12 +34,14 @@ pub(super) fn stats(address: &Address, deadline: Instant) -> Result<ServerStats,
 /// One request over a connection of its own to the common address.
 pub(super) fn ask_server(
     address: &Address,
+    security: &Security,
     body: RequestBody,
     deadline: Instant,
 ) -> Result<Reply, ClientError> {
-    let mut connection = Connection::open(address, deadline)?;
-    let left = time_left(address, deadline)?;
-    connection.send(&Request { deadline: Some(left), body }, &[], deadline)?;
+    let mut connection = Connection::open(address, security, deadline)?;
+    let left = Some(time_left(address, deadline)?);
+    let request = Request { deadline: left, ..Request::new(body) };
+    connection.send(&request, &[], deadline)?;
     connection.receive(deadline)
 }
 

@@ -9,17 +9,22 @@ use super::describe::describe;
 use super::lock;
 use crate::connection::Connection;
 use crate::route::{Routes, same_graph};
-use crate::{Address, ClientError};
+use crate::{Address, ClientError, Security};
 
 /// Idle connections kept per shard.
 const IDLE_MAX: usize = 16;
 /// Longest wait for a server that was just lost to describe itself anew.
 const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same where others hold what it holds.
+const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
 
 /// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
 /// with other shards or ports.
 pub(crate) struct Fleet {
     servers: Vec<(Address, Description)>,
+    security: Security,
+    /// What requests say of the graph.
+    pub(crate) graph: u64,
     pub(crate) routes: Routes,
     /// By endpoint: connections that nobody uses.
     idle: Vec<Mutex<Vec<Connection>>>,
@@ -27,10 +32,14 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Fails when the servers are not of one graph.
-    pub(super) fn new(servers: Vec<(Address, Description)>) -> Result<Self, ClientError> {
+    pub(super) fn new(
+        servers: Vec<(Address, Description)>,
+        security: Security,
+    ) -> Result<Self, ClientError> {
         let routes = Routes::new(&servers)?;
+        let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
-        Ok(Self { servers, routes, idle })
+        Ok(Self { servers, security, graph, routes, idle })
     }
 
     /// The common addresses, in the order of connecting.
@@ -48,6 +57,11 @@ impl Fleet {
         self.servers[server].1.writable
     }
 
+    /// How connections to these servers are made.
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
+    }
+
     /// An idle connection to an endpoint, or a new one.
     pub(super) fn connection(
         &self,
@@ -56,7 +70,10 @@ impl Fleet {
     ) -> Result<Connection, ClientError> {
         let pooled = lock(&self.idle[endpoint]).pop();
         pooled.map_or_else(
-            || Connection::open(&self.routes.endpoints[endpoint].address, deadline),
+            || {
+                let address = &self.routes.endpoints[endpoint].address;
+                Connection::open(address, &self.security, deadline)
+            },
             Ok,
         )
     }
@@ -78,10 +95,12 @@ impl Fleet {
         }
     }
 
-    /// The fleet with `server` asked anew what it holds and where its shards listen.
-    ///
-    /// `None` when it does not answer, or holds what it held where it held it; a version committed
-    /// meanwhile is no difference.
+    /// Whether `other` has a description of `server` that is not this one's.
+    pub(super) fn describes_otherwise(&self, server: usize, other: &Self) -> bool {
+        self.servers[server].1 != other.servers[server].1
+    }
+
+    /// The fleet with `server` asked anew, if there is something new.
     ///
     /// # Errors
     /// Another graph is served at its address now.
@@ -90,21 +109,49 @@ impl Fleet {
         server: usize,
         deadline: Instant,
     ) -> Result<Option<Arc<Self>>, ClientError> {
+        let found = self.ask_again(server, deadline)?;
+        found.map(|found| self.with(server, found)).transpose()
+    }
+
+    /// What `server` holds now and where its shards listen.
+    ///
+    /// `None` when it does not answer, or holds what it held where it held it; a version committed
+    /// meanwhile is no difference.
+    ///
+    /// # Errors
+    /// Another graph is served at its address now.
+    pub(super) fn ask_again(
+        &self,
+        server: usize,
+        deadline: Instant,
+    ) -> Result<Option<Description>, ClientError> {
         let (address, known) = &self.servers[server];
-        let deadline = deadline.min(Instant::now() + REDISCOVER_TIMEOUT);
-        match describe(address, deadline) {
+        let is_spare = self.routes.can_do_without(server);
+        let most = if is_spare { REDISCOVER_TIMEOUT_SPARE } else { REDISCOVER_TIMEOUT };
+        let deadline = deadline.min(Instant::now() + most);
+        match describe(address, &self.security, deadline) {
             Ok(found) if !same_graph(&found, known) => {
                 let (address, other) = (address.clone(), address.clone());
                 Err(ClientError::GraphsDiffer { address, other })
             }
             Ok(found) if (Description { version: known.version, ..found.clone() }) != *known => {
-                let mut servers = self.servers.clone();
-                servers[server].1 = found;
-                let fleet = Self::new(servers)?;
-                fleet.routes.ask_like(&self.routes);
-                Ok(Some(Arc::new(fleet)))
+                Ok(Some(found))
             }
-            _ => Ok(None),
+            Ok(_) => {
+                self.routes.health(server).is_back();
+                Ok(None)
+            }
+            Err(_) => Ok(None),
         }
+    }
+
+    /// The same fleet but for what is found of `server`.
+    pub(super) fn with(&self, server: usize, found: Description) -> Result<Arc<Self>, ClientError> {
+        let mut servers = self.servers.clone();
+        servers[server].1 = found;
+        let fleet = Self::new(servers, self.security.clone())?;
+        fleet.routes.learn_from(&self.routes);
+        fleet.routes.health(server).is_back();
+        Ok(Arc::new(fleet))
     }
 }

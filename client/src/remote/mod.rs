@@ -4,16 +4,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::{PullKind as WireKind, ServerStats};
+use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
 
 use crate::route::Bucket;
-use crate::{Address, ClientError, PullKind, PullStats, RowSource, TensorInfo};
+use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, TensorInfo};
 use describe::{describe, stats, tensors};
 use pull::Pull;
 use put::Put;
 
 mod describe;
 mod fleet;
+mod patience;
 mod pull;
 mod put;
 mod version;
@@ -23,33 +24,43 @@ pub use put::PutStats;
 pub use version::CompactionRun;
 
 /// Settings of a [`Client`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Longest time for one pull, put or commit, retries included, and for connecting to all
     /// servers.
     pub deadline: Duration,
-    /// How often something is tried when a server cannot be reached or has no room.
+    /// How often something is tried when a server cannot be reached or fails. One that has no room
+    /// is asked again until the deadline.
     pub attempts: u32,
+    /// What servers over TCP are shown, and must show.
+    pub security: Security,
+    /// Take only rows of the version that the servers have committed when this connects: a row that
+    /// is put later, or a server with another version that takes over, is an error.
+    pub pin: bool,
 }
 
 impl Default for ClientConfig {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(30), attempts: 4 }
+        let security = Security::default();
+        Self { deadline: Duration::from_secs(30), attempts: 10, security, pin: false }
     }
 }
 
 /// Rows of a graph from its servers: blocking, usable from any thread at once.
 ///
 /// Each pull goes straight to the shards that own its rows, one request per shard, all sent
-/// before the first answer is read. A shard that cannot be reached is tried again until the
-/// attempts or the deadline are used up: where its server now listens, if that was started anew, or
-/// at another server that holds the partition.
+/// before the first answer is read. Of several servers that hold a partition the one that answers
+/// soonest is asked, and another when it fails or keeps silent for longer than it usually does. A
+/// shard that cannot be reached is tried again until the attempts or the deadline are used up,
+/// where its server now listens if that was started anew.
 pub struct Client {
     config: ClientConfig,
     book: PartitionBook,
     tensors: Vec<TensorInfo>,
     graph: [u8; 16],
     n_edges: u64,
+    /// The only version whose rows will do; 0 for the newest.
+    pinned: u32,
     /// Replaced when a server comes back with other shards or ports.
     fleet: RwLock<Arc<Fleet>>,
     /// Buckets of pulls that are not running.
@@ -69,15 +80,16 @@ impl Client {
         let mut servers = Vec::with_capacity(addresses.len());
         for text in addresses {
             let address: Address = text.as_ref().parse()?;
-            let description = describe(&address, deadline)?;
+            let description = describe(&address, &config.security, deadline)?;
             servers.push((address, description));
         }
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
-        let fleet = Fleet::new(servers)?;
+        let pinned = if config.pin { one_version(&servers)? } else { 0 };
+        let fleet = Fleet::new(servers, config.security.clone())?;
         let book = fleet.routes.book.clone();
-        let fleet = RwLock::new(Arc::new(fleet));
-        Ok(Self { config, book, tensors, graph, n_edges, fleet, scratch: Mutex::default() })
+        let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());
+        Ok(Self { config, book, tensors, graph, n_edges, pinned, fleet, scratch })
     }
 
     /// Identity of the graph (uuid).
@@ -114,7 +126,7 @@ impl Client {
         let deadline = Instant::now() + self.config.deadline;
         self.fleet()
             .addresses()
-            .map(|address| Ok((address.clone(), stats(address, deadline)?)))
+            .map(|address| Ok((address.clone(), stats(address, &self.config.security, deadline)?)))
             .collect()
     }
 
@@ -206,6 +218,7 @@ impl RowSource for Client {
         let row_bytes = self.tensors[position].row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
         let pull = Pull {
+            version: self.pinned,
             tensor: u16::try_from(position).unwrap_or(u16::MAX),
             row_bytes,
             kind: match kind {
@@ -219,6 +232,18 @@ impl RowSource for Client {
         lock(&self.scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
         Ok(PullStats { rows, bytes, requests: result?, ..PullStats::default() })
+    }
+}
+
+/// The version that all of them have committed.
+fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
+    let expected = servers.first().map_or(0, |(_, first)| first.version);
+    match servers.iter().find(|(_, description)| description.version != expected) {
+        None => Ok(expected),
+        Some((address, other)) => {
+            let (address, found) = (address.clone(), other.version);
+            Err(ClientError::VersionsDiffer { address, found, expected })
+        }
     }
 }
 

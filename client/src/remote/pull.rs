@@ -1,5 +1,6 @@
 //! One pull: split by shard, ask all, receive all, try again what failed.
 
+use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,27 +11,19 @@ use tracing::debug;
 
 use super::Client;
 use super::fleet::Fleet;
+use super::patience::{Patience, Remedy};
 use crate::ClientError;
-use crate::connection::{Connection, time_left};
+use crate::connection::Connection;
 use crate::route::Bucket;
-
-/// First pause before a retry; it doubles.
-pub(super) const BACKOFF: Duration = Duration::from_millis(10);
 
 /// What all requests of one pull share.
 pub(super) struct Pull {
     pub(super) tensor: u16,
     pub(super) row_bytes: usize,
     pub(super) kind: PullKind,
+    /// The only one that will do; 0 for the newest.
+    pub(super) version: u32,
     pub(super) deadline: Instant,
-}
-
-impl Pull {
-    fn request(&self) -> Request {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        let body = RequestBody::Pull { tensor: self.tensor, kind: self.kind };
-        Request { deadline: Some(left), body }
-    }
 }
 
 impl Client {
@@ -43,19 +36,19 @@ impl Client {
         buckets: &mut Vec<Bucket>,
     ) -> Result<u64, ClientError> {
         let mut fleet = self.fleet();
+        fleet.routes.choose(Instant::now());
         fleet.routes.split(pull.tensor.into(), ids, 0..row_count(ids), buckets)?;
-        let (mut requests, mut attempt) = (0, 0);
+        let (mut requests, mut patience) = (0, Patience::new(&self.config, pull.deadline));
         loop {
-            let failures = try_all(&fleet, pull, out, buckets, &mut requests);
-            let server_of = |endpoint: usize| fleet.routes.endpoints[endpoint].server;
-            let failed: Vec<usize> = failures.iter().map(|&(at, _)| server_of(at)).collect();
-            let Some((endpoint, error)) = worst(failures) else { return Ok(requests) };
-            attempt += 1;
-            let address = &fleet.routes.endpoints[endpoint].address;
-            debug!(%address, attempt, %error, "pull failed");
-            let pause = self.pause_before_retry(&error, attempt).ok_or(error)?;
-            std::thread::sleep(pause.min(time_left(address, pull.deadline)?));
-            fleet = self.after_failures(fleet, failed, pull.deadline)?;
+            let attempt = patience.attempts();
+            let failures = try_all(&fleet, pull, attempt, out, buckets, &mut requests);
+            if failures.is_empty() {
+                return Ok(requests);
+            }
+            let pause = fleet.judge(&failures, &mut patience);
+            let Some(pause) = pause else { return Err(worst(failures)) };
+            std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
+            fleet = self.after_failures(fleet, &failures, pull.deadline)?;
             // Buckets keep the order of positions, which receiving relies on.
             let mut left: Vec<u32> =
                 buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()).collect();
@@ -64,66 +57,114 @@ impl Client {
         }
     }
 
-    /// The fleet to try next: each failed server as it is now, or another asked instead.
+    /// The fleet to try next: each failed server as it is now, and who is asked chosen anew.
     pub(super) fn after_failures(
         &self,
         mut fleet: Arc<Fleet>,
-        mut servers: Vec<usize>,
+        failures: &[Failed],
         deadline: Instant,
     ) -> Result<Arc<Fleet>, ClientError> {
-        servers.sort_unstable();
-        servers.dedup();
-        for server in servers {
+        let lost = failures.iter().filter(|failed| failed.is_loss());
+        let mut lost: Vec<usize> = lost.map(|failed| failed.server).collect();
+        lost.sort_unstable();
+        lost.dedup();
+        for server in lost {
             fleet.forget(server);
-            match fleet.rediscover(server, deadline)? {
-                Some(found) => {
-                    let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
-                    *current = Arc::clone(&found);
-                    fleet = found;
-                }
-                None => fleet.routes.avoid(server),
+            // Another thread may have asked already.
+            let current = self.fleet();
+            if current.describes_otherwise(server, &fleet) {
+                fleet = current;
+                continue;
+            }
+            if let Some(found) = fleet.ask_again(server, deadline)? {
+                // What others have found meanwhile stays.
+                let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
+                fleet = current.with(server, found)?;
+                *current = Arc::clone(&fleet);
             }
         }
+        fleet.routes.choose(Instant::now());
         Ok(fleet)
     }
+}
 
-    pub(super) fn pause_before_retry(&self, error: &ClientError, attempt: u32) -> Option<Duration> {
-        if attempt >= self.config.attempts {
-            return None;
+impl Fleet {
+    /// Notes who has failed, and gives the pause before the next try; `None` when there shall be
+    /// none.
+    pub(super) fn judge(&self, failures: &[Failed], patience: &mut Patience) -> Option<Duration> {
+        let now = Instant::now();
+        for failed in failures {
+            let health = self.routes.health(failed.server);
+            match failed.remedy {
+                Remedy::Later(time) => health.rest(time, now),
+                _ => health.failed(now),
+            }
+            debug!(address = %self.address(failed.server), error = %failed.error, "failed");
         }
-        Some(retry_after(error)?.max(BACKOFF * (1 << (attempt - 1).min(6))))
+        let remedy = |failed: &Failed| match failed.remedy {
+            Remedy::AnotherServer if !self.routes.can_do_without(failed.server) => Remedy::None,
+            // Another has room, perhaps: no need to wait for long.
+            Remedy::Later(_) if self.routes.can_well_do_without(failed.server, now) => {
+                Remedy::Later(Duration::ZERO)
+            }
+            remedy => remedy,
+        };
+        let remedies = failures.iter().map(remedy);
+        // What no other try helps decides, then failures before a want of room.
+        let order = |remedy: &Remedy| match remedy {
+            Remedy::None => (0, Duration::ZERO),
+            Remedy::AnotherServer | Remedy::Again => (1, Duration::ZERO),
+            Remedy::Later(time) => (2, Duration::MAX.saturating_sub(*time)),
+        };
+        patience.pause(remedies.min_by_key(order)?)
     }
 }
 
-/// How long to wait before what failed so is worth another try; `None`: it never is.
-pub(super) fn retry_after(error: &ClientError) -> Option<Duration> {
-    match error {
-        ClientError::Connect { .. } | ClientError::Unavailable { .. } => Some(Duration::ZERO),
-        ClientError::Refused { failure, .. } => match failure.code {
-            FailureCode::Overloaded | FailureCode::Stopping => Some(failure.retry_after),
-            _ => None,
-        },
-        _ => None,
+/// What failed, and of which server.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) server: usize,
+    pub(super) remedy: Remedy,
+    pub(super) error: ClientError,
+}
+
+impl Failed {
+    pub(super) fn new(server: usize, error: ClientError) -> Self {
+        Self { server, remedy: Remedy::of(&error), error }
+    }
+
+    /// Whether the server may be gone or have moved. One that answers, or merely keeps silent, has
+    /// not.
+    fn is_loss(&self) -> bool {
+        match &self.error {
+            ClientError::Unavailable { source, .. } => source.kind() != io::ErrorKind::TimedOut,
+            ClientError::Connect { .. } => true,
+            ClientError::Refused { failure, .. } => {
+                matches!(failure.code, FailureCode::Stopping | FailureCode::Elsewhere)
+            }
+            _ => false,
+        }
     }
 }
 
-/// An error that no retry helps, if there is one; else the first.
-pub(super) fn worst(mut failures: Vec<(usize, ClientError)>) -> Option<(usize, ClientError)> {
-    let fatal = failures.iter().position(|(_, error)| retry_after(error).is_none());
-    (!failures.is_empty()).then(|| failures.swap_remove(fatal.unwrap_or(0)))
+/// An error that no other try helps, if there is one; else the first.
+pub(super) fn worst(mut failures: Vec<Failed>) -> ClientError {
+    let fatal = |failed: &Failed| matches!(failed.remedy, Remedy::None | Remedy::AnotherServer);
+    let at = failures.iter().position(fatal).unwrap_or(0);
+    failures.swap_remove(at).error
 }
 
 /// One attempt at every bucket, in rounds of one request each, so that no shard waits long for its
-/// answer to be taken. Buckets that succeed are emptied; of the others the errors come back, with
-/// their endpoints in order.
+/// answer to be taken. Buckets that succeed are emptied; of the others the errors come back.
 fn try_all(
     fleet: &Fleet,
     pull: &Pull,
+    attempt: u32,
     out: &mut [u8],
     buckets: &mut [Bucket],
     requests: &mut u64,
-) -> Vec<(usize, ClientError)> {
-    let mut failures: Vec<(usize, ClientError)> = Vec::new();
+) -> Vec<Failed> {
+    let mut failures: Vec<(usize, Failed)> = Vec::new();
     let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
     for round in 0..n_rounds.unwrap_or(0) {
         let mut asked = Vec::new();
@@ -132,43 +173,87 @@ fn try_all(
             if failures.iter().any(|(failed, _)| *failed == endpoint) {
                 continue;
             }
-            match ask(fleet, endpoint, pull, ids) {
-                Ok(connection) => asked.push((endpoint, connection)),
-                Err(error) => failures.push((endpoint, error)),
+            let tried = Try::new(fleet, pull, endpoint, ids.len(), attempt);
+            match tried.ask(ids) {
+                Ok(connection) => asked.push((tried, connection)),
+                Err(error) => failures.push((endpoint, tried.failed(error))),
             }
         }
-        for (endpoint, mut connection) in asked {
+        for (tried, mut connection) in asked {
+            let endpoint = tried.endpoint;
             let positions = buckets[endpoint].positions.chunks(IDS_PER_PULL_MAX).nth(round);
             let positions = positions.unwrap_or_default();
-            match connection.receive_rows(positions, pull.row_bytes, out, pull.deadline) {
+            match connection.receive_rows(positions, pull.row_bytes, out, tried.until) {
                 Ok(()) => {
                     *requests += 1;
+                    tried.succeeded();
                     fleet.give_back(endpoint, connection);
                 }
-                Err(error) => failures.push((endpoint, error)),
+                Err(error) => failures.push((endpoint, tried.failed(error))),
             }
         }
     }
-    failures.sort_unstable_by_key(|(endpoint, _)| *endpoint);
     for (endpoint, bucket) in buckets.iter_mut().enumerate() {
         if failures.iter().all(|(failed, _)| *failed != endpoint) {
             bucket.ids.clear();
             bucket.positions.clear();
         }
     }
-    failures
+    failures.sort_by_key(|&(endpoint, _)| endpoint);
+    failures.into_iter().map(|(_, failed)| failed).collect()
 }
 
-/// Sends one request of a bucket.
-fn ask(
-    fleet: &Fleet,
+/// One request to one shard.
+struct Try<'a> {
+    fleet: &'a Fleet,
+    pull: &'a Pull,
     endpoint: usize,
-    pull: &Pull,
-    ids: &[NodeId],
-) -> Result<Connection, ClientError> {
-    let mut connection = fleet.connection(endpoint, pull.deadline)?;
-    connection.send(&pull.request(), ids, pull.deadline)?;
-    Ok(connection)
+    server: usize,
+    begun: Instant,
+    /// When another server is asked instead, or else the deadline of the pull.
+    until: Instant,
+}
+
+impl<'a> Try<'a> {
+    fn new(fleet: &'a Fleet, pull: &'a Pull, endpoint: usize, n_ids: usize, attempt: u32) -> Self {
+        let (server, begun) = (fleet.routes.endpoints[endpoint].server, Instant::now());
+        let mut until = pull.deadline;
+        if fleet.routes.can_do_without(server) {
+            // Others that have just failed are no good choice either.
+            let more = if fleet.routes.can_well_do_without(server, begun) { 1 } else { 4 };
+            let patience = fleet.routes.health(server).patience(n_ids * pull.row_bytes, attempt);
+            until = until.min(begun + more * patience);
+        }
+        Self { fleet, pull, endpoint, server, begun, until }
+    }
+
+    fn ask(&self, ids: &[NodeId]) -> Result<Connection, ClientError> {
+        let mut connection = self.fleet.connection(self.endpoint, self.until)?;
+        let Pull { tensor, kind, version, .. } = *self.pull;
+        let left = self.until.saturating_duration_since(Instant::now());
+        let body = RequestBody::Pull { tensor, kind };
+        let graph = self.fleet.graph;
+        let request = Request { deadline: Some(left), graph, version, ..Request::new(body) };
+        connection.send(&request, ids, self.until)?;
+        Ok(connection)
+    }
+
+    fn succeeded(&self) {
+        let now = Instant::now();
+        self.fleet.routes.health(self.server).answered(now - self.begun, now);
+    }
+
+    /// Silence is a failure like others as long as there is time to ask somebody else.
+    fn failed(&self, error: ClientError) -> Failed {
+        let error = match error {
+            ClientError::Deadline { address } if self.until < self.pull.deadline => {
+                let source = io::Error::new(io::ErrorKind::TimedOut, "it keeps silent");
+                ClientError::Unavailable { address, source }
+            }
+            error => error,
+        };
+        Failed::new(self.server, error)
+    }
 }
 
 /// Positions of a batch travel as 32 bits.

@@ -4,16 +4,16 @@
 //! not known is sent again, within the attempts and the deadline; one that a server had no room for
 //! until the deadline.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX};
-use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
-use tracing::debug;
+use lodestore_schema::{Reply, Request, RequestBody};
 
 use super::Client;
 use super::fleet::Fleet;
-use super::pull::{BACKOFF, retry_after, worst};
+use super::patience::{Patience, Remedy};
+use super::pull::Failed;
 use crate::connection::{Connection, time_left};
 use crate::{Address, ClientError};
 
@@ -84,63 +84,37 @@ impl Client {
             bytes: put.rows.len() as u64,
             ..PutStats::default()
         };
-        let mut patience = Patience::default();
+        let mut patience = Patience::new(&self.config, put.deadline);
         loop {
             let before = stats.requests;
-            let failures = try_round(&fleet, put, &mut shares, &mut stats);
+            let (at, failures) = try_round(&fleet, put, &mut shares, &mut stats);
             if stats.requests > before {
-                patience = Patience::default();
+                patience.forgive();
             }
-            let failed: Vec<usize> = failures.iter().map(|&(at, _)| shares[at].server).collect();
-            let Some((at, error)) = worst(failures) else {
+            if failures.is_empty() {
                 if shares.iter().all(|share| share.done == share.positions.len()) {
                     return Ok(stats);
                 }
                 continue;
-            };
-            let address = fleet.address(shares[at].server);
-            debug!(%address, %error, "push failed");
-            let Some(pause) = patience.pause(self, &error, put.deadline) else {
-                return Err(told(&fleet, &shares, at, error));
+            }
+            // Every holder must take its rows: no other helps.
+            let remedies = failures.iter().map(|failed| match failed.remedy {
+                Remedy::AnotherServer => Remedy::None,
+                remedy => remedy,
+            });
+            let is_final = |remedy: &Remedy| *remedy == Remedy::None;
+            let fatal = remedies.clone().position(|remedy| is_final(&remedy)).unwrap_or(0);
+            let failing = remedies.clone().find(|remedy| !matches!(remedy, Remedy::Later(_)));
+            let remedy = remedies.clone().find(is_final).or(failing).or(remedies.clone().next());
+            let pause = remedy.and_then(|remedy| patience.pause(remedy));
+            let Some(pause) = pause else {
+                let mut failures = failures;
+                return Err(told(&fleet, &shares, at[fatal], failures.swap_remove(fatal).error));
             };
             std::thread::sleep(pause);
-            if !is_crowded(&error) {
-                fleet = self.after_failures(fleet, failed, put.deadline)?;
-            }
+            fleet = self.after_failures(fleet, &failures, put.deadline)?;
         }
     }
-}
-
-/// How often a put has been held up since it last came forward.
-#[derive(Default)]
-struct Patience {
-    attempts: u32,
-    refusals: u32,
-}
-
-impl Patience {
-    /// How long to wait before the next round; `None` when there shall be none. A server without
-    /// room has done nothing: it is asked again for as long as there is time.
-    fn pause(
-        &mut self,
-        client: &Client,
-        error: &ClientError,
-        deadline: Instant,
-    ) -> Option<Duration> {
-        let pause = if is_crowded(error) {
-            self.refusals += 1;
-            retry_after(error)?.max(BACKOFF * (1 << self.refusals.min(6)))
-        } else {
-            self.attempts += 1;
-            client.pause_before_retry(error, self.attempts)?
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        (pause < left).then_some(pause)
-    }
-}
-
-fn is_crowded(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
 }
 
 /// Every holder of every partition, all of which must take updates: a holder that does not would
@@ -168,14 +142,15 @@ fn shares<'a>(
     Ok(shares)
 }
 
-/// The next push of some shares that are not done: all sent, then all answers taken.
+/// The next push of some shares that are not done: all sent, then all answers taken. Gives what
+/// failed, and of which share.
 fn try_round(
     fleet: &Fleet,
     put: &Put<'_>,
     shares: &mut [Share<'_>],
     stats: &mut PutStats,
-) -> Vec<(usize, ClientError)> {
-    let mut failures = Vec::new();
+) -> (Vec<usize>, Vec<Failed>) {
+    let mut failures: Vec<(usize, ClientError)> = Vec::new();
     let mut sent = Vec::new();
     let unfinished = shares.iter().enumerate().filter(|(_, s)| s.done < s.positions.len());
     for (at, share) in unfinished.take(PUSHES_AT_ONCE) {
@@ -199,7 +174,8 @@ fn try_round(
             Err(error) => failures.push((at, error)),
         }
     }
-    failures
+    let failed = |(at, error): (usize, ClientError)| (at, Failed::new(shares[at].server, error));
+    failures.into_iter().map(failed).unzip()
 }
 
 /// Sends one push to the shard that owns its first row; any would do.
@@ -212,10 +188,10 @@ fn push(
     let first = put.ids[positions[0] as usize].0 - fleet.routes.book.range(share.part).start;
     let endpoint = fleet.routes.endpoint_at(share.server, put.tensor.into(), share.part, first);
     let mut connection = fleet.connection(endpoint, put.deadline)?;
-    let left = time_left(fleet.address(share.server), put.deadline)?;
+    let left = Some(time_left(fleet.address(share.server), put.deadline)?);
     let n_rows = u32::try_from(positions.len()).expect("a push has at most ROWS_PER_PUSH_MAX rows");
     let body = RequestBody::Push { tensor: put.tensor, n_rows };
-    let request = Request { deadline: Some(left), body };
+    let request = Request { deadline: left, graph: fleet.graph, ..Request::new(body) };
     connection.send_push(&request, (put.ids, put.rows), positions, put.deadline)?;
     Ok((endpoint, connection))
 }

@@ -6,7 +6,7 @@ use lodestore_schema::{Reply, RequestBody, UpdateStats};
 
 use super::Client;
 use super::describe::{ask_server, describe, stats};
-use crate::connection::time_left;
+use super::patience::{Patience, Remedy};
 use crate::{Address, ClientError};
 
 /// How often a compaction is looked at.
@@ -33,10 +33,10 @@ impl Client {
     /// [`ClientError::NotWritable`], or what kept a server from committing.
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let fleet = self.fleet();
+        let (fleet, security) = (self.fleet(), &self.config.security);
         let mut newest = 0;
         for address in fleet.addresses() {
-            let description = self.patiently(address, deadline, || describe(address, deadline))?;
+            let description = self.patiently(deadline, || describe(address, security, deadline))?;
             check_writable(address, description.writable)?;
             newest = newest.max(description.version);
         }
@@ -44,11 +44,11 @@ impl Client {
         for address in fleet.addresses() {
             // What is pending there is for this version or an earlier one.
             let body = RequestBody::Commit { version: newest.saturating_add(1) };
-            let commit = || match ask_server(address, body, deadline)? {
+            let commit = || match ask_server(address, security, body, deadline)? {
                 Reply::Committed { version } => Ok(version),
                 _ => Err(ClientError::Confused { address: address.clone() }),
             };
-            committed = committed.max(self.patiently(address, deadline, commit)?);
+            committed = committed.max(self.patiently(deadline, commit)?);
         }
         Ok(committed)
     }
@@ -60,17 +60,17 @@ impl Client {
     /// [`ClientError::NotWritable`], or what kept a server from starting.
     pub fn compact(&self) -> Result<Vec<CompactionRun>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let fleet = self.fleet();
+        let (fleet, security) = (self.fleet(), &self.config.security);
         for address in fleet.addresses() {
-            let description = self.patiently(address, deadline, || describe(address, deadline))?;
+            let description = self.patiently(deadline, || describe(address, security, deadline))?;
             check_writable(address, description.writable)?;
         }
         let compact = |address: &Address| {
-            let ask = || match ask_server(address, RequestBody::Compact, deadline)? {
+            let ask = || match ask_server(address, security, RequestBody::Compact, deadline)? {
                 Reply::Compacting { run } => Ok(CompactionRun { address: address.clone(), run }),
                 _ => Err(ClientError::Confused { address: address.clone() }),
             };
-            self.patiently(address, deadline, ask)
+            self.patiently(deadline, ask)
         };
         fleet.addresses().map(compact).collect()
     }
@@ -86,10 +86,11 @@ impl Client {
         runs: &[CompactionRun],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), ClientError> {
+        let security = &self.config.security;
         for CompactionRun { address, run } in runs {
             loop {
                 let deadline = Instant::now() + self.config.deadline;
-                let stats = self.patiently(address, deadline, || stats(address, deadline))?;
+                let stats = self.patiently(deadline, || stats(address, security, deadline))?;
                 progress(stats.updates.run_bytes, stats.updates.run_bytes_total);
                 if is_over(address, *run, &stats.updates)? {
                     break;
@@ -103,19 +104,20 @@ impl Client {
     /// Asks again what may be asked again, within the attempts and the deadline.
     fn patiently<T>(
         &self,
-        address: &Address,
         deadline: Instant,
         ask: impl Fn() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        let mut attempt = 0;
+        let mut patience = Patience::new(&self.config, deadline);
         loop {
             let error = match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            attempt += 1;
-            let pause = self.pause_before_retry(&error, attempt).ok_or(error)?;
-            std::thread::sleep(pause.min(time_left(address, deadline)?));
+            let remedy = match Remedy::of(&error) {
+                Remedy::AnotherServer => Remedy::None,
+                remedy => remedy,
+            };
+            std::thread::sleep(patience.pause(remedy).ok_or(error)?);
         }
     }
 }

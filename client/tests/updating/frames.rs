@@ -42,7 +42,7 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
     let mut plain = PlainConnection::open(&address);
     let row = put_row(NodeId(3), 1);
     let two = [&row[..], &row[..]].concat();
-    use FailureCode::{Invalid, NotFound, TooLarge};
+    use FailureCode::{Elsewhere, Invalid, NotFound, TooLarge};
     let lies = [
         // Lengths that do not fit the number of rows, among them those of rows of other lengths.
         (push(1), body(&[3], &row[1..]), Invalid),
@@ -56,7 +56,7 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
         // Rows that do not exist, are elsewhere, or are of two partitions.
         (push(1), body(&[100], &row), NotFound),
         (push(1), body(&[u32::MAX], &row), NotFound),
-        (push(1), body(&[99], &row), NotFound),
+        (push(1), body(&[99], &row), Elsewhere),
         (push(2), body(&[3, 50], &two), Invalid),
         (push(2), body(&[3, 99], &two), Invalid),
         (push(2), body(&[3, 100], &two), NotFound),
@@ -88,7 +88,7 @@ fn a_push_that_breaks_off_puts_nothing() {
     for length in [0, 1, 39, 40, 41, whole.len() - 1] {
         let mut plain = PlainConnection::open(&address);
         let mut frame = Vec::new();
-        Request { deadline: None, body: push(10) }.append_to(whole.len(), &mut frame);
+        Request::new(push(10)).append_to(whole.len(), &mut frame);
         frame.extend_from_slice(&whole[..length]);
         plain.stream.write_all(&frame).unwrap();
         plain.stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -172,7 +172,7 @@ fn past_a_shards_room_pushes_are_told_to_come_back_and_then_go_through() {
     let (server, address) = start(&config(&graph, 1));
     let wide = body(&[0, 1, 2], &vec![7; 3 << 20]);
     let mut frame = Vec::new();
-    Request { deadline: None, body: push(3) }.append_to(wide.len(), &mut frame);
+    Request::new(push(3)).append_to(wide.len(), &mut frame);
     let mut waiting: Vec<PlainConnection> =
         (0..7).map(|_| PlainConnection::open(&address)).collect();
     for plain in &mut waiting {

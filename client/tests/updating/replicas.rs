@@ -26,7 +26,8 @@ fn a_put_reaches_all_holders_or_says_which() {
     copy(&graph, &replica);
     let (first, first_address) = start(&config(&graph, 2));
     let (second, second_address) = start(&config(&replica, 1));
-    let short = ClientConfig { deadline: Duration::from_secs(3), attempts: 2 };
+    let short =
+        ClientConfig { deadline: Duration::from_secs(3), attempts: 2, ..ClientConfig::default() };
     let client = Client::connect(&[&first_address, &second_address], short).unwrap();
     let mut expected = Expected::new(1000);
     let ids = shuffled_ids(1000, 300);

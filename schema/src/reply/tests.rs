@@ -108,3 +108,44 @@ proptest! {
         let _ = Reply::decode(&head);
     }
 }
+
+/// Makes the first list of structs in a head one of `n` elements that take no bytes.
+fn with_empty_elements(head: &[u8], n: u64) -> Vec<u8> {
+    let mut words: Vec<u64> =
+        head.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let is_struct_list = |&word: &u64| word & 3 == 1 && (word >> 32) & 7 == 7;
+    // After the table of segments and the root.
+    let at = 2 + words[2..].iter().position(is_struct_list).unwrap();
+    let tag = (at as i64 + 1 + i64::from(words[at] as u32 as i32 >> 2)) as usize;
+    words[at] = (words[at] & 0xffff_ffff) | (7 << 32);
+    words[tag] = n << 2;
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn lists_of_nothing_take_no_memory_however_long_they_claim_to_be() {
+    let stats = ServerStats { shards: vec![ShardStats::default(); 2], ..ServerStats::default() };
+    for reply in [Reply::Stats(stats), Reply::Description(description())] {
+        let head = head_of(&reply);
+        for n in [1 << 16, 1 << 19, (1 << 29) - 1] {
+            let found = Reply::decode(&with_empty_elements(&head, n));
+            assert!(matches!(found, Err(WireError::Malformed { .. })), "{n}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn pointers_that_lead_back_and_chains_of_them_come_to_an_end() {
+    let head = head_of(&Reply::Description(description()));
+    let n_words = head.len() / 8;
+    for at in 1..n_words {
+        for offset in -(n_words as i64)..n_words as i64 {
+            // A struct of one pointer, or a list of pointers, that lies anywhere.
+            for word in [(1 << 48) | ((offset << 2) as u32 as u64), (0x7fe << 32) | 1] {
+                let mut head = head.clone();
+                head[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+                let _ = Reply::decode(&head);
+            }
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! What each path answers.
 
+use lodestore_schema::Token;
+
 use super::request::{BadRequest, Request};
 use crate::metrics::{CONTENT_TYPE, Observed, Phase, ServerFigures};
 
@@ -17,10 +19,18 @@ struct Answer {
 }
 
 /// The bytes to send.
-pub(super) fn answer(request: Result<Request, BadRequest>, observed: &Observed) -> Vec<u8> {
+pub(super) fn answer(
+    request: Result<Request, BadRequest>,
+    token: Option<&Token>,
+    observed: &Observed,
+) -> Vec<u8> {
     let is_head = request.as_ref().is_ok_and(|request| request.is_head);
     let answer = match request {
-        Ok(request) => of_path(&request.path, observed),
+        Ok(request) if is_for(&request, token) => of_path(&request.path, observed),
+        Ok(_) => Answer {
+            headers: "WWW-Authenticate: Bearer\r\n".to_owned(),
+            ..text("401 Unauthorized", "tell the token: Authorization: Bearer TOKEN".to_owned())
+        },
         Err(bad) => refusal(bad),
     };
     // The page of another site cannot read these (nor those under a name that leads here:
@@ -37,6 +47,12 @@ pub(super) fn answer(request: Result<Request, BadRequest>, observed: &Observed) 
         bytes += &body;
     }
     bytes.into_bytes()
+}
+
+/// Whether who asks may know: health is for all, figures for those who tell the token.
+fn is_for(request: &Request, token: Option<&Token>) -> bool {
+    let is_health = matches!(request.path.as_str(), "/healthz" | "/readyz");
+    is_health || token.is_none_or(|token| request.token.is_some_and(|told| told == *token))
 }
 
 fn of_path(path: &str, observed: &Observed) -> Answer {
@@ -134,8 +150,8 @@ mod tests {
     use super::*;
 
     fn ask(path: &str, is_head: bool, observed: &Observed) -> String {
-        let request = Request { path: path.into(), is_head };
-        String::from_utf8(answer(Ok(request), observed)).unwrap()
+        let request = Request { path: path.into(), is_head, token: None };
+        String::from_utf8(answer(Ok(request), None, observed)).unwrap()
     }
 
     #[test]
@@ -161,6 +177,24 @@ mod tests {
             observed.enter(phase);
             assert_eq!([status("/healthz"), status("/readyz")], ["200", ready], "{phase:?}");
         }
+    }
+
+    #[test]
+    fn figures_are_for_those_who_tell_the_token_and_health_is_for_all() {
+        let [right, wrong] =
+            [b"0123456789abcdef", b"0123456789abcdeF"].map(|t| Token::new(t).unwrap());
+        let status = |path: &str, told: Option<Token>| {
+            let request = Request { path: path.into(), is_head: false, token: told };
+            let bytes = answer(Ok(request), Some(&right), &Observed::new());
+            String::from_utf8(bytes).unwrap()[9..12].to_owned()
+        };
+        for path in ["/", "/metrics", "/status.json", "/else"] {
+            assert_eq!(status(path, None), "401", "{path}");
+            assert_eq!(status(path, Some(wrong)), "401", "{path}");
+            assert_ne!(status(path, Some(right)), "401", "{path}");
+        }
+        assert_eq!(status("/healthz", None), "200");
+        assert_eq!(status("/readyz", None), "503", "it opens");
     }
 
     #[test]

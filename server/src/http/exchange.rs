@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+use lodestore_schema::Token;
 use rustix::event::PollFlags;
 
 use super::answer::answer;
@@ -61,12 +62,12 @@ impl Exchange {
     }
 
     /// Does what can be done without waiting; `false` at the end.
-    pub(super) fn go_on(&mut self, observed: &Observed) -> bool {
+    pub(super) fn go_on(&mut self, token: Option<&Token>, observed: &Observed) -> bool {
         loop {
             let done = match &mut self.stage {
                 Stage::Reading(head) => match read_request(&mut self.stream, head, self.is_local) {
                     Ok(request) => {
-                        self.stage = Stage::Writing(answer(request, observed), 0);
+                        self.stage = Stage::Writing(answer(request, token, observed), 0);
                         Ok(())
                     }
                     Err(error) => Err(error),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lodestore_schema::Token;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
@@ -36,18 +37,26 @@ pub(crate) struct HttpServer {
 
 impl HttpServer {
     /// Listens, and answers from what `observed` knows.
-    pub(crate) fn start(address: SocketAddr, observed: Arc<Observed>) -> Result<Self, ServerError> {
+    ///
+    /// On an address that is not loopback figures are for those who tell `token`, if there is one;
+    /// health checks are for all.
+    pub(crate) fn start(
+        address: SocketAddr,
+        token: Option<Token>,
+        observed: Arc<Observed>,
+    ) -> Result<Self, ServerError> {
         let error = |source| ServerError::Listen { address: address.to_string(), source };
         let listener = TcpListener::bind(address).map_err(error)?;
         listener.set_nonblocking(true).map_err(error)?;
         let address = listener.local_addr().map_err(error)?;
+        let token = token.filter(|_| !address.ip().is_loopback());
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| ServerError::Thread(e.into()))?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("lode-http".into())
-            .spawn(move || run(&listener, &observed, &stopped))
+            .spawn(move || run(&listener, token.as_ref(), &observed, &stopped))
             .map_err(ServerError::Thread)?;
         Ok(Self { address, stop, thread: Some(thread) })
     }
@@ -67,7 +76,7 @@ impl Drop for HttpServer {
     }
 }
 
-fn run(listener: &TcpListener, observed: &Observed, stop: &OwnedFd) {
+fn run(listener: &TcpListener, token: Option<&Token>, observed: &Observed, stop: &OwnedFd) {
     // The one that is open longest first.
     let mut open: Vec<Exchange> = Vec::new();
     let complaints = Complaints::default();
@@ -95,7 +104,7 @@ fn run(listener: &TcpListener, observed: &Observed, stop: &OwnedFd) {
         let mut flags = ready[2..].iter();
         open.retain_mut(|exchange| {
             let is_ready = flags.next().is_some_and(|ready| *ready);
-            exchange.is_in_time(now) && (!is_ready || exchange.go_on(observed))
+            exchange.is_in_time(now) && (!is_ready || exchange.go_on(token, observed))
         });
         if ready[1] {
             accept(listener, &mut open, &complaints);

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use httparse::{EMPTY_HEADER, Error, Header, Status};
 
+use lodestore_schema::Token;
+
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
 
 /// A request that can be answered.
@@ -13,6 +15,8 @@ pub(super) struct Request {
     pub(super) path: String,
     /// The answer shall have no body.
     pub(super) is_head: bool,
+    /// What `Authorization: Bearer` tells.
+    pub(super) token: Option<Token>,
 }
 
 /// Why bytes are no request that can be answered.
@@ -65,8 +69,10 @@ impl Request {
         if is_local && !hosts.all(|host| names_this_machine(host.value)) {
             return Err(BadRequest::Host);
         }
+        let tokens = request.headers.iter().filter(|header| is(header, "authorization"));
+        let token = tokens.filter_map(|header| bearer(header.value)).next();
         let path = target.split('?').next().unwrap_or_default().to_owned();
-        Ok(Self { path, is_head })
+        Ok(Self { path, is_head, token })
     }
 }
 
@@ -77,6 +83,12 @@ fn announces_body(header: &Header<'_>) -> bool {
 
 fn is(header: &Header<'_>, name: &str) -> bool {
     header.name.eq_ignore_ascii_case(name)
+}
+
+/// The token of an `Authorization`, if it is of that kind.
+fn bearer(value: &[u8]) -> Option<Token> {
+    let (scheme, token) = value.trim_ascii().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| Token::new(token.trim_ascii()).ok())?
 }
 
 /// Whether a `Host`, with or without a port, is an address or `localhost`: no name that leads
@@ -107,11 +119,33 @@ mod tests {
         for end in 0..text.len() {
             assert_eq!(parse(&text[..end]), None, "{end}");
         }
-        let request = Request { path: "/metrics".into(), is_head: false };
+        let request = Request { path: "/metrics".into(), is_head: false, token: None };
         assert_eq!(parse(text), Some(Ok(request.clone())));
         assert_eq!(parse(&format!("{text}GET /more")), Some(Ok(request)));
-        let head = Request { path: "/".into(), is_head: true };
+        let head = Request { path: "/".into(), is_head: true, token: None };
         assert_eq!(parse("HEAD / HTTP/1.0\r\n\r\n"), Some(Ok(head)));
+    }
+
+    #[test]
+    fn a_token_is_taken_from_its_header_alone() {
+        let token_of = |line: &str| {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n");
+            parse(&head).unwrap().unwrap().token.map(|token| token.as_bytes().to_vec())
+        };
+        let token = b"0123456789abcdef".to_vec();
+        for line in
+            ["Authorization: Bearer 0123456789abcdef", "authorization:bearer  0123456789abcdef"]
+        {
+            assert_eq!(token_of(line), Some(token.clone()), "{line}");
+        }
+        for line in [
+            "Authorization: Basic 0123456789abcdef",
+            "Authorization: Bearer",
+            "Authorization: Bearer short",
+            "X-Token: Bearer 0123456789abcdef",
+        ] {
+            assert_eq!(token_of(line), None, "{line}");
+        }
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_connections_refused_total",
         ShardCounter(|s| s.connections_refused as f64),
-        "connections closed at once because too many were open",
+        "connections refused because too many were open",
     ),
     metric(
         "lodestore_connections_broken_total",

@@ -19,6 +19,7 @@ use lodestore_store::Base;
 
 use crate::error::failure;
 use crate::holdings::Holdings;
+use crate::limits::IDLE_SCRATCH_MAX;
 use crate::shard::ShardPlan;
 use crate::stats::{Counters, count};
 use part::{PartRows, PartScratch};
@@ -34,7 +35,7 @@ pub(crate) struct ShardRows {
     memory: Grant,
     /// Bytes that requests of this shard may still take.
     room: Rc<Semaphore>,
-    /// Scratch of gathers that are not running: as many as ever ran at once.
+    /// Scratch of gathers that are not running.
     scratch: RefCell<Vec<Scratch>>,
 }
 
@@ -123,7 +124,7 @@ impl ShardRows {
                 scratch.bases.clear();
             }
         }
-        self.scratch.borrow_mut().push(scratch);
+        self.keep(scratch);
         Ok(are_ours)
     }
 
@@ -132,8 +133,16 @@ impl ShardRows {
         let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
         self.keys_of(holdings, ids, &mut scratch.keys)?;
         self.tier.borrow_mut().remove(&scratch.keys);
-        self.scratch.borrow_mut().push(scratch);
+        self.keep(scratch);
         Ok(())
+    }
+
+    /// Keeps buffers for the next gather.
+    fn keep(&self, scratch: Scratch) {
+        let mut idle = self.scratch.borrow_mut();
+        if idle.len() < IDLE_SCRATCH_MAX {
+            idle.push(scratch);
+        }
     }
 
     /// Rows in the tier, bytes of one, and rows that had to go for others.
@@ -241,11 +250,13 @@ impl ShardRows {
 /// The failure for a node that does not exist or lives on another server.
 pub(crate) fn not_here(holdings: &Holdings, id: NodeId) -> Failure {
     let n_nodes = holdings.book.n_nodes();
-    let message = match holdings.book.part_of(id) {
-        None => format!("node {id} does not exist: the graph has nodes 0 to {n_nodes}, exclusive"),
-        Some(part) => format!(
-            "node {id} is in partition {part}, which this server does not hold; ask `describe`"
-        ),
+    let Some(part) = holdings.book.part_of(id) else {
+        let message =
+            format!("node {id} does not exist: the graph has nodes 0 to {n_nodes}, exclusive");
+        return failure(FailureCode::NotFound, message);
     };
-    failure(FailureCode::NotFound, message)
+    let message = format!(
+        "node {id} is in partition {part}, which this server does not hold; ask `describe`"
+    );
+    failure(FailureCode::Elsewhere, message)
 }

@@ -1,6 +1,7 @@
 //! A pull at a shard: admission, then rows from here and from the other owners.
 
 use std::panic::AssertUnwindSafe;
+use std::time::Instant;
 
 use futures_lite::FutureExt;
 use futures_util::future::join_all;
@@ -10,8 +11,9 @@ use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX};
 use lodestore_schema::{Failure, FailureCode};
 
 use super::Shard;
+use crate::connection::within;
 use crate::error::{failure, no_room};
-use crate::post::Question;
+use crate::post::{Question, Wanted};
 use crate::rows::{ShardRows, not_here};
 use crate::stats::count;
 
@@ -50,11 +52,14 @@ impl Shard {
         tensor: u16,
         ids: &[NodeId],
         out: &mut [u8],
+        deadline: Instant,
     ) -> Result<(), Failure> {
         let rows = &self.tensors[usize::from(tensor)];
         if rows.gather(&self.plan, ids, out).await? {
             return Ok(());
         }
+        // What other shards send lies here, besides `out`, until it is merged.
+        let _room = self.take_room(size_of_val(ids) + out.len())?;
         let asks = self.split(tensor, ids)?.into_iter().enumerate();
         let asks = asks.filter(|(_, (ids, _))| !ids.is_empty());
         let asks = asks.map(|(owner, (ids, positions))| async move {
@@ -62,7 +67,8 @@ impl Shard {
                 self.gather_owned(tensor, &ids).await
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
-                self.post.ask(owner, Question::Gather, tensor, ids).await
+                let question = Question::Gather(Wanted::until(deadline));
+                self.post.ask(owner, question, tensor, ids).await
             };
             rows.map(|rows| (rows, positions))
         });
@@ -76,17 +82,54 @@ impl Shard {
         Ok(())
     }
 
-    /// Rows of this shard for another, within this shard's own room.
+    /// Rows of this shard for another, within this shard's own room, which they keep until they are
+    /// on their way.
     pub(super) async fn gather_asked(
         &self,
         tensor: u16,
         ids: &[NodeId],
-    ) -> Result<Vec<u8>, Failure> {
+        wanted: &Wanted,
+    ) -> Result<(Vec<u8>, StaticPermit), Failure> {
+        if wanted.is_given_up() {
+            return Err(failure(FailureCode::Deadline, "nobody waits for these rows any more"));
+        }
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
-        let _room = self.take_room(n_bytes)?;
+        let room = self.take_room(n_bytes)?;
         // One panicking task would stop the whole executor.
-        let gathered = AssertUnwindSafe(self.gather_owned(tensor, ids)).catch_unwind().await;
-        gathered.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a gather panicked")))
+        let gather = AssertUnwindSafe(self.gather_owned(tensor, ids)).catch_unwind();
+        let gather = async {
+            let panicked = |_| Err(failure(FailureCode::Internal, "a gather panicked"));
+            gather.await.unwrap_or_else(panicked)
+        };
+        Ok((within(wanted.until, gather).await?, room))
+    }
+
+    /// Fails when a request means another graph than this.
+    pub(crate) fn check_graph(&self, graph: u64) -> Result<(), Failure> {
+        if graph == 0 || graph == self.plan.holdings.graph_tag() {
+            return Ok(());
+        }
+        let message = "another graph is served here now; ask its server where it listens";
+        Err(failure(FailureCode::Elsewhere, message))
+    }
+
+    /// Fails unless `version`, where there is one, is committed last and nothing was put since: then
+    /// all rows gathered until now are of it, since what is put stays pending until a commit.
+    pub(crate) fn check_version(&self, tensor: u16, version: u32) -> Result<(), Failure> {
+        if version == 0 {
+            return Ok(());
+        }
+        let holdings = &self.plan.holdings;
+        let newest = holdings.live.version();
+        if newest == version && !holdings.has_pending(tensor.into()) {
+            return Ok(());
+        }
+        let message = format!(
+            "rows of version {version} are wanted, and here is version {newest}{}; begin anew with \
+             the newest, or ask a server that has it",
+            if newest == version { " with rows that were put since" } else { "" }
+        );
+        Err(failure(FailureCode::OtherVersion, message))
     }
 
     /// The tensor at a position of the description.

@@ -1,6 +1,5 @@
 //! How threads without an executor reach a shard.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,10 +7,12 @@ use glommio::GlommioError;
 use glommio::channels::shared_channel::ForeignSender;
 use lodestore_graph::PartId;
 
+use crate::listen::Arrival;
+
 /// What other threads tell a shard.
 pub(crate) enum Event {
     /// A client has come.
-    Connection(OwnedFd),
+    Connection(Arrival),
     /// The tensor at this position of the description has another segment in this partition.
     Rebased(usize, PartId),
     /// Finish what is in flight and end.
@@ -27,7 +28,7 @@ impl Inbox {
     }
 
     /// Hands over a connection; `false`, and the connection closed, when the mailbox is full.
-    pub(crate) fn connect(&self, connection: OwnedFd) -> bool {
+    pub(crate) fn connect(&self, connection: Arrival) -> bool {
         self.lock().try_send(Event::Connection(connection)).is_ok()
     }
 

@@ -1,7 +1,7 @@
 //! One shard: an executor on its own thread with its rows, its connections, and its mailboxes.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,28 +12,29 @@ use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
-use glommio::net::TcpStream;
-use glommio::sync::Semaphore;
+use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
 use lodestore_cache::{Governor, PolicyKind};
 use lodestore_graph::NodeId;
 use lodestore_schema::{Reply, ServerStats};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::compactor::Runs;
 use crate::complaints::Complaints;
-use crate::connection::{Buffers, Connection};
+use crate::connection::Buffers;
+use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::limits::{
-    CONNECTIONS_PER_SHARD_MAX, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, START_TIMEOUT,
+    DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD, START_TIMEOUT,
 };
 use crate::metrics::Observed;
 use crate::post::{Letter, Post, Question, Rows};
 use crate::pulse::Shards;
 use crate::rows::ShardRows;
-use crate::stats::{Counters, count};
+use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
 
+mod arrivals;
 mod beat;
 mod gather;
 mod inbox;
@@ -56,6 +57,8 @@ pub(crate) struct ShardPlan {
     pub(crate) tier_bytes: Arc<[usize]>,
     pub(crate) governor: Governor,
     pub(crate) policy: PolicyKind,
+    /// What those who connect must show.
+    pub(crate) guard: Arc<Guard>,
     /// Where it joins, to be woken regularly.
     pub(crate) pulsed: Shards,
     /// Where it tells that it is alive.
@@ -75,8 +78,13 @@ pub(crate) struct Shard {
     bulk: TaskQueueHandle,
     /// Buffers of requests that are not running: as many as ever ran at once.
     buffers: RefCell<Vec<Buffers>>,
-    open: RefCell<HashMap<u64, OwnedFd>>,
+    pooled_bytes: Cell<usize>,
+    open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
+    /// Numbers of connections that are not let in yet, the oldest first.
+    entering: RefCell<VecDeque<u64>>,
+    refusals: Cell<usize>,
     next_connection: Cell<u64>,
+    is_ending: Cell<bool>,
     /// Frame that answers `describe`, and the version that it tells.
     description: RefCell<(u32, Rc<[u8]>)>,
     complaints: Complaints,
@@ -120,8 +128,12 @@ pub(crate) async fn run(
         room,
         bulk,
         buffers: RefCell::default(),
+        pooled_bytes: Cell::new(0),
         open: RefCell::default(),
+        entering: RefCell::default(),
+        refusals: Cell::new(0),
         next_connection: Cell::new(0),
+        is_ending: Cell::new(false),
         description: RefCell::new((0, Rc::from([]))),
         complaints: Complaints::default(),
     });
@@ -164,7 +176,7 @@ impl Shard {
         while let Some(event) = inbox.recv().await {
             match event {
                 Event::Stop => return,
-                Event::Connection(fd) => self.take(fd, sync),
+                Event::Connection(arrival) => self.take(arrival, sync),
                 Event::Rebased(tensor, part) => {
                     let shard = Rc::clone(self);
                     let rebase = async move {
@@ -179,39 +191,9 @@ impl Shard {
         }
     }
 
-    /// Serves a connection in a task of its own.
-    fn take(self: &Rc<Self>, fd: OwnedFd, sync: TaskQueueHandle) {
-        if self.open.borrow().len() >= CONNECTIONS_PER_SHARD_MAX {
-            count(&self.counters().connections_refused, 1);
-            debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
-            return;
-        }
-        let Ok(stream) = fd.try_clone() else { return };
-        let number = self.next_connection.get();
-        self.next_connection.set(number + 1);
-        self.open.borrow_mut().insert(number, fd);
-        self.counters().connections.fetch_add(1, Ordering::Relaxed);
-        count(&self.counters().connections_taken, 1);
-        let shard = Rc::clone(self);
-        let task = async move {
-            // glommio's stream only sends to and receives from the descriptor: a Unix socket
-            // serves as well.
-            let stream = TcpStream::from(socket2::Socket::from(stream));
-            if let Err(reason) = Connection::new(stream).serve(&shard).await {
-                shard.counters().broken(reason.reason());
-                debug!(shard = shard.id, %reason, "connection ended");
-            }
-            shard.open.borrow_mut().remove(&number);
-            shard.counters().connections.fetch_sub(1, Ordering::Relaxed);
-        };
-        // Without a task queue of its own the executor is ending, and so is the connection.
-        if let Ok(task) = glommio::spawn_local_into(task, sync) {
-            task.detach();
-        }
-    }
-
     /// Ends every connection after its current request, then the files and the mesh.
     async fn end(self: Rc<Self>) {
+        self.is_ending.set(true);
         for fd in self.open.borrow().values() {
             // Wakes a connection that waits for its next request; replies still go out.
             let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
@@ -244,7 +226,8 @@ impl Shard {
                         Letter::Answer { ticket, rows } => shard.post.deliver(ticket, rows),
                         Letter::Ask { ticket, question, tensor, ids } => {
                             let task = async move {
-                                let rows = shard.answer(question, tensor, &ids).await;
+                                // Until the rows are on their way they have room here.
+                                let (rows, _room) = shard.answer(question, tensor, &ids).await;
                                 shard.post.answer(peer, ticket, rows).await;
                             };
                             glommio::spawn_local(task).detach();
@@ -259,10 +242,18 @@ impl Shard {
     }
 
     /// What another shard asks.
-    async fn answer(&self, question: Question, tensor: u16, ids: &[NodeId]) -> Rows {
+    async fn answer(
+        &self,
+        question: Question,
+        tensor: u16,
+        ids: &[NodeId],
+    ) -> (Rows, Option<StaticPermit>) {
         match question {
-            Question::Gather => self.gather_asked(tensor, ids).await,
-            Question::Forget => self.forget_asked(tensor, ids).map(|()| Vec::new()),
+            Question::Gather(wanted) => match self.gather_asked(tensor, ids, &wanted).await {
+                Ok((rows, room)) => (Ok(rows), Some(room)),
+                Err(refusal) => (Err(refusal), None),
+            },
+            Question::Forget => (self.forget_asked(tensor, ids).map(|()| Vec::new()), None),
         }
     }
 
@@ -277,12 +268,24 @@ impl Shard {
         }
     }
 
-    pub(crate) fn lend_buffers(&self) -> Buffers {
-        self.buffers.borrow_mut().pop().unwrap_or_default()
+    /// Whether it finishes what is under way and takes nothing new.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.get()
     }
 
+    pub(crate) fn lend_buffers(&self) -> Buffers {
+        let Some(buffers) = self.buffers.borrow_mut().pop() else { return Buffers::default() };
+        self.pooled_bytes.set(self.pooled_bytes.get() - buffers.n_bytes());
+        buffers
+    }
+
+    /// Keeps buffers for the next request, as many as may lie idle.
     pub(crate) fn take_back(&self, buffers: Buffers) {
-        self.buffers.borrow_mut().push(buffers);
+        let n_bytes = self.pooled_bytes.get() + buffers.n_bytes();
+        if n_bytes <= POOLED_BYTES_PER_SHARD {
+            self.pooled_bytes.set(n_bytes);
+            self.buffers.borrow_mut().push(buffers);
+        }
     }
 
     pub(crate) fn counters(&self) -> &Counters {

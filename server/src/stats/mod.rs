@@ -83,6 +83,12 @@ pub(crate) enum BreakReason {
     Wire,
     /// It was too slow.
     Timeout,
+    /// TLS did not come about.
+    Tls,
+    /// It told no token, or another.
+    Unauthenticated,
+    /// It closed while an answer was under way.
+    Left,
     /// The socket failed, or closed in the middle of a frame.
     Io,
     /// A request panicked.
@@ -126,7 +132,8 @@ impl RequestKind {
             RequestBody::Commit { .. } => Self::Commit,
             RequestBody::Compact => Self::Compact,
             RequestBody::Describe => Self::Describe,
-            RequestBody::Stat => Self::Stat,
+            // What tells a token is not counted as a request.
+            RequestBody::Stat | RequestBody::Authenticate { .. } => Self::Stat,
         }
     }
 
@@ -144,12 +151,23 @@ impl RequestKind {
 }
 
 impl BreakReason {
-    pub(crate) const ALL: [Self; 4] = [Self::Wire, Self::Timeout, Self::Io, Self::Panic];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Wire,
+        Self::Timeout,
+        Self::Tls,
+        Self::Unauthenticated,
+        Self::Left,
+        Self::Io,
+        Self::Panic,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Wire => "wire",
             Self::Timeout => "timeout",
+            Self::Tls => "tls",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Left => "left",
             Self::Io => "io",
             Self::Panic => "panic",
         }

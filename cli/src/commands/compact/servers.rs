@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use lodestore_client::{Client, ClientConfig};
+use lodestore_client::{Client, ClientConfig, Security};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -28,8 +28,14 @@ struct ServerReport {
 }
 
 /// Has servers compact, and waits for them unless told not to.
-pub(super) fn compact(addresses: &[String], no_wait: bool, console: &Console) -> Result<()> {
-    let client = Client::connect(addresses, ClientConfig::default())?;
+pub(super) fn compact(
+    addresses: &[String],
+    security: Security,
+    no_wait: bool,
+    console: &Console,
+) -> Result<()> {
+    let config = ClientConfig { security, ..ClientConfig::default() };
+    let client = Client::connect(addresses, config)?;
     let start = Instant::now();
     let before = client.stats()?;
     let runs = client.compact()?;

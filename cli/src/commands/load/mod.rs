@@ -17,6 +17,7 @@ use lodestore_store::EmbeddedStore;
 use self::ids::{IdChoice, IdKind};
 use self::report::{LoadReport, text};
 use crate::console::Console;
+use crate::secrets::SecurityArgs;
 use crate::traces::TraceArgs;
 use crate::usage::UsageError;
 
@@ -86,6 +87,8 @@ pub(crate) struct LoadArgs {
     /// Draw latencies against percentiles here.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    security: SecurityArgs,
 }
 
 /// [`Spacing`] as a flag.
@@ -101,11 +104,14 @@ impl LoadArgs {
     pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
         let Self { connect, verify, svg, .. } = &self;
         let (connect, verify, svg) = (connect.clone(), verify.clone(), svg.clone());
+        let security = self.security.clone();
         let (choice, config) = self.check()?;
         let truth = verify.map(|graph| EmbeddedStore::open(&graph, None)).transpose()?;
         let truth = truth.map(EmbeddedSource::new);
         let deadline = config.deadline;
-        let client = Client::connect(&connect, ClientConfig { deadline, ..Default::default() })?;
+        let security = security.read()?;
+        let client_config = ClientConfig { deadline, security, ..ClientConfig::default() };
+        let client = Client::connect(&connect, client_config)?;
         let ids = choice.load(client.book().n_nodes())?;
         let config = LoadConfig { ids, ..config };
         config.check().map_err(UsageError::of)?;

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
@@ -15,13 +14,13 @@ use crate::ids::InternalIds;
 /// A graph that is known and not yet locked.
 pub(super) enum Place {
     Folder(Graph),
-    Servers(Client),
+    Servers(Box<Client>),
 }
 
 /// A graph that takes rows.
 pub(super) enum Target {
     Files(Arc<LiveGraph>),
-    Servers(Client),
+    Servers(Box<Client>),
 }
 
 impl Place {
@@ -29,13 +28,12 @@ impl Place {
     pub(super) fn find(
         folder: Option<&Path>,
         addresses: &[String],
-        deadline: Duration,
+        config: ClientConfig,
     ) -> Result<Self> {
         if let Some(folder) = folder {
             return Ok(Self::Folder(Graph::open(folder)?));
         }
-        let config = ClientConfig { deadline, ..ClientConfig::default() };
-        Ok(Self::Servers(Client::connect(addresses, config)?))
+        Ok(Self::Servers(Box::new(Client::connect(addresses, config)?)))
     }
 
     pub(super) fn tensor(&self, name: &str) -> Result<TensorSpec> {
@@ -149,7 +147,7 @@ impl Target {
             }
             Self::Servers(client) => {
                 let parts: Vec<PartId> = client.book().parts().collect();
-                InternalIds::read(client, &parts)
+                InternalIds::read(&**client, &parts)
             }
         }
     }

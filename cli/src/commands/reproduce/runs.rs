@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lodestore_client::ClientConfig;
+use lodestore_client::{ClientConfig, Security};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::OpenOptions;
 use lodestore_trainer::{HotPolicy, Strategy, TrainConfig, TrainReport};
@@ -163,7 +163,7 @@ impl Cluster {
             for (address, last) in addresses.iter_mut().zip(2..) {
                 // A server binds its ports on 127.0.0.1, so that they are free on the others.
                 let front = Front::Ip(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)));
-                let link = ShapedServer::start(address, &front, spec)?;
+                let link = ShapedServer::start(address, Security::default(), &front, spec)?;
                 *address = link.address().to_string();
                 links.push(link);
             }

@@ -30,6 +30,14 @@ pub(super) struct ConfigFile {
     pub(super) log_level: Option<LogLevel>,
     #[serde(rename = "log-format")]
     pub(super) log_format: Option<LogFormat>,
+    #[serde(rename = "token-file")]
+    pub(super) token_file: Option<PathBuf>,
+    #[serde(rename = "tls-cert")]
+    pub(super) tls_cert: Option<PathBuf>,
+    #[serde(rename = "tls-key")]
+    pub(super) tls_key: Option<PathBuf>,
+    #[serde(rename = "tls-client-ca")]
+    pub(super) tls_client_ca: Option<PathBuf>,
     pub(super) insecure: Option<bool>,
 }
 
@@ -109,12 +117,18 @@ mod tests {
             writable,
             log_level,
             log_format,
+            token_file,
+            tls_cert,
+            tls_key,
+            tls_client_ca,
             insecure,
         } = found;
         assert_eq!((parts, shards), (Some(vec![0, 1]), Some(2)));
         assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
         assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());
+        assert!(token_file.is_some() && tls_cert.is_some());
+        assert!(tls_key.is_some() && tls_client_ca.is_some());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lodestore_server::ServerFigures;
+use lodestore_server::{ServerFigures, Token};
 
 /// Longest time for a look.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -13,19 +13,23 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Asks the metrics port at `address`.
-pub(super) fn fetch(address: SocketAddr) -> Result<ServerFigures> {
-    let answer = ask(address).with_context(|| {
+pub(super) fn fetch(address: SocketAddr, token: Option<&Token>) -> Result<ServerFigures> {
+    let answer = ask(address, token).with_context(|| {
         format!("cannot ask {address}; is it the address of a server's --metrics?")
     })?;
     figures(&answer).with_context(|| format!("{address} is no metrics port of a lode server"))
 }
 
-fn ask(address: SocketAddr) -> std::io::Result<Vec<u8>> {
+fn ask(address: SocketAddr, token: Option<&Token>) -> std::io::Result<Vec<u8>> {
     let deadline = Instant::now() + DEADLINE;
     let mut stream = TcpStream::connect_timeout(&address, DEADLINE)?;
     stream.set_write_timeout(Some(DEADLINE))?;
-    let request = format!("GET /status.json HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
+    let mut request = format!("GET /status.json HTTP/1.1\r\nHost: {address}\r\n").into_bytes();
+    if let Some(token) = token {
+        request.extend([b"Authorization: Bearer ", token.as_bytes(), b"\r\n"].concat());
+    }
+    request.extend(b"\r\n");
+    stream.write_all(&request)?;
     let (mut answer, mut bytes) = (Vec::new(), [0; 16 << 10]);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -45,6 +49,9 @@ fn figures(answer: &[u8]) -> Result<ServerFigures> {
     let text = std::str::from_utf8(answer).context("its answer is no text")?;
     let (head, body) = text.split_once("\r\n\r\n").context("its answer is no HTTP")?;
     let status = head.lines().next().unwrap_or_default();
+    if status.contains(" 401 ") {
+        bail!("it wants a token: --token-file");
+    }
     if !(status.starts_with("HTTP/1.") && status.contains(" 200 ")) {
         bail!("it answers `{}`", status.escape_default());
     }
@@ -60,6 +67,7 @@ mod tests {
         for (answer, told) in [
             (&b"\xff\xfe"[..], "no text"),
             (b"LODESTOR", "no HTTP"),
+            (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "--token-file"),
             (b"HTTP/1.1 404 Not Found\r\n\r\n", "404"),
             (b"HTTP/1.1 200 OK\r\n\r\n{}", "another version"),
         ] {

@@ -5,12 +5,14 @@ mod screen;
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 
 use crate::console::Console;
+use crate::secrets::read_token;
 use fetch::fetch;
 use screen::screen;
 
@@ -37,11 +39,17 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
+    /// File with the token that a metrics port on another address than loopback wants, readable by
+    /// its owner alone.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 impl TopArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let address = self.address;
+        let token = self.token_file.as_deref().map(read_token).transpose()?;
+        let fetch = |address| fetch(address, token.as_ref());
         let mut before = fetch(address)?;
         if self.once || console.is_json() || !std::io::stdout().is_terminal() {
             return console.report(&before, |now| screen(address, now, None));

@@ -46,7 +46,7 @@ fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
         let store = EmbeddedStore::with(graph.clone(), None, &run.store)?;
         return Ok(Arc::new(EmbeddedSource::new(store)));
     }
-    remote_rows(graph, &run.connect, run.client)
+    remote_rows(graph, &run.connect, run.client.clone())
 }
 
 /// Rows of the servers at `connect`, which must have `graph`.

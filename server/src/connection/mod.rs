@@ -1,34 +1,55 @@
-//! One client's connection: hello, then requests one after the other until it leaves.
+//! One client's connection: entry, then requests one after the other until it leaves.
+
+mod entry;
+mod pull;
+mod stream;
+mod time;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
-use glommio::net::TcpStream;
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::{CHUNK_BYTES, HELLO_BYTES, PREFIX_BYTES};
+use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireError, check_hello,
-    hello,
+    Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireError,
 };
 use thiserror::Error;
 
 use crate::error::failure;
-use crate::limits::{FRAME_TIMEOUT, HELLO_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
+use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT};
 use crate::shard::Shard;
-use crate::stats::{BreakReason, RequestKind, count};
+use crate::stats::{BreakReason, RequestKind};
+use stream::Stream;
+use time::{Lag, Pace, in_time};
 
-/// Room before the rows of a chunk for prefix and head, so that one write sends all.
-const HEAD_ROOM: usize = 128;
+pub(crate) use time::within;
+
 /// Bytes drained at a time from a request that is refused.
 const DRAIN_BYTES: usize = 64 << 10;
 
 /// One connection. What it keeps between requests is small: bulk buffers are borrowed.
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
+    /// The same socket, to see whether the client has left.
+    socket: Rc<OwnedFd>,
+    lag: Lag,
+    /// Of the reply that goes.
+    pace: Pace,
     head: Vec<u8>,
+}
+
+/// A pull whose ids are still to be read.
+struct Asked {
+    tensor: u16,
+    /// Of the ids.
+    n_bytes: usize,
+    /// The only one that will do; 0 for the newest.
+    version: u32,
+    deadline: Instant,
 }
 
 /// Bulk buffers of one request, lent by the shard and reused.
@@ -39,6 +60,13 @@ pub(crate) struct Buffers {
     pub(crate) frame: Vec<u8>,
 }
 
+impl Buffers {
+    /// Bytes that they take.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.ids.capacity() * size_of::<NodeId>() + self.frame.capacity()
+    }
+}
+
 /// Why a connection ended.
 #[derive(Debug, Error)]
 pub(crate) enum Ended {
@@ -46,6 +74,12 @@ pub(crate) enum Ended {
     Wire(#[from] WireError),
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error("no TLS: {0}")]
+    Tls(io::Error),
+    #[error("it did not tell the token")]
+    Unauthenticated,
+    #[error("the client has left before its answer")]
+    Left,
     #[error("a request panicked")]
     Panic,
 }
@@ -56,24 +90,24 @@ impl Ended {
             Self::Wire(_) => BreakReason::Wire,
             Self::Io(error) if error.kind() == io::ErrorKind::TimedOut => BreakReason::Timeout,
             Self::Io(_) => BreakReason::Io,
+            Self::Tls(_) => BreakReason::Tls,
+            Self::Unauthenticated => BreakReason::Unauthenticated,
+            Self::Left => BreakReason::Left,
             Self::Panic => BreakReason::Panic,
         }
     }
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        Self { stream, head: Vec::new() }
-    }
-
     /// Serves until the client leaves, breaks the wire's rules, or the shard stops.
     pub(crate) async fn serve(mut self, shard: &Rc<Shard>) -> Result<(), Ended> {
-        self.write(&hello()).await?;
-        let mut theirs = [0; HELLO_BYTES];
-        in_time(HELLO_TIMEOUT, self.stream.read_exact(&mut theirs)).await?;
-        check_hello(&theirs)?;
         while let Some(prefix) = self.next_prefix().await? {
             let request = self.read_head(prefix).await?;
+            if let RequestBody::Authenticate { .. } = request.body {
+                // It is in; who tells a token that nobody wants, or again, is not answered.
+                self.drain(prefix.body_bytes).await?;
+                continue;
+            }
             let running = shard.counters().begin(RequestKind::of(&request.body));
             let done = AssertUnwindSafe(self.answer(shard, request, prefix)).catch_unwind().await;
             self = match done {
@@ -110,16 +144,24 @@ impl Connection {
         request: Request,
         prefix: Prefix,
     ) -> Result<Self, Ended> {
+        self.pace = Pace::default();
+        let now = Instant::now();
         let timeout = request.deadline.map_or(REQUEST_TIMEOUT, |d| d.min(REQUEST_TIMEOUT));
-        let deadline = Instant::now() + timeout;
+        let deadline = now + timeout.saturating_sub(self.lag.waited(request.sent, now));
+        if let Err(refusal) = check(shard, &request, deadline <= now) {
+            self.drain(prefix.body_bytes).await?;
+            return self.reply_or_refuse(shard, Err(refusal)).await;
+        }
         match request.body {
-            RequestBody::Pull { tensor, kind: PullKind::Sync } => {
-                self.pull(shard, tensor, prefix.body_bytes, deadline).await
-            }
-            RequestBody::Pull { tensor, kind: PullKind::Vector } => {
+            RequestBody::Pull { tensor, kind } => {
+                let (n_bytes, version) = (prefix.body_bytes, request.version);
+                let asked = Asked { tensor, n_bytes, version, deadline };
+                if kind == PullKind::Sync {
+                    return self.pull(shard, asked).await;
+                }
                 let task_shard = Rc::clone(shard);
                 let task = async move {
-                    let pull = self.pull(&task_shard, tensor, prefix.body_bytes, deadline);
+                    let pull = self.pull(&task_shard, asked);
                     AssertUnwindSafe(pull).catch_unwind().await.unwrap_or(Err(Ended::Panic))
                 };
                 shard.spawn_bulk(task).await
@@ -138,34 +180,6 @@ impl Connection {
                 let reply = short_answer(shard, body, deadline).await;
                 self.reply_or_refuse(shard, reply).await
             }
-        }
-    }
-
-    async fn pull(
-        mut self,
-        shard: &Shard,
-        tensor: u16,
-        body_bytes: usize,
-        deadline: Instant,
-    ) -> Result<Self, Ended> {
-        let result = match shard.admit_pull(tensor, body_bytes) {
-            Err(refusal) => {
-                self.drain(body_bytes).await?;
-                Err(refusal)
-            }
-            Ok(_room) => {
-                let mut buffers = shard.lend_buffers();
-                buffers.ids.resize(body_bytes / size_of::<NodeId>(), NodeId(0));
-                let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
-                in_time(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
-                let sent = self.send_rows(shard, tensor, deadline, &mut buffers).await?;
-                shard.take_back(buffers);
-                sent
-            }
-        };
-        match result {
-            Ok(()) => Ok(self),
-            Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
         }
     }
 
@@ -214,62 +228,34 @@ impl Connection {
 
     /// Sends a reply that has no rows.
     async fn reply(&mut self, reply: &Reply) -> Result<(), Ended> {
-        self.head.clear();
-        reply.append_to(0, &mut self.head);
-        in_time(WRITE_TIMEOUT, self.stream.write_all(&self.head)).await
+        let mut frame = std::mem::take(&mut self.head);
+        frame.clear();
+        reply.append_to(0, &mut frame);
+        let written = self.write(&frame).await;
+        self.head = frame;
+        written
     }
 
+    /// Sends a part of a reply, which the client must take in time.
     async fn write(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        in_time(WRITE_TIMEOUT, self.stream.write_all(bytes)).await
-    }
-
-    /// Gathers and sends chunk after chunk. The inner result is what the client is told.
-    async fn send_rows(
-        &mut self,
-        shard: &Shard,
-        tensor: u16,
-        deadline: Instant,
-        Buffers { ids, frame }: &mut Buffers,
-    ) -> Result<Result<(), Failure>, Ended> {
-        let row_bytes = shard.row_bytes(tensor);
-        let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
-        frame.resize(HEAD_ROOM + chunk_rows.min(ids.len()) * row_bytes, 0);
-        let mut first_row = 0;
-        // An empty list is answered by one empty chunk.
-        loop {
-            let n_rows = (ids.len() - first_row).min(chunk_rows);
-            let body_end = HEAD_ROOM + n_rows * row_bytes;
-            let gather = shard.gather(
-                tensor,
-                &ids[first_row..first_row + n_rows],
-                &mut frame[HEAD_ROOM..body_end],
-            );
-            if let Err(refusal) = within(deadline, gather).await {
-                return Ok(Err(refusal));
-            }
-            self.head.clear();
-            let rows = Reply::Rows { first_row: to_u32(first_row), n_rows: to_u32(n_rows) };
-            rows.append_to(n_rows * row_bytes, &mut self.head);
-            let start = HEAD_ROOM - self.head.len();
-            frame[start..HEAD_ROOM].copy_from_slice(&self.head);
-            self.write(&frame[start..body_end]).await?;
-            count(&shard.counters().rows, n_rows);
-            count(&shard.counters().bytes, n_rows * row_bytes);
-            first_row += n_rows;
-            if first_row == ids.len() {
-                return Ok(Ok(()));
-            }
-            glommio::yield_if_needed().await;
-        }
+        let start = Instant::now();
+        let stream = &mut self.stream;
+        let write = async {
+            stream.write_all(bytes).await?;
+            stream.flush().await
+        };
+        in_time(self.pace.allowance(), write).await?;
+        self.pace.taken(bytes.len(), start.elapsed());
+        Ok(())
     }
 
     /// Reads and forgets the body of a request that is not served, to stay in step.
     async fn drain(&mut self, mut n_bytes: usize) -> Result<(), Ended> {
-        self.head.resize(DRAIN_BYTES.min(n_bytes), 0);
+        let mut bytes = vec![0; DRAIN_BYTES.min(n_bytes)];
         let drain = async {
             while n_bytes > 0 {
-                let n = n_bytes.min(DRAIN_BYTES);
-                self.stream.read_exact(&mut self.head[..n]).await?;
+                let n = n_bytes.min(bytes.len());
+                self.stream.read_exact(&mut bytes[..n]).await?;
                 n_bytes -= n;
             }
             Ok(())
@@ -295,47 +281,12 @@ async fn short_answer(
     }
 }
 
-/// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
-fn to_u32(n: usize) -> u32 {
-    u32::try_from(n).expect("a request has fewer rows than 2^32")
-}
-
-/// One exchange with the client, ended when it takes longer than `limit` in all: a client that
-/// trickles holds a shard's room no longer than that.
-async fn in_time<T>(
-    limit: Duration,
-    exchange: impl Future<Output = io::Result<T>>,
-) -> Result<T, Ended> {
-    Ok(before(limit, exchange, || io::ErrorKind::TimedOut.into()).await?)
-}
-
-/// Runs `work` unless and until `deadline` has passed.
-async fn within<T>(
-    deadline: Instant,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let expired =
-        || failure(FailureCode::Deadline, "the deadline passed before the answer was ready");
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(expired());
+/// What can be wrong with a request before its body is read: it came too late, or means another
+/// graph than this one.
+fn check(shard: &Shard, request: &Request, is_late: bool) -> Result<(), Failure> {
+    if is_late {
+        let message = "the deadline passed before the request was read";
+        return Err(failure(FailureCode::Deadline, message));
     }
-    before(left, work, expired).await
-}
-
-/// Runs `work` for at most `limit`. Work that is done at once needs no timer.
-async fn before<T, E>(
-    limit: Duration,
-    work: impl Future<Output = Result<T, E>>,
-    late: impl FnOnce() -> E,
-) -> Result<T, E> {
-    let mut work = std::pin::pin!(work);
-    if let Some(done) = futures_lite::future::poll_once(work.as_mut()).await {
-        return done;
-    }
-    let timer = async {
-        glommio::timer::sleep(limit).await;
-        Err(late())
-    };
-    work.or(timer).await
+    shard.check_graph(request.graph)
 }

@@ -1,0 +1,106 @@
+//! Tokens and certificates: files that are named on the command line, never their contents.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lodestore_client::{Security, Token};
+
+use crate::small_file::read_small_file;
+
+/// What a client shows to servers over TCP, and wants to see of them. Over a Unix socket none of it
+/// is used.
+#[derive(Args, Clone, Default)]
+pub(crate) struct SecurityArgs {
+    /// Server over TCP: file with the token that it wants, readable by its owner alone.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Server over TCP: speak TLS, and take certificates that these authorities (PEM) have signed.
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// With --tls-ca: show this certificate (PEM) where a server wants one.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert (PEM), not readable by others.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+impl SecurityArgs {
+    /// Reads the files.
+    pub(crate) fn read(&self) -> Result<Security> {
+        let mut security = Security::default();
+        if let Some(path) = &self.token_file {
+            security = security.with_token(read_token(path)?);
+        }
+        if let Some(ca) = &self.tls_ca {
+            if let Some(key) = &self.tls_key {
+                check_key(key)?;
+            }
+            let identity = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
+            security = security.with_tls(ca, identity)?;
+        }
+        Ok(security)
+    }
+}
+
+/// The token in a file, which nobody but its owner may read; white space around it does not count.
+pub(crate) fn read_token(path: &Path) -> Result<Token> {
+    check_mode(path, 0o077, "a token")?;
+    let text = read_small_file(path)?;
+    Token::new(text.trim_ascii().as_bytes()).with_context(|| format!("{}", path.display()))
+}
+
+/// Fails for a key that others may read; a group may, as that of the service.
+pub(crate) fn check_key(path: &Path) -> Result<()> {
+    check_mode(path, 0o007, "a key")
+}
+
+fn check_mode(path: &Path, refused: u32, what: &str) -> Result<()> {
+    let meta =
+        std::fs::metadata(path).with_context(|| format!("{}: cannot open", path.display()))?;
+    let mode = meta.permissions().mode();
+    if mode & refused != 0 {
+        bail!(
+            "{}: {what} that others may read (mode {:03o}); chmod 600 it, and make another if they \
+             have",
+            path.display(),
+            mode & 0o777
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str, mode: u32) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(file.path(), mode).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_token_is_read_from_a_file_of_ones_own_and_never_told() {
+        let secret = "0123456789abcdefSECRET";
+        let good = file(&format!("{secret}\n"), 0o600);
+        assert_eq!(read_token(good.path()).unwrap().as_bytes(), secret.as_bytes());
+        assert!(read_token(file(secret, 0o400).path()).is_ok());
+        for (text, mode, told) in [
+            (secret, 0o644, "mode 644"),
+            (secret, 0o640, "chmod 600"),
+            (&secret[..9], 0o600, "16 to 128"),
+            ("0123456789abcdef SECRET", 0o600, "without spaces"),
+            ("", 0o600, "16 to 128"),
+        ] {
+            let error = format!("{:#}", read_token(file(text, mode).path()).unwrap_err());
+            assert!(error.contains(told) && !error.contains("SECRET"), "{error}");
+        }
+        assert!(check_key(file("", 0o640).path()).is_ok());
+        assert!(check_key(file("", 0o604).path()).is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! How a server has done lately: how fast it answers, and whether it is worth asking now.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// After a first failure a server is left alone for this long, where another can be asked; it
+/// doubles.
+const REST_MIN: Duration = Duration::from_millis(250);
+/// Longest time for which a server that fails is left alone.
+const REST_MAX: Duration = Duration::from_secs(30);
+/// A latency counts half after this time, so that a server that was slow is tried again.
+const HALF_LIFE: Duration = Duration::from_secs(10);
+/// Share of a new latency in the average.
+const WEIGHT: f64 = 0.2;
+/// How long the first answer of a server that nobody knows may take.
+const PATIENCE_UNKNOWN: Duration = Duration::from_secs(1);
+const PATIENCE_MIN: Duration = Duration::from_millis(200);
+const PATIENCE_MAX: Duration = Duration::from_secs(2);
+/// How often its usual latency an answer may take before another server is asked.
+const PATIENCE_FACTOR: f64 = 10.0;
+/// Bytes per second at which rows come at least, before another server is asked.
+const RATE_MIN: f64 = 8e6;
+
+/// From when times are counted.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// One server's record, shared by the threads of a client. Figures of different moments may mix,
+/// which costs a choice that is not the best.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    /// Average in microseconds, 0 for none yet, and when it was updated last.
+    latency_us: AtomicU64,
+    measured_us: AtomicU64,
+    failed_us: AtomicU64,
+    rests_until_us: AtomicU64,
+    strikes: AtomicU32,
+}
+
+impl Health {
+    /// It has answered.
+    pub(crate) fn answered(&self, latency: Duration, now: Instant) {
+        let (latency, old) = (latency.as_micros() as f64, self.latency_us.load(Ordering::Relaxed));
+        let mean = if old == 0 { latency } else { old as f64 + WEIGHT * (latency - old as f64) };
+        self.latency_us.store(mean.max(1.0) as u64, Ordering::Relaxed);
+        self.measured_us.store(at(now), Ordering::Relaxed);
+        self.strikes.store(0, Ordering::Relaxed);
+        self.rests_until_us.store(0, Ordering::Relaxed);
+    }
+
+    /// It has failed, or kept silent.
+    pub(crate) fn failed(&self, now: Instant) {
+        let strikes = self.strikes.fetch_add(1, Ordering::Relaxed);
+        self.rest(REST_MAX.min(REST_MIN * (1 << strikes.min(10))), now);
+    }
+
+    /// It wants to be left alone for a while.
+    pub(crate) fn rest(&self, time: Duration, now: Instant) {
+        self.failed_us.store(at(now), Ordering::Relaxed);
+        self.rests_until_us.store(at(now + time), Ordering::Relaxed);
+    }
+
+    /// It has told where it is: worth another try at once.
+    pub(crate) fn is_back(&self) {
+        self.rests_until_us.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it is to be left alone if another can be asked.
+    pub(crate) fn is_resting(&self, now: Instant) -> bool {
+        self.rests_until_us.load(Ordering::Relaxed) > at(now)
+    }
+
+    /// The lower the better: what it takes to answer, as far as that is still true; of those that
+    /// rest, the one whose last failure is longest ago.
+    pub(crate) fn cost(&self, now: Instant) -> f64 {
+        if self.is_resting(now) {
+            return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;
+        }
+        let age = at(now).saturating_sub(self.measured_us.load(Ordering::Relaxed)) as f64;
+        let halvings = age / HALF_LIFE.as_micros() as f64;
+        self.latency_us.load(Ordering::Relaxed) as f64 * 0.5f64.powf(halvings)
+    }
+
+    /// How long an answer of `n_bytes` may take before another server is asked; more with every
+    /// attempt, since all of them may be slow.
+    pub(crate) fn patience(&self, n_bytes: usize, attempt: u32) -> Duration {
+        let usual = match self.latency_us.load(Ordering::Relaxed) {
+            0 => PATIENCE_UNKNOWN,
+            us => Duration::from_micros(us).mul_f64(PATIENCE_FACTOR),
+        };
+        let first = usual.clamp(PATIENCE_MIN, PATIENCE_MAX);
+        (first + Duration::from_secs_f64(n_bytes as f64 / RATE_MIN)) * (1 << attempt.min(6))
+    }
+
+    /// Takes over what another record knows.
+    pub(crate) fn copy(&self, other: &Self) {
+        let pairs = [
+            (&self.latency_us, &other.latency_us),
+            (&self.measured_us, &other.measured_us),
+            (&self.failed_us, &other.failed_us),
+            (&self.rests_until_us, &other.rests_until_us),
+        ];
+        for (to, from) in pairs {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.strikes.store(other.strikes.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+fn at(time: Instant) -> u64 {
+    // One more than since the start, so that 0 is none.
+    u64::try_from(time.saturating_duration_since(*START).as_micros()).unwrap_or(u64::MAX - 1) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    #[test]
+    fn the_faster_is_cheaper_and_the_slower_is_tried_again_some_time() {
+        let (now, fast, slow) = (Instant::now(), Health::default(), Health::default());
+        fast.answered(MS(1), now);
+        slow.answered(MS(8), now);
+        assert!(fast.cost(now) < slow.cost(now));
+        let later = now + 4 * HALF_LIFE;
+        fast.answered(MS(1), later);
+        assert!(slow.cost(later) < fast.cost(later), "nobody knows whether it still is slow");
+        slow.answered(MS(8), later);
+        assert!(fast.cost(later) < slow.cost(later));
+    }
+
+    #[test]
+    fn who_fails_rests_longer_each_time_and_is_forgiven_when_it_answers() {
+        let (mut now, health) = (Instant::now(), Health::default());
+        let mut rests = Vec::new();
+        for _ in 0..12 {
+            health.failed(now);
+            let start = now;
+            while health.is_resting(now) {
+                now += MS(50);
+            }
+            rests.push(now - start);
+        }
+        assert!(rests.is_sorted() && rests[0] <= MS(300), "{rests:?}");
+        assert!(rests[11] <= REST_MAX + MS(50), "{rests:?}");
+        health.failed(now);
+        let other = Health::default();
+        other.answered(MS(500), now);
+        assert!(health.cost(now) > other.cost(now), "any other is better than one that rests");
+        health.answered(MS(1), now);
+        assert!(!health.is_resting(now));
+        health.failed(now);
+        assert!(!health.is_resting(now + MS(300)), "as after a first failure");
+    }
+
+    #[test]
+    fn patience_follows_what_is_usual_within_bounds() {
+        let (now, health) = (Instant::now(), Health::default());
+        assert_eq!(health.patience(0, 0), PATIENCE_UNKNOWN);
+        health.answered(MS(50), now);
+        assert_eq!(health.patience(0, 0), MS(500));
+        assert_eq!(health.patience(8_000_000, 1), 2 * MS(1500));
+        health.answered(Duration::from_secs(3600), now);
+        assert_eq!(health.patience(0, 0), PATIENCE_MAX);
+    }
+}

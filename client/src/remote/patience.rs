@@ -1,0 +1,147 @@
+//! Whether something that failed is tried again, and after which pause.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{Duration, Instant};
+
+use lodestore_schema::FailureCode;
+
+use super::ClientConfig;
+use crate::ClientError;
+
+/// First pause before another try; it doubles.
+const BACKOFF: Duration = Duration::from_millis(10);
+/// Longest pause, unless the server asks for more.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// What can be done about an error. Everything that is asked may be asked again: pulls change
+/// nothing, a push puts the same rows, and a commit names its version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// Nothing.
+    None,
+    /// Another server that holds the same may do it; this one never will.
+    AnotherServer,
+    /// It is worth another try, there or elsewhere.
+    Again,
+    /// Nothing was done for want of room; it is worth other tries for as long as there is time.
+    Later(Duration),
+}
+
+impl Remedy {
+    pub(super) fn of(error: &ClientError) -> Self {
+        match error {
+            ClientError::Connect { .. } | ClientError::Unavailable { .. } => Self::Again,
+            ClientError::Refused { failure, .. } => match failure.code {
+                FailureCode::Overloaded => Self::Later(failure.retry_after),
+                FailureCode::Stopping | FailureCode::Elsewhere | FailureCode::Deadline => {
+                    Self::Again
+                }
+                FailureCode::Damaged | FailureCode::Internal | FailureCode::OtherVersion => {
+                    Self::AnotherServer
+                }
+                _ => Self::None,
+            },
+            _ => Self::None,
+        }
+    }
+}
+
+/// How often one operation was held up, and until when it may be.
+pub(super) struct Patience {
+    attempts_max: u32,
+    deadline: Instant,
+    attempts: u32,
+    refusals: u32,
+    words: RandomState,
+}
+
+impl Patience {
+    pub(super) fn new(config: &ClientConfig, deadline: Instant) -> Self {
+        let attempts_max = config.attempts;
+        Self { attempts_max, deadline, attempts: 0, refusals: 0, words: RandomState::new() }
+    }
+
+    /// Failures so far that were not for want of room.
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// It has come forward: whatever held it up is over.
+    pub(super) fn forgive(&mut self) {
+        (self.attempts, self.refusals) = (0, 0);
+    }
+
+    /// How long to wait before the next try; `None` when there shall be none.
+    ///
+    /// Pauses double, and are random between half of that and all of it, so that many clients that
+    /// were refused at once do not come back at once.
+    pub(super) fn pause(&mut self, remedy: Remedy) -> Option<Duration> {
+        let (hint, n_before) = match remedy {
+            Remedy::None => return None,
+            Remedy::Later(hint) => {
+                self.refusals += 1;
+                (hint, self.refusals - 1)
+            }
+            Remedy::AnotherServer | Remedy::Again => {
+                self.attempts += 1;
+                if self.attempts >= self.attempts_max {
+                    return None;
+                }
+                (Duration::ZERO, self.attempts - 1)
+            }
+        };
+        let most = BACKOFF_MAX.min(BACKOFF * (1 << n_before.min(10))).max(hint);
+        let pause = hint + most.mul_f64(0.5 + 0.5 * self.fraction());
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        (pause < left).then_some(pause)
+    }
+
+    /// A number from 0 to 1, another one for each pause.
+    fn fraction(&self) -> f64 {
+        let mut hasher = self.words.build_hasher();
+        hasher.write_u32(self.attempts);
+        hasher.write_u32(self.refusals);
+        hasher.finish() as f64 / u64::MAX as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HINT: Duration = Duration::from_millis(20);
+
+    fn patience(deadline: Duration) -> Patience {
+        Patience::new(&ClientConfig::default(), Instant::now() + deadline)
+    }
+
+    #[test]
+    fn a_server_without_room_is_asked_until_the_deadline_and_one_that_fails_a_few_times() {
+        let mut one = patience(Duration::from_secs(3600));
+        assert!((0..100).all(|_| one.pause(Remedy::Later(HINT)).is_some()));
+        let mut n_tries = 0;
+        while one.pause(Remedy::Again).is_some() {
+            n_tries += 1;
+        }
+        assert_eq!(n_tries, ClientConfig::default().attempts - 1);
+        one.forgive();
+        assert!(one.pause(Remedy::Again).is_some());
+        assert_eq!(one.pause(Remedy::None), None);
+        let mut hurried = patience(Duration::from_millis(5));
+        assert_eq!(hurried.pause(Remedy::Later(HINT)), None, "it would end after the deadline");
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_keep_to_hints_and_differ_between_clients() {
+        let pauses = |hint| -> Vec<Duration> {
+            let mut one = patience(Duration::from_secs(3600));
+            (0..12).map(|_| one.pause(Remedy::Later(hint)).unwrap()).collect()
+        };
+        let (all, others) = (pauses(HINT), pauses(HINT));
+        assert!(all.iter().all(|&pause| pause >= HINT && pause <= HINT + BACKOFF_MAX), "{all:?}");
+        assert!(all[11] > 4 * all[0], "{all:?}");
+        assert_ne!(all, others);
+        let long = Duration::from_secs(5);
+        assert!(pauses(long).iter().all(|&pause| pause >= long));
+    }
+}

@@ -1,0 +1,110 @@
+//! How a connection is let in: TLS, hellos, token, all of it within one time.
+//!
+//! Until then it has a few hundred bytes of ours, and under TLS what a handshake needs.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Instant;
+
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use futures_rustls::TlsAcceptor;
+use glommio::net::TcpStream;
+use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX};
+use lodestore_schema::{
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, check_hello, hello,
+};
+
+use super::stream::Stream;
+use super::time::{Lag, Pace, before};
+use super::{Connection, Ended};
+use crate::error::failure;
+use crate::guard::Guard;
+use crate::limits::{HELLO_TIMEOUT, REFUSAL_LINGER};
+
+/// Bytes taken at a time, and forgotten, of what a client that is refused still sends.
+const LINGER_BYTES: usize = 4 << 10;
+
+impl Connection {
+    /// Lets a client in, or shows it out.
+    pub(crate) async fn enter(
+        stream: TcpStream,
+        socket: Rc<OwnedFd>,
+        guard: &Guard,
+    ) -> Result<Self, Ended> {
+        let entry = async {
+            let stream = match &guard.tls {
+                None => Stream::Plain(stream),
+                Some(tls) => {
+                    let handshake = TlsAcceptor::from(std::sync::Arc::clone(tls)).accept(stream);
+                    Stream::Tls(Box::new(handshake.await.map_err(Ended::Tls)?))
+                }
+            };
+            let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
+            let mut this = Self { stream, socket, lag, pace: Pace::default(), head };
+            this.stream.write_all(&hello()).await?;
+            this.stream.flush().await?;
+            let mut theirs = [0; HELLO_BYTES];
+            this.stream.read_exact(&mut theirs).await?;
+            check_hello(&theirs)?;
+            let is_known = match &guard.token {
+                None => true,
+                Some(token) => this.tells(token).await?,
+            };
+            Ok((this, is_known))
+        };
+        let late = || Ended::Io(io::ErrorKind::TimedOut.into());
+        let (mut this, is_known) = before(HELLO_TIMEOUT, entry, late).await?;
+        if is_known {
+            return Ok(this);
+        }
+        let message = "a token is wanted, and this is none or another; give the file that the \
+                       server was started with: --token-file";
+        this.show_out(failure(FailureCode::Unauthenticated, message)).await?;
+        Err(Ended::Unauthenticated)
+    }
+
+    /// Whether the first request tells this token.
+    async fn tells(&mut self, token: &Token) -> Result<bool, Ended> {
+        let mut prefix = [0; PREFIX_BYTES];
+        self.stream.read_exact(&mut prefix).await?;
+        let prefix = Prefix::of_request(prefix)?;
+        let mut head = [0; REQUEST_HEAD_BYTES_MAX];
+        let head = &mut head[..prefix.head_bytes];
+        self.stream.read_exact(head).await?;
+        let found = match Request::decode(head)?.body {
+            RequestBody::Authenticate { token } if prefix.body_bytes == 0 => Some(token),
+            _ => None,
+        };
+        Ok(found.is_some_and(|found| found == *token))
+    }
+
+    /// Says hello and why not to a client that is one too many.
+    pub(crate) async fn refuse(stream: TcpStream, socket: Rc<OwnedFd>, refusal: Failure) {
+        let (stream, head) = (Stream::Plain(stream), Vec::new());
+        let lag = Lag::new(Instant::now());
+        let mut this = Self { stream, socket, lag, pace: Pace::default(), head };
+        // Whether it hears that or not, it is gone.
+        if this.write(&hello()).await.is_ok() {
+            let _ = this.show_out(refusal).await;
+        }
+    }
+
+    /// Tells why, and waits for a moment until the client has heard it: to close while bytes of it
+    /// lie unread would take the answer from it.
+    async fn show_out(&mut self, refusal: Failure) -> Result<(), Ended> {
+        self.pace = Pace::default();
+        self.reply(&Reply::Failure(refusal)).await?;
+        let linger = async {
+            self.stream.close().await?;
+            let mut bytes = [0; LINGER_BYTES];
+            while self.stream.read(&mut bytes).await? > 0 {}
+            Ok(())
+        };
+        let linger: Result<(), io::Error> =
+            before(REFUSAL_LINGER, linger, || io::ErrorKind::TimedOut.into()).await;
+        // It has had its time either way.
+        drop(linger);
+        Ok(())
+    }
+}

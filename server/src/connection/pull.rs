@@ -1,0 +1,92 @@
+//! A pull on a connection: ids in, chunk after chunk of rows out.
+
+use futures_lite::AsyncReadExt;
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::CHUNK_BYTES;
+use lodestore_schema::{Failure, Reply};
+
+use super::stream::has_left;
+use super::time::{in_time, within};
+use super::{Asked, Buffers, Connection, Ended};
+use crate::limits::FRAME_TIMEOUT;
+use crate::shard::Shard;
+use crate::stats::count;
+
+/// Room before the rows of a chunk for prefix and head, so that one write sends all.
+const HEAD_ROOM: usize = 128;
+
+impl Connection {
+    pub(super) async fn pull(mut self, shard: &Shard, asked: Asked) -> Result<Self, Ended> {
+        let result = match shard.admit_pull(asked.tensor, asked.n_bytes) {
+            Err(refusal) => {
+                self.drain(asked.n_bytes).await?;
+                Err(refusal)
+            }
+            Ok(_room) => {
+                let mut buffers = shard.lend_buffers();
+                buffers.ids.resize(asked.n_bytes / size_of::<NodeId>(), NodeId(0));
+                let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
+                in_time(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
+                let sent = self.send_rows(shard, &asked, &mut buffers).await?;
+                shard.take_back(buffers);
+                sent
+            }
+        };
+        match result {
+            Ok(()) => Ok(self),
+            Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
+        }
+    }
+
+    /// Gathers and sends chunk after chunk, as long as somebody waits for them. The inner result is
+    /// what the client is told.
+    async fn send_rows(
+        &mut self,
+        shard: &Shard,
+        &Asked { tensor, version, deadline, .. }: &Asked,
+        Buffers { ids, frame }: &mut Buffers,
+    ) -> Result<Result<(), Failure>, Ended> {
+        let row_bytes = shard.row_bytes(tensor);
+        let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
+        frame.resize(HEAD_ROOM + chunk_rows.min(ids.len()) * row_bytes, 0);
+        let mut first_row = 0;
+        // An empty list is answered by one empty chunk.
+        loop {
+            // At a stop we have closed that direction ourselves.
+            if !shard.is_ending() && has_left(&self.socket) {
+                return Err(Ended::Left);
+            }
+            let n_rows = (ids.len() - first_row).min(chunk_rows);
+            let body_end = HEAD_ROOM + n_rows * row_bytes;
+            let gather = shard.gather(
+                tensor,
+                &ids[first_row..first_row + n_rows],
+                &mut frame[HEAD_ROOM..body_end],
+                deadline,
+            );
+            let gathered = within(deadline, gather).await;
+            // Afterwards: what was committed or put meanwhile may be among the rows.
+            if let Err(refusal) = gathered.and_then(|()| shard.check_version(tensor, version)) {
+                return Ok(Err(refusal));
+            }
+            self.head.clear();
+            let rows = Reply::Rows { first_row: to_u32(first_row), n_rows: to_u32(n_rows) };
+            rows.append_to(n_rows * row_bytes, &mut self.head);
+            let start = HEAD_ROOM - self.head.len();
+            frame[start..HEAD_ROOM].copy_from_slice(&self.head);
+            self.write(&frame[start..body_end]).await?;
+            count(&shard.counters().rows, n_rows);
+            count(&shard.counters().bytes, n_rows * row_bytes);
+            first_row += n_rows;
+            if first_row == ids.len() {
+                return Ok(Ok(()));
+            }
+            glommio::yield_if_needed().await;
+        }
+    }
+}
+
+/// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
+fn to_u32(n: usize) -> u32 {
+    u32::try_from(n).expect("a request has fewer rows than 2^32")
+}

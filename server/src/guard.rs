@@ -1,0 +1,77 @@
+//! What a connection must show before it is served: certificates and a token.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lodestore_schema::Token;
+use rustls::RootCertStore;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+
+use crate::{ServerConfig, ServerError};
+
+/// PEM files of a server that speaks TLS.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Its certificate, and those between it and an authority.
+    pub cert: PathBuf,
+    /// The key of its certificate.
+    pub key: PathBuf,
+    /// Authorities of clients; none takes clients without a certificate.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// What is asked of those who connect over TCP. By default nothing.
+#[derive(Default)]
+pub(crate) struct Guard {
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    pub(crate) token: Option<Token>,
+}
+
+impl Guard {
+    /// Reads certificates and keys.
+    pub(crate) fn new(config: &ServerConfig) -> Result<Self, ServerError> {
+        let tls = config.tls.as_ref().map(tls_config).transpose()?;
+        Ok(Self { tls, token: config.token })
+    }
+}
+
+fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError> {
+    let TlsFiles { cert, key, client_ca } = files;
+    let provider = Arc::new(ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| bad(cert, error))?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for cert in certificates(path)? {
+                roots.add(cert).map_err(|error| bad(path, error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| bad(path, error))?)
+        }
+    };
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, error))?;
+    let config = builder.with_single_cert(certificates(cert)?, private);
+    Ok(Arc::new(config.map_err(|error| bad(cert, error))?))
+}
+
+/// All certificates of a file, of which there must be one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
+    let found =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = found.map_err(|error| bad(path, error))?;
+    if found.is_empty() {
+        return Err(bad(path, "no certificate stands in it"));
+    }
+    Ok(found)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+fn bad(path: &Path, reason: impl ToString) -> ServerError {
+    ServerError::Tls { path: path.to_owned(), reason: reason.to_string() }
+}

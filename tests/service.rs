@@ -1,0 +1,87 @@
+//! The service among strangers, under too much load, and when servers die.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+#[path = "service/deadlines.rs"]
+mod deadlines;
+#[path = "service/failover.rs"]
+mod failover;
+#[path = "service/fuzz.rs"]
+mod fuzz;
+#[path = "service/overload.rs"]
+mod overload;
+#[path = "service/pinned.rs"]
+mod pinned;
+#[path = "service/tls.rs"]
+mod tls;
+#[path = "service/token.rs"]
+mod token;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lodestore_client::Client;
+use lodestore_graph::NodeId;
+
+use support::graph::Source;
+use support::http::get;
+use support::process::Serving;
+
+/// Whether tests may take long.
+fn is_long() -> bool {
+    std::env::var_os("LODE_LONG").is_some()
+}
+
+/// Resident memory of a process, in bytes.
+fn rss_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// The sum of a metric over its labels.
+fn metric(server: &Serving, name: &str) -> f64 {
+    let text = get(&server.metrics, "/metrics").body;
+    let lines = text.lines().filter(|line| {
+        line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('{'))
+    });
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// Waits until something is so.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Rows of a tensor as they were before the import, by internal id.
+struct Truth<'a> {
+    source: &'a Source,
+    external: Vec<u32>,
+}
+
+impl<'a> Truth<'a> {
+    fn new(source: &'a Source, client: &Client) -> Self {
+        let all: Vec<NodeId> = (0..source.n_nodes).map(NodeId).collect();
+        let mut external = vec![0i64; all.len()];
+        client.sync_pull("external_id", &all, bytemuck::cast_slice_mut(&mut external)).unwrap();
+        Self { source, external: external.iter().map(|&id| id as u32).collect() }
+    }
+
+    fn rows(&self, tensor: &str, ids: &[NodeId]) -> Vec<u8> {
+        let external: Vec<u32> = ids.iter().map(|id| self.external[id.index()]).collect();
+        self.source.rows(tensor, &external)
+    }
+}
+
+/// A file with its mode.
+fn write_file(path: &Path, text: &str, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}

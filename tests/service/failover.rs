@@ -1,0 +1,181 @@
+//! Servers that keep silent, trickle, die, move, and come back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lodestore_client::{Client, ClientConfig, ClientError};
+use lodestore_graph::NodeId;
+use rustix::process::Signal;
+
+use crate::Truth;
+use crate::support::Numbers;
+use crate::support::graph::Source;
+use crate::support::process::{Serving, command, finish, lode_line, signal};
+
+fn connect(addresses: &[&str], deadline: Duration) -> Client {
+    Client::connect(addresses, ClientConfig { deadline, ..ClientConfig::default() }).unwrap()
+}
+
+fn all_nodes(source: &Source) -> Vec<NodeId> {
+    (0..source.n_nodes).map(NodeId).collect()
+}
+
+/// Pulls, and compares.
+fn pull(client: &Client, truth: &Truth<'_>, ids: &[NodeId]) -> Result<Duration, ClientError> {
+    let (start, expected) = (Instant::now(), truth.rows("feat", ids));
+    let mut out = vec![0xEE; expected.len()];
+    client.sync_pull("feat", ids, &mut out)?;
+    assert!(out == expected, "wrong rows");
+    Ok(start.elapsed())
+}
+
+#[test]
+fn a_server_that_keeps_silent_costs_a_fraction_of_the_deadline_when_another_has_its_rows() {
+    let source = Source::random(3000, 3000);
+    let graph = source.import("graph", 2, "hash");
+    let servers =
+        [1, 2].map(|n| Serving::start(&graph, &format!("--listen 127.0.0.1:0 --shards {n}")));
+    let client = connect(&[&servers[0].address, &servers[1].address], Duration::from_secs(30));
+    let (truth, ids) = (Truth::new(&source, &client), all_nodes(&source));
+    for silent in [0, 1, 0] {
+        for _ in 0..5 {
+            pull(&client, &truth, &ids).unwrap();
+        }
+        signal(&servers[silent].child, Signal::STOP);
+        for _ in 0..20 {
+            let took = pull(&client, &truth, &ids).unwrap();
+            assert!(took < Duration::from_secs(10), "{took:?}");
+        }
+        signal(&servers[silent].child, Signal::CONT);
+    }
+    servers.into_iter().for_each(Serving::stop);
+}
+
+#[test]
+fn a_server_that_trickles_does_not_stretch_the_deadline_and_another_is_asked() {
+    let source = Source::random(3000, 3000);
+    let graph = source.import("graph", 1, "hash");
+    let servers = [(); 2].map(|()| Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1"));
+    // 156 kB of rows take a minute and more.
+    let line = format!("shape {} --at 127.0.0.2 --rate 20kbit --json", servers[0].address);
+    let slow = Serving::start_command(&line);
+    let ids = all_nodes(&source);
+    let truth = Truth::new(&source, &connect(&[&servers[1].address], Duration::from_secs(30)));
+    let deadline = Duration::from_secs(3);
+    let alone = connect(&[&slow.address], deadline);
+    let start = Instant::now();
+    let error = pull(&alone, &truth, &ids).unwrap_err();
+    assert!(matches!(error, ClientError::Deadline { .. }), "{error}");
+    assert!(start.elapsed() < deadline + Duration::from_secs(2), "{:?}", start.elapsed());
+    let both = connect(&[&slow.address, &servers[1].address], Duration::from_secs(30));
+    for _ in 0..5 {
+        let took = pull(&both, &truth, &ids).unwrap();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    }
+    drop(slow);
+    servers.into_iter().for_each(Serving::stop);
+}
+
+#[test]
+fn a_partition_that_has_gone_to_another_server_is_found_there() {
+    let source = Source::random(1000, 1000);
+    let graph = source.import("graph", 2, "range");
+    let first = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 2 --parts 0,1");
+    let second = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1 --parts 1");
+    let address = first.address.clone();
+    let client = connect(&[&address, &second.address], Duration::from_secs(20));
+    let (truth, ids) = (Truth::new(&source, &client), all_nodes(&source));
+    pull(&client, &truth, &ids).unwrap();
+    first.kill();
+    let first = Serving::start(&graph, &format!("--listen {address} --shards 3 --parts 0"));
+    pull(&client, &truth, &ids).unwrap();
+    first.stop();
+    second.stop();
+}
+
+#[test]
+fn servers_killed_under_load_give_no_wrong_row_no_hang_and_no_error_while_one_lives() {
+    let source = Source::random(2000, 4000);
+    let graph = source.import("graph", 2, "hash");
+    let serve = |address: &str, n| {
+        Serving::start(&graph, &format!("--listen {address} --shards {n} --memory 100KiB"))
+    };
+    let mut servers = [1, 2].map(|n| Some(serve("127.0.0.1:0", n)));
+    let addresses = servers.each_ref().map(|server| server.as_ref().unwrap().address.clone());
+    let deadline = Duration::from_secs(20);
+    let client = connect(&[&addresses[0], &addresses[1]], deadline);
+    let truth = Truth::new(&source, &client);
+    let n_rounds = if crate::is_long() { 40 } else { 6 };
+    let seconds = n_rounds as f64 * 0.8;
+    let load = format!(
+        "load --json --connect {} --connect {} --rows 100 --connections 4 --warm-up 0 --duration \
+         {seconds} --verify {}",
+        addresses[0],
+        addresses[1],
+        graph.display()
+    );
+    let load = command(load.split_whitespace()).spawn().unwrap();
+    // It does not begin without its servers.
+    thread::sleep(Duration::from_millis(600));
+    let (is_over, n_pulls) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for seed in 0..3 {
+            let (client, truth, is_over, n_pulls) = (&client, &truth, &is_over, &n_pulls);
+            scope.spawn(move || {
+                let mut numbers = Numbers(seed);
+                while !is_over.load(Ordering::Relaxed) {
+                    let n = 1 + numbers.below(500);
+                    let ids: Vec<NodeId> = (0..n).map(|_| NodeId(numbers.below(2000))).collect();
+                    let start = Instant::now();
+                    let pulled = pull(client, truth, &ids);
+                    assert!(pulled.is_ok(), "after {:?}: {pulled:?}", start.elapsed());
+                    assert!(start.elapsed() < deadline + Duration::from_secs(1));
+                    n_pulls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for round in 0..n_rounds {
+            let victim = round % 2;
+            servers[victim].take().unwrap().kill();
+            thread::sleep(Duration::from_millis(150));
+            // Back with another number of shards, on other ports.
+            servers[victim] = Some(serve(&addresses[victim], 1 + (round / 2) % 3));
+            thread::sleep(Duration::from_millis(450));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(n_pulls.load(Ordering::Relaxed) > 10 * n_rounds as u64, "{n_pulls:?} pulls");
+    let report = finish(load, Duration::from_secs(120)).succeeded().json();
+    assert_eq!(report["wrong_rows"], 0, "{report}");
+    assert!(report["requests"].as_u64().unwrap() > 100, "{report}");
+    for kind in report["errors"].as_object().unwrap().keys() {
+        assert!(["broken", "connect"].contains(&kind.as_str()), "{report}");
+    }
+    for server in servers.into_iter().flatten() {
+        server.stop();
+    }
+}
+
+#[test]
+fn a_load_finds_a_server_again_that_comes_back_with_other_shards() {
+    let source = Source::random(900, 3000);
+    let graph = source.import("graph", 2, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 2");
+    let address = server.address.clone();
+    let line = format!(
+        "load --json --connect {address} --connections 3 --window 2 --rows 20 --tensor wide --warm-up 0 --duration 4 \
+         --verify {}",
+        graph.display()
+    );
+    let load = command(line.split_whitespace()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(800));
+    server.kill();
+    let server = Serving::start(&graph, &format!("--listen {address} --shards 3"));
+    let report = finish(load, Duration::from_secs(60)).succeeded().json();
+    assert_eq!(report["wrong_rows"], 0, "{report}");
+    let stat = lode_line(&format!("stat --json {address}")).succeeded().json();
+    let rows = |shard: usize| stat["shards"][shard]["rows"].as_u64().unwrap();
+    assert!((0..3).all(|shard| rows(shard) > 0), "all three were asked: {stat} {report}");
+    server.stop();
+}

@@ -1,0 +1,106 @@
+//! More than a server can do: it does as much as it can, and says no to the rest at once.
+
+use std::time::{Duration, Instant};
+
+use lodestore_schema::FailureCode;
+use serde_json::Value;
+
+use crate::rss_bytes;
+use crate::support::graph::Source;
+use crate::support::process::{Serving, lode_line};
+use crate::support::wire::PlainConnection;
+
+fn rows_per_second(report: &Value) -> f64 {
+    report["rows"].as_f64().unwrap() / report["seconds"].as_f64().unwrap()
+}
+
+fn load(address: &str, more: &str) -> Value {
+    let line = format!("load --json --connect {address} --rows 500 --connections 48 {more}");
+    lode_line(&line).succeeded().json()
+}
+
+#[test]
+fn four_times_the_load_leaves_most_of_the_rows_and_the_memory_bounded() {
+    let source = Source::random(20_000, 20_000);
+    let graph = source.import("graph", 2, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1 --memory 32MiB");
+    let mut best = 0.0f64;
+    // Others use the machine too.
+    for _ in 0..4 {
+        let peak = load(&server.address, "--duration 1 --warm-up 0.3");
+        let requests = peak["requests"].as_f64().unwrap() / peak["seconds"].as_f64().unwrap();
+        let more = format!("--window 4 --rate {:.0} --duration 1.5 --warm-up 0.3", 4.0 * requests);
+        let report = load(&server.address, &format!("{more} --deadline 2"));
+        let errors = report["errors"].as_object().unwrap();
+        let are_known =
+            errors.keys().all(|kind| ["overloaded", "deadline", "late"].contains(&kind.as_str()));
+        assert!(are_known, "{report}");
+        best = best.max(rows_per_second(&report) / rows_per_second(&peak));
+        if best > 0.8 {
+            break;
+        }
+    }
+    // Measured at 0.9 and more on a quiet machine: see benches/RESULTS.md.
+    assert!(best > 0.5, "goodput is {best} of the peak");
+    // Rows, what requests hold, what is kept for the next, and a program with its libraries.
+    let rss = rss_bytes(server.child.id());
+    assert!(rss < (32 + 64 + 32 + 150) << 20, "{rss} bytes");
+    server.stop();
+}
+
+#[test]
+fn one_connection_too_many_is_told_so_with_a_hint_and_others_go_on() {
+    let source = Source::random(60, 60);
+    let graph = source.import("graph", 1, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1");
+    let mut friends: Vec<_> = (0..256).map(|_| PlainConnection::open(&server.address)).collect();
+    // The last of them have been let in when they are answered.
+    for friend in &mut friends {
+        friend.describe();
+    }
+    let start = Instant::now();
+    let mut refused = PlainConnection::open(&server.address);
+    let failure = refused.failure();
+    assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
+    assert!(!failure.retry_after.is_zero());
+    assert!(start.elapsed() < Duration::from_secs(2), "at once");
+    lode_line(&format!("stat --deadline 1 {}", server.address)).failed(1, &["256 connections"]);
+    friends.truncate(250);
+    crate::wait_until("there is room again", || {
+        lode_line(&format!("stat --deadline 1 {}", server.address)).code == Some(0)
+    });
+    friends[0].describe();
+    server.stop();
+}
+
+#[test]
+fn a_reader_below_the_least_rate_is_cut_off() {
+    use std::io::Read;
+    if !crate::is_long() {
+        // It takes its time.
+        return;
+    }
+    let source = Source::random(2000, 2000);
+    let graph = source.import("graph", 1, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");
+    let mut slow = PlainConnection::open(&server.address);
+    let ids: Vec<_> = (0..262_144).map(|i| lodestore_graph::NodeId(i % 2000)).collect();
+    // 1.2 GB of rows.
+    let kind = lodestore_schema::PullKind::Sync;
+    slow.ask(lodestore_schema::RequestBody::Pull { tensor: 1, kind }, &ids);
+    let (start, mut n_bytes) = (Instant::now(), 0);
+    let mut bytes = vec![0; 16 << 10];
+    // 64 KiB a second; each chunk comes in time by itself.
+    while let Ok(n @ 1..) = slow.stream.read(&mut bytes) {
+        n_bytes += n;
+        std::thread::sleep(Duration::from_millis(250));
+        if crate::metric(&server, "lodestore_connections") == 0.0 {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{n_bytes} bytes taken");
+    }
+    let text = crate::get(&server.metrics, "/metrics").body;
+    let cut = text.lines().find(|line| line.contains("reason=\"timeout\"")).unwrap();
+    assert!(cut.ends_with(" 1"), "{cut}");
+    server.stop();
+}

@@ -1,0 +1,170 @@
+//! Who may ask: addresses, tokens, and those who have none.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::npy::NpyType;
+use lodestore_schema::limits::REQUEST_BODY_BYTES_MAX;
+use lodestore_schema::{FailureCode, Prefix, Request, RequestBody, Token, hello};
+
+use crate::support::graph::Source;
+use crate::support::http::{exchange, get};
+use crate::support::process::{Serving, lode_line};
+use crate::support::wire::PlainConnection;
+use crate::support::write_npy;
+use crate::{metric, rss_bytes, wait_until, write_file};
+
+const SECRET: &str = "s3cret-s3cret-s3cret-0";
+
+/// A server that wants a token, on every kind of door.
+struct Guarded {
+    source: Source,
+    graph: PathBuf,
+    server: Serving,
+    token: PathBuf,
+    wrong: PathBuf,
+}
+
+impl Guarded {
+    fn start(more: &str) -> Self {
+        let source = Source::random(60, 100);
+        let graph = source.import("graph", 2, "hash");
+        let (token, wrong) = (source.file("token"), source.file("wrong"));
+        write_file(&token, &format!("{SECRET}\n"), 0o600);
+        write_file(&wrong, "another-another-another", 0o600);
+        let unix = source.file("rows.sock");
+        let args = format!(
+            "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 2 --writable --log-level debug \
+             --unix {} --token-file {} {more}",
+            unix.display(),
+            token.display()
+        );
+        let server = Serving::start(&graph, &args);
+        Self { source, graph, server, token, wrong }
+    }
+}
+
+#[test]
+fn every_command_tells_the_token_and_none_is_let_in_without() {
+    let guarded = Guarded::start("");
+    let Guarded { source, server, token, wrong, .. } = &guarded;
+    let (ids, out, rows) =
+        (source.file("ids.npy"), source.file("out.npy"), source.file("rows.npy"));
+    write_npy(&ids, NpyType::U32, &[3], &[0u32, 7, 59]);
+    write_npy(&rows, NpyType::I64, &[3], &[1i64, 2, 3]);
+    let (ids, out, rows) = (ids.display(), out.display(), rows.display());
+    let connect = format!("--connect {}", server.address);
+    let commands = [
+        format!("stat {}", server.address),
+        format!("gather {connect} --tensor feat --ids {ids} --out {out}"),
+        format!("put {connect} --tensor label --ids {ids} --rows {rows} --commit"),
+        format!("compact {connect}"),
+        format!("load {connect} --duration 0.2 --warm-up 0"),
+    ];
+    for command in &commands {
+        lode_line(&format!("{command} --token-file {}", token.display())).succeeded();
+        lode_line(command).failed(1, &["--token-file"]);
+        lode_line(&format!("{command} --token-file {}", wrong.display()))
+            .failed(1, &["--token-file"]);
+    }
+    // The socket's mode says who may open it.
+    let unix = format!("unix:{}", source.file("rows.sock").display());
+    lode_line(&format!("stat {unix}")).succeeded();
+    assert!(metric(server, "lodestore_connections_broken_total") >= 10.0);
+    let log = guarded.server.stop_and_take_log();
+    assert!(!log.contains("s3cret") && log.contains("connection ended"), "{log}");
+}
+
+#[test]
+fn no_door_of_a_shard_is_open_either() {
+    let guarded = Guarded::start("");
+    let mut known = PlainConnection::open(&guarded.server.address);
+    let token = Token::new(SECRET.as_bytes()).unwrap();
+    known.send(&Request::new(RequestBody::Authenticate { token }), &[]);
+    let ports = known.describe().shard_ports;
+    assert_eq!(ports.len(), 2);
+    // Again, which is not answered.
+    known.send(&Request::new(RequestBody::Authenticate { token }), &[]);
+    assert_eq!(known.describe().shard_ports, ports);
+    let other = Token::new(b"another-another-another").unwrap();
+    for port in ports {
+        for body in [RequestBody::Describe, RequestBody::Authenticate { token: other }] {
+            let mut stranger = PlainConnection::open(&format!("127.0.0.1:{port}"));
+            stranger.send(&Request::new(body), &[]);
+            let failure = stranger.failure();
+            assert_eq!(failure.code, FailureCode::Unauthenticated, "{failure}");
+            assert_eq!(stranger.stream.read(&mut [0; 1]).unwrap(), 0, "and the end");
+        }
+    }
+    guarded.server.stop();
+}
+
+#[test]
+fn strangers_take_next_to_nothing_and_are_gone_soon() {
+    let guarded = Guarded::start("");
+    let (server, pid) = (&guarded.server, guarded.server.child.id());
+    let stat = format!("stat {} --token-file {}", server.address, guarded.token.display());
+    lode_line(&stat).succeeded();
+    let before = rss_bytes(pid);
+    // Frames that announce as much as may be, and never come.
+    let announced = Prefix { head_bytes: 1024, body_bytes: REQUEST_BODY_BYTES_MAX }.to_bytes();
+    let start = Instant::now();
+    let mut strangers: Vec<TcpStream> = (0..400)
+        .map(|i| {
+            let mut stream = TcpStream::connect(&server.address).unwrap();
+            // Some do not even say hello. One that is cut off already cannot be written to.
+            if i % 4 > 0 {
+                let _ = stream.write_all(&hello());
+                let _ = stream.write_all(&announced[..2 * (i % 4 + 1)]);
+            }
+            stream
+        })
+        .collect();
+    // Others get in meanwhile.
+    lode_line(&stat).succeeded();
+    let grown = rss_bytes(pid).saturating_sub(before);
+    assert!(grown < 32 << 20, "{grown} bytes for strangers");
+    for stranger in &mut strangers {
+        stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // Hellos, and then the end, orderly or not.
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    assert!(start.elapsed() < Duration::from_secs(18), "{:?}", start.elapsed());
+    wait_until("connections are closed", || metric(server, "lodestore_connections") == 0.0);
+    guarded.server.stop();
+}
+
+#[test]
+fn an_address_that_others_can_reach_needs_a_token_tls_or_to_be_meant() {
+    let guarded = Guarded::start("");
+    let (graph, token) = (guarded.graph.display(), guarded.token.display());
+    lode_line("serve nowhere --listen 0.0.0.0:0")
+        .failed(2, &["0.0.0.0:0", "--token-file", "--tls-cert", "--insecure"]);
+    lode_line("serve nowhere --metrics 0.0.0.0:0").failed(2, &["0.0.0.0:0", "--token-file"]);
+    lode_line("serve nowhere --tls-cert x").failed(2, &["--tls-key"]);
+    guarded.server.stop();
+    let open = format!("--listen 0.0.0.0:0 --metrics 0.0.0.0:0 --token-file {token}");
+    let server = Serving::start(&guarded.graph, &open);
+    let at = server.metrics.replace("0.0.0.0", "127.0.0.1");
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(get(&at, path).status, 200);
+    }
+    for path in ["/", "/metrics", "/status.json"] {
+        assert_eq!(get(&at, path).status, 401);
+        for (token, status) in [(SECRET, 200), ("another-another-another", 401)] {
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nHost: {at}\r\nAuthorization: Bearer {token}\r\n\r\n"
+            );
+            assert_eq!(exchange(&at, request.as_bytes()).unwrap().status, status);
+        }
+    }
+    lode_line(&format!("top --once {at}")).failed(1, &["--token-file"]);
+    lode_line(&format!("top --once {at} --token-file {token}")).succeeded();
+    server.stop();
+    write_file(&guarded.token, SECRET, 0o640);
+    lode_line(&format!("serve {graph} --listen 127.0.0.1:0 --token-file {token}"))
+        .failed(1, &["mode 640", "chmod 600"]);
+    lode_line(&format!("stat 127.0.0.1:1 --token-file {token}")).failed(1, &["mode 640"]);
+}

@@ -99,7 +99,7 @@ fn run(graph: &Graph, replay: &Arc<Replay>, window: Window, budget: Duration) ->
     std::thread::scope(|scope| {
         let replay = Arc::clone(replay) as Arc<dyn BatchSource>;
         let mut prefetcher = Prefetcher::start(scope, replay, loader, window, 0);
-        while let Some(prepared) = prefetcher.next().expect("rows") {
+        while let Some(prepared) = prefetcher.next_batch().expect("rows") {
             n_taken += 1;
             n_rows += prepared.batch.nodes.len();
             if n_taken == n_warm {

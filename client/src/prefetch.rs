@@ -203,7 +203,7 @@ impl<'scope> Prefetcher<'scope> {
     ///
     /// Memory of batches that are kept serves no others. After an error the run is over: later calls
     /// return the end.
-    pub fn next(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
+    pub fn next_batch(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
         if self.position >= self.n_batches {
             return Ok(None);
         }

@@ -80,7 +80,7 @@ impl Worker<'_> {
     }
 
     fn step(&mut self, order: StepOrder) -> Result<StepOutcome, TrainError> {
-        let Some(prepared) = self.prefetcher.next()? else {
+        let Some(prepared) = self.prefetcher.next_batch()? else {
             unreachable!("as many orders as batches")
         };
         let start = Instant::now();

@@ -97,7 +97,7 @@ proptest! {
             let mut prefetcher = Prefetcher::start(scope, source, loader, window, first);
             let mut travelled = 0;
             for nodes in &batches[first as usize..] {
-                let prepared = prefetcher.next().unwrap().unwrap();
+                let prepared = prefetcher.next_batch().unwrap().unwrap();
                 assert_eq!(prepared.rows.bytes(), rows_of(nodes));
                 let load = prepared.load;
                 let n_rows = load.local_rows + load.hit_rows + load.remote_rows;
@@ -131,9 +131,9 @@ fn a_batch_that_fails_ends_the_run_and_nobody_waits_for_it() {
                 let source = Arc::new(known);
                 let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), window, 0);
                 for _ in 0..fails_at {
-                    prefetcher.next().unwrap().unwrap();
+                    prefetcher.next_batch().unwrap().unwrap();
                 }
-                assert!(prefetcher.next().is_err());
+                assert!(prefetcher.next_batch().is_err());
             });
         }
     }

@@ -73,14 +73,14 @@ fn run(n: u32, window: Window, pull_ms: u64, train_ms: u64) -> (PrefetchStats, A
         let mut prefetcher = Prefetcher::start(scope, Arc::clone(&source) as _, loader, window, 0);
         let (mut met, mut waited) = (BTreeMap::<u8, u64>::new(), 0.0);
         for index in 0..n {
-            let prepared = prefetcher.next().unwrap().unwrap();
+            let prepared = prefetcher.next_batch().unwrap().unwrap();
             assert_eq!(prepared.batch.nodes, batch_nodes(index));
             *met.entry(prepared.met as u8).or_default() += 1;
             waited += prepared.wait_seconds;
             assert_eq!(prepared.rows.bytes(), rows_of(&prepared.batch.nodes));
             thread::sleep(Duration::from_millis(train_ms));
         }
-        assert!(prefetcher.next().unwrap().is_none());
+        assert!(prefetcher.next_batch().unwrap().is_none());
         let stats = prefetcher.stats();
         let of = |kind: Met| met.get(&(kind as u8)).copied().unwrap_or_default();
         let found = (of(Met::Ready), of(Met::Waited), of(Met::DefaultPath));
@@ -118,10 +118,10 @@ fn a_run_may_begin_at_any_batch() {
             let source = Arc::clone(&source) as _;
             let mut prefetcher = Prefetcher::start(scope, source, loader, window, first);
             for index in first..9 {
-                let prepared = prefetcher.next().unwrap().unwrap();
+                let prepared = prefetcher.next_batch().unwrap().unwrap();
                 assert_eq!(prepared.batch.nodes, batch_nodes(index));
             }
-            assert!(prefetcher.next().unwrap().is_none());
+            assert!(prefetcher.next_batch().unwrap().is_none());
         });
         let mut asked = source.asked();
         asked.sort_unstable();
@@ -182,7 +182,7 @@ fn a_row_that_batches_of_a_window_share_is_pulled_once() {
         let (of_thread, window) = (Arc::clone(&source) as _, Window::joined(10));
         let mut prefetcher = Prefetcher::start(scope, of_thread, loader(&remote), window, 0);
         source.wait_until_asked_for(2);
-        while let Some(prepared) = prefetcher.next().unwrap() {
+        while let Some(prepared) = prefetcher.next_batch().unwrap() {
             assert_eq!(prepared.rows.bytes(), rows_of(&prepared.batch.nodes));
             let load = prepared.load;
             assert_eq!(load.remote_bytes, load.remote_rows * ROW_BYTES as u64);
@@ -210,11 +210,11 @@ fn an_error_in_the_background_reaches_the_trainer_at_its_batch() {
         thread::scope(|scope| {
             let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), window, 0);
             for _ in 0..5 {
-                prefetcher.next().unwrap().unwrap();
+                prefetcher.next_batch().unwrap().unwrap();
             }
-            let error = prefetcher.next().unwrap_err().to_string();
+            let error = prefetcher.next_batch().unwrap_err().to_string();
             assert!(error.contains("test batch"), "{error}");
-            assert!(prefetcher.next().unwrap().is_none());
+            assert!(prefetcher.next_batch().unwrap().is_none());
         });
     }
 }
@@ -226,7 +226,7 @@ fn a_failing_source_reaches_the_trainer() {
         let source = Arc::new(Batches::new(9));
         let mut prefetcher =
             Prefetcher::start(scope, source, loader(&remote), Window::one_by_one(2), 0);
-        let results: Vec<_> = (0..4).map(|_| prefetcher.next().is_ok()).collect();
+        let results: Vec<_> = (0..4).map(|_| prefetcher.next_batch().is_ok()).collect();
         assert_eq!(results, [true, true, true, false]);
     });
 }
@@ -241,9 +241,9 @@ fn a_panic_in_the_background_is_an_error_not_a_hang() {
         // Else this thread might claim batch 2, and panic itself.
         source.wait_until_asked_for(2);
         for _ in 0..2 {
-            prefetcher.next().unwrap().unwrap();
+            prefetcher.next_batch().unwrap().unwrap();
         }
-        let found = prefetcher.next();
+        let found = prefetcher.next_batch();
         assert!(matches!(found, Err(ClientError::Panicked { thread: "prefetch" })));
     });
 }
@@ -278,7 +278,7 @@ fn buffers_are_reused() {
         let window = Window::joined(4);
         let mut prefetcher = Prefetcher::start(scope, source, loader(&slow(0)), window, 0);
         let mut places = BTreeMap::<usize, u32>::new();
-        while let Some(prepared) = prefetcher.next().unwrap() {
+        while let Some(prepared) = prefetcher.next_batch().unwrap() {
             *places.entry(prepared.rows.bytes().as_ptr() as usize).or_default() += 1;
         }
         // Two memories of two batches and the trainer's two, each grown at most twice.

@@ -268,7 +268,8 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         assert_eq!(lines.len() as u64, sum(&report, "batches"), "{strategy}");
         let in_log = |of: &str| lines.iter().map(|l| l["rows"][of].as_u64().unwrap()).sum::<u64>();
         assert!(in_log(source) > 0, "{strategy}");
-        assert_eq!(in_log(source), sum(&report, "hit_rows"), "{strategy}");
+        assert_eq!(in_log(source) + in_log("together"), sum(&report, "hit_rows"), "{strategy}");
+        assert_eq!(in_log("together"), sum(&report, "together_rows"), "{strategy}");
         assert_eq!(in_log("local"), sum(&report, "local_rows"), "{strategy}");
         assert_eq!(report["step"]["overlap_efficiency"].is_f64(), is_ahead, "{strategy}");
         assert!(report["step"]["bottleneck"].is_string());

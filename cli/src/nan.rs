@@ -6,7 +6,7 @@ use lodestore_store::NanPolicy;
 /// Policies for NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Nan {
-    /// End with an error that names row and column, before anything is written.
+    /// End with an error that names row and column, before the graph is there or changes.
     Refuse,
     /// Store every row byte for byte.
     Keep,

@@ -13,7 +13,7 @@ use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
 use crate::scatter::pull_scattered;
-use crate::{ClientError, LoadStats, PullKind, PullStats, RowSource, Turn};
+use crate::{ClientError, LoadStats, PullKind, PullStats, RowSource, TierRows, Turn};
 use split::{Counts, Split};
 
 /// One worker's way to the rows of one tensor.
@@ -88,8 +88,8 @@ impl BatchLoader {
     /// A row that several batches need is read once: local ones under one plan of reads, remote ones
     /// that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule is used batch by batch.
     ///
-    /// Gives stats for each batch. A row that an earlier one pulls counts as a hit, the requests stand
-    /// with the first, and time is shared in equal parts.
+    /// Turns must come in their order, and each once. Gives stats for each batch: a row that an earlier
+    /// one pulls counts as found there, requests stand with the first, and time is shared in equal parts.
     pub fn load_together(
         &mut self,
         batches: &mut [(&[NodeId], Kept)],
@@ -207,19 +207,22 @@ impl Took {
 }
 
 /// Shares out what was pulled: rows that travelled belong to the first batch that needs them. A source
-/// with a tier pulls only what that lacks, and does not say of which batch.
+/// with a tier pulls only what that lacks, and does not say of which batch: the first get them.
 fn count(counts: &[Counts], pulled: PullStats) -> Vec<LoadStats> {
-    let mut left = pulled.rows - pulled.ahead_rows;
+    let (mut left, mut found) = (pulled.rows - pulled.ahead_rows, pulled.found);
     let row_bytes = pulled.bytes.checked_div(pulled.rows).unwrap_or(0);
     let mut stats: Vec<LoadStats> = Vec::with_capacity(counts.len());
     for of in counts {
-        let travelled = left.min((of.missing - of.repeats) as u64);
+        let asked = (of.missing - of.repeats) as u64;
+        let travelled = left.min(asked);
         left -= travelled;
+        let found = TierRows { together: of.repeats as u64, ..found.take(asked - travelled) };
         stats.push(LoadStats {
             local_rows: of.local as u64,
             hit_rows: (of.hot + of.missing) as u64 - travelled,
             remote_rows: travelled,
             remote_bytes: travelled * row_bytes,
+            found,
             ..LoadStats::default()
         });
     }
@@ -229,7 +232,6 @@ fn count(counts: &[Counts], pulled: PullStats) -> Vec<LoadStats> {
         first.remote_bytes += bytes;
         first.pulls = pulled.requests;
         first.ahead_rows = pulled.ahead_rows;
-        first.found = pulled.found;
     }
     stats
 }

@@ -90,6 +90,9 @@ impl Turn {
         let tier = Arc::clone(&self.tier);
         let mut state = tier.lock();
         while state.next != self.index {
+            if self.is_used || state.next > self.index {
+                return Err(ClientError::Abandoned { batch: self.index });
+            }
             if state.given_up.is_some_and(|first| first < self.index) {
                 return Err(ClientError::Abandoned { batch: self.index });
             }

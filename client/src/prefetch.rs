@@ -33,7 +33,7 @@ pub trait BatchSource: Send + Sync {
     /// Batch `index`, below `n_batches`, and what is kept for it.
     ///
     /// Every index from the first on is asked for once, in order, though not always by the same
-    /// thread.
+    /// thread. What needs a [`Turn`] makes it before anything can fail, so that others hear of the end.
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
 
     /// The end of the batches that may be loaded together with batch `index`: that of its epoch.
@@ -183,7 +183,7 @@ impl<'scope> Prefetcher<'scope> {
         let background = (window.n_batches > 0 && left > 0).then(|| {
             let window = window.clamped(left);
             // Room for all that may be said: places, memory, the end.
-            let (free, heard) = sync_channel((window.places + window.memories) as usize + 1);
+            let (free, heard) = sync_channel(window.places as usize + window.memories as usize + 1);
             for _ in 0..window.memories {
                 let _ = free.try_send(Free::Memory(RowBuffer::default()));
             }

@@ -93,7 +93,7 @@ pub struct PullStats {
     pub copy: Duration,
 }
 
-/// Rows that did not travel, by the tier that had them.
+/// Rows that did not travel, by what had them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierRows {
     /// A worker's device.
@@ -102,13 +102,26 @@ pub struct TierRows {
     pub host: u64,
     /// MassiveGNN's buffer.
     pub buffer: u64,
+    /// A batch before, of those that are loaded together.
+    pub together: u64,
 }
 
 impl TierRows {
-    /// Rows that any tier had.
+    /// Rows that any of them had.
     #[must_use]
     pub fn all(self) -> u64 {
-        self.device + self.host + self.buffer
+        self.device + self.host + self.buffer + self.together
+    }
+
+    /// Takes `n` rows out, or as many as there are.
+    pub(crate) fn take(&mut self, mut n: u64) -> Self {
+        let mut some = |of: &mut u64| {
+            let taken = n.min(*of);
+            (*of, n) = (*of - taken, n - taken);
+            taken
+        };
+        let (device, host) = (some(&mut self.device), some(&mut self.host));
+        Self { device, host, buffer: some(&mut self.buffer), together: some(&mut self.together) }
     }
 }
 
@@ -117,6 +130,7 @@ impl AddAssign for TierRows {
         self.device += more.device;
         self.host += more.host;
         self.buffer += more.buffer;
+        self.together += more.together;
     }
 }
 

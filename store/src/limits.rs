@@ -24,7 +24,8 @@ pub const MAX_TENSORS: usize = 1024;
 pub const MAX_META_BYTES: u64 = 4 << 20;
 
 /// About what a process keeps in memory of rows that were put, of all partitions together, before it
-/// moves them into tables on disk, in bytes. Tables being written, and one put, come on top.
+/// moves them into tables on disk, in bytes. Tables being written, and one put, come on top; a
+/// partition that is not put to keeps what it has.
 pub const WRITE_BUFFER_BYTES: usize = 128 << 20;
 
 /// Most bytes of rows that one put may carry; they are in memory three times while it runs.

@@ -115,8 +115,10 @@ pub struct EpochReport {
     pub test_accuracy: Option<f64>,
     /// Rows of own partitions that batches used.
     pub local_rows: u64,
-    /// Remote rows that batches found in a hot set.
+    /// Remote rows that batches found in a hot set or a tier, or had together with a batch before.
     pub hit_rows: u64,
+    /// Part of `hit_rows` that a batch before had, of those loaded together.
+    pub together_rows: u64,
     /// Remote rows fetched: by batches, for this epoch's hot sets, and in the first epoch of a process
     /// those that filled buffers.
     pub remote_rows: u64,

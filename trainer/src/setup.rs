@@ -209,7 +209,8 @@ impl<'a> Setup<'a> {
                 let kept = (config.hot_policy, budget.n_hot);
                 let rapid = Arc::new(Rapid::start(scope, worker, planned, &loader, kept)?);
                 let joined = Window::joined(budget.window);
-                let together = config.together.unwrap_or(joined.together);
+                // An epoch's batches are not loaded together with the next one's.
+                let together = config.together.unwrap_or(joined.together).min(n_batches as usize);
                 (Arc::clone(&rapid) as _, Some(rapid), Window { together, ..joined })
             }
             None => {

@@ -67,6 +67,8 @@ pub struct RowsBySource {
     pub device_tier: u64,
     /// The tier that workers share.
     pub host_tier: u64,
+    /// A batch before that was loaded together with this one.
+    pub together: u64,
     /// Other workers' partitions: these travelled for the batch.
     pub remote: u64,
     /// These travelled with them, beside what the batch asked for.
@@ -82,6 +84,7 @@ impl RowsBySource {
             buffer: load.found.buffer,
             device_tier: load.found.device,
             host_tier: load.found.host,
+            together: load.found.together,
             remote: load.remote_rows - load.ahead_rows,
             ahead: load.ahead_rows,
         };
@@ -93,6 +96,7 @@ impl RowsBySource {
             buffer: rows.buffer * row_bytes,
             device_tier: rows.device_tier * row_bytes,
             host_tier: rows.host_tier * row_bytes,
+            together: rows.together * row_bytes,
             remote: travelled(rows.remote),
             ahead: travelled(rows.ahead),
         };
@@ -129,8 +133,8 @@ mod tests {
 
     #[test]
     fn every_row_is_counted_at_one_source() {
-        let found = TierRows { device: 1, host: 2, buffer: 4 };
-        let (local_rows, hit_rows, remote_rows, ahead_rows) = (8, 23, 48, 32);
+        let found = TierRows { device: 1, host: 2, buffer: 4, together: 64 };
+        let (local_rows, hit_rows, remote_rows, ahead_rows) = (8, 87, 48, 32);
         let load = LoadStats {
             local_rows,
             hit_rows,
@@ -142,10 +146,12 @@ mod tests {
         };
         let (rows, bytes) = RowsBySource::of(&load, 5);
         let list = |of: RowsBySource| {
-            [of.local, of.hot_set, of.buffer, of.device_tier, of.host_tier, of.remote, of.ahead]
+            let tiers = [of.buffer, of.device_tier, of.host_tier, of.together];
+            let [buffer, device, host, together] = tiers;
+            [of.local, of.hot_set, buffer, device, host, together, of.remote, of.ahead]
         };
-        assert_eq!(list(rows), [8, 16, 4, 1, 2, 16, 32]);
-        assert_eq!(list(bytes), [40, 80, 20, 5, 10, 160, 320]);
-        assert_eq!(list(RowsBySource::of(&LoadStats::default(), 5).1), [0; 7]);
+        assert_eq!(list(rows), [8, 16, 4, 1, 2, 64, 16, 32]);
+        assert_eq!(list(bytes), [40, 80, 20, 5, 10, 320, 160, 320]);
+        assert_eq!(list(RowsBySource::of(&LoadStats::default(), 5).1), [0; 8]);
     }
 }

@@ -200,7 +200,7 @@ fn each_of_load(load: &mut LoadStats, each: &mut dyn FnMut(Figure<'_>)) {
     let LoadStats {
         local_rows,
         hit_rows,
-        found: TierRows { device, host, buffer },
+        found: TierRows { device, host, buffer, together },
         remote_rows,
         remote_bytes,
         pulls,
@@ -210,7 +210,7 @@ fn each_of_load(load: &mut LoadStats, each: &mut dyn FnMut(Figure<'_>)) {
         pull_seconds,
         copy_seconds,
     } = load;
-    let rows = [local_rows, hit_rows, device, host, buffer, remote_rows];
+    let rows = [local_rows, hit_rows, device, host, buffer, together, remote_rows];
     rows.into_iter().for_each(|count| each(Figure::Count(count)));
     [remote_bytes, pulls, ahead_rows].into_iter().for_each(|count| each(Figure::Count(count)));
     let all = [seconds, lookup_seconds, pull_seconds, copy_seconds];

@@ -27,6 +27,9 @@ use crate::secrets::SecurityArgs;
 /// are read together.
 const CHUNK_BYTES: usize = 128 << 20;
 
+/// The same from servers, where each piece has its deadline.
+const PULL_BYTES: usize = 16 << 20;
+
 /// Gather rows by node id, from a graph's files or from its servers, into a .npy file.
 #[derive(Args)]
 #[command(after_help = "\
@@ -102,7 +105,8 @@ impl GatherArgs {
         let start = Instant::now();
         let mut progress = console.progress("gather");
         let out = Output::begin(&self.out, (&info, self.as_f32), ids.len())?;
-        let chunk_rows = (CHUNK_BYTES / info.row_bytes()).max(1);
+        let chunk_bytes = if self.graph.is_some() { CHUNK_BYTES } else { PULL_BYTES };
+        let chunk_rows = (chunk_bytes / info.row_bytes()).max(1);
         let chunks = (0..).step_by(chunk_rows).zip(ids.chunks(chunk_rows)).map(|(first, nodes)| {
             let mut nodes = nodes?;
             if let Some(internal_of) = &internal_of {

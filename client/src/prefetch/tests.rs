@@ -162,6 +162,21 @@ fn the_window_never_holds_more_than_its_batches() {
 }
 
 #[test]
+fn memory_is_for_the_window_and_one_batch_more() {
+    for n_batches in (0..20).chain([usize::MAX - 1, usize::MAX]) {
+        for together in (0..20).chain([usize::MAX]) {
+            for left in [1, 2, 7, 1000, u32::MAX] {
+                let shape = Window { n_batches, together }.clamped(left);
+                let held = u64::from(shape.memories) * u64::from(shape.together);
+                assert!(held <= u64::from(shape.places) + 1, "{n_batches} {together} {left}");
+                assert!(shape.together >= 1 && shape.memories >= 2);
+                assert!(shape.places as usize <= n_batches.max(1) && shape.places <= left);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_full_window_stalls_the_thread() {
     let source = Arc::new(Batches::new(30));
     thread::scope(|scope| {

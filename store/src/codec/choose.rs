@@ -9,17 +9,15 @@ use crate::error::StoreError;
 const SAMPLE_GROUPS: u64 = 64;
 
 impl CodecChoice {
-    /// [`CodecChoice::Auto`] takes zstd for rows that shrink at least this much.
-    ///
-    /// and where a random row out of memory takes at most [`CodecChoice::MAX_SLOWER`] times as long
-    /// as a raw one. Measured: unpacking a row takes 400 ns and 8 ns per stored byte, copying a raw
-    /// one 0.15 ns per byte. So rows of 1 KiB have to shrink 40 times.
+    /// [`CodecChoice::Auto`] takes zstd for rows that shrink at least this much, and where a random row out of memory takes at most [`CodecChoice::MAX_SLOWER`] times as long
+    /// as a raw one. Measured: unpacking a group takes 400 ns and 8 ns per stored byte, copying a raw row
+    /// 0.15 ns per byte. So rows of 1 KiB, two to a group, have to shrink 76 times.
     pub const MIN_RATIO: u64 = 20;
 
     /// See [`CodecChoice::MIN_RATIO`].
     pub const MAX_SLOWER: f64 = 4.0;
 
-    /// [`CodecChoice::Auto`] takes raw for rows below this many bytes, which cannot shrink enough.
+    /// [`CodecChoice::Auto`] takes raw for rows below this many bytes, which hardly ever shrink enough.
     pub const MIN_ROW_BYTES: usize = 1024;
 
     /// [`CodecChoice::Auto`] takes raw for segments below this many bytes: they fit any memory.
@@ -62,8 +60,9 @@ pub(crate) fn choose<E: From<StoreError>>(
     }
     let raw_bytes = n_samples * group.len() as u64;
     let shrinks = stored_bytes * CodecChoice::MIN_RATIO <= raw_bytes;
-    let stored_per_row = row_bytes as f64 * stored_bytes as f64 / raw_bytes as f64;
-    let (unpack_ns, copy_ns) = (400.0 + 8.0 * stored_per_row, 0.15 * row_bytes as f64);
+    // A random row is unpacked with its whole group.
+    let unpack_ns = 400.0 + 8.0 * stored_bytes as f64 / n_samples as f64;
+    let copy_ns = 0.15 * row_bytes as f64;
     let is_fast = unpack_ns <= CodecChoice::MAX_SLOWER * copy_ns;
     Ok(if shrinks && is_fast { zstd } else { SegmentCodec::Raw })
 }

@@ -72,11 +72,14 @@ impl MappedReader {
         let offset_bytes = DATA_OFFSET + page * PAGE_BYTES;
         let bytes = offset_bytes as usize..(offset_bytes + PAGE_BYTES) as usize;
         if let Err(error) = self.map.bring_in(bytes.clone()) {
-            // The kernel says only that it cannot; a plain read says why.
-            let why =
-                self.segment.file().read_exact_at(&mut [0; PAGE_BYTES as usize], offset_bytes);
-            let (file, source) = (self.segment.path().to_owned(), why.err().unwrap_or(error));
-            return Err(StoreError::Read { file, offset_bytes, source });
+            // The kernel says only that it cannot; a plain read says why, or that it can.
+            tracing::debug!("{}: page {page}: {error}", self.segment.path().display());
+            let mut read = [0; PAGE_BYTES as usize];
+            let why = self.segment.file().read_exact_at(&mut read, offset_bytes);
+            why.map_err(|source| {
+                let file = self.segment.path().to_owned();
+                StoreError::Read { file, offset_bytes, source }
+            })?;
         }
         self.segment.check_page(page, &self.map[bytes])
     }

@@ -15,7 +15,7 @@ use super::{
     SMALL_ARENA_BYTES,
 };
 
-/// Most idle rings, and most idle arenas, that are kept: 384 MiB at most, since few are large.
+/// Most idle rings, and most idle arenas, that are kept: 448 MiB at most together, since few are large.
 const MAX_IDLE: usize = 8;
 
 static RINGS: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
@@ -48,7 +48,12 @@ fn new_ring() -> io::Result<Ring> {
     if ring.has_registered_memory() {
         return Ok(ring);
     }
-    // Both together would take more memory than either needs.
+    // Never two at once, which would take more memory than either needs.
+    drop(ring);
+    let ring = Ring::new(DEPTH as u32, Arena::new(MIDDLE_ARENA_BYTES)?)?;
+    if ring.has_registered_memory() {
+        return Ok(ring);
+    }
     drop(ring);
     Ring::new(DEPTH as u32, Arena::new(SMALL_ARENA_BYTES)?)
 }

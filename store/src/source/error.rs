@@ -31,6 +31,12 @@ pub enum SourceError {
         /// File given.
         file: PathBuf,
     },
+    /// An array with a header, told to be rows alone.
+    #[error("{}: this is a .npy file; give it without type and width (--raw)", file.display())]
+    NotRaw {
+        /// File concerned.
+        file: PathBuf,
+    },
     /// Raw rows of another type or width, or not all of them.
     #[error(
         "{}: rows of {row_bytes} bytes do not fill {found_bytes} bytes; check type and width",

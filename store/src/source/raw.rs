@@ -7,6 +7,9 @@ use super::{SourceError, TensorSource, copy_packed};
 use crate::dtype::Dtype;
 use crate::map::FileMap;
 
+/// How a `.npy` file begins, which nobody means to import with its header.
+const NPY_MAGIC: &[u8] = b"\x93NUMPY";
+
 /// A mapped file of packed little-endian rows, without a header: its type and width are told.
 #[derive(Debug)]
 pub struct RawSource {
@@ -24,6 +27,9 @@ impl RawSource {
         let map = File::open(path).and_then(|file| FileMap::of(&file));
         let map =
             map.map_err(|source| SourceError::Io { file: file.clone(), action: "map", source })?;
+        if map.starts_with(NPY_MAGIC) {
+            return Err(SourceError::NotRaw { file });
+        }
         if row_bytes == 0 || !(map.len() as u64).is_multiple_of(row_bytes) {
             return Err(SourceError::PartOfRow { file, row_bytes, found_bytes: map.len() as u64 });
         }

@@ -27,6 +27,8 @@ fn raw_rows_are_what_they_are_told_to_be() {
         let error = RawSource::open(&path, dtype, width).unwrap_err().to_string();
         assert!(error.contains("do not fill 24 bytes"), "{error}");
     }
+    fs::write(&path, b"\x93NUMPY00").unwrap();
+    assert!(matches!(RawSource::open(&path, Dtype::U8, 8), Err(SourceError::NotRaw { .. })));
     fs::write(&path, []).unwrap();
     assert_eq!(RawSource::open(&path, Dtype::F32, 4).unwrap().n_rows(), 0);
     assert!(matches!(open_source(&path), Err(SourceError::Kind { .. })));

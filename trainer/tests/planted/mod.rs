@@ -36,7 +36,7 @@ pub(crate) const FILLED: PullStats = PullStats {
     bytes: 5 * ROW_BYTES,
     requests: 2,
     ahead_rows: 0,
-    found: TierRows { device: 0, host: 0, buffer: 0 },
+    found: TierRows { device: 0, host: 0, buffer: 0, together: 0 },
     lookup: Duration::ZERO,
     copy: Duration::ZERO,
 };

@@ -208,8 +208,8 @@ impl RapidFigures {
                 text,
                 "\n## How often rows are used again (Fig. 3)\n\nOf {} remote rows that one worker uses \
                  in an epoch of {FETCHED}, batch {}, {:.1} % are used by one batch (45.3 % in the paper), \
-                 and the most used by {} (66). Batches are a tenth of the paper's, and so are more of them \
-                 beside the graph's nodes.\n\n![Fig. 3](fig3.svg)",
+                 and the most used by {} (66). The paper's graph has twenty times the nodes or more, so that \
+                 a batch meets fewer of them again.\n\n![Fig. 3](fig3.svg)",
                 reuse.nodes,
                 reuse.batch,
                 percent(reuse.nodes_once),
@@ -238,8 +238,8 @@ impl RapidFigures {
         self.write_scaling(text)?;
         writeln!(
             text,
-            "\n## What is learnt (Fig. 9)\n\nAccuracy on the nodes trained on, after each epoch. The curves \
-             of `ondemand` lie under those of `rapid`: they are the same bit for bit.\n\n![Fig. 9](fig9.svg)"
+            "\n## What is learnt (Fig. 9)\n\nAccuracy of `rapid` on the nodes trained on, in each epoch; that of \
+             `ondemand` is the same, bit for bit.\n\n![Fig. 9](fig9.svg)"
         )
     }
 

@@ -81,8 +81,11 @@ impl Asked {
 
 fn client(serving: &Serving) -> Client {
     let deadline = Duration::from_secs(60);
-    Client::connect(&[serving.address.clone()], ClientConfig { deadline, ..Default::default() })
-        .unwrap()
+    Client::connect(
+        std::slice::from_ref(&serving.address),
+        ClientConfig { deadline, ..Default::default() },
+    )
+    .unwrap()
 }
 
 #[test]

@@ -277,7 +277,8 @@ impl Directory {
     }
 
     /// Keeps `slots` as they are until the ticket is released, over any number of batches;
-    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie.
+    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie, after the next batch has
+    /// begun: tiers that copy rows out, as all of this crate do, need none, for a batch holds its slots.
     ///
     /// # Panics
     ///

@@ -14,7 +14,9 @@ mod sync {
         loom::thread::yield_now();
     }
 
-    pub(super) fn zeros(n: usize) -> Option<Box<[AtomicU64]>> {
+    pub(super) type Words = Box<[AtomicU64]>;
+
+    pub(super) fn zeros(n: usize) -> Option<Words> {
         Some((0..n).map(|_| AtomicU64::new(0)).collect())
     }
 }

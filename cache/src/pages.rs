@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 use bytemuck::Pod;
 use memmap2::MmapMut;
@@ -100,9 +101,49 @@ impl<T: Pod> DerefMut for PageVec<T> {
     }
 }
 
+/// The same of words that threads share and change.
+pub(crate) struct AtomicPages(PageVec<u64>);
+
+impl AtomicPages {
+    pub(crate) fn new(len: usize) -> Result<Self, ArenaError> {
+        PageVec::new(len).map(Self)
+    }
+}
+
+impl Deref for AtomicPages {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        #[expect(unsafe_code, reason = "see `values`")]
+        // SAFETY: as for values, which nobody ever has as plain words: the vector is in here alone.
+        // An atomic has the size of its word, and a page its alignment.
+        unsafe {
+            std::slice::from_raw_parts(self.0.values.as_ptr().cast(), self.0.len)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn words_are_shared_by_threads() {
+        let words = AtomicPages::new(9).unwrap();
+        std::thread::scope(|scope| {
+            for at in 0..9 {
+                let words = &words;
+                scope.spawn(move || {
+                    words[at].fetch_add(at as u64 + words.len() as u64, Ordering::SeqCst)
+                });
+            }
+        });
+        let values: Vec<u64> = words.iter().map(|word| word.load(Ordering::SeqCst)).collect();
+        assert_eq!(values, [9, 10, 11, 12, 13, 14, 15, 16, 17]);
+        assert!(AtomicPages::new(0).unwrap().is_empty());
+    }
 
     #[test]
     fn values_are_zero_at_first_and_stay_as_they_are_written() {

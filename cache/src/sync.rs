@@ -14,7 +14,10 @@ pub(crate) fn pause(n_looks: u32) {
     }
 }
 
+/// Words with huge pages where there are any: a row at random is a miss of the page tables without.
+pub(crate) type Words = crate::pages::AtomicPages;
+
 /// `n` zeros; none when there is no such memory.
-pub(crate) fn zeros(n: usize) -> Option<Box<[AtomicU64]>> {
-    bytemuck::try_zeroed_slice_box(n).ok()
+pub(crate) fn zeros(n: usize) -> Option<Words> {
+    Words::new(n).ok()
 }

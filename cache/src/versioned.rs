@@ -1,6 +1,6 @@
 //! Rows that are rewritten while others read them: read, check, retry.
 
-use super::sync::{AtomicU64, Ordering, fence, pause, zeros};
+use super::sync::{AtomicU64, Ordering, Words, fence, pause, zeros};
 use crate::arena::ArenaError;
 
 pub(super) const WORD_BYTES: usize = size_of::<u64>();
@@ -20,7 +20,7 @@ const LINE_WORDS: usize = 8;
 /// say, so that who was told of a slot before it was given to another row sees that.
 pub struct VersionedRows {
     /// Of each slot its version, its tag, and its row: what is read together lies together.
-    words: Box<[AtomicU64]>,
+    words: Words,
     row_bytes: usize,
 }
 

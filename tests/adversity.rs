@@ -8,6 +8,9 @@
 mod graph;
 mod support;
 
+#[path = "../store/tests/refused/child.rs"]
+#[allow(dead_code, reason = "its runs of scenarios have no deadline")]
+mod child;
 #[path = "adversity/descriptors.rs"]
 mod descriptors;
 #[path = "adversity/full_disk.rs"]
@@ -22,3 +25,5 @@ mod load;
 mod mount;
 #[path = "adversity/read_only.rs"]
 mod read_only;
+#[path = "adversity/without_rings.rs"]
+mod without_rings;

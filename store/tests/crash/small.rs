@@ -1,11 +1,15 @@
 //! The small graph of these tests: what is in it, and its import.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lodestore_graph::{PartitionBook, mix};
+use lodestore_graph::edges::MemoryEdges;
+use lodestore_graph::halo::write_halos;
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::{PartId, PartitionBook, mix};
 use lodestore_store::{
-    CodecChoice, Device, Dtype, Graph, ImportError, Importer, NanPolicy, SourceError,
+    CodecChoice, Device, Dtype, Graph, ImportError, Importer, NanPolicy, SourceError, StoreError,
     TensorOptions, TensorSource,
 };
 
@@ -93,17 +97,57 @@ pub(crate) fn external_of() -> Vec<u32> {
     (0..N_NODES).rev().collect()
 }
 
-/// Imports the graph.
-pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
+/// The nodes, and who owns them.
+fn nodes() -> Relabelling {
     let book = PartitionBook::new(BOUNDS.to_vec()).expect("bounds that ascend");
-    let (order, mut importer) =
-        (external_of(), Importer::begin_on(Arc::clone(device), Path::new(OUT))?);
+    // The order is its own inverse.
+    Relabelling { book, external_of: external_of(), internal_of: external_of() }
+}
+
+/// Imports the graph, with every kind of file that there is.
+pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
+    let nodes = nodes();
+    let (book, order) = (&nodes.book, &nodes.external_of);
+    let mut importer = Importer::begin_on(Arc::clone(device), Path::new(OUT))?;
     for part in book.parts() {
         importer.part_dir(part)?;
     }
+    let n_edges = write_lists(&**device, &importer, &nodes)?;
     for tensor in TENSORS {
         let options = TensorOptions { nan: NanPolicy::Refuse, codec: tensor.codec };
-        importer.add_tensor(tensor.name, &tensor, options, &order, &book, &mut |_, _| {})?;
+        importer.add_tensor(tensor.name, &tensor, options, order, book, &mut |_, _| {})?;
     }
-    importer.commit(&order, &book, 0, false)
+    importer.commit(order, book, n_edges, true)
+}
+
+/// Writes topology and halo of every partition, and syncs nothing: files that were written beside
+/// the device are the commit's to sync. Gives the number of edges.
+fn write_lists(
+    device: &dyn Device,
+    importer: &Importer,
+    nodes: &Relabelling,
+) -> Result<u64, ImportError> {
+    // In memory where that can be had: nobody needs these to be durable.
+    let memory = Path::new("/dev/shm");
+    let scratch = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir());
+    let scratch = scratch.expect("a folder for what is built");
+    let edges = (0..N_NODES).map(|node| [node, (node + 1) % N_NODES]).collect();
+    let edges = MemoryEdges::new(edges).expect("edges");
+    let (book, uuid) = (&nodes.book, *importer.uuid().as_bytes());
+    let built = |kind: &str, part: PartId| scratch.path().join(format!("{kind}-{}", part.0));
+    let topology_of = |part| built("topology", part);
+    let written = write_topologies(&edges, nodes, true, uuid, &topology_of).expect("topology");
+    let paths: Vec<PathBuf> = book.parts().map(topology_of).collect();
+    let topology = Topology::open(&paths, book, uuid).expect("topology");
+    write_halos(&topology, book, uuid, &|part| built("halo", part)).expect("halos");
+    for part in book.parts() {
+        let (topology, halo) = (importer.topology_path(part), importer.halo_path(part));
+        for (from, to) in [(topology_of(part), topology), (built("halo", part), halo)] {
+            let bytes = std::fs::read(from).expect("what was built");
+            let written = device.create(&to).and_then(|mut file| file.append(&bytes));
+            let failed = |source| StoreError::Io { file: to, action: "write", source };
+            written.map_err(failed)?;
+        }
+    }
+    Ok(written.n_edges_directed)
 }

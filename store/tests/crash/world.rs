@@ -13,7 +13,7 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
     Access, Device, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions,
-    ReaderKind, StoreError, View, verify_rows,
+    ReaderKind, StoreError, View, verify_on,
 };
 
 use super::small::{BOUNDS, N_NODES, OUT, Rows, TENSORS, external_of};
@@ -293,17 +293,13 @@ impl World {
     }
 
     fn verify(&self) -> Finding {
-        let graph = match Graph::open_on(Arc::clone(&self.device), Path::new(OUT)) {
-            Ok(graph) => graph,
-            Err(_) if self.crash.has_struck() => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let report = verify_rows(&graph);
-        // Under a fault it tells what it could not read.
-        if report.ok || self.crash.has_struck() {
-            return Ok(());
+        match verify_on(Arc::clone(&self.device), Path::new(OUT), 1, &mut |_, _| {}) {
+            Ok(report) if report.ok => Ok(()),
+            // Under a fault it tells what it could not read.
+            _ if self.crash.has_struck() => Ok(()),
+            Ok(report) => Err(format!("damaged: {:?}", report.damaged).into()),
+            Err(error) => Err(error.into()),
         }
-        Err(format!("damaged: {:?}", report.damaged).into())
     }
 
     /// What another process sees, before anything is recovered.
@@ -380,8 +376,8 @@ impl World {
             let dir = graph.part_dir(part);
             let names: Vec<String> =
                 self.device.list(&dir)?.into_iter().map(|entry| entry.name).collect();
-            // One segment per tensor, one of them external ids, and the catalog.
-            if names.len() != TENSORS.len() + 2 {
+            // One segment per tensor, one of them external ids, the catalog, topology and halo.
+            if names.len() != TENSORS.len() + 4 {
                 return Err(format!("in {}: {names:?}", dir.display()).into());
             }
             let pairs = self.device.key_values(&dir.join("catalog"), Access::Read)?;

@@ -10,6 +10,7 @@ mod flips;
 mod pages;
 mod sample;
 mod still;
+mod torn_puts;
 
 /// Trials of one kind.
 fn n_trials() -> u64 {

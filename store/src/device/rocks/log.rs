@@ -4,30 +4,47 @@
 //! length, length u16, type u8, payload; less than a header's room at the end of a block is zeros.
 //! RocksDB believes lengths and types before it looks at checksums: one flipped bit can look to it
 //! like a record that a crash cut off, or of a log that was used before, and all that follows is
-//! dropped without a word; some make it look at the same record for ever. So nothing is opened
-//! whose records are not whole, of the types that we write, and as their checksums say, up to one
-//! that the end of the file cuts off.
+//! dropped without a word; some make it look at the same record for ever. So RocksDB reads nothing
+//! but records that are whole, of the types that we write, and as their checksums say, up to one
+//! that the end of the file cuts off. Where a log is not so, it is damaged, or its last write was
+//! never synced ([`torn`]): then RocksDB gets a copy that ends before it.
+
+mod block;
+mod torn;
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-const BLOCK_BYTES: u64 = 32 << 10;
-/// Checksum u32, length u16, type u8.
-const HEADER_BYTES: usize = 7;
-/// A whole record, or the first, a middle or the last part of one.
-const TYPES: std::ops::RangeInclusive<u8> = 1..=4;
+use block::{BLOCK_BYTES, Walk, walk};
+
+/// How the logs of a store are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Logs {
+    /// RocksDB may read them.
+    Sound,
+    /// They end in a write that was not synced, and RocksDB must not see it.
+    Torn,
+}
 
 /// Fails when the manifest or a log in `dir` is damaged.
-pub(super) fn check(dir: &Path) -> io::Result<()> {
+pub(super) fn check(dir: &Path) -> io::Result<Logs> {
     check_manifest(dir)?;
-    for name in log_names(dir)? {
-        if let Some(damage) = damage_of(&dir.join(&name))? {
-            return Err(damage.told(&name));
+    let names = log_names(dir)?;
+    for (i, name) in names.iter().enumerate() {
+        let Some(damage) = damage_of(&dir.join(name))? else { continue };
+        if !was_never_synced(dir, name, &damage)? || has_a_record(dir, &names[i + 1..])? {
+            return Err(damage.told(name));
         }
+        tracing::warn!(
+            "{}: the power went in the write at byte {}, which nobody was told of; it is left out",
+            dir.join(name).display(),
+            damage.record,
+        );
+        return Ok(Logs::Torn);
     }
-    Ok(())
+    Ok(Logs::Sound)
 }
 
 /// Fails when the manifest that `CURRENT` names is damaged.
@@ -39,7 +56,15 @@ pub(super) fn check_manifest(dir: &Path) -> io::Result<()> {
         let message = format!("its file CURRENT names no manifest, but {name:?}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    damage_of(&dir.join(name))?.map_or(Ok(()), |damage| Err(damage.told(name)))
+    match damage_of(&dir.join(name)) {
+        Ok(None) => Ok(()),
+        Ok(Some(damage)) => Err(damage.told(name)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let message = format!("its file CURRENT names {name}, which is not there");
+            Err(io::Error::new(io::ErrorKind::InvalidData, message))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Copies the logs in `dir` to `out` up to the first damage: nothing after it counts.
@@ -49,7 +74,7 @@ pub(super) fn copy_sound(dir: &Path, out: &Path) -> io::Result<()> {
         fs::copy(dir.join(&name), out.join(&name))?;
         if let Some(damage) = damage {
             let copy = File::options().write(true).open(out.join(&name))?;
-            return copy.set_len(damage.offset_bytes);
+            return copy.set_len(damage.record);
         }
     }
     Ok(())
@@ -66,13 +91,19 @@ fn log_names(dir: &Path) -> io::Result<Vec<String>> {
 /// Where a file stops being what was written.
 #[derive(Debug, PartialEq, Eq)]
 struct Damage {
+    /// First byte of the logical record that it lies in; what stands before is sound.
+    record: u64,
     offset_bytes: u64,
     what: &'static str,
 }
 
 impl Damage {
     fn told(&self, name: &str) -> io::Error {
-        let message = format!("{name}: damaged at byte {}: {}", self.offset_bytes, self.what);
+        let Self { offset_bytes, what, .. } = self;
+        let message = format!(
+            "{name}: damaged at byte {offset_bytes}: {what}; run `lode repair` on the graph: it \
+             keeps what stands before the damage, and tells what is lost"
+        );
         io::Error::new(io::ErrorKind::InvalidData, message)
     }
 }
@@ -84,27 +115,31 @@ fn damage_of(path: &Path) -> io::Result<Option<Damage>> {
         file => file?,
     };
     let len_bytes = file.metadata()?.len();
+    // The first part of a record whose last has not come yet.
+    let mut begun = None;
     let mut block = Vec::new();
-    for start in (0..len_bytes).step_by(BLOCK_BYTES as usize) {
-        block.resize((len_bytes - start).min(BLOCK_BYTES) as usize, 0);
+    for start in (0..len_bytes).step_by(BLOCK_BYTES) {
+        block.resize((len_bytes - start).min(BLOCK_BYTES as u64) as usize, 0);
         match file.read_exact_at(&mut block, start) {
             // It is being removed.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }
-        match walk(&block) {
-            Walk::Whole => {}
-            Walk::Damaged(at, what) => {
-                return Ok(Some(Damage { offset_bytes: start + at as u64, what }));
-            }
+        let walked = walk(&block, |at, header| match (header.begins(), header.ends()) {
+            (_, true) => begun = None,
+            (true, false) => begun = Some(start + at as u64),
+            (false, false) => {}
+        });
+        let (at, what) = match walked {
+            Walk::Whole => continue,
+            Walk::Damaged(at, what) => (at, what),
             // From here on there must be nothing.
-            Walk::Ends(at) => {
-                let offset_bytes = start + at as u64;
-                let is_nothing = is_last(start, len_bytes) || all_zeros(&file, start, len_bytes)?;
-                let what = "nothing, and more after it";
-                return Ok((!is_nothing).then_some(Damage { offset_bytes, what }));
-            }
-        }
+            Walk::Ends(_) if is_last(start, len_bytes) => return Ok(None),
+            Walk::Ends(_) if all_zeros(&file, start, len_bytes)? => return Ok(None),
+            Walk::Ends(at) => (at, "nothing, and more after it"),
+        };
+        let offset_bytes = start + at as u64;
+        return Ok(Some(Damage { record: begun.unwrap_or(offset_bytes), offset_bytes, what }));
     }
     Ok(None)
 }
@@ -114,83 +149,50 @@ fn is_log(path: &Path) -> bool {
 }
 
 const fn is_last(start: u64, len_bytes: u64) -> bool {
-    len_bytes - start <= BLOCK_BYTES
+    len_bytes - start <= BLOCK_BYTES as u64
 }
 
 /// Whether all blocks after the one at `start` are zeros.
 fn all_zeros(file: &File, start: u64, len_bytes: u64) -> io::Result<bool> {
     let mut block = Vec::new();
-    for start in (start + BLOCK_BYTES..len_bytes).step_by(BLOCK_BYTES as usize) {
-        block.resize((len_bytes - start).min(BLOCK_BYTES) as usize, 0);
+    for start in (start..len_bytes).step_by(BLOCK_BYTES).skip(1) {
+        block.resize((len_bytes - start).min(BLOCK_BYTES as u64) as usize, 0);
         file.read_exact_at(&mut block, start)?;
-        if block.iter().any(|&byte| byte != 0) {
+        if !block::is_zeros(&block) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// What a block turned out to be.
-#[derive(Debug, PartialEq, Eq)]
-enum Walk {
-    /// Records to its end.
-    Whole,
-    /// Records up to a byte, and nothing after it, or one that was cut off.
-    Ends(usize),
-    Damaged(usize, &'static str),
+/// Whether a log's damage is of a write that nobody was told of; no more than that is read of it,
+/// which its writer had in memory, too.
+fn was_never_synced(dir: &Path, name: &str, damage: &Damage) -> io::Result<bool> {
+    let file = File::open(dir.join(name))?;
+    let start = damage.record / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    let len_bytes = file.metadata()?.len().saturating_sub(start);
+    let mut tail = vec![0; usize::try_from(len_bytes).map_err(io::Error::other)?];
+    file.read_exact_at(&mut tail, start)?;
+    let [record, at] = [damage.record, damage.offset_bytes].map(|byte| (byte - start) as usize);
+    Ok(torn::was_never_synced(&tail, record, at))
 }
 
-fn walk(block: &[u8]) -> Walk {
-    let is_full = block.len() as u64 == BLOCK_BYTES;
-    let mut at = 0;
-    while let Some((header, rest)) = block[at..].split_at_checked(HEADER_BYTES) {
-        let (length, kind) = (u16::from_le_bytes([header[4], header[5]]), header[6]);
-        if header.iter().all(|&byte| byte == 0) {
-            return match rest.iter().all(|&byte| byte == 0) {
-                true => Walk::Ends(at),
-                false => Walk::Damaged(at, "zeros, and more after them"),
-            };
+/// Whether a later log has anything in it: its writer had synced the earlier ones by then.
+fn has_a_record(dir: &Path, later: &[String]) -> io::Result<bool> {
+    for name in later {
+        match File::open(dir.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            file => {
+                let file = file?;
+                let (mut first, len_bytes) = (vec![0; BLOCK_BYTES], file.metadata()?.len());
+                let read = file.read_at(&mut first, 0)?;
+                if !block::is_zeros(&first[..read]) || !all_zeros(&file, 0, len_bytes)? {
+                    return Ok(true);
+                }
+            }
         }
-        if !TYPES.contains(&kind) {
-            return Walk::Damaged(at, "a record of no type that is written here");
-        }
-        let Some(payload) = rest.get(..usize::from(length)) else {
-            return match is_full || fits_somewhere(header, rest) {
-                true => Walk::Damaged(at, "the length of a record is wrong"),
-                false => Walk::Ends(at),
-            };
-        };
-        if header[..4] != stored(checksum(kind, payload)) {
-            return Walk::Damaged(at, "a record does not agree with its checksum");
-        }
-        at += HEADER_BYTES + payload.len();
     }
-    match (block[at..].iter().all(|&byte| byte == 0), is_full) {
-        (_, false) => Walk::Ends(at),
-        (true, true) => Walk::Whole,
-        (false, true) => Walk::Damaged(at, "the end of a block is not zeros"),
-    }
-}
-
-/// Whether the checksum is that of a record of another length: then it was not cut off, and its
-/// length is damaged.
-fn fits_somewhere(header: &[u8], rest: &[u8]) -> bool {
-    let mut crc = crc32c::crc32c(&header[6..]);
-    rest.iter().any(|&byte| {
-        let fits = header[..4] == stored(crc);
-        crc = crc32c::crc32c_append(crc, &[byte]);
-        fits
-    }) || header[..4] == stored(crc)
-}
-
-/// CRC-32C of type and payload.
-fn checksum(kind: u8, payload: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload)
-}
-
-/// Masked, as RocksDB stores it.
-fn stored(crc: u32) -> [u8; 4] {
-    crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use rocksdb::{WriteBufferManager, WriteOptions};
 
 use crate::device::{Access, Change, EachPair, KeyValues};
 use crate::limits::WRITE_BUFFER_BYTES;
+use log::Logs;
 
 /// Attempts to open a store for reading beside a writer that moves files meanwhile.
 const MAX_READ_ATTEMPTS: usize = 50;
@@ -36,30 +37,49 @@ pub(super) struct Rocks {
 impl Rocks {
     pub(super) fn open(dir: &Path, access: Access) -> io::Result<Self> {
         let mut options = options();
-        let db = match access {
-            Access::Create => {
-                options.create_if_missing(true);
-                options.set_error_if_exists(true);
-                DB::open_cf_descriptors(&options, dir, [rows(&options)])
+        if access == Access::Create {
+            options.create_if_missing(true);
+            options.set_error_if_exists(true);
+            let created = DB::open_cf_descriptors(&options, dir, [rows(&options)]);
+            return created.map(|db| Self { db }).map_err(failed);
+        }
+        if !dir.join("CURRENT").is_file() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "there is none (no file CURRENT)"));
+        }
+        match access {
+            Access::Create | Access::Write => Self::open_for_writing(&options, dir),
+            Access::Read => Self::open_for_reading(&options, dir),
+            Access::Salvage => {
+                log::check_manifest(dir)?;
+                Self::read_sound(options, dir)
             }
-            _ if !dir.join("CURRENT").is_file() => {
-                return Err(io::Error::new(
-                    io::ErrorKind::NotFound,
-                    "there is none (no file CURRENT)",
-                ));
-            }
-            Access::Write => {
-                log::check(dir)?;
-                DB::open_cf_descriptors(&options, dir, [rows(&options)])
-            }
-            Access::Read => return Self::open_for_reading(&options, dir),
-            Access::Salvage => return Self::salvage(options, dir),
-        };
-        db.map(|db| Self { db }).map_err(|error| match access {
-            Access::Write if is_locked(&error) => {
-                io::Error::new(io::ErrorKind::WouldBlock, error.into_string())
-            }
-            _ => failed(error),
+        }
+    }
+
+    fn open_for_writing(options: &Options, dir: &Path) -> io::Result<Self> {
+        if log::check(dir)? == Logs::Torn {
+            Self::settle(options.clone(), dir)?;
+        }
+        Self::writable(options, dir)
+    }
+
+    /// Moves what logs hold up to the first damage into tables, so that the manifest has done with
+    /// them.
+    ///
+    /// RocksDB has its lock meanwhile and does not touch them: whoever comes after a crash finds
+    /// them as they are, before or after the manifest has changed.
+    fn settle(mut options: Options, dir: &Path) -> io::Result<()> {
+        let logs = tempfile::tempdir()?;
+        log::copy_sound(dir, logs.path())?;
+        options.set_wal_dir(logs.path());
+        Self::writable(&options, dir).map(drop)
+    }
+
+    fn writable(options: &Options, dir: &Path) -> io::Result<Self> {
+        let db = DB::open_cf_descriptors(options, dir, [rows(options)]);
+        db.map(|db| Self { db }).map_err(|error| match is_locked(&error) {
+            true => io::Error::new(io::ErrorKind::WouldBlock, error.into_string()),
+            false => failed_to_open(error),
         })
     }
 
@@ -71,7 +91,10 @@ impl Rocks {
     fn open_for_reading(options: &Options, dir: &Path) -> io::Result<Self> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let before = names(dir)?;
-            let db = log::check(dir).and_then(|()| Self::read_only(options, dir));
+            let db = log::check(dir).and_then(|logs| match logs {
+                Logs::Sound => Self::read_only(options, dir),
+                Logs::Torn => Self::read_sound(options.clone(), dir),
+            });
             let after = names(dir)?;
             let is_log = |name: &&String| name.ends_with(".log");
             let lost_a_log = before.iter().filter(is_log).any(|log| !after.contains(log));
@@ -85,9 +108,8 @@ impl Rocks {
         Err(io::Error::new(io::ErrorKind::WouldBlock, message))
     }
 
-    /// Opens what logs hold up to the first damage.
-    fn salvage(mut options: Options, dir: &Path) -> io::Result<Self> {
-        log::check_manifest(dir)?;
+    /// Opens for reading what logs hold up to the first damage.
+    fn read_sound(mut options: Options, dir: &Path) -> io::Result<Self> {
         let logs = tempfile::tempdir()?;
         log::copy_sound(dir, logs.path())?;
         options.set_wal_dir(logs.path());
@@ -97,7 +119,7 @@ impl Rocks {
 
     fn read_only(options: &Options, dir: &Path) -> io::Result<Self> {
         let db = DB::open_cf_descriptors_read_only(options, dir, [rows(options)], false);
-        db.map(|db| Self { db }).map_err(failed)
+        db.map(|db| Self { db }).map_err(failed_to_open)
     }
 }
 
@@ -202,6 +224,20 @@ fn options() -> Options {
         tracing::debug!(target: "rocksdb", "{}", line.trim_end());
     }));
     options
+}
+
+/// RocksDB blames its manifest for a table that it cannot open, if it names any file. The manifest
+/// was walked before.
+fn failed_to_open(error: rocksdb::Error) -> io::Error {
+    let error = failed(error);
+    match error.to_string().split_once("The file") {
+        Some((reason, blamed)) if blamed.contains("MANIFEST-") => {
+            let reason = reason.trim_end();
+            let told = "its manifest is as it was written, so that one of its tables (.sst) is not";
+            io::Error::new(error.kind(), format!("{reason}; {told}"))
+        }
+        _ => error,
+    }
 }
 
 fn failed(error: rocksdb::Error) -> io::Error {

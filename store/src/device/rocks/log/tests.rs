@@ -1,13 +1,12 @@
 use std::collections::BTreeMap;
 
+use super::block::{FULL, HEADER_BYTES, checksum, masked};
 use super::*;
 use crate::device::rocks::Rocks;
 use crate::device::{Access, Change, KeyValues};
 
-const FULL: u8 = 1;
-
 fn record(payload: &[u8]) -> Vec<u8> {
-    let mut record = stored(checksum(FULL, payload)).to_vec();
+    let mut record = masked(checksum(FULL, payload)).to_le_bytes().to_vec();
     record.extend((payload.len() as u16).to_le_bytes());
     record.push(FULL);
     record.extend(payload);
@@ -18,10 +17,10 @@ fn record(payload: &[u8]) -> Vec<u8> {
 fn a_record_that_was_cut_off_is_no_damage() {
     let log = [record(b"first"), record(&[7; 300]), record(b"last")].concat();
     for end in 0..=log.len() {
-        assert!(matches!(walk(&log[..end]), Walk::Ends(_)), "cut at {end}");
+        assert!(matches!(walk(&log[..end], |_, _| {}), Walk::Ends(_)), "cut at {end}");
     }
     let zeros = [log.clone(), vec![0; 50]].concat();
-    assert_eq!(walk(&zeros), Walk::Ends(log.len()));
+    assert_eq!(walk(&zeros, |_, _| {}), Walk::Ends(log.len()));
 }
 
 #[test]
@@ -29,7 +28,7 @@ fn every_flipped_bit_is_damage() {
     let mut log = [record(b"first"), record(&[7; 300]), record(b"last")].concat();
     for bit in 0..8 * log.len() {
         log[bit / 8] ^= 1 << (bit % 8);
-        assert!(matches!(walk(&log), Walk::Damaged(..)), "bit {bit}");
+        assert!(matches!(walk(&log, |_, _| {}), Walk::Damaged(..)), "bit {bit}");
         log[bit / 8] ^= 1 << (bit % 8);
     }
 }
@@ -69,11 +68,11 @@ fn change(path: &Path, at: usize, to: impl Fn(u8) -> u8) {
 fn headers(bytes: &[u8]) -> Vec<usize> {
     let (mut at, mut found) = (0, Vec::new());
     while at + HEADER_BYTES <= bytes.len() {
-        if BLOCK_BYTES as usize - at % BLOCK_BYTES as usize >= HEADER_BYTES {
+        if BLOCK_BYTES - at % BLOCK_BYTES >= HEADER_BYTES {
             found.push(at);
             at += HEADER_BYTES + usize::from(u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]));
         } else {
-            at = at.next_multiple_of(BLOCK_BYTES as usize);
+            at = at.next_multiple_of(BLOCK_BYTES);
         }
     }
     found
@@ -88,7 +87,7 @@ fn every_bit_of_every_header_in_log_and_manifest_is_told_and_salvage_gives_what_
     for name in names.iter().filter(is_walked) {
         let path = dir.path().join(name);
         let bytes = fs::read(&path).unwrap();
-        assert!(!is_log(&path) || bytes.len() as u64 > 2 * BLOCK_BYTES);
+        assert!(!is_log(&path) || bytes.len() > 2 * BLOCK_BYTES);
         for (i, at) in headers(&bytes).into_iter().enumerate() {
             for bit in 0..8 * HEADER_BYTES {
                 change(&path, at + bit / 8, |byte| byte ^ (1 << (bit % 8)));
@@ -116,7 +115,7 @@ fn zeros_before_records_and_other_manifests_are_told() {
     let names = crate::device::rocks::names(dir.path()).unwrap();
     let log = dir.path().join(names.iter().find(|name| name.ends_with(".log")).unwrap());
     let bytes = fs::read(&log).unwrap();
-    for zeros in [0..512, 0..BLOCK_BYTES as usize, 40_000..40_512] {
+    for zeros in [0..512, 0..BLOCK_BYTES, 40_000..40_512] {
         let mut damaged = bytes.clone();
         damaged[zeros.clone()].fill(0);
         fs::write(&log, damaged).unwrap();
@@ -126,6 +125,31 @@ fn zeros_before_records_and_other_manifests_are_told() {
     fs::write(dir.path().join("CURRENT"), "../../etc/passwd\n").unwrap();
     let error = Rocks::open(dir.path(), Access::Read).unwrap_err().to_string();
     assert!(error.contains("names no manifest"), "{error}");
+}
+
+#[test]
+fn a_torn_log_that_was_settled_and_not_removed_changes_nothing() {
+    let (dir, mut whole) = killed();
+    let names = crate::device::rocks::names(dir.path()).unwrap();
+    let log = dir.path().join(names.iter().find(|name| name.ends_with(".log")).unwrap());
+    let mut torn = fs::read(&log).unwrap();
+    let last = *headers(&torn).last().unwrap();
+    let sector = last.next_multiple_of(512) + 512;
+    torn[sector..sector + 512].fill(0);
+    fs::write(&log, &torn).unwrap();
+    whole.remove(&vec![59]).unwrap();
+    for _ in 0..3 {
+        Rocks::settle(crate::device::rocks::options(), dir.path()).unwrap();
+        // As if the power had gone then.
+        assert!(fs::read(&log).unwrap() == torn);
+        assert_eq!(pairs(&Rocks::open(dir.path(), Access::Read).unwrap()), whole);
+    }
+    let store = Rocks::open(dir.path(), Access::Write).unwrap();
+    assert!(!log.exists());
+    store.write(&[Change::Put(vec![1], vec![1])]).unwrap();
+    drop(store);
+    whole.insert(vec![1], vec![1]);
+    assert_eq!(pairs(&Rocks::open(dir.path(), Access::Write).unwrap()), whole);
 }
 
 #[test]

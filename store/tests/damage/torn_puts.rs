@@ -1,0 +1,183 @@
+//! Losses of power in a write: the log of a catalog lacks sectors of its last record.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::{NodeId, mix};
+use lodestore_store::{Access, Change, Device, Disk, Graph, repair, verify};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+use crate::catalogs::copy_tree;
+use crate::sample::{N_NODES, all_rows, import, update};
+
+const SECTOR_BYTES: usize = 512;
+
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn pairs(dir: &Path, access: Access) -> Result<Pairs, String> {
+    let store = Disk.key_values(dir, access).map_err(|error| error.to_string())?;
+    let mut pairs = Pairs::new();
+    let mut each = |key: &[u8], value: &[u8]| {
+        pairs.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    };
+    store.scan(b"", &mut each).map_err(|error| error.to_string())?;
+    Ok(pairs)
+}
+
+fn log_of(dir: &Path) -> PathBuf {
+    let mut logs = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    logs.find(|path| path.extension().is_some_and(|end| end == "log")).unwrap()
+}
+
+/// Zeros in place of the sectors of `record` that `is_lost` names; of its share of the first.
+fn lose(log: &mut [u8], record: Range<usize>, is_lost: impl Fn(usize) -> bool) {
+    let mut at = record.start;
+    while at < record.end {
+        let end = record.end.min((at / SECTOR_BYTES + 1) * SECTOR_BYTES);
+        if is_lost(at / SECTOR_BYTES) {
+            log[at..end].fill(0);
+        }
+        at = end;
+    }
+}
+
+/// A store that was killed after some writes: where each is in its log, and what it held then.
+struct Killed {
+    dir: tempfile::TempDir,
+    writes: Vec<(Range<usize>, Pairs)>,
+}
+
+impl Killed {
+    /// Each write has as many bytes in keys of its own, and changes a key that all have.
+    fn after(writes: &[usize], seed: u64) -> Self {
+        let (dir, temp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (open, mut held) = (temp.path().join("open"), Pairs::new());
+        let store = Disk.key_values(&open, Access::Create).unwrap();
+        let mut done = Vec::new();
+        for (i, &n_bytes) in writes.iter().enumerate() {
+            let start = fs::metadata(log_of(&open)).unwrap().len() as usize;
+            let byte = |at: usize| mix(seed ^ (i as u64) << 32 ^ at as u64) as u8;
+            let bytes: Vec<u8> = (0..n_bytes).map(byte).collect();
+            let key = |j| format!("{i:03} {j:05}").into_bytes();
+            let own = bytes.chunks(700).enumerate().map(|(j, value)| (key(j), value.to_vec()));
+            let put: Pairs = own.chain([(b"all".to_vec(), vec![i as u8; 30])]).collect();
+            held.extend(put.clone());
+            let changes = put.into_iter().map(|(key, value)| Change::Put(key, value));
+            store.write(&changes.collect::<Vec<_>>()).unwrap();
+            let end = fs::metadata(log_of(&open)).unwrap().len() as usize;
+            done.push((start..end, held.clone()));
+        }
+        copy_tree(&open, dir.path());
+        Self { dir, writes: done }
+    }
+}
+
+/// Always the same cases: of holes in one part of a record, one flipped bit explains one in 2^14,
+/// too, and then it is told as damage.
+fn config() -> ProptestConfig {
+    let cases = if std::env::var_os("LODE_LONG").is_some() { 1000 } else { 40 };
+    ProptestConfig { cases, rng_seed: RngSeed::Fixed(5), ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_write_that_lacks_sectors_is_left_out_and_the_store_goes_on(
+        writes in prop::collection::vec(prop_oneof![1..2000usize, 30_000..150_000usize], 2..5),
+        seed: u64, share in 1..=4u64, cut in prop::option::of(any::<u64>()),
+    ) {
+        let killed = Killed::after(&writes, seed);
+        let (dir, log) = (killed.dir.path(), log_of(killed.dir.path()));
+        let [.., (_, before), (last, after)] = &killed.writes[..] else { unreachable!() };
+        let whole = fs::read(&log).unwrap();
+        let mut bytes = whole.clone();
+        lose(&mut bytes, last.clone(), |sector| mix(seed ^ sector as u64).is_multiple_of(share));
+        if let Some(cut) = cut {
+            bytes.truncate(last.start + (cut % last.len() as u64) as usize);
+        }
+        fs::write(&log, &bytes).unwrap();
+        let expected = if bytes == whole { after } else { before };
+        let read = pairs(dir, Access::Read);
+        prop_assert!(read.as_ref() == Ok(expected), "{:?}", read.map(|pairs| pairs.len()));
+        prop_assert!(fs::read(&log).unwrap() == bytes, "a reader writes nothing");
+        let mut expected = expected.clone();
+        for i in 0..3u8 {
+            prop_assert!(pairs(dir, Access::Write).as_ref() == Ok(&expected));
+            let store = Disk.key_values(dir, Access::Write).unwrap();
+            store.write(&[Change::Put(b"all".to_vec(), vec![i])]).unwrap();
+            expected.insert(b"all".to_vec(), vec![i]);
+        }
+        prop_assert!(pairs(dir, Access::Read).as_ref() == Ok(&expected));
+    }
+
+    #[test]
+    fn an_earlier_write_that_lacks_sectors_is_damage_and_says_what_to_do(
+        writes in prop::collection::vec(prop_oneof![1..2000usize, 30_000..150_000usize], 2..5),
+        seed: u64, which: prop::sample::Index, share in 1..=4u64,
+    ) {
+        let killed = Killed::after(&writes, seed);
+        let (dir, log) = (killed.dir.path(), log_of(killed.dir.path()));
+        let (earlier, _) = &killed.writes[which.index(writes.len() - 1)];
+        let whole = fs::read(&log).unwrap();
+        let mut bytes = whole.clone();
+        lose(&mut bytes, earlier.clone(), |sector| mix(seed ^ sector as u64).is_multiple_of(share));
+        prop_assume!(bytes != whole);
+        fs::write(&log, &bytes).unwrap();
+        for access in [Access::Read, Access::Write] {
+            let told = pairs(dir, access).unwrap_err();
+            prop_assert!(told.contains("damaged at byte") && told.contains("lode repair"), "{}", told);
+        }
+    }
+}
+
+/// A later log with something in it proves that the earlier ones were synced; an empty one does not.
+#[test]
+fn a_later_log_with_records_makes_a_hole_damage() {
+    let killed = Killed::after(&[500, 90_000], 7);
+    let (dir, log) = (killed.dir.path(), log_of(killed.dir.path()));
+    let mut bytes = fs::read(&log).unwrap();
+    let (last, _) = killed.writes[1].clone();
+    lose(&mut bytes, last.clone(), |sector| sector == last.start / SECTOR_BYTES + 20);
+    fs::write(&log, &bytes).unwrap();
+    let later = dir.join("999998.log");
+    fs::write(&later, b"").unwrap();
+    assert!(pairs(dir, Access::Read).unwrap() == killed.writes[0].1);
+    fs::write(&later, &bytes[..last.start]).unwrap();
+    assert!(pairs(dir, Access::Read).unwrap_err().contains("damaged at byte"));
+}
+
+/// The graph opens, is sound, and has all that was acknowledged.
+#[test]
+fn a_graph_whose_last_put_lacks_sectors_opens_and_is_sound() {
+    let temp = tempfile::tempdir().unwrap();
+    let [path, at_loss] = ["graph", "loss"].map(|name| temp.path().join(name));
+    let live = update(import(&path));
+    let catalog = path.join("part-000/catalog");
+    let start = fs::metadata(log_of(&catalog)).unwrap().len() as usize;
+    let acknowledged = all_rows(Graph::open(&path).unwrap()).unwrap();
+    let ids: Vec<NodeId> = (0..N_NODES / 2).map(NodeId).collect();
+    let noise: Vec<u8> = (0..ids.len() * 99).map(|i| mix(i as u64) as u8).collect();
+    live.put_rows("feat", &ids, &noise).unwrap();
+    copy_tree(&path, &at_loss);
+    let log = log_of(&at_loss.join("part-000/catalog"));
+    let mut bytes = fs::read(&log).unwrap();
+    assert!(bytes.len() > start + 20_000);
+    let record = start..bytes.len();
+    lose(&mut bytes, record, |sector| sector % 11 == 5);
+    fs::write(&log, bytes).unwrap();
+    let is_sound = || {
+        let report = verify(&at_loss, &mut |_, _| {}).unwrap();
+        assert!(report.ok, "{report:?}");
+        assert!(all_rows(Graph::open(&at_loss).unwrap()).unwrap() == acknowledged);
+    };
+    is_sound();
+    let report = repair(&at_loss, false, &mut |_, _| {}).unwrap();
+    assert!(report.ok && report.done.is_empty() && report.lost.is_empty(), "{report:?}");
+    is_sound();
+    drop(live);
+}

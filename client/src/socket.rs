@@ -67,10 +67,8 @@ impl Stream {
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => no_tls(error.to_string()),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    ClientError::Deadline { address: address.clone() }
-                }
-                _ => ClientError::Unavailable { address: address.clone(), source: error },
+                io::ErrorKind::WouldBlock => failed(io::ErrorKind::TimedOut.into()),
+                _ => failed(error),
             })?;
         }
         Ok(Self::Tls(Box::new(stream)))

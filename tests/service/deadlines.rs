@@ -20,6 +20,17 @@ fn serve(source: &Source, more: &str) -> Serving {
     Serving::start(&graph, &args)
 }
 
+/// Stops a server; when this returns none of its threads runs.
+fn stand_still(server: &Serving) {
+    signal(&server.child, Signal::STOP);
+    let is_stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with('T'));
+    wait_until("all threads stand still", || {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+        let mut stats = threads.map(|thread| thread.unwrap().path().join("stat"));
+        stats.all(|path| std::fs::read_to_string(path).is_ok_and(is_stopped))
+    });
+}
+
 #[test]
 fn a_request_that_waited_past_its_deadline_is_dropped_before_work_is_done_for_it() {
     let source = Source::random(2000, 2000);
@@ -36,7 +47,7 @@ fn a_request_that_waited_past_its_deadline_is_dropped_before_work_is_done_for_it
     wait_until("what was sent is counted", || metric(&server, "lodestore_sent_rows_total") > 0.0);
     let served = metric(&server, "lodestore_sent_rows_total");
     // All of them lie in the socket while the server stands still.
-    signal(&server.child, Signal::STOP);
+    stand_still(&server);
     for i in 0..5 {
         client.send(&request(10 + i, 300), &ids);
     }

@@ -46,6 +46,24 @@ impl Remedy {
     }
 }
 
+impl Remedy {
+    /// What decides where several things have failed: what no other try helps, else a failure, else
+    /// the longest wait for room.
+    pub(super) fn deciding(all: impl Iterator<Item = Self>) -> Self {
+        let rank = |remedy: &Self| match remedy {
+            Self::Later(pause) => (0, *pause),
+            Self::Again | Self::AnotherServer => (1, Duration::ZERO),
+            Self::None => (2, Duration::ZERO),
+        };
+        all.max_by_key(rank).unwrap_or(Self::None)
+    }
+
+    /// Whether the server that failed will fail again.
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Self::None | Self::AnotherServer)
+    }
+}
+
 /// How often one operation was held up, and until when it may be.
 pub(super) struct Patience {
     attempts_max: u32,
@@ -129,6 +147,16 @@ mod tests {
         assert_eq!(one.pause(Remedy::None), None);
         let mut hurried = patience(Duration::from_millis(5));
         assert_eq!(hurried.pause(Remedy::Later(HINT)), None, "it would end after the deadline");
+    }
+
+    #[test]
+    fn what_cannot_be_mended_decides_then_failures_then_the_longest_wait() {
+        use Remedy::{Again, AnotherServer, Later, None};
+        let decided = |all: &[Remedy]| Remedy::deciding(all.iter().copied());
+        assert_eq!(decided(&[Later(HINT), Again, None]), None);
+        assert_eq!(decided(&[Again, Later(HINT)]), Again);
+        assert_eq!(decided(&[Later(HINT), Later(2 * HINT), Later(HINT)]), Later(2 * HINT));
+        assert!(None.is_final() && AnotherServer.is_final() && !Again.is_final());
     }
 
     #[test]

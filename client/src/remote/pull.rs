@@ -109,14 +109,7 @@ impl Fleet {
             }
             remedy => remedy,
         };
-        let remedies = failures.iter().map(remedy);
-        // What no other try helps decides, then failures before a want of room.
-        let order = |remedy: &Remedy| match remedy {
-            Remedy::None => (0, Duration::ZERO),
-            Remedy::AnotherServer | Remedy::Again => (1, Duration::ZERO),
-            Remedy::Later(time) => (2, Duration::MAX.saturating_sub(*time)),
-        };
-        patience.pause(remedies.min_by_key(order)?)
+        patience.pause(Remedy::deciding(failures.iter().map(remedy)))
     }
 }
 
@@ -149,8 +142,7 @@ impl Failed {
 
 /// An error that no other try helps, if there is one; else the first.
 pub(super) fn worst(mut failures: Vec<Failed>) -> ClientError {
-    let fatal = |failed: &Failed| matches!(failed.remedy, Remedy::None | Remedy::AnotherServer);
-    let at = failures.iter().position(fatal).unwrap_or(0);
+    let at = failures.iter().position(|failed| failed.remedy.is_final()).unwrap_or(0);
     failures.swap_remove(at).error
 }
 

@@ -13,7 +13,7 @@ use lodestore_schema::{Reply, Request, RequestBody};
 use super::Client;
 use super::fleet::Fleet;
 use super::patience::{Patience, Remedy};
-use super::pull::Failed;
+use super::pull::{Failed, worst};
 use crate::connection::{Connection, time_left};
 use crate::{Address, ClientError};
 
@@ -98,18 +98,14 @@ impl Client {
                 continue;
             }
             // Every holder must take its rows: no other helps.
-            let remedies = failures.iter().map(|failed| match failed.remedy {
-                Remedy::AnotherServer => Remedy::None,
-                remedy => remedy,
+            let remedies = failures.iter().map(|failed| match failed.remedy.is_final() {
+                true => Remedy::None,
+                false => failed.remedy,
             });
-            let is_final = |remedy: &Remedy| *remedy == Remedy::None;
-            let fatal = remedies.clone().position(|remedy| is_final(&remedy)).unwrap_or(0);
-            let failing = remedies.clone().find(|remedy| !matches!(remedy, Remedy::Later(_)));
-            let remedy = remedies.clone().find(is_final).or(failing).or(remedies.clone().next());
-            let pause = remedy.and_then(|remedy| patience.pause(remedy));
-            let Some(pause) = pause else {
-                let mut failures = failures;
-                return Err(told(&fleet, &shares, at[fatal], failures.swap_remove(fatal).error));
+            let Some(pause) = patience.pause(Remedy::deciding(remedies)) else {
+                let fatal = failures.iter().position(|failed| failed.remedy.is_final());
+                let at = at[fatal.unwrap_or(0)];
+                return Err(told(&fleet, &shares, at, worst(failures)));
             };
             std::thread::sleep(pause);
             fleet = self.after_failures(fleet, &failures, put.deadline)?;

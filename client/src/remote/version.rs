@@ -113,10 +113,8 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let remedy = match Remedy::of(&error) {
-                Remedy::AnotherServer => Remedy::None,
-                remedy => remedy,
-            };
+            let remedy = Remedy::of(&error);
+            let remedy = if remedy.is_final() { Remedy::None } else { remedy };
             std::thread::sleep(patience.pause(remedy).ok_or(error)?);
         }
     }

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
@@ -36,7 +37,7 @@ impl Connection {
             let stream = match &guard.tls {
                 None => Stream::Plain(stream),
                 Some(tls) => {
-                    let handshake = TlsAcceptor::from(std::sync::Arc::clone(tls)).accept(stream);
+                    let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
                     Stream::Tls(Box::new(handshake.await.map_err(Ended::Tls)?))
                 }
             };
@@ -101,10 +102,8 @@ impl Connection {
             while self.stream.read(&mut bytes).await? > 0 {}
             Ok(())
         };
-        let linger: Result<(), io::Error> =
-            before(REFUSAL_LINGER, linger, || io::ErrorKind::TimedOut.into()).await;
-        // It has had its time either way.
-        drop(linger);
+        // However that ends, it has had its time.
+        let _ = before(REFUSAL_LINGER, linger, || io::Error::from(io::ErrorKind::TimedOut)).await;
         Ok(())
     }
 }

@@ -1,9 +1,11 @@
 //! Connections that come to a shard: let in, refused, counted.
 
 use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use futures_lite::FutureExt;
 use glommio::TaskQueueHandle;
 use glommio::net::TcpStream;
 use lodestore_schema::FailureCode;
@@ -38,8 +40,10 @@ impl Shard {
         count(&self.counters().connections_taken, 1);
         let shard = Rc::clone(self);
         let task = async move {
-            let served = shard.let_in_and_serve(number, stream, socket, arrival.is_trusted).await;
-            if let Err(reason) = served {
+            let serve = shard.let_in_and_serve(number, stream, socket, arrival.is_trusted);
+            // One panicking task would stop the whole executor.
+            let served = AssertUnwindSafe(serve).catch_unwind().await;
+            if let Err(reason) = served.unwrap_or(Err(Ended::Panic)) {
                 shard.counters().broken(reason.reason());
                 debug!(shard = shard.id, %reason, "connection ended");
             }

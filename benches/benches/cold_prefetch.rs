@@ -1,11 +1,11 @@
 //! The trainer's own way to rows that no cache has: the prefetcher over the embedded store, with
 //! batches loaded one by one or several under one plan.
 //!
-//! The trainer of this bench does nothing with a batch, and times begin after two windows of them, so what is measured is how fast batches come;
-//! all rows are the worker's own. Settings are those of `cold_gather`: `LODE_COLD_TABLE`,
-//! `LODE_COLD_TRACE`, `LODE_COLD_GRAPH`, `LODE_COLD_SECONDS`. The segment's pages are dropped from the
-//! page cache before each case, and read past it; plans follow the graph's `device.toml`, if `lode
-//! probe` has made one.
+//! The trainer of this bench does nothing with a batch, and times begin after two windows of them, so
+//! what is measured is how fast batches come; all rows are the worker's own. Settings are those of
+//! `cold_gather`: `LODE_COLD_TABLE`, `LODE_COLD_TRACE`, `LODE_COLD_GRAPH`, `LODE_COLD_SECONDS`. The
+//! segment's pages are dropped from the page cache before each case, and read past it; plans follow
+//! the graph's `device.toml`, if `lode probe` has made one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use lodestore_benches::{Trace, feature_graph, table_graph};
 use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, EmbeddedSource, Kept, Prefetcher, Window,
+    BatchLoader, BatchSource, ClientError, EmbeddedSource, Kept, Prefetcher, PreparedBatch, PullKind,
+    RowSource, Window,
 };
 use lodestore_graph::batch::Batch;
 use lodestore_graph::{NodeId, PartId};
@@ -92,6 +93,7 @@ fn run(graph: &Graph, replay: &Arc<Replay>, window: Window, budget: Duration) ->
     let graph = Graph::open(graph.dir()).expect("a graph");
     let store = EmbeddedStore::with(graph, Some(&[PartId(0)]), &options).expect("a store");
     let source = Arc::new(EmbeddedSource::new(store));
+    let plain = Arc::clone(&source);
     let loader = BatchLoader::new(source.clone(), source, "feat", &[PartId(0)]).expect("a loader");
     // At the start fewer batches are loaded together.
     let n_warm = 2 * window.n_batches;
@@ -103,6 +105,7 @@ fn run(graph: &Graph, replay: &Arc<Replay>, window: Window, budget: Duration) ->
             n_taken += 1;
             n_rows += prepared.batch.nodes.len();
             if n_taken == n_warm {
+                check(&plain, &prepared);
                 (n_rows, start) = (0, Instant::now());
             }
             if n_taken > n_warm && start.elapsed() >= budget {
@@ -111,4 +114,15 @@ fn run(graph: &Graph, replay: &Arc<Replay>, window: Window, budget: Duration) ->
         }
     });
     (n_rows, start.elapsed().as_secs_f64())
+}
+
+/// Compares some rows of a batch with the same ones read alone.
+fn check(source: &EmbeddedSource, prepared: &PreparedBatch) {
+    let row_bytes = prepared.rows.bytes().len() / prepared.batch.nodes.len().max(1);
+    let mut expected = vec![0; row_bytes];
+    let rows = prepared.batch.nodes.iter().zip(prepared.rows.bytes().chunks_exact(row_bytes));
+    for (&node, found) in rows.step_by(5_000) {
+        source.pull("feat", &[node], &mut expected, PullKind::Sync).expect("a row");
+        assert!(found == expected, "row {node}");
+    }
 }

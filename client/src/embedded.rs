@@ -41,6 +41,7 @@ impl RowSource for EmbeddedSource {
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
         Ok(PullStats { rows, bytes, requests, ..PullStats::default() })
     }
+
     /// All rows of a batch in one plan for each partition, which reads neighbours together.
     fn pull_at(
         &self,

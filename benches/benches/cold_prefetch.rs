@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use lodestore_benches::{Trace, feature_graph, table_graph};
 use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, EmbeddedSource, Kept, Prefetcher, PreparedBatch, PullKind,
-    RowSource, Window,
+    BatchLoader, BatchSource, ClientError, EmbeddedSource, Kept, Prefetcher, PreparedBatch,
+    PullKind, RowSource, Window,
 };
 use lodestore_graph::batch::Batch;
 use lodestore_graph::{NodeId, PartId};

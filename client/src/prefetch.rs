@@ -33,7 +33,8 @@ pub trait BatchSource: Send + Sync {
     /// Batch `index`, below `n_batches`, and what is kept for it.
     ///
     /// Every index from the first on is asked for once, in order, though not always by the same
-    /// thread. What needs a [`Turn`] makes it before anything can fail, so that others hear of the end.
+    /// thread. What needs a [`crate::Turn`] makes it before anything can fail, so that others hear of
+    /// the end.
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
 
     /// The end of the batches that may be loaded together with batch `index`: that of its epoch.

@@ -3,6 +3,8 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::directory::Directory;
+use crate::stamped::StampedDirectory;
 use crate::trace::TraceBuilder;
 use crate::{
     Candidate, DecaySpec, PolicyKind, Scoreboard, next_uses, rank_by_degree, rank_by_frequency,
@@ -143,6 +145,18 @@ fn rows_brought_ahead_hit_on_their_first_use_and_are_counted() {
     assert_eq!((on_demand.tier.hits, on_demand.n_ahead), (2, 0));
     let ahead = replay(&trace, 1, &spec, Telling { ahead: true, ..telling });
     assert_eq!((ahead.tier.hits, ahead.n_ahead, ahead.moved_rows()), (4, 2, 4));
+}
+
+#[test]
+fn two_tiers_take_the_memory_of_their_directories_and_of_what_they_know_of_each_row() {
+    let trace = trace_of(&[vec![vec![1, 2]]], 100);
+    let (device_rows, host_rows, inclusion) = (10, 20, Inclusion::Inclusive);
+    let sizes = TierSizes::Two { n_devices: 2, device_rows, host_rows, inclusion };
+    let found = replay_on(&trace, sizes, &PolicySpec::Lru, Telling::default());
+    let directory = |n_rows| Directory::planned_bytes(n_rows, 100, &PolicySpec::Lru);
+    let of_rows = StampedDirectory::slot_bytes(None) * 40 + size_of::<u64>() * 20;
+    assert_eq!(found.bytes, 2 * directory(10) + directory(20) + of_rows);
+    assert!(of_rows > 0);
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl Directory {
     /// For `frequency`: the rows of the next epoch, best first. Rows that are not among as many as
     /// there are slots give way as [`Directory::wanted`] ones come. Others ignore it.
     pub fn retarget(&mut self, ids: &[u32]) {
-        self.policy.retarget(ids, &self.slots);
+        self.policy.retarget(ids);
     }
 
     /// A batch begins. Writes the slot of each id, or [`NO_SLOT`], to `slots`. An id outside the

@@ -138,7 +138,7 @@ impl Levels {
         self.device.advance(now);
     }
 
-    /// The device's tier as it is.
+    /// The device's tier as it is. What it has stays its own: an exclusive host does not take it.
     fn go_past<E>(
         &mut self,
         ids: &[u32],
@@ -149,13 +149,18 @@ impl Levels {
         self.n_bypassed += ids.len() as u64;
         let positions: Vec<u32> = (0..ids.len() as u32).collect();
         let below = &mut self.below;
+        if let Some(below) = below {
+            let directory = self.device.directory();
+            below.begin(ids.iter().map(|&id| directory.slot_of(id) != NO_SLOT));
+        }
         let mut host = 0;
         self.device.bring(&positions, tensor, |positions, rows| {
             let first = positions[0] as usize;
-            let ids = &ids[first..first + positions.len()];
             match below {
-                None => fetch(ids, rows),
-                Some(below) => below.pull(ids, rows, &mut fetch).map(|n_found| host += n_found),
+                None => fetch(&ids[first..first + positions.len()], rows),
+                Some(below) => below
+                    .bring((ids, positions), first, rows, &[], &mut fetch)
+                    .map(|n_found| host += n_found),
             }
         })?;
         Ok(Found { device: 0, host })

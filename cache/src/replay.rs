@@ -92,7 +92,8 @@ pub struct ReplayStats {
     pub levels: Option<LevelsStats>,
     /// Rows that were brought before they were missed.
     pub n_ahead: u64,
-    /// Memory of index, slots and policy in bytes, at the end.
+    /// Memory of index, slots and policy in bytes, at the end; of two tiers also what they keep of
+    /// each row's age and number.
     pub bytes: usize,
 }
 

@@ -254,19 +254,25 @@ impl SharedTier {
     /// Memory of rows and all bookkeeping when full, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let decisions = self.lock();
-        self.rows.bytes() + decisions.numbers.bytes() + decisions.residents.bytes()
+        self.rows.bytes() + self.bookkeeping_bytes()
     }
 
-    /// Memory of index, slots and policy, in bytes.
-    pub(crate) fn directory_bytes(&self) -> usize {
-        self.lock().residents.directory().bytes()
+    /// Memory of index, slots, policy, and the number, id and stamp of each row, in bytes.
+    pub(crate) fn bookkeeping_bytes(&self) -> usize {
+        let decisions = self.lock();
+        decisions.numbers.bytes() + decisions.residents.bytes()
     }
 
     /// Ids of all rows held.
     #[cfg(test)]
     pub(crate) fn residents(&self) -> Vec<u32> {
         self.lock().residents.directory().residents().map(|(id, _)| id).collect()
+    }
+
+    /// Whether the next batch goes past the tier.
+    #[cfg(test)]
+    pub(crate) fn is_resting(&self) -> bool {
+        self.lock().watch.is_resting()
     }
 
     /// Counts since the tier was made. What was found and could not be taken is a miss.

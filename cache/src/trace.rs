@@ -195,8 +195,8 @@ impl TraceBuilder {
             self.epochs.pop();
         }
         let space = self.ids.iter().max().map_or(0, |&max| max as usize + 1);
-        let limit = self.ids.len().saturating_mul(MAX_IDS_PER_ACCESS).max(SMALL_ID_SPACE);
-        let given = (n_ids.is_none() && space > limit).then(|| make_dense(&mut self.ids));
+        let is_sparse = n_ids.is_none() && space > largest_table(self.ids.len());
+        let given = is_sparse.then(|| make_dense(&mut self.ids));
         let id_space = match (n_ids, &given) {
             (Some(n_ids), _) => n_ids,
             (None, Some(given)) => given.len() as u32,
@@ -206,6 +206,13 @@ impl TraceBuilder {
         let (ids, bounds, epochs) = (self.ids, self.bounds, self.epochs);
         Trace { ids, bounds, epochs, id_space, given, n_distinct, n_repeats }
     }
+}
+
+/// The largest id space for which a trace of so many accesses has a table. No table has all ids:
+/// their number is not one of an id's 32 bits.
+fn largest_table(n_accesses: usize) -> usize {
+    let limit = n_accesses.saturating_mul(MAX_IDS_PER_ACCESS).max(SMALL_ID_SPACE);
+    limit.min(u32::MAX as usize)
 }
 
 /// Replaces ids by their ranks; gives the id of each rank.

@@ -42,7 +42,7 @@ impl Memory {
         if row_bytes == 0 || row_bytes > MOST_ROW_BYTES {
             return Err(DeviceError::RowBytes { most: MOST_ROW_BYTES, found: row_bytes });
         }
-        let staging_rows = (staging_bytes / row_bytes).clamp(1, u32::MAX as usize);
+        let staging_rows = staging_rows(row_bytes, staging_bytes);
         let bytes = match &device.kind {
             Kind::Host => Bytes::Host(HostMemory::new(n_slots, row_bytes, staging_rows)?),
             Kind::Cuda(cuda) => {
@@ -50,6 +50,20 @@ impl Memory {
             }
         };
         Ok(Self { bytes, device: device.clone(), row_bytes, staging_rows })
+    }
+
+    /// Staging buffers that rows take turns in.
+    pub(crate) fn n_staging_buffers(device: &Device) -> usize {
+        if device.is_host() { 1 } else { 2 }
+    }
+
+    /// Memory of all staging on the device itself, in bytes.
+    pub(crate) fn staged_bytes(device: &Device, row_bytes: usize, staging_bytes: usize) -> usize {
+        let staging_rows = staging_rows(row_bytes, staging_bytes);
+        match &device.kind {
+            Kind::Host => staging_rows.saturating_mul(row_bytes),
+            Kind::Cuda(_) => CudaMemory::landed_bytes(row_bytes, staging_rows),
+        }
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -148,6 +162,11 @@ impl Memory {
     fn other_device(&self) -> DeviceError {
         DeviceError::OtherDevice { device: self.device.to_string() }
     }
+}
+
+/// Rows that a staging buffer of so many bytes holds.
+fn staging_rows(row_bytes: usize, staging_bytes: usize) -> usize {
+    staging_bytes.checked_div(row_bytes).unwrap_or(0).clamp(1, u32::MAX as usize)
 }
 
 /// The kernel counts the bytes of a row in 32 bits.

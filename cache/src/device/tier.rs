@@ -1,5 +1,6 @@
 //! A tier on a device: a directory of rows, and batches gathered where they are used.
 
+use crate::capacity::Room;
 use crate::directory::{Directory, Placement, TierStats};
 use crate::index::NO_SLOT;
 use crate::policy::PolicySpec;
@@ -65,7 +66,38 @@ impl Default for DeviceSettings {
     }
 }
 
+/// Staging takes at most so large a part of the room that a tier is given.
+const STAGING_PART: usize = 8;
+
 impl DeviceTier {
+    /// A tier in what room there is, for as many rows as are wanted. On a device its slots and what is
+    /// staged there have the room, in host memory all of [`DeviceTier::bytes`]: staging an eighth of
+    /// it at most, but in any case for one row.
+    ///
+    /// Fails as [`DeviceTier::new`].
+    pub fn within(
+        device: &Device,
+        room: Room,
+        id_space: u32,
+        spec: &PolicySpec,
+        max_age: Option<u32>,
+    ) -> Result<Self, DeviceError> {
+        let row_bytes = usize::try_from(room.row_bytes).unwrap_or(usize::MAX);
+        let free_bytes = room.free_bytes.saturating_sub(room.reserve_bytes);
+        let most = usize::try_from(free_bytes).unwrap_or(usize::MAX) / STAGING_PART;
+        let usual = DeviceSettings { max_age, ..DeviceSettings::default() };
+        let staging_bytes = usual.staging_bytes.min(most / Memory::n_staging_buffers(device));
+        let staged = Memory::staged_bytes(device, row_bytes, staging_bytes) as u64;
+        let room = Room { reserve_bytes: room.reserve_bytes.saturating_add(staged), ..room };
+        let n_rows = if device.is_host() {
+            room.rows_with_bookkeeping(StampedDirectory::slot_bytes(max_age), id_space, spec)
+        } else {
+            room.rows()
+        };
+        let settings = DeviceSettings { staging_bytes, ..usual };
+        Self::new(device, n_rows, row_bytes, id_space, spec, settings)
+    }
+
     /// A tier of `capacity_rows` slots of `row_bytes` bytes for ids below `id_space`; see
     /// [`Directory::new`].
     ///
@@ -91,12 +123,6 @@ impl DeviceTier {
             evicted: Vec::new(),
             moves: Vec::new(),
         })
-    }
-
-    /// Memory of a slot beside its row and its part of the directory, in bytes.
-    #[must_use]
-    pub const fn slot_bytes(settings: DeviceSettings) -> usize {
-        StampedDirectory::slot_bytes(settings.max_age)
     }
 
     /// A tensor on this tier's device with room for batches of up to `n_rows` ids.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{NEVER, PolicyKind, next_uses};
+use crate::{Candidate, DecaySpec, NEVER, PolicyKind, Scoreboard, next_uses};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 
@@ -37,6 +37,19 @@ fn oracle(n_batches: usize) -> PolicySpec {
 
 fn reactive() -> impl Iterator<Item = PolicySpec> {
     PolicyKind::ALL.into_iter().filter_map(|kind| PolicySpec::try_from(kind).ok())
+}
+
+/// Policies that need a plan, but for the oracle.
+fn planned(id_space: u32) -> [PolicySpec; 4] {
+    let ids: std::sync::Arc<[u32]> = (0..id_space).rev().step_by(2).collect();
+    let candidates = (0..id_space).map(|id| Candidate { id, degree: id % 7 }).collect();
+    let (gamma, interval, scoreboard) = (0.9, 2, Scoreboard::Compact);
+    [
+        PolicySpec::Degree(std::sync::Arc::clone(&ids)),
+        PolicySpec::Frequency(ids),
+        PolicySpec::Overlap((0..id_space).map(|id| (id % 5) as u16).collect()),
+        PolicySpec::Decay(DecaySpec { candidates, gamma, interval, scoreboard }),
+    ]
 }
 
 /// The most hits of any sequence of choices, by trying all.
@@ -91,7 +104,7 @@ proptest! {
         n_slots in 1u32..40,
         lives in 1usize..4,
     ) {
-        for spec in reactive() {
+        for spec in reactive().chain(planned(60)) {
             let mut directory = Directory::new(n_slots, 60, &spec).unwrap();
             let mut pinned: std::collections::VecDeque<(Vec<u32>, PinTicket)> = Default::default();
             for batch in &batches {

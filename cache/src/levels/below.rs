@@ -13,8 +13,8 @@ pub(super) struct Below {
     host: Arc<SharedTier>,
     inclusion: Inclusion,
     passage: Passage,
-    /// Of each miss of the device, whether its row is there from this batch on, and whether the host
-    /// has it.
+    /// Of each row that the batch asks for here, whether it is on the device from this batch on, and
+    /// whether the host has it.
     has: Vec<bool>,
     is_found: Vec<bool>,
     /// The ids of a piece, and what of it has to be fetched.
@@ -57,7 +57,7 @@ impl Below {
         self.inclusion == Inclusion::Exclusive
     }
 
-    /// A batch begins; of each miss of the device, whether its row stays there.
+    /// A batch begins; of each row that is to come from here, whether the device has it from now on.
     pub(super) fn begin(&mut self, has: impl Iterator<Item = bool>) {
         self.has.clear();
         self.has.extend(has);
@@ -69,7 +69,8 @@ impl Below {
         }
     }
 
-    /// Brings the rows at `positions` of a batch, misses of the device of which so many came before.
+    /// Brings the rows at `positions` of a batch, of those that `begin` was told of the ones after
+    /// the `first`.
     /// Gives how many of them the host has.
     pub(super) fn bring<E>(
         &mut self,
@@ -99,18 +100,6 @@ impl Below {
         } else {
             self.host.admit(&self.ids, rows, &mut self.passage);
         }
-        Ok(n_found)
-    }
-
-    /// Brings rows of which the device keeps none; gives how many the host has.
-    pub(super) fn pull<E>(
-        &mut self,
-        ids: &[u32],
-        rows: &mut [u8],
-        fetch: &mut impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
-    ) -> Result<u64, E> {
-        let n_found = self.fill(ids, rows, fetch)?;
-        self.host.admit(ids, rows, &mut self.passage);
         Ok(n_found)
     }
 

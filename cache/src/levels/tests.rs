@@ -29,16 +29,18 @@ struct Spec {
     staging_rows: usize,
     max_age: Option<u32>,
     bypass: Option<BypassSettings>,
+    host_bypass: Option<BypassSettings>,
 }
 
 fn spec(rows: (u32, u32), inclusion: Inclusion) -> Spec {
     let policies = (PolicySpec::Lru, PolicySpec::Lru);
-    Spec { rows, policies, inclusion, staging_rows: 2, max_age: None, bypass: None }
+    let (max_age, bypass, host_bypass) = (None, None, None);
+    Spec { rows, policies, inclusion, staging_rows: 2, max_age, bypass, host_bypass }
 }
 
 impl Spec {
     fn host(&self) -> Arc<SharedTier> {
-        let settings = SharedSettings { max_age: self.max_age, bypass: None };
+        let settings = SharedSettings { max_age: self.max_age, bypass: self.host_bypass };
         let (n_slots, policy) = (self.rows.1, &self.policies.1);
         Arc::new(SharedTier::of_slots(n_slots, ROW_BYTES, ID_SPACE, policy, settings).unwrap())
     }
@@ -330,6 +332,64 @@ proptest! {
                 naive.device.remove(id);
                 naive.host.remove(id);
             }
+        }
+    }
+}
+
+/// Every other round is one of rest, but for those in which all hit or many slots fill up.
+const RESTLESS: BypassSettings = BypassSettings {
+    round_batches: 1,
+    leave_below: 1.0,
+    patience_rounds: 1,
+    return_at: 1.0,
+    rest_rounds: 1,
+    weight: 1.0,
+};
+
+fn are_apart(levels: &Levels) -> bool {
+    let [device, host] = residents(levels);
+    device.iter().all(|id| !host.contains(id))
+}
+
+#[test]
+fn exclusive_tiers_stay_apart_while_either_rests() {
+    for (bypass, host_bypass) in [(Some(RESTLESS), None), (None, Some(RESTLESS))] {
+        let spec = Spec { bypass, host_bypass, ..spec((4, 8), Inclusion::Exclusive) };
+        let mut levels = levels(&spec);
+        let mut n_resting = 0;
+        for first in 0..60u32 {
+            // Two new ids of eleven each time: from the device, from the host, and from neither.
+            let ids: Vec<u32> = (0..3).map(|at| (first * 2 + at) % 11).collect();
+            let had = residents(&levels)[0].iter().any(|id| ids.contains(id));
+            let host_rests = levels.host().is_resting();
+            n_resting += u32::from((had && levels.watch.is_resting()) || host_rests);
+            gather(&mut levels, &ids, 0..=0);
+            assert!(are_apart(&levels), "after {ids:?}: {:?}", residents(&levels));
+        }
+        assert!(n_resting > 5, "{n_resting} batches say anything");
+    }
+}
+
+proptest! {
+    #[test]
+    fn rests_change_no_row_and_keep_exclusive_tiers_apart(
+        steps in steps(),
+        rows in (0u32..12, 0u32..30),
+        inclusion in inclusion(),
+        rests in prop::sample::select(vec![(true, false), (false, true), (true, true)]),
+        max_age in prop::option::of(0u32..6),
+        staging_rows in 1usize..9,
+    ) {
+        let bypass = rests.0.then_some(RESTLESS);
+        let host_bypass = rests.1.then_some(RESTLESS);
+        let spec = Spec { bypass, host_bypass, max_age, staging_rows, ..spec(rows, inclusion) };
+        let mut levels = levels(&spec);
+        for (now, (ids, removed)) in (1..).zip(steps) {
+            let oldest = max_age.map_or(0, |age| now - now.min(age));
+            gather(&mut levels, &ids, oldest..=now);
+            prop_assert!(inclusion == Inclusion::Inclusive || are_apart(&levels));
+            levels.host().remove(&removed);
+            levels.remove(&removed);
         }
     }
 }

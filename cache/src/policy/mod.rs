@@ -64,7 +64,7 @@ pub(crate) trait Policy: Send {
     fn announce(&mut self, _next_uses: &[u32]) {}
 
     /// The best rows are these, best first.
-    fn retarget(&mut self, _ids: &[u32], _slots: &Slots) {}
+    fn retarget(&mut self, _ids: &[u32]) {}
 
     fn begin_batch(&mut self) {}
 

@@ -1,8 +1,9 @@
 //! Keeps exactly the rows that it is told are best: what `degree` and `frequency` have in common.
 //!
 //! - The target is the first ids of a ranking, one per slot. Only they are admitted.
-//! - When the target changes, slots whose row is no longer in it are given up, first filled first,
-//!   as rows of the new target come; until then they serve.
+//! - When the target changes, slots whose row is no longer in it are given up, the lowest first, as
+//!   rows of the new target come; until then they serve. A hand looks for them when one is needed: it
+//!   passes rows of the new target and of the batch, so a change costs no walk of all slots.
 
 use super::{Offer, Policy};
 use crate::arena::ArenaError;
@@ -13,9 +14,11 @@ pub(crate) struct Target {
     /// One bit per id.
     members: PageVec<u64>,
     ids: Vec<u32>,
-    /// Slots of rows that are no longer in the target, those to give up first last.
-    stale: Vec<u32>,
-    /// Such slots that the current batch holds.
+    /// Slots from here on may have rows that are no longer in the target.
+    hand: u32,
+    /// Slots before it with such rows, for a batch held them; those to give up first last.
+    passed: Vec<u32>,
+    /// Those that the current batch holds, the first first.
     postponed: Vec<u32>,
     n_slots: u32,
     id_space: u32,
@@ -23,8 +26,7 @@ pub(crate) struct Target {
 
 impl Target {
     pub(super) fn planned_bytes(n_slots: u32, id_space: u32) -> usize {
-        (id_space as usize).div_ceil(64) * size_of::<u64>()
-            + n_slots as usize * (size_of::<u32>() + size_of::<u32>())
+        (id_space as usize).div_ceil(64) * size_of::<u64>() + n_slots as usize * size_of::<u32>()
     }
 
     /// `ids`, best first; those that repeat count once, those outside the id space not at all.
@@ -32,7 +34,8 @@ impl Target {
         let mut target = Self {
             members: PageVec::new((id_space as usize).div_ceil(64))?,
             ids: Vec::with_capacity(n_slots as usize),
-            stale: Vec::with_capacity(n_slots as usize),
+            hand: n_slots,
+            passed: Vec::new(),
             postponed: Vec::new(),
             n_slots,
             id_space,
@@ -56,26 +59,30 @@ impl Target {
         }
     }
 
+    /// The lowest slot that nobody has looked at since the target changed or the batch began.
+    fn next_candidate(&mut self) -> Option<u32> {
+        self.passed.pop().or_else(|| {
+            let slot = self.hand;
+            self.hand += u32::from(slot < self.n_slots);
+            (slot < self.n_slots).then_some(slot)
+        })
+    }
+
     fn has(&self, id: u32) -> bool {
         self.members[id as usize / 64] >> (id % 64) & 1 != 0
     }
 }
 
 impl Policy for Target {
-    fn retarget(&mut self, ids: &[u32], slots: &Slots) {
+    fn retarget(&mut self, ids: &[u32]) {
         self.set(ids);
-        self.stale.clear();
+        self.hand = 0;
+        self.passed.clear();
         self.postponed.clear();
-        for (id, slot) in slots.residents() {
-            if !self.has(id) {
-                self.stale.push(slot);
-            }
-        }
-        self.stale.reverse();
     }
 
     fn heeds_reads(&self) -> bool {
-        !self.stale.is_empty()
+        self.hand < self.n_slots || !self.passed.is_empty()
     }
 
     fn wanted(&self) -> &[u32] {
@@ -89,14 +96,14 @@ impl Policy for Target {
 
     fn begin_batch(&mut self) {
         self.postponed.reverse();
-        self.stale.append(&mut self.postponed);
+        self.passed.append(&mut self.postponed);
     }
 
     fn evict(&mut self, _offer: Offer, slots: &mut Slots) -> Option<u32> {
-        while let Some(slot) = self.stale.pop() {
+        while let Some(slot) = self.next_candidate() {
             let id = slots.id(slot);
             if id == VACANT || self.has(id) {
-                continue; // removed since, and perhaps filled anew
+                continue; // still wanted, or removed and perhaps filled anew
             }
             if !slots.is_held(slot) {
                 return Some(slot);
@@ -107,7 +114,7 @@ impl Policy for Target {
     }
 
     fn bytes(&self) -> usize {
-        self.members.bytes() + (self.ids.capacity() + self.stale.capacity()) * size_of::<u32>()
+        self.members.bytes() + self.ids.capacity() * size_of::<u32>()
     }
 }
 
@@ -115,28 +122,42 @@ impl Policy for Target {
 pub(super) mod tests {
     use super::super::tests::Naive;
 
+    #[derive(Default)]
     pub(crate) struct NaiveTarget {
         pub(crate) target: Vec<u32>,
-        pub(crate) rows: Vec<u32>,
+        /// By slot.
+        pub(crate) rows: Vec<Option<u32>>,
+        /// Slots without a row, the next to fill last.
+        pub(crate) free: Vec<usize>,
     }
 
     impl Naive for NaiveTarget {
+        fn retarget(&mut self, ids: &[u32]) {
+            self.target = ids.to_vec();
+        }
+
         fn admits(&self, id: u32) -> bool {
             self.target.contains(&id)
         }
 
         fn evict(&mut self, _id: u32, held: &dyn Fn(u32) -> bool) -> Option<u32> {
             let goes = |row: &u32| !self.target.contains(row) && !held(*row);
-            let at = self.rows.iter().position(goes)?;
-            Some(self.rows.remove(at))
+            let id = self.rows.iter().flatten().copied().find(goes)?;
+            self.remove(id);
+            Some(id)
         }
 
         fn insert(&mut self, id: u32) {
-            self.rows.push(id);
+            match self.free.pop() {
+                Some(slot) => self.rows[slot] = Some(id),
+                None => self.rows.push(Some(id)),
+            }
         }
 
         fn remove(&mut self, id: u32) {
-            self.rows.retain(|&row| row != id);
+            let slot = self.rows.iter().position(|row| *row == Some(id)).unwrap();
+            self.rows[slot] = None;
+            self.free.push(slot);
         }
     }
 }

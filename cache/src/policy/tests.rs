@@ -13,6 +13,9 @@ pub(crate) trait Naive {
     /// For the policies that need more than ids: the next uses of the batch to come.
     fn begin_batch(&mut self) {}
 
+    /// The best rows, each once, as many as there are slots.
+    fn retarget(&mut self, _ids: &[u32]) {}
+
     fn used(&mut self, _ids: &[u32]) {}
 
     fn hit(&mut self, _id: u32) {}
@@ -100,6 +103,28 @@ impl NaiveDirectory {
         self.held.insert(id);
     }
 
+    fn retarget(&mut self, ids: &[u32]) {
+        let mut seen = HashSet::new();
+        let once = ids.iter().copied().filter(|&id| id < ID_SPACE && seen.insert(id));
+        self.naive.retarget(&once.take(self.n_slots).collect::<Vec<_>>());
+    }
+
+    fn pin(&mut self, ids: &[u32]) -> Vec<u32> {
+        let found: Vec<u32> = ids.iter().copied().filter(|id| self.resident.contains(id)).collect();
+        found.iter().for_each(|&id| *self.pinned.entry(id).or_default() += 1);
+        found
+    }
+
+    fn release(&mut self, ids: &[u32]) {
+        for id in ids {
+            let count = self.pinned.get_mut(id).unwrap();
+            *count -= 1;
+            if *count == 0 {
+                self.pinned.remove(id);
+            }
+        }
+    }
+
     fn remove(&mut self, id: u32) {
         if self.resident.remove(&id) {
             self.naive.remove(id);
@@ -121,10 +146,11 @@ fn twins(n_slots: u32) -> Vec<(PolicySpec, Box<dyn Naive>)> {
         ratios: (0..ID_SPACE).map(|id| (id, ratio(id))).collect(),
         rows: Vec::new(),
     };
-    let naive_target = target::tests::NaiveTarget {
+    let naive_target = || target::tests::NaiveTarget {
         target: target.iter().copied().take(n_slots as usize).collect(),
-        rows: Vec::new(),
+        ..Default::default()
     };
+    let (naive_degree, naive_frequency) = (naive_target(), naive_target());
     vec![
         (PolicySpec::Lru, Box::new(lru::tests::NaiveLru::default())),
         (PolicySpec::Fifo, Box::new(fifo::tests::NaiveFifo::default())),
@@ -133,7 +159,8 @@ fn twins(n_slots: u32) -> Vec<(PolicySpec, Box<dyn Naive>)> {
         (PolicySpec::S3Fifo, Box::new(s3_fifo::tests::NaiveS3Fifo::new(n_slots))),
         (PolicySpec::TinyLfu, Box::new(tiny_lfu::tests::NaiveTinyLfu::new(n_slots))),
         (PolicySpec::Overlap(ratios), Box::new(overlap)),
-        (PolicySpec::Degree(target), Box::new(naive_target)),
+        (PolicySpec::Degree(Arc::clone(&target)), Box::new(naive_degree)),
+        (PolicySpec::Frequency(target), Box::new(naive_frequency)),
     ]
 }
 
@@ -142,6 +169,10 @@ fn twins(n_slots: u32) -> Vec<(PolicySpec, Box<dyn Naive>)> {
 enum Step {
     Batch(Vec<u32>),
     Remove(Vec<u32>),
+    /// What a look-up finds stays where it is until the pin that was set first is released.
+    Pin(Vec<u32>),
+    Release,
+    Retarget(Vec<u32>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -150,6 +181,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         9 => ids(12).prop_map(Step::Batch),
         1 => ids(60).prop_map(Step::Batch),
         1 => ids(4).prop_map(Step::Remove),
+        1 => ids(4).prop_map(Step::Pin),
+        1 => Just(Step::Release),
+        1 => ids(60).prop_map(Step::Retarget),
     ];
     prop::collection::vec(step, 0..60)
 }
@@ -169,7 +203,7 @@ fn agree(
         held: HashSet::new(),
         pinned: HashMap::new(),
     };
-    let (mut slots, mut placements) = (Vec::new(), Vec::new());
+    let (mut slots, mut placements, mut pins) = (Vec::new(), Vec::new(), VecDeque::new());
     for step in steps {
         match step {
             Step::Batch(ids) => {
@@ -183,8 +217,28 @@ fn agree(
                 misses.iter().for_each(|&at| model.admit(ids[at as usize]));
             }
             Step::Remove(ids) => {
-                directory.remove(ids);
+                // Whoever has pinned a row reads it.
+                let mut ids = ids.clone();
+                ids.retain(|id| !model.pinned.contains_key(id));
+                directory.remove(&ids);
                 ids.iter().for_each(|&id| model.remove(id));
+            }
+            Step::Pin(ids) => {
+                let found: Vec<u32> = ids.iter().map(|&id| directory.slot_of(id)).collect();
+                pins.push_back((directory.pin(&found), model.pin(ids)));
+            }
+            Step::Release => {
+                if let Some((ticket, ids)) = pins.pop_front() {
+                    directory.release(ticket);
+                    model.release(&ids);
+                }
+            }
+            Step::Retarget(ids) => {
+                // The last batch is over.
+                directory.lookup(&[], &mut slots);
+                model.lookup(&[]);
+                directory.retarget(ids);
+                model.retarget(ids);
             }
         }
         let resident: HashSet<u32> = directory.residents().map(|(id, _)| id).collect();

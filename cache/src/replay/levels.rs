@@ -114,9 +114,10 @@ impl TwoLevels {
         sum
     }
 
+    /// Memory of both tiers beside rows, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let directories = self.devices.iter().map(|levels| levels.device().directory().bytes());
-        directories.sum::<usize>() + self.host.directory_bytes()
+        let devices = self.devices.iter().map(|levels| levels.device().residents.bytes());
+        devices.sum::<usize>() + self.host.bookkeeping_bytes()
     }
 }
 

@@ -35,13 +35,14 @@ impl SharedTier {
     ) -> u64 {
         check_rows(ids.len(), self.row_bytes, rows.len());
         check_rows(above.evicted.len(), self.row_bytes, above.rows.len());
-        if passage.is_past {
-            return 0;
-        }
         let (mut placements, mut numbers) = (Vec::new(), Vec::new());
         let keeps = {
             let mut decisions = self.lock();
             decisions.give_up(ids, above.has);
+            // What is left alone takes nothing, but what has gone up is not its own any more.
+            if passage.is_past {
+                return 0;
+            }
             if decisions.n_removals == above.n_removals {
                 decisions.take_down(above.evicted, &mut placements, &mut numbers);
             }

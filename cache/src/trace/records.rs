@@ -172,6 +172,8 @@ fn read_full(reader: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// Packed by hand: time, object, size, next access.
@@ -262,6 +264,77 @@ mod tests {
             let format = RecordFormat::OracleGeneral;
             let part = read_records(&mut &bytes[..], format, 7, Some(limit)).unwrap();
             assert_eq!(part.ids(), &expected[..limit.min(n) as usize]);
+        }
+    }
+
+    /// Batches of objects, each object once per batch and by the number of its first access.
+    fn numbered(objects: &[u64], batch_ids: usize) -> Vec<u32> {
+        let (mut seen, mut ids) = (Vec::new(), Vec::new());
+        for batch in objects.chunks(batch_ids) {
+            let first = ids.len();
+            for object in batch {
+                let at = seen.iter().position(|other| other == object).unwrap_or(seen.len());
+                if at == seen.len() {
+                    seen.push(*object);
+                }
+                if !ids[first..].contains(&(at as u32)) {
+                    ids.push(at as u32);
+                }
+            }
+        }
+        ids
+    }
+
+    fn header() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            Just(Vec::new()),
+            (0u64..11).prop_map(lcs_header),
+            prop::collection::vec(any::<u8>(), 0..40),
+            (1u64..9, 0..LCS_HEADER_BYTES).prop_map(|(version, end)| {
+                let mut bytes = lcs_header(version);
+                bytes.truncate(end);
+                bytes
+            }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever the bytes are, they are refused for what they lack, or are the records that lie
+        /// there.
+        #[test]
+        fn hostile_bytes_are_refused_or_are_records(
+            header in header(),
+            body in prop::collection::vec(prop_oneof![4 => Just(0u8), 1 => any::<u8>()], 0..400),
+            format in prop::sample::select(vec![RecordFormat::OracleGeneral, RecordFormat::Lcs]),
+            batch_ids in 1usize..5,
+            limit in prop::option::of(0u64..9),
+        ) {
+            let bytes = [header, body].concat();
+            let is_lcs = format == RecordFormat::Lcs;
+            let head_bytes = if is_lcs { LCS_HEADER_BYTES } else { 0 };
+            match read_records(&mut &bytes[..], format, batch_ids, limit) {
+                Ok(trace) => {
+                    let record_bytes = if is_lcs { LCS_RECORD_BYTES[bytes[8] as usize - 1] } else { 24 };
+                    let records = bytes[head_bytes..].chunks(record_bytes);
+                    let records = records.take(limit.unwrap_or(u64::MAX) as usize);
+                    let objects: Vec<u64> = records
+                        .map(|record| u64::from_le_bytes(record[4..12].try_into().unwrap()))
+                        .collect();
+                    prop_assert_eq!(trace.ids(), numbered(&objects, batch_ids));
+                    prop_assert_eq!(u64::from(trace.n_batches()), objects.len().div_ceil(batch_ids) as u64);
+                }
+                Err(RecordError::Truncated { n_records, record_bytes, found_bytes }) => {
+                    let before = if bytes.len() < head_bytes { 0 } else { head_bytes };
+                    let whole = n_records as usize * record_bytes;
+                    prop_assert_eq!(before + whole + found_bytes, bytes.len());
+                    prop_assert!(found_bytes < record_bytes);
+                }
+                Err(RecordError::Header { .. }) => {
+                    let is_right = (1..9).any(|version| bytes.starts_with(&lcs_header(version)));
+                    prop_assert!(is_lcs && !is_right);
+                }
+                Err(error) => prop_assert!(false, "{error}"),
+            }
         }
     }
 }

@@ -38,6 +38,14 @@ fn ids_near_the_end_of_their_space_cost_no_table() {
 }
 
 #[test]
+fn the_longest_trace_with_the_largest_id_is_made_dense() {
+    let space = u32::MAX as usize + 1;
+    assert!(space > largest_table(Trace::MAX_IDS), "an id space is counted in 32 bits");
+    assert_eq!(largest_table(1 << 20), 1 << 24);
+    assert_eq!(largest_table(1), SMALL_ID_SPACE);
+}
+
+#[test]
 fn epochs_begin_where_they_are_said_to() {
     let mut builder = TraceBuilder::default();
     builder.begin_epoch();

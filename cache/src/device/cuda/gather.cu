@@ -3,7 +3,7 @@
 //
 // `n_lanes` neighbouring threads (a power of two, at most a warp) share a row, so a block of 256
 // threads has 8 rows in flight or more, and a thread up to four accesses of its row. Accesses are
-// of 16 bytes where source and target can be aligned together, else of 8, 4 or 1; the bytes before
+// of 16 bytes where source and target can be aligned together, else of 8, 4, 2 or 1; the bytes before
 // and after the aligned part are moved one by one. Any width works.
 
 typedef unsigned char Byte;
@@ -51,6 +51,7 @@ extern "C" __global__ void move_rows(const Byte* __restrict__ from, Byte* __rest
         if ((apart & 15) == 0) copy_in_units<uint4>(source, target, row_bytes, lane, n_lanes);
         else if ((apart & 7) == 0) copy_in_units<uint2>(source, target, row_bytes, lane, n_lanes);
         else if ((apart & 3) == 0) copy_in_units<unsigned>(source, target, row_bytes, lane, n_lanes);
+        else if ((apart & 1) == 0) copy_in_units<unsigned short>(source, target, row_bytes, lane, n_lanes);
         else copy_in_units<Byte>(source, target, row_bytes, lane, n_lanes);
     }
 }

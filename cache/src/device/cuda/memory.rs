@@ -61,6 +61,14 @@ impl CudaMemory {
         self.rows.alloc_zeros(bytes.max(1)).map_err(failed("allocate a batch tensor"))
     }
 
+    /// What staging for so many rows takes of the device's memory, in bytes.
+    pub(in super::super) fn landed_bytes(row_bytes: usize, staging_rows: usize) -> usize {
+        let staged = staging_rows.saturating_mul(row_bytes.saturating_add(size_of::<RowMove>()));
+        let lap = staged.saturating_add(MOVES_PER_LIST * size_of::<RowMove>());
+        // Two laps of each ring; that of moves alone has a byte for its rows.
+        lap.saturating_add(1).saturating_mul(2)
+    }
+
     /// Pinned memory and memory of the device.
     pub(in super::super) fn bytes(&self) -> usize {
         let rings = [self.staging.bytes(), self.lists.bytes()];

@@ -112,6 +112,11 @@ impl Batches {
     /// Ends a batch, unless the trace has become longer than what is replayed.
     fn end_batch(&mut self) -> Result<(), UsageError> {
         check_length(self.ids.len() as u64)?;
+        if self.offsets.len() > Trace::MAX_BATCHES {
+            let most = human::count(Trace::MAX_BATCHES as u64);
+            let message = format!("a trace has at most {most} batches; make it shorter");
+            return Err(UsageError::new(message));
+        }
         self.offsets.push(self.ids.len() as u64);
         Ok(())
     }
@@ -199,4 +204,18 @@ fn text(report: &TraceReport) -> String {
         human::count(report.batches as u64),
         human::seconds(report.seconds),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_without_ids_have_a_bound_too() {
+        // Zeros that nobody writes take no memory.
+        let mut batches = Batches { ids: Vec::new(), offsets: vec![0; Trace::MAX_BATCHES + 1] };
+        assert!(batches.end_batch().unwrap_err().to_string().contains("batches"));
+        batches.offsets.truncate(Trace::MAX_BATCHES);
+        batches.end_batch().unwrap();
+    }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use lodestore_cache::{
-    BypassSettings, Device, DeviceSettings, DeviceTier, Governor, Grant, Inclusion, Levels,
-    PolicyKind, PolicySpec, Room, SharedSettings, SharedTier,
+    BypassSettings, Device, DeviceTier, Governor, Grant, Inclusion, Levels, PolicyKind, PolicySpec,
+    Room, SharedSettings, SharedTier,
 };
 use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_store::available_memory_bytes;
@@ -34,7 +34,8 @@ pub(super) struct TierArgs {
     /// unless given.
     #[arg(long, value_name = "P")]
     pub(super) policy: Option<PolicyKind>,
-    /// ondemand: memory of each worker's device for remote rows, before the host's. Without a CUDA
+    /// ondemand: memory of each worker's device for remote rows, before the host's; the staging of rows
+    /// on their way there is part of it, the batch that they are gathered into is not. Without a CUDA
     /// device it is host memory too, and the report says so. `auto` as for --tier.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
     device_tier: TierSize,
@@ -300,15 +301,9 @@ impl DeviceChoice {
         wanted_rows: u32,
         SharedSettings { max_age, .. }: SharedSettings,
     ) -> Result<DeviceTier> {
-        let settings = DeviceSettings { max_age, ..DeviceSettings::default() };
-        let (n_nodes, room) = (remote.book().n_nodes(), Room { wanted_rows, ..self.room });
-        let n_rows = if self.is_host_memory {
-            room.rows_with_bookkeeping(DeviceTier::slot_bytes(settings), n_nodes, spec)
-        } else {
-            room.rows()
-        };
-        let row_bytes = usize::try_from(room.row_bytes)?;
-        Ok(DeviceTier::new(&self.device, n_rows, row_bytes, n_nodes, spec, settings)?)
+        let room = Room { wanted_rows, ..self.room };
+        let n_nodes = remote.book().n_nodes();
+        Ok(DeviceTier::within(&self.device, room, n_nodes, spec, max_age)?)
     }
 }
 

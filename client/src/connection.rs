@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::HELLO_BYTES;
 use lodestore_schema::{Reply, Request, RequestBody, WireError, check_hello, hello};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inbox::{Head, Inbox};
 use crate::scatter::scatter;
@@ -107,6 +108,13 @@ impl Connection {
         let sent = self.write(&frame);
         self.frame = frame;
         sent
+    }
+
+    /// Whether nothing has come that was not asked for, such as the end.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&at_once)).is_ok_and(|n_ready| n_ready == 0)
     }
 
     /// Receives a reply that has no rows; a failure is an error.

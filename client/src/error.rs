@@ -3,7 +3,7 @@
 use lodestore_cache::{DeviceError, DirectoryError, HotSetError};
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{BookError, NodeId, PartId};
-use lodestore_schema::{Failure, WireError};
+use lodestore_schema::{Failure, FailureCode, WireError};
 use lodestore_store::StoreError;
 use thiserror::Error;
 
@@ -258,6 +258,13 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether the connection that it came over is in step, and serves the next request as well. A
+    /// server may close it all the same.
+    pub(crate) fn leaves_connection(&self) -> bool {
+        let Self::Refused { failure, .. } = self else { return false };
+        !matches!(failure.code, FailureCode::Unauthenticated | FailureCode::Stopping)
+    }
+
     /// No tensor `name` among those that are `known`.
     pub(crate) fn unknown_tensor<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<_> = known.collect();

@@ -45,6 +45,39 @@ struct Holders {
 pub(crate) struct Bucket {
     pub(crate) ids: Vec<NodeId>,
     pub(crate) positions: Vec<u32>,
+    /// Where the ids are.
+    pub(crate) parts: PartSet,
+}
+
+impl Bucket {
+    /// Nothing is left to be asked.
+    pub(crate) fn clear(&mut self) {
+        self.ids.clear();
+        self.positions.clear();
+        self.parts = PartSet::default();
+    }
+}
+
+/// A set of partitions, by bit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PartSet(Vec<u64>);
+
+impl PartSet {
+    pub(crate) fn insert(&mut self, part: PartId) {
+        let word = part.index() / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (part.index() % 64);
+    }
+
+    /// The places of its partitions, ascending.
+    fn indexes(&self) -> impl Iterator<Item = usize> {
+        let words = self.0.iter().enumerate();
+        words.flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * at + bit)
+        })
+    }
 }
 
 impl Routes {
@@ -105,26 +138,28 @@ impl Routes {
     ) -> Result<(), ClientError> {
         buckets.resize_with(self.endpoints.len(), Bucket::default);
         for bucket in &mut *buckets {
-            bucket.ids.clear();
-            bucket.positions.clear();
+            bucket.clear();
         }
         for position in positions {
             let id = ids[position as usize];
-            let bucket = &mut buckets[self.endpoint_of(tensor, id)?];
+            let (endpoint, part) = self.endpoint_of(tensor, id)?;
+            let bucket = &mut buckets[endpoint];
+            bucket.parts.insert(part);
             bucket.ids.push(id);
             bucket.positions.push(position);
         }
         Ok(())
     }
 
-    fn endpoint_of(&self, tensor: usize, id: NodeId) -> Result<usize, ClientError> {
+    /// Whom to ask for a row, and the partition that it is of.
+    fn endpoint_of(&self, tensor: usize, id: NodeId) -> Result<(usize, PartId), ClientError> {
         let n_nodes = self.book.n_nodes();
         let (part, row) =
             self.book.locate(id).ok_or(ClientError::UnknownNode { node: id, n_nodes })?;
         let holders = &self.holders[part.index()];
         let asked = holders.asked.load(Ordering::Relaxed);
         let &server = holders.servers.get(asked).ok_or(ClientError::NoHolder { part })?;
-        Ok(self.endpoint_at(server, tensor, part, row))
+        Ok((self.endpoint_at(server, tensor, part, row), part))
     }
 
     /// The servers that hold a partition.
@@ -174,17 +209,29 @@ impl Routes {
 
     /// Whether every partition that `server` holds can be had from another.
     pub(crate) fn can_do_without(&self, server: usize) -> bool {
-        self.has_other(server, |_| true)
+        let mut theirs = self.holders.iter().filter(|holders| holders.servers.contains(&server));
+        theirs.all(|holders| holders.has_other(server, |_| true))
+    }
+
+    /// Whether each of these partitions can be had from another than `server`.
+    pub(crate) fn are_elsewhere(&self, parts: &PartSet, server: usize) -> bool {
+        self.holders_in(parts).all(|holders| holders.has_other(server, |_| true))
     }
 
     /// The same from another that has not failed just now.
-    pub(crate) fn can_well_do_without(&self, server: usize, now: Instant) -> bool {
-        self.has_other(server, |other| !self.health(other).is_resting(now))
+    pub(crate) fn are_well_elsewhere(&self, parts: &PartSet, server: usize, now: Instant) -> bool {
+        let is_well = |other: usize| !self.health(other).is_resting(now);
+        self.holders_in(parts).all(|holders| holders.has_other(server, is_well))
     }
 
+    fn holders_in(&self, parts: &PartSet) -> impl Iterator<Item = &Holders> {
+        parts.indexes().filter_map(|at| self.holders.get(at))
+    }
+}
+
+impl Holders {
     fn has_other(&self, server: usize, will_do: impl Fn(usize) -> bool) -> bool {
-        let mut theirs = self.holders.iter().filter(|holders| holders.servers.contains(&server));
-        theirs.all(|holders| holders.servers.iter().any(|&it| it != server && will_do(it)))
+        self.servers.iter().any(|&it| it != server && will_do(it))
     }
 }
 
@@ -228,7 +275,7 @@ mod tests {
     }
 
     fn endpoints(routes: &Routes, ids: &[u32]) -> Vec<usize> {
-        ids.iter().map(|&id| routes.endpoint_of(0, NodeId(id)).unwrap()).collect()
+        ids.iter().map(|&id| routes.endpoint_of(0, NodeId(id)).unwrap().0).collect()
     }
 
     #[test]
@@ -249,12 +296,21 @@ mod tests {
         let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[1], 1))];
         let routes = Routes::new(&servers).unwrap();
         let now = Instant::now();
+        let parts = |ids: &[u32]| {
+            let (ids, mut buckets): (Vec<NodeId>, _) =
+                (ids.iter().copied().map(NodeId).collect(), Vec::new());
+            routes.split(0, &ids, 0..ids.len() as u32, &mut buckets).unwrap();
+            buckets.swap_remove(0).parts
+        };
+        let (both, second) = (parts(&[0, 5]), parts(&[5]));
         assert!(!routes.can_do_without(0), "no other holds partition 0");
-        assert!(routes.can_do_without(1) && routes.can_well_do_without(1, now));
+        assert!(!routes.are_elsewhere(&both, 0) && routes.are_elsewhere(&second, 0));
+        assert!(routes.can_do_without(1) && routes.are_well_elsewhere(&second, 1, now));
         routes.health(0).failed(now);
         routes.choose(now);
         assert_eq!(endpoints(&routes, &[0, 5]), [0, 1]);
-        assert!(routes.can_do_without(1) && !routes.can_well_do_without(1, now), "it rests");
+        assert!(routes.are_elsewhere(&second, 1), "it rests");
+        assert!(!routes.are_well_elsewhere(&second, 1, now), "it rests");
         // Both rest: the one that failed longest ago.
         let now = now + std::time::Duration::from_millis(5);
         routes.health(1).failed(now);

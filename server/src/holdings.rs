@@ -88,13 +88,6 @@ impl Holdings {
         graph_tag(*self.live.graph().meta().uuid.as_bytes())
     }
 
-    /// Whether rows of the tensor at this position were put and not committed.
-    pub(crate) fn has_pending(&self, position: usize) -> bool {
-        let tensors = self.parts.iter().filter_map(|&part| self.live.tensor(part, position));
-        // Most have nothing over their segment at all.
-        tensors.into_iter().any(|tensor| !tensor.is_plain() && tensor.overlay_rows().1 > 0)
-    }
-
     /// A write has failed, and until a restart no more is written.
     pub(crate) fn has_stopped_writes(&self) -> bool {
         self.writable && !self.live.takes_writes()

@@ -1,7 +1,7 @@
 //! Requests that came too late, and those whose clients have left, cost nothing.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::{FailureCode, PullKind, Reply, Request, RequestBody};
@@ -35,23 +35,28 @@ fn stand_still(server: &Serving) {
 fn a_request_that_waited_past_its_deadline_is_dropped_before_work_is_done_for_it() {
     let source = Source::random(2000, 2000);
     let server = serve(&source, "");
+    let opened = Instant::now();
     let mut client = PlainConnection::open(&server.address);
     let ids: Vec<NodeId> = (0..1000).map(NodeId).collect();
-    let request = |sent_ms, deadline_ms| Request {
-        sent: Duration::from_millis(sent_ms),
+    let request = |deadline_ms| Request {
+        sent: opened.elapsed(),
         deadline: Some(Duration::from_millis(deadline_ms)),
         ..Request::new(PULL)
     };
-    client.send(&request(1, 5000), &ids);
-    assert!(matches!(client.answer(), (Reply::Rows { n_rows: 1000, .. }, _)));
-    wait_until("what was sent is counted", || metric(&server, "lodestore_sent_rows_total") > 0.0);
+    // On a busy machine each of them may wait; the one that waits least is the measure.
+    for _ in 0..10 {
+        client.send(&request(20_000), &ids);
+        assert!(matches!(client.answer(), (Reply::Rows { n_rows: 1000, .. }, _)));
+    }
+    let sent = || metric(&server, "lodestore_sent_rows_total");
+    wait_until("what was sent is counted", || sent() == 10_000.0);
     let served = metric(&server, "lodestore_sent_rows_total");
     // All of them lie in the socket while the server stands still.
     stand_still(&server);
-    for i in 0..5 {
-        client.send(&request(10 + i, 300), &ids);
+    for _ in 0..5 {
+        client.send(&request(300), &ids);
     }
-    client.send(&request(20, 60_000), &ids[..10]);
+    client.send(&request(60_000), &ids[..10]);
     sleep(Duration::from_millis(900));
     signal(&server.child, Signal::CONT);
     for _ in 0..5 {

@@ -1,17 +1,23 @@
 //! Servers that keep silent, trickle, die, move, and come back.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
+use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
+use lodestore_schema::{Prefix, Reply, Request, RequestBody, hello};
 use rustix::process::Signal;
 
 use crate::Truth;
 use crate::support::Numbers;
 use crate::support::graph::Source;
 use crate::support::process::{Serving, command, finish, lode_line, signal};
+use crate::support::wire::PlainConnection;
 
 fn connect(addresses: &[&str], deadline: Duration) -> Client {
     Client::connect(addresses, ClientConfig { deadline, ..ClientConfig::default() }).unwrap()
@@ -180,5 +186,96 @@ fn a_load_finds_a_server_again_that_comes_back_with_other_shards() {
     let stat = lode_line(&format!("stat --json {address}")).succeeded().json();
     let rows = |shard: usize| stat["shards"][shard]["rows"].as_u64().unwrap();
     assert!((0..3).all(|shard| rows(shard) > 0), "all three were asked: {stat} {report}");
+    server.stop();
+}
+
+/// A server that describes itself as `real` does and ends every connection that asks for rows; gives
+/// its address, and counts these.
+fn all_talk(real: &str, n_asked: &Arc<AtomicU64>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (real, n_asked) = (real.to_owned(), Arc::clone(n_asked));
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut theirs) = (stream.unwrap(), [0; HELLO_BYTES]);
+            stream.write_all(&hello()).unwrap();
+            stream.read_exact(&mut theirs).unwrap();
+            let mut prefix = [0; PREFIX_BYTES];
+            if stream.read_exact(&mut prefix).is_err() {
+                continue;
+            }
+            let mut head = vec![0; Prefix::of_request(prefix).unwrap().head_bytes];
+            stream.read_exact(&mut head).unwrap();
+            if Request::decode(&head).unwrap().body != RequestBody::Describe {
+                n_asked.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let mut description = PlainConnection::open(&real).describe();
+            description.shard_ports = vec![address.port(); usize::from(description.n_shards)];
+            let mut frame = Vec::new();
+            Reply::Description(description).append_to(0, &mut frame);
+            stream.write_all(&frame).unwrap();
+        }
+    });
+    address.to_string()
+}
+
+#[test]
+fn a_server_that_only_describes_itself_is_left_alone() {
+    let source = Source::random(500, 500);
+    let graph = source.import("graph", 1, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1");
+    let n_asked = Arc::new(AtomicU64::new(0));
+    let talker = all_talk(&server.address, &n_asked);
+    let client = connect(&[&talker, &server.address], Duration::from_secs(20));
+    let (truth, ids) = (Truth::new(&source, &client), all_nodes(&source));
+    let start = Instant::now();
+    for _ in 0..200 {
+        pull(&client, &truth, &ids).unwrap();
+    }
+    // It rests for 250 ms, and twice as long after every failure.
+    let most = 4 + start.elapsed().as_secs();
+    let found = n_asked.load(Ordering::Relaxed);
+    assert!((1..=most).contains(&found), "{found} of 200 pulls asked it");
+    server.stop();
+}
+
+#[test]
+fn rows_that_another_has_are_had_there_though_the_silent_server_has_more() {
+    let source = Source::random(1000, 1000);
+    let graph = source.import("graph", 2, "range");
+    let both = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1");
+    let one = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1 --parts 1");
+    let deadline = Duration::from_secs(30);
+    let bounds = PlainConnection::open(&both.address).describe().bounds;
+    let ids: Vec<NodeId> = (bounds[1]..bounds[2]).map(NodeId).collect();
+    let truth = Truth::new(&source, &connect(&[&both.address], deadline));
+    for _ in 0..3 {
+        // The first that is named is asked first.
+        let client = connect(&[&both.address, &one.address], deadline);
+        signal(&both.child, Signal::STOP);
+        let took = pull(&client, &truth, &ids).unwrap();
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        signal(&both.child, Signal::CONT);
+    }
+    both.stop();
+    one.stop();
+}
+
+#[test]
+fn another_graph_at_the_same_address_is_neither_committed_nor_compacted() {
+    let (source, others) = (Source::random(60, 100), Source::random(70, 100));
+    let (graph, other) = (source.import("graph", 1, "hash"), others.import("graph", 1, "hash"));
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 1");
+    let address = server.address.clone();
+    let client = connect(&[&address], Duration::from_secs(10));
+    assert_eq!(client.commit().unwrap(), 2);
+    server.kill();
+    let server = Serving::start(&other, &format!("--listen {address} --writable --shards 1"));
+    let error = client.commit().unwrap_err();
+    assert!(matches!(error, ClientError::GraphsDiffer { .. }), "{error}");
+    let error = client.compact().unwrap_err();
+    assert!(matches!(error, ClientError::GraphsDiffer { .. }), "{error}");
+    assert_eq!(PlainConnection::open(&address).describe().version, 1);
     server.stop();
 }

@@ -1,8 +1,9 @@
 //! More than a server can do: it does as much as it can, and says no to the rest at once.
 
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use lodestore_schema::FailureCode;
+use lodestore_schema::{FailureCode, PullKind, Request, RequestBody, Token};
 use serde_json::Value;
 
 use crate::rss_bytes;
@@ -75,7 +76,6 @@ fn one_connection_too_many_is_told_so_with_a_hint_and_others_go_on() {
 
 #[test]
 fn a_reader_below_the_least_rate_is_cut_off() {
-    use std::io::Read;
     if !crate::is_long() {
         // It takes its time.
         return;
@@ -103,4 +103,37 @@ fn a_reader_below_the_least_rate_is_cut_off() {
     let cut = text.lines().find(|line| line.contains("reason=\"timeout\"")).unwrap();
     assert!(cut.ends_with(" 1"), "{cut}");
     server.stop();
+}
+
+/// A connection that sends bytes for as long as they are taken; what is answered is thrown away.
+fn flood(address: &str, bytes: Vec<u8>) {
+    let mut writer = PlainConnection::open(address).stream;
+    let mut reader = writer.try_clone().unwrap();
+    std::thread::spawn(move || while writer.write_all(&bytes).is_ok() {});
+    std::thread::spawn(move || {
+        let mut answers = vec![0; 1 << 20];
+        while let Ok(1..) = reader.read(&mut answers) {}
+    });
+}
+
+#[test]
+fn who_never_stops_sending_keeps_no_shard_for_itself() {
+    let source = Source::random(60, 60);
+    let graph = source.import("graph", 1, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1");
+    let token = Token::new(b"nobody-asked-for-this-one").unwrap();
+    let pull = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
+    for body in [RequestBody::Authenticate { token }, RequestBody::Stat, pull] {
+        let mut frames = Vec::new();
+        (0..2000).for_each(|_| Request::new(body).append_to(0, &mut frames));
+        (0..2).for_each(|_| flood(&server.address, frames.clone()));
+        for _ in 0..3 {
+            let start = Instant::now();
+            PlainConnection::open(&server.address).describe();
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        }
+    }
+    let start = Instant::now();
+    server.stop();
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }

@@ -1,5 +1,7 @@
 //! Rows of one version, whichever server gives them; or an error that says why not.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
 use lodestore_schema::FailureCode;
@@ -76,4 +78,48 @@ fn a_server_with_another_version_does_not_take_over() {
     assert!(told.iter().any(|error| error.contains("version 1 are wanted")), "{told:?}");
     second.stop();
     lode_line("gather --graph x --pin --tensor feat --ids i --out o").failed(2, &["--graph"]);
+}
+
+#[test]
+fn rows_of_one_pull_are_of_the_version_while_another_is_committed() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 4, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 1");
+    let writer = Client::connect(&[&server.address], config(false)).unwrap();
+    let ids: Vec<NodeId> = (0..60).map(NodeId).collect();
+    let put = |number: i64| {
+        let rows: Vec<u8> = ids.iter().flat_map(|_| number.to_le_bytes()).collect();
+        writer.put_rows("label", &ids, &rows).unwrap();
+        writer.commit().unwrap()
+    };
+    // Every row of version v is v.
+    assert_eq!(put(2), 2);
+    let is_over = AtomicBool::new(false);
+    let n_pulls = std::thread::scope(|scope| {
+        let pulls = scope.spawn(|| {
+            let mut n_pulls = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let Ok(pinned) = Client::connect(&[&server.address], config(true)) else {
+                    continue;
+                };
+                let (mut version, mut rows) = (None, vec![0u8; ids.len() * 8]);
+                while pinned.sync_pull("label", &ids, &mut rows).is_ok() {
+                    for row in rows.as_chunks::<8>().0 {
+                        let row = i64::from_le_bytes(*row);
+                        assert_eq!(*version.get_or_insert(row), row, "rows of two versions");
+                    }
+                    n_pulls += 1;
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            }
+            n_pulls
+        });
+        (3..60).for_each(|version| assert_eq!(put(version), version as u32));
+        is_over.store(true, Ordering::Relaxed);
+        pulls.join().unwrap()
+    });
+    assert!(n_pulls > 0);
+    server.stop();
 }

@@ -14,7 +14,7 @@ pub(super) fn describe(
     security: &Security,
     deadline: Instant,
 ) -> Result<Description, ClientError> {
-    match ask_server(address, security, RequestBody::Describe, deadline)? {
+    match ask_server(address, security, 0, RequestBody::Describe, deadline)? {
         Reply::Description(description) => Ok(description),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
@@ -25,22 +25,24 @@ pub(super) fn stats(
     security: &Security,
     deadline: Instant,
 ) -> Result<ServerStats, ClientError> {
-    match ask_server(address, security, RequestBody::Stat, deadline)? {
+    match ask_server(address, security, 0, RequestBody::Stat, deadline)? {
         Reply::Stats(stats) => Ok(stats),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
 }
 
-/// One request over a connection of its own to the common address.
+/// One request over a connection of its own to the common address, meant for the graph of this tag;
+/// 0 for whichever is served there.
 pub(super) fn ask_server(
     address: &Address,
     security: &Security,
+    graph: u64,
     body: RequestBody,
     deadline: Instant,
 ) -> Result<Reply, ClientError> {
     let mut connection = Connection::open(address, security, deadline)?;
     let left = Some(time_left(address, deadline)?);
-    let request = Request { deadline: left, ..Request::new(body) };
+    let request = Request { deadline: left, graph, ..Request::new(body) };
     connection.send(&request, &[], deadline)?;
     connection.receive(deadline)
 }

@@ -68,14 +68,18 @@ impl Fleet {
         endpoint: usize,
         deadline: Instant,
     ) -> Result<Connection, ClientError> {
-        let pooled = lock(&self.idle[endpoint]).pop();
-        pooled.map_or_else(
-            || {
-                let address = &self.routes.endpoints[endpoint].address;
-                Connection::open(address, &self.security, deadline)
-            },
-            Ok,
-        )
+        loop {
+            let pooled = lock(&self.idle[endpoint]).pop();
+            match pooled {
+                // Its server may have closed it.
+                Some(connection) if !connection.is_quiet() => {}
+                Some(connection) => return Ok(connection),
+                None => {
+                    let address = &self.routes.endpoints[endpoint].address;
+                    return Connection::open(address, &self.security, deadline);
+                }
+            }
+        }
     }
 
     /// Keeps a connection for the next pull.
@@ -137,11 +141,9 @@ impl Fleet {
             Ok(found) if (Description { version: known.version, ..found.clone() }) != *known => {
                 Ok(Some(found))
             }
-            Ok(_) => {
-                self.routes.health(server).is_back();
-                Ok(None)
-            }
-            Err(_) => Ok(None),
+            // That it describes itself does not say that it has rows: it rests like others that
+            // failed.
+            Ok(_) | Err(_) => Ok(None),
         }
     }
 

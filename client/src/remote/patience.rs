@@ -36,11 +36,14 @@ impl Remedy {
                 FailureCode::Stopping | FailureCode::Elsewhere | FailureCode::Deadline => {
                     Self::Again
                 }
-                FailureCode::Damaged | FailureCode::Internal | FailureCode::OtherVersion => {
-                    Self::AnotherServer
-                }
+                FailureCode::Damaged
+                | FailureCode::Internal
+                | FailureCode::OtherVersion
+                | FailureCode::Unauthenticated => Self::AnotherServer,
                 _ => Self::None,
             },
+            // It speaks otherwise than it should: another may not.
+            ClientError::Handshake { .. } | ClientError::Wire { .. } => Self::AnotherServer,
             _ => Self::None,
         }
     }

@@ -14,7 +14,7 @@ use super::fleet::Fleet;
 use super::patience::{Patience, Remedy};
 use crate::ClientError;
 use crate::connection::Connection;
-use crate::route::Bucket;
+use crate::route::{Bucket, PartSet};
 
 /// What all requests of one pull share.
 pub(super) struct Pull {
@@ -102,9 +102,13 @@ impl Fleet {
             debug!(address = %self.address(failed.server), error = %failed.error, "failed");
         }
         let remedy = |failed: &Failed| match failed.remedy {
-            Remedy::AnotherServer if !self.routes.can_do_without(failed.server) => Remedy::None,
+            Remedy::AnotherServer if !self.routes.are_elsewhere(&failed.parts, failed.server) => {
+                Remedy::None
+            }
             // Another has room, perhaps: no need to wait for long.
-            Remedy::Later(_) if self.routes.can_well_do_without(failed.server, now) => {
+            Remedy::Later(_)
+                if self.routes.are_well_elsewhere(&failed.parts, failed.server, now) =>
+            {
                 Remedy::Later(Duration::ZERO)
             }
             remedy => remedy,
@@ -117,13 +121,15 @@ impl Fleet {
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) server: usize,
+    /// What it was asked for is of these.
+    parts: PartSet,
     pub(super) remedy: Remedy,
     pub(super) error: ClientError,
 }
 
 impl Failed {
-    pub(super) fn new(server: usize, error: ClientError) -> Self {
-        Self { server, remedy: Remedy::of(&error), error }
+    pub(super) fn new(server: usize, parts: PartSet, error: ClientError) -> Self {
+        Self { server, parts, remedy: Remedy::of(&error), error }
     }
 
     /// Whether the server may be gone or have moved. One that answers, or merely keeps silent, has
@@ -165,10 +171,10 @@ fn try_all(
             if failures.iter().any(|(failed, _)| *failed == endpoint) {
                 continue;
             }
-            let tried = Try::new(fleet, pull, endpoint, ids.len(), attempt);
+            let tried = Try::new(fleet, pull, endpoint, (ids.len(), &bucket.parts), attempt);
             match tried.ask(ids) {
                 Ok(connection) => asked.push((tried, connection)),
-                Err(error) => failures.push((endpoint, tried.failed(error))),
+                Err(error) => failures.push((endpoint, tried.failed(&bucket.parts, error))),
             }
         }
         for (tried, mut connection) in asked {
@@ -181,14 +187,18 @@ fn try_all(
                     tried.succeeded();
                     fleet.give_back(endpoint, connection);
                 }
-                Err(error) => failures.push((endpoint, tried.failed(error))),
+                Err(error) => {
+                    if error.leaves_connection() {
+                        fleet.give_back(endpoint, connection);
+                    }
+                    failures.push((endpoint, tried.failed(&buckets[endpoint].parts, error)));
+                }
             }
         }
     }
     for (endpoint, bucket) in buckets.iter_mut().enumerate() {
         if failures.iter().all(|(failed, _)| *failed != endpoint) {
-            bucket.ids.clear();
-            bucket.positions.clear();
+            bucket.clear();
         }
     }
     failures.sort_by_key(|&(endpoint, _)| endpoint);
@@ -207,12 +217,18 @@ struct Try<'a> {
 }
 
 impl<'a> Try<'a> {
-    fn new(fleet: &'a Fleet, pull: &'a Pull, endpoint: usize, n_ids: usize, attempt: u32) -> Self {
+    fn new(
+        fleet: &'a Fleet,
+        pull: &'a Pull,
+        endpoint: usize,
+        (n_ids, parts): (usize, &PartSet),
+        attempt: u32,
+    ) -> Self {
         let (server, begun) = (fleet.routes.endpoints[endpoint].server, Instant::now());
         let mut until = pull.deadline;
-        if fleet.routes.can_do_without(server) {
+        if fleet.routes.are_elsewhere(parts, server) {
             // Others that have just failed are no good choice either.
-            let more = if fleet.routes.can_well_do_without(server, begun) { 1 } else { 4 };
+            let more = if fleet.routes.are_well_elsewhere(parts, server, begun) { 1 } else { 4 };
             let patience = fleet.routes.health(server).patience(n_ids * pull.row_bytes, attempt);
             until = until.min(begun + more * patience);
         }
@@ -236,7 +252,7 @@ impl<'a> Try<'a> {
     }
 
     /// Silence is a failure like others as long as there is time to ask somebody else.
-    fn failed(&self, error: ClientError) -> Failed {
+    fn failed(&self, parts: &PartSet, error: ClientError) -> Failed {
         let error = match error {
             ClientError::Deadline { address } if self.until < self.pull.deadline => {
                 let source = io::Error::new(io::ErrorKind::TimedOut, "it keeps silent");
@@ -244,7 +260,7 @@ impl<'a> Try<'a> {
             }
             error => error,
         };
-        Failed::new(self.server, error)
+        Failed::new(self.server, parts.clone(), error)
     }
 }
 

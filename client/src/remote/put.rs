@@ -15,6 +15,7 @@ use super::fleet::Fleet;
 use super::patience::{Patience, Remedy};
 use super::pull::{Failed, worst};
 use crate::connection::{Connection, time_left};
+use crate::route::PartSet;
 use crate::{Address, ClientError};
 
 /// Pushes that one put has under way at once.
@@ -167,10 +168,19 @@ fn try_round(
                 fleet.give_back(endpoint, connection);
             }
             Ok(_) => failures.push((at, ClientError::Confused { address: address.clone() })),
-            Err(error) => failures.push((at, error)),
+            Err(error) => {
+                if error.leaves_connection() {
+                    fleet.give_back(endpoint, connection);
+                }
+                failures.push((at, error));
+            }
         }
     }
-    let failed = |(at, error): (usize, ClientError)| (at, Failed::new(shares[at].server, error));
+    let failed = |(at, error): (usize, ClientError)| {
+        let mut parts = PartSet::default();
+        parts.insert(shares[at].part);
+        (at, Failed::new(shares[at].server, parts, error))
+    };
     failures.into_iter().map(failed).unzip()
 }
 

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use lodestore_schema::{Reply, RequestBody, UpdateStats};
+use lodestore_schema::{Description, Reply, RequestBody, UpdateStats};
 
 use super::Client;
 use super::describe::{ask_server, describe, stats};
+use super::fleet::Fleet;
 use super::patience::{Patience, Remedy};
 use crate::{Address, ClientError};
 
@@ -37,14 +38,14 @@ impl Client {
         let mut newest = 0;
         for address in fleet.addresses() {
             let description = self.patiently(deadline, || describe(address, security, deadline))?;
-            check_writable(address, description.writable)?;
+            check(&fleet, address, &description)?;
             newest = newest.max(description.version);
         }
         let mut committed = 0;
         for address in fleet.addresses() {
             // What is pending there is for this version or an earlier one.
             let body = RequestBody::Commit { version: newest.saturating_add(1) };
-            let commit = || match ask_server(address, security, body, deadline)? {
+            let commit = || match ask_server(address, security, fleet.graph, body, deadline)? {
                 Reply::Committed { version } => Ok(version),
                 _ => Err(ClientError::Confused { address: address.clone() }),
             };
@@ -63,10 +64,11 @@ impl Client {
         let (fleet, security) = (self.fleet(), &self.config.security);
         for address in fleet.addresses() {
             let description = self.patiently(deadline, || describe(address, security, deadline))?;
-            check_writable(address, description.writable)?;
+            check(&fleet, address, &description)?;
         }
         let compact = |address: &Address| {
-            let ask = || match ask_server(address, security, RequestBody::Compact, deadline)? {
+            let (graph, body) = (fleet.graph, RequestBody::Compact);
+            let ask = || match ask_server(address, security, graph, body, deadline)? {
                 Reply::Compacting { run } => Ok(CompactionRun { address: address.clone(), run }),
                 _ => Err(ClientError::Confused { address: address.clone() }),
             };
@@ -120,11 +122,16 @@ impl Client {
     }
 }
 
-fn check_writable(address: &Address, writable: bool) -> Result<(), ClientError> {
-    if writable {
-        return Ok(());
+/// Fails unless the server that is there now has the graph that we connected to, for writing.
+fn check(fleet: &Fleet, address: &Address, now: &Description) -> Result<(), ClientError> {
+    if now.graph_tag() != fleet.graph {
+        let (address, other) = (address.clone(), address.clone());
+        return Err(ClientError::GraphsDiffer { address, other });
     }
-    Err(ClientError::NotWritable { address: address.clone(), of: String::new() })
+    if !now.writable {
+        return Err(ClientError::NotWritable { address: address.clone(), of: String::new() });
+    }
+    Ok(())
 }
 
 /// Whether compaction `run` is over.

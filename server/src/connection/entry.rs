@@ -25,6 +25,8 @@ use crate::limits::{HELLO_TIMEOUT, REFUSAL_LINGER};
 
 /// Bytes taken at a time, and forgotten, of what a client that is refused still sends.
 const LINGER_BYTES: usize = 4 << 10;
+/// Bytes taken in all of what it still sends.
+const LINGER_BYTES_MAX: usize = 64 << 10;
 
 impl Connection {
     /// Lets a client in, or shows it out.
@@ -99,7 +101,13 @@ impl Connection {
         let linger = async {
             self.stream.close().await?;
             let mut bytes = [0; LINGER_BYTES];
-            while self.stream.read(&mut bytes).await? > 0 {}
+            for _ in 0..LINGER_BYTES_MAX / LINGER_BYTES {
+                if self.stream.read(&mut bytes).await? == 0 {
+                    break;
+                }
+                // Bytes that are there are not waited for.
+                glommio::executor().yield_now().await;
+            }
             Ok(())
         };
         // However that ends, it has had its time.

@@ -101,10 +101,17 @@ impl Ended {
 impl Connection {
     /// Serves until the client leaves, breaks the wire's rules, or the shard stops.
     pub(crate) async fn serve(mut self, shard: &Rc<Shard>) -> Result<(), Ended> {
+        let mut is_first = true;
         while let Some(prefix) = self.next_prefix().await? {
+            // A socket that always has bytes is never waited for: others would wait for ever.
+            glommio::executor().yield_now().await;
             let request = self.read_head(prefix).await?;
+            let was_first = std::mem::take(&mut is_first);
             if let RequestBody::Authenticate { .. } = request.body {
-                // It is in; who tells a token that nobody wants, or again, is not answered.
+                if !was_first {
+                    return Err(told_again());
+                }
+                // It is in; who tells a token that nobody wants is not answered.
                 self.drain(prefix.body_bytes).await?;
                 continue;
             }
@@ -257,6 +264,7 @@ impl Connection {
                 let n = n_bytes.min(bytes.len());
                 self.stream.read_exact(&mut bytes[..n]).await?;
                 n_bytes -= n;
+                glommio::executor().yield_now().await;
             }
             Ok(())
         };
@@ -279,6 +287,12 @@ async fn short_answer(
         }
         _ => Err(failure(FailureCode::Internal, "a request with rows was taken for one without")),
     }
+}
+
+/// A token comes first or not at all; nothing is answered, so that who sends many is not slowed.
+fn told_again() -> Ended {
+    let reason = "a token, which is only told in the first request".to_owned();
+    WireError::Malformed { message: "request", reason }.into()
 }
 
 /// What can be wrong with a request before its body is read: it came too late, or means another

@@ -119,11 +119,11 @@ impl Shard {
         if version == 0 {
             return Ok(());
         }
-        let holdings = &self.plan.holdings;
-        let newest = holdings.live.version();
-        if newest == version && !holdings.has_pending(tensor.into()) {
+        let live = &self.plan.holdings.live;
+        if live.is_still_at(version, tensor.into()) {
             return Ok(());
         }
+        let newest = live.version();
         let message = format!(
             "rows of version {version} are wanted, and here is version {newest}{}; begin anew with \
              the newest, or ask a server that has it",

@@ -91,6 +91,16 @@ impl LiveGraph {
         self.version.load(Ordering::Acquire)
     }
 
+    /// Whether all rows of the tensor at `position` that were gathered of the latest before this
+    /// call are of `version`: it is committed last, nothing was put since, and no commit is midway.
+    #[must_use]
+    pub fn is_still_at(&self, version: u32, position: usize) -> bool {
+        let tensors = || self.open_parts().filter_map(|part| part.tensors.get(position));
+        // The version afterwards: a commit freezes rows first, and a compaction, which takes frozen
+        // rows away, only begins when the version is told.
+        !tensors().any(|tensor| tensor.has_later(version)) && self.version() == version
+    }
+
     /// The oldest version that can be read: that of the newest segment.
     #[must_use]
     pub fn oldest_version(&self) -> u32 {

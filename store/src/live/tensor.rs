@@ -136,6 +136,14 @@ impl LiveTensor {
         (current.frozen.sizes_at(u32::MAX).to_vec(), current.pending.rows.len())
     }
 
+    /// Whether a gather of the latest may give rows of a later version than `version`: some are
+    /// pending, or frozen by a commit that may not be over.
+    pub(super) fn has_later(&self, version: u32) -> bool {
+        let current = self.read();
+        let newest = current.frozen.sizes_at(u32::MAX).last();
+        !current.pending.rows.is_empty() || newest.is_some_and(|&(newest, _)| newest > version)
+    }
+
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }

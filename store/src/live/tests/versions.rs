@@ -208,3 +208,22 @@ fn rows_come_in_any_order_and_several_times() {
     let found = seqs_of(&latest(&live), "feat", &asked).unwrap();
     assert_eq!(found, expected.collect::<Vec<u8>>());
 }
+
+#[test]
+fn rows_that_a_commit_has_frozen_are_later_before_their_version_is_told() {
+    let ring = ring(20, 1, 2);
+    let live = writer(&ring);
+    assert!(live.is_still_at(1, 0) && live.is_still_at(1, 1) && !live.is_still_at(2, 0));
+    live.put_rows("feat", &[NodeId(3)], &row_of(1, 99)).unwrap();
+    let feat = live.graph().tensor_position("feat").unwrap();
+    let mark = live.graph().tensor_position("mark").unwrap();
+    assert!(!live.is_still_at(1, feat) && live.is_still_at(1, mark));
+    // As a commit does it, up to the moment before the version.
+    live.tensors().for_each(|tensor| tensor.freeze(3));
+    assert_eq!(live.version(), 1);
+    assert!(!live.is_still_at(1, feat) && live.is_still_at(1, mark));
+    drop(live);
+    let live = writer(&ring);
+    live.commit_version().unwrap();
+    assert!(live.is_still_at(2, feat) && live.is_still_at(2, mark) && !live.is_still_at(1, feat));
+}

@@ -100,8 +100,8 @@ mod tests {
         assert_eq!(&out, b"rows");
         memory.copy_to(8192, &mut []);
         let past = |start| {
-            let mut out = [0; 5];
-            std::panic::catch_unwind(|| memory.copy_to(start, &mut out)).is_err()
+            let copy = || memory.copy_to(start, &mut [0; 5]);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(copy)).is_err()
         };
         assert!(past(8188) && past(8192) && past(usize::MAX));
     }

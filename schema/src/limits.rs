@@ -37,9 +37,9 @@ pub const ROW_BYTES_MAX: usize = 1 << 20;
 pub const CHUNK_BYTES: usize = 256 << 10;
 /// Most bytes of memory that a client maps for the rows of one connection.
 pub const SHARED_BYTES_MAX: usize = 16 << 20;
-/// Shorter chunks than this travel in the socket although there is shared memory: a copy more
-/// costs less than the frames that lend and give back.
-pub const SHARED_CHUNK_BYTES_MIN: usize = 16 << 10;
+/// Shorter chunks than this travel in the socket although there is shared memory: it gains nothing
+/// there (benches/RESULTS.md, Rows through shared memory).
+pub const SHARED_CHUNK_BYTES_MIN: usize = 32 << 10;
 /// Largest body of a reply.
 pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX;
 

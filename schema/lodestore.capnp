@@ -9,6 +9,10 @@
 #
 # Requests may be sent before earlier ones are answered; answers come in their order. A client that
 # closes its end, even for sending alone, has given up what is not answered yet.
+#
+# Over a Unix socket a client may ask for memory that both map (`share`, where Description.shares says
+# that the server knows of it). Larger chunks of rows then come there, see SharedRows, and the client
+# sends nothing but `taken` between a pull and the end of its answer.
 
 @0xd4a6f0c1b7e2935c;
 
@@ -38,6 +42,8 @@ struct Request {
     authenticate @7 :Data;
     # The token, as the first request of a connection where the server wants one. It has no answer of
     # its own: after a wrong one comes a failure, and then the end.
+    share @11 :Void;   # Once, and with nothing in flight: memory for the rows of this connection.
+    taken @12 :Void;   # The oldest chunk of SharedRows that is awaited has been copied. No answer.
   }
 }
 
@@ -75,6 +81,8 @@ struct Reply {
     pushed @4 :Pushed;
     committed @5 :Committed;
     compacting @6 :Compacting;
+    shared @7 :Shared;
+    sharedRows @8 :SharedRows;
   }
 }
 
@@ -98,6 +106,22 @@ struct Rows {
   nRows @1 :UInt32;
 }
 
+struct Shared {
+  # With the first byte of this frame comes the descriptor of a memfd (SCM_RIGHTS), which the server
+  # has sealed: its size does not change, and nobody but the server writes to it.
+  nBytes @0 :UInt32;
+}
+
+struct SharedRows {
+  # A chunk as Rows tells it, whose rows stand in the shared memory; there is no body.
+  firstRow @0 :UInt32;
+  nRows @1 :UInt32;
+  offset @2 :UInt32;   # of its first byte, in the memory
+  awaited @3 :Bool;
+  # Whether the server waits for `taken` before it writes there again. What is not awaited may be
+  # overwritten by the answer to the next pull.
+}
+
 struct Description {
   graph @0 :Data;               # 16-byte uuid
   nEdges @1 :UInt64;
@@ -108,6 +132,7 @@ struct Description {
   nShards @6 :UInt16;
   version @7 :UInt32;           # the newest committed one
   writable @8 :Bool;            # whether pushes, commits and compactions are taken
+  shares @9 :Bool;              # whether `share` is known, over Unix sockets
 }
 
 struct Tensor {
@@ -171,4 +196,5 @@ struct ShardStats {
   pushes @11 :UInt64;         # acknowledged
   pushedRows @12 :UInt64;     # rows of these
   overlayRows @13 :UInt64;    # rows read that lie over a segment
+  sharedBytes @14 :UInt64;    # of the bytes of rows, those through memory shared with the client
 }

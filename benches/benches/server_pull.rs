@@ -1,4 +1,5 @@
-//! Server pull of resident rows over loopback, beside the plain exchange of the same bytes.
+//! Server pull of resident rows over loopback, beside the plain exchange of the same bytes; over a
+//! Unix socket through shared memory and without, beside plain copies of the same bytes in memory.
 //!
 //! One shard, one client thread, rows of 400 B in the host tier. It does not measure disk reads,
 //! several clients, or a network.
@@ -11,7 +12,7 @@ use lodestore_server::{Server, ServerConfig};
 const N_NODES: u32 = 200_000;
 const WIDTH: u32 = 100;
 const ROW_BYTES: usize = WIDTH as usize * 4;
-const REQUEST_ROWS: [usize; 3] = [1, 1_000, 15_000];
+const REQUEST_ROWS: [usize; 4] = [1, 100, 1_000, 15_000];
 
 fn server_pull(c: &mut Criterion) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -29,8 +30,10 @@ fn server_pull(c: &mut Criterion) {
     for n_rows in REQUEST_ROWS {
         let ids = shuffled_ids(N_NODES, n_rows);
         group.throughput(Throughput::Elements(n_rows as u64));
-        for (kind, address) in [("tcp", &tcp), ("unix", &unix)] {
-            let client = Client::connect(&[address], ClientConfig::default()).expect("connected");
+        let kinds = [("tcp", &tcp, true), ("unix", &unix, false), ("unix_shared", &unix, true)];
+        for (kind, address, shared_memory) in kinds {
+            let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+            let client = Client::connect(&[address], config).expect("connected");
             let mut out = vec![0; n_rows * ROW_BYTES];
             let mut pull = || client.sync_pull("feat", &ids, &mut out).map(|stats| stats.rows);
             // Once to make the rows resident.
@@ -42,6 +45,10 @@ fn server_pull(c: &mut Criterion) {
                 assert!(row == row_of(*id, WIDTH), "row of node {id}");
             }
         }
+        let (rows, mut out) = (vec![1u8; n_rows * ROW_BYTES], vec![0; n_rows * ROW_BYTES]);
+        group.bench_function(BenchmarkId::new("memory_copy", n_rows), |b| {
+            b.iter(|| std::hint::black_box(&mut out[..]).copy_from_slice(&rows));
+        });
         let mut plain = PlainPeer::start(n_rows * 4 + 48, n_rows * ROW_BYTES + 48);
         group.bench_function(BenchmarkId::new("plain_loopback", n_rows), |b| {
             b.iter(|| plain.exchange()[0]);

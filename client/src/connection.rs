@@ -1,6 +1,7 @@
 //! One blocking connection to one shard.
 
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
@@ -9,6 +10,7 @@ use lodestore_schema::{Reply, Request, RequestBody, WireError, check_hello, hell
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inbox::{Head, Inbox};
+use crate::map::SharedMemory;
 use crate::scatter::scatter;
 use crate::socket::Stream;
 use crate::{Address, ClientError, Security};
@@ -22,6 +24,10 @@ pub(crate) struct Connection {
     stream: Stream,
     opened: Instant,
     inbox: Inbox,
+    /// Memory that a server of this machine puts rows in.
+    shared: Option<SharedMemory>,
+    /// Whether it was asked for that.
+    has_asked: bool,
     /// Request under construction.
     frame: Vec<u8>,
 }
@@ -42,7 +48,9 @@ impl Connection {
         {
             Request::new(RequestBody::Authenticate { token }).append_to(0, &mut frame);
         }
-        let mut connection = Self { address, stream, opened, inbox, frame: Vec::new() };
+        let (shared, has_asked) = (None, false);
+        let mut connection =
+            Self { address, stream, opened, inbox, shared, has_asked, frame: Vec::new() };
         connection.stream.set_deadline(deadline);
         connection.write(&frame)?;
         if let Err(error) = connection.need(HELLO_BYTES) {
@@ -57,6 +65,39 @@ impl Connection {
         theirs.copy_from_slice(connection.inbox.take(HELLO_BYTES));
         check_hello(&theirs).map_err(|source| connection.wire(source))?;
         Ok(connection)
+    }
+
+    /// Asks a server over a Unix socket, once, for memory to take rows from; one that has none to
+    /// share goes on to send them. `false` when it shares memory that cannot be mapped here: then
+    /// this connection cannot be used for pulls. Nothing may be in flight.
+    pub(crate) fn share(&mut self, deadline: Instant) -> Result<bool, ClientError> {
+        if self.has_asked || !matches!(self.address, Address::Unix(_)) {
+            return Ok(true);
+        }
+        self.has_asked = true;
+        self.send(&Request::new(RequestBody::Share), &[], deadline)?;
+        let mut descriptor = None;
+        let n_bytes = loop {
+            match self.inbox.head().map_err(|source| self.wire(source))? {
+                Head::Whole(Reply::Shared { n_bytes }, 0) => break n_bytes as usize,
+                Head::Whole(Reply::Failure(_), 0) => return Ok(true),
+                Head::Whole(..) => return Err(self.malformed("an answer of another kind")),
+                Head::Needs(n_bytes) => {
+                    let read = self.inbox.read_more(
+                        |buffer| {
+                            let (n_bytes, found) = self.stream.read_with_descriptor(buffer)?;
+                            descriptor = found.or(descriptor.take());
+                            Ok(n_bytes)
+                        },
+                        n_bytes,
+                    );
+                    self.has_read(read)?;
+                }
+            }
+        };
+        // Without one this process has no room for a descriptor.
+        self.shared = descriptor.and_then(|found| SharedMemory::of(found, n_bytes).ok());
+        Ok(self.shared.is_some())
     }
 
     /// Sends a request with the ids of a pull, if it is one.
@@ -139,14 +180,20 @@ impl Connection {
         let mut done = 0;
         loop {
             let (reply, body_bytes) = self.head()?;
-            let Reply::Rows { first_row, n_rows } = reply else {
-                return Err(self.malformed("an answer of another kind"));
+            let (first_row, n_rows, place) = match reply {
+                Reply::Rows { first_row, n_rows } => (first_row, n_rows, None),
+                Reply::SharedRows { first_row, n_rows, offset, awaited } => {
+                    (first_row, n_rows, Some((offset as usize, awaited)))
+                }
+                _ => return Err(self.malformed("an answer of another kind")),
             };
             let n_rows = n_rows as usize;
+            let n_bytes = n_rows.checked_mul(row_bytes);
+            let in_body = if place.is_some() { Some(0) } else { n_bytes };
             let fits = first_row as usize == done
                 && n_rows <= positions.len() - done
                 && (n_rows > 0 || positions.is_empty())
-                && Some(body_bytes) == n_rows.checked_mul(row_bytes);
+                && Some(body_bytes) == in_body;
             if !fits {
                 let message = format!(
                     "rows {first_row} + {n_rows} in {body_bytes} bytes; expected from {done} on, \
@@ -155,11 +202,51 @@ impl Connection {
                 );
                 return Err(self.malformed(message));
             }
-            self.scatter(&positions[done..done + n_rows], row_bytes, out)?;
+            let positions_now = &positions[done..done + n_rows];
+            match place {
+                None => self.scatter(positions_now, row_bytes, out)?,
+                Some(place) => self.take_shared(place, positions_now, row_bytes, out)?,
+            }
             done += n_rows;
             if done == positions.len() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Copies rows from the server's memory to their positions, which ascend, and says so where
+    /// that is awaited.
+    fn take_shared(
+        &mut self,
+        (offset, awaited): (usize, bool),
+        positions: &[u32],
+        row_bytes: usize,
+        out: &mut [u8],
+    ) -> Result<(), ClientError> {
+        let n_bytes = positions.len() * row_bytes;
+        let len = self.shared.as_ref().map_or(0, SharedMemory::len);
+        let memory = self.shared.as_ref().filter(|_| offset <= len && n_bytes <= len - offset);
+        let Some(memory) = memory else {
+            let message = format!("{n_bytes} bytes from {offset} on in shared memory of {len}");
+            return Err(self.malformed(message));
+        };
+        if let Some(range) = neighbours(positions, row_bytes) {
+            memory.copy_to(offset, &mut out[range]);
+        } else {
+            for (&position, i) in positions.iter().zip(0..) {
+                let row = &mut out[position as usize * row_bytes..][..row_bytes];
+                memory.copy_to(offset + i * row_bytes, row);
+            }
+        }
+        if !awaited {
+            return Ok(());
+        }
+        self.frame.clear();
+        Request::new(RequestBody::Taken).append_to(0, &mut self.frame);
+        match self.stream.write_all(&self.frame) {
+            // A server that stops does not listen any more, and sends what is left all the same.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written.map_err(|error| self.io(error)),
         }
     }
 
@@ -170,13 +257,8 @@ impl Connection {
         row_bytes: usize,
         out: &mut [u8],
     ) -> Result<(), ClientError> {
-        let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {
-            return Ok(());
-        };
-        debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
-        if last.checked_sub(first).map(|gap| gap as usize) == Some(positions.len() - 1) {
-            let start = first as usize * row_bytes;
-            return self.fill(start..start + positions.len() * row_bytes, out);
+        if let Some(range) = neighbours(positions, row_bytes) {
+            return self.fill(range, out);
         }
         let mut positions = positions;
         while !positions.is_empty() {
@@ -190,7 +272,7 @@ impl Connection {
     }
 
     /// Fills a range of `out` from the buffer, then straight from the socket.
-    fn fill(&mut self, range: std::ops::Range<usize>, out: &mut [u8]) -> Result<(), ClientError> {
+    fn fill(&mut self, range: Range<usize>, out: &mut [u8]) -> Result<(), ClientError> {
         let out = &mut out[range];
         let n_buffered = out.len().min(self.inbox.len());
         let (head, rest) = out.split_at_mut(n_buffered);
@@ -217,14 +299,20 @@ impl Connection {
     /// Reads until at least `n_bytes` are buffered, and as many more as have come.
     fn need(&mut self, n_bytes: usize) -> Result<(), ClientError> {
         while self.inbox.len() < n_bytes {
-            match self.inbox.read_more(&mut self.stream, n_bytes) {
-                Ok(0) => return Err(self.io(io::ErrorKind::UnexpectedEof.into())),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.io(error)),
-            }
+            let read = self.inbox.read_more(|buffer| self.stream.read(buffer), n_bytes);
+            self.has_read(read)?;
         }
         Ok(())
+    }
+
+    /// What a read has come to, unless it is worth another.
+    fn has_read(&self, read: io::Result<usize>) -> Result<(), ClientError> {
+        match read {
+            Ok(0) => Err(self.io(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(self.io(error)),
+        }
     }
 
     /// The stream, past its hello, without any waits, and since when it is open; nothing may be in
@@ -272,6 +360,17 @@ impl Connection {
     fn malformed(&self, reason: impl Into<String>) -> ClientError {
         self.wire(WireError::Malformed { message: "reply", reason: reason.into() })
     }
+}
+
+/// The bytes of rows that stand together; positions ascend.
+fn neighbours(positions: &[u32], row_bytes: usize) -> Option<Range<usize>> {
+    debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
+    let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {
+        return Some(0..0);
+    };
+    let is_whole = last.checked_sub(first).map(|gap| gap as usize) == Some(positions.len() - 1);
+    let start = first as usize * row_bytes;
+    is_whole.then(|| start..start + positions.len() * row_bytes)
 }
 
 /// Time until `deadline`, at least a millisecond; past it an error.

@@ -1,6 +1,6 @@
 //! Bytes that have come from a server and were not yet used. Pure: whoever owns the socket reads.
 
-use std::io::{self, Read};
+use std::io;
 
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{Prefix, Reply, WireError};
@@ -42,13 +42,17 @@ impl Inbox {
 
     /// Reads once, as much as there is and fits, and at least enough room for `n_bytes` in all;
     /// 0 at the end of the stream.
-    pub(crate) fn read_more(&mut self, from: &mut impl Read, n_bytes: usize) -> io::Result<usize> {
+    pub(crate) fn read_more(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+        n_bytes: usize,
+    ) -> io::Result<usize> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         if self.buffer.len() < n_bytes {
             self.buffer.resize(n_bytes, 0);
         }
-        let n_read = from.read(&mut self.buffer[self.end..])?;
+        let n_read = read(&mut self.buffer[self.end..])?;
         self.end += n_read;
         Ok(n_read)
     }
@@ -71,6 +75,8 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     #[test]
@@ -101,13 +107,15 @@ mod tests {
     }
 
     fn read(inbox: &mut Inbox, left: &mut &[u8], piece: usize, n_bytes: usize) {
-        assert!(inbox.read_more(&mut left.take(piece as u64), n_bytes).unwrap() > 0);
+        assert!(
+            inbox.read_more(|buffer| left.take(piece as u64).read(buffer), n_bytes).unwrap() > 0
+        );
     }
 
     #[test]
     fn a_length_past_its_limit_is_refused_before_it_is_believed() {
         let mut inbox = Inbox::new();
-        inbox.read_more(&mut &[0xff; 8][..], 8).unwrap();
+        inbox.read_more(|buffer| (&[0xff; 8][..]).read(buffer), 8).unwrap();
         assert!(matches!(inbox.head(), Err(WireError::FrameTooLarge { .. })));
         assert_eq!(inbox.buffer.len(), BUFFER_BYTES);
     }

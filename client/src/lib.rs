@@ -18,6 +18,7 @@ mod health;
 mod inbox;
 mod load_stats;
 mod loader;
+mod map;
 mod memory;
 mod on_device;
 mod planned;

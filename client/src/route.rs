@@ -267,6 +267,7 @@ mod tests {
             n_shards,
             version: 1,
             writable: false,
+            shares: false,
         }
     }
 

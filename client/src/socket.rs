@@ -1,14 +1,18 @@
 //! Connected sockets that never wait past a deadline, in the clear or under TLS.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType, recvmsg,
+};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
@@ -100,6 +104,27 @@ impl Stream {
     /// Whether bytes may have come that the socket does not tell of any more.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+
+    /// Reads as [`Read::read`] does, from a Unix socket with a descriptor that came with the bytes.
+    pub(crate) fn read_with_descriptor(
+        &mut self,
+        buffer: &mut [u8],
+    ) -> io::Result<(usize, Option<OwnedFd>)> {
+        let Self::Plain(Socket { kind: Kind::Unix(_), .. }) = self else {
+            return Ok((self.read(buffer)?, None));
+        };
+        self.socket_mut().arm()?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let n_bytes =
+            recvmsg(self.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let descriptors = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        Ok((n_bytes, descriptors.last()))
     }
 
     fn socket_mut(&mut self) -> &mut Socket {

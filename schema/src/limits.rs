@@ -35,6 +35,11 @@ pub const ROW_BYTES_MAX: usize = 1 << 20;
 /// Rows of an answer are sent in chunks of about this many bytes (at least one row): small enough
 /// to stay in a core's cache between the gather and the socket, large enough to hide a system call.
 pub const CHUNK_BYTES: usize = 256 << 10;
+/// Most bytes of memory that a client maps for the rows of one connection.
+pub const SHARED_BYTES_MAX: usize = 16 << 20;
+/// Shorter chunks than this travel in the socket although there is shared memory: it gains nothing
+/// there (benches/RESULTS.md, Rows through shared memory).
+pub const SHARED_CHUNK_BYTES_MIN: usize = 32 << 10;
 /// Largest body of a reply.
 pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX;
 
@@ -47,6 +52,7 @@ pub(crate) const NESTING_MAX: i32 = 8;
 
 const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
+const _: () = assert!(SHARED_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);

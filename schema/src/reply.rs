@@ -40,6 +40,22 @@ pub enum Reply {
         /// there.
         run: u64,
     },
+    /// Memory for the rows of this connection; its descriptor comes with the frame.
+    Shared {
+        /// Its length.
+        n_bytes: u32,
+    },
+    /// A chunk as in `Rows`, which stands in that memory.
+    SharedRows {
+        /// Position of the chunk's first row in the request's ids.
+        first_row: u32,
+        /// Rows in the chunk.
+        n_rows: u32,
+        /// Of the chunk's first byte, in the memory.
+        offset: u32,
+        /// Whether the server waits to be told that the rows have been copied.
+        awaited: bool,
+    },
 }
 
 /// The graph behind a server, and how to reach the owner of each row.
@@ -63,6 +79,8 @@ pub struct Description {
     pub version: u32,
     /// Whether pushes, commits and compactions are taken.
     pub writable: bool,
+    /// Whether memory can be asked for, over Unix sockets.
+    pub shares: bool,
 }
 
 /// One tensor as the wire tells it.
@@ -192,6 +210,14 @@ impl Reply {
             Self::Pushed { version } => root.init_pushed().set_version(*version),
             Self::Committed { version } => root.init_committed().set_version(*version),
             Self::Compacting { run } => root.init_compacting().set_run(*run),
+            Self::Shared { n_bytes } => root.init_shared().set_n_bytes(*n_bytes),
+            Self::SharedRows { first_row, n_rows, offset, awaited } => {
+                let mut rows = root.init_shared_rows();
+                rows.set_first_row(*first_row);
+                rows.set_n_rows(*n_rows);
+                rows.set_offset(*offset);
+                rows.set_awaited(*awaited);
+            }
         }
         message::append_frame(&message, body_bytes, out);
     }
@@ -218,6 +244,16 @@ impl Reply {
                 Self::Committed { version: committed.map_err(bad)?.get_version() }
             }
             reply::Compacting(run) => Self::Compacting { run: run.map_err(bad)?.get_run() },
+            reply::Shared(shared) => Self::Shared { n_bytes: shared.map_err(bad)?.get_n_bytes() },
+            reply::SharedRows(rows) => {
+                let rows = rows.map_err(bad)?;
+                Self::SharedRows {
+                    first_row: rows.get_first_row(),
+                    n_rows: rows.get_n_rows(),
+                    offset: rows.get_offset(),
+                    awaited: rows.get_awaited(),
+                }
+            }
         })
     }
 }
@@ -232,6 +268,7 @@ fn write_description(from: &Description, mut to: description::Builder<'_>) {
     to.set_n_shards(from.n_shards);
     to.set_version(from.version);
     to.set_writable(from.writable);
+    to.set_shares(from.shares);
     to.set_bounds(&from.bounds[..]).expect("the list fits a message");
     to.set_parts(&from.parts[..]).expect("the list fits a message");
     to.set_shard_ports(&from.shard_ports[..]).expect("the list fits a message");
@@ -269,6 +306,7 @@ fn read_description(from: description::Reader<'_>) -> Result<Description, WireEr
         n_shards,
         version: from.get_version(),
         writable: from.get_writable(),
+        shares: from.get_shares(),
     })
 }
 

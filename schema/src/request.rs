@@ -56,6 +56,10 @@ pub enum RequestBody {
         /// What the server compares with its own.
         token: Token,
     },
+    /// Memory for the rows of this connection, which must be a Unix socket.
+    Share,
+    /// The oldest awaited chunk in that memory has been copied. It has no answer.
+    Taken,
 }
 
 /// How the rows of a pull will be used.
@@ -86,6 +90,8 @@ impl Request {
             RequestBody::Describe => root.set_describe(()),
             RequestBody::Stat => root.set_stat(()),
             RequestBody::Compact => root.set_compact(()),
+            RequestBody::Share => root.set_share(()),
+            RequestBody::Taken => root.set_taken(()),
             RequestBody::Authenticate { token } => root.set_authenticate(token.as_bytes()),
             RequestBody::Commit { version } => root.init_commit().set_version(*version),
             RequestBody::Push { tensor, n_rows } => {
@@ -117,6 +123,8 @@ impl Request {
             request::Describe(()) => RequestBody::Describe,
             request::Stat(()) => RequestBody::Stat,
             request::Compact(()) => RequestBody::Compact,
+            request::Share(()) => RequestBody::Share,
+            request::Taken(()) => RequestBody::Taken,
             request::Authenticate(token) => {
                 let token = Token::new(token.map_err(bad)?);
                 let token = token.map_err(|e| WireError::malformed("request", e))?;
@@ -186,6 +194,8 @@ mod tests {
             RequestBody::Push { tensor: u16::MAX, n_rows: u32::MAX },
             RequestBody::Commit { version: u32::MAX },
             RequestBody::Compact,
+            RequestBody::Share,
+            RequestBody::Taken,
             RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
             RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
         ];

@@ -44,6 +44,8 @@ pub struct ShardStats {
     pub pushed_rows: u64,
     /// Rows read that lie over a segment.
     pub overlay_rows: u64,
+    /// Of the bytes of rows, those through memory shared with the client.
+    pub shared_bytes: u64,
 }
 
 /// Where the updates of a server stand.
@@ -106,6 +108,7 @@ impl ShardStats {
         to.set_pushes(self.pushes);
         to.set_pushed_rows(self.pushed_rows);
         to.set_overlay_rows(self.overlay_rows);
+        to.set_shared_bytes(self.shared_bytes);
     }
 
     fn read(from: shard_stats::Reader<'_>) -> Self {
@@ -124,6 +127,7 @@ impl ShardStats {
             pushes: from.get_pushes(),
             pushed_rows: from.get_pushed_rows(),
             overlay_rows: from.get_overlay_rows(),
+            shared_bytes: from.get_shared_bytes(),
         }
     }
 }

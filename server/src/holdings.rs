@@ -68,6 +68,7 @@ impl Holdings {
             n_shards,
             version: self.live.version(),
             writable: self.writable,
+            shares: true,
         }
     }
 

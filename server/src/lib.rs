@@ -21,6 +21,7 @@ mod guard;
 mod holdings;
 mod http;
 mod listen;
+mod map;
 mod metrics;
 mod post;
 mod pulse;

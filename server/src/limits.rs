@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lodestore_schema::limits::{
     CHUNK_BYTES, IDS_PER_PULL_MAX, PUSH_BODY_BYTES_MAX, ROW_BYTES_MAX, ROWS_PER_PUSH_MAX,
+    SHARED_BYTES_MAX,
 };
 
 /// Most shards of one server.
@@ -24,6 +25,14 @@ pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
 pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
 /// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the next.
 pub const IDLE_SCRATCH_MAX: usize = 32;
+/// Chunks of rows that may stand in the memory that a connection over a Unix socket shares with its
+/// client: enough that both are at work, few enough that they stay in the processor's cache.
+pub const SHARED_SLOTS: usize = 4;
+/// Bytes of such memory of one shard, part of the server's budget of memory; a client past it gets
+/// its rows by the socket.
+pub const SHARED_BYTES_PER_SHARD: u64 = 32 << 20;
+/// No more than one byte in so many of that budget.
+pub const SHARED_ONE_IN: u64 = 16;
 /// Hint in an `overloaded` reply.
 pub const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// Disk reads that one gather keeps going at once: deep enough for an NVMe device.
@@ -105,6 +114,8 @@ pub const HTTP_HEADERS_MAX: usize = 64;
 /// An HTTP request must have come, and its answer be taken, within this time.
 pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
+const _: () = assert!(SHARED_SLOTS * CHUNK_BYTES <= SHARED_BYTES_MAX);
+
 #[cfg(test)]
 mod tests {
     use lodestore_schema::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES_MAX};
@@ -133,6 +144,8 @@ mod tests {
             ("FRAME_TIMEOUT", seconds(FRAME_TIMEOUT)),
             ("IN_FLIGHT_BYTES_PER_SHARD", size(IN_FLIGHT_BYTES_PER_SHARD as usize)),
             ("POOLED_BYTES_PER_SHARD", size(POOLED_BYTES_PER_SHARD)),
+            ("SHARED_SLOTS", SHARED_SLOTS.to_string()),
+            ("SHARED_BYTES_PER_SHARD", size(SHARED_BYTES_PER_SHARD as usize)),
             ("MAILBOX_LEN", MAILBOX_LEN.to_string()),
             ("CALLS_WAITING_MAX", CALLS_WAITING_MAX.to_string()),
             ("REQUEST_TIMEOUT", seconds(REQUEST_TIMEOUT)),

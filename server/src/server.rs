@@ -23,7 +23,7 @@ use crate::pulse::Pulse;
 use crate::shard::{self, Inbox, ShardPlan, Started};
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
-use crate::tier_bytes::tier_bytes;
+use crate::tier_bytes::{shared_bytes, tier_bytes};
 use crate::{ServerConfig, ServerError};
 
 /// A running server; dropping it stops it.
@@ -79,7 +79,10 @@ impl Server {
         });
         let plan = ShardPlan {
             tier_bytes: tier_bytes(&holdings, config, n_shards)?,
-            governor: Governor::new(config.tier_bytes),
+            governor: Governor::new(
+                config.tier_bytes - shared_bytes(config, n_shards) * u64::from(n_shards),
+            ),
+            shared_bytes: shared_bytes(config, n_shards),
             policy: config.policy,
             guard,
             holdings: Arc::clone(&holdings),

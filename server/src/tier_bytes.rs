@@ -4,11 +4,24 @@ use std::sync::Arc;
 
 use lodestore_cache::{Claim, PolicySpec, shares};
 
+use crate::connection::REGION_BYTES;
 use crate::holdings::{Holdings, TensorHolding};
+use crate::limits::{SHARED_BYTES_PER_SHARD, SHARED_ONE_IN};
 use crate::{ServerConfig, ServerError};
 
+/// Bytes of the budget that clients of this machine may map of one shard; whole regions, and none
+/// where nobody comes by a Unix socket.
+pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
+    if config.unix.is_none() {
+        return 0;
+    }
+    let share = config.tier_bytes / SHARED_ONE_IN / u64::from(n_shards);
+    let share = share.min(SHARED_BYTES_PER_SHARD);
+    share - share % REGION_BYTES as u64
+}
+
 /// Bytes of each tensor's tier on one shard, bookkeeping included. Shards have equal parts of the
-/// budget. Tensors share a part by the bytes of their rows; what one does not need is left to the
+/// budget, less what they may share with clients. Tensors share a part by the bytes of their rows; what one does not need is left to the
 /// others. A tier takes no more memory than its rows need, so a large budget is only a bound.
 pub(crate) fn tier_bytes(
     holdings: &Holdings,
@@ -24,7 +37,8 @@ pub(crate) fn tier_bytes(
         Claim::of_tier(tensor.description.row_bytes as usize, n_keys, &spec, weight as u32)
     });
     let claims: Vec<Claim> = claims.collect();
-    let rows = shares(config.tier_bytes / u64::from(n_shards), &claims);
+    let budget = config.tier_bytes / u64::from(n_shards) - shared_bytes(config, n_shards);
+    let rows = shares(budget, &claims);
     let bytes = claims.iter().zip(rows).map(|(claim, n_rows)| claim.slot_bytes * u64::from(n_rows));
     Ok(bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).collect())
 }

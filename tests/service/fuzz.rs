@@ -212,7 +212,9 @@ impl Liar {
                 let token = Token::new(&[b'a' + numbers.below(20) as u8; 16]).unwrap();
                 (RequestBody::Authenticate { token }, 0)
             }
-            38..40 => (RequestBody::Pull { tensor, kind }, 3000),
+            38 => (RequestBody::Share, 0),
+            39 => (RequestBody::Taken, 0),
+            40..42 => (RequestBody::Pull { tensor, kind }, 3000),
             _ => (RequestBody::Pull { tensor, kind }, numbers.below(50) as usize),
         }
     }

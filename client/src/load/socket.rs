@@ -1,7 +1,7 @@
 //! One connection of a load: requests go out and answers come in without waiting for each other.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -127,7 +127,7 @@ impl LoadSocket {
         // Of what TLS has decrypted and not handed out the socket tells nothing any more.
         let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
-            match self.inbox.read_more(&mut self.stream, self.needed) {
+            match self.inbox.read_more(|buffer| self.stream.read(buffer), self.needed) {
                 Ok(0) => return Err(LoadError::Broken),
                 Ok(_) => self.use_up(row_bytes, check, ended)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),

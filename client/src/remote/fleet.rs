@@ -1,9 +1,11 @@
 //! The servers as last described, and the connections to them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lodestore_schema::Description;
+use lodestore_schema::limits::SHARED_CHUNK_BYTES_MIN;
 
 use super::describe::describe;
 use super::lock;
@@ -28,6 +30,8 @@ pub(crate) struct Fleet {
     pub(crate) routes: Routes,
     /// By endpoint: connections that nobody uses.
     idle: Vec<Mutex<Vec<Connection>>>,
+    /// Whether rows may come through memory; not any more once that could not be mapped.
+    shares: Arc<AtomicBool>,
 }
 
 impl Fleet {
@@ -35,11 +39,12 @@ impl Fleet {
     pub(super) fn new(
         servers: Vec<(Address, Description)>,
         security: Security,
+        shares: Arc<AtomicBool>,
     ) -> Result<Self, ClientError> {
         let routes = Routes::new(&servers)?;
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
-        Ok(Self { servers, security, graph, routes, idle })
+        Ok(Self { servers, security, graph, routes, idle, shares })
     }
 
     /// The common addresses, in the order of connecting.
@@ -80,6 +85,26 @@ impl Fleet {
                 }
             }
         }
+    }
+
+    /// A connection to an endpoint for rows of `n_bytes`, which come through memory where they are
+    /// enough and the server shares some.
+    pub(super) fn connection_for_rows(
+        &self,
+        endpoint: usize,
+        n_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Connection, ClientError> {
+        let mut connection = self.connection(endpoint, deadline)?;
+        let server = self.routes.endpoints[endpoint].server;
+        let shares = n_bytes >= SHARED_CHUNK_BYTES_MIN
+            && self.servers[server].1.shares
+            && self.shares.load(Ordering::Relaxed);
+        if shares && !connection.share(deadline)? {
+            self.shares.store(false, Ordering::Relaxed);
+            connection = self.connection(endpoint, deadline)?;
+        }
+        Ok(connection)
     }
 
     /// Keeps a connection for the next pull.
@@ -151,7 +176,7 @@ impl Fleet {
     pub(super) fn with(&self, server: usize, found: Description) -> Result<Arc<Self>, ClientError> {
         let mut servers = self.servers.clone();
         servers[server].1 = found;
-        let fleet = Self::new(servers, self.security.clone())?;
+        let fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
         fleet.routes.learn_from(&self.routes);
         fleet.routes.health(server).is_back();
         Ok(Arc::new(fleet))

@@ -37,12 +37,16 @@ pub struct ClientConfig {
     /// Take only rows of the version that the servers have committed when this connects: a row that
     /// is put later, or a server with another version that takes over, is an error.
     pub pin: bool,
+    /// Take rows from memory that a server of this machine shares over its Unix socket, where it
+    /// has some; the same rows come by the socket else.
+    pub shared_memory: bool,
 }
 
 impl Default for ClientConfig {
     fn default() -> Self {
         let security = Security::default();
-        Self { deadline: Duration::from_secs(30), attempts: 10, security, pin: false }
+        let deadline = Duration::from_secs(30);
+        Self { deadline, attempts: 10, security, pin: false, shared_memory: true }
     }
 }
 
@@ -86,7 +90,8 @@ impl Client {
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
-        let fleet = Fleet::new(servers, config.security.clone())?;
+        let fleet =
+            Fleet::new(servers, config.security.clone(), Arc::new(config.shared_memory.into()))?;
         let book = fleet.routes.book.clone();
         let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());
         Ok(Self { config, book, tensors, graph, n_edges, pinned, fleet, scratch })

@@ -236,8 +236,9 @@ impl<'a> Try<'a> {
     }
 
     fn ask(&self, ids: &[NodeId]) -> Result<Connection, ClientError> {
-        let mut connection = self.fleet.connection(self.endpoint, self.until)?;
-        let Pull { tensor, kind, version, .. } = *self.pull;
+        let Pull { tensor, kind, version, row_bytes, .. } = *self.pull;
+        let n_bytes = ids.len() * row_bytes;
+        let mut connection = self.fleet.connection_for_rows(self.endpoint, n_bytes, self.until)?;
         let left = self.until.saturating_duration_since(Instant::now());
         let body = RequestBody::Pull { tensor, kind };
         let graph = self.fleet.graph;

@@ -30,6 +30,7 @@ fn description() -> Description {
         n_shards: 2,
         version: 9,
         writable: true,
+        shares: true,
     }
 }
 
@@ -64,6 +65,9 @@ fn replies_survive_the_trip() {
         Reply::Pushed { version: 7 },
         Reply::Committed { version: u32::MAX },
         Reply::Compacting { run: u64::MAX },
+        Reply::Shared { n_bytes: u32::MAX },
+        Reply::SharedRows { first_row: 5, n_rows: 600, offset: u32::MAX, awaited: false },
+        Reply::SharedRows { first_row: u32::MAX, n_rows: 0, offset: 0, awaited: true },
     ] {
         assert_eq!(Reply::decode(&head_of(&reply)), Ok(reply));
     }

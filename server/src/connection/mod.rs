@@ -2,6 +2,7 @@
 
 mod entry;
 mod pull;
+mod shared;
 mod stream;
 mod time;
 
@@ -23,9 +24,11 @@ use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT};
 use crate::shard::Shard;
 use crate::stats::{BreakReason, RequestKind};
+use shared::Shared;
 use stream::Stream;
 use time::{Lag, Pace, in_time};
 
+pub(crate) use shared::REGION_BYTES;
 pub(crate) use time::within;
 
 /// Bytes drained at a time from a request that is refused.
@@ -36,6 +39,10 @@ pub(crate) struct Connection {
     stream: Stream,
     /// The same socket, to see whether the client has left.
     socket: Rc<OwnedFd>,
+    /// Whether that is a Unix socket.
+    is_local: bool,
+    /// Memory that the client reads rows from, if it has asked for some.
+    shared: Option<Shared>,
     lag: Lag,
     /// Of the reply that goes.
     pace: Pace,
@@ -115,6 +122,10 @@ impl Connection {
                 self.drain(prefix.body_bytes).await?;
                 continue;
             }
+            if request.body == RequestBody::Taken && prefix.body_bytes == 0 {
+                self.taken_late()?;
+                continue;
+            }
             let running = shard.counters().begin(RequestKind::of(&request.body));
             let done = AssertUnwindSafe(self.answer(shard, request, prefix)).catch_unwind().await;
             self = match done {
@@ -180,6 +191,12 @@ impl Connection {
             }
             body => {
                 self.drain(prefix.body_bytes).await?;
+                if body == RequestBody::Share {
+                    return match self.share(shard)? {
+                        Ok(()) => Ok(self),
+                        Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
+                    };
+                }
                 if body == RequestBody::Describe {
                     self.write(&shard.description()).await?;
                     return Ok(self);

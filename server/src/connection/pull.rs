@@ -5,6 +5,7 @@ use lodestore_graph::NodeId;
 use lodestore_schema::limits::CHUNK_BYTES;
 use lodestore_schema::{Failure, Reply};
 
+use super::shared::Ring;
 use super::stream::has_left;
 use super::time::{in_time, within};
 use super::{Asked, Buffers, Connection, Ended};
@@ -48,8 +49,8 @@ impl Connection {
     ) -> Result<Result<(), Failure>, Ended> {
         let row_bytes = shard.row_bytes(tensor);
         let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
-        frame.resize(HEAD_ROOM + chunk_rows.min(ids.len()) * row_bytes, 0);
-        let mut first_row = 0;
+        let ring = Ring::new(ids.len(), chunk_rows, row_bytes);
+        let (mut first_row, mut shares) = (0, self.shares(ring));
         // An empty list is answered by one empty chunk.
         loop {
             // At a stop we have closed that direction ourselves.
@@ -58,23 +59,30 @@ impl Connection {
             }
             let n_rows = (ids.len() - first_row).min(chunk_rows);
             let body_end = HEAD_ROOM + n_rows * row_bytes;
-            let gather = shard.gather(
-                tensor,
-                &ids[first_row..first_row + n_rows],
-                &mut frame[HEAD_ROOM..body_end],
-                deadline,
-            );
+            shares = shares && self.free_place(shard, ring, first_row).await?;
+            let place = if shares { self.place(ring, first_row) } else { None };
+            let is_shared = place.is_some();
+            let out = place.unwrap_or_else(|| {
+                frame.resize(body_end.max(frame.len()), 0);
+                &mut frame[HEAD_ROOM..body_end]
+            });
+            let gather = shard.gather(tensor, &ids[first_row..first_row + n_rows], out, deadline);
             let gathered = within(deadline, gather).await;
             // Afterwards: what was committed or put meanwhile may be among the rows.
             if let Err(refusal) = gathered.and_then(|()| shard.check_version(tensor, version)) {
                 return Ok(Err(refusal));
             }
-            self.head.clear();
-            let rows = Reply::Rows { first_row: to_u32(first_row), n_rows: to_u32(n_rows) };
-            rows.append_to(n_rows * row_bytes, &mut self.head);
-            let start = HEAD_ROOM - self.head.len();
-            frame[start..HEAD_ROOM].copy_from_slice(&self.head);
-            self.write(&frame[start..body_end]).await?;
+            if is_shared {
+                self.write_shared(ring, to_u32(first_row), to_u32(n_rows)).await?;
+                count(&shard.counters().shared_bytes, n_rows * row_bytes);
+            } else {
+                self.head.clear();
+                let rows = Reply::Rows { first_row: to_u32(first_row), n_rows: to_u32(n_rows) };
+                rows.append_to(n_rows * row_bytes, &mut self.head);
+                let start = HEAD_ROOM - self.head.len();
+                frame[start..HEAD_ROOM].copy_from_slice(&self.head);
+                self.write(&frame[start..body_end]).await?;
+            }
             count(&shard.counters().rows, n_rows);
             count(&shard.counters().bytes, n_rows * row_bytes);
             first_row += n_rows;

@@ -58,6 +58,10 @@ pub struct ShardFigures {
     pub rows: u64,
     /// Bytes of rows sent.
     pub bytes: u64,
+    /// Of these, through memory shared with clients of the same machine.
+    pub shared_bytes: u64,
+    /// Bytes of memory that such clients map now.
+    pub shared_memory_bytes: u64,
     /// Requests that have come and are not answered.
     pub in_progress: u64,
     /// Connections that are open.
@@ -228,6 +232,8 @@ impl ShardFigures {
             failures: from.all_failures(),
             rows: get(&from.rows),
             bytes: get(&from.bytes),
+            shared_bytes: get(&from.shared_bytes),
+            shared_memory_bytes: get(&from.beat.shared_taken),
             in_progress: from.kinds.iter().map(KindCounters::in_progress).sum(),
             connections: from.connections.load(Ordering::Relaxed).into(),
             connections_taken: get(&from.connections_taken),

@@ -101,6 +101,16 @@ pub(super) const METRICS: &[Metric] = &[
     metric("lodestore_sent_rows_total", ShardCounter(|s| s.rows as f64), "rows sent"),
     metric("lodestore_sent_bytes_total", ShardCounter(|s| s.bytes as f64), "bytes of rows sent"),
     metric(
+        "lodestore_shared_bytes_total",
+        ShardCounter(|s| s.shared_bytes as f64),
+        "of these, the bytes that went through memory shared with clients of the same machine; the others went through sockets",
+    ),
+    metric(
+        "lodestore_shared_memory_bytes",
+        ShardGauge(|s| s.shared_memory_bytes as f64),
+        "bytes of memory that such clients map",
+    ),
+    metric(
         "lodestore_forwarded_rows_total",
         ShardCounter(|s| s.forwarded_rows as f64),
         "rows fetched from another shard, for clients that are not shard-aware",

@@ -31,6 +31,10 @@ impl Shard {
         beat.add_busy(glommio::executor().executor_stats().total_runtime());
         let set = |figure: &AtomicU64, n| figure.store(n, Ordering::Relaxed);
         set(&beat.room_taken, IN_FLIGHT_BYTES_PER_SHARD.saturating_sub(self.room.available()));
+        set(
+            &beat.shared_taken,
+            self.plan.shared_bytes.saturating_sub(self.shared_room.available()),
+        );
         let (mut n_rows, mut n_bytes, mut evictions) = (0, 0, 0);
         for tensor in &self.tensors {
             let (rows, row_bytes, evicted) = tensor.residents();

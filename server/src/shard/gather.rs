@@ -146,6 +146,11 @@ impl Shard {
         self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| no_room(n_bytes))
     }
 
+    /// Takes bytes to share with a client until the permit is dropped.
+    pub(crate) fn take_shared_room(&self, n_bytes: usize) -> Option<StaticPermit> {
+        self.shared_room.try_acquire_static_permit(n_bytes as u64).ok()
+    }
+
     /// Splits ids by the shard that owns their rows.
     pub(super) fn split(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<Share>, Failure> {
         let holdings = &*self.plan.holdings;

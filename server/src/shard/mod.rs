@@ -56,6 +56,8 @@ pub(crate) struct ShardPlan {
     /// Bytes of this shard's tier for each tensor, and the budget that all tiers take theirs from.
     pub(crate) tier_bytes: Arc<[usize]>,
     pub(crate) governor: Governor,
+    /// Bytes of this shard that clients of this machine may map.
+    pub(crate) shared_bytes: u64,
     pub(crate) policy: PolicyKind,
     /// What those who connect must show.
     pub(crate) guard: Arc<Guard>,
@@ -75,6 +77,8 @@ pub(crate) struct Shard {
     tensors: Vec<ShardRows>,
     post: Post,
     room: Rc<Semaphore>,
+    /// Bytes that clients of this machine may still map.
+    shared_room: Rc<Semaphore>,
     bulk: TaskQueueHandle,
     /// Buffers of requests that are not running: as many as ever ran at once.
     buffers: RefCell<Vec<Buffers>>,
@@ -108,6 +112,7 @@ pub(crate) async fn run(
     let (inbox_sender, inbox) = shared_channel::new_bounded(MAILBOX_LEN);
     let (sender, inbox) = futures_lite::future::zip(inbox_sender.connect(), inbox.connect()).await;
     let room = Rc::new(Semaphore::new(IN_FLIGHT_BYTES_PER_SHARD));
+    let shared_room = Rc::new(Semaphore::new(plan.shared_bytes));
     let tensors = match open_tensors(&plan, id, &room).await {
         Ok(tensors) => tensors,
         Err(reason) => {
@@ -126,6 +131,7 @@ pub(crate) async fn run(
         tensors,
         post: Post::new(senders),
         room,
+        shared_room,
         bulk,
         buffers: RefCell::default(),
         pooled_bytes: Cell::new(0),

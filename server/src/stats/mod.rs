@@ -21,6 +21,8 @@ pub(crate) struct Counters {
     pub(crate) failures: [AtomicU64; FailureCode::ALL.len()],
     pub(crate) rows: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    /// Of these, through memory shared with the client.
+    pub(crate) shared_bytes: AtomicU64,
     pub(crate) tier_hits: AtomicU64,
     pub(crate) tier_misses: AtomicU64,
     pub(crate) tier_bytes: AtomicU64,
@@ -59,6 +61,8 @@ pub(crate) struct Beat {
     pub(crate) busy_ns: AtomicU64,
     /// Bytes that its requests hold.
     pub(crate) room_taken: AtomicU64,
+    /// Bytes that clients map.
+    pub(crate) shared_taken: AtomicU64,
     pub(crate) tier_rows: AtomicU64,
     pub(crate) tier_used_bytes: AtomicU64,
     pub(crate) tier_evictions: AtomicU64,
@@ -74,6 +78,7 @@ pub(crate) enum RequestKind {
     Compact,
     Describe,
     Stat,
+    Share,
 }
 
 /// Why a connection ended other than by its client's leave.
@@ -114,7 +119,7 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl RequestKind {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::SyncPull,
         Self::VectorPull,
         Self::Push,
@@ -122,6 +127,7 @@ impl RequestKind {
         Self::Compact,
         Self::Describe,
         Self::Stat,
+        Self::Share,
     ];
 
     pub(crate) fn of(body: &RequestBody) -> Self {
@@ -132,8 +138,9 @@ impl RequestKind {
             RequestBody::Commit { .. } => Self::Commit,
             RequestBody::Compact => Self::Compact,
             RequestBody::Describe => Self::Describe,
-            // What tells a token is not counted as a request.
-            RequestBody::Stat | RequestBody::Authenticate { .. } => Self::Stat,
+            RequestBody::Share => Self::Share,
+            // What tells a token, or that rows were taken, is not counted as a request.
+            RequestBody::Stat | RequestBody::Authenticate { .. } | RequestBody::Taken => Self::Stat,
         }
     }
 
@@ -146,6 +153,7 @@ impl RequestKind {
             Self::Compact => "compact",
             Self::Describe => "describe",
             Self::Stat => "stat",
+            Self::Share => "share",
         }
     }
 }
@@ -223,6 +231,7 @@ impl Counters {
             pushes: get(&self.pushes),
             pushed_rows: get(&self.pushed_rows),
             overlay_rows: get(&self.overlay_rows),
+            shared_bytes: get(&self.shared_bytes),
         }
     }
 }

@@ -1,0 +1,242 @@
+//! Rows for a client of the same machine by memory that both map: asked for once on a Unix socket,
+//! written by this side alone, and gone with the connection.
+//!
+//! The memory is a ring of slots, a chunk each. Chunk `i` of an answer stands in slot `i` modulo
+//! their number; where a later chunk of the same answer needs the slot, the client says when it has
+//! taken the rows. All slots are free when a pull begins: a client that asks again before it has
+//! taken what came spoils rows of its own, and nobody else's.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use futures_lite::AsyncReadExt;
+use glommio::sync::StaticPermit;
+use lodestore_schema::limits::{CHUNK_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
+use lodestore_schema::{Failure, FailureCode, Prefix, Reply, RequestBody, WireError};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::time::in_time;
+use super::{Connection, Ended};
+use crate::error::failure;
+use crate::limits::SHARED_SLOTS;
+use crate::map::Region;
+use crate::shard::Shard;
+
+/// Bytes of the memory of one connection.
+pub(crate) const REGION_BYTES: usize = SHARED_SLOTS * CHUNK_BYTES;
+
+/// The memory of one connection.
+pub(super) struct Shared {
+    region: Region,
+    /// Awaited chunks that the client has not taken yet.
+    pub(super) n_untaken: usize,
+    _room: StaticPermit,
+}
+
+/// How the chunks of one answer lie in the ring.
+#[derive(Clone, Copy)]
+pub(super) struct Ring {
+    n_rows: usize,
+    chunk_rows: usize,
+    row_bytes: usize,
+}
+
+impl Ring {
+    pub(super) fn new(n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
+        Self { n_rows, chunk_rows, row_bytes }
+    }
+
+    /// Whether a chunk fits a slot; not one of a single long row. Then all chunks but the last are
+    /// longer than half of a slot, and so never too short.
+    fn fits(self) -> bool {
+        self.chunk_rows * self.row_bytes <= CHUNK_BYTES
+    }
+
+    /// Where the chunk that begins with this row stands; `None` for one that is too short to be
+    /// worth it.
+    fn place(self, first_row: usize) -> Option<Range<usize>> {
+        let n_bytes = (self.n_rows - first_row).min(self.chunk_rows) * self.row_bytes;
+        let start = first_row / self.chunk_rows % SHARED_SLOTS * CHUNK_BYTES;
+        (n_bytes >= SHARED_CHUNK_BYTES_MIN).then_some(start..start + n_bytes)
+    }
+
+    /// Whether a later chunk comes to the place of the one that begins with this row.
+    fn comes_again(self, first_row: usize) -> bool {
+        first_row + SHARED_SLOTS * self.chunk_rows < self.n_rows
+    }
+
+    /// Whether the place of the chunk that begins with this row had one before.
+    fn had_another(self, first_row: usize) -> bool {
+        first_row >= SHARED_SLOTS * self.chunk_rows
+    }
+}
+
+impl Connection {
+    /// Answers a request for memory. The inner result is what the client is told.
+    pub(super) fn share(&mut self, shard: &Shard) -> Result<Result<(), Failure>, Ended> {
+        let refuse = |code, message: &str| Ok(Err(failure(code, message)));
+        if !self.is_local {
+            return refuse(FailureCode::Invalid, "memory is shared over Unix sockets only");
+        }
+        if self.shared.is_some() {
+            return refuse(FailureCode::Invalid, "this connection has memory already");
+        }
+        let Some(room) = shard.take_shared_room(REGION_BYTES) else {
+            let message = "no memory is left to share; rows come by the socket as well";
+            return refuse(FailureCode::Overloaded, message);
+        };
+        let (region, descriptor) = match Region::new(REGION_BYTES) {
+            Ok(made) => made,
+            Err(error) => {
+                let message = format!("no memory can be shared: {error}");
+                return refuse(FailureCode::Overloaded, &message);
+            }
+        };
+        self.head.clear();
+        Reply::Shared { n_bytes: REGION_BYTES as u32 }.append_to(0, &mut self.head);
+        let sent = send_with(&self.socket, &self.head, descriptor.as_fd());
+        match sent {
+            Ok(n_bytes) if n_bytes == self.head.len() => {}
+            // Without a word about it, half of a frame cannot be mended.
+            Ok(_) => return Err(Ended::Io(io::ErrorKind::WriteZero.into())),
+            Err(rustix::io::Errno::AGAIN) => {
+                return refuse(FailureCode::Overloaded, "take the answers before this one first");
+            }
+            Err(error) => return Err(Ended::Io(error.into())),
+        }
+        self.shared = Some(Shared { region, n_untaken: 0, _room: room });
+        Ok(Ok(()))
+    }
+
+    /// The client tells that it has taken a chunk, while no answer waits for that: of an answer
+    /// that has failed, or never asked for.
+    pub(super) fn taken_late(&mut self) -> Result<(), Ended> {
+        match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
+            Some(left) => {
+                self.shared.as_mut().expect("just seen").n_untaken = left;
+                Ok(())
+            }
+            None => Err(not_taken("nothing of the shared memory is awaited")),
+        }
+    }
+
+    /// Whether an answer may come through the memory: there is some, what an earlier answer left
+    /// there is taken, and its chunks fit.
+    pub(super) fn shares(&self, ring: Ring) -> bool {
+        ring.fits() && self.shared.as_ref().is_some_and(|shared| shared.n_untaken == 0)
+    }
+
+    /// Waits until the place of the chunk that begins with this row is free. Gives whether it will
+    /// be: at a stop the client cannot tell any more.
+    pub(super) async fn free_place(
+        &mut self,
+        shard: &Shard,
+        ring: Ring,
+        first_row: usize,
+    ) -> Result<bool, Ended> {
+        if !ring.had_another(first_row) {
+            return Ok(true);
+        }
+        let (start, mut prefix) = (Instant::now(), [0; PREFIX_BYTES]);
+        match in_time(self.pace.allowance(), self.stream.read_exact(&mut prefix)).await {
+            Ok(()) => {}
+            Err(Ended::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return if shard.is_ending() { Ok(false) } else { Err(Ended::Left) };
+            }
+            Err(ended) => return Err(ended),
+        }
+        let prefix = Prefix::of_request(prefix)?;
+        let is_taken = self.read_head(prefix).await?.body == RequestBody::Taken;
+        let shared = self.shared.as_mut().filter(|_| is_taken && prefix.body_bytes == 0);
+        let Some(shared) = shared.filter(|shared| shared.n_untaken > 0) else {
+            return Err(not_taken("expected that a chunk has been taken, and no other request"));
+        };
+        shared.n_untaken -= 1;
+        self.pace.taken(ring.chunk_rows * ring.row_bytes, start.elapsed());
+        Ok(true)
+    }
+
+    /// Where the chunk that begins with this row is to be gathered, if the memory has a place for it.
+    pub(super) fn place(&mut self, ring: Ring, first_row: usize) -> Option<&mut [u8]> {
+        let place = ring.place(first_row)?;
+        Some(&mut self.shared.as_mut()?.region.bytes_mut()[place])
+    }
+
+    /// Tells the client of a chunk that was gathered there.
+    pub(super) async fn write_shared(
+        &mut self,
+        ring: Ring,
+        first_row: u32,
+        n_rows: u32,
+    ) -> Result<(), Ended> {
+        let at = first_row as usize;
+        let (awaited, offset) = (ring.comes_again(at), ring.place(at).map_or(0, |p| p.start));
+        if let Some(shared) = self.shared.as_mut().filter(|_| awaited) {
+            shared.n_untaken += 1;
+        }
+        let offset = offset as u32;
+        self.reply(&Reply::SharedRows { first_row, n_rows, offset, awaited }).await
+    }
+}
+
+fn not_taken(reason: &str) -> Ended {
+    Ended::Wire(WireError::Malformed { message: "request", reason: reason.to_owned() })
+}
+
+/// Sends bytes and a descriptor with the first of them, without waiting.
+fn send_with(socket: &OwnedFd, bytes: &[u8], with: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+    let descriptors = [with];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What stands in the ring untaken is never written over.
+        #[test]
+        fn a_place_is_used_again_only_after_its_chunk_was_awaited_and_taken(
+            n_rows in 1usize..20_000,
+            row_bytes in 1usize..=CHUNK_BYTES + 100,
+        ) {
+            let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
+            let ring = Ring::new(n_rows, chunk_rows, row_bytes);
+            prop_assert_eq!(ring.fits(), row_bytes <= CHUNK_BYTES);
+            if !ring.fits() {
+                return Ok(());
+            }
+            let mut awaited = std::collections::VecDeque::new();
+            let mut standing = [None; SHARED_SLOTS];
+            for first_row in (0..n_rows).step_by(chunk_rows) {
+                if ring.had_another(first_row) {
+                    // The client tells of the oldest that is awaited.
+                    let taken: usize = awaited.pop_front().expect("somebody was awaited");
+                    standing[taken] = None;
+                }
+                let Some(place) = ring.place(first_row) else {
+                    prop_assert!((n_rows - first_row) * row_bytes < SHARED_CHUNK_BYTES_MIN);
+                    continue;
+                };
+                prop_assert!(place.end <= REGION_BYTES);
+                let slot = place.start / CHUNK_BYTES;
+                prop_assert!((place.end - 1) / CHUNK_BYTES == slot);
+                prop_assert_eq!(standing[slot], None);
+                standing[slot] = Some(first_row);
+                if ring.comes_again(first_row) {
+                    awaited.push_back(slot);
+                }
+            }
+            prop_assert!(awaited.is_empty(), "nobody is awaited at the end");
+        }
+    }
+}

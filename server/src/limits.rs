@@ -9,7 +9,7 @@ use lodestore_schema::limits::{
 
 /// Most shards of one server.
 pub const SHARDS_MAX: u16 = 256;
-/// Most connections of one shard; one more is closed at once.
+/// Most connections of one shard that are let in; one more is closed at once.
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
 /// Most connections of a shard that have not been let in yet (TLS, hello, token); one more ends the
 /// one that is at it longest, so that strangers cannot keep others out.

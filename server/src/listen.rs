@@ -8,10 +8,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use lodestore_schema::shard_socket;
-use rustix::net::sockopt;
+use rustix::fs::Mode;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::ServerError;
 use crate::limits::KEEPALIVE;
+
+/// Connections that may wait at a Unix socket to be accepted; the system's own bound is lower.
+const BACKLOG: i32 = 4096;
 
 /// All listening sockets of a server. Socket files are removed on drop.
 pub(crate) struct Listeners {
@@ -106,13 +110,25 @@ impl Listeners {
             }
             std::fs::remove_file(&path).map_err(error)?;
         }
-        let listener = UnixListener::bind(&path).map_err(error)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(error)?;
+        let listener = bind_private(&path).map_err(error)?;
         listener.set_nonblocking(true).map_err(error)?;
         self.paths.push(path);
         self.doors.push(Door { socket: Socket::Unix(listener), shard: shard.map(usize::from) });
         Ok(())
     }
+}
+
+/// A listening Unix socket that nobody but its owner could ever connect to.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let socket =
+        net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Linux gives the file the mode of the socket, so that there is no moment before.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Where that is not so.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
 }
 
 impl Drop for Listeners {

@@ -137,3 +137,22 @@ fn who_never_stops_sending_keeps_no_shard_for_itself() {
     server.stop();
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
+
+#[test]
+fn strangers_at_the_door_do_not_take_the_places_inside() {
+    let source = Source::random(60, 60);
+    let graph = source.import("graph", 1, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1");
+    let mut friends: Vec<_> = (0..250).map(|_| PlainConnection::open(&server.address)).collect();
+    for friend in &mut friends {
+        friend.describe();
+    }
+    let strangers: Vec<_> =
+        (0..40).map(|_| std::net::TcpStream::connect(&server.address).unwrap()).collect();
+    friends.extend((0..6).map(|_| PlainConnection::open(&server.address)));
+    friends[250..].iter_mut().for_each(|friend| drop(friend.describe()));
+    let failure = PlainConnection::open(&server.address).failure();
+    assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
+    drop(strangers);
+    server.stop();
+}

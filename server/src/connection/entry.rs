@@ -96,6 +96,11 @@ impl Connection {
         }
     }
 
+    /// Tells a client that was let in why it is not served.
+    pub(crate) async fn turn_away(mut self, refusal: Failure) -> Result<(), Ended> {
+        self.show_out(refusal).await
+    }
+
     /// Tells why, and waits for a moment until the client has heard it: to close while bytes of it
     /// lie unread would take the answer from it.
     async fn show_out(&mut self, refusal: Failure) -> Result<(), Ended> {

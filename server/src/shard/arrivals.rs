@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use futures_lite::FutureExt;
 use glommio::TaskQueueHandle;
 use glommio::net::TcpStream;
-use lodestore_schema::FailureCode;
+use lodestore_schema::{Failure, FailureCode};
 use rustix::net::{Shutdown, shutdown};
 use tracing::debug;
 
@@ -28,7 +28,7 @@ impl Shard {
         // well.
         let stream = TcpStream::from(socket2::Socket::from(socket));
         let socket = Rc::new(arrival.socket);
-        if self.open.borrow().len() >= CONNECTIONS_PER_SHARD_MAX {
+        if self.let_in.get() >= CONNECTIONS_PER_SHARD_MAX {
             self.refuse(stream, socket, arrival.is_trusted);
             return;
         }
@@ -67,7 +67,13 @@ impl Shard {
         let guard = if is_trusted { &open } else { &*self.plan.guard };
         let entered = Connection::enter(stream, socket, guard, is_trusted).await;
         self.entering.borrow_mut().retain(|&entering| entering != number);
-        entered?.serve(self).await
+        let connection = entered?;
+        let _place = LetIn::new(Rc::clone(self));
+        if self.let_in.get() > CONNECTIONS_PER_SHARD_MAX {
+            count(&self.counters().connections_refused, 1);
+            return connection.turn_away(too_many()).await;
+        }
+        connection.serve(self).await
     }
 
     /// Notes a connection that is to be let in. One too many ends the oldest of them.
@@ -95,11 +101,30 @@ impl Shard {
         self.refusals.set(self.refusals.get() + 1);
         let shard = Rc::clone(self);
         let task = async move {
-            let message = format!("the shard has {CONNECTIONS_PER_SHARD_MAX} connections already");
-            let refusal = failure(FailureCode::Overloaded, message);
-            Connection::refuse(stream, socket, refusal).await;
+            Connection::refuse(stream, socket, too_many()).await;
             shard.refusals.set(shard.refusals.get() - 1);
         };
         glommio::spawn_local(task).detach();
     }
+}
+
+/// A connection that is let in, counted until it ends however that is.
+struct LetIn(Rc<Shard>);
+
+impl LetIn {
+    fn new(shard: Rc<Shard>) -> Self {
+        shard.let_in.set(shard.let_in.get() + 1);
+        Self(shard)
+    }
+}
+
+impl Drop for LetIn {
+    fn drop(&mut self) {
+        self.0.let_in.set(self.0.let_in.get() - 1);
+    }
+}
+
+fn too_many() -> Failure {
+    let message = format!("the shard has {CONNECTIONS_PER_SHARD_MAX} connections already");
+    failure(FailureCode::Overloaded, message)
 }

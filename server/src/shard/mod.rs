@@ -86,6 +86,8 @@ pub(crate) struct Shard {
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
     /// Numbers of connections that are not let in yet, the oldest first.
     entering: RefCell<VecDeque<u64>>,
+    /// Connections that are let in; those that are not do not take their places.
+    let_in: Cell<usize>,
     refusals: Cell<usize>,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
@@ -137,6 +139,7 @@ pub(crate) async fn run(
         pooled_bytes: Cell::new(0),
         open: RefCell::default(),
         entering: RefCell::default(),
+        let_in: Cell::new(0),
         refusals: Cell::new(0),
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),

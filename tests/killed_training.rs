@@ -13,26 +13,11 @@ use std::{
 };
 
 use serde_json::Value;
+use support::graph::generated;
 use support::process::{command, lode_line};
 
 /// Longest time in which a run makes its next checkpoint.
 const DEADLINE: Duration = Duration::from_secs(60);
-
-/// A graph in four partitions, below `dir`.
-fn graph(dir: &Path) -> String {
-    let (raw, graph) = (dir.join("raw"), dir.join("graph"));
-    let (raw, graph) = (raw.display(), graph.display().to_string());
-    lode_line(&format!(
-        "generate --nodes 3000 --degree 10 --dim 32 --classes 4 --seed 5 --out {raw}"
-    ))
-    .succeeded();
-    lode_line(&format!(
-        "import --edges {raw}/edges.npy --undirected --tensor feat={raw}/features.npy \
-         --tensor label={raw}/labels.npy --tensor split={raw}/split.npy --parts 4 --out {graph}"
-    ))
-    .succeeded();
-    graph
-}
 
 fn start(line: &str) -> Child {
     command(line.split_whitespace()).spawn().unwrap()
@@ -86,7 +71,7 @@ fn computed(report: &Value) -> Vec<String> {
 #[test]
 fn a_run_killed_again_and_again_ends_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
-    let graph = graph(dir.path());
+    let graph = generated(dir.path());
     for workers in [1, 4] {
         let settings = format!(
             "train --graph {graph} --workers {workers} --epochs 6 --batch 64 --fanout 5,5 \
@@ -117,7 +102,7 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
 #[test]
 fn a_damaged_checkpoint_ends_the_run_with_an_error_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
-    let graph = graph(dir.path());
+    let graph = generated(dir.path());
     let of_run = dir.path().join("run");
     let line = format!(
         "train --graph {graph} --batch 500 --fanout 2 --strategy ondemand --checkpoint {} --epochs",
@@ -151,7 +136,7 @@ fn steps_in(log: &Path) -> Vec<[u64; 3]> {
 #[test]
 fn a_log_outlives_refused_runs_and_grows_when_a_run_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let graph = graph(dir.path());
+    let graph = generated(dir.path());
     let (of_run, log) = (dir.path().join("run"), dir.path().join("log.jsonl"));
     let line = format!(
         "train --graph {graph} --workers 2 --batch 300 --fanout 2 --hidden 8 --strategy ondemand \

@@ -14,26 +14,11 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use support::graph::generated;
 use support::process::{Serving, children_of, command, finish, lode_line, wait_until_gone};
 
 /// Longest time until a run has come so far, or has noticed that one of its processes is dead.
 const DEADLINE: Duration = Duration::from_secs(60);
-
-/// A generated graph in four partitions, below `dir`.
-fn generated(dir: &Path) -> String {
-    let (raw, graph) = (dir.join("raw"), dir.join("graph"));
-    let (raw, graph) = (raw.display(), graph.display().to_string());
-    lode_line(&format!(
-        "generate --nodes 3000 --degree 10 --dim 32 --classes 4 --seed 5 --out {raw}"
-    ))
-    .succeeded();
-    lode_line(&format!(
-        "import --edges {raw}/edges.npy --undirected --tensor feat={raw}/features.npy \
-         --tensor label={raw}/labels.npy --tensor split={raw}/split.npy --parts 4 --out {graph}"
-    ))
-    .succeeded();
-    graph
-}
 
 /// Cora in four partitions, unless it is not here.
 fn cora(dir: &Path) -> Option<String> {

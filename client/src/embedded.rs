@@ -17,6 +17,13 @@ impl EmbeddedSource {
     pub fn new(store: EmbeddedStore) -> Self {
         Self { store }
     }
+
+    /// What a gather of these rows counts as.
+    fn stats_of(&self, tensor: &str, ids: &[NodeId]) -> Result<PullStats, ClientError> {
+        let (rows, requests) = (ids.len() as u64, u64::from(!ids.is_empty()));
+        let bytes = rows * self.store.tensor(tensor)?.row_bytes() as u64;
+        Ok(PullStats { rows, bytes, requests, ..PullStats::default() })
+    }
 }
 
 impl RowSource for EmbeddedSource {
@@ -37,9 +44,7 @@ impl RowSource for EmbeddedSource {
         _kind: PullKind,
     ) -> Result<PullStats, ClientError> {
         self.store.gather(tensor, ids, out)?;
-        let requests = u64::from(!ids.is_empty());
-        let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        Ok(PullStats { rows, bytes, requests, ..PullStats::default() })
+        self.stats_of(tensor, ids)
     }
 
     /// All rows of a batch in one plan for each partition, which reads neighbours together.
@@ -52,8 +57,6 @@ impl RowSource for EmbeddedSource {
         _kind: PullKind,
     ) -> Result<PullStats, ClientError> {
         self.store.gather_at(tensor, ids, at, out)?;
-        let requests = u64::from(!ids.is_empty());
-        let bytes = (ids.len() * self.store.tensor(tensor)?.row_bytes()) as u64;
-        Ok(PullStats { rows: ids.len() as u64, bytes, requests, ..PullStats::default() })
+        self.stats_of(tensor, ids)
     }
 }

@@ -5,8 +5,24 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::npy::NpyType;
 use tempfile::TempDir;
 
-use super::process::{Finished, lode};
+use super::process::{Finished, lode, lode_line};
 use super::{Numbers, write_npy};
+
+/// A generated graph in four partitions, below `dir`, for training.
+pub(crate) fn generated(dir: &Path) -> String {
+    let (raw, graph) = (dir.join("raw"), dir.join("graph"));
+    let (raw, graph) = (raw.display(), graph.display().to_string());
+    lode_line(&format!(
+        "generate --nodes 3000 --degree 10 --dim 32 --classes 4 --seed 5 --out {raw}"
+    ))
+    .succeeded();
+    lode_line(&format!(
+        "import --edges {raw}/edges.npy --undirected --tensor feat={raw}/features.npy \
+         --tensor label={raw}/labels.npy --tensor split={raw}/split.npy --parts 4 --out {graph}"
+    ))
+    .succeeded();
+    graph
+}
 
 /// The files of a graph before its import, and rows as they must come back.
 pub(crate) struct Source {

@@ -11,10 +11,10 @@ use lodestore_store::{Access, Device, Disk, verify};
 use crate::sample::{import, update};
 use crate::{Numbers, n_trials};
 
-type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// All that a catalog answers, or why it does not.
-fn pairs(dir: &Path, access: Access) -> Result<Pairs, String> {
+pub(crate) fn pairs(dir: &Path, access: Access) -> Result<Pairs, String> {
     let store = Disk.key_values(dir, access).map_err(|error| error.to_string())?;
     let mut pairs = Pairs::new();
     let mut each = |key: &[u8], value: &[u8]| {

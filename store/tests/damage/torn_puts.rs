@@ -1,8 +1,7 @@
 //! Losses of power in a write: the log of a catalog lacks sectors of its last record.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::{NodeId, mix};
@@ -10,23 +9,10 @@ use lodestore_store::{Access, Change, Device, Disk, Graph, repair, verify};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use crate::catalogs::copy_tree;
+use crate::catalogs::{Pairs, copy_tree, pairs};
 use crate::sample::{N_NODES, all_rows, import, update};
 
 const SECTOR_BYTES: usize = 512;
-
-type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn pairs(dir: &Path, access: Access) -> Result<Pairs, String> {
-    let store = Disk.key_values(dir, access).map_err(|error| error.to_string())?;
-    let mut pairs = Pairs::new();
-    let mut each = |key: &[u8], value: &[u8]| {
-        pairs.insert(key.to_vec(), value.to_vec());
-        ControlFlow::Continue(())
-    };
-    store.scan(b"", &mut each).map_err(|error| error.to_string())?;
-    Ok(pairs)
-}
 
 fn log_of(dir: &Path) -> PathBuf {
     let mut logs = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());

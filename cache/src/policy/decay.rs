@@ -16,7 +16,9 @@
 //! that did not sample it, and S_A as whole misses and the logarithm of a fraction below 1.
 
 mod scoreboard;
+mod victims;
 
+use std::mem;
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
@@ -28,6 +30,7 @@ use crate::slots::{Slots, VACANT};
 
 pub use scoreboard::{Candidate, Scoreboard};
 use scoreboard::{Scores, in_order};
+use victims::Victims;
 
 /// What MassiveGNN's policy must be told.
 #[derive(Clone, Debug)]
@@ -70,15 +73,16 @@ pub(crate) struct Decay {
     n_batches: u32,
     /// Ids that may come, and some that have.
     wanted: Vec<u32>,
-    /// Slots to give up, the next one last.
-    victims: Vec<u32>,
+    /// Slots to give up.
+    victims: Victims,
     n_resident: u32,
 }
 
 impl Decay {
     pub(super) fn planned_bytes(n_slots: u32, id_space: u32, spec: &DecaySpec) -> usize {
         Scores::planned_bytes(id_space, spec)
-            + n_slots as usize * (size_of::<EvictionScore>() + 3 * size_of::<u32>())
+            + n_slots as usize * (size_of::<EvictionScore>() + 2 * size_of::<u32>())
+            + Victims::planned_bytes(n_slots)
     }
 
     pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
@@ -91,7 +95,7 @@ impl Decay {
             n_batches: 0,
             // At most what is wanted in a round, and what was there and is taken out.
             wanted: Vec::with_capacity(2 * n_slots as usize),
-            victims: Vec::with_capacity(n_slots as usize),
+            victims: Victims::with_capacity(n_slots),
             n_resident: 0,
             scores,
         };
@@ -117,18 +121,17 @@ impl Decay {
     }
 
     fn find_victims(&mut self, slots: &Slots) {
-        // Keys that lie side by side, the score in front of the id: to read scores anew at each
-        // comparison takes ten times as long.
-        let mut keys: Vec<(u64, u64)> = Vec::new();
-        for (slot, score) in (0u32..).zip(&*self.residents) {
-            if score.id != VACANT && self.is_below_threshold(score) && !slots.is_held(slot) {
-                let log = in_order(self.eviction_log(score));
-                keys.push((log, u64::from(score.id) << 32 | u64::from(slot)));
-            }
-        }
-        keys.sort_unstable();
-        self.victims.clear();
-        self.victims.extend(keys.into_iter().rev().map(|(_, id_and_slot)| id_and_slot as u32));
+        let mut found = mem::take(&mut self.victims);
+        let residents = (0u32..).zip(&*self.residents);
+        let victims = residents.filter(|(slot, score)| {
+            score.id != VACANT && self.is_below_threshold(score) && !slots.is_held(*slot)
+        });
+        // Keys that lie side by side: to read scores anew at each comparison takes ten times as long.
+        let key = |(slot, score): (u32, &EvictionScore)| {
+            (in_order(self.eviction_log(score)), u64::from(score.id) << 32 | u64::from(slot))
+        };
+        found.replace(victims.map(key));
+        self.victims = found;
     }
 
     /// The row leaves: its last S_E becomes its S_A.
@@ -172,11 +175,11 @@ impl Policy for Decay {
     }
 
     fn prepare(&mut self, ids: &[u32], slots: &Slots) {
-        let going = || self.victims.iter().rev().copied();
         // Scores a piece ahead: those of this one are there already.
-        going().take(2 * ids.len()).for_each(|slot| self.residents.prefetch(slot as usize));
-        slots.prefetch(going().take(ids.len()));
-        let places = going().take(ids.len()).map(|slot| self.residents[slot as usize].place);
+        let going = self.victims.next(2 * ids.len());
+        going.clone().for_each(|slot| self.residents.prefetch(slot as usize));
+        slots.prefetch(going.clone().take(ids.len()));
+        let places = going.take(ids.len()).map(|slot| self.residents[slot as usize].place);
         places.for_each(|place| self.scores.prefetch(place));
     }
 
@@ -212,7 +215,8 @@ impl Policy for Decay {
     fn bytes(&self) -> usize {
         self.scores.bytes()
             + self.residents.bytes()
-            + (self.wanted.capacity() + self.victims.capacity()) * size_of::<u32>()
+            + self.wanted.capacity() * size_of::<u32>()
+            + self.victims.bytes()
     }
 }
 

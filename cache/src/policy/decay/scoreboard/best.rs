@@ -2,24 +2,32 @@
 
 use std::cmp::Reverse;
 
+use bytemuck::Pod;
+
 use super::{Rest, Scores};
+use crate::pages::PageVec;
 
 /// Misses that are counted together at first: this many or more.
 const MANY_MISSES: u8 = u8::MAX - 1;
 
-/// Higher is better; the lower the better are rank and so the id.
-type Key = (u32, u64, u32, Reverse<u32>);
+/// Candidates whose scores are asked for before they are read, where these do not lie side by side.
+const N_AHEAD: usize = 32;
+
+/// What decides among candidates with equally many misses. Higher is better; the lower the better
+/// are rank and so the id.
+type Tie = (u64, u32, Reverse<u32>);
 
 impl Scores {
     /// Ranks of the best `n` candidates that are not resident: first those that whole misses decide.
     ///
     /// What a round costs is divided among few batches, so it must not wait for memory: one pass
-    /// over the counts in their order, one over a byte for each, and comparisons of keys that lie
+    /// over the counts in their order, two over a byte for each, and comparisons of keys that lie
     /// side by side for those alone that have as many misses as the last one in.
     pub(super) fn best(&self, n: usize) -> Vec<u32> {
         let mut n_with = [0usize; u8::MAX as usize + 1];
         // Misses and one; 0: not to be had.
         let levels = (0..self.ids.len()).map(|rank| {
+            self.ask_for(&self.counts, self.ids.get(rank + N_AHEAD).copied());
             let count = self.counts[self.place(rank)];
             let level = (count.n_misses().min(u32::from(MANY_MISSES)) + 1) as u8;
             let level = if count.is_outside() { level } else { 0 };
@@ -28,64 +36,60 @@ impl Scores {
         });
         let levels: Vec<u8> = levels.collect();
         let (last_level, n_better) = last_level(&n_with, n);
-        let mut best = Vec::with_capacity(n_better);
-        let mut contenders = Contenders::new(n - n_better);
-        for (rank, &level) in (0u32..).zip(&levels) {
-            if level == last_level {
-                contenders.offer(self.key(rank));
-            } else if level > last_level {
-                best.push(rank);
-            }
+        let mut best = ranks_where(&levels, n_better, |level| level > last_level);
+        let n_tied = n_with[usize::from(last_level)];
+        let tied = ranks_where(&levels, n_tied, |level| level == last_level);
+        let n_left = n - n_better;
+        if n_left >= n_tied {
+            best.extend(tied);
+        } else if last_level > MANY_MISSES {
+            let misses = |tie: &Tie| self.counts[self.place(tie.2.0 as usize)].n_misses();
+            let keys = self.ties(&tied).map(|tie| (misses(&tie), tie)).collect();
+            best.extend(best_of(keys, n_left).iter().map(|(_, tie)| tie.2.0));
+        } else {
+            best.extend(best_of(self.ties(&tied).collect(), n_left).iter().map(|tie| tie.2.0));
         }
-        best.extend(contenders.best().map(|(.., Reverse(rank))| rank));
         best
     }
 
-    fn key(&self, rank: u32) -> Key {
-        let place = self.place(rank as usize);
-        let Rest { fraction_log, degree, .. } = self.rests[place];
-        (self.counts[place].n_misses(), in_order(fraction_log), degree, Reverse(rank))
-    }
-}
-
-/// The best `n` of the keys offered so far, and some others.
-struct Contenders {
-    keys: Vec<Key>,
-    n: usize,
-    /// `n` keys are above this one, so that most that come after it need not be kept.
-    floor: Option<Key>,
-}
-
-impl Contenders {
-    /// More keys than are wanted, before those that are not wanted are dropped.
-    const N_SPARE: usize = 1 << 12;
-
-    fn new(n: usize) -> Self {
-        Self { keys: Vec::new(), n, floor: None }
+    fn ties<'a>(&'a self, ranks: &'a [u32]) -> impl Iterator<Item = Tie> + 'a {
+        ranks.iter().enumerate().map(|(at, &rank)| {
+            let ahead = ranks.get(at + N_AHEAD).map(|&rank| self.ids[rank as usize]);
+            self.ask_for(&self.rests, ahead);
+            let Rest { fraction_log, degree, .. } = self.rests[self.place(rank as usize)];
+            (in_order(fraction_log), degree, Reverse(rank))
+        })
     }
 
+    /// Has what belongs to an id read, where that of candidates does not lie side by side.
     #[inline]
-    fn offer(&mut self, key: Key) {
-        if self.n > 0 && self.floor.is_none_or(|floor| key > floor) {
-            self.keys.push(key);
-            if self.keys.len() > 2 * self.n + Self::N_SPARE {
-                self.drop_worst();
-            }
+    fn ask_for<T: Pod>(&self, scores: &PageVec<T>, id: Option<u32>) {
+        if let (Some(id), None) = (id, &self.places) {
+            scores.prefetch(id as usize);
         }
     }
+}
 
-    fn drop_worst(&mut self) {
-        if self.n < self.keys.len() {
-            let (_, floor, _) = self.keys.select_nth_unstable_by(self.n, |a, b| b.cmp(a));
-            self.floor = Some(*floor);
-            self.keys.truncate(self.n);
-        }
+/// The ranks, `n` of them, whose level is asked for.
+fn ranks_where(levels: &[u8], n: usize, is_asked_for: impl Fn(u8) -> bool) -> Vec<u32> {
+    // Without a branch, which could not be predicted: one place more takes what is not asked for.
+    let mut ranks = vec![0; n + 1];
+    let mut n_found = 0;
+    for (rank, &level) in (0u32..).zip(levels) {
+        ranks[n_found] = rank;
+        n_found += usize::from(is_asked_for(level));
     }
+    ranks.truncate(n);
+    ranks
+}
 
-    fn best(mut self) -> impl Iterator<Item = Key> {
-        self.drop_worst();
-        self.keys.into_iter()
+/// The best `n` of the keys, or all.
+fn best_of<K: Ord>(mut keys: Vec<K>, n: usize) -> Vec<K> {
+    if n < keys.len() {
+        keys.select_nth_unstable_by(n, |a, b| b.cmp(a));
+        keys.truncate(n);
     }
+    keys
 }
 
 /// The level, at least 1, among whose candidates those to take must be chosen, and how many are
@@ -111,6 +115,7 @@ pub(in super::super) fn in_order(float: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Candidate, DecaySpec, RESIDENT, Scoreboard};
     use super::*;
     use proptest::prelude::*;
 
@@ -120,18 +125,38 @@ mod tests {
             prop_assert_eq!(in_order(a).cmp(&in_order(b)), a.total_cmp(&b));
         }
 
+        /// Beside a sort of all, with counts above and below those that one level holds together.
         #[test]
-        fn contenders_are_the_best_of_all(
-            misses in prop::collection::vec(0u32..50, 0..30_000), n in 0usize..300,
+        fn the_best_are_those_of_a_sort(
+            scores in prop::collection::vec((0u32..400, 0u8..4, 0u32..3, any::<u8>()), 0..300),
+            n in 0usize..300,
+            is_dense: bool,
         ) {
-            let keys = (0u32..).zip(&misses).map(|(rank, &misses)| (misses, 7, 0, Reverse(rank)));
-            let mut keys: Vec<Key> = keys.collect();
-            let mut contenders = Contenders::new(n);
-            keys.iter().for_each(|&key| contenders.offer(key));
-            let mut best: Vec<Key> = contenders.best().collect();
+            let id = |rank: usize| 3 * rank as u32 + 1;
+            let degrees = scores.iter().enumerate();
+            let degrees = degrees.map(|(rank, score)| Candidate { id: id(rank), degree: score.2 });
+            let scoreboard = if is_dense { Scoreboard::Dense } else { Scoreboard::Compact };
+            let candidates = degrees.collect();
+            let spec = DecaySpec { candidates, gamma: 0.9, interval: 1, scoreboard };
+            let mut all = Scores::new(1000, &spec).unwrap();
+            let mut naive = Vec::new();
+            for (rank, &(misses, fraction, degree, flags)) in scores.iter().enumerate() {
+                let place = all.place(rank);
+                let misses = if flags & 1 == 0 { misses } else { misses / 100 };
+                all.counts[place].word |= misses;
+                all.rests[place].fraction_log = f64::from(fraction).ln() - 2.0;
+                if flags & 6 == 6 {
+                    all.counts[place].word |= RESIDENT;
+                } else {
+                    naive.push((misses, fraction, degree, Reverse(rank as u32)));
+                }
+            }
+            naive.sort_unstable();
+            let mut naive: Vec<u32> = naive.iter().rev().take(n).map(|key| key.3.0).collect();
+            let mut best = all.best(n);
+            naive.sort_unstable();
             best.sort_unstable();
-            keys.sort_unstable();
-            prop_assert_eq!(&best[..], &keys[keys.len() - n.min(keys.len())..]);
+            prop_assert_eq!(best, naive);
         }
     }
 

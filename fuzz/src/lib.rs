@@ -11,6 +11,7 @@ pub mod groups;
 mod memory;
 pub mod npy;
 pub mod npz;
+pub mod records;
 pub mod schedule;
 mod scratch;
 mod seal;

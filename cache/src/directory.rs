@@ -181,6 +181,14 @@ impl Directory {
         ids.extend(self.policy.wanted().iter().filter(|&&id| self.index.get(id) == NO_SLOT));
     }
 
+    /// Changes whenever [`Directory::wanted`] may give rows that it did not give the last time. While
+    /// it stays the same these are the rows given then that are not resident yet, which are fewer to
+    /// look for.
+    #[must_use]
+    pub fn wanted_revision(&self) -> u64 {
+        self.policy.wanted_revision() + self.stats.removals
+    }
+
     /// Offers the rows at `positions` of `ids`, in order. Those that the policy keeps are written
     /// to `placements` and count as resident: the owner must fill their slots. An id that is
     /// resident already keeps its row; one outside the id space is not kept.
@@ -282,14 +290,18 @@ impl Directory {
     ///
     /// # Panics
     ///
-    /// When one of them is not a slot.
+    /// When one of them has no row.
     pub fn pin(&mut self, slots: &[u32]) -> PinTicket {
         let ticket = PinTicket::of(slots);
         ticket.0.iter().for_each(|&slot| self.slots.pin(slot));
         ticket
     }
 
-    /// Takes back a ticket of this directory.
+    /// Takes back a ticket.
+    ///
+    /// # Panics
+    ///
+    /// When it is another directory's.
     pub fn release(&mut self, ticket: PinTicket) {
         ticket.0.into_iter().for_each(|slot| self.slots.unpin(slot));
     }
@@ -326,8 +338,7 @@ impl Directory {
     /// Memory of index, slots and policy, in bytes, beside what follows the size of a batch.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let slots = Slots::planned_bytes(self.n_slots());
-        slots + self.ghosts.bytes() + self.index.bytes() + self.policy.bytes()
+        self.slots.bytes() + self.ghosts.bytes() + self.index.bytes() + self.policy.bytes()
     }
 
     /// Counts since the start.

@@ -16,8 +16,6 @@ pub struct DoubleBuffer {
 struct State {
     current: Arc<HotSet>,
     next: Option<Arc<HotSet>>,
-    /// A boundary has passed for which no set was ready.
-    overdue: bool,
     late_swaps: u64,
 }
 
@@ -25,7 +23,7 @@ impl DoubleBuffer {
     /// Serves from `first` until another set is published and swapped in.
     #[must_use]
     pub fn new(first: HotSet) -> Self {
-        let state = State { current: Arc::new(first), next: None, overdue: false, late_swaps: 0 };
+        let state = State { current: Arc::new(first), next: None, late_swaps: 0 };
         Self { state: Mutex::new(state) }
     }
 
@@ -36,17 +34,15 @@ impl DoubleBuffer {
     }
 
     /// Hands over the set of the next epoch, in place of one that was handed over before but has
-    /// not been swapped in. When its epoch has begun already it serves at once.
+    /// not been swapped in.
     pub fn publish(&self, next: HotSet) {
-        let next = Arc::new(next);
-        let mut state = self.lock();
-        let replaced = if state.overdue {
-            state.overdue = false;
-            Some(std::mem::replace(&mut state.current, next))
-        } else {
-            state.next.replace(next)
-        };
-        drop(state);
+        let replaced = self.lock().next.replace(Arc::new(next));
+        drop(replaced); // frees rows, so not under the lock
+    }
+
+    /// Hands over a set whose epoch has begun already: it serves at once.
+    pub fn replace(&self, current: HotSet) {
+        let replaced = std::mem::replace(&mut self.lock().current, Arc::new(current));
         drop(replaced); // frees rows, so not under the lock
     }
 
@@ -55,7 +51,6 @@ impl DoubleBuffer {
     pub fn swap(&self) -> bool {
         let mut state = self.lock();
         let Some(next) = state.next.take() else {
-            state.overdue = true;
             state.late_swaps += 1;
             return false;
         };
@@ -115,7 +110,7 @@ mod tests {
         let buffer = DoubleBuffer::new(set_of(0));
         assert!(!buffer.swap());
         assert_eq!(buffer.current().ids(), [0], "the old set goes on serving");
-        buffer.publish(set_of(1));
+        buffer.replace(set_of(1));
         assert_eq!(buffer.current().ids(), [1]);
         buffer.publish(set_of(2));
         assert_eq!(buffer.current().ids(), [1], "the set after that waits for its boundary");

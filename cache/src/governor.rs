@@ -50,8 +50,8 @@ pub fn shares(budget_bytes: u64, claims: &[Claim]) -> Vec<u32> {
     }
     open.sort_by_key(|&at| std::cmp::Reverse(claims[at].weight));
     for at in open {
-        let more = (left / claims[at].slot_bytes.max(1)) as u32;
-        let more = more.min(claims[at].wanted_rows - rows[at]);
+        let wanted = u64::from(claims[at].wanted_rows - rows[at]);
+        let more = (left / claims[at].slot_bytes.max(1)).min(wanted) as u32;
         rows[at] += more;
         left -= u64::from(more) * claims[at].slot_bytes;
     }

@@ -6,7 +6,7 @@ use crate::bypass::{BypassSettings, Watch};
 use crate::device::{BatchTensor, DeviceError, DeviceTier, GatherError};
 use crate::directory::TierStats;
 use crate::index::NO_SLOT;
-use crate::shared::SharedTier;
+use crate::shared::{Removal, SharedTier};
 
 mod below;
 
@@ -132,6 +132,7 @@ impl Levels {
     }
 
     fn begin_batch(&mut self) {
+        self.device.settle();
         self.n_batches = self.n_batches.saturating_add(1);
         let host = self.below.as_ref().map(Below::host);
         let now = host.map_or(self.n_batches, |host| host.advance(self.n_batches));
@@ -166,13 +167,16 @@ impl Levels {
         Ok(Found { device: 0, host })
     }
 
-    /// Takes rows out of the device's tier, for they have changed elsewhere. The host's has to
-    /// forget them first, by [`SharedTier::remove`], for this one could fill itself from it; and
-    /// every worker's has to be told of each removal there: until it is, nothing moves down from it.
-    pub fn remove(&mut self, ids: &[u32]) {
+    /// Takes rows out of the device's tier, for they have changed elsewhere. A host's tier under it has
+    /// to forget them first, by [`SharedTier::remove`], for this one could fill itself from it, and
+    /// `below` is what that gave; every worker's has to be told of each removal there, in their
+    /// order. From one that has missed one nothing moves down any more.
+    pub fn remove(&mut self, ids: &[u32], below: Option<Removal>) {
         self.device.remove(ids);
-        if let (Some(below), false) = (&mut self.below, ids.is_empty()) {
-            below.n_removals += 1;
+        if let (Some(below), Some(Removal(number))) = (&mut self.below, below)
+            && number == below.n_removals + 1
+        {
+            below.n_removals = number;
         }
     }
 
@@ -230,7 +234,7 @@ fn gather<E>(
     });
     (device.evicted, device.stamps) = (evicted, stamps);
     if brought.is_err() {
-        device.retract();
+        device.settle();
     }
     brought?;
     below.count_promotions(&misses, &device.placements);

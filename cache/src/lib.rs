@@ -45,7 +45,7 @@ pub use policy::{
     next_uses, rank_by_degree, rank_by_frequency,
 };
 pub use replay::{Replay, ReplayError, ReplayStats, Telling, TierSizes};
-pub use shared::{Passage, SharedSettings, SharedTier};
+pub use shared::{Passage, Removal, SharedSettings, SharedTier};
 pub use slots::PinTicket;
 pub use tier::Tier;
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};

@@ -179,20 +179,21 @@ impl Queues {
         self.from(queue, slots.word(slot)).nth(1)
     }
 
-    /// The slots from the back on, held or not.
-    pub(crate) fn next_of_all(&self, queue: u32) -> impl Iterator<Item = u32> {
-        self.from(queue, self.rings[queue as usize].back)
+    /// About `n` slots from the back on, held or not, for reading ahead; see [`Queues::next`].
+    pub(crate) fn next_of_all(&self, queue: u32, n: usize) -> impl Iterator<Item = u32> {
+        self.few_from(queue, self.rings[queue as usize].back, n)
     }
 
-    /// The slots from one that is in the queue on, or from the back.
+    /// The same from one that is in the queue on, or from the back.
     pub(crate) fn onwards(
         &self,
         queue: u32,
         slot: Option<u32>,
+        n: usize,
         slots: &Slots,
     ) -> impl Iterator<Item = u32> {
         let back = self.rings[queue as usize].back;
-        self.from(queue, slot.map_or(back, |slot| slots.word(slot)))
+        self.few_from(queue, slot.map_or(back, |slot| slots.word(slot)), n)
     }
 
     /// The slots from a place on, towards the front.
@@ -253,7 +254,10 @@ impl Queues {
     /// much is struck out: while slots come free otherwise nobody else passes that, and a walk over
     /// it each time would cost more than it saves.
     pub(crate) fn next(&self, queue: u32, n: usize, slots: &Slots) -> impl Iterator<Item = u32> {
-        let at = self.rings[queue as usize].scan_start(slots);
+        self.few_from(queue, self.rings[queue as usize].scan_start(slots), n)
+    }
+
+    fn few_from(&self, queue: u32, at: u32, n: usize) -> impl Iterator<Item = u32> {
         let entries = self.entries_from(queue, at).take(MOST_STRUCK * n);
         entries.filter(|&slot| slot != STRUCK).take(n)
     }
@@ -286,7 +290,7 @@ impl Queues {
     /// The slots of a queue, front first.
     #[cfg(test)]
     pub(crate) fn slots(&self, queue: u32) -> Vec<u32> {
-        let mut slots: Vec<u32> = self.next_of_all(queue).collect();
+        let mut slots: Vec<u32> = self.from(queue, self.rings[queue as usize].back).collect();
         slots.reverse();
         slots
     }

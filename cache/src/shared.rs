@@ -83,6 +83,10 @@ struct Decisions {
     n_lost: u64,
 }
 
+/// Which removal from a [`SharedTier`] it was, counted from 1: for the tiers over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removal(pub(crate) u64);
+
 /// One batch on its way through a [`SharedTier`], from its lookup to its admission. Used again for
 /// batch after batch, it keeps its memory.
 #[derive(Default)]
@@ -219,14 +223,16 @@ impl SharedTier {
     }
 
     /// Takes rows out, for they have changed elsewhere: a lookup that begins after this misses
-    /// them, and no row that was looked up before is kept. Ids that are not resident are fine.
-    pub fn remove(&self, ids: &[u32]) {
-        if ids.is_empty() {
-            return;
-        }
+    /// them, and no row that was looked up before is kept. Ids that are not resident are fine. Gives
+    /// what tiers above have to be told.
+    pub fn remove(&self, ids: &[u32]) -> Removal {
         let mut decisions = self.lock();
+        if ids.is_empty() {
+            return Removal(decisions.n_removals);
+        }
         decisions.n_removals += 1;
         decisions.residents.remove(ids);
+        Removal(decisions.n_removals)
     }
 
     /// Calls of [`SharedTier::remove`].

@@ -1,5 +1,7 @@
 //! What each slot of a directory holds, and which slots must stay as they are.
 
+use std::collections::HashMap;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::arena::ArenaError;
@@ -28,8 +30,8 @@ pub(crate) struct Slots {
     /// The first `n_words_held` are the words of `held` that are not 0.
     words_held: Vec<u32>,
     n_words_held: usize,
-    /// How often each slot is pinned; empty until the first pin.
-    pins: Vec<u32>,
+    /// How often slots are pinned, of those that are.
+    pins: HashMap<u32, u32>,
     /// Slots that were ever filled: those below.
     n_used: u32,
     /// Slots below `n_used` that are free.
@@ -40,11 +42,14 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Memory of so many slots, in bytes: their states, a place among the free ones, and bits.
+    /// Memory of so many slots, in bytes: their states, a place among the free ones, and bits. Pins
+    /// are extra.
     pub(crate) fn planned_bytes(n_slots: u32) -> usize {
         let per_slot = size_of::<SlotState>() + size_of::<u32>();
         let n_words = (n_slots as usize).div_ceil(64);
-        n_slots as usize * per_slot + n_words * (size_of::<u64>() + size_of::<u32>())
+        n_slots as usize * per_slot
+            + n_words * (size_of::<u64>() + size_of::<u32>())
+            + size_of::<u32>()
     }
 
     pub(crate) fn new(n_slots: u32) -> Result<Self, ArenaError> {
@@ -55,9 +60,10 @@ impl Slots {
             // One more, for the word that is written and not counted.
             words_held: vec![0; n_words + 1],
             n_words_held: 0,
-            pins: Vec::new(),
+            pins: HashMap::new(),
             n_used: 0,
-            free: Vec::new(),
+            // Memory that is taken when rows are removed.
+            free: Vec::with_capacity(n_slots as usize),
             n_resident: 0,
             batch: 0,
         })
@@ -126,7 +132,7 @@ impl Slots {
     /// Whether someone holds the slot beyond the current batch.
     #[inline]
     pub(crate) fn is_pinned(&self, slot: u32) -> bool {
-        self.pins.get(slot as usize).is_some_and(|&pins| pins > 0)
+        !self.pins.is_empty() && self.pins.contains_key(&slot)
     }
 
     /// The id in a slot, or [`VACANT`].
@@ -182,18 +188,33 @@ impl Slots {
         }
     }
 
+    /// # Panics
+    ///
+    /// Unless there is a row in `slot`: an empty one is free for any, and would be so twice.
     pub(crate) fn pin(&mut self, slot: u32) {
-        if self.pins.is_empty() {
-            self.pins = vec![0; self.states.len()];
-        }
-        self.pins[slot as usize] += 1;
+        let is_filled = slot < self.n_used && self.id(slot) != VACANT;
+        assert!(is_filled, "slot {slot} has no row to be pinned");
+        *self.pins.entry(slot).or_default() += 1;
     }
 
+    /// # Panics
+    ///
+    /// Unless `slot` is pinned.
     pub(crate) fn unpin(&mut self, slot: u32) {
-        self.pins[slot as usize] -= 1;
-        if self.pins[slot as usize] == 0 && self.id(slot) == VACANT {
-            self.free.push(slot);
+        let pins = self.pins.get_mut(&slot).expect("a ticket of this directory");
+        *pins -= 1;
+        if *pins == 0 {
+            self.pins.remove(&slot);
+            if self.id(slot) == VACANT {
+                self.free.push(slot);
+            }
         }
+    }
+
+    /// Memory of the slots, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let n_words = self.words_held.capacity() + self.free.capacity();
+        self.states.bytes() + self.held.capacity() * size_of::<u64>() + n_words * size_of::<u32>()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use lodestore_cache::{Tier, TierStats};
+use lodestore_cache::{NO_SLOT, Tier, TierStats};
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::scatter::scatter;
@@ -29,6 +29,8 @@ struct State {
     tier: Tier,
     misses: Vec<u32>,
     wanted: Vec<u32>,
+    /// [`lodestore_cache::Directory::wanted_revision`] of these.
+    wanted_revision: Option<u64>,
     /// Ids that a batch misses, sorted, while wanted ones are looked for in them.
     missing: Vec<u32>,
     /// What is pulled: misses, then wanted rows.
@@ -54,6 +56,7 @@ impl HaloBuffer {
             tier,
             misses: Vec::new(),
             wanted: Vec::new(),
+            wanted_revision: None,
             missing: Vec::new(),
             ids: Vec::new(),
             rows: Vec::new(),
@@ -115,7 +118,14 @@ impl State {
         self.ids.clear();
         self.ids.extend(self.misses.iter().map(|&position| ids[position as usize]));
         let n_missing = self.ids.len();
-        self.tier.wanted(&mut self.wanted);
+        let revision = Some(self.tier.directory().wanted_revision());
+        if self.wanted_revision == revision {
+            let directory = self.tier.directory();
+            self.wanted.retain(|&id| directory.slot_of(id) == NO_SLOT);
+        } else {
+            self.tier.wanted(&mut self.wanted);
+            self.wanted_revision = revision;
+        }
         if !self.wanted.is_empty() {
             self.missing.clear();
             self.missing.extend_from_slice(&self.ids);

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_cache::{BatchTensor, GatherError, Levels, LevelsStats};
+use lodestore_cache::{BatchTensor, GatherError, Levels, LevelsStats, Removal};
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
@@ -68,10 +68,10 @@ impl DeviceSource {
     }
 
     /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards asks
-    /// for them. For who changes rows himself; waits for the pull that is under way. The host's tier
-    /// has to forget first: see [`Levels::remove`].
-    pub fn forget(&self, ids: &[NodeId]) {
-        self.lock().levels.remove(bytemuck::cast_slice(ids));
+    /// for them. For who changes rows himself; waits for the pull that is under way. A host's tier
+    /// has to forget first, and `below` is what it gave: see [`Levels::remove`].
+    pub fn forget(&self, ids: &[NodeId], below: Option<Removal>) {
+        self.lock().levels.remove(bytemuck::cast_slice(ids), below);
     }
 
     /// The device, as reports name it: `host` where there is none.
@@ -120,8 +120,8 @@ impl DeviceSource {
         }
     }
 
-    /// A panic of another thread leaves a batch that nobody reads, and a tier as its device left
-    /// it: a slot is found only when its row is in it.
+    /// A panic of another thread leaves a batch that nobody reads, and perhaps an admission whose
+    /// rows did not come: the tier takes it back before the next batch.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

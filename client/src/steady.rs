@@ -181,6 +181,10 @@ fn build_ahead(
     requests: &Receiver<u32>,
 ) {
     while let Ok(epoch) = requests.recv() {
+        // An epoch that was over before its set was begun needs none.
+        if epoch < shared.lock().epoch {
+            continue;
+        }
         shared.wait_for_a_free_buffer();
         let current = shared.buffers.current();
         let built = choose(epoch).and_then(|ids| build(loader, &ids, &current));
@@ -188,8 +192,11 @@ fn build_ahead(
         match built {
             Ok(built) => {
                 state.count(epoch, &built, &current);
-                shared.buffers.publish(built.set);
-                if !Arc::ptr_eq(&current, &shared.buffers.current()) {
+                // Callers pass boundaries under the same lock.
+                if epoch > state.epoch {
+                    shared.buffers.publish(built.set);
+                } else {
+                    shared.buffers.replace(built.set);
                     state.retired = Arc::downgrade(&current);
                 }
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use lodestore_cache::{Passage, SharedTier};
+use lodestore_cache::{Passage, Removal, SharedTier};
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::scatter::scatter;
@@ -54,10 +54,11 @@ impl TieredSource {
     }
 
     /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them. For who changes rows himself; changes of others are what a bound on the age is for. Of tiers before one another the lowest has to forget first: the one above could fill
-    /// itself from it.
-    pub fn forget(&self, ids: &[NodeId]) {
-        self.tier.remove(bytemuck::cast_slice(ids));
+    /// them. For who changes rows himself; changes of others are what a bound on the age is for. Of
+    /// tiers before one another the lowest has to forget first, for the one above could fill itself
+    /// from it; that gets what comes back: see [`crate::DeviceSource::forget`].
+    pub fn forget(&self, ids: &[NodeId]) -> Removal {
+        self.tier.remove(bytemuck::cast_slice(ids))
     }
 
     /// The tier: what it did, and its memory.

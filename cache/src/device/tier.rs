@@ -45,6 +45,8 @@ pub struct DeviceTier {
     /// What the last admission keeps, and what goes for it.
     pub(crate) placements: Vec<Placement>,
     pub(crate) evicted: Vec<Evicted>,
+    /// The rows of the last admission have not come yet.
+    is_open: bool,
     moves: Vec<RowMove>,
 }
 
@@ -121,6 +123,7 @@ impl DeviceTier {
             stamps: Vec::new(),
             placements: Vec::new(),
             evicted: Vec::new(),
+            is_open: false,
             moves: Vec::new(),
         })
     }
@@ -190,6 +193,7 @@ impl DeviceTier {
         tensor: &mut BatchTensor,
     ) -> Result<(), DeviceError> {
         tensor.begin(ids.len().saturating_mul(self.row_bytes()))?;
+        self.settle();
         self.residents.lookup(ids, &mut self.slots);
         self.misses.clear();
         self.moves.clear();
@@ -227,6 +231,7 @@ impl DeviceTier {
     /// Decides which of the misses stay.
     pub(crate) fn admit_misses(&mut self, ids: &[u32]) {
         let rows = (ids, &self.stamps[..]);
+        self.is_open = true;
         self.residents.admit(rows, &self.misses, &mut self.placements, &mut self.evicted);
     }
 
@@ -237,12 +242,17 @@ impl DeviceTier {
             self.residents.restamp(slot, self.stamps[position as usize]);
             self.moves.push(RowMove { from: position, to: slot });
         }
-        self.memory.keep(tensor, &self.moves)
+        self.memory.keep(tensor, &self.moves)?;
+        self.is_open = false;
+        Ok(())
     }
 
-    /// Takes back an admission whose rows did not come.
-    pub(crate) fn retract(&mut self) {
-        self.residents.retract(&self.placements);
+    /// Takes back an admission whose rows did not come, because a fetch or the device failed or
+    /// panicked.
+    pub(crate) fn settle(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            self.residents.retract(&self.placements);
+        }
     }
 
     /// Reads the rows that the last admission evicts, before it is carried out.

@@ -1,6 +1,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::prelude::*;
 
@@ -326,8 +327,8 @@ proptest! {
             prop_assert!(device.len() <= rows.0 as usize && host.len() <= rows.1 as usize);
             let is_apart = device.iter().all(|id| !host.contains(id));
             prop_assert!(inclusion == Inclusion::Inclusive || is_apart);
-            levels.host().remove(&removed);
-            levels.remove(&removed);
+            let removal = levels.host().remove(&removed);
+            levels.remove(&removed, Some(removal));
             for &id in &removed {
                 naive.device.remove(id);
                 naive.host.remove(id);
@@ -388,8 +389,8 @@ proptest! {
             let oldest = max_age.map_or(0, |age| now - now.min(age));
             gather(&mut levels, &ids, oldest..=now);
             prop_assert!(inclusion == Inclusion::Inclusive || are_apart(&levels));
-            levels.host().remove(&removed);
-            levels.remove(&removed);
+            let removal = levels.host().remove(&removed);
+            levels.remove(&removed, Some(removal));
         }
     }
 }
@@ -434,7 +435,7 @@ proptest! {
         let mut workers = [0; 2].map(|_| spec.over(&host, &Device::host()));
         let (mut versions, mut n_batches) = ([0u8; 30], [0; 2]);
         let mut told = [versions; 2];
-        let mut untold: [VecDeque<(Vec<u32>, [u8; 30])>; 2] = Default::default();
+        let mut untold: [VecDeque<(Vec<u32>, (Removal, [u8; 30]))>; 2] = Default::default();
         for event in events {
             match event {
                 Event::Gather { worker, ids } => {
@@ -457,17 +458,53 @@ proptest! {
                 }
                 Event::Change(ids) => {
                     ids.iter().for_each(|&id| versions[id as usize] += 1);
-                    host.remove(&ids);
-                    untold.iter_mut().for_each(|all| all.push_back((ids.clone(), versions)));
+                    let told = (host.remove(&ids), versions);
+                    untold.iter_mut().for_each(|all| all.push_back((ids.clone(), told)));
                 }
                 Event::Tell { worker } => {
-                    let Some((ids, now)) = untold[worker].pop_front() else { continue };
-                    workers[worker].remove(&ids);
+                    let Some((ids, (removal, now))) = untold[worker].pop_front() else { continue };
+                    workers[worker].remove(&ids, Some(removal));
                     told[worker] = now;
                 }
             }
         }
     }
+}
+
+#[test]
+fn rows_that_a_panic_kept_from_coming_are_not_there() {
+    for inclusion in [Inclusion::Inclusive, Inclusion::Exclusive] {
+        let mut levels = levels(&spec((3, 2), inclusion));
+        gather(&mut levels, &[1, 2, 3], 0..=0);
+        let mut tensor = levels.tensor(3).unwrap();
+        let fetch = |_: &[u32], _: &mut [u8]| -> Result<(), Infallible> { panic!("the fetch") };
+        let gathering = AssertUnwindSafe(|| drop(levels.gather(&[4, 5, 6], &mut tensor, fetch)));
+        assert!(catch_unwind(gathering).is_err());
+        assert_eq!(gather(&mut levels, &[4, 5, 6], 0..=0), [4, 5, 6], "{inclusion:?}");
+        gather(&mut levels, &[1, 2, 3, 4, 5, 6], 0..=0);
+    }
+}
+
+#[test]
+fn from_a_device_that_missed_a_removal_nothing_moves_down() {
+    let mut levels = levels(&spec((2, 9), Inclusion::Exclusive));
+    let moves_down = |levels: &mut Levels, ids: [u32; 2]| {
+        let before = levels.stats().demotions;
+        gather(levels, &ids, 0..=0);
+        levels.stats().demotions > before
+    };
+    moves_down(&mut levels, [1, 2]);
+    assert!(moves_down(&mut levels, [3, 4]));
+    levels.remove(&[9], None);
+    assert!(moves_down(&mut levels, [5, 6]), "the host has removed nothing");
+    let missed = levels.host().remove(&[7]);
+    assert!(!moves_down(&mut levels, [1, 2]));
+    let told = levels.host().remove(&[8]);
+    levels.remove(&[8], Some(told));
+    levels.remove(&[8], Some(told));
+    assert!(!moves_down(&mut levels, [3, 4]), "told of one twice, and of the other not");
+    levels.remove(&[7], Some(missed));
+    assert!(!moves_down(&mut levels, [5, 6]), "not in their order");
 }
 
 #[test]

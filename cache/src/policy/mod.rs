@@ -86,6 +86,11 @@ pub(crate) trait Policy: Send {
         &[]
     }
 
+    /// Grows whenever ids come to `wanted`, except those of rows that were removed.
+    fn wanted_revision(&self) -> u64 {
+        0
+    }
+
     /// Puts the positions of an admission into the order in which they shall be offered, without
     /// those that shall not be: in `chosen`, which is empty; `false` when all shall, as they are.
     fn choose(&mut self, _positions: &[u32], _chosen: &mut Vec<u32>) -> bool {

@@ -62,7 +62,7 @@ impl Policy for Sieve {
     }
 
     fn prepare(&mut self, ids: &[u32], slots: &Slots) {
-        let under_hand = self.queues.onwards(QUEUE, self.hand, slots).take(N_PASSED * ids.len());
+        let under_hand = self.queues.onwards(QUEUE, self.hand, N_PASSED * ids.len(), slots);
         let going = under_hand.filter(|&slot| self.visited[slot as usize] == 0);
         slots.prefetch(going.take(ids.len()));
     }

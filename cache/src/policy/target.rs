@@ -22,6 +22,7 @@ pub(crate) struct Target {
     postponed: Vec<u32>,
     n_slots: u32,
     id_space: u32,
+    n_targets: u64,
 }
 
 impl Target {
@@ -39,12 +40,14 @@ impl Target {
             postponed: Vec::new(),
             n_slots,
             id_space,
+            n_targets: 0,
         };
         target.set(ids);
         Ok(target)
     }
 
     fn set(&mut self, ids: &[u32]) {
+        self.n_targets += 1;
         for id in self.ids.drain(..) {
             self.members[id as usize / 64] = 0;
         }
@@ -87,6 +90,10 @@ impl Policy for Target {
 
     fn wanted(&self) -> &[u32] {
         &self.ids
+    }
+
+    fn wanted_revision(&self) -> u64 {
+        self.n_targets
     }
 
     fn retain(&mut self, offers: &mut Vec<(u32, u32)>, _slots: &Slots) {

@@ -134,7 +134,7 @@ impl Policy for TinyLfu {
         self.sketch.add_all(piece.ids);
         self.queues.prefetch(piece.hits, slots);
         if self.queues.n_slots(PROTECTED) == self.protected_cap {
-            slots.prefetch(self.queues.next_of_all(PROTECTED).take(piece.hits.len()));
+            slots.prefetch(self.queues.next_of_all(PROTECTED, piece.hits.len()));
         }
         for &slot in piece.hits {
             self.hit(slot, slots);

@@ -120,3 +120,23 @@ fn rows_pinned_for_long_cost_later_batches_nothing() {
         assert!(behind <= 4, "{behind} entries are passed again in each batch");
     }
 }
+
+#[test]
+fn reading_ahead_does_not_pass_what_many_removals_struck_out() {
+    let mut slots = Slots::new(1000).unwrap();
+    let mut queues = Queues::new(&[Room::any_order(1000)]).unwrap();
+    let filled: Vec<u32> = (0..1000).map(|_| slots.take_free().unwrap()).collect();
+    for (id, &slot) in (0..).zip(&filled) {
+        slots.fill(slot, id);
+        queues.push_front(0, slot, &mut slots);
+    }
+    filled[1..999].iter().for_each(|&slot| queues.unlink(0, slot, &slots));
+    let (back, front) = (filled[0], filled[999]);
+    for n in [1, 10, 100] {
+        assert!(queues.next_of_all(0, n).eq([back]), "{n}");
+        assert!(queues.onwards(0, Some(back), n, &slots).eq([back]), "{n}");
+        assert!(queues.next(0, n, &slots).eq([back]), "{n}");
+    }
+    assert!(queues.onwards(0, Some(front), 10, &slots).eq([front]));
+    assert_eq!(queues.slots(0), [front, back], "others see all");
+}

@@ -76,7 +76,7 @@ fn batches_stay_on_the_device_and_forgotten_rows_are_pulled_again() {
     let (ids, mut batch) = (nodes(&[3, 40, 7]), device.batch_tensor(3).unwrap());
     let mut gathered = || device.gather(&ids, &mut batch, PullKind::Sync).unwrap().rows;
     assert_eq!([gathered(), gathered()], [3, 0]);
-    device.forget(&nodes(&[40, 41]));
+    device.forget(&nodes(&[40, 41]), None);
     assert_eq!([gathered(), gathered()], [1, 0]);
     assert_eq!(batch.as_host(), Some(&rows(&ids)[..]));
 }

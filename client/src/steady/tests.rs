@@ -88,6 +88,40 @@ fn the_old_set_serves_until_a_late_one_comes() {
 }
 
 #[test]
+fn a_set_that_comes_epochs_late_is_no_third_one() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let opened = Arc::clone(&gate);
+    let (told, chosen) = std::sync::mpsc::channel();
+    let choose = move |epoch| {
+        told.send(epoch).unwrap();
+        while epoch > 0 && !opened.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        sliding(epoch)
+    };
+    thread::scope(|scope| {
+        let loader = loader(&source(u64::MAX));
+        let choose = Mutex::new(choose);
+        let choose = move |epoch| choose.lock().unwrap()(epoch);
+        let cache = SteadyCache::start(scope, &loader, 0..6, Arc::new(choose)).unwrap();
+        assert_eq!(chosen.recv(), Ok(0));
+        assert_eq!(chosen.recv(), Ok(1), "its set is begun");
+        for epoch in 1..=3 {
+            assert_eq!(cache.for_epoch(epoch).unwrap().ids()[0], 0);
+        }
+        gate.store(true, Ordering::SeqCst);
+        assert_eq!(chosen.recv(), Ok(3), "2 is over");
+        wait_for(&cache, 3);
+        wait_for(&cache, 4);
+        wait_for(&cache, 5);
+        assert_eq!(cache.stats().peak_bytes, 10 * ROW_BYTES as u64);
+        // Nothing is built and not used.
+        let kept = cache.stats().kept_rows;
+        assert_eq!((chosen.recv(), chosen.recv(), kept), (Ok(4), Ok(5), 4 + 3 + 4 + 4));
+    });
+}
+
+#[test]
 fn a_third_set_waits_for_the_readers_of_the_first() {
     let remote = source(u64::MAX);
     thread::scope(|scope| {

@@ -83,7 +83,7 @@ pub(super) struct Scores {
 }
 
 impl Scores {
-    pub(super) fn planned_bytes(id_space: u32, spec: &DecaySpec) -> usize {
+    pub(super) fn planned_bytes(n_slots: u32, id_space: u32, spec: &DecaySpec) -> usize {
         let n_candidates = spec.candidates.len();
         let n_entries = match spec.scoreboard {
             Scoreboard::Dense => id_space as usize,
@@ -94,12 +94,12 @@ impl Scores {
             Scoreboard::Compact => RowIndex::planned_bytes(id_space, n_candidates as u32),
         };
         n_entries * (size_of::<Count>() + size_of::<Rest>())
-            + n_candidates * size_of::<u32>()
+            + (n_candidates + 2 * n_slots as usize) * size_of::<u32>()
             + places
     }
 
     /// Candidates outside the id space are none; of those that repeat the first counts.
-    pub(super) fn new(id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
         let mut candidates: Vec<Candidate> = spec.candidates.to_vec();
         candidates.retain(|candidate| candidate.id < id_space);
         candidates.sort_by_key(|candidate| candidate.id);
@@ -117,7 +117,8 @@ impl Scores {
             counts: PageVec::new(n_entries)?,
             rests: PageVec::new(n_entries)?,
             places,
-            wanted: Vec::new(),
+            // As many as a round wants, and those that are taken out.
+            wanted: Vec::with_capacity(2 * n_slots as usize),
             ahead: (Vec::new(), Vec::new()),
         };
         for (rank, candidate) in candidates.iter().enumerate() {
@@ -134,7 +135,7 @@ impl Scores {
 
     pub(super) fn bytes(&self) -> usize {
         let places = self.places.as_ref().map_or(0, RowIndex::bytes);
-        let ids = self.ids.capacity() * size_of::<u32>();
+        let ids = (self.ids.capacity() + self.wanted.capacity()) * size_of::<u32>();
         self.counts.bytes() + self.rests.bytes() + places + ids
     }
 

@@ -10,8 +10,8 @@ use crate::size::parse_size;
 /// A capacity of a cache: `10%`, `5000` (rows) or `64MiB`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Capacity {
-    /// Share of the different rows of the trace, at most 1.
-    Share(f64),
+    /// Share of the different rows of the trace, in millionths of a percent, at most 10⁸.
+    Share(u32),
     Rows(u32),
     Bytes(u64),
 }
@@ -23,7 +23,8 @@ impl FromStr for Capacity {
         if let Some(percent) = text.strip_suffix('%') {
             let percent: f64 = percent.trim().parse().map_err(|_| expected(text))?;
             let in_range = (0.0..=100.0).contains(&percent);
-            return if in_range { Ok(Self::Share(percent / 100.0)) } else { Err(expected(text)) };
+            let share = (percent * 1e6).round() as u32;
+            return if in_range { Ok(Self::Share(share)) } else { Err(expected(text)) };
         }
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             return text.parse().map(Self::Rows).map_err(|_| expected(text));
@@ -36,7 +37,9 @@ impl Capacity {
     /// Rows of a cache for a trace with `n_distinct` different rows; a share is rounded up.
     pub(super) fn rows(self, n_distinct: u32, row_bytes: u64) -> u32 {
         match self {
-            Self::Share(share) => (share * f64::from(n_distinct)).ceil() as u32,
+            Self::Share(share) => {
+                (u64::from(share) * u64::from(n_distinct)).div_ceil(100_000_000) as u32
+            }
             Self::Rows(rows) => rows,
             Self::Bytes(bytes) => u32::try_from(bytes / row_bytes).unwrap_or(u32::MAX),
         }
@@ -46,8 +49,7 @@ impl Capacity {
 impl std::fmt::Display for Capacity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // As it was written, but for what division leaves.
-            Self::Share(share) => write!(f, "{} %", (share * 1e8).round() / 1e6),
+            Self::Share(share) => write!(f, "{} %", f64::from(*share) / 1e6),
             Self::Rows(rows) => write!(f, "{} rows", human::count((*rows).into())),
             Self::Bytes(bytes) => f.write_str(&human::bytes(*bytes)),
         }

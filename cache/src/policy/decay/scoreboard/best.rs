@@ -138,7 +138,7 @@ mod tests {
             let scoreboard = if is_dense { Scoreboard::Dense } else { Scoreboard::Compact };
             let candidates = degrees.collect();
             let spec = DecaySpec { candidates, gamma: 0.9, interval: 1, scoreboard };
-            let mut all = Scores::new(1000, &spec).unwrap();
+            let mut all = Scores::new(9, 1000, &spec).unwrap();
             let mut naive = Vec::new();
             for (rank, &(misses, fraction, degree, flags)) in scores.iter().enumerate() {
                 let place = all.place(rank);

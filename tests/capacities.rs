@@ -119,7 +119,12 @@ fn a_trainers_tiers_serve_a_batch_that_is_larger_than_they_are() {
         let settings = SharedSettings::default();
         let host = SharedTier::of_slots(n_slots, ROW_BYTES, N_NODES, spec, settings).unwrap();
         let source = TieredSource::new(Arc::clone(&client), "feat", Arc::new(host)).unwrap();
-        asked.check(&source, &format!("{n_slots} rows under {}", spec.kind()));
+        let what = format!("{n_slots} rows under {}", spec.kind());
+        asked.check(&source, &what);
+        // The second and third turn; a tier that keeps nothing is right, too, but of no use.
+        let hits = source.tier().stats().hits;
+        assert!(n_slots < 1000 || hits > 0, "{what}: no hit");
+        assert!(n_slots < N_NODES || hits == 2 * u64::from(BATCH), "{what}: {hits} hits");
     }
     for (inclusion, device_rows, host_rows) in [
         (Inclusion::Inclusive, CACHE, 0),
@@ -139,7 +144,11 @@ fn a_trainers_tiers_serve_a_batch_that_is_larger_than_they_are() {
         );
         let levels = Levels::new(device.unwrap()).over(Arc::new(host), inclusion);
         let source = DeviceSource::new(Arc::clone(&client), "feat", levels).unwrap();
-        asked.check(&source, &format!("{inclusion:?}, {device_rows} over {host_rows}"));
+        let what = format!("{inclusion:?}, {device_rows} over {host_rows}");
+        asked.check(&source, &what);
+        let stats = source.stats();
+        assert!(stats.device.hits > 0, "{what}: no hit on the device");
+        assert!(host_rows == 0 || stats.host.hits > 0, "{what}: no hit on the host");
     }
     serving.stop();
 }

@@ -1,6 +1,6 @@
 //! [`crate::VersionedRows`] over the model checker's atomics, which try every order of accesses.
 
-use loom::sync::Arc;
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use versioned::{Torn, VersionedRows, WORD_BYTES};
@@ -53,6 +53,31 @@ fn no_order_of_accesses_shows_a_reader_a_torn_row() {
         let _any_of_the_three = check(&rows);
         writer.join().unwrap();
         assert_eq!(check(&rows), Ok(2), "what was written last is there");
+    });
+}
+
+#[test]
+fn a_slot_that_goes_to_another_row_shows_nobody_a_wrong_one() {
+    // As shared tiers do it: under a lock it is decided which row is where, under which number; rows
+    // are written and read outside of it.
+    loom::model(|| {
+        let rows = Arc::new(VersionedRows::new(1, WORD_BYTES).unwrap());
+        let decided = Arc::new(Mutex::new(1));
+        rows.write(0, 1, &row(1));
+        let writer = {
+            let (rows, decided) = (Arc::clone(&rows), Arc::clone(&decided));
+            thread::spawn(move || {
+                *decided.lock().unwrap() = 2;
+                rows.write(0, 2, &row(2));
+            })
+        };
+        let number = *decided.lock().unwrap();
+        let mut out = row(9);
+        if rows.try_read(0, &mut out) == Ok(number.into()) {
+            assert_eq!(out, row(number), "the row that was decided to be there");
+        }
+        writer.join().unwrap();
+        assert_eq!(check(&rows), Ok(2), "what was decided last is there");
     });
 }
 

@@ -150,6 +150,48 @@ fn no_thread_sees_a_torn_row_or_one_that_was_old_when_it_asked() {
 }
 
 #[test]
+fn threads_that_refresh_rows_see_whole_ones_within_the_bound_on_their_age() {
+    const MAX_AGE: u32 = 4;
+    let n_batches = if std::env::var_os("LODE_LONG").is_some() { 300_000 } else { 20_000 };
+    for n_slots in [20, N_IDS] {
+        let settings = SharedSettings { max_age: Some(MAX_AGE), bypass: None };
+        let row_bytes = WORDS * 8;
+        let tier =
+            SharedTier::of_slots(n_slots, row_bytes, N_IDS, &PolicySpec::Sieve, settings).unwrap();
+        // Rows name the time when they were read.
+        let work = |seed: u32| {
+            let (mut passage, mut out) = (Passage::default(), vec![0; 12 * row_bytes]);
+            for turn in 1..=n_batches {
+                let ids: Vec<u32> =
+                    (0..12).map(|i| (i * i * seed + turn / 8 + i) % N_IDS).collect();
+                let now = tier.advance(turn);
+                tier.lookup(&ids, &mut out, &mut passage);
+                let read_at = tier.advance(turn);
+                for &position in passage.misses() {
+                    let at = position as usize;
+                    let row = versioned_row(ids[at], read_at);
+                    out[at * row_bytes..][..row_bytes].copy_from_slice(&row);
+                }
+                for (&id, row) in ids.iter().zip(out.chunks(row_bytes)) {
+                    let time = u32::from_le_bytes([row[0], row[1], row[2], row[3]]);
+                    assert_eq!(row, versioned_row(id, time), "torn, or another's");
+                    assert!(time + MAX_AGE >= now, "row {id} of {time} at {now}");
+                }
+                tier.admit(&ids, &out, &mut passage);
+            }
+        };
+        let work = &work;
+        thread::scope(|scope| {
+            for seed in [3, 5, 11] {
+                scope.spawn(move || work(seed));
+            }
+        });
+        let stats = tier.stats();
+        assert!(stats.stale > u64::from(n_batches) && stats.hits > stats.stale, "{stats:?}");
+    }
+}
+
+#[test]
 fn what_was_decided_before_a_removal_is_not_kept() {
     let tier = SharedTier::of_slots(4, 4, 10, &PolicySpec::Lru, SharedSettings::default()).unwrap();
     let (mut early, mut late) = (Passage::default(), Passage::default());

@@ -188,6 +188,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
+/// Every row once and again, each a batch of its own: what a policy does with them is told by its
+/// whole state.
+fn tail(n_pins: usize) -> impl Iterator<Item = Step> {
+    let releases = std::iter::repeat_n(Step::Release, n_pins);
+    releases.chain((0..2 * ID_SPACE).map(|at| Step::Batch(vec![at * 7 % ID_SPACE])))
+}
+
 /// Runs both and compares all that can be seen; batches may repeat ids.
 fn agree(
     spec: &PolicySpec,
@@ -204,8 +211,8 @@ fn agree(
         pinned: HashMap::new(),
     };
     let (mut slots, mut placements, mut pins) = (Vec::new(), Vec::new(), VecDeque::new());
-    for step in steps {
-        match step {
+    for step in steps.iter().cloned().chain(tail(steps.len())) {
+        match &step {
             Step::Batch(ids) => {
                 directory.lookup(ids, &mut slots);
                 let is_hit = model.lookup(ids);

@@ -46,8 +46,8 @@ pub(super) struct TierArgs {
     /// host and what a device lets go of comes down (exclusive); inclusive unless given.
     #[arg(long, value_enum, value_name = "I")]
     levels: Option<Sharing>,
-    /// Tiers: pull a row again when more than so many batches of a worker have passed since it was
-    /// pulled, for graphs that are updated meanwhile; 0 for each batch anew. Without it a row is kept
+    /// Tiers: pull a row again when more than so many batches have passed since it was pulled, those of
+    /// the worker that is furthest, for graphs that are updated meanwhile; 0 for each batch anew. Without it a row is kept
     /// as it was.
     #[arg(long, value_name = "BATCHES")]
     max_age: Option<u32>,

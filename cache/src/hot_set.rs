@@ -3,7 +3,6 @@
 use thiserror::Error;
 
 use crate::arena::{Arena, ArenaError};
-use crate::directory::CHUNK_IDS;
 use crate::index::{NO_SLOT, RowIndex};
 
 /// The steady cache of one epoch (RapidGNN, section 3): the rows most used in it.
@@ -72,23 +71,20 @@ impl HotSet {
         }
     }
 
-    /// Copies the rows that are in the set to their positions in `out`, and leaves in `misses`
-    /// the positions in `ids` of all others, ascending; `out` keeps its bytes there.
+    /// Writes for each id where its row is, for [`HotSet::row`], or [`NO_SLOT`].
+    pub fn find(&self, ids: &[u32], slots: &mut Vec<u32>) {
+        slots.resize(ids.len(), NO_SLOT);
+        self.index.find(ids, slots);
+    }
+
+    /// The row that [`HotSet::find`] has found.
     ///
     /// # Panics
     ///
-    /// Unless `out` has `ids.len() * row_bytes` bytes.
-    pub fn split(&self, ids: &[u32], out: &mut [u8], misses: &mut Vec<u32>) {
-        misses.clear();
-        self.arena.check_rows(ids.len(), out.len());
-        let mut found = [NO_SLOT; CHUNK_IDS];
-        let chunk_bytes = CHUNK_IDS * self.row_bytes();
-        let chunks = ids.chunks(CHUNK_IDS).zip(out.chunks_mut(chunk_bytes));
-        for (chunk, (ids, out)) in chunks.enumerate() {
-            let found = &mut found[..ids.len()];
-            self.index.find(ids, found);
-            self.arena.copy_found(chunk * CHUNK_IDS, found, out, misses);
-        }
+    /// When `slot` is none of this set.
+    #[must_use]
+    pub fn row(&self, slot: u32) -> &[u8] {
+        self.arena.row(slot)
     }
 
     /// The ids, in the order in which they were given.
@@ -151,9 +147,9 @@ mod tests {
     #[test]
     fn an_empty_set_misses_everything() {
         let set = HotSet::empty(8).unwrap();
-        let (mut out, mut misses) = ([7; 16], vec![9]);
-        set.split(&[0, 3], &mut out, &mut misses);
-        assert_eq!((misses, out), (vec![0, 1], [7; 16]));
+        let mut slots = vec![9];
+        set.find(&[0, 3], &mut slots);
+        assert_eq!(slots, [NO_SLOT; 2]);
         assert_eq!((set.n_rows(), set.row_bytes(), set.get(0)), (0, 8, None));
     }
 
@@ -177,22 +173,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_split_agrees_with_a_search(
+        fn what_is_found_agrees_with_a_search(
             ids in prop::collection::hash_set(prop_oneof![0u32..50, Just(u32::MAX)], 0..30),
             wanted in prop::collection::vec(prop_oneof![0u32..60, Just(u32::MAX)], 0..600),
         ) {
             let ids: Vec<u32> = ids.into_iter().collect();
-            let set = set_of(&ids).unwrap();
-            let (mut out, mut misses) = (vec![0xEE; wanted.len() * 4], Vec::new());
-            set.split(&wanted, &mut out, &mut misses);
-            for (position, (&id, row)) in (0..).zip(wanted.iter().zip(out.chunks(4))) {
+            let (set, mut slots) = (set_of(&ids).unwrap(), vec![3; 7]);
+            set.find(&wanted, &mut slots);
+            prop_assert_eq!(slots.len(), wanted.len());
+            for (&id, &slot) in wanted.iter().zip(&slots) {
                 let bytes = id.to_le_bytes();
-                let hit = ids.contains(&id);
-                prop_assert_eq!(row, if hit { bytes } else { [0xEE; 4] });
-                prop_assert_eq!(misses.contains(&position), !hit);
-                prop_assert_eq!(set.get(id), hit.then_some(&bytes[..]));
+                let is_hit = ids.contains(&id);
+                prop_assert_eq!((slot != NO_SLOT).then(|| set.row(slot)), is_hit.then_some(&bytes[..]));
+                prop_assert_eq!(set.get(id), is_hit.then_some(&bytes[..]));
             }
-            prop_assert!(misses.is_sorted());
         }
     }
 }

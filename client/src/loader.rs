@@ -140,10 +140,10 @@ impl BatchLoader {
         self.split.clear();
         let (mut counts, mut first) = (Vec::with_capacity(batches.len()), 0);
         for (nodes, kept) in batches {
-            let hot = |id| matches!(kept, Kept::Hot(hot) if hot.get(id).is_some());
             counts.push(match kept {
                 Kept::Planned(_) => Counts::default(),
-                _ => self.split.add(nodes, first, &self.owned, hot),
+                Kept::Hot(hot) => self.split.add(nodes, first, &self.owned, Some(hot)),
+                Kept::Nothing => self.split.add(nodes, first, &self.owned, None),
             });
             first += nodes.len() as u32;
         }
@@ -164,18 +164,15 @@ impl BatchLoader {
 
     /// The rows that hot sets have.
     fn copy_hot(&self, batches: &[(&[NodeId], Kept)], out: &mut [u8]) {
-        let (mut hot_at, mut first) = (self.split.hot_at.iter().peekable(), 0);
+        let mut hot_rows = self.split.hot_at.iter().zip(&self.split.hot_slots).peekable();
+        let mut end = 0;
         for (nodes, kept) in batches {
-            let end = first + nodes.len() as u32;
-            while let Some(&at) = hot_at.next_if(|&&at| at < end) {
-                let node = nodes[(at - first) as usize];
-                if let Kept::Hot(hot) = kept
-                    && let Some(row) = hot.get(node.0)
-                {
-                    out[at as usize * self.row_bytes..][..self.row_bytes].copy_from_slice(row);
-                }
+            end += nodes.len() as u32;
+            let Kept::Hot(hot) = kept else { continue };
+            while let Some((&at, &slot)) = hot_rows.next_if(|(at, _)| **at < end) {
+                let out = &mut out[at as usize * self.row_bytes..][..self.row_bytes];
+                out.copy_from_slice(hot.row(slot));
             }
-            first = end;
         }
     }
 }

@@ -395,6 +395,9 @@ proptest! {
     }
 }
 
+/// Ids that changed, their removal from the host, and all versions from then on.
+type Change = (Vec<u32>, Removal, [u8; 30]);
+
 /// What happens on a machine with two workers.
 #[derive(Clone, Debug)]
 enum Event {
@@ -435,7 +438,7 @@ proptest! {
         let mut workers = [0; 2].map(|_| spec.over(&host, &Device::host()));
         let (mut versions, mut n_batches) = ([0u8; 30], [0; 2]);
         let mut told = [versions; 2];
-        let mut untold: [VecDeque<(Vec<u32>, (Removal, [u8; 30]))>; 2] = Default::default();
+        let mut untold: [VecDeque<Change>; 2] = Default::default();
         for event in events {
             match event {
                 Event::Gather { worker, ids } => {
@@ -458,11 +461,12 @@ proptest! {
                 }
                 Event::Change(ids) => {
                     ids.iter().for_each(|&id| versions[id as usize] += 1);
-                    let told = (host.remove(&ids), versions);
-                    untold.iter_mut().for_each(|all| all.push_back((ids.clone(), told)));
+                    let removal = host.remove(&ids);
+                    let change = (ids, removal, versions);
+                    untold.iter_mut().for_each(|all| all.push_back(change.clone()));
                 }
                 Event::Tell { worker } => {
-                    let Some((ids, (removal, now))) = untold[worker].pop_front() else { continue };
+                    let Some((ids, removal, now)) = untold[worker].pop_front() else { continue };
                     workers[worker].remove(&ids, Some(removal));
                     told[worker] = now;
                 }

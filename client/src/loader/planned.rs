@@ -23,7 +23,7 @@ impl BatchLoader {
         out: &mut [u8],
     ) -> Result<LoadStats, ClientError> {
         let (start, before) = (Instant::now(), self.split.missing.len());
-        let counts = self.split.add(nodes, first, &self.owned, |_| false);
+        let counts = self.split.add(nodes, first, &self.owned, None);
         let remote = self.split.missing.split_off(before);
         let mut remote_at = self.split.missing_at.split_off(before);
         remote_at.iter_mut().for_each(|at| *at -= first);

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use lodestore_cache::{HotSet, NO_SLOT};
 use lodestore_graph::NodeId;
 
 /// The rows of batches that are loaded together, by where they come from. Positions are those of
@@ -13,8 +14,12 @@ pub(super) struct Split {
     pub(super) missing: Vec<NodeId>,
     pub(super) missing_at: Vec<u32>,
     pub(super) hot_at: Vec<u32>,
+    /// Where in their hot sets the rows of `hot_at` are.
+    pub(super) hot_slots: Vec<u32>,
     /// Missing rows that another missing one is a copy of: where that is, and where they belong.
     pub(super) repeats: Vec<(u32, u32)>,
+    /// Of each node of the batch that is taken in.
+    slots: Vec<u32>,
     /// Ids and places in `missing`, to find repeats.
     by_id: Vec<u64>,
 }
@@ -40,6 +45,7 @@ impl Split {
         self.missing.clear();
         self.missing_at.clear();
         self.hot_at.clear();
+        self.hot_slots.clear();
         self.repeats.clear();
     }
 
@@ -49,15 +55,21 @@ impl Split {
         nodes: &[NodeId],
         first: u32,
         owned: &[Range<u32>],
-        is_hot: impl Fn(u32) -> bool,
+        hot: Option<&HotSet>,
     ) -> Counts {
         let before = self.counts();
-        for (position, &node) in (first..).zip(nodes) {
+        self.slots.clear();
+        match hot {
+            Some(hot) => hot.find(bytemuck::cast_slice(nodes), &mut self.slots),
+            None => self.slots.resize(nodes.len(), NO_SLOT),
+        }
+        for (position, (&node, &slot)) in (first..).zip(nodes.iter().zip(&self.slots)) {
             if owned.iter().any(|range| range.contains(&node.0)) {
                 self.local.push(node);
                 self.local_at.push(position);
-            } else if is_hot(node.0) {
+            } else if slot != NO_SLOT {
                 self.hot_at.push(position);
+                self.hot_slots.push(slot);
             } else {
                 self.missing.push(node);
                 self.missing_at.push(position);
@@ -109,6 +121,7 @@ impl Split {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lodestore_cache::HotSetError;
     use proptest::prelude::*;
 
     proptest! {
@@ -117,12 +130,14 @@ mod tests {
             batches in prop::collection::vec(prop::collection::vec(0u32..40, 0..30), 0..6),
             hot in prop::collection::btree_set(0u32..40, 0..12),
         ) {
+            let hot_rows = |_: &[u32], _: &mut [u8]| Ok::<(), HotSetError>(());
+            let hot = HotSet::build(hot.into_iter().collect(), 1, hot_rows).unwrap();
             let (mut split, owned) = (Split::default(), [10..20, 30..31]);
             let (mut of_row, mut all) = (Vec::new(), Vec::new());
             for ids in &batches {
                 let nodes: Vec<NodeId> = ids.iter().map(|&id| NodeId(id)).collect();
                 let counts =
-                    split.add(&nodes, of_row.len() as u32, &owned, |id| hot.contains(&id));
+                    split.add(&nodes, of_row.len() as u32, &owned, Some(&hot));
                 prop_assert_eq!(counts.local + counts.hot + counts.missing, ids.len());
                 all.push(counts);
                 of_row.extend(nodes);
@@ -135,7 +150,9 @@ mod tests {
             for (&node, &at) in asked.clone().chain(split.local.iter().zip(&split.local_at)) {
                 prop_assert!(found[at as usize].replace(node).is_none());
             }
-            for &at in &split.hot_at {
+            prop_assert_eq!(split.hot_at.len(), split.hot_slots.len());
+            for (&at, &slot) in split.hot_at.iter().zip(&split.hot_slots) {
+                prop_assert_eq!(hot.ids()[slot as usize], of_row[at as usize].0);
                 prop_assert!(found[at as usize].replace(of_row[at as usize]).is_none());
             }
             for &(from, to) in &split.repeats {

@@ -54,6 +54,30 @@ fn counts_are_those_of_a_naive_simulation_and_of_earlier_runs() {
 const PINNED_LRU: [u64; 3] = [745, 1678, 3454];
 const PINNED_ORACLE: [u64; 3] = [2055, 3091, 4096];
 
+/// Misses of the Python package `libcachesim` 0.3.5 on the same accesses, one by one, with objects of
+/// one byte: another's programs, so that a rule that all of ours misread would show.
+#[test]
+fn misses_are_those_of_libcachesim() {
+    const MISSES: [(u64, [u64; 4]); 3] = [
+        (20, [16_227, 15_572, 15_280, 13_090]),
+        (100, [11_591, 10_584, 10_291, 8_780]),
+        (250, [7_958, 6_962, 6_776, 5_935]),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let trace = name(&dir.path().join("z"));
+    let zipf = "--kind zipf --ids 1000 --batches 20000 --batch 1 --alpha 0.9 --seed 1";
+    lode_line(&format!("generate-trace {zipf} --out {trace}")).succeeded();
+    let trace = format!("--trace {trace}.ids.npy --offsets {trace}.offsets.npy");
+    let args: Vec<&str> = trace.split(' ').collect();
+    let report = bench(&args, "--policies fifo,lru,clock,sieve --capacities 20,100,250");
+    let report = report.succeeded().json();
+    for (rows, misses) in MISSES {
+        for (policy, misses) in ["fifo", "lru", "clock", "sieve"].into_iter().zip(misses) {
+            assert_eq!(figure(&report, policy, rows, "misses"), misses, "{policy}, {rows} rows");
+        }
+    }
+}
+
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();

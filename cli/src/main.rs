@@ -19,6 +19,7 @@ mod nan;
 mod partitioner;
 mod policies;
 mod rows;
+mod scratch;
 mod secrets;
 mod servers;
 mod shaping;

@@ -44,8 +44,19 @@ pub(super) struct Size {
     pub(super) scale: f64,
     /// Partitions, one for each.
     pub(super) n_workers: u16,
-    /// Rows that a worker may keep, of those that it does not own.
+    /// Rows that a worker may keep.
     pub(super) kept_share: f64,
+    /// What that is a share of.
+    pub(super) kept_of: KeptOf,
+}
+
+/// What rows that may be kept are counted by.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KeptOf {
+    /// All that a worker does not own.
+    Others,
+    /// The halo of its partition, as MassiveGNN's buffers are (its Table I).
+    Halo,
 }
 
 /// Makes the graph of `model` below `dir`, in one partition per worker.
@@ -72,14 +83,19 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
     partitioned.partition.refine_rounds = 1;
     let imported = import(&partitioned, console)?;
     std::fs::remove_dir_all(&raw)?;
-    let n_remote = f64::from(made.nodes) * (1.0 - 1.0 / f64::from(size.n_workers));
+    let n_owned = f64::from(made.nodes) / f64::from(size.n_workers);
+    let halo_ratio = imported.replication_factor - 1.0;
+    let n_all = match size.kept_of {
+        KeptOf::Others => f64::from(made.nodes) - n_owned,
+        KeptOf::Halo => halo_ratio * n_owned,
+    };
     Ok(Made {
         dir: graph,
         nodes: made.nodes,
         edges: made.edges,
         edge_cut: imported.edge_cut,
-        halo_ratio: imported.replication_factor - 1.0,
+        halo_ratio,
         row_bytes: u64::from(model.dim) * 4,
-        kept_rows: (size.kept_share * n_remote) as u32,
+        kept_rows: (size.kept_share * n_all) as u32,
     })
 }

@@ -24,7 +24,7 @@ use crate::interrupt::RemovedOnInterrupt;
 use crate::shaping::{LinkSpec, parse_delay, parse_rate};
 
 use energy::Energy;
-use graphs::{Made, Size, make};
+use graphs::{KeptOf, Made, Size, make};
 use massive_figures::MassiveFigures;
 use papers::{MODELS, Model};
 use rapid_figures::{Bench, RapidFigures};
@@ -63,8 +63,9 @@ pub(crate) struct ReproduceArgs {
     /// Leave out the figures beside the tables of all contestants, which have runs of their own.
     #[arg(long)]
     no_figures: bool,
-    /// Rows that each worker may keep, as a share of those that it does not own: in two hot sets of
-    /// half of them, in the oracle's tier, or in MassiveGNN's buffer. With 2 a hot set has all.
+    /// Rows that each worker may keep, as a share of those that it does not own (rapidgnn) or of its halo
+    /// (massivegnn): in two hot sets of half of them, in the oracle's tier, or in MassiveGNN's buffer.
+    /// With 2 a hot set has all.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = parse_share)]
     keep: f64,
     /// Epochs of each run.
@@ -188,7 +189,11 @@ impl ReproduceArgs {
         };
         for model in MODELS.iter().filter(is_asked) {
             let (scale, n_workers, kept_share) = (self.scale, self.workers, self.keep);
-            let size = Size { scale, n_workers, kept_share };
+            let kept_of = match self.paper {
+                Paper::Rapidgnn => KeptOf::Others,
+                Paper::Massivegnn => KeptOf::Halo,
+            };
+            let size = Size { scale, n_workers, kept_share, kept_of };
             let made = make(model, size, scratch.path(), console)?;
             let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
             found.graphs.push(self.train_on(model, &made, &cluster, console)?);

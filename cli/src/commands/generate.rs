@@ -64,6 +64,9 @@ pub(crate) struct GenerateArgs {
     /// How heavy the tail of these hubs' degrees is: 2 for an exponent of 3, 3 for 2.5, 4 for 2.33.
     #[arg(long, value_name = "K", default_value_t = 2)]
     hub_power: u32,
+    /// Share of the nodes that train.
+    #[arg(long, value_name = "S", default_value_t = 0.1)]
+    train: f32,
     /// Fixes every byte.
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
@@ -129,6 +132,7 @@ impl GenerateArgs {
             community_nodes: self.community,
             hub_share: self.hub_share,
             hub_power: self.hub_power,
+            train: self.train,
             seed: self.seed,
             ..GraphRecipe::default()
         };

@@ -80,8 +80,8 @@ fn rapid_row(text: &mut String, graph: &GraphRuns, group: &Group) -> fmt::Result
         [|run: &Run| run.remote_bytes / 1e6, |run: &Run| run.missed_bytes / 1e6];
     writeln!(
         text,
-        "| {} | {} ({}) | {:.0} | {:.2} | {:.1} | {:.2} ({:.2}) | {:.2} | {:.1} ({:.1}) | {:.3} ({:.1}) | \
-         {:.3} | {:.3} ({:.1}) | {:.3} | {:.1} | {:.1} ({:.1}) | {:.1} |",
+        "| {} | {} ({}) | {:.0} | {:.2} | {:.1} | {:.2} ({:.2}) | {:.2} | {} ({:.1}) | {:.3} ({:.1}) | \
+         {:.3} | {:.3} ({:.1}) | {:.3} | {} | {} ({:.1}) | {} |",
         graph.name,
         group.batch,
         group.published_batch,
@@ -91,7 +91,7 @@ fn rapid_row(text: &mut String, graph: &GraphRuns, group: &Group) -> fmt::Result
         base.step_seconds / rapid.step_seconds,
         paper.step,
         base.step_seconds / oracle.step_seconds,
-        base.pull_seconds / rapid.pull_seconds.max(1e-9),
+        times_less(base.pull_seconds, rapid.pull_seconds),
         paper.network,
         all_mb(base),
         paper.baseline_mb,
@@ -99,11 +99,16 @@ fn rapid_row(text: &mut String, graph: &GraphRuns, group: &Group) -> fmt::Result
         missed_mb(rapid),
         paper.rapid_mb,
         all_mb(oracle),
-        all_mb(base) / all_mb(rapid).max(1e-9),
-        missed_mb(base) / missed_mb(rapid).max(1e-9),
+        times_less(all_mb(base), all_mb(rapid)),
+        times_less(missed_mb(base), missed_mb(rapid)),
         paper.baseline_mb / paper.rapid_mb,
-        all_mb(base) / all_mb(oracle).max(1e-9),
+        times_less(all_mb(base), all_mb(oracle)),
     )
+}
+
+/// How many times less `of` is than `base`; next to nothing is not divided by.
+fn times_less(base: f64, of: f64) -> String {
+    if of * 1e3 < base { "nothing left".to_owned() } else { format!("{:.1}", base / of) }
 }
 
 /// The paper's averages: 2.46 and 12.70 over DGL-METIS.

@@ -78,7 +78,7 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
              --hidden 16 --seed 9 --json"
         );
         let plain = lode_line(&format!("{settings} --strategy ondemand")).succeeded().json();
-        for strategy in ["ondemand", "rapid", "rapid --policy oracle", "massive"] {
+        for strategy in ["ondemand", "rapid", "rapid --policy frequency", "massive"] {
             let of_run = dir.path().join(format!("{strategy}-{workers}").replace(' ', ""));
             let line = format!(
                 "{settings} --strategy {strategy} --checkpoint {} --checkpoint-every 3 --resume",
@@ -178,4 +178,34 @@ fn flags_of_checkpoints_without_a_folder_are_refused() {
     for flag in ["--resume", "--checkpoint-every 3"] {
         lode_line(&format!("train --graph g {flag}")).failed(2, &["--checkpoint DIR"]);
     }
+}
+
+#[test]
+fn the_schedule_of_a_killed_run_goes_with_the_next_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let (graph, tmp) = (generated(dir.path()), dir.path().join("tmp"));
+    fs::create_dir(&tmp).unwrap();
+    let line =
+        format!("train --graph {graph} --batch 64 --fanout 5,5 --hidden 16 --evaluate-every 0");
+    let begin = |epochs: u32| {
+        let mut run = command(line.split_whitespace().chain(["--epochs", &epochs.to_string()]));
+        run.env("TMPDIR", &tmp).spawn().unwrap()
+    };
+    let schedules = || {
+        let folders = fs::read_dir(&tmp).unwrap().map(|entry| entry.unwrap().path());
+        folders.filter(|folder| folder.join("schedule").exists()).count()
+    };
+    let (mut killed, start) = (begin(1000), SystemTime::now());
+    while schedules() == 0 {
+        assert!(start.elapsed().unwrap() < DEADLINE, "no schedule came");
+        sleep(Duration::from_millis(1));
+    }
+    // Another run, meanwhile, leaves it alone.
+    assert!(begin(1).wait().unwrap().success());
+    assert_eq!(schedules(), 1);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(schedules(), 1);
+    assert!(begin(1).wait().unwrap().success());
+    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0);
 }

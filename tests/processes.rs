@@ -85,7 +85,7 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         "train --graph {graph} --workers 4 --epochs 3 --batch 64 --fanout 5,5 --hidden 16 --seed 9 --json"
     );
     for (n, strategy) in
-        ["ondemand", "massive", "rapid --policy oracle", "rapid"].iter().enumerate()
+        ["ondemand", "massive", "rapid", "rapid --policy frequency"].iter().enumerate()
     {
         let log = |form: &str| dir.path().join(format!("log-{n}-{form}"));
         let run = |form: &str, flag: &str| {
@@ -101,7 +101,7 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
             assert_eq!(moved(&processes, key), moved(&threads, key), "{strategy}: {key}");
         }
         // Which epoch the hot sets' rows count in, and how many came late, is a matter of time.
-        if *strategy != "rapid" {
+        if !strategy.ends_with("frequency") {
             for key in ["remote_rows", "remote_bytes", "hit_rows", "ahead_rows"] {
                 assert_eq!(moved(&processes, key), moved(&threads, key), "{strategy}: {key}");
             }
@@ -221,6 +221,44 @@ fn a_worker_that_is_killed_ends_the_run_with_an_error_and_no_process_stays() {
     kill(run.id());
     wait_until_gone(&processes);
     run.wait().unwrap();
+}
+
+/// Which process of its run it is.
+fn rank_of(pid: u32) -> u32 {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    let peer = line.split('\0').skip_while(|arg| *arg != "--peer").nth(1).unwrap();
+    peer.split(',').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = generated(dir.path());
+    let line = format!(
+        "train --graph {graph} --workers 4 --processes --epochs 100000 --batch 64 --fanout 5,5 \
+         --strategy ondemand --evaluate-every 0 --peer-timeout 2 --json"
+    );
+    let send = |pid: u32, signal| {
+        kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+    };
+    // Before it has joined the others, and while it trains.
+    for (victim, then_ms) in [(0, 0), (2, 400)] {
+        let (run, processes) = started(&line, None);
+        sleep(Duration::from_millis(then_ms));
+        let rank = rank_of(processes[victim]);
+        send(processes[victim], Signal::STOP);
+        let named = format!("process {rank} of the run, which has worker {rank},");
+        finish(run, DEADLINE).failed(1, &[&named, "has not answered for 2 s", "--peer-timeout"]);
+        wait_until_gone(&processes);
+    }
+    // The first hangs: the others end, and so does it when it goes on.
+    let (run, processes) = started(&line, None);
+    sleep(Duration::from_millis(400));
+    send(run.id(), Signal::STOP);
+    wait_until_gone(&processes);
+    send(run.id(), Signal::CONT);
+    finish(run, DEADLINE).failed(1, &["of the run is gone", "process 0 of the run, which has"]);
+    lode_line(&format!("{line} --peer-timeout 0")).failed(2, &["--peer-timeout"]);
 }
 
 #[test]

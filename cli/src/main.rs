@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod advice;
+mod barrier;
 mod commands;
 mod console;
 mod edges;
@@ -19,6 +20,7 @@ mod nan;
 mod partitioner;
 mod policies;
 mod rows;
+mod scratch;
 mod secrets;
 mod servers;
 mod shaping;
@@ -56,6 +58,9 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if cli.command.computes() {
+        barrier::begin_without_pool();
+    }
     if !cli.command.starts_its_log() {
         log::start(LogLevel::default(), LogFormat::default());
     }

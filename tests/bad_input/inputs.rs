@@ -169,6 +169,8 @@ fn an_existing_folder_is_never_touched() {
     source.try_import(&out, &["feat"], &[]).failed(1, &["graph", "exists already"]);
     let generate = format!("generate --nodes 10 --classes 2 --out {}", out.display());
     lode_line(&generate).failed(1, &["graph", "exists already"]);
+    lode_line("generate --nodes 10 --classes 2 --hub-power 0 --out none")
+        .failed(2, &["hub_power must be from 1 to 16"]);
     assert_eq!(names_in(source.dir.path()), names);
     assert_eq!(fs::read(out.join("mine")).unwrap(), b"precious");
 }

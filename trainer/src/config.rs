@@ -103,8 +103,8 @@ pub enum Strategy {
 pub enum HotPolicy {
     /// Those that an epoch uses most, pulled before it (RapidGNN, section 4.5).
     Frequency,
-    /// Those that are used soonest, kept when a batch has pulled them: Belady's MIN, in the same
-    /// memory.
+    /// Those that are used soonest, kept when a batch has pulled them: Belady's MIN, in the memory of
+    /// both hot sets. The default: on no schedule does it move more rows.
     Oracle,
 }
 
@@ -127,7 +127,7 @@ impl Default for TrainConfig {
             normalize: false,
             evaluate_every: 1,
             patience: 0,
-            hot_policy: HotPolicy::Frequency,
+            hot_policy: HotPolicy::Oracle,
             n_hot: 10_000,
             window: 4,
             together: None,

@@ -8,7 +8,7 @@ mod map;
 mod mpi;
 mod shared;
 
-use std::io;
+use std::{io, time::Duration};
 
 use thiserror::Error;
 
@@ -44,6 +44,17 @@ pub enum PeerError {
     Gone {
         /// Its rank.
         rank: u32,
+    },
+    /// A process neither ends nor comes: it hangs, or is slower than it may be.
+    #[error(
+        "process {rank} of the run, which has worker {rank}, is there and has not answered for {} s; \
+         if it only takes long, allow more (--peer-timeout)", waited.as_secs()
+    )]
+    Silent {
+        /// Its rank, and its worker: whoever waits with a bound has one worker a process.
+        rank: u32,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// A process is not where the others are.
     #[error("process {rank} of the run is out of step: expected {expected}, found {found}")]

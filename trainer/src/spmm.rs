@@ -3,11 +3,15 @@
 //! One message-passing step is linear in the rows: destination `d` receives
 //! `Σ_e w_e · x[source(e)]`, beside or on top of its own row. Models choose the weights.
 
+mod transposed;
+
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use lodestore_graph::batch::Block;
 use rayon::prelude::*;
+
+use transposed::BySource;
 
 /// Rows per parallel task; fewer would cost more to hand out than to compute.
 pub(crate) const ROWS_PER_TASK: usize = 64;
@@ -103,33 +107,37 @@ impl Spmm {
 
     /// The transposed product: the gradient of the input rows from that of the output rows.
     ///
-    /// Sequential, because different destinations add to the same source row; hidden rows are
-    /// narrow, and the gradient of the wide input rows is never needed.
+    /// Every row of it is summed by one thread, its own row's part at the place of that destination
+    /// among the edges: in the order in which a walk over destinations would add to it.
     fn transposed_product(&self, grad: &[f32], width: usize) -> Vec<f32> {
         let out_width = self.out_width(width);
         let mut sum = vec![0.0; self.block.n_src as usize * width];
         if width == 0 {
             return sum;
         }
-        for (dst, grad_row) in grad.chunks_exact(out_width).enumerate() {
-            let own = &mut sum[dst * width..][..width];
-            let grad_sum = match &self.own_rows {
-                OwnRows::Beside => {
-                    add_scaled(own, 1.0, &grad_row[..width]);
-                    &grad_row[width..]
+        let (own_of, sums_from) = match &self.own_rows {
+            OwnRows::Beside => (None, width),
+            OwnRows::Added(weights) => (Some(weights), 0),
+        };
+        let grad_row = |dst: usize| &grad[dst * out_width..][..out_width];
+        let by_source = BySource::of(&self.block, &self.edge_weights);
+        sum.par_chunks_mut(ROWS_PER_TASK * width).enumerate().for_each(|(task, rows)| {
+            for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+                let source = task * ROWS_PER_TASK + i;
+                let [below, others] = by_source.around(source);
+                let add = |row: &mut [f32], edges: &[(u32, f32)]| {
+                    for &(dst, weight) in edges {
+                        add_scaled(row, weight, &grad_row(dst as usize)[sums_from..]);
+                    }
+                };
+                add(row, below);
+                if source < self.block.n_dst as usize {
+                    let weight = own_of.map_or(1.0, |weights| weights[source]);
+                    add_scaled(row, weight, &grad_row(source)[..width]);
                 }
-                OwnRows::Added(weights) => {
-                    add_scaled(own, weights[dst], grad_row);
-                    grad_row
-                }
-            };
-            let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
-            for (&source, &weight) in
-                self.block.sources[edges.clone()].iter().zip(&self.edge_weights[edges])
-            {
-                add_scaled(&mut sum[source as usize * width..][..width], weight, grad_sum);
+                add(row, others);
             }
-        }
+        });
         sum
     }
 

@@ -9,7 +9,7 @@ use std::{ops::ControlFlow, sync::Arc};
 use lodestore_cache::{PolicyKind, PolicySpec, SharedSettings, SharedTier};
 use lodestore_client::{RowSource, TieredSource};
 use lodestore_trainer::{
-    Bottleneck, Preparation, Progress, Strategy, TrainConfig, TrainReport, WorkerStep,
+    Bottleneck, HotPolicy, Preparation, Progress, Strategy, TrainConfig, TrainReport, WorkerStep,
 };
 use planted::{FILLED, N_NODES, Planted, ROW_BYTES, Slow, config, planted, run_telling};
 
@@ -106,7 +106,8 @@ fn a_slow_network_is_named_as_the_bottleneck_and_rapid_hides_it() {
     assert_eq!((shares.bottleneck, shares.preparation), (Bottleneck::Wait, Preparation::Pull));
     assert_eq!(shares.overlap_efficiency, None);
     // All remote rows are hot, so that no batch has anything to wait for.
-    let hot = TrainConfig { n_hot: N_NODES as usize, ..config(Strategy::Rapid, 2, dir.path()) };
+    let (n_hot, hot_policy) = (N_NODES as usize, HotPolicy::Frequency);
+    let hot = TrainConfig { n_hot, hot_policy, ..config(Strategy::Rapid, 2, dir.path()) };
     let (rapid, rapid_steps) = observed(hot);
     let (massive, massive_steps) = observed(config(Strategy::Massive, 2, dir.path()));
     assert!(rapid_steps.iter().all(|step| step.rows.remote == 0 && step.seconds.pull < 0.3));

@@ -44,7 +44,8 @@ fn only_the_way_of_fetching_differs() {
         assert_eq!(expected.step_losses.len() as u32, 3 * expected.epochs[0].steps);
         for (n_hot, window) in [(0, 0), (0, 1), (60, 1), (60, 4), (N_NODES as usize * 2, 2)] {
             let rapid = config(Strategy::Rapid, workers, dir.path());
-            let rapid = TrainConfig { model, n_hot, window, ..rapid };
+            let hot_policy = HotPolicy::Frequency;
+            let rapid = TrainConfig { model, n_hot, window, hot_policy, ..rapid };
             let found = run(&graph, &rapid).unwrap();
             let oracle = TrainConfig { hot_policy: HotPolicy::Oracle, ..rapid };
             let oracle = run(&graph, &oracle).unwrap();
@@ -70,7 +71,8 @@ fn a_hot_set_for_all_remote_nodes_leaves_nothing_to_pull() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     let rapid = config(Strategy::Rapid, 2, dir.path());
-    let rapid = TrainConfig { n_hot: N_NODES as usize, ..rapid };
+    let (n_hot, hot_policy) = (N_NODES as usize, HotPolicy::Frequency);
+    let rapid = TrainConfig { n_hot, hot_policy, ..rapid };
     let rapid = run(&graph, &rapid).unwrap();
     let ondemand = run(&graph, &config(Strategy::Ondemand, 2, dir.path())).unwrap();
     // A set may come late, and then the one before it misses some rows; the first never is.
@@ -231,6 +233,7 @@ fn a_memory_budget_shrinks_window_and_hot_sets() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let wide = config(Strategy::Rapid, 2, dir.path());
+    let wide = TrainConfig { hot_policy: HotPolicy::Frequency, ..wide };
     let expected = run(&graph, &wide).unwrap();
     for budget in [expected.memory_bound_bytes - 1, expected.memory_bound_bytes / 3, 1000, 0] {
         let tight = TrainConfig { memory_budget_bytes: Some(budget), ..wide.clone() };

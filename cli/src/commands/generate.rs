@@ -48,12 +48,25 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "F", default_value_t = 128,
           value_parser = clap::value_parser!(u32).range(1..))]
     dim: u32,
-    /// Communities; each is a class.
+    /// Classes; each has communities of its own.
     #[arg(long, value_name = "C", default_value_t = 16)]
     classes: u32,
-    /// Share of edges that stay inside a community.
+    /// Share of edges that stay inside a class, and there inside a community.
     #[arg(long, value_name = "H", default_value_t = 0.8)]
     homophily: f32,
+    /// Mean nodes of a community; a class has one or more.
+    #[arg(long, value_name = "N", default_value_t = 500,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    community: u32,
+    /// Share of the edges between classes that go to hubs of the whole graph.
+    #[arg(long, value_name = "S", default_value_t = 0.05)]
+    hub_share: f64,
+    /// How heavy the tail of these hubs' degrees is: 2 for an exponent of 3, 3 for 2.5, 4 for 2.33.
+    #[arg(long, value_name = "K", default_value_t = 2)]
+    hub_power: u32,
+    /// Share of the nodes that train.
+    #[arg(long, value_name = "S", default_value_t = 0.1)]
+    train: f32,
     /// Fixes every byte.
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
@@ -116,6 +129,10 @@ impl GenerateArgs {
             mean_degree: self.degree,
             n_classes: self.classes,
             homophily: self.homophily,
+            community_nodes: self.community,
+            hub_share: self.hub_share,
+            hub_power: self.hub_power,
+            train: self.train,
             seed: self.seed,
             ..GraphRecipe::default()
         };
@@ -168,7 +185,7 @@ fn folder_bytes(dir: &Path) -> Result<u64> {
 
 fn text(report: &GenerateReport) -> String {
     format!(
-        "{}: {} nodes in {} communities, {} undirected edges, {} features per node; {} in {}",
+        "{}: {} nodes in {} classes, {} undirected edges, {} features per node; {} in {}",
         report.dir,
         human::count(report.nodes.into()),
         report.classes,

@@ -28,6 +28,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
+use crate::scratch::ScratchFolder;
 use crate::secrets::SecurityArgs;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
@@ -78,6 +79,12 @@ pub(crate) struct TrainArgs {
     /// that workers share are then each process's own, of an equal share of the bytes.
     #[arg(long)]
     processes: bool,
+    /// --processes: end the run when one of them has not come so many seconds after the first has, in a
+    /// step or at the start. More than an evaluation and the writing of the schedule take, for which the
+    /// others wait twice as long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    peer_timeout: u32,
     /// Which process of a run this is.
     #[arg(long, hide = true)]
     peer: Option<processes::Peer>,
@@ -186,7 +193,8 @@ pub(crate) struct Trained {
 
 impl TrainArgs {
     fn check(self) -> Result<TrainRun, UsageError> {
-        let form = Form::of(self.processes, self.peer)?;
+        let patience = Duration::from_secs(self.peer_timeout.into());
+        let form = Form::of(self.processes, self.peer, patience)?;
         let train = TrainConfig {
             strategy: self.strategy,
             model: self.model,
@@ -294,7 +302,7 @@ fn train_telling(
         Err(error) => return Err(joined.failed_before(error)),
     };
     // A schedule that nobody asked to keep goes away with the folder.
-    let folder = tempfile::tempdir()?;
+    let folder = ScratchFolder::new("lode-train-")?;
     let config = run.with_schedule(folder.path());
     console.stage("setup");
     let mut told = Ok(());

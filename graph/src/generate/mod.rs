@@ -30,6 +30,12 @@ pub struct GraphRecipe {
     pub homophily: f32,
     /// Mean nodes of a community. A class has several communities, one at least.
     pub community_nodes: u32,
+    /// Share of the edges between classes that go to hubs of the whole graph.
+    pub hub_share: f64,
+    /// How much of these the first hubs have: of `n` nodes the first `r` have the share
+    /// `(r / n)^(1 / hub_power)`, so that degrees among hubs fall with exponent `1 + k / (k − 1)`: 3 for
+    /// 2, 2.5 for 3, 2.33 for 4. With 1 there are no hubs.
+    pub hub_power: u32,
     /// Fraction of the nodes that train.
     pub train: f32,
     /// Fraction of the nodes that validate.
@@ -90,6 +96,8 @@ impl Default for GraphRecipe {
             n_classes: 16,
             homophily: 0.8,
             community_nodes: 500,
+            hub_share: 0.05,
+            hub_power: 2,
             train: 0.1,
             val: 0.05,
             test: 0.1,
@@ -110,6 +118,8 @@ impl GraphRecipe {
             ("n_classes", 1.0, n_nodes, n_classes),
             ("homophily", 0.0, 1.0, homophily),
             ("community_nodes", 1.0, f64::from(u32::MAX), f64::from(self.community_nodes)),
+            ("hub_share", 0.0, 1.0, self.hub_share),
+            ("hub_power", 1.0, 16.0, f64::from(self.hub_power)),
             ("train", 0.0, 1.0, fractions[0]),
             ("val", 0.0, 1.0, fractions[1]),
             ("test", 0.0, 1.0, fractions[2]),

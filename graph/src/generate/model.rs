@@ -8,7 +8,7 @@
 //!
 //! Edges between classes keep a sense of near and far, as those of real graphs do: most go to a
 //! community at distance d on the ring of communities with probability ∝ 1/d², the others to
-//! nodes that are hubs of the whole graph.
+//! nodes that are hubs of the whole graph, by a power law of its own.
 
 use super::GraphRecipe;
 use crate::bijection::Bijection;
@@ -16,9 +16,6 @@ use crate::mix::mix;
 
 /// Draws for one end of an edge; more only fail where a graph is too small to have such an edge.
 const MAX_DRAWS: usize = 64;
-
-/// Share of the edges between classes that go to hubs of the whole graph.
-const HUB_SHARE: f64 = 0.05;
 
 /// What follows from a recipe; a few words, however many nodes it has.
 #[derive(Clone, Debug)]
@@ -29,6 +26,8 @@ pub(super) struct Model {
     /// Edges that a node starts on average.
     mean_started: f64,
     homophily: f64,
+    hub_share: f64,
+    hub_power: u32,
     seed: u64,
     /// Place in the hidden order to node.
     order: Bijection,
@@ -59,6 +58,8 @@ impl Model {
             n_classes,
             mean_started: f64::from(recipe.mean_degree) / 2.0,
             homophily: f64::from(recipe.homophily),
+            hub_share: recipe.hub_share,
+            hub_power: recipe.hub_power,
             seed: recipe.seed,
             order: bijection(1),
             hubs: bijection(2),
@@ -100,8 +101,8 @@ impl Model {
             let draw = |_| {
                 if same_class {
                     self.draw_in(community, &mut stream)
-                } else if stream.uniform() < HUB_SHARE {
-                    self.hubs.forward(square_law(stream.uniform(), self.n_nodes))
+                } else if stream.uniform() < self.hub_share {
+                    self.hubs.forward(power_law(stream.uniform(), self.hub_power, self.n_nodes))
                 } else {
                     self.draw_in(self.community_near(community, &mut stream), &mut stream)
                 }
@@ -116,7 +117,7 @@ impl Model {
     /// A node of `community`, by weight.
     fn draw_in(&self, community: u64, stream: &mut Stream) -> u64 {
         let (first, m) = self.span(community);
-        self.order.forward(first + square_law(stream.uniform(), m))
+        self.order.forward(first + power_law(stream.uniform(), 2, m))
     }
 
     /// Another community, d or more away with probability 1/d, on either side.
@@ -143,9 +144,11 @@ impl Model {
     }
 }
 
-/// A rank below `m` with distribution function √(rank/m).
-fn square_law(uniform: f64, m: u64) -> u64 {
-    ((uniform * uniform * m as f64) as u64).min(m - 1)
+/// A rank below `m` whose distribution function is the `power`th root of rank/m. Products alone, which
+/// are exact in the same way everywhere.
+fn power_law(uniform: f64, power: u32, m: u64) -> u64 {
+    let share = (0..power).fold(1.0, |product, _| product * uniform);
+    ((share * m as f64) as u64).min(m - 1)
 }
 
 /// Random numbers that depend on nothing but seed, node and purpose.

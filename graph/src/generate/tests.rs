@@ -77,6 +77,24 @@ fn degrees_have_a_heavy_tail_and_few_nodes_are_isolated() {
 }
 
 #[test]
+fn hubs_have_the_degrees_that_their_share_and_power_say() {
+    let largest = |hub_share, hub_power| {
+        let (n_nodes, n_classes) = (40_000, 8);
+        let recipe =
+            GraphRecipe { n_nodes, n_classes, hub_share, hub_power, ..GraphRecipe::default() };
+        f64::from(degrees(&made(&recipe)).into_iter().max().unwrap())
+    };
+    // Of 400 000 edges a fifth is between classes; the first hub has (1 / n)^(1 / power) of those of
+    // hubs, beside the edges that it has anyway.
+    for (hub_share, hub_power, expected) in [(1.0, 2, 400.0), (0.5, 4, 2828.0), (1.0, 3, 2339.0)] {
+        let found = largest(hub_share, hub_power);
+        assert!((expected * 0.95..expected * 1.05 + 100.0).contains(&found), "{found}, {expected}");
+    }
+    let (none, least) = (largest(1.0, 1), largest(0.0, 2));
+    assert!(none < least * 1.1, "no hubs beside those of communities: {none}, {least}");
+}
+
+#[test]
 fn ids_say_nothing_about_labels() {
     let made = made(&GraphRecipe { n_nodes: 20_000, n_classes: 4, ..GraphRecipe::default() });
     let same = made.labels.windows(2).filter(|pair| pair[0] == pair[1]).count();
@@ -156,6 +174,8 @@ fn wrong_recipes_are_named_and_write_nothing() {
     assert_eq!(of(|r| r.n_classes = 200_001), "n_classes");
     assert_eq!(of(|r| r.homophily = 1.1), "homophily");
     assert_eq!(of(|r| r.community_nodes = 0), "community_nodes");
+    assert_eq!(of(|r| r.hub_share = 1.5), "hub_share");
+    assert_eq!(of(|r| r.hub_power = 0), "hub_power");
     assert_eq!(of(|r| r.test = -0.1), "test");
     assert_eq!(of(|r| r.train = 0.9), "train + val + test");
     assert!(!out.exists());

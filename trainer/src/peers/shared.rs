@@ -9,13 +9,16 @@
 //! They meet through sockets: each process writes a byte to the leader, who answers when it has one from
 //! each. The system closes the sockets of a process that dies, whatever killed it, so that nobody waits
 //! for the dead: the leader's read ends, the leader gives up, and with its own sockets closed everybody
-//! else does too.
+//! else does too. A process that hangs keeps its sockets: each is waited for as long as the leader's
+//! patience, counted from when the leader itself came. The others wait twice as long for the leader, who
+//! may have come late and then wait for one that hangs, so that it is the leader who says which.
 
 use std::{
     fs::File,
     io::{self, Read, Write},
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -67,50 +70,62 @@ pub struct SharedPeers {
     memory: SharedWords,
     /// Of the leader: to each other process by rank. Of another one: to the leader.
     sockets: Vec<UnixStream>,
+    /// How long the others are waited for in one exchange.
+    patience: Duration,
     round: u32,
 }
 
 impl SharedPeers {
-    /// The leader; `others` has a socket to each process from rank 1 on.
-    pub fn leader(memory: &SharedMemory, others: Vec<UnixStream>) -> Result<Self, PeerError> {
-        Self::new(memory, 0, others.len() as u32 + 1, others)
+    /// The leader; `others` has a socket to each process from rank 1 on. It waits for them for
+    /// `patience`.
+    pub fn leader(
+        memory: &SharedMemory,
+        others: Vec<UnixStream>,
+        patience: Duration,
+    ) -> Result<Self, PeerError> {
+        Self::new(memory, [0, others.len() as u32 + 1], others, patience)
     }
 
-    /// The process of `rank`, from 1, with its socket to the leader.
+    /// The process of `rank`, from 1, with its socket to the leader, whom it waits for for twice
+    /// `patience`.
     pub fn follower(
         memory: &SharedMemory,
-        [rank, n_ranks]: [u32; 2],
+        ranks: [u32; 2],
         leader: OwnedFd,
+        patience: Duration,
     ) -> Result<Self, PeerError> {
-        Self::new(memory, rank, n_ranks, vec![UnixStream::from(leader)])
+        Self::new(memory, ranks, vec![UnixStream::from(leader)], 2 * patience)
     }
 
     fn new(
         memory: &SharedMemory,
-        rank: u32,
-        n_ranks: u32,
+        [rank, n_ranks]: [u32; 2],
         sockets: Vec<UnixStream>,
+        patience: Duration,
     ) -> Result<Self, PeerError> {
         let mapped = SharedWords::of(&memory.0, n_words(n_ranks));
         let memory = mapped.map_err(|source| PeerError::Memory { action: "map", source })?;
-        Ok(Self { rank, n_ranks, memory, sockets, round: 0 })
+        Ok(Self { rank, n_ranks, memory, sockets, patience, round: 0 })
     }
 
     /// Returns when all processes have come so far.
     fn meet(&mut self) -> Result<(), PeerError> {
-        let mut byte = [0];
-        let is_leader = self.rank == 0;
+        let (is_leader, came) = (self.rank == 0, Instant::now());
         for (socket, rank) in self.sockets.iter_mut().zip(1..) {
             let rank = if is_leader { rank } else { 0 };
-            let met = match is_leader {
-                true => socket.read_exact(&mut byte),
-                false => socket.write_all(&byte).and_then(|()| socket.read_exact(&mut byte)),
-            };
-            met.map_err(|_| PeerError::Gone { rank })?;
+            if !is_leader {
+                socket.write_all(&[0]).map_err(|_| PeerError::Gone { rank })?;
+            }
+            match heard(socket, came + self.patience) {
+                Ok(true) => {}
+                Ok(false) => return Err(PeerError::Silent { rank, waited: self.patience }),
+                Err(_) => return Err(PeerError::Gone { rank }),
+            }
         }
         if is_leader {
             for (socket, rank) in self.sockets.iter_mut().zip(1..) {
-                socket.write_all(&byte).map_err(|_| PeerError::Gone { rank })?;
+                // A byte a round, and nobody is two rounds ahead: there is room for it.
+                socket.write_all(&[0]).map_err(|_| PeerError::Gone { rank })?;
             }
         }
         Ok(())
@@ -183,6 +198,18 @@ impl Peers for SharedPeers {
     }
 }
 
+/// Waits for a byte until `end`; false if none has come.
+fn heard(socket: &mut UnixStream, end: Instant) -> io::Result<bool> {
+    // Not none: that would be no bound.
+    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    socket.set_read_timeout(Some(left))?;
+    match socket.read_exact(&mut [0]) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Words of the memory of so many processes.
 fn n_words(n_ranks: u32) -> usize {
     2 * n_ranks as usize * (HEAD_WORDS + SLOT_WORDS)
@@ -194,15 +221,17 @@ mod tests {
 
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     /// So many peers, as they would be in processes of their own.
-    fn peers(n_ranks: u32) -> Vec<SharedPeers> {
+    fn peers(n_ranks: u32, patience: Duration) -> Vec<SharedPeers> {
         let memory = SharedMemory::new(n_ranks).unwrap();
         let inherited = || SharedMemory::inherited(memory.fd()).unwrap();
         let (ours, theirs): (Vec<_>, Vec<_>) =
             (1..n_ranks).map(|_| UnixStream::pair().unwrap()).unzip();
-        let mut all = vec![SharedPeers::leader(&memory, ours).unwrap()];
+        let mut all = vec![SharedPeers::leader(&memory, ours, patience).unwrap()];
         all.extend(theirs.into_iter().zip(1..).map(|(socket, rank)| {
-            SharedPeers::follower(&inherited(), [rank, n_ranks], socket.into()).unwrap()
+            SharedPeers::follower(&inherited(), [rank, n_ranks], socket.into(), patience).unwrap()
         }));
         all
     }
@@ -217,7 +246,7 @@ mod tests {
     #[test]
     fn everybody_gets_everything_in_the_order_of_ranks() {
         for n_ranks in [1, 2, 5] {
-            let threads = peers(n_ranks).into_iter().map(|mut peers| {
+            let threads = peers(n_ranks, PATIENCE).into_iter().map(|mut peers| {
                 thread::spawn(move || {
                     let mut all = Vec::new();
                     for n in 0..40 {
@@ -236,7 +265,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_process_that_is_gone() {
         for dead in 0..4 {
-            let threads = peers(4).into_iter().map(|mut peers| {
+            let threads = peers(4, PATIENCE).into_iter().map(|mut peers| {
                 thread::spawn(move || {
                     let mut all = Vec::new();
                     for n in 0.. {
@@ -265,10 +294,40 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_for_ever_for_a_process_that_hangs() {
+        let patience = Duration::from_millis(300);
+        for hanging in 0..4 {
+            let start = Instant::now();
+            let (hangs, awake): (Vec<_>, Vec<_>) =
+                peers(4, patience).into_iter().partition(|peers| peers.rank() == hanging);
+            // The others have come at different times.
+            let threads = awake.into_iter().map(|mut peers| {
+                thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(60 * u64::from(3 - peers.rank())));
+                    (peers.rank(), peers.exchange(&[1], &mut Vec::new()).unwrap_err())
+                })
+            });
+            for thread in threads.collect::<Vec<_>>() {
+                match thread.join().unwrap() {
+                    (0, PeerError::Silent { rank, waited }) => {
+                        assert_eq!((rank, waited), (hanging, patience));
+                    }
+                    // The leader said which it was, and closed its sockets.
+                    (_, PeerError::Gone { rank: 0 }) => assert_ne!(hanging, 0),
+                    (_, PeerError::Silent { rank: 0, .. }) => assert_eq!(hanging, 0),
+                    (rank, other) => panic!("{rank}: {other}"),
+                }
+            }
+            assert!(start.elapsed() >= patience);
+            drop(hangs);
+        }
+    }
+
+    #[test]
     fn memory_that_is_too_small_is_refused() {
         let memory = SharedMemory::new(2).unwrap();
         let sockets = (0..2).map(|_| UnixStream::pair().unwrap().0).collect();
-        let error = SharedPeers::leader(&memory, sockets).unwrap_err();
+        let error = SharedPeers::leader(&memory, sockets, PATIENCE).unwrap_err();
         assert!(matches!(error, PeerError::Memory { action: "map", .. }), "{error}");
         assert!(memory.0.set_len(1 << 30).is_err(), "its size is sealed");
     }

@@ -94,20 +94,52 @@ fn gradient_agrees_with_finite_differences() {
     }
 }
 
-#[test]
-fn product_is_the_same_for_any_number_of_threads() {
-    let n = 1000;
+/// The transposed product as a walk over the destinations, in their order.
+fn walked(op: &Spmm, grad: &[f32], width: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; op.block.n_src as usize * width];
+    for (dst, grad) in grad.chunks_exact(op.out_width(width)).enumerate() {
+        let (own, of_sum) = match &op.own_rows {
+            OwnRows::Beside => (1.0, &grad[width..]),
+            OwnRows::Added(weights) => (weights[dst], grad),
+        };
+        add_scaled(&mut sum[dst * width..][..width], own, &grad[..width]);
+        let edges = op.block.offsets[dst] as usize..op.block.offsets[dst + 1] as usize;
+        for edge in edges {
+            let row = &mut sum[op.block.sources[edge] as usize * width..][..width];
+            add_scaled(row, op.edge_weights[edge], of_sum);
+        }
+    }
+    sum
+}
+
+/// Ten edges to each of `n_dst` destinations from random ones of `n_src` sources.
+fn random_ops(n_src: u32, n_dst: u32) -> [Spmm; 2] {
     let random = CounterRandom::new(5, 0);
-    let sources: Vec<u32> = (0..10 * n).map(|i| (random.bits(i) % n) as u32).collect();
-    let offsets = (0..=n as u32).map(|i| 10 * i).collect();
-    let block = Arc::new(Block { n_src: n as u32, n_dst: n as u32, offsets, sources });
-    let op = Spmm::new(block, values(10 * n as usize, 1), OwnRows::Beside);
-    let x = values(n as usize * 16, 2);
-    let product = |n_threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
-        pool.install(|| op.product(&x, 16))
-    };
-    assert_eq!(product(1), product(3));
+    let n_edges = u64::from(10 * n_dst);
+    let source = |i| (random.bits(i) % u64::from(n_src)) as u32;
+    let offsets = (0..=n_dst).map(|i| 10 * i).collect();
+    let block = Block { n_src, n_dst, offsets, sources: (0..n_edges).map(source).collect() };
+    let (block, weights) = (Arc::new(block), values(n_edges as usize, 1));
+    let own = OwnRows::Added(values(n_dst as usize, 3).into());
+    [
+        Spmm::new(Arc::clone(&block), weights.clone(), OwnRows::Beside),
+        Spmm::new(block, weights, own),
+    ]
+}
+
+#[test]
+fn both_products_are_the_same_for_any_number_of_threads() {
+    for op in random_ops(1000, 700) {
+        let (x, grad) = (values(1000 * 16, 2), values(700 * op.out_width(16), 4));
+        let products = |n_threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
+            pool.install(|| (op.product(&x, 16), op.transposed_product(&grad, 16)))
+        };
+        let (product, transposed) = products(1);
+        assert!(products(3) == (product, transposed.clone()));
+        // To the bit: what a run has learnt must not change with who sums its gradients.
+        assert!(walked(&op, &grad, 16) == transposed);
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn table(ondemand: &TrainReport, rapid: &TrainReport) -> Table {
     row("remote MB per step", &|r| format!("{:.2}", r.remote_bytes_per_step / 1e6));
     row("hit rate", &|r| human::percent(mean(r, |e| e.hit_rate)));
     row("wait share", &|r| human::percent(wait_share(r)));
-    row("MB of hot sets and window", &|r| format!("{:.1}", r.memory_measured_bytes as f64 / 1e6));
+    row("MB of kept rows and window", &|r| format!("{:.1}", r.memory_measured_bytes as f64 / 1e6));
     row("setup seconds", &|r| format!("{:.2}", r.setup_seconds));
     table
 }
@@ -48,7 +48,7 @@ fn verdict(report: &QuickstartReport) -> String {
         format!("LOSSES DIFFER somewhere in {n_steps} steps, which must not be")
     };
     let saved = report.ondemand.remote_bytes_per_step / report.rapid.remote_bytes_per_step;
-    format!("{losses}; rapid moved {saved:.1} times fewer remote bytes, hot sets included.")
+    format!("{losses}; rapid moved {saved:.1} times fewer remote bytes.")
 }
 
 /// Time in which a worker had no batch to train on, as a share of the epochs.

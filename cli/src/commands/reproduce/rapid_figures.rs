@@ -39,6 +39,8 @@ pub(super) struct RapidFigures {
 #[derive(Serialize)]
 struct Reuse {
     batch: usize,
+    /// Of an epoch.
+    batches: u32,
     nodes: u64,
     nodes_once: u64,
     most: u32,
@@ -208,12 +210,12 @@ impl RapidFigures {
                 text,
                 "\n## How often rows are used again (Fig. 3)\n\nOf {} remote rows that one worker uses \
                  in an epoch of {FETCHED}, batch {}, {:.1} % are used by one batch (45.3 % in the paper), \
-                 and the most used by {} (66). The paper's graph has twenty times the nodes or more, so that \
-                 a batch meets fewer of them again.\n\n![Fig. 3](fig3.svg)",
+                 and the most used by {} of {} (66 of, it seems, 66: an epoch of three machines).\n\n![Fig. 3](fig3.svg)",
                 reuse.nodes,
                 reuse.batch,
                 percent(reuse.nodes_once),
-                reuse.most
+                reuse.most,
+                reuse.batches
             )?;
         }
         writeln!(
@@ -285,7 +287,15 @@ impl Reuse {
         }
         let stats = counts.stats();
         let most = histogram.last_key_value().map_or(0, |(&uses, _)| uses);
-        Ok(Self { batch, nodes: stats.nodes, nodes_once: stats.nodes_once, most, histogram })
+        let batches = schedule.n_batches(0);
+        Ok(Self {
+            batch,
+            batches,
+            nodes: stats.nodes,
+            nodes_once: stats.nodes_once,
+            most,
+            histogram,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use lodestore_client::{ClientConfig, Security};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::OpenOptions;
-use lodestore_trainer::{HotPolicy, Strategy, TrainConfig, TrainReport};
+use lodestore_trainer::{EpochReport, HotPolicy, Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::energy::Energy;
@@ -82,10 +82,14 @@ pub(super) struct Run {
     pub(super) pull_seconds: f64,
     /// Share of a step without a batch.
     pub(super) wait_share: f64,
+    /// All that travelled: hot sets and first fills of buffers too.
     pub(super) remote_bytes: f64,
+    /// Of them those that batches lacked, which is what the paper counts (Algorithm 1, line 16).
+    pub(super) missed_bytes: f64,
     /// Of all workers, in a mean epoch.
     pub(super) remote_rows_per_epoch: f64,
     pub(super) epoch_seconds: f64,
+    pub(super) warm_up: WarmUp,
     /// On the nodes trained on, after each epoch.
     pub(super) accuracies: Vec<f64>,
     /// What the whole machine used meanwhile, where it counts that.
@@ -103,6 +107,11 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// A step of `ondemand` but for its pulls.
+    pub(super) fn rest_seconds(&self) -> f64 {
+        (self.step_seconds - self.pull_seconds).max(1e-9)
+    }
+
     fn of(contestant: Contestant, report: TrainReport, energy_joules: Option<f64>) -> Result<Self> {
         let step = report.step.as_ref().context("a run without steps; give a larger --scale")?;
         let step_seconds = report.mean_step_seconds;
@@ -115,10 +124,12 @@ impl Run {
             pull_seconds: step_seconds * step.pull,
             wait_share: step.wait,
             remote_bytes: report.remote_bytes_per_step,
+            missed_bytes: report.remote_bytes_per_step * missed_share(&report),
             remote_rows_per_epoch: mean(
                 report.epochs.iter().map(|epoch| epoch.remote_rows as f64).sum(),
             ),
             epoch_seconds: mean(report.epochs.iter().map(|epoch| epoch.seconds).sum()),
+            warm_up: WarmUp::of(&report),
             accuracies: report.epochs.iter().map(|epoch| epoch.accuracy).collect(),
             energy_joules,
             hit_rate: mean(report.epochs.iter().map(|epoch| epoch.hit_rate).sum()),
@@ -129,6 +140,37 @@ impl Run {
             parameters_digest: report.parameters_digest,
             losses: report.step_losses,
         })
+    }
+}
+
+/// The first epoch beside the others.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct WarmUp {
+    /// What is pulled before the first step: set-up but for the schedule.
+    pub(super) before_seconds: f64,
+    pub(super) first_seconds: f64,
+    /// Mean of the others.
+    pub(super) others_seconds: f64,
+    /// Bytes that one worker pulled in the first epoch beyond those of a mean other one.
+    pub(super) filled_bytes: f64,
+}
+
+impl WarmUp {
+    fn of(report: &TrainReport) -> Self {
+        let Some((first, others)) = report.epochs.split_first() else { return Self::default() };
+        let mean = |of: fn(&EpochReport) -> f64| {
+            others.iter().map(of).sum::<f64>() / others.len().max(1) as f64
+        };
+        let bytes = |epoch: &EpochReport| {
+            let missed = epoch.remote_rows - epoch.hot_set_rows - epoch.filled_rows;
+            epoch.remote_bytes as f64 * missed as f64 / epoch.remote_rows.max(1) as f64
+        };
+        Self {
+            before_seconds: report.setup_seconds - report.schedule_seconds,
+            first_seconds: first.seconds,
+            others_seconds: mean(|epoch| epoch.seconds),
+            filled_bytes: (bytes(first) - mean(bytes)) / f64::from(report.workers),
+        }
     }
 }
 
@@ -230,9 +272,16 @@ impl Case<'_> {
     }
 }
 
-/// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times its
-/// computation. Each server sends about what one worker asks for.
+/// The share of remote rows that batches lacked.
+fn missed_share(report: &TrainReport) -> f64 {
+    let sum = |of: fn(&EpochReport) -> u64| report.epochs.iter().map(of).sum::<u64>() as f64;
+    let ahead = sum(|epoch| epoch.hot_set_rows + epoch.filled_rows);
+    1.0 - ahead / sum(|epoch| epoch.remote_rows).max(1.0)
+}
+
+/// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times the rest of
+/// its step. Each server sends about what one worker asks for.
 pub(super) fn slow_link(baseline: &Run, ratio: f64, delay: Duration) -> LinkSpec {
-    let seconds = (ratio * baseline.compute_seconds).max(1e-6);
+    let seconds = (ratio * baseline.rest_seconds()).max(1e-6);
     LinkSpec { rate_bits: (baseline.remote_bytes * 8.0 / seconds).max(1e6), delay }
 }

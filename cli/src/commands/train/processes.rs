@@ -32,10 +32,11 @@ pub(crate) enum Form {
     /// Threads of this process.
     #[default]
     Threads,
-    /// A process for each, started by this one with these arguments; it is the first of them.
-    Processes(Vec<OsString>),
+    /// A process for each, started by this one with these arguments; it is the first of them. They wait
+    /// for each other so long at most, as the first counts it.
+    Processes(Vec<OsString>, Duration),
     /// This process was started by another one of the run.
-    StartedAs(Peer),
+    StartedAs(Peer, Duration),
     /// Processes of an MPI job: so many, and which this is.
     Mpi([u32; 2]),
 }
@@ -79,10 +80,15 @@ impl FromStr for Peer {
 }
 
 impl Form {
-    /// By the flags: `processes`, and the hidden one of a process that another has started.
-    pub(super) fn of(processes: bool, peer: Option<Peer>) -> Result<Self, UsageError> {
+    /// By the flags: `processes`, the hidden one of a process that another has started, and how long
+    /// they wait for each other.
+    pub(super) fn of(
+        processes: bool,
+        peer: Option<Peer>,
+        patience: Duration,
+    ) -> Result<Self, UsageError> {
         if let Some(peer) = peer {
-            return Ok(Self::StartedAs(peer));
+            return Ok(Self::StartedAs(peer, patience));
         }
         match (mpi_job(), processes) {
             (Some(_), true) => Err(UsageError::new(
@@ -93,7 +99,7 @@ impl Form {
                 "one of {n_ranks} processes of an MPI job, but this lode was built without MPI; build \
                  it with --features mpi, or use --processes on one machine"
             ))),
-            (None, true) => Ok(Self::Processes(env::args_os().skip(1).collect())),
+            (None, true) => Ok(Self::Processes(env::args_os().skip(1).collect(), patience)),
             (None, false) => Ok(Self::Threads),
         }
     }
@@ -108,14 +114,14 @@ impl Form {
 
     /// Whether this process is to start others.
     pub(super) fn starts_processes(&self) -> bool {
-        matches!(self, Self::Processes(_))
+        matches!(self, Self::Processes(..))
     }
 
     /// Whether another process tells of the run.
     pub(super) fn is_led(&self) -> bool {
         match self {
-            Self::Threads | Self::Processes(_) => false,
-            Self::StartedAs(_) => true,
+            Self::Threads | Self::Processes(..) => false,
+            Self::StartedAs(..) => true,
             Self::Mpi([_, rank]) => *rank > 0,
         }
     }
@@ -124,11 +130,12 @@ impl Form {
     pub(super) fn join(&self, n_workers: u32) -> Result<Joined> {
         let mut children = Children::default();
         let peers: Box<dyn Peers> = match self {
-            Self::Processes(args) if n_workers > 1 => {
-                Box::new(children.start(args, n_workers).context("cannot start the processes")?)
+            Self::Processes(args, patience) if n_workers > 1 => {
+                let started = children.start(args, n_workers, *patience);
+                Box::new(started.context("cannot start the processes")?)
             }
-            Self::Threads | Self::Processes(_) => Box::new(Alone),
-            Self::StartedAs(peer) => Box::new(peer.join()?),
+            Self::Threads | Self::Processes(..) => Box::new(Alone),
+            Self::StartedAs(peer, patience) => Box::new(peer.join(*patience)?),
             Self::Mpi(_) => mpi_peers()?,
         };
         if peers.n_ranks() > n_workers {
@@ -160,13 +167,13 @@ fn mpi_job() -> Option<[u32; 2]> {
 
 impl Peer {
     /// Joins the process that has started this one. When that one is gone, so is this.
-    fn join(self) -> Result<SharedPeers> {
+    fn join(self, patience: Duration) -> Result<SharedPeers> {
         let Self { rank, n_ranks, memory } = self;
         let memory = SharedMemory::inherited(memory)?;
         let socket = stdin().as_fd().try_clone_to_owned().context("stdin is no socket")?;
         let watched = socket.try_clone().context("stdin is no socket")?;
         spawn(move || end_with(&watched, rank));
-        Ok(SharedPeers::follower(&memory, [rank, n_ranks], socket)?)
+        Ok(SharedPeers::follower(&memory, [rank, n_ranks], socket, patience)?)
     }
 }
 
@@ -181,7 +188,12 @@ fn end_with(socket: &OwnedFd, rank: u32) {
 
 impl Children {
     /// Starts `n_ranks` less one processes.
-    fn start(&mut self, args: &[OsString], n_ranks: u32) -> Result<SharedPeers> {
+    fn start(
+        &mut self,
+        args: &[OsString],
+        n_ranks: u32,
+        patience: Duration,
+    ) -> Result<SharedPeers> {
         let program = env::current_exe().context("cannot find this program's file")?;
         let memory = SharedMemory::new(n_ranks)?;
         let mut sockets = Vec::new();
@@ -193,7 +205,7 @@ impl Children {
             self.0.push(command.spawn()?);
             sockets.push(ours);
         }
-        Ok(SharedPeers::leader(&memory, sockets)?)
+        Ok(SharedPeers::leader(&memory, sockets, patience)?)
     }
 
     /// How the process of `rank` ended, which is gone.

@@ -42,17 +42,11 @@ impl Connection {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, deadline)?;
         let (address, opened) = (address.clone(), Instant::now());
-        let (inbox, mut frame) = (Inbox::new(), hello().to_vec());
-        if let Some(token) = security.token
-            && !matches!(address, Address::Unix(_))
-        {
-            Request::new(RequestBody::Authenticate { token }).append_to(0, &mut frame);
-        }
-        let (shared, has_asked) = (None, false);
+        let (inbox, shared, has_asked) = (Inbox::new(), None, false);
         let mut connection =
             Self { address, stream, opened, inbox, shared, has_asked, frame: Vec::new() };
         connection.stream.set_deadline(deadline);
-        connection.write(&frame)?;
+        connection.write(&hello())?;
         if let Err(error) = connection.need(HELLO_BYTES) {
             let is_alert = !connection.stream.is_tls()
                 && connection.inbox.len() > 0
@@ -64,6 +58,14 @@ impl Connection {
         let mut theirs = [0; HELLO_BYTES];
         theirs.copy_from_slice(connection.inbox.take(HELLO_BYTES));
         check_hello(&theirs).map_err(|source| connection.wire(source))?;
+        // Not before: who says something else is told nothing.
+        if let Some(token) = security.token
+            && !matches!(connection.address, Address::Unix(_))
+        {
+            let mut frame = Vec::new();
+            Request::new(RequestBody::Authenticate { token }).append_to(0, &mut frame);
+            connection.write(&frame)?;
+        }
         Ok(connection)
     }
 

@@ -87,10 +87,7 @@ impl Stream {
     pub(crate) fn set_nonblocking(&mut self) -> io::Result<()> {
         let socket = self.socket_mut();
         socket.deadline = None;
-        match &socket.kind {
-            Kind::Tcp(stream) => stream.set_nonblocking(true),
-            Kind::Unix(stream) => stream.set_nonblocking(true),
-        }
+        socket.kind.set_nonblocking(true)
     }
 
     /// Whether bytes that were written have not left yet.
@@ -185,6 +182,13 @@ impl Kind {
         Ok(Self::Unix(stream))
     }
 
+    fn set_nonblocking(&self, is_so: bool) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(is_so),
+            Self::Unix(stream) => stream.set_nonblocking(is_so),
+        }
+    }
+
     fn set_timeouts(&self, left: Duration) -> io::Result<()> {
         let left = Some(left);
         match self {
@@ -262,6 +266,19 @@ impl Write for Stream {
         match self {
             Self::Plain(_) => Ok(()),
             Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+impl Drop for Stream {
+    /// Under TLS says farewell, as far as that goes without waiting.
+    fn drop(&mut self) {
+        let Self::Tls(stream) = self else { return };
+        stream.sock.deadline = None;
+        if stream.sock.kind.set_nonblocking(true).is_ok() {
+            stream.conn.send_close_notify();
+            // Whoever does not hear it sees the end.
+            let _ = stream.conn.write_tls(&mut stream.sock);
         }
     }
 }

@@ -224,6 +224,26 @@ impl Routes {
         self.holders_in(parts).all(|holders| holders.has_other(server, is_well))
     }
 
+    /// The shard of another server that has all of these partitions, and has not failed just now;
+    /// the one that owns the first row, if any does.
+    pub(crate) fn rival(
+        &self,
+        tensor: usize,
+        (ids, parts): (&[NodeId], &PartSet),
+        server: usize,
+    ) -> Option<usize> {
+        let now = Instant::now();
+        let (part, row) = self.book.locate(*ids.first()?)?;
+        let has_all =
+            |other: usize| self.holders_in(parts).all(|holders| holders.servers.contains(&other));
+        let others = self.holders_of(part).iter().copied().filter(|&other| {
+            other != server && has_all(other) && !self.health(other).is_resting(now)
+        });
+        let cost = |other: usize| self.health(other).cost(now);
+        let rival = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)))?;
+        Some(self.endpoint_at(rival, tensor, part, row))
+    }
+
     fn holders_in(&self, parts: &PartSet) -> impl Iterator<Item = &Holders> {
         parts.indexes().filter_map(|at| self.holders.get(at))
     }

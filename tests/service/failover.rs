@@ -279,3 +279,46 @@ fn another_graph_at_the_same_address_is_neither_committed_nor_compacted() {
     assert_eq!(PlainConnection::open(&address).describe().version, 1);
     server.stop();
 }
+
+#[test]
+fn a_server_that_stands_still_for_a_moment_is_not_waited_for() {
+    let source = Source::random(1000, 1000);
+    let graph = source.import("graph", 2, "hash");
+    let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 2";
+    let servers = [(); 2].map(|()| Serving::start(&graph, args));
+    let addresses = servers.each_ref().map(|server| server.address.clone());
+    let ids: Vec<NodeId> = (0..50).map(NodeId).collect();
+    // The slowest pull of each time that the server that is asked stands still; the middle of these.
+    let slowest = |hedged_share| {
+        let deadline = Duration::from_secs(30);
+        let config = ClientConfig { deadline, hedged_share, ..ClientConfig::default() };
+        let client = Client::connect(&addresses, config).unwrap();
+        let truth = Truth::new(&source, &client);
+        let pulls = |n| (0..n).map(|_| pull(&client, &truth, &ids).unwrap()).max().unwrap();
+        let mut slowest = Vec::new();
+        for _ in 0..9 {
+            // Who was outrun or silent has rested by then.
+            thread::sleep(Duration::from_millis(300));
+            pulls(100);
+            let sent = || crate::metric(&servers[0], "lodestore_sent_rows_total");
+            let before = sent();
+            pulls(1);
+            let asked = &servers[usize::from(sent() == before)].child;
+            signal(asked, Signal::STOP);
+            slowest.push(thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(120));
+                    signal(asked, Signal::CONT);
+                });
+                pulls(20)
+            }));
+        }
+        slowest.sort();
+        slowest[4]
+    };
+    let (with, without) = (slowest(0.05), slowest(0.0));
+    println!("{with:?} with a rival, {without:?} without");
+    assert!(without > Duration::from_millis(80), "{without:?}");
+    assert!(with < Duration::from_millis(40), "{with:?}");
+    servers.into_iter().for_each(Serving::stop);
+}

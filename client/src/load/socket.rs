@@ -57,9 +57,7 @@ impl LoadSocket {
         deadline: Instant,
     ) -> Result<Self, ClientError> {
         let connection = Connection::open(address, security, deadline)?;
-        let (stream, opened) = connection
-            .into_nonblocking()
-            .map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+        let (stream, opened) = connection.into_nonblocking();
         Ok(Self {
             stream,
             opened,

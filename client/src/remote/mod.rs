@@ -9,14 +9,20 @@ use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
 use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, TensorInfo};
 use describe::{describe, stats, tensors};
-use pull::Pull;
+use hedges::Hedges;
+use pull::{Pull, Tries};
 use put::Put;
 
+mod ask;
 mod describe;
 mod fleet;
+mod hedges;
 mod patience;
 mod pull;
 mod put;
+mod round;
+#[cfg(test)]
+mod tests;
 mod version;
 
 pub(crate) use fleet::Fleet;
@@ -40,13 +46,18 @@ pub struct ClientConfig {
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
     /// has some; the same rows come by the socket else.
     pub shared_memory: bool,
+    /// Share of the pull requests, from 0 to 1, for which a second server that holds the same rows
+    /// may be asked because the first is slower than 19 of 20 times; the first to answer is
+    /// waited for. Bulk is never asked for twice.
+    pub hedged_share: f64,
 }
 
 impl Default for ClientConfig {
     fn default() -> Self {
         let security = Security::default();
         let deadline = Duration::from_secs(30);
-        Self { deadline, attempts: 10, security, pin: false, shared_memory: true }
+        let (pin, shared_memory, hedged_share) = (false, true, 0.05);
+        Self { deadline, attempts: 10, security, pin, shared_memory, hedged_share }
     }
 }
 
@@ -67,6 +78,7 @@ pub struct Client {
     pinned: u32,
     /// Replaced when a server comes back with other shards or ports.
     fleet: RwLock<Arc<Fleet>>,
+    hedges: Hedges,
     /// Buckets of pulls that are not running.
     scratch: Mutex<Vec<Vec<Bucket>>>,
 }
@@ -94,7 +106,8 @@ impl Client {
             Fleet::new(servers, config.security.clone(), Arc::new(config.shared_memory.into()))?;
         let book = fleet.routes.book.clone();
         let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());
-        Ok(Self { config, book, tensors, graph, n_edges, pinned, fleet, scratch })
+        let hedges = Hedges::new(config.hedged_share);
+        Ok(Self { config, book, tensors, graph, n_edges, pinned, fleet, hedges, scratch })
     }
 
     /// Identity of the graph (uuid).
@@ -236,7 +249,8 @@ impl RowSource for Client {
         let result = self.pull_all(&pull, ids, out, &mut buckets);
         lock(&self.scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        Ok(PullStats { rows, bytes, requests: result?, ..PullStats::default() })
+        let Tries { n_answers, n_rivals } = result?;
+        Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_rivals, ..PullStats::default() })
     }
 }
 

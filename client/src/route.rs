@@ -179,7 +179,7 @@ impl Routes {
         server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
-    /// Takes over what `other`, which is over the same servers, knows of them.
+    /// Takes over what `other` knows of its servers, which are the first of these.
     pub(crate) fn learn_from(&self, other: &Self) {
         for (server, other) in self.servers.iter().zip(&other.servers) {
             server.health.copy(&other.health);

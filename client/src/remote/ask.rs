@@ -48,7 +48,7 @@ impl Asked {
         endpoint: usize,
         piece: Piece<'_>,
         attempt: u32,
-    ) -> Result<Self, Failed> {
+    ) -> Result<Self, Box<Failed>> {
         let (server, begun) = (fleet.routes.endpoints[endpoint].server, Instant::now());
         let (mut until, mut connected_by) = (pull.deadline, pull.deadline);
         let health = fleet.routes.health(server);
@@ -68,7 +68,7 @@ impl Asked {
                 let progress = Progress::new();
                 Ok(Self { endpoint, server, begun, until, connection, progress })
             }
-            Err(error) => Err(failed(server, piece.parts, pull.deadline, until, error)),
+            Err(error) => Err(Box::new(failed(server, piece.parts, pull.deadline, until, error))),
         }
     }
 

@@ -86,6 +86,7 @@ impl Client {
                 *current = Arc::clone(&fleet);
             }
         }
+        fleet = self.with_absent(fleet, deadline)?;
         fleet.routes.choose(Instant::now());
         Ok(fleet)
     }

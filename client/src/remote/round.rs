@@ -69,7 +69,7 @@ impl<'a> Round<'a> {
                 let piece = piece_at;
                 self.under_way.push(UnderWay { piece, asked, rival_at, end: None });
             }
-            Err(failed) => self.failures.push((piece.endpoint, failed)),
+            Err(failed) => self.failures.push((piece.endpoint, *failed)),
         }
     }
 

@@ -205,11 +205,11 @@ impl Connection {
         }
     }
 
-    /// The stream, past its hello, without any waits, and since when it is open; nothing may be in
-    /// flight.
-    pub(crate) fn into_nonblocking(mut self) -> (Stream, Instant) {
+    /// The stream, past its hello, without any waits, since when it is open, and the memory that was
+    /// asked for; nothing may be in flight.
+    pub(crate) fn into_nonblocking(mut self) -> (Stream, Instant, Option<SharedMemory>) {
         self.stream.never_wait();
-        (self.stream, self.opened)
+        (self.stream, self.opened, self.shared)
     }
 
     /// How long it has been open; never zero, which would mean that it is not told.

@@ -100,14 +100,17 @@ impl Fleet {
     ) -> Result<Connection, ClientError> {
         let mut connection = self.connection(endpoint, deadline)?;
         let server = self.routes.endpoints[endpoint].server;
-        let shares = n_bytes >= SHARED_CHUNK_BYTES_MIN
-            && self.servers[server].1.shares
-            && self.shares.load(Ordering::Relaxed);
+        let shares = n_bytes >= SHARED_CHUNK_BYTES_MIN && self.may_share(server);
         if shares && !connection.share(deadline)? {
             self.shares.store(false, Ordering::Relaxed);
             connection = self.connection(endpoint, deadline)?;
         }
         Ok(connection)
+    }
+
+    /// Whether rows of this server may come through memory.
+    pub(crate) fn may_share(&self, server: usize) -> bool {
+        self.servers[server].1.shares && self.shares.load(Ordering::Relaxed)
     }
 
     /// Keeps a connection for the next pull.

@@ -196,8 +196,8 @@ impl LoadSocket {
 
     /// The first request is over if all of its rows have come.
     fn end_whole(&mut self, ended: &mut Vec<(usize, Result<(), Failure>)>) {
-        if let Some(ask) = self.asked.pop_front_if(|ask| ask.n_come == ask.n_rows) {
-            ended.push((ask.slot, Ok(())));
+        if self.asked.front().is_some_and(|ask| ask.n_come == ask.n_rows) {
+            ended.extend(self.asked.pop_front().map(|ask| (ask.slot, Ok(()))));
         }
     }
 

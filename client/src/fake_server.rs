@@ -24,6 +24,8 @@ pub(crate) struct FakeServer {
 
 struct State {
     description: Description,
+    /// Microseconds before it says hello.
+    hello_us: AtomicU64,
     /// Microseconds that a pull takes.
     delay_us: AtomicU64,
     /// One pull in so many takes `slow_us` instead; 0 for none.
@@ -61,6 +63,7 @@ impl FakeServer {
         };
         let state = Arc::new(State {
             description,
+            hello_us: 0.into(),
             delay_us: 0.into(),
             slow_one_in: 0.into(),
             slow_us: 0.into(),
@@ -76,6 +79,11 @@ impl FakeServer {
             }
         });
         Self { address: address.to_string(), state }
+    }
+
+    /// How long a connection waits for its hello from now on.
+    pub(crate) fn delay_hello(&self, time: Duration) {
+        self.state.hello_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// How long each pull takes from now on.
@@ -106,6 +114,7 @@ impl State {
     /// Until the client leaves or breaks a rule.
     fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
+        thread::sleep(Duration::from_micros(self.hello_us.load(Ordering::Relaxed)));
         stream.write_all(&hello())?;
         stream.read_exact(&mut [0; HELLO_BYTES])?;
         loop {

@@ -11,7 +11,7 @@ use crate::tail::Tail;
 const REST_MIN: Duration = Duration::from_millis(250);
 /// Longest time for which a server that fails is left alone.
 const REST_MAX: Duration = Duration::from_secs(30);
-/// A server that another has outrun is left alone for so many times as long as it had had.
+/// A server that another has outrun is asked second for so many times as long as it had had.
 const OUTRUN_FACTOR: u32 = 10;
 /// A latency counts half after this time, so that a server that was slow is tried again.
 const HALF_LIFE: Duration = Duration::from_secs(10);
@@ -39,6 +39,8 @@ pub(crate) struct Health {
     failed_us: AtomicU64,
     rests_until_us: AtomicU64,
     strikes: AtomicU32,
+    /// Until when another is asked that has outrun it.
+    outrun_until_us: AtomicU64,
     /// Of the time until rows begin to come.
     tail: Tail,
 }
@@ -64,10 +66,11 @@ impl Health {
     }
 
     /// Another server has answered what this one had not after so long: for some time that one is
-    /// asked, so that nobody else waits for this one meanwhile.
+    /// asked first, so that nobody else waits for this one meanwhile. It may be that one's rival.
     pub(crate) fn was_outrun(&self, after: Duration, now: Instant) {
         self.tail.saw(after);
-        self.rest(REST_MIN.min(OUTRUN_FACTOR * after), now);
+        let until = now + REST_MIN.min(OUTRUN_FACTOR * after);
+        self.outrun_until_us.store(at(until), Ordering::Relaxed);
         if self.usual().is_some_and(|usual| after > usual) {
             self.took(after, now);
         }
@@ -106,11 +109,14 @@ impl Health {
         self.rests_until_us.load(Ordering::Relaxed) > at(now)
     }
 
-    /// The lower the better: what it takes to answer, as far as that is still true; of those that
-    /// rest, the one whose last failure is longest ago.
+    /// The lower the better: what it takes to answer, as far as that is still true; more than that if
+    /// another has just outrun it; of those that rest, the one whose last failure is longest ago.
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;
+        }
+        if self.outrun_until_us.load(Ordering::Relaxed) > at(now) {
+            return 1e11;
         }
         let age = at(now).saturating_sub(self.measured_us.load(Ordering::Relaxed)) as f64;
         let halvings = age / HALF_LIFE.as_micros() as f64;
@@ -132,6 +138,7 @@ impl Health {
             (&self.measured_us, &other.measured_us),
             (&self.failed_us, &other.failed_us),
             (&self.rests_until_us, &other.rests_until_us),
+            (&self.outrun_until_us, &other.outrun_until_us),
         ];
         for (to, from) in pairs {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -190,16 +197,18 @@ mod tests {
     }
 
     #[test]
-    fn who_is_outrun_is_left_alone_for_a_moment_and_is_no_worse_for_it() {
+    fn who_is_outrun_is_asked_second_for_a_moment_and_rests_no_longer_for_it() {
         let (now, health, other) = (Instant::now(), Health::default(), Health::default());
         health.answered(MS(1), now);
         other.answered(MS(2), now);
         health.was_outrun(MS(3), now);
-        assert!(health.is_resting(now + MS(29)) && !health.is_resting(now + MS(31)));
-        assert!(health.cost(now) > other.cost(now));
+        assert!(health.cost(now + MS(29)) > other.cost(now + MS(29)));
+        assert!(health.cost(now + MS(31)) < other.cost(now + MS(31)));
+        assert!(!health.is_resting(now), "it may be asked, as a rival of the other");
         assert_eq!(health.usual(), Some(Duration::from_micros(1400)));
         health.was_outrun(Duration::from_secs(9), now);
-        assert!(!health.is_resting(now + REST_MIN + MS(1)));
+        let later = now + REST_MIN + MS(1);
+        assert!(health.cost(now) > 1e10 && health.cost(later) < 1e10);
         health.failed(now);
         assert!(!health.is_resting(now + MS(300)), "as after a first failure");
     }

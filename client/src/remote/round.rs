@@ -6,7 +6,7 @@
 //! the other's connection is closed, which tells its server that nobody waits (Dean and Barroso, The
 //! Tail at Scale, 2013).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::debug;
@@ -18,6 +18,9 @@ use super::pull::{Failed, Pull};
 use crate::ClientError;
 use crate::connection::Place;
 use crate::socket::timespec;
+
+/// How long an answer may go on to come after its time: what lies in the socket is taken.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// A round, and the requests of it that are under way.
 pub(super) struct Round<'a> {
@@ -83,13 +86,15 @@ impl<'a> Round<'a> {
 
     /// Takes all answers, to the rows of `out` where they belong.
     pub(super) fn receive(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
+        // What came while others were being asked is not late.
+        let asked = Instant::now();
         while !self.under_way.is_empty() {
             let ready = self.wait()?;
             let now = Instant::now();
             for (at, is_ready) in ready.into_iter().enumerate() {
                 if self.under_way[at].end.is_some() {
                     // Its rival has won just now.
-                } else if is_ready {
+                } else if is_ready && now < asked.max(self.under_way[at].asked.until) + GRACE {
                     self.take(at, out, now);
                 } else if now >= self.under_way[at].asked.until {
                     let late = self.under_way[at].asked.late(self.fleet);

@@ -1,4 +1,4 @@
-# The wire of Lodestore, version 1.
+# The wire of Lodestore, version 2.
 #
 # A connection opens with a 16-byte hello in both directions (src/hello.rs). After it every message
 # is a frame (src/frame.rs): an 8-byte prefix with two lengths, a head, a body. The head is one of

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use support::graph::Source;
+use support::http::get;
 use support::process::{Finished, Serving, command, finish, lode_line, signal};
 use support::write_npy;
 
@@ -318,4 +319,48 @@ fn what_cannot_be_is_told_before_anything_is_opened() {
         lode_line(&format!("load --connect 127.0.0.1:1 {more}")).failed(2, &[told]);
     }
     lode_line("load --connect 127.0.0.1:1").failed(1, &["127.0.0.1:1", "running"]);
+}
+
+#[test]
+fn rows_over_a_unix_socket_come_through_memory_and_that_of_a_killed_client_comes_back() {
+    let loaded = Loaded::new();
+    let socket = loaded.source.file("rows.sock");
+    let args = format!("--shards 2 --metrics 127.0.0.1:0 --unix {}", socket.display());
+    let server = Serving::start(&loaded.graph, &args);
+    let unix = format!("unix:{}", socket.display());
+    let figure = |name: &str| {
+        let text = get(&server.metrics, "/metrics").body;
+        let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>()
+    };
+    let wait_until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let end = Instant::now() + DEADLINE;
+        while !is_so() {
+            assert!(Instant::now() < end, "not in time: {what}");
+            sleep(Duration::from_millis(20));
+        }
+    };
+    // More than one chunk to a slot of each shard, and requests that have to stand in the socket.
+    let wide = "--connections 3 --rows 900 --tensor wide --duration 0.5 --warm-up 0";
+    for (window, are_shared) in [(2, false), (1, true)] {
+        let more = format!("{wide} --window {window} {}", loaded.verify());
+        let report = load(&unix, &more).succeeded().json();
+        assert_no_errors(&report);
+        assert_eq!(report["wrong_rows"], 0);
+        assert!(number(&report, "/rows") > 0.0);
+        let (shared, sent) =
+            (figure("lodestore_shared_bytes_total"), figure("lodestore_sent_bytes_total"));
+        assert_eq!(shared > 0.4 * sent, are_shared, "{shared} of {sent} bytes");
+    }
+    wait_until("who has ended has no memory", &|| figure("lodestore_shared_memory_bytes") == 0.0);
+    let line = format!("load --connect {unix} {wide} --duration 60");
+    let mut dying = command(line.replace("--duration 0.5", "").split_whitespace()).spawn().unwrap();
+    let before = figure("lodestore_shared_bytes_total");
+    wait_until("it maps memory", &|| figure("lodestore_shared_memory_bytes") >= 6.0 * 1048576.0);
+    wait_until("rows come there", &|| figure("lodestore_shared_bytes_total") > before);
+    dying.kill().unwrap();
+    dying.wait().unwrap();
+    wait_until("it comes back", &|| figure("lodestore_shared_memory_bytes") == 0.0);
+    wait_until("so does all else", &|| figure("lodestore_connections") == 0.0);
+    server.stop();
 }

@@ -6,6 +6,8 @@ mod support;
 
 #[path = "service/deadlines.rs"]
 mod deadlines;
+#[path = "service/door_fuzz.rs"]
+mod door_fuzz;
 #[path = "service/failover.rs"]
 mod failover;
 #[path = "service/fuzz.rs"]
@@ -18,6 +20,8 @@ mod pinned;
 mod tls;
 #[path = "service/token.rs"]
 mod token;
+#[path = "service/versions.rs"]
+mod versions;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -48,6 +52,17 @@ fn metric(server: &Serving, name: &str) -> f64 {
         line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('{'))
     });
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// Connections that have ended for this reason.
+fn broken(server: &Serving, reason: &str) -> f64 {
+    let text = get(&server.metrics, "/metrics").body;
+    let label = format!("reason=\"{reason}\"");
+    let mut lines = text.lines().filter(|line| {
+        line.starts_with("lodestore_connections_broken_total{") && line.contains(&label)
+    });
+    let line = lines.next().expect("every reason has a line");
+    line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// Waits until something is so.

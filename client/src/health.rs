@@ -4,11 +4,15 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::tail::Tail;
+
 /// After a first failure a server is left alone for this long, where another can be asked; it
 /// doubles.
 const REST_MIN: Duration = Duration::from_millis(250);
 /// Longest time for which a server that fails is left alone.
 const REST_MAX: Duration = Duration::from_secs(30);
+/// A server that another has outrun is asked second for so many times as long as it had had.
+const OUTRUN_FACTOR: u32 = 10;
 /// A latency counts half after this time, so that a server that was slow is tried again.
 const HALF_LIFE: Duration = Duration::from_secs(10);
 /// Share of a new latency in the average.
@@ -35,17 +39,52 @@ pub(crate) struct Health {
     failed_us: AtomicU64,
     rests_until_us: AtomicU64,
     strikes: AtomicU32,
+    /// Until when another is asked that has outrun it.
+    outrun_until_us: AtomicU64,
+    /// Of the time until rows begin to come.
+    tail: Tail,
 }
 
 impl Health {
     /// It has answered.
     pub(crate) fn answered(&self, latency: Duration, now: Instant) {
+        self.took(latency, now);
+        self.strikes.store(0, Ordering::Relaxed);
+        self.rests_until_us.store(0, Ordering::Relaxed);
+    }
+
+    fn took(&self, latency: Duration, now: Instant) {
         let (latency, old) = (latency.as_micros() as f64, self.latency_us.load(Ordering::Relaxed));
         let mean = if old == 0 { latency } else { old as f64 + WEIGHT * (latency - old as f64) };
         self.latency_us.store(mean.max(1.0) as u64, Ordering::Relaxed);
         self.measured_us.store(at(now), Ordering::Relaxed);
-        self.strikes.store(0, Ordering::Relaxed);
-        self.rests_until_us.store(0, Ordering::Relaxed);
+    }
+
+    /// The first rows of an answer have come.
+    pub(crate) fn began(&self, latency: Duration) {
+        self.tail.saw(latency);
+    }
+
+    /// Another server has answered what this one had not after so long: for some time that one is
+    /// asked first, so that nobody else waits for this one meanwhile. It may be that one's rival.
+    pub(crate) fn was_outrun(&self, after: Duration, now: Instant) {
+        self.tail.saw(after);
+        let until = now + REST_MIN.min(OUTRUN_FACTOR * after);
+        self.outrun_until_us.store(at(until), Ordering::Relaxed);
+        if self.usual().is_some_and(|usual| after > usual) {
+            self.took(after, now);
+        }
+    }
+
+    /// How long an answer takes on average, once there was one.
+    pub(crate) fn usual(&self) -> Option<Duration> {
+        let us = self.latency_us.load(Ordering::Relaxed);
+        (us > 0).then(|| Duration::from_micros(us))
+    }
+
+    /// The time in which 19 of 20 answers begin to come, once that is known.
+    pub(crate) fn slow(&self) -> Option<Duration> {
+        self.tail.time()
     }
 
     /// It has failed, or kept silent.
@@ -70,11 +109,14 @@ impl Health {
         self.rests_until_us.load(Ordering::Relaxed) > at(now)
     }
 
-    /// The lower the better: what it takes to answer, as far as that is still true; of those that
-    /// rest, the one whose last failure is longest ago.
+    /// The lower the better: what it takes to answer, as far as that is still true; more than that if
+    /// another has just outrun it; of those that rest, the one whose last failure is longest ago.
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;
+        }
+        if self.outrun_until_us.load(Ordering::Relaxed) > at(now) {
+            return 1e11;
         }
         let age = at(now).saturating_sub(self.measured_us.load(Ordering::Relaxed)) as f64;
         let halvings = age / HALF_LIFE.as_micros() as f64;
@@ -84,10 +126,7 @@ impl Health {
     /// How long an answer of `n_bytes` may take before another server is asked; more with every
     /// attempt, since all of them may be slow.
     pub(crate) fn patience(&self, n_bytes: usize, attempt: u32) -> Duration {
-        let usual = match self.latency_us.load(Ordering::Relaxed) {
-            0 => PATIENCE_UNKNOWN,
-            us => Duration::from_micros(us).mul_f64(PATIENCE_FACTOR),
-        };
+        let usual = self.usual().map_or(PATIENCE_UNKNOWN, |us| us.mul_f64(PATIENCE_FACTOR));
         let first = usual.clamp(PATIENCE_MIN, PATIENCE_MAX);
         (first + Duration::from_secs_f64(n_bytes as f64 / RATE_MIN)) * (1 << attempt.min(6))
     }
@@ -99,11 +138,13 @@ impl Health {
             (&self.measured_us, &other.measured_us),
             (&self.failed_us, &other.failed_us),
             (&self.rests_until_us, &other.rests_until_us),
+            (&self.outrun_until_us, &other.outrun_until_us),
         ];
         for (to, from) in pairs {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.strikes.store(other.strikes.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.tail.copy(&other.tail);
     }
 }
 
@@ -151,6 +192,23 @@ mod tests {
         assert!(health.cost(now) > other.cost(now), "any other is better than one that rests");
         health.answered(MS(1), now);
         assert!(!health.is_resting(now));
+        health.failed(now);
+        assert!(!health.is_resting(now + MS(300)), "as after a first failure");
+    }
+
+    #[test]
+    fn who_is_outrun_is_asked_second_for_a_moment_and_rests_no_longer_for_it() {
+        let (now, health, other) = (Instant::now(), Health::default(), Health::default());
+        health.answered(MS(1), now);
+        other.answered(MS(2), now);
+        health.was_outrun(MS(3), now);
+        assert!(health.cost(now + MS(29)) > other.cost(now + MS(29)));
+        assert!(health.cost(now + MS(31)) < other.cost(now + MS(31)));
+        assert!(!health.is_resting(now), "it may be asked, as a rival of the other");
+        assert_eq!(health.usual(), Some(Duration::from_micros(1400)));
+        health.was_outrun(Duration::from_secs(9), now);
+        let later = now + REST_MIN + MS(1);
+        assert!(health.cost(now) > 1e10 && health.cost(later) < 1e10);
         health.failed(now);
         assert!(!health.is_resting(now + MS(300)), "as after a first failure");
     }

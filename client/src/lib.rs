@@ -13,6 +13,8 @@ mod buffer;
 mod connection;
 mod embedded;
 mod error;
+#[cfg(test)]
+mod fake_server;
 mod halo_buffer;
 mod health;
 mod inbox;
@@ -30,6 +32,7 @@ mod security;
 mod socket;
 mod source;
 mod steady;
+mod tail;
 #[cfg(test)]
 mod testing;
 mod tiered;

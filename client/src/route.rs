@@ -179,7 +179,7 @@ impl Routes {
         server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
-    /// Takes over what `other`, which is over the same servers, knows of them.
+    /// Takes over what `other` knows of its servers, which are the first of these.
     pub(crate) fn learn_from(&self, other: &Self) {
         for (server, other) in self.servers.iter().zip(&other.servers) {
             server.health.copy(&other.health);
@@ -222,6 +222,26 @@ impl Routes {
     pub(crate) fn are_well_elsewhere(&self, parts: &PartSet, server: usize, now: Instant) -> bool {
         let is_well = |other: usize| !self.health(other).is_resting(now);
         self.holders_in(parts).all(|holders| holders.has_other(server, is_well))
+    }
+
+    /// The shard of another server that has all of these partitions, and has not failed just now;
+    /// the one that owns the first row, if any does.
+    pub(crate) fn rival(
+        &self,
+        tensor: usize,
+        (ids, parts): (&[NodeId], &PartSet),
+        server: usize,
+    ) -> Option<usize> {
+        let now = Instant::now();
+        let (part, row) = self.book.locate(*ids.first()?)?;
+        let has_all =
+            |other: usize| self.holders_in(parts).all(|holders| holders.servers.contains(&other));
+        let others = self.holders_of(part).iter().copied().filter(|&other| {
+            other != server && has_all(other) && !self.health(other).is_resting(now)
+        });
+        let cost = |other: usize| self.health(other).cost(now);
+        let rival = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)))?;
+        Some(self.endpoint_at(rival, tensor, part, row))
     }
 
     fn holders_in(&self, parts: &PartSet) -> impl Iterator<Item = &Holders> {

@@ -1,4 +1,4 @@
-//! Connected sockets that never wait past a deadline, in the clear or under TLS.
+//! Connected sockets that wait until a deadline or not at all, in the clear or under TLS.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
     SocketFlags, SocketType, recvmsg,
@@ -20,16 +21,16 @@ use crate::{Address, ClientError, Security};
 
 /// A host that does not answer is given up after this time, so that another can be tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How old the kernel's own limit of a wait may be: as much later than the deadline it may end.
-const ARMED_MAX: Duration = Duration::from_millis(5);
 
-/// A connected socket of either kind. Unless it is told not to wait at all, every read and write
-/// ends by its deadline: whoever sends a byte now and then cannot stretch it.
+/// A connected socket of either kind. Every wait of a read or a write ends by its deadline: whoever
+/// sends a byte now and then cannot stretch it.
 pub(crate) struct Socket {
+    /// The system itself never waits on it.
     kind: Kind,
+    /// Without one nothing waits.
     deadline: Option<Instant>,
-    /// When, and for which deadline, the kernel was told how long to wait.
-    armed: Option<(Instant, Instant)>,
+    /// Whether reads wait.
+    reads_wait: bool,
 }
 
 enum Kind {
@@ -60,7 +61,7 @@ impl Stream {
             Address::Unix(path) => Kind::unix(path),
         };
         let kind = kind.map_err(failed)?;
-        let socket = Socket { kind, deadline: Some(by), armed: None };
+        let socket = Socket { kind, deadline: Some(by), reads_wait: true };
         let Some((tls, name)) = security.tls.as_ref().zip(server_name(address)) else {
             return Ok(Self::Plain(socket));
         };
@@ -71,26 +72,21 @@ impl Stream {
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => no_tls(error.to_string()),
-                io::ErrorKind::WouldBlock => failed(io::ErrorKind::TimedOut.into()),
                 _ => failed(error),
             })?;
         }
         Ok(Self::Tls(Box::new(stream)))
     }
 
-    /// Until when reads and writes may wait from now on.
-    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
-        self.socket_mut().deadline = Some(deadline);
+    /// Until when writes may wait from now on, and reads if they shall.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant, reads_wait: bool) {
+        let socket = self.socket_mut();
+        (socket.deadline, socket.reads_wait) = (Some(deadline), reads_wait);
     }
 
-    /// Reads and writes do not wait from now on.
-    pub(crate) fn set_nonblocking(&mut self) -> io::Result<()> {
-        let socket = self.socket_mut();
-        socket.deadline = None;
-        match &socket.kind {
-            Kind::Tcp(stream) => stream.set_nonblocking(true),
-            Kind::Unix(stream) => stream.set_nonblocking(true),
-        }
+    /// Neither reads nor writes wait from now on.
+    pub(crate) fn never_wait(&mut self) {
+        self.socket_mut().deadline = None;
     }
 
     /// Whether bytes that were written have not left yet.
@@ -114,12 +110,12 @@ impl Stream {
         let Self::Plain(Socket { kind: Kind::Unix(_), .. }) = self else {
             return Ok((self.read(buffer)?, None));
         };
-        self.socket_mut().arm()?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(buffer)];
-        let n_bytes =
-            recvmsg(self.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let n_bytes = self.socket_mut().read_by(|kind| {
+            Ok(recvmsg(kind.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes)
+        })?;
         let descriptors = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
@@ -171,6 +167,7 @@ impl Kind {
         }
         let stream = result?;
         stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
         Ok(Self::Tcp(stream))
     }
 
@@ -180,55 +177,74 @@ impl Kind {
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        let stream = UnixStream::from(socket);
-        stream.set_nonblocking(false)?;
-        Ok(Self::Unix(stream))
+        Ok(Self::Unix(UnixStream::from(socket)))
     }
+}
 
-    fn set_timeouts(&self, left: Duration) -> io::Result<()> {
-        let left = Some(left);
+impl AsFd for Kind {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(s) => s.set_read_timeout(left).and_then(|()| s.set_write_timeout(left)),
-            Self::Unix(s) => s.set_read_timeout(left).and_then(|()| s.set_write_timeout(left)),
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
         }
     }
 }
 
 impl Socket {
-    /// Tells the kernel how long the next wait may take, unless it has just been told.
-    fn arm(&mut self) -> io::Result<()> {
-        let Some(deadline) = self.deadline else { return Ok(()) };
-        let now = Instant::now();
-        let is_fresh = |(at, until)| until == deadline && now.duration_since(at) < ARMED_MAX;
-        let left = deadline.saturating_duration_since(now);
+    /// Tries until something has come, or the deadline has.
+    fn read_by<T>(&mut self, read: impl FnMut(&mut Kind) -> io::Result<T>) -> io::Result<T> {
+        let deadline = self.deadline.filter(|_| self.reads_wait);
+        self.waiting(PollFlags::IN, deadline, read)
+    }
+
+    fn waiting<T>(
+        &mut self,
+        until: PollFlags,
+        deadline: Option<Instant>,
+        mut exchange: impl FnMut(&mut Kind) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match (exchange(&mut self.kind), deadline) {
+                (Err(error), Some(deadline)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(until, deadline)?;
+                }
+                (done, _) => return done,
+            }
+        }
+    }
+
+    fn wait(&self, until: PollFlags, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        if !self.armed.is_some_and(is_fresh) {
-            self.kind.set_timeouts(left.max(Duration::from_millis(1)))?;
-            self.armed = Some((now, deadline));
+        match poll(&mut [PollFd::new(&self.kind, until)], Some(&timespec(left))) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        Ok(())
     }
+}
+
+/// The same time as the system wants it told.
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.arm()?;
-        match &mut self.kind {
+        self.read_by(|kind| match kind {
             Kind::Tcp(stream) => stream.read(buffer),
             Kind::Unix(stream) => stream.read(buffer),
-        }
+        })
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.arm()?;
-        match &mut self.kind {
+        self.waiting(PollFlags::OUT, self.deadline, |kind| match kind {
             Kind::Tcp(stream) => stream.write(bytes),
             Kind::Unix(stream) => stream.write(bytes),
-        }
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -266,15 +282,22 @@ impl Write for Stream {
     }
 }
 
+impl Drop for Stream {
+    /// Under TLS says farewell, as far as that goes without waiting.
+    fn drop(&mut self) {
+        let Self::Tls(stream) = self else { return };
+        stream.sock.deadline = None;
+        stream.conn.send_close_notify();
+        // Whoever does not hear it sees the end.
+        let _ = stream.conn.write_tls(&mut stream.sock);
+    }
+}
+
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let socket = match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => &stream.sock,
-        };
-        match &socket.kind {
-            Kind::Tcp(stream) => stream.as_fd(),
-            Kind::Unix(stream) => stream.as_fd(),
+        match self {
+            Self::Plain(socket) => socket.kind.as_fd(),
+            Self::Tls(stream) => stream.sock.kind.as_fd(),
         }
     }
 }
@@ -293,10 +316,10 @@ mod tests {
         });
         let start = Instant::now();
         let deadline = Some(start + Duration::from_millis(300));
-        let mut socket = Socket { kind: Kind::Unix(ours), deadline, armed: None };
+        ours.set_nonblocking(true).unwrap();
+        let mut socket = Socket { kind: Kind::Unix(ours), deadline, reads_wait: true };
         let error = socket.read_exact(&mut [0; 1000]).unwrap_err();
-        let is_late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-        assert!(is_late, "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let took = start.elapsed();
         assert!((295..1300).contains(&took.as_millis()), "{took:?}");
     }

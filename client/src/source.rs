@@ -83,6 +83,8 @@ pub struct PullStats {
     pub bytes: u64,
     /// Requests that it took, one per server asked.
     pub requests: u64,
+    /// Second servers that were asked for the same, because the first was slow.
+    pub hedges: u64,
     /// Part of `rows` that came beside what was asked for.
     pub ahead_rows: u64,
     /// What tiers had.
@@ -139,6 +141,7 @@ impl AddAssign for PullStats {
         self.rows += more.rows;
         self.bytes += more.bytes;
         self.requests += more.requests;
+        self.hedges += more.hedges;
         self.ahead_rows += more.ahead_rows;
         self.found += more.found;
         self.lookup += more.lookup;

@@ -5,7 +5,7 @@ pub const PREFIX_BYTES: usize = 8;
 /// Bytes of the hello that each side sends first.
 pub const HELLO_BYTES: usize = 16;
 /// Version of the wire that this crate speaks.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 
 /// Shortest token that is taken: 16 letters and digits at random cannot be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;

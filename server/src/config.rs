@@ -76,10 +76,10 @@ impl ServerConfig {
         {
             return Err(ServerError::Exposed { address });
         }
-        if let Some(address) = self.metrics.filter(is_exposed)
-            && self.token.is_none()
-        {
-            return Err(ServerError::MetricsExposed { address });
+        match (self.metrics.filter(is_exposed), &self.token, &self.tls) {
+            (Some(address), None, _) => return Err(ServerError::MetricsExposed { address }),
+            (Some(address), _, Some(_)) => return Err(ServerError::MetricsInClear { address }),
+            _ => {}
         }
         if !PolicyKind::REACTIVE.contains(&self.policy) {
             return Err(ServerError::Policy { found: self.policy });

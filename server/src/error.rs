@@ -71,6 +71,15 @@ pub enum ServerError {
         /// Address asked for.
         address: std::net::SocketAddr,
     },
+    /// The token of a server that speaks TLS, asked for in the clear.
+    #[error(
+        "metrics on {address} want the token, and the metrics port speaks no TLS, so that others can \
+         read it on its way; listen on 127.0.0.1, or pass --insecure on a trusted network"
+    )]
+    MetricsInClear {
+        /// Address asked for.
+        address: std::net::SocketAddr,
+    },
     /// A certificate or a key that cannot be used.
     #[error("{path}: {reason}; give files in PEM")]
     Tls {

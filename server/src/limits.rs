@@ -91,7 +91,7 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub const TIER_BYTES_DEFAULT: u64 = 1 << 30;
 
 const _: () = assert!(
-    IN_FLIGHT_BYTES_PER_SHARD >= (8 * IDS_PER_PULL_MAX + CHUNK_BYTES + 2 * ROW_BYTES_MAX) as u64,
+    IN_FLIGHT_BYTES_PER_SHARD >= (16 * IDS_PER_PULL_MAX + CHUNK_BYTES + 2 * ROW_BYTES_MAX) as u64,
     "the largest request must fit an idle shard"
 );
 const _: () = assert!(

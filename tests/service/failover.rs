@@ -279,3 +279,104 @@ fn another_graph_at_the_same_address_is_neither_committed_nor_compacted() {
     assert_eq!(PlainConnection::open(&address).describe().version, 1);
     server.stop();
 }
+
+#[test]
+fn a_server_that_stands_still_for_a_moment_is_not_waited_for() {
+    let source = Source::random(1000, 1000);
+    let graph = source.import("graph", 2, "hash");
+    let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 2";
+    let servers = [(); 2].map(|()| Serving::start(&graph, args));
+    let addresses = servers.each_ref().map(|server| server.address.clone());
+    let ids: Vec<NodeId> = (0..50).map(NodeId).collect();
+    // The slowest pull of each time that the server that is asked stands still; the middle of these.
+    let slowest = |hedged_share| {
+        let deadline = Duration::from_secs(30);
+        let config = ClientConfig { deadline, hedged_share, ..ClientConfig::default() };
+        let client = Client::connect(&addresses, config).unwrap();
+        let truth = Truth::new(&source, &client);
+        let pulls = |n| (0..n).map(|_| pull(&client, &truth, &ids).unwrap()).max().unwrap();
+        let mut slowest = Vec::new();
+        for _ in 0..9 {
+            // Who was outrun or silent has rested by then.
+            thread::sleep(Duration::from_millis(300));
+            pulls(100);
+            let sent = || crate::metric(&servers[0], "lodestore_sent_rows_total");
+            let before = sent();
+            pulls(1);
+            let asked = &servers[usize::from(sent() == before)].child;
+            signal(asked, Signal::STOP);
+            slowest.push(thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(120));
+                    signal(asked, Signal::CONT);
+                });
+                pulls(20)
+            }));
+        }
+        slowest.sort();
+        slowest[4]
+    };
+    let (with, without) = (slowest(0.05), slowest(0.0));
+    println!("{with:?} with a rival, {without:?} without");
+    assert!(without > Duration::from_millis(80), "{without:?}");
+    assert!(with < Duration::from_millis(40), "{with:?}");
+    servers.into_iter().for_each(Serving::stop);
+}
+
+#[test]
+fn a_server_that_is_down_at_the_start_is_done_without_where_another_has_its_rows_and_joins_later() {
+    let source = Source::random(1000, 1000);
+    let graph = source.import("graph", 2, "range");
+    let serve = |at: &str, parts| {
+        Serving::start(&graph, &format!("--listen {at} --shards 1 --parts {parts}"))
+    };
+    let (both, late) = (serve("127.0.0.1:0", "0,1"), serve("127.0.0.1:0", "1"));
+    let (address, late_address) = (both.address.clone(), late.address.clone());
+    late.kill();
+    let config = ClientConfig { deadline: Duration::from_secs(20), ..ClientConfig::default() };
+    let start = Instant::now();
+    let client = Client::connect(&[&late_address, &address], config.clone()).unwrap();
+    let (truth, ids) = (Truth::new(&source, &client), all_nodes(&source));
+    pull(&client, &truth, &ids).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // A writer needs every holder, and whoever asks what all have counted needs all.
+    for error in [client.commit().err().unwrap(), client.stats().err().unwrap()] {
+        let is_named = matches!(&error, ClientError::Connect { address, .. }
+            if address.to_string() == late_address);
+        assert!(is_named, "{error}");
+    }
+    let put = client.put_rows("label", &[NodeId(0)], &[0; 8]).err().unwrap();
+    assert!(matches!(put, ClientError::Connect { .. }), "{put}");
+    // Rows that only the one that is down has.
+    both.kill();
+    let both = serve(&address, "0");
+    let error = Client::connect(&[&late_address, &address], config.clone()).err().unwrap();
+    assert!(
+        matches!(&error, ClientError::Connect { address, .. }
+        if address.to_string() == late_address),
+        "{error}"
+    );
+    // It comes, and has what the other has no more.
+    let late = serve(&late_address, "1");
+    pull(&client, &truth, &ids).unwrap();
+    assert_eq!(client.stats().unwrap().len(), 2);
+    both.stop();
+    late.stop();
+}
+
+#[test]
+fn a_server_that_is_silent_at_the_start_takes_seconds_and_not_the_deadline() {
+    let source = Source::random(200, 200);
+    let graph = source.import("graph", 1, "hash");
+    let servers = [(); 2].map(|()| Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1"));
+    let addresses = servers.each_ref().map(|server| server.address.clone());
+    signal(&servers[0].child, Signal::STOP);
+    let config = ClientConfig { deadline: Duration::from_secs(30), ..ClientConfig::default() };
+    let start = Instant::now();
+    let client = Client::connect(&addresses, config).unwrap();
+    let truth = Truth::new(&source, &client);
+    pull(&client, &truth, &all_nodes(&source)).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    signal(&servers[0].child, Signal::CONT);
+    servers.into_iter().for_each(Serving::stop);
+}

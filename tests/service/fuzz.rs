@@ -15,7 +15,7 @@ use lodestore_schema::{PullKind, Request, RequestBody, Token, hello};
 use crate::support::Numbers;
 use crate::support::graph::{Source, WIDE};
 use crate::support::process::Serving;
-use crate::{Truth, is_long, metric, rss_bytes, wait_until};
+use crate::{Truth, broken, is_long, metric, rss_bytes, wait_until};
 
 const N_NODES: u32 = 400;
 const N_THREADS: u64 = 4;
@@ -73,11 +73,13 @@ fn liars_do_a_live_server_no_harm() {
     assert!(rss < rss_early + (64 << 20), "{rss_early} bytes early, {rss} at the end");
     let client = Client::connect(&[&server.address], ClientConfig::default()).unwrap();
     pull_honestly(&client, &truth, &mut Numbers(1));
-    // A panic would stand in its log.
+    // A panic that was caught ends its connection; any other would stand in the log.
+    assert_eq!(broken(&server, "panic"), 0.0);
+    assert!(broken(&server, "wire") > 0.0, "lies are noticed");
     server.stop();
 }
 
-fn pull_honestly(client: &Client, truth: &Truth<'_>, numbers: &mut Numbers) {
+pub(crate) fn pull_honestly(client: &Client, truth: &Truth<'_>, numbers: &mut Numbers) {
     let tensor = ["feat", "label"][numbers.below(2) as usize];
     let ids: Vec<NodeId> =
         (0..=numbers.below(300)).map(|_| NodeId(numbers.below(N_NODES))).collect();

@@ -15,37 +15,44 @@ fn rows_per_second(report: &Value) -> f64 {
     report["rows"].as_f64().unwrap() / report["seconds"].as_f64().unwrap()
 }
 
-fn load(address: &str, more: &str) -> Value {
-    let line = format!("load --json --connect {address} --rows 500 --connections 48 {more}");
+fn load(address: &str, connections: usize, seconds: f64) -> Value {
+    let line = format!(
+        "load --json --connect {address} --rows 5000 --connections {connections} --duration \
+         {seconds} --warm-up 0.7 --deadline 10"
+    );
     lode_line(&line).succeeded().json()
 }
 
 #[test]
-fn four_times_the_load_leaves_most_of_the_rows_and_the_memory_bounded() {
+fn more_than_there_is_room_for_leaves_most_of_the_rows_and_the_memory_bounded() {
     let source = Source::random(20_000, 20_000);
     let graph = source.import("graph", 2, "hash");
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1 --memory 32MiB");
-    let mut best = 0.0f64;
+    // Every row from the disk, so that requests wait inside.
+    let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 --memory 0";
+    let server = Serving::start(&graph, args);
+    let (mut best, mut n_refused) = (0.0f64, 0);
     // Others use the machine too.
-    for _ in 0..4 {
-        let peak = load(&server.address, "--duration 1 --warm-up 0.3");
-        let requests = peak["requests"].as_f64().unwrap() / peak["seconds"].as_f64().unwrap();
-        let more = format!("--window 4 --rate {:.0} --duration 1.5 --warm-up 0.3", 4.0 * requests);
-        let report = load(&server.address, &format!("{more} --deadline 2"));
+    for _ in 0..5 {
+        // 250 requests of 336 KiB each take more than the 64 MiB that there are.
+        let peak = rows_per_second(&load(&server.address, 48, 1.5));
+        let report = load(&server.address, 250, 2.5);
         let errors = report["errors"].as_object().unwrap();
-        let are_known =
-            errors.keys().all(|kind| ["overloaded", "deadline", "late"].contains(&kind.as_str()));
+        let are_known = errors.keys().all(|kind| ["overloaded", "late"].contains(&kind.as_str()));
         assert!(are_known, "{report}");
-        best = best.max(rows_per_second(&report) / rows_per_second(&peak));
-        if best > 0.8 {
+        n_refused += report["errors"]["overloaded"].as_u64().unwrap_or(0);
+        best = best.max(rows_per_second(&report) / peak);
+        if best >= 0.8 && n_refused > 0 {
             break;
         }
     }
-    // Measured at 0.9 and more on a quiet machine: see benches/RESULTS.md.
-    assert!(best > 0.5, "goodput is {best} of the peak");
-    // Rows, what requests hold, what is kept for the next, and a program with its libraries.
+    println!("goodput is {best} of the peak, {n_refused} refused");
+    assert!(n_refused > 0, "there was room for all of it");
+    assert!(best >= 0.8, "goodput is {best} of the peak");
+    // What requests hold, what is kept for the next, and a program with its libraries.
     let rss = rss_bytes(server.child.id());
-    assert!(rss < (32 + 64 + 32 + 150) << 20, "{rss} bytes");
+    assert!(rss < (64 + 32 + 150) << 20, "{rss} bytes");
+    let in_flight = || crate::metric(&server, "lodestore_in_flight_bytes");
+    crate::wait_until("all room is given back", || in_flight() == 0.0);
     server.stop();
 }
 
@@ -99,9 +106,7 @@ fn a_reader_below_the_least_rate_is_cut_off() {
         }
         assert!(start.elapsed() < Duration::from_secs(60), "{n_bytes} bytes taken");
     }
-    let text = crate::get(&server.metrics, "/metrics").body;
-    let cut = text.lines().find(|line| line.contains("reason=\"timeout\"")).unwrap();
-    assert!(cut.ends_with(" 1"), "{cut}");
+    assert_eq!(crate::broken(&server, "timeout"), 1.0);
     server.stop();
 }
 

@@ -1,21 +1,28 @@
 //! TLS, of the server alone and of both sides.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use lodestore_client::{Client, ClientConfig, Security};
+use lodestore_graph::NodeId;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use crate::support::graph::Source;
-use crate::support::process::{Serving, lode_line};
-use crate::write_file;
+use crate::support::process::{Serving, command, lode_line};
+use crate::{metric, wait_until, write_file};
 
 /// An authority, and the files of who it vouches for.
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    cert: PathBuf,
+    pub(crate) cert: PathBuf,
 }
 
 impl Authority {
-    fn new(source: &Source, name: &str) -> Self {
+    pub(crate) fn new(source: &Source, name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -25,7 +32,7 @@ impl Authority {
     }
 
     /// Certificate and key for these names, as arguments.
-    fn sign(&self, source: &Source, file: &str, names: &[&str]) -> String {
+    pub(crate) fn sign(&self, source: &Source, file: &str, names: &[&str]) -> String {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let params = CertificateParams::new(names).unwrap();
@@ -36,7 +43,7 @@ impl Authority {
         format!("--tls-cert {} --tls-key {}", paths[0].display(), paths[1].display())
     }
 
-    fn trusted(&self) -> String {
+    pub(crate) fn trusted(&self) -> String {
         format!("--tls-ca {}", self.cert.display())
     }
 }
@@ -96,4 +103,100 @@ fn a_server_may_want_certificates_of_its_clients() {
     lode_line(&format!("serve {} {args}", graph.display())).failed(1, &["server.key", "mode 644"]);
     write_file(&source.file("server.key"), "nothing", 0o600);
     lode_line(&format!("serve {} {args}", graph.display())).failed(1, &["server.key", "PEM"]);
+}
+
+#[test]
+fn who_leaves_between_requests_is_not_a_broken_connection() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 1, "hash");
+    let ours = Authority::new(&source, "ours");
+    let files = ours.sign(&source, "server", &["127.0.0.1"]);
+    let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 {files}");
+    let server = Serving::start(&graph, &args);
+    let connect = format!("{} {}", server.address, ours.trusted());
+    for _ in 0..3 {
+        lode_line(&format!("stat {connect}")).succeeded();
+    }
+    // One that dies says no farewell; it asks twice a second and is idle meanwhile.
+    let line =
+        format!("load --connect {connect} --connections 1 --rate 2 --duration 60 --warm-up 0");
+    let mut dying = command(line.split_whitespace()).spawn().unwrap();
+    wait_until("it is there", || metric(&server, "lodestore_connections") >= 1.0);
+    wait_until("it has asked", || metric(&server, "lodestore_sent_rows_total") > 0.0);
+    thread::sleep(Duration::from_millis(100));
+    dying.kill().unwrap();
+    dying.wait().unwrap();
+    wait_until("all have left", || metric(&server, "lodestore_connections") == 0.0);
+    assert_eq!(metric(&server, "lodestore_connections_broken_total"), 0.0);
+    server.stop();
+}
+
+/// The first bytes that a client sends to whom it wants to speak TLS with.
+pub(crate) fn first_flight(trusted: &str) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let line = format!("stat --deadline 5 {} {trusted}", listener.local_addr().unwrap());
+    let mut client = command(line.split_whitespace()).spawn().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut bytes = vec![0; 4096];
+    let mut n_bytes = 0;
+    // A record of five bytes and as many more as it says.
+    while n_bytes < 5 || n_bytes < 5 + usize::from(u16::from_be_bytes([bytes[3], bytes[4]])) {
+        n_bytes += stream.read(&mut bytes[n_bytes..]).unwrap();
+    }
+    client.kill().unwrap();
+    client.wait().unwrap();
+    bytes.truncate(n_bytes);
+    bytes
+}
+
+#[test]
+fn strangers_that_begin_handshakes_without_end_do_not_slow_those_who_are_in() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 1, "hash");
+    let ours = Authority::new(&source, "ours");
+    let files = ours.sign(&source, "server", &["127.0.0.1"]);
+    let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 {files}");
+    let server = Serving::start(&graph, &args);
+    let security = Security::default().with_tls(&ours.cert, None).unwrap();
+    let config = ClientConfig { security, ..ClientConfig::default() };
+    let client = Client::connect(&[&server.address], config).unwrap();
+    // What 99 of 100 take at most.
+    let pull = || {
+        let (mut row, mut times, start) = ([0; 8], Vec::new(), Instant::now());
+        while start.elapsed() < Duration::from_secs(1) {
+            let before = Instant::now();
+            client.sync_pull("label", &[NodeId(0)], &mut row).unwrap();
+            times.push(before.elapsed());
+        }
+        times.sort();
+        println!("{} pulls, the middle one in {:?}", times.len(), times[times.len() / 2]);
+        times[times.len() * 99 / 100]
+    };
+    pull();
+    let alone = pull();
+    let (hello, is_over) = (first_flight(&ours.trusted()), AtomicBool::new(false));
+    let beside = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let open: Vec<_> =
+                    (0..50).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+                for mut stream in &open {
+                    let _ = stream.write_all(&hello);
+                }
+                // Until all of them are answered.
+                for mut stream in &open {
+                    let _ = stream.read(&mut [0; 1]);
+                }
+            }
+        });
+        thread::sleep(Duration::from_millis(200));
+        let beside = pull();
+        is_over.store(true, Ordering::Relaxed);
+        beside
+    });
+    let n_taken = metric(&server, "lodestore_connections_total");
+    println!("{alone:?} alone, {beside:?} beside {n_taken} handshakes");
+    assert!(n_taken > 100.0, "{n_taken} strangers");
+    assert!(beside < 15 * alone.max(Duration::from_micros(200)), "{alone:?} alone, {beside:?}");
+    server.stop();
 }

@@ -144,6 +144,9 @@ fn an_address_that_others_can_reach_needs_a_token_tls_or_to_be_meant() {
         .failed(2, &["0.0.0.0:0", "--token-file", "--tls-cert", "--insecure"]);
     lode_line("serve nowhere --metrics 0.0.0.0:0").failed(2, &["0.0.0.0:0", "--token-file"]);
     lode_line("serve nowhere --tls-cert x").failed(2, &["--tls-key"]);
+    // The token would cross in the clear there, which is what TLS is to prevent elsewhere.
+    lode_line("serve nowhere --metrics 0.0.0.0:0 --token-file x --tls-cert x --tls-key x")
+        .failed(2, &["0.0.0.0:0", "no TLS", "--insecure"]);
     guarded.server.stop();
     let open = format!("--listen 0.0.0.0:0 --metrics 0.0.0.0:0 --token-file {token}");
     let server = Serving::start(&guarded.graph, &open);

@@ -185,6 +185,14 @@ impl ServeArgs {
                  --token-file, or add --insecure on a trusted network"
             )));
         }
+        if let Some(address) = self.metrics.filter(is_exposed)
+            && self.tls_cert.is_some()
+        {
+            return Err(UsageError::new(format!(
+                "metrics on {address} want the token, and that port speaks no TLS, so that others can \
+                 read it on its way; listen on 127.0.0.1, or add --insecure on a trusted network"
+            )));
+        }
         Ok(())
     }
 

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::{Failure, Reply, Request};
+use lodestore_schema::{Failure, Reply, Request, RequestBody};
 
 use super::tally::LoadError;
 use crate::connection::{Connection, age};
 use crate::inbox::{Head, Inbox};
+use crate::map::SharedMemory;
 use crate::socket::Stream;
 use crate::{Address, ClientError, Security};
 
@@ -25,6 +26,9 @@ pub(super) struct LoadSocket {
     stream: Stream,
     opened: Instant,
     inbox: Inbox,
+    /// Memory that the server puts rows in, and where they are taken to.
+    shared: Option<SharedMemory>,
+    taken: Vec<u8>,
     /// Frames to send; those bytes below `n_sent` are gone.
     outbox: Vec<u8>,
     n_sent: usize,
@@ -51,19 +55,25 @@ pub(super) struct Ask {
 pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
+    /// Connects, and has the server put rows in memory if it `shares` some: then one request may be
+    /// in flight.
     pub(super) fn connect(
         address: &Address,
         security: &Security,
+        shares: bool,
         deadline: Instant,
     ) -> Result<Self, ClientError> {
-        let connection = Connection::open(address, security, deadline)?;
-        let (stream, opened) = connection
-            .into_nonblocking()
-            .map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+        let mut connection = Connection::open(address, security, deadline)?;
+        if shares && !connection.share(deadline)? {
+            connection = Connection::open(address, security, deadline)?;
+        }
+        let (stream, opened, shared) = connection.into_nonblocking();
         Ok(Self {
             stream,
             opened,
             inbox: Inbox::new(),
+            shared,
+            taken: Vec::new(),
             outbox: Vec::new(),
             n_sent: 0,
             asked: VecDeque::new(),
@@ -150,9 +160,8 @@ impl LoadSocket {
                 if !self.use_rows(row_bytes, check) {
                     return Ok(());
                 }
-                let whole = |ask: &Ask| ask.n_come == ask.n_rows;
-                if self.body_left == 0 && self.asked.front().is_some_and(whole) {
-                    ended.extend(self.asked.pop_front().map(|ask| (ask.slot, Ok(()))));
+                if self.body_left == 0 {
+                    self.end_whole(ended);
                 }
                 continue;
             }
@@ -162,15 +171,19 @@ impl LoadSocket {
                     return Ok(());
                 }
                 Head::Whole(Reply::Rows { first_row, n_rows }, body_bytes) => {
-                    let ask = self.asked.front().ok_or(LoadError::Wire)?;
-                    let (first_row, n_rows) = (first_row as usize, n_rows as usize);
-                    let fits = first_row == ask.n_come
-                        && (1..=ask.n_rows - ask.n_come).contains(&n_rows)
-                        && n_rows.checked_mul(row_bytes) == Some(body_bytes);
-                    if !fits {
+                    let expected = self.chunk_bytes(first_row, n_rows, row_bytes)?;
+                    if body_bytes != expected {
                         return Err(LoadError::Wire);
                     }
                     self.body_left = body_bytes;
+                }
+                Head::Whole(Reply::SharedRows { first_row, n_rows, offset, awaited }, 0) => {
+                    let n_bytes = self.chunk_bytes(first_row, n_rows, row_bytes)?;
+                    self.take_shared(offset as usize, n_bytes, n_rows as usize, check)?;
+                    if awaited {
+                        Request::new(RequestBody::Taken).append_to(0, &mut self.outbox);
+                    }
+                    self.end_whole(ended);
                 }
                 Head::Whole(Reply::Failure(failure), 0) => {
                     let ask = self.asked.pop_front().ok_or(LoadError::Wire)?;
@@ -179,6 +192,48 @@ impl LoadSocket {
                 Head::Whole(..) => return Err(LoadError::Wire),
             }
         }
+    }
+
+    /// The first request is over if all of its rows have come.
+    fn end_whole(&mut self, ended: &mut Vec<(usize, Result<(), Failure>)>) {
+        if self.asked.front().is_some_and(|ask| ask.n_come == ask.n_rows) {
+            ended.extend(self.asked.pop_front().map(|ask| (ask.slot, Ok(()))));
+        }
+    }
+
+    /// The bytes of a chunk of rows, which must be the next of the first request.
+    fn chunk_bytes(
+        &self,
+        first_row: u32,
+        n_rows: u32,
+        row_bytes: usize,
+    ) -> Result<usize, LoadError> {
+        let ask = self.asked.front().ok_or(LoadError::Wire)?;
+        let (first_row, n_rows) = (first_row as usize, n_rows as usize);
+        let fits = first_row == ask.n_come && (1..=ask.n_rows - ask.n_come).contains(&n_rows);
+        n_rows.checked_mul(row_bytes).filter(|_| fits).ok_or(LoadError::Wire)
+    }
+
+    /// Copies a chunk out of the shared memory, as a trainer would.
+    fn take_shared(
+        &mut self,
+        offset: usize,
+        n_bytes: usize,
+        n_rows: usize,
+        check: &mut Check<'_>,
+    ) -> Result<(), LoadError> {
+        let is_within = |memory: &&SharedMemory| {
+            memory.len().checked_sub(offset).is_some_and(|left| n_bytes <= left)
+        };
+        let memory = self.shared.as_ref().filter(is_within).ok_or(LoadError::Wire)?;
+        self.taken.resize(n_bytes, 0);
+        memory.copy_to(offset, &mut self.taken);
+        let ask = self.asked.front_mut().ok_or(LoadError::Wire)?;
+        if !ask.ids.is_empty() {
+            check(&ask.ids[ask.n_come..ask.n_come + n_rows], &self.taken);
+        }
+        ask.n_come += n_rows;
+        Ok(())
     }
 
     /// Uses rows of the chunk that is coming; `false` when more must come first.

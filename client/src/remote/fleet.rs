@@ -24,6 +24,8 @@ const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
 /// with other shards or ports.
 pub(crate) struct Fleet {
     servers: Vec<(Address, Description)>,
+    /// Servers that were named and have not answered yet.
+    pub(super) absent: Vec<Address>,
     security: Security,
     /// What requests say of the graph.
     pub(crate) graph: u64,
@@ -38,13 +40,14 @@ impl Fleet {
     /// Fails when the servers are not of one graph.
     pub(super) fn new(
         servers: Vec<(Address, Description)>,
+        absent: Vec<Address>,
         security: Security,
         shares: Arc<AtomicBool>,
     ) -> Result<Self, ClientError> {
         let routes = Routes::new(&servers)?;
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
-        Ok(Self { servers, security, graph, routes, idle, shares })
+        Ok(Self { servers, absent, security, graph, routes, idle, shares })
     }
 
     /// The common addresses, in the order of connecting.
@@ -97,14 +100,17 @@ impl Fleet {
     ) -> Result<Connection, ClientError> {
         let mut connection = self.connection(endpoint, deadline)?;
         let server = self.routes.endpoints[endpoint].server;
-        let shares = n_bytes >= SHARED_CHUNK_BYTES_MIN
-            && self.servers[server].1.shares
-            && self.shares.load(Ordering::Relaxed);
+        let shares = n_bytes >= SHARED_CHUNK_BYTES_MIN && self.may_share(server);
         if shares && !connection.share(deadline)? {
             self.shares.store(false, Ordering::Relaxed);
             connection = self.connection(endpoint, deadline)?;
         }
         Ok(connection)
+    }
+
+    /// Whether rows of this server may come through memory.
+    pub(crate) fn may_share(&self, server: usize) -> bool {
+        self.servers[server].1.shares && self.shares.load(Ordering::Relaxed)
     }
 
     /// Keeps a connection for the next pull.
@@ -176,9 +182,32 @@ impl Fleet {
     pub(super) fn with(&self, server: usize, found: Description) -> Result<Arc<Self>, ClientError> {
         let mut servers = self.servers.clone();
         servers[server].1 = found;
-        let fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
-        fleet.routes.learn_from(&self.routes);
+        let fleet = self.of(servers, self.absent.clone())?;
         fleet.routes.health(server).is_back();
         Ok(Arc::new(fleet))
+    }
+
+    /// The same fleet with a server that was absent, unless it has joined already.
+    pub(super) fn joined(
+        &self,
+        address: &Address,
+        description: Description,
+    ) -> Result<Arc<Self>, ClientError> {
+        let (mut servers, mut absent) = (self.servers.clone(), self.absent.clone());
+        if let Some(at) = absent.iter().position(|it| it == address) {
+            servers.push((absent.remove(at), description));
+        }
+        Ok(Arc::new(self.of(servers, absent)?))
+    }
+
+    /// A fleet of these, the first of which are those of this one, that knows what this one knows.
+    fn of(
+        &self,
+        servers: Vec<(Address, Description)>,
+        absent: Vec<Address>,
+    ) -> Result<Self, ClientError> {
+        let fleet = Self::new(servers, absent, self.security.clone(), Arc::clone(&self.shares))?;
+        fleet.routes.learn_from(&self.routes);
+        Ok(fleet)
     }
 }

@@ -8,15 +8,23 @@ use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
 
 use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, TensorInfo};
-use describe::{describe, stats, tensors};
-use pull::Pull;
+use connect::Found;
+use describe::{stats, tensors};
+use hedges::Hedges;
+use pull::{Pull, Tries};
 use put::Put;
 
+mod ask;
+mod connect;
 mod describe;
 mod fleet;
+mod hedges;
 mod patience;
 mod pull;
 mod put;
+mod round;
+#[cfg(test)]
+mod tests;
 mod version;
 
 pub(crate) use fleet::Fleet;
@@ -40,13 +48,18 @@ pub struct ClientConfig {
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
     /// has some; the same rows come by the socket else.
     pub shared_memory: bool,
+    /// Share of the pull requests, from 0 to 1, for which a second server that holds the same rows
+    /// may be asked because the first is slower than 19 of 20 times; the first to answer is
+    /// waited for. Bulk is never asked for twice.
+    pub hedged_share: f64,
 }
 
 impl Default for ClientConfig {
     fn default() -> Self {
         let security = Security::default();
         let deadline = Duration::from_secs(30);
-        Self { deadline, attempts: 10, security, pin: false, shared_memory: true }
+        let (pin, shared_memory, hedged_share) = (false, true, 0.05);
+        Self { deadline, attempts: 10, security, pin, shared_memory, hedged_share }
     }
 }
 
@@ -67,34 +80,38 @@ pub struct Client {
     pinned: u32,
     /// Replaced when a server comes back with other shards or ports.
     fleet: RwLock<Arc<Fleet>>,
+    /// When servers that are absent were looked for.
+    looked: Mutex<Option<Instant>>,
+    hedges: Hedges,
     /// Buckets of pulls that are not running.
     scratch: Mutex<Vec<Vec<Bucket>>>,
 }
 
 impl Client {
-    /// Connects to every server and asks what it holds.
+    /// Connects to every server and asks what it holds. One that cannot be reached is done without
+    /// if others have every partition, and looked for again when one of them fails or something is
+    /// written.
     ///
     /// # Errors
-    /// An address that cannot be read or reached, or servers of different graphs.
+    /// An address that cannot be read or, unless others do, reached; servers of different graphs.
     pub fn connect<A: AsRef<str>>(
         addresses: &[A],
         config: ClientConfig,
     ) -> Result<Self, ClientError> {
         let deadline = Instant::now() + config.deadline;
-        let mut servers = Vec::with_capacity(addresses.len());
-        for text in addresses {
-            let address: Address = text.as_ref().parse()?;
-            let description = describe(&address, &config.security, deadline)?;
-            servers.push((address, description));
-        }
+        let mut found = Found::new(addresses, &config.security, deadline)?;
+        found.need_all_rows(&config.security, deadline)?;
+        let Found { servers, absent, .. } = found;
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
-        let fleet =
-            Fleet::new(servers, config.security.clone(), Arc::new(config.shared_memory.into()))?;
+        let shares = Arc::new(config.shared_memory.into());
+        let fleet = Fleet::new(servers, absent, config.security.clone(), shares)?;
         let book = fleet.routes.book.clone();
         let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());
-        Ok(Self { config, book, tensors, graph, n_edges, pinned, fleet, scratch })
+        let hedges = Hedges::new(config.hedged_share);
+        let looked = Mutex::default();
+        Ok(Self { config, book, tensors, graph, n_edges, pinned, fleet, looked, hedges, scratch })
     }
 
     /// Identity of the graph (uuid).
@@ -129,7 +146,7 @@ impl Client {
     /// When a server cannot be reached within the deadline.
     pub fn stats(&self) -> Result<Vec<(Address, ServerStats)>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        self.fleet()
+        self.whole_fleet(deadline)?
             .addresses()
             .map(|address| Ok((address.clone(), stats(address, &self.config.security, deadline)?)))
             .collect()
@@ -236,7 +253,8 @@ impl RowSource for Client {
         let result = self.pull_all(&pull, ids, out, &mut buckets);
         lock(&self.scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        Ok(PullStats { rows, bytes, requests: result?, ..PullStats::default() })
+        let Tries { n_answers, n_rivals } = result?;
+        Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_rivals, ..PullStats::default() })
     }
 }
 

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
-use lodestore_schema::{FailureCode, PullKind, Request, RequestBody};
+use lodestore_schema::{FailureCode, PullKind};
 use tracing::debug;
 
 use super::Client;
+use super::ask::Piece;
 use super::fleet::Fleet;
+use super::hedges::Hedges;
 use super::patience::{Patience, Remedy};
+use super::round::Round;
 use crate::ClientError;
-use crate::connection::Connection;
 use crate::route::{Bucket, PartSet};
 
 /// What all requests of one pull share.
@@ -27,23 +29,24 @@ pub(super) struct Pull {
 }
 
 impl Client {
-    /// Tries all buckets until none is left; returns the number of requests.
+    /// Tries all buckets until none is left.
     pub(super) fn pull_all(
         &self,
         pull: &Pull,
         ids: &[NodeId],
         out: &mut [u8],
         buckets: &mut Vec<Bucket>,
-    ) -> Result<u64, ClientError> {
+    ) -> Result<Tries, ClientError> {
         let mut fleet = self.fleet();
         fleet.routes.choose(Instant::now());
         fleet.routes.split(pull.tensor.into(), ids, 0..row_count(ids), buckets)?;
-        let (mut requests, mut patience) = (0, Patience::new(&self.config, pull.deadline));
+        let mut patience = Patience::new(&self.config, pull.deadline);
+        let mut tries = Tries::default();
         loop {
             let attempt = patience.attempts();
-            let failures = try_all(&fleet, pull, attempt, out, buckets, &mut requests);
+            let failures = tries.try_all((&fleet, pull, &self.hedges), attempt, out, buckets)?;
             if failures.is_empty() {
-                return Ok(requests);
+                return Ok(tries);
             }
             let pause = fleet.judge(&failures, &mut patience);
             let Some(pause) = pause else { return Err(worst(failures)) };
@@ -83,24 +86,28 @@ impl Client {
                 *current = Arc::clone(&fleet);
             }
         }
+        fleet = self.with_absent(fleet, deadline)?;
         fleet.routes.choose(Instant::now());
         Ok(fleet)
     }
 }
 
 impl Fleet {
+    /// Notes that a server has failed, or has no room.
+    pub(super) fn note(&self, failed: &Failed) {
+        let (health, now) = (self.routes.health(failed.server), Instant::now());
+        match failed.remedy {
+            Remedy::Later(time) => health.rest(time, now),
+            _ => health.failed(now),
+        }
+        debug!(address = %self.address(failed.server), error = %failed.error, "failed");
+    }
+
     /// Notes who has failed, and gives the pause before the next try; `None` when there shall be
     /// none.
     pub(super) fn judge(&self, failures: &[Failed], patience: &mut Patience) -> Option<Duration> {
         let now = Instant::now();
-        for failed in failures {
-            let health = self.routes.health(failed.server);
-            match failed.remedy {
-                Remedy::Later(time) => health.rest(time, now),
-                _ => health.failed(now),
-            }
-            debug!(address = %self.address(failed.server), error = %failed.error, "failed");
-        }
+        failures.iter().for_each(|failed| self.note(failed));
         let remedy = |failed: &Failed| match failed.remedy {
             Remedy::AnotherServer if !self.routes.are_elsewhere(&failed.parts, failed.server) => {
                 Remedy::None
@@ -137,7 +144,7 @@ impl Failed {
     fn is_loss(&self) -> bool {
         match &self.error {
             ClientError::Unavailable { source, .. } => source.kind() != io::ErrorKind::TimedOut,
-            ClientError::Connect { .. } => true,
+            ClientError::Connect { source, .. } => source.kind() != io::ErrorKind::TimedOut,
             ClientError::Refused { failure, .. } => {
                 matches!(failure.code, FailureCode::Stopping | FailureCode::Elsewhere)
             }
@@ -152,116 +159,51 @@ pub(super) fn worst(mut failures: Vec<Failed>) -> ClientError {
     failures.swap_remove(at).error
 }
 
-/// One attempt at every bucket, in rounds of one request each, so that no shard waits long for its
-/// answer to be taken. Buckets that succeed are emptied; of the others the errors come back.
-fn try_all(
-    fleet: &Fleet,
-    pull: &Pull,
-    attempt: u32,
-    out: &mut [u8],
-    buckets: &mut [Bucket],
-    requests: &mut u64,
-) -> Vec<Failed> {
-    let mut failures: Vec<(usize, Failed)> = Vec::new();
-    let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
-    for round in 0..n_rounds.unwrap_or(0) {
-        let mut asked = Vec::new();
-        for (endpoint, bucket) in buckets.iter().enumerate() {
-            let Some(ids) = bucket.ids.chunks(IDS_PER_PULL_MAX).nth(round) else { continue };
-            if failures.iter().any(|(failed, _)| *failed == endpoint) {
-                continue;
-            }
-            let tried = Try::new(fleet, pull, endpoint, (ids.len(), &bucket.parts), attempt);
-            match tried.ask(ids) {
-                Ok(connection) => asked.push((tried, connection)),
-                Err(error) => failures.push((endpoint, tried.failed(&bucket.parts, error))),
-            }
-        }
-        for (tried, mut connection) in asked {
-            let endpoint = tried.endpoint;
-            let positions = buckets[endpoint].positions.chunks(IDS_PER_PULL_MAX).nth(round);
-            let positions = positions.unwrap_or_default();
-            match connection.receive_rows(positions, pull.row_bytes, out, tried.until) {
-                Ok(()) => {
-                    *requests += 1;
-                    tried.succeeded();
-                    fleet.give_back(endpoint, connection);
-                }
-                Err(error) => {
-                    if error.leaves_connection() {
-                        fleet.give_back(endpoint, connection);
-                    }
-                    failures.push((endpoint, tried.failed(&buckets[endpoint].parts, error)));
-                }
-            }
-        }
-    }
-    for (endpoint, bucket) in buckets.iter_mut().enumerate() {
-        if failures.iter().all(|(failed, _)| *failed != endpoint) {
-            bucket.clear();
-        }
-    }
-    failures.sort_by_key(|&(endpoint, _)| endpoint);
-    failures.into_iter().map(|(_, failed)| failed).collect()
+/// What attempts have come to.
+#[derive(Default)]
+pub(super) struct Tries {
+    /// Requests that were answered.
+    pub(super) n_answers: u64,
+    /// Second servers that were asked for the same.
+    pub(super) n_rivals: u64,
 }
 
-/// One request to one shard.
-struct Try<'a> {
-    fleet: &'a Fleet,
-    pull: &'a Pull,
-    endpoint: usize,
-    server: usize,
-    begun: Instant,
-    /// When another server is asked instead, or else the deadline of the pull.
-    until: Instant,
-}
-
-impl<'a> Try<'a> {
-    fn new(
-        fleet: &'a Fleet,
-        pull: &'a Pull,
-        endpoint: usize,
-        (n_ids, parts): (usize, &PartSet),
+impl Tries {
+    /// One attempt at every bucket, in rounds of one request each, so that no shard waits long for
+    /// its answer to be taken. Buckets that succeed are emptied; of the others the errors come back.
+    fn try_all(
+        &mut self,
+        (fleet, pull, hedges): (&Fleet, &Pull, &Hedges),
         attempt: u32,
-    ) -> Self {
-        let (server, begun) = (fleet.routes.endpoints[endpoint].server, Instant::now());
-        let mut until = pull.deadline;
-        if fleet.routes.are_elsewhere(parts, server) {
-            // Others that have just failed are no good choice either.
-            let more = if fleet.routes.are_well_elsewhere(parts, server, begun) { 1 } else { 4 };
-            let patience = fleet.routes.health(server).patience(n_ids * pull.row_bytes, attempt);
-            until = until.min(begun + more * patience);
-        }
-        Self { fleet, pull, endpoint, server, begun, until }
-    }
-
-    fn ask(&self, ids: &[NodeId]) -> Result<Connection, ClientError> {
-        let Pull { tensor, kind, version, row_bytes, .. } = *self.pull;
-        let n_bytes = ids.len() * row_bytes;
-        let mut connection = self.fleet.connection_for_rows(self.endpoint, n_bytes, self.until)?;
-        let left = self.until.saturating_duration_since(Instant::now());
-        let body = RequestBody::Pull { tensor, kind };
-        let graph = self.fleet.graph;
-        let request = Request { deadline: Some(left), graph, version, ..Request::new(body) };
-        connection.send(&request, ids, self.until)?;
-        Ok(connection)
-    }
-
-    fn succeeded(&self) {
-        let now = Instant::now();
-        self.fleet.routes.health(self.server).answered(now - self.begun, now);
-    }
-
-    /// Silence is a failure like others as long as there is time to ask somebody else.
-    fn failed(&self, parts: &PartSet, error: ClientError) -> Failed {
-        let error = match error {
-            ClientError::Deadline { address } if self.until < self.pull.deadline => {
-                let source = io::Error::new(io::ErrorKind::TimedOut, "it keeps silent");
-                ClientError::Unavailable { address, source }
+        out: &mut [u8],
+        buckets: &mut [Bucket],
+    ) -> Result<Vec<Failed>, ClientError> {
+        let mut failures: Vec<(usize, Failed)> = Vec::new();
+        let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
+        for number in 0..n_rounds.unwrap_or(0) {
+            let mut round = Round::new(fleet, pull, hedges);
+            for (endpoint, Bucket { ids, positions, parts }) in buckets.iter().enumerate() {
+                let has_failed = failures.iter().any(|(failed, _)| *failed == endpoint);
+                let start = number * IDS_PER_PULL_MAX;
+                if has_failed || start >= ids.len() {
+                    continue;
+                }
+                let end = ids.len().min(start + IDS_PER_PULL_MAX);
+                let (ids, positions) = (&ids[start..end], &positions[start..end]);
+                round.ask(Piece { endpoint, ids, positions, parts }, attempt);
             }
-            error => error,
-        };
-        Failed::new(self.server, parts.clone(), error)
+            round.receive(out)?;
+            self.n_answers += round.n_answers;
+            self.n_rivals += round.n_rivals;
+            failures.append(&mut round.failures);
+        }
+        for (endpoint, bucket) in buckets.iter_mut().enumerate() {
+            if failures.iter().all(|(failed, _)| *failed != endpoint) {
+                bucket.clear();
+            }
+        }
+        failures.sort_by_key(|&(endpoint, _)| endpoint);
+        Ok(failures.into_iter().map(|(_, failed)| failed).collect())
     }
 }
 

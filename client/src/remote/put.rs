@@ -77,7 +77,7 @@ impl Put<'_> {
 impl Client {
     /// Pushes all rows to every holder; the first error that no retry helps ends it.
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
-        let mut fleet = self.fleet();
+        let mut fleet = self.whole_fleet(put.deadline)?;
         let by_part = put.by_part(&fleet)?;
         let mut shares = shares(&fleet, &by_part)?;
         let mut stats = PutStats {

@@ -34,7 +34,7 @@ impl Client {
     /// [`ClientError::NotWritable`], or what kept a server from committing.
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, security) = (self.fleet(), &self.config.security);
+        let (fleet, security) = (self.whole_fleet(deadline)?, &self.config.security);
         let mut newest = 0;
         for address in fleet.addresses() {
             let description = self.patiently(deadline, || describe(address, security, deadline))?;
@@ -61,7 +61,7 @@ impl Client {
     /// [`ClientError::NotWritable`], or what kept a server from starting.
     pub fn compact(&self) -> Result<Vec<CompactionRun>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, security) = (self.fleet(), &self.config.security);
+        let (fleet, security) = (self.whole_fleet(deadline)?, &self.config.security);
         for address in fleet.addresses() {
             let description = self.patiently(deadline, || describe(address, security, deadline))?;
             check(&fleet, address, &description)?;

@@ -11,11 +11,13 @@ use std::time::Instant;
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use futures_rustls::TlsAcceptor;
 use glommio::net::TcpStream;
+use glommio::sync::Semaphore;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX};
 use lodestore_schema::{
     Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, check_hello, hello,
 };
 
+use super::handshake::in_turn;
 use super::stream::Stream;
 use super::time::{Lag, Pace, before};
 use super::{Connection, Ended};
@@ -35,13 +37,15 @@ impl Connection {
         socket: Rc<OwnedFd>,
         guard: &Guard,
         is_local: bool,
+        handshakes: &Semaphore,
     ) -> Result<Self, Ended> {
         let entry = async {
             let stream = match &guard.tls {
                 None => Stream::Plain(stream),
                 Some(tls) => {
                     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
-                    Stream::Tls(Box::new(handshake.await.map_err(Ended::Tls)?))
+                    let agreed = in_turn(handshakes, handshake).await;
+                    Stream::Tls(Box::new(agreed.map_err(Ended::Tls)?))
                 }
             };
             let (head, lag) = (Vec::new(), Lag::new(Instant::now()));

@@ -1,6 +1,7 @@
 //! One client's connection: entry, then requests one after the other until it leaves.
 
 mod entry;
+mod handshake;
 mod pull;
 mod shared;
 mod stream;
@@ -12,6 +13,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::time::Instant;
 
+use bytemuck::Zeroable;
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::PREFIX_BYTES;
@@ -28,6 +30,7 @@ use shared::Shared;
 use stream::Stream;
 use time::{Lag, Pace, in_time};
 
+pub(crate) use pull::HEAD_ROOM;
 pub(crate) use shared::REGION_BYTES;
 pub(crate) use time::within;
 
@@ -72,6 +75,14 @@ impl Buffers {
     pub(crate) fn n_bytes(&self) -> usize {
         self.ids.capacity() * size_of::<NodeId>() + self.frame.capacity()
     }
+}
+
+/// Makes a list so long, and takes no more memory than that for it: what it had is not wanted.
+fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
+    if list.capacity() < len {
+        *list = Vec::with_capacity(len);
+    }
+    list.resize(len, T::zeroed());
 }
 
 /// Why a connection ended.
@@ -141,10 +152,12 @@ impl Connection {
     /// Waits for a frame as long as the client likes; `None` when it has left between frames.
     async fn next_prefix(&mut self) -> Result<Option<Prefix>, Ended> {
         let mut bytes = [0; PREFIX_BYTES];
-        let n_bytes = self.stream.read(&mut bytes).await?;
-        if n_bytes == 0 {
-            return Ok(None);
-        }
+        let n_bytes = match self.stream.read(&mut bytes).await {
+            Ok(0) => return Ok(None),
+            // TLS calls an end without a farewell so. Nothing is cut short between frames.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
+        };
         in_time(FRAME_TIMEOUT, self.stream.read_exact(&mut bytes[n_bytes..])).await?;
         Ok(Some(Prefix::of_request(bytes)?))
     }
@@ -216,17 +229,16 @@ impl Connection {
         body_bytes: usize,
         deadline: Instant,
     ) -> Result<Result<u32, Failure>, Ended> {
-        let room = match shard.admit_push(tensor, n_rows, body_bytes) {
-            Ok(room) => room,
+        let (room, mut buffers) = match shard.admit_push(tensor, n_rows, body_bytes) {
+            Ok(admitted) => admitted,
             Err(refusal) => {
                 self.drain(body_bytes).await?;
                 return Ok(Err(refusal));
             }
         };
-        let mut buffers = shard.lend_buffers();
-        buffers.ids.resize(n_rows as usize, NodeId(0));
+        set_len(&mut buffers.ids, n_rows as usize);
         let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
-        buffers.frame.resize(body_bytes - ids.len(), 0);
+        set_len(&mut buffers.frame, body_bytes - ids.len());
         let stream = &mut self.stream;
         let read = async {
             stream.read_exact(ids).await?;

@@ -8,13 +8,13 @@ use lodestore_schema::{Failure, Reply};
 use super::shared::Ring;
 use super::stream::has_left;
 use super::time::{in_time, within};
-use super::{Asked, Buffers, Connection, Ended};
+use super::{Asked, Buffers, Connection, Ended, set_len};
 use crate::limits::FRAME_TIMEOUT;
 use crate::shard::Shard;
 use crate::stats::count;
 
 /// Room before the rows of a chunk for prefix and head, so that one write sends all.
-const HEAD_ROOM: usize = 128;
+pub(crate) const HEAD_ROOM: usize = 128;
 
 impl Connection {
     pub(super) async fn pull(mut self, shard: &Shard, asked: Asked) -> Result<Self, Ended> {
@@ -23,9 +23,8 @@ impl Connection {
                 self.drain(asked.n_bytes).await?;
                 Err(refusal)
             }
-            Ok(_room) => {
-                let mut buffers = shard.lend_buffers();
-                buffers.ids.resize(asked.n_bytes / size_of::<NodeId>(), NodeId(0));
+            Ok((_room, mut buffers)) => {
+                set_len(&mut buffers.ids, asked.n_bytes / size_of::<NodeId>());
                 let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
                 in_time(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
                 let sent = self.send_rows(shard, &asked, &mut buffers).await?;
@@ -63,7 +62,9 @@ impl Connection {
             let place = if shares { self.place(ring, first_row) } else { None };
             let is_shared = place.is_some();
             let out = place.unwrap_or_else(|| {
-                frame.resize(body_end.max(frame.len()), 0);
+                if frame.len() < body_end {
+                    set_len(frame, body_end);
+                }
                 &mut frame[HEAD_ROOM..body_end]
             });
             let gather = shard.gather(tensor, &ids[first_row..first_row + n_rows], out, deadline);

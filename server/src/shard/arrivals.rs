@@ -65,7 +65,7 @@ impl Shard {
     ) -> Result<(), Ended> {
         let open = Guard::default();
         let guard = if is_trusted { &open } else { &*self.plan.guard };
-        let entered = Connection::enter(stream, socket, guard, is_trusted).await;
+        let entered = Connection::enter(stream, socket, guard, is_trusted, &self.handshakes).await;
         self.entering.borrow_mut().retain(|&entering| entering != number);
         let connection = entered?;
         let _place = LetIn::new(Rc::clone(self));

@@ -11,7 +11,7 @@ use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX};
 use lodestore_schema::{Failure, FailureCode};
 
 use super::Shard;
-use crate::connection::within;
+use crate::connection::{Buffers, HEAD_ROOM, within};
 use crate::error::{failure, no_room};
 use crate::post::{Question, Wanted};
 use crate::rows::{ShardRows, not_here};
@@ -26,12 +26,13 @@ impl Shard {
         self.tensors[usize::from(tensor)].row_bytes
     }
 
-    /// Checks a pull before its ids are read, and takes room for it until the permit is dropped.
+    /// Checks a pull before its ids are read, and takes room for it until the permit is dropped;
+    /// lends buffers within that.
     pub(crate) fn admit_pull(
         &self,
         tensor: u16,
         body_bytes: usize,
-    ) -> Result<StaticPermit, Failure> {
+    ) -> Result<(StaticPermit, Buffers), Failure> {
         let rows = self.tensor(tensor)?;
         if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
             let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
@@ -43,7 +44,8 @@ impl Shard {
             return Err(failure(FailureCode::TooLarge, message));
         }
         // Ids, a chunk of the answer, and the same again for keys and positions.
-        self.take_room(4 * body_bytes + CHUNK_BYTES.max(rows.row_bytes))
+        let n_bytes = 4 * body_bytes + HEAD_ROOM + CHUNK_BYTES.max(rows.row_bytes);
+        Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
     /// Rows of any shard: straight from here if all are ours, else split by owner and merged.

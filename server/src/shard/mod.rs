@@ -38,9 +38,11 @@ mod arrivals;
 mod beat;
 mod gather;
 mod inbox;
+mod pool;
 mod update;
 
 pub(crate) use inbox::{Event, Inbox};
+use pool::Pool;
 
 /// What a shard needs to start.
 #[derive(Clone)]
@@ -80,9 +82,9 @@ pub(crate) struct Shard {
     /// Bytes that clients of this machine may still map.
     shared_room: Rc<Semaphore>,
     bulk: TaskQueueHandle,
-    /// Buffers of requests that are not running: as many as ever ran at once.
-    buffers: RefCell<Vec<Buffers>>,
-    pooled_bytes: Cell<usize>,
+    /// Who of those that agree on TLS has the core.
+    handshakes: Semaphore,
+    buffers: Pool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
     /// Numbers of connections that are not let in yet, the oldest first.
     entering: RefCell<VecDeque<u64>>,
@@ -135,8 +137,8 @@ pub(crate) async fn run(
         room,
         shared_room,
         bulk,
-        buffers: RefCell::default(),
-        pooled_bytes: Cell::new(0),
+        handshakes: Semaphore::new(1),
+        buffers: Pool::new(POOLED_BYTES_PER_SHARD),
         open: RefCell::default(),
         entering: RefCell::default(),
         let_in: Cell::new(0),
@@ -282,19 +284,9 @@ impl Shard {
         self.is_ending.get()
     }
 
-    pub(crate) fn lend_buffers(&self) -> Buffers {
-        let Some(buffers) = self.buffers.borrow_mut().pop() else { return Buffers::default() };
-        self.pooled_bytes.set(self.pooled_bytes.get() - buffers.n_bytes());
-        buffers
-    }
-
     /// Keeps buffers for the next request, as many as may lie idle.
     pub(crate) fn take_back(&self, buffers: Buffers) {
-        let n_bytes = self.pooled_bytes.get() + buffers.n_bytes();
-        if n_bytes <= POOLED_BYTES_PER_SHARD {
-            self.pooled_bytes.set(n_bytes);
-            self.buffers.borrow_mut().push(buffers);
-        }
+        self.buffers.take_back(buffers);
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -21,13 +21,14 @@ use crate::rows::not_here;
 use crate::stats::count;
 
 impl Shard {
-    /// Checks a push before its body is read, and takes room for it until the permit is dropped.
+    /// Checks a push before its body is read, and takes room for it until the permit is dropped;
+    /// lends buffers within that.
     pub(crate) fn admit_push(
         &self,
         tensor: u16,
         n_rows: u32,
         body_bytes: usize,
-    ) -> Result<StaticPermit, Failure> {
+    ) -> Result<(StaticPermit, Buffers), Failure> {
         self.check_writable()?;
         let (n_rows, row_bytes) = (n_rows as usize, self.tensor(tensor)?.row_bytes);
         if n_rows > ROWS_PER_PUSH_MAX {
@@ -42,7 +43,8 @@ impl Shard {
             );
             return Err(failure(FailureCode::Invalid, message));
         }
-        self.take_room(PUT_COPIES * body_bytes + PUT_BYTES_PER_ROW * n_rows)
+        let n_bytes = PUT_COPIES * body_bytes + PUT_BYTES_PER_ROW * n_rows;
+        Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
     /// Puts the rows of a push; gives the version that they are for.

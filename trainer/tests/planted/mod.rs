@@ -35,6 +35,7 @@ pub(crate) const FILLED: PullStats = PullStats {
     rows: 5,
     bytes: 5 * ROW_BYTES,
     requests: 2,
+    hedges: 0,
     ahead_rows: 0,
     found: TierRows { device: 0, host: 0, buffer: 0, together: 0 },
     lookup: Duration::ZERO,

@@ -33,7 +33,8 @@ Each connection is a client with a socket to every shard. Without --rate each ke
 requests in flight (closed loop); with --rate requests start at times that do not depend on the
 answers (open loop), and latency counts from those times, so that a server that stalls is charged for
 everything that was due meanwhile. Look at `generator`: near --threads it was the limit, not the server.
-Rows are taken from the sockets and forgotten, or compared with --verify. The exit code is 1 if a row
+Rows are taken from the sockets and forgotten, or compared with --verify. Over a Unix socket with a
+window of 1 larger answers come through memory that the server shares, as a trainer has them. The exit code is 1 if a row
 was wrong or no request was answered.")]
 pub(crate) struct LoadArgs {
     /// Address of a server: HOST:PORT or unix:PATH; repeat for several.

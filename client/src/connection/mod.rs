@@ -1,7 +1,9 @@
 //! One blocking connection to one shard.
 
+mod rows;
+
 use std::io::{self, Read, Write};
-use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
@@ -11,9 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inbox::{Head, Inbox};
 use crate::map::SharedMemory;
-use crate::scatter::scatter;
 use crate::socket::Stream;
 use crate::{Address, ClientError, Security};
+
+pub(crate) use rows::{Place, Progress};
 
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;
@@ -42,17 +45,11 @@ impl Connection {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, deadline)?;
         let (address, opened) = (address.clone(), Instant::now());
-        let (inbox, mut frame) = (Inbox::new(), hello().to_vec());
-        if let Some(token) = security.token
-            && !matches!(address, Address::Unix(_))
-        {
-            Request::new(RequestBody::Authenticate { token }).append_to(0, &mut frame);
-        }
-        let (shared, has_asked) = (None, false);
+        let (inbox, shared, has_asked) = (Inbox::new(), None, false);
         let mut connection =
             Self { address, stream, opened, inbox, shared, has_asked, frame: Vec::new() };
-        connection.stream.set_deadline(deadline);
-        connection.write(&frame)?;
+        connection.stream.set_deadline(deadline, true);
+        connection.write(&hello())?;
         if let Err(error) = connection.need(HELLO_BYTES) {
             let is_alert = !connection.stream.is_tls()
                 && connection.inbox.len() > 0
@@ -64,6 +61,14 @@ impl Connection {
         let mut theirs = [0; HELLO_BYTES];
         theirs.copy_from_slice(connection.inbox.take(HELLO_BYTES));
         check_hello(&theirs).map_err(|source| connection.wire(source))?;
+        // Not before: who says something else is told nothing.
+        if let Some(token) = security.token
+            && !matches!(connection.address, Address::Unix(_))
+        {
+            let mut frame = Vec::new();
+            Request::new(RequestBody::Authenticate { token }).append_to(0, &mut frame);
+            connection.write(&frame)?;
+        }
         Ok(connection)
     }
 
@@ -168,121 +173,6 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Receives the rows of a pull: row `i` goes to `out` at row `positions[i]`.
-    pub(crate) fn receive_rows(
-        &mut self,
-        positions: &[u32],
-        row_bytes: usize,
-        out: &mut [u8],
-        deadline: Instant,
-    ) -> Result<(), ClientError> {
-        self.limit(deadline)?;
-        let mut done = 0;
-        loop {
-            let (reply, body_bytes) = self.head()?;
-            let (first_row, n_rows, place) = match reply {
-                Reply::Rows { first_row, n_rows } => (first_row, n_rows, None),
-                Reply::SharedRows { first_row, n_rows, offset, awaited } => {
-                    (first_row, n_rows, Some((offset as usize, awaited)))
-                }
-                _ => return Err(self.malformed("an answer of another kind")),
-            };
-            let n_rows = n_rows as usize;
-            let n_bytes = n_rows.checked_mul(row_bytes);
-            let in_body = if place.is_some() { Some(0) } else { n_bytes };
-            let fits = first_row as usize == done
-                && n_rows <= positions.len() - done
-                && (n_rows > 0 || positions.is_empty())
-                && Some(body_bytes) == in_body;
-            if !fits {
-                let message = format!(
-                    "rows {first_row} + {n_rows} in {body_bytes} bytes; expected from {done} on, \
-                     at most {}, {row_bytes} bytes each",
-                    positions.len()
-                );
-                return Err(self.malformed(message));
-            }
-            let positions_now = &positions[done..done + n_rows];
-            match place {
-                None => self.scatter(positions_now, row_bytes, out)?,
-                Some(place) => self.take_shared(place, positions_now, row_bytes, out)?,
-            }
-            done += n_rows;
-            if done == positions.len() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Copies rows from the server's memory to their positions, which ascend, and says so where
-    /// that is awaited.
-    fn take_shared(
-        &mut self,
-        (offset, awaited): (usize, bool),
-        positions: &[u32],
-        row_bytes: usize,
-        out: &mut [u8],
-    ) -> Result<(), ClientError> {
-        let n_bytes = positions.len() * row_bytes;
-        let len = self.shared.as_ref().map_or(0, SharedMemory::len);
-        let memory = self.shared.as_ref().filter(|_| offset <= len && n_bytes <= len - offset);
-        let Some(memory) = memory else {
-            let message = format!("{n_bytes} bytes from {offset} on in shared memory of {len}");
-            return Err(self.malformed(message));
-        };
-        if let Some(range) = neighbours(positions, row_bytes) {
-            memory.copy_to(offset, &mut out[range]);
-        } else {
-            for (&position, i) in positions.iter().zip(0..) {
-                let row = &mut out[position as usize * row_bytes..][..row_bytes];
-                memory.copy_to(offset + i * row_bytes, row);
-            }
-        }
-        if !awaited {
-            return Ok(());
-        }
-        self.frame.clear();
-        Request::new(RequestBody::Taken).append_to(0, &mut self.frame);
-        match self.stream.write_all(&self.frame) {
-            // A server that stops does not listen any more, and sends what is left all the same.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => written.map_err(|error| self.io(error)),
-        }
-    }
-
-    /// Moves rows from the socket to their positions, which ascend.
-    fn scatter(
-        &mut self,
-        positions: &[u32],
-        row_bytes: usize,
-        out: &mut [u8],
-    ) -> Result<(), ClientError> {
-        if let Some(range) = neighbours(positions, row_bytes) {
-            return self.fill(range, out);
-        }
-        let mut positions = positions;
-        while !positions.is_empty() {
-            self.need(row_bytes)?;
-            let n_rows = positions.len().min(self.inbox.len() / row_bytes);
-            let (now, later) = positions.split_at(n_rows);
-            scatter(self.inbox.take(n_rows * row_bytes), row_bytes, now, out);
-            positions = later;
-        }
-        Ok(())
-    }
-
-    /// Fills a range of `out` from the buffer, then straight from the socket.
-    fn fill(&mut self, range: Range<usize>, out: &mut [u8]) -> Result<(), ClientError> {
-        let out = &mut out[range];
-        let n_buffered = out.len().min(self.inbox.len());
-        let (head, rest) = out.split_at_mut(n_buffered);
-        head.copy_from_slice(self.inbox.take(n_buffered));
-        if rest.is_empty() {
-            return Ok(());
-        }
-        self.stream.read_exact(rest).map_err(|error| self.io(error))
-    }
-
     /// The next reply's head and the length of its body.
     fn head(&mut self) -> Result<(Reply, usize), ClientError> {
         loop {
@@ -315,11 +205,11 @@ impl Connection {
         }
     }
 
-    /// The stream, past its hello, without any waits, and since when it is open; nothing may be in
-    /// flight.
-    pub(crate) fn into_nonblocking(mut self) -> io::Result<(Stream, Instant)> {
-        self.stream.set_nonblocking()?;
-        Ok((self.stream, self.opened))
+    /// The stream, past its hello, without any waits, since when it is open, and the memory that was
+    /// asked for; nothing may be in flight.
+    pub(crate) fn into_nonblocking(mut self) -> (Stream, Instant, Option<SharedMemory>) {
+        self.stream.never_wait();
+        (self.stream, self.opened, self.shared)
     }
 
     /// How long it has been open; never zero, which would mean that it is not told.
@@ -335,7 +225,7 @@ impl Connection {
     /// Bounds every wait on the socket by the time left.
     fn limit(&mut self, deadline: Instant) -> Result<(), ClientError> {
         time_left(&self.address, deadline)?;
-        self.stream.set_deadline(deadline);
+        self.stream.set_deadline(deadline, true);
         Ok(())
     }
 
@@ -362,15 +252,10 @@ impl Connection {
     }
 }
 
-/// The bytes of rows that stand together; positions ascend.
-fn neighbours(positions: &[u32], row_bytes: usize) -> Option<Range<usize>> {
-    debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
-    let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {
-        return Some(0..0);
-    };
-    let is_whole = last.checked_sub(first).map(|gap| gap as usize) == Some(positions.len() - 1);
-    let start = first as usize * row_bytes;
-    is_whole.then(|| start..start + positions.len() * row_bytes)
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
 }
 
 /// Time until `deadline`, at least a millisecond; past it an error.

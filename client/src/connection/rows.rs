@@ -1,0 +1,218 @@
+//! The answer to a pull, taken as it comes: whatever is there is put in place, and nothing is waited
+//! for, so that several answers can come at once.
+
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::time::Instant;
+
+use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::{Reply, Request, RequestBody};
+
+use super::Connection;
+use crate::ClientError;
+use crate::inbox::Head;
+use crate::map::SharedMemory;
+use crate::scatter::scatter;
+
+/// Reads of one connection before the others have their turn.
+const READS_MAX: usize = 8;
+
+/// Where the rows of an answer go: row `i` to `out` at row `positions[i]`. Positions ascend.
+pub(crate) struct Place<'a> {
+    pub(crate) positions: &'a [u32],
+    pub(crate) row_bytes: usize,
+    pub(crate) out: &'a mut [u8],
+}
+
+/// How far an answer has come.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// Rows that are in place.
+    done: usize,
+    /// Rows up to the end of the chunk that comes.
+    chunk_end: usize,
+    /// Bytes of `out` that the rest of the chunk fills, where its rows are neighbours there.
+    straight: Option<Range<usize>>,
+    has_begun: bool,
+    /// Bytes that must have come before anything can be done.
+    needed: usize,
+}
+
+impl Progress {
+    /// Of an answer that is awaited.
+    pub(crate) fn new() -> Self {
+        let (done, chunk_end, straight, has_begun) = (0, 0, None, false);
+        Self { done, chunk_end, straight, has_begun, needed: PREFIX_BYTES }
+    }
+
+    /// Whether the head of a first chunk has come.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+}
+
+impl Connection {
+    /// Puts in place what has come of an answer, without waiting for more; whether that is all. What
+    /// the server wants to be told is told by `deadline`.
+    pub(crate) fn take_rows(
+        &mut self,
+        progress: &mut Progress,
+        place: &mut Place<'_>,
+        deadline: Instant,
+    ) -> Result<bool, ClientError> {
+        self.stream.set_deadline(deadline, false);
+        // Of what TLS has decrypted and not handed out the socket tells nothing any more.
+        let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
+        for _ in 0..n_reads_max {
+            let read = match &mut progress.straight {
+                // What was buffered is used up.
+                Some(range) => self.stream.read(&mut place.out[range.clone()]).inspect(|n_bytes| {
+                    range.start += n_bytes;
+                }),
+                None => self.inbox.read_more(|buffer| self.stream.read(buffer), progress.needed),
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                read => self.has_read(read)?,
+            }
+            if self.use_up(progress, place)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Goes through heads and rows as far as they have come; whether that is all.
+    fn use_up(
+        &mut self,
+        progress: &mut Progress,
+        place: &mut Place<'_>,
+    ) -> Result<bool, ClientError> {
+        loop {
+            if let Some(range) = &mut progress.straight {
+                let n_bytes = range.len().min(self.inbox.len());
+                place.out[range.start..][..n_bytes].copy_from_slice(self.inbox.take(n_bytes));
+                range.start += n_bytes;
+                if range.start < range.end {
+                    return Ok(false);
+                }
+                (progress.straight, progress.done) = (None, progress.chunk_end);
+            }
+            if progress.done < progress.chunk_end {
+                let left = &place.positions[progress.done..progress.chunk_end];
+                let n_rows = left.len().min(self.inbox.len() / place.row_bytes);
+                let rows = self.inbox.take(n_rows * place.row_bytes);
+                scatter(rows, place.row_bytes, &left[..n_rows], place.out);
+                progress.done += n_rows;
+                if progress.done < progress.chunk_end {
+                    progress.needed = place.row_bytes;
+                    return Ok(false);
+                }
+            }
+            if progress.has_begun && progress.done == place.positions.len() {
+                return Ok(true);
+            }
+            match self.inbox.head().map_err(|source| self.wire(source))? {
+                Head::Needs(n_bytes) => {
+                    progress.needed = n_bytes;
+                    return Ok(false);
+                }
+                Head::Whole(reply, body_bytes) => {
+                    self.begin_chunk(reply, body_bytes, progress, place)?;
+                }
+            }
+        }
+    }
+
+    /// Checks the head of a chunk; its rows are those that come next, or are taken at once.
+    fn begin_chunk(
+        &mut self,
+        reply: Reply,
+        body_bytes: usize,
+        progress: &mut Progress,
+        place: &mut Place<'_>,
+    ) -> Result<(), ClientError> {
+        let (first_row, n_rows, shared) = match reply {
+            Reply::Rows { first_row, n_rows } => (first_row, n_rows, None),
+            Reply::SharedRows { first_row, n_rows, offset, awaited } => {
+                (first_row, n_rows, Some((offset as usize, awaited)))
+            }
+            Reply::Failure(failure) => {
+                return Err(ClientError::Refused { address: self.address.clone(), failure });
+            }
+            _ => return Err(self.malformed("an answer of another kind")),
+        };
+        let (n_rows, done, row_bytes) = (n_rows as usize, progress.done, place.row_bytes);
+        let n_bytes = n_rows.checked_mul(row_bytes);
+        let in_body = if shared.is_some() { Some(0) } else { n_bytes };
+        let fits = first_row as usize == done
+            && n_rows <= place.positions.len() - done
+            && (n_rows > 0 || place.positions.is_empty())
+            && Some(body_bytes) == in_body;
+        if !fits {
+            let message = format!(
+                "rows {first_row} + {n_rows} in {body_bytes} bytes; expected from {done} on, at \
+                 most {}, {row_bytes} bytes each",
+                place.positions.len()
+            );
+            return Err(self.malformed(message));
+        }
+        (progress.has_begun, progress.chunk_end) = (true, done + n_rows);
+        let positions = &place.positions[done..done + n_rows];
+        match shared {
+            None => progress.straight = neighbours(positions, row_bytes),
+            Some(shared) => {
+                self.take_shared(shared, positions, row_bytes, place.out)?;
+                progress.done = progress.chunk_end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies rows from the server's memory to their positions, which ascend, and says so where
+    /// that is awaited.
+    fn take_shared(
+        &mut self,
+        (offset, awaited): (usize, bool),
+        positions: &[u32],
+        row_bytes: usize,
+        out: &mut [u8],
+    ) -> Result<(), ClientError> {
+        let n_bytes = positions.len() * row_bytes;
+        let len = self.shared.as_ref().map_or(0, SharedMemory::len);
+        let memory = self.shared.as_ref().filter(|_| offset <= len && n_bytes <= len - offset);
+        let Some(memory) = memory else {
+            let message = format!("{n_bytes} bytes from {offset} on in shared memory of {len}");
+            return Err(self.malformed(message));
+        };
+        if let Some(range) = neighbours(positions, row_bytes) {
+            memory.copy_to(offset, &mut out[range]);
+        } else {
+            for (&position, i) in positions.iter().zip(0..) {
+                let row = &mut out[position as usize * row_bytes..][..row_bytes];
+                memory.copy_to(offset + i * row_bytes, row);
+            }
+        }
+        if !awaited {
+            return Ok(());
+        }
+        self.frame.clear();
+        Request::new(RequestBody::Taken).append_to(0, &mut self.frame);
+        match self.stream.write_all(&self.frame) {
+            // A server that stops does not listen any more, and sends what is left all the same.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written.map_err(|error| self.io(error)),
+        }
+    }
+}
+
+/// The bytes of rows that stand together; positions ascend.
+fn neighbours(positions: &[u32], row_bytes: usize) -> Option<Range<usize>> {
+    debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
+    let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {
+        return Some(0..0);
+    };
+    let is_whole = last.checked_sub(first).map(|gap| gap as usize) == Some(positions.len() - 1);
+    let start = first as usize * row_bytes;
+    is_whole.then(|| start..start + positions.len() * row_bytes)
+}

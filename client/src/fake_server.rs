@@ -1,0 +1,159 @@
+//! A server of one shard whose answers are slow, or fail, when a test wants it. The row of node i is i.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
+use lodestore_schema::{
+    Description, Prefix, Reply, Request, RequestBody, TensorDescription, hello,
+};
+
+/// Nodes of each of the two partitions.
+pub(crate) const PART_NODES: u32 = 100;
+pub(crate) const ROW_BYTES: usize = 4;
+
+#[derive(Clone)]
+pub(crate) struct FakeServer {
+    pub(crate) address: String,
+    state: Arc<State>,
+}
+
+struct State {
+    description: Description,
+    /// Microseconds before it says hello.
+    hello_us: AtomicU64,
+    /// Microseconds that a pull takes.
+    delay_us: AtomicU64,
+    /// One pull in so many takes `slow_us` instead; 0 for none.
+    slow_one_in: AtomicU64,
+    slow_us: AtomicU64,
+    /// Whether it ends connections instead of answering pulls.
+    breaks: AtomicBool,
+    n_pulls: AtomicU64,
+    /// Pulls whose clients had left before the answer.
+    n_given_up: AtomicU64,
+}
+
+impl FakeServer {
+    pub(crate) fn start(parts: &[u16]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let tensor = TensorDescription {
+            name: "x".into(),
+            dtype: "f32".into(),
+            width: 1,
+            row_bytes: ROW_BYTES as u32,
+            stripe_rows: 1000,
+        };
+        let description = Description {
+            graph: [7; 16],
+            n_edges: 0,
+            bounds: vec![0, PART_NODES, 2 * PART_NODES],
+            parts: parts.to_vec(),
+            tensors: vec![tensor],
+            shard_ports: vec![address.port()],
+            n_shards: 1,
+            version: 1,
+            writable: false,
+            shares: false,
+        };
+        let state = Arc::new(State {
+            description,
+            hello_us: 0.into(),
+            delay_us: 0.into(),
+            slow_one_in: 0.into(),
+            slow_us: 0.into(),
+            breaks: false.into(),
+            n_pulls: 0.into(),
+            n_given_up: 0.into(),
+        });
+        let served = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = Arc::clone(&served);
+                thread::spawn(move || state.serve(stream));
+            }
+        });
+        Self { address: address.to_string(), state }
+    }
+
+    /// How long a connection waits for its hello from now on.
+    pub(crate) fn delay_hello(&self, time: Duration) {
+        self.state.hello_us.store(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// How long each pull takes from now on.
+    pub(crate) fn delay(&self, time: Duration) {
+        self.state.delay_us.store(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// From now on one pull in `n` takes so long.
+    pub(crate) fn is_slow(&self, one_in: u64, time: Duration) {
+        self.state.slow_us.store(time.as_micros() as u64, Ordering::Relaxed);
+        self.state.slow_one_in.store(one_in, Ordering::Relaxed);
+    }
+
+    pub(crate) fn breaks(&self, is_so: bool) {
+        self.state.breaks.store(is_so, Ordering::Relaxed);
+    }
+
+    pub(crate) fn n_pulls(&self) -> u64 {
+        self.state.n_pulls.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn n_given_up(&self) -> u64 {
+        self.state.n_given_up.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// Until the client leaves or breaks a rule.
+    fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        thread::sleep(Duration::from_micros(self.hello_us.load(Ordering::Relaxed)));
+        stream.write_all(&hello())?;
+        stream.read_exact(&mut [0; HELLO_BYTES])?;
+        loop {
+            let mut prefix = [0; PREFIX_BYTES];
+            stream.read_exact(&mut prefix)?;
+            let prefix = Prefix::of_request(prefix).unwrap();
+            let (mut head, mut body) = (vec![0; prefix.head_bytes], vec![0; prefix.body_bytes]);
+            stream.read_exact(&mut head)?;
+            stream.read_exact(&mut body)?;
+            let mut frame = Vec::new();
+            match Request::decode(&head).unwrap().body {
+                RequestBody::Describe => {
+                    Reply::Description(self.description.clone()).append_to(0, &mut frame);
+                }
+                RequestBody::Pull { .. } => {
+                    if !self.waits(&stream) {
+                        return Ok(());
+                    }
+                    let n_rows = (body.len() / ROW_BYTES) as u32;
+                    Reply::Rows { first_row: 0, n_rows }.append_to(body.len(), &mut frame);
+                    frame.extend_from_slice(&body);
+                }
+                other => panic!("nobody asks a fake server for {other:?}"),
+            }
+            stream.write_all(&frame)?;
+        }
+    }
+
+    /// What a pull takes; whether it is answered then.
+    fn waits(&self, stream: &TcpStream) -> bool {
+        let number = self.n_pulls.fetch_add(1, Ordering::Relaxed) + 1;
+        let one_in = self.slow_one_in.load(Ordering::Relaxed);
+        let is_slow = one_in > 0 && number.is_multiple_of(one_in);
+        let time = if is_slow { &self.slow_us } else { &self.delay_us };
+        thread::sleep(Duration::from_micros(time.load(Ordering::Relaxed)));
+        stream.set_nonblocking(true).unwrap();
+        let has_left = matches!(stream.peek(&mut [0]), Ok(0));
+        stream.set_nonblocking(false).unwrap();
+        self.n_given_up.fetch_add(has_left.into(), Ordering::Relaxed);
+        !has_left && !self.breaks.load(Ordering::Relaxed)
+    }
+}

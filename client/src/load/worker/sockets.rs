@@ -1,0 +1,168 @@
+//! The sockets of a worker: opened, watched, read, and given up.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::NodeId;
+use rustix::event::epoll;
+
+use super::Worker;
+use crate::load::socket::LoadSocket;
+use crate::load::tally::{LoadError, Tally};
+use crate::remote::Fleet;
+use crate::{Address, ClientError, PullKind};
+
+/// Longest time for a connection that is opened again: the others of the thread wait meanwhile.
+const RECONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+
+impl Worker<'_> {
+    pub(super) fn reconnect(&mut self, at: usize) {
+        let deadline = Instant::now() + RECONNECT_TIMEOUT;
+        let mut connected = self.open(at, deadline);
+        if connected.is_err() && self.rediscover(at, deadline) {
+            connected = self.open(at, deadline);
+        }
+        if let Ok(socket) = connected
+            && self.watch(at, &socket).is_ok()
+        {
+            self.sockets[at] = Some(socket);
+        }
+    }
+
+    pub(super) fn open(&self, at: usize, deadline: Instant) -> Result<LoadSocket, ClientError> {
+        let server = self.fleet.routes.endpoints[at % self.n_endpoints()].server;
+        // A client that shares memory has one request in flight.
+        let shares = self.target.config.window == 1 && self.fleet.may_share(server);
+        LoadSocket::connect(self.address(at), self.fleet.security(), shares, deadline)
+    }
+
+    pub(super) fn n_endpoints(&self) -> usize {
+        self.fleet.routes.endpoints.len()
+    }
+
+    /// Asks the server of a socket where its shards listen now; `false` when nothing is new, or
+    /// there are more or fewer of them: then all sockets get other places later.
+    fn rediscover(&mut self, at: usize, deadline: Instant) -> bool {
+        let n_endpoints = self.n_endpoints();
+        let server = self.fleet.routes.endpoints[at % n_endpoints].server;
+        match self.fleet.rediscover(server, deadline) {
+            Ok(Some(found)) if found.routes.endpoints.len() == n_endpoints => {
+                self.fleet = found;
+                true
+            }
+            Ok(Some(found)) => {
+                self.reshaped = Some(found);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Goes over to servers with other shards: what is under way has failed, and sockets are opened
+    /// as they are needed.
+    pub(super) fn reshape(&mut self, fleet: Arc<Fleet>) {
+        let n_connections = self.sockets.len() / self.n_endpoints();
+        for at in 0..self.sockets.len() {
+            self.break_off(at, LoadError::Broken);
+        }
+        self.unsent.clear();
+        self.sockets.clear();
+        self.sockets.resize_with(n_connections * fleet.routes.endpoints.len(), || None);
+        self.fleet = fleet;
+    }
+
+    /// Where a socket leads.
+    fn address(&self, at: usize) -> &Address {
+        &self.fleet.routes.endpoints[at % self.n_endpoints()].address
+    }
+
+    pub(super) fn watch(&self, at: usize, socket: &LoadSocket) -> rustix::io::Result<()> {
+        let data = epoll::EventData::new_u64(at as u64);
+        epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
+    }
+
+    /// Sends what a socket takes, and has its room watched if that is not all.
+    pub(super) fn flush(&mut self, at: usize) -> Result<(), ClientError> {
+        let Some(socket) = &mut self.sockets[at] else { return Ok(()) };
+        if let Err(error) = socket.flush() {
+            self.break_off(at, error);
+            return Ok(());
+        }
+        if socket.has_unsent() {
+            self.watch_for(at, epoll::EventFlags::IN | epoll::EventFlags::OUT)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn watch_for(
+        &self,
+        at: usize,
+        events: epoll::EventFlags,
+    ) -> Result<(), ClientError> {
+        let Some(socket) = &self.sockets[at] else { return Ok(()) };
+        let data = epoll::EventData::new_u64(at as u64);
+        epoll::modify(&self.epoll, socket, data, events)
+            .map_err(|error| ClientError::Poll { source: error.into() })
+    }
+
+    pub(super) fn receive(&mut self, at: usize) -> Result<(), ClientError> {
+        let Some(socket) = &mut self.sockets[at] else { return Ok(()) };
+        let (target, tally, expected) = (self.target, &mut self.tally, &mut self.expected);
+        let mut failed = None;
+        let mut check = |ids: &[NodeId], rows: &[u8]| {
+            let truth = target.truth.expect("rows are compared where the truth is known");
+            expected.resize(rows.len(), 0);
+            match truth.pull(&target.config.tensor, ids, expected, PullKind::Vector) {
+                Ok(_) => compare(ids, rows, expected, tally),
+                Err(error) => failed = Some(error),
+            }
+        };
+        let received = socket.receive(target.row_bytes, &mut check, &mut self.ended);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        for (slot, answer) in std::mem::take(&mut self.ended) {
+            self.end_part(slot, answer);
+        }
+        if let Err(error) = received {
+            self.break_off(at, error);
+            return Ok(());
+        }
+        // That rows have been taken is told at once.
+        let is_told = |socket: &LoadSocket| !socket.has_unsent();
+        if self.sockets[at].as_ref().is_none_or(is_told) { Ok(()) } else { self.flush(at) }
+    }
+
+    /// Gives a connection up; what was asked over it has failed.
+    fn break_off(&mut self, at: usize, error: LoadError) {
+        let Some(socket) = self.sockets[at].take() else { return };
+        for ask in socket.unanswered() {
+            if let Some(running) = &mut self.running[ask.slot] {
+                running.error.get_or_insert(error);
+            }
+            self.end_part(ask.slot, Ok(()));
+        }
+    }
+
+    pub(super) fn give_up_late(&mut self) {
+        let now = Instant::now();
+        for at in 0..self.sockets.len() {
+            if self.sockets[at].as_ref().is_some_and(|socket| socket.is_late(now)) {
+                self.break_off(at, LoadError::Late);
+            }
+        }
+    }
+}
+
+fn compare(ids: &[NodeId], rows: &[u8], expected: &[u8], tally: &mut Tally) {
+    tally.verified_rows += ids.len() as u64;
+    if rows == expected {
+        return;
+    }
+    let row_bytes = rows.len() / ids.len();
+    let pairs = rows.chunks_exact(row_bytes).zip(expected.chunks_exact(row_bytes));
+    for (&id, _) in ids.iter().zip(pairs).filter(|(_, (found, expected))| found != expected) {
+        tally.wrong_rows += 1;
+        tally.first_wrong.get_or_insert(id);
+    }
+}

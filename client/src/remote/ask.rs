@@ -1,0 +1,127 @@
+//! One request for rows to one shard of one server.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::NodeId;
+use lodestore_schema::{PullKind, Request, RequestBody};
+
+use super::fleet::Fleet;
+use super::pull::{Failed, Pull};
+use crate::ClientError;
+use crate::connection::{Connection, Progress};
+use crate::route::PartSet;
+
+/// Where a server that others could stand in for is connected to anew, it may take so many times as
+/// long as its answers usually do, and at least this.
+const CONNECT_FACTOR: u32 = 20;
+const CONNECT_MIN: Duration = Duration::from_millis(50);
+
+/// The ids of one bucket that one request can ask for.
+#[derive(Clone, Copy)]
+pub(super) struct Piece<'a> {
+    /// The shard that owns them, as routed.
+    pub(super) endpoint: usize,
+    pub(super) ids: &'a [NodeId],
+    /// Where their rows go.
+    pub(super) positions: &'a [u32],
+    pub(super) parts: &'a PartSet,
+}
+
+/// A request, and how far its answer has come.
+pub(super) struct Asked {
+    pub(super) endpoint: usize,
+    pub(super) server: usize,
+    pub(super) begun: Instant,
+    /// When another server is asked instead, or else the deadline of the pull.
+    pub(super) until: Instant,
+    pub(super) connection: Connection,
+    pub(super) progress: Progress,
+}
+
+impl Asked {
+    /// Asks a shard, which is that of the piece or any of another server: those that it forwards to
+    /// are its own affair.
+    pub(super) fn new(
+        fleet: &Fleet,
+        pull: &Pull,
+        endpoint: usize,
+        piece: Piece<'_>,
+        attempt: u32,
+    ) -> Result<Self, Box<Failed>> {
+        let (server, begun) = (fleet.routes.endpoints[endpoint].server, Instant::now());
+        let (mut until, mut connected_by) = (pull.deadline, pull.deadline);
+        let health = fleet.routes.health(server);
+        if fleet.routes.are_elsewhere(piece.parts, server) {
+            // Others that have just failed are no good choice either.
+            let are_well = fleet.routes.are_well_elsewhere(piece.parts, server, begun);
+            let more = if are_well { 1 } else { 4 };
+            let patience = health.patience(piece.ids.len() * pull.row_bytes, attempt);
+            until = until.min(begun + more * patience);
+            connected_by = until;
+            if let Some(usual) = health.usual().filter(|_| are_well) {
+                connected_by = until.min(begun + (CONNECT_FACTOR * usual).max(CONNECT_MIN));
+            }
+        }
+        match Self::send(fleet, pull, endpoint, piece.ids, (connected_by, until)) {
+            Ok(connection) => {
+                let progress = Progress::new();
+                Ok(Self { endpoint, server, begun, until, connection, progress })
+            }
+            Err(error) => Err(Box::new(failed(server, piece.parts, pull.deadline, until, error))),
+        }
+    }
+
+    fn send(
+        fleet: &Fleet,
+        pull: &Pull,
+        endpoint: usize,
+        ids: &[NodeId],
+        (connected_by, until): (Instant, Instant),
+    ) -> Result<Connection, ClientError> {
+        let Pull { tensor, kind, version, row_bytes, .. } = *pull;
+        let n_bytes = ids.len() * row_bytes;
+        let mut connection = fleet.connection_for_rows(endpoint, n_bytes, connected_by)?;
+        let left = until.saturating_duration_since(Instant::now());
+        let body = RequestBody::Pull { tensor, kind };
+        let graph = fleet.graph;
+        let request = Request { deadline: Some(left), graph, version, ..Request::new(body) };
+        connection.send(&request, ids, until)?;
+        Ok(connection)
+    }
+
+    /// What went wrong with it.
+    pub(super) fn failed(&self, piece: Piece<'_>, pull: &Pull, error: ClientError) -> Failed {
+        failed(self.server, piece.parts, pull.deadline, self.until, error)
+    }
+
+    /// Nothing has come in time.
+    pub(super) fn late(&self, fleet: &Fleet) -> ClientError {
+        let address = fleet.routes.endpoints[self.endpoint].address.clone();
+        ClientError::Deadline { address }
+    }
+}
+
+/// Silence is a failure like others as long as there is time to ask somebody else.
+fn failed(
+    server: usize,
+    parts: &PartSet,
+    deadline: Instant,
+    until: Instant,
+    error: ClientError,
+) -> Failed {
+    let error = match error {
+        ClientError::Deadline { address } if until < deadline => {
+            let source = io::Error::new(io::ErrorKind::TimedOut, "it keeps silent");
+            ClientError::Unavailable { address, source }
+        }
+        error => error,
+    };
+    Failed::new(server, parts.clone(), error)
+}
+
+/// Whether a second server is asked for the rows of a pull of this kind: bulk has time, and would
+/// double.
+pub(super) fn may_be_hedged(kind: PullKind) -> bool {
+    kind == PullKind::Sync
+}

@@ -1,0 +1,208 @@
+//! One round of a pull: every shard that is asked has at most one request, all are sent before the first
+//! answer is read, and answers are taken as they come, whoever they are from.
+//!
+//! A server that is silent for longer than 95 of 100 of its answers take is given a rival, where one
+//! server has all of the rows and a token is left: the one that sends a row first is waited for, and
+//! the other's connection is closed, which tells its server that nobody waits (Dean and Barroso, The
+//! Tail at Scale, 2013).
+
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use tracing::debug;
+
+use super::ask::{Asked, Piece, may_be_hedged};
+use super::fleet::Fleet;
+use super::hedges::Hedges;
+use super::pull::{Failed, Pull};
+use crate::ClientError;
+use crate::connection::Place;
+use crate::socket::timespec;
+
+/// How long an answer may go on to come after its time: what lies in the socket is taken.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// A round, and the requests of it that are under way.
+pub(super) struct Round<'a> {
+    fleet: &'a Fleet,
+    pull: &'a Pull,
+    hedges: &'a Hedges,
+    pieces: Vec<Piece<'a>>,
+    under_way: Vec<UnderWay>,
+    /// Requests that were answered.
+    pub(super) n_answers: u64,
+    /// Rivals that were asked.
+    pub(super) n_rivals: u64,
+    /// Endpoints whose pieces have failed, and why.
+    pub(super) failures: Vec<(usize, Failed)>,
+}
+
+/// A request for a piece.
+struct UnderWay {
+    piece: usize,
+    asked: Asked,
+    /// When a rival is asked, if nothing has come and there is one.
+    rival_at: Option<Instant>,
+    end: Option<End>,
+}
+
+/// What becomes of the connection of a request that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It serves the next pull.
+    Keep,
+    /// It is closed.
+    Close,
+}
+
+impl<'a> Round<'a> {
+    pub(super) fn new(fleet: &'a Fleet, pull: &'a Pull, hedges: &'a Hedges) -> Self {
+        let (pieces, under_way, failures) = (Vec::new(), Vec::new(), Vec::new());
+        Self { fleet, pull, hedges, pieces, under_way, n_answers: 0, n_rivals: 0, failures }
+    }
+
+    /// Sends the request for a piece.
+    pub(super) fn ask(&mut self, piece: Piece<'a>, attempt: u32) {
+        match Asked::new(self.fleet, self.pull, piece.endpoint, piece, attempt) {
+            Ok(asked) => {
+                let rival_at = self.rival_at(&asked);
+                self.hedges.earn();
+                let piece_at = self.pieces.len();
+                self.pieces.push(piece);
+                let piece = piece_at;
+                self.under_way.push(UnderWay { piece, asked, rival_at, end: None });
+            }
+            Err(failed) => self.failures.push((piece.endpoint, *failed)),
+        }
+    }
+
+    fn rival_at(&self, asked: &Asked) -> Option<Instant> {
+        if !may_be_hedged(self.pull.kind) {
+            return None;
+        }
+        let patience = self.hedges.patience(self.fleet.routes.health(asked.server))?;
+        Some(asked.begun + patience).filter(|&at| at < asked.until)
+    }
+
+    /// Takes all answers, to the rows of `out` where they belong.
+    pub(super) fn receive(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
+        // What came while others were being asked is not late.
+        let asked = Instant::now();
+        while !self.under_way.is_empty() {
+            let ready = self.wait()?;
+            let now = Instant::now();
+            for (at, is_ready) in ready.into_iter().enumerate() {
+                if self.under_way[at].end.is_some() {
+                    // Its rival has won just now.
+                } else if is_ready && now < asked.max(self.under_way[at].asked.until) + GRACE {
+                    self.take(at, out, now);
+                } else if now >= self.under_way[at].asked.until {
+                    let late = self.under_way[at].asked.late(self.fleet);
+                    self.fail(at, late);
+                } else if self.under_way[at].rival_at.is_some_and(|rival_at| now >= rival_at) {
+                    self.ask_rival(at);
+                }
+            }
+            for over in self.under_way.extract_if(.., |one| one.end.is_some()) {
+                if over.end == Some(End::Keep) {
+                    self.fleet.give_back(over.asked.endpoint, over.asked.connection);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something has come, or it is time to do something about what has not; tells for
+    /// each request whether something has.
+    fn wait(&self) -> Result<Vec<bool>, ClientError> {
+        let until =
+            |one: &UnderWay| one.rival_at.map_or(one.asked.until, |at| at.min(one.asked.until));
+        let until = self.under_way.iter().map(until).min().unwrap_or(self.pull.deadline);
+        let left = until.saturating_duration_since(Instant::now());
+        let connections = self.under_way.iter().map(|one| &one.asked.connection);
+        let mut fds: Vec<PollFd<'_>> =
+            connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
+        match poll(&mut fds, Some(&timespec(left))) {
+            Ok(_) => Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
+            Err(error) => Err(ClientError::Poll { source: error.into() }),
+        }
+    }
+
+    /// Takes what has come for a request.
+    fn take(&mut self, at: usize, out: &mut [u8], now: Instant) {
+        let Self { fleet, pull, pieces, under_way, .. } = self;
+        let UnderWay { piece, asked, rival_at, end } = &mut under_way[at];
+        let (piece, server, begun) = (*piece, asked.server, asked.begun);
+        let (positions, row_bytes) = (pieces[piece].positions, pull.row_bytes);
+        let had_begun = asked.progress.has_begun();
+        let mut place = Place { positions, row_bytes, out };
+        let taken = asked.connection.take_rows(&mut asked.progress, &mut place, asked.until);
+        let health = fleet.routes.health(server);
+        if !had_begun && asked.progress.has_begun() {
+            *rival_at = None;
+            if may_be_hedged(pull.kind) {
+                health.began(now - begun);
+            }
+        }
+        match taken {
+            Ok(is_whole) => {
+                let begins = asked.progress.has_begun() && !had_begun;
+                if is_whole {
+                    *end = Some(End::Keep);
+                    health.answered(now - begun, now);
+                    self.n_answers += 1;
+                }
+                if begins {
+                    self.drop_rivals(at, now);
+                }
+            }
+            Err(error) => self.fail(at, error),
+        }
+    }
+
+    /// Gives up who is asked for the same as the one that has begun to answer.
+    fn drop_rivals(&mut self, winner: usize, now: Instant) {
+        let piece = self.under_way[winner].piece;
+        for (at, one) in self.under_way.iter_mut().enumerate() {
+            if at != winner && one.piece == piece && one.end.is_none() {
+                one.end = Some(End::Close);
+                self.fleet.routes.health(one.asked.server).was_outrun(now - one.asked.begun, now);
+            }
+        }
+    }
+
+    /// Asks a second server for the piece of a request that is slow.
+    fn ask_rival(&mut self, at: usize) {
+        let UnderWay { piece, asked, rival_at, .. } = &mut self.under_way[at];
+        *rival_at = None;
+        let (index, piece, tensor) = (*piece, self.pieces[*piece], self.pull.tensor.into());
+        let rival = self.fleet.routes.rival(tensor, (piece.ids, piece.parts), asked.server);
+        let Some(endpoint) = rival.filter(|_| self.hedges.spend()) else { return };
+        debug!(address = %self.fleet.address(asked.server), "slow; another server is asked too");
+        self.n_rivals += 1;
+        match Asked::new(self.fleet, self.pull, endpoint, piece, 0) {
+            Ok(asked) => {
+                let rival = UnderWay { piece: index, asked, rival_at: None, end: None };
+                self.under_way.push(rival);
+            }
+            // The first is still under way.
+            Err(failed) => self.fleet.note(&failed),
+        }
+    }
+
+    /// A request has come to nothing; the piece has, unless somebody else is asked for it.
+    fn fail(&mut self, at: usize, error: ClientError) {
+        let (fleet, pull) = (self.fleet, self.pull);
+        let one = &mut self.under_way[at];
+        one.end = Some(if error.leaves_connection() { End::Keep } else { End::Close });
+        let (index, piece) = (one.piece, self.pieces[one.piece]);
+        let failed = one.asked.failed(piece, pull, error);
+        let goes_on = |other: &UnderWay| other.piece == index && other.end.is_none();
+        if self.under_way.iter().any(goes_on) {
+            fleet.note(&failed);
+        } else {
+            self.failures.push((piece.endpoint, failed));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Pulls from servers of which some are slow.
+
+use std::time::{Duration, Instant};
+
+use lodestore_graph::NodeId;
+
+use super::{Client, ClientConfig};
+use crate::fake_server::{FakeServer, PART_NODES, ROW_BYTES};
+use crate::{ClientError, PullKind, PullStats, RowSource};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn connect(servers: &[&FakeServer], hedged_share: f64) -> Client {
+    let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
+    let config = ClientConfig { deadline: MS(20_000), hedged_share, ..ClientConfig::default() };
+    Client::connect(&addresses, config).unwrap()
+}
+
+/// Pulls rows of both partitions, and compares.
+fn pull(client: &Client, kind: PullKind) -> Result<(PullStats, Duration), ClientError> {
+    let ids: Vec<NodeId> = (0..2 * PART_NODES).step_by(7).map(NodeId).collect();
+    let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+    let start = Instant::now();
+    let stats = client.pull("x", &ids, &mut out, kind)?;
+    assert_eq!(bytemuck::cast_slice::<NodeId, u8>(&ids), out);
+    Ok((stats, start.elapsed()))
+}
+
+#[test]
+fn an_answer_that_has_come_is_neither_late_nor_slow_because_another_server_is() {
+    let (slow, fast) = (FakeServer::start(&[0]), FakeServer::start(&[1]));
+    let spare = FakeServer::start(&[0, 1]);
+    slow.delay(MS(500));
+    let client = connect(&[&slow, &fast, &spare], 0.05);
+    let fleet = client.fleet();
+    for (server, usual) in [(0, MS(500)), (1, MS(1)), (2, MS(10_000))] {
+        fleet.routes.health(server).answered(usual, Instant::now());
+    }
+    // The fast one would be given up after 200 ms of silence.
+    let (stats, took) = pull(&client, PullKind::Vector).unwrap();
+    assert!((500..1500).contains(&took.as_millis()), "{took:?}");
+    assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "nobody is asked again");
+    let usual = fleet.routes.health(1).usual().unwrap();
+    assert!(usual < MS(50), "the fast one takes {usual:?}");
+}
+
+#[test]
+fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
+    let (fast, coy) = (FakeServer::start(&[0]), FakeServer::start(&[1]));
+    let spare = FakeServer::start(&[0, 1]);
+    let client = connect(&[&fast, &coy, &spare], 0.05);
+    coy.delay_hello(MS(500));
+    let fleet = client.fleet();
+    for (server, usual) in [(0, MS(1)), (1, MS(1000)), (2, MS(10_000))] {
+        fleet.routes.health(server).answered(usual, Instant::now());
+    }
+    let (stats, took) = pull(&client, PullKind::Sync).unwrap();
+    assert!((500..1500).contains(&took.as_millis()), "{took:?}");
+    assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "nobody is asked again");
+}
+
+/// Two servers with the same rows and a client that knows how long they take; then the one that is
+/// asked comes first.
+fn two_known(hedged_share: f64) -> (Client, [FakeServer; 2]) {
+    let mut servers = [(); 2].map(|()| FakeServer::start(&[0, 1]));
+    let client = connect(&[&servers[0], &servers[1]], hedged_share);
+    for _ in 0..60 {
+        pull(&client, PullKind::Sync).unwrap();
+    }
+    let before = servers[0].n_pulls();
+    pull(&client, PullKind::Sync).unwrap();
+    if servers[0].n_pulls() == before {
+        servers.swap(0, 1);
+    }
+    (client, servers)
+}
+
+/// A pull of two known servers after `prepare`, which is told of the one that is asked first and of the
+/// other. On a busy machine it may be the other way round, or have no token left: then once more.
+fn pull_known(
+    (hedged_share, kind): (f64, PullKind),
+    prepare: impl Fn(&FakeServer, &FakeServer),
+) -> (PullStats, Duration, [FakeServer; 2]) {
+    let may_be_hedged = hedged_share > 0.0 && kind == PullKind::Sync;
+    let mut attempts = 0;
+    loop {
+        let (client, servers) = two_known(hedged_share);
+        prepare(&servers[0], &servers[1]);
+        let before = servers[0].n_pulls();
+        let (stats, took) = pull(&client, kind).unwrap();
+        attempts += 1;
+        let is_as_told = servers[0].n_pulls() > before && may_be_hedged == (stats.hedges > 0);
+        if is_as_told || attempts == 8 {
+            return (stats, took, servers);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_stalls_is_outrun_by_another_and_told_that_nobody_waits() {
+    for (hedged_share, kind) in
+        [(0.05, PullKind::Sync), (0.0, PullKind::Sync), (0.05, PullKind::Vector)]
+    {
+        let stall = |first: &FakeServer, _: &FakeServer| first.delay(MS(600));
+        let (stats, took, [stalled, other]) = pull_known((hedged_share, kind), stall);
+        let is_hedged = hedged_share > 0.0 && kind == PullKind::Sync;
+        assert_eq!(stats.hedges, u64::from(is_hedged));
+        assert_eq!(stats.requests, 1);
+        // Else it is silence that another is asked for: 200 ms.
+        assert_eq!(took < MS(150), is_hedged, "{took:?}");
+        let end = Instant::now() + MS(5000);
+        while stalled.n_given_up() == 0 {
+            assert!(Instant::now() < end, "its answer is not waited for");
+            std::thread::sleep(MS(5));
+        }
+        assert!(other.n_pulls() > 0);
+    }
+}
+
+#[test]
+fn a_rival_that_fails_takes_nothing_from_the_first_and_the_first_nothing_from_its_rival() {
+    let hedged = (0.05, PullKind::Sync);
+    let (stats, took, _) = pull_known(hedged, |first, rival| {
+        first.delay(MS(100));
+        rival.breaks(true);
+    });
+    assert_eq!((stats.hedges, stats.requests), (1, 1));
+    assert!(took >= MS(100), "{took:?}");
+    let (stats, took, _) = pull_known(hedged, |first, rival| {
+        first.delay(MS(30));
+        first.breaks(true);
+        rival.delay(MS(90));
+    });
+    assert_eq!((stats.hedges, stats.requests), (1, 1));
+    assert!((90..180).contains(&took.as_millis()), "{took:?}");
+}
+
+#[test]
+fn of_one_hundred_pulls_the_slowest_is_no_longer_one_that_a_server_was_slow_for() {
+    let slowest_of_100 = |hedged_share| {
+        let (client, servers) = two_known(hedged_share);
+        servers.iter().for_each(|server| server.is_slow(33, MS(60)));
+        let pulls = (0..600).map(|_| pull(&client, PullKind::Sync).unwrap().1);
+        let mut times: Vec<Duration> = pulls.collect();
+        times.sort();
+        times[594]
+    };
+    let without = slowest_of_100(0.0);
+    // Others use the machine too.
+    let with = (0..4).map(|_| slowest_of_100(0.05)).find(|&time| time < MS(30));
+    println!("99 of 100 within {with:?} with a rival, {without:?} without");
+    assert!(without >= MS(60), "{without:?}");
+    assert!(with.is_some(), "never below 30 ms");
+}

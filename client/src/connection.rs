@@ -168,6 +168,20 @@ impl Connection {
         Ok(reply)
     }
 
+    /// Receives a reply and appends its body to `out`.
+    pub(crate) fn receive_piece(
+        &mut self,
+        out: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Reply, ClientError> {
+        self.limit(deadline)?;
+        let (reply, body_bytes) = self.head()?;
+        let start = out.len();
+        out.resize(start + body_bytes, 0);
+        self.fill(start..start + body_bytes, out)?;
+        Ok(reply)
+    }
+
     /// Receives the rows of a pull: row `i` goes to `out` at row `positions[i]`.
     pub(crate) fn receive_rows(
         &mut self,

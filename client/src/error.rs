@@ -234,6 +234,14 @@ pub enum ClientError {
         /// Its reason.
         reason: String,
     },
+    /// A partition cannot be moved to or from a server.
+    #[error("{address}: the partition is not moved: {reason}")]
+    Move {
+        /// The server.
+        address: Address,
+        /// What keeps it.
+        reason: String,
+    },
     /// Batches take turns, and one of them gave up its own.
     #[error("batch {batch} cannot be loaded, since one before it failed")]
     Abandoned {

@@ -49,6 +49,10 @@ pub(crate) struct ServeArgs {
     /// Partitions to serve; all of them unless given.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     parts: Vec<u16>,
+    /// Serve the partitions whose folders are here, and let `lode copy-part` bring and take some
+    /// while it runs.
+    #[arg(long, conflicts_with = "parts")]
+    parts_here: bool,
     /// TCP address; port 0 takes a free one. 127.0.0.1:7171 if neither this nor --unix is given.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -117,8 +121,10 @@ impl ServeArgs {
     fn with_file(mut self) -> Result<Self> {
         let Some(path) = &self.config else { return Ok(self) };
         let file = ConfigFile::read(path)?;
-        if self.parts.is_empty() {
+        // Either flag goes before both settings.
+        if self.parts.is_empty() && !self.parts_here {
             self.parts = file.parts.unwrap_or_default();
+            self.parts_here = file.parts_here.unwrap_or_default();
         }
         self.listen = self.listen.or(file.listen);
         self.unix = self.unix.or(file.unix);
@@ -143,12 +149,20 @@ impl ServeArgs {
             (None, None) => Some(DEFAULT_ADDRESS.parse()?),
             (listen, _) => listen,
         };
+        if self.parts_here && !self.parts.is_empty() {
+            return Err(UsageError::new(
+                "parts names partitions that stay, parts-here those that are there; give one"
+                    .to_owned(),
+            )
+            .into());
+        }
         self.check_exposure(listen)?;
         let tls = self.tls()?;
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         let defaults = ServerConfig::new(&self.graph);
         Ok(ServerConfig {
             parts: self.parts.iter().copied().map(PartId).collect(),
+            parts_here: self.parts_here,
             listen,
             unix: self.unix.clone(),
             metrics: self.metrics,
@@ -229,7 +243,10 @@ impl ServeArgs {
 
     fn served_parts(&self) -> Result<Vec<u16>> {
         let mut parts = self.parts.clone();
-        if parts.is_empty() {
+        if self.parts_here {
+            let here = Graph::open(&self.graph)?.parts_here();
+            parts = here.iter().map(|part| part.0).collect();
+        } else if parts.is_empty() {
             parts = (0..Graph::open(&self.graph)?.book().n_parts()).collect();
         }
         parts.sort_unstable();

@@ -176,9 +176,54 @@ impl Fleet {
     pub(super) fn with(&self, server: usize, found: Description) -> Result<Arc<Self>, ClientError> {
         let mut servers = self.servers.clone();
         servers[server].1 = found;
-        let fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
-        fleet.routes.learn_from(&self.routes);
+        let fleet = self.of(servers)?;
         fleet.routes.health(server).is_back();
+        Ok(fleet)
+    }
+
+    /// A fleet of these servers, which takes over what is known of those that it had.
+    fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
+        let fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
+        for (now, (address, _)) in fleet.servers.iter().enumerate() {
+            if let Some(before) = self.position(address) {
+                fleet.routes.health(now).copy(self.routes.health(before));
+            }
+        }
         Ok(Arc::new(fleet))
+    }
+
+    /// Place of a server among those that this fleet has.
+    pub(super) fn position(&self, address: &Address) -> Option<usize> {
+        self.servers.iter().position(|(known, _)| known == address)
+    }
+
+    /// The fleet with all servers asked anew, those at other `addresses` too; `None` if nothing is
+    /// new. One that does not answer, or has another graph, is left as it was known, or out.
+    pub(super) fn refreshed(
+        &self,
+        addresses: &[Address],
+        deadline: Instant,
+    ) -> Result<Option<Arc<Self>>, ClientError> {
+        let first = &self.servers[0].1;
+        let ask = |address: &Address| {
+            let known = self.position(address).map(|at| &self.servers[at].1);
+            let until = deadline.min(Instant::now() + REDISCOVER_TIMEOUT_SPARE);
+            let found = describe(address, &self.security, until).ok();
+            let found = found.filter(|found| same_graph(found, first)).or(known.cloned());
+            found.map(|found| (address.clone(), found))
+        };
+        let asked: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = addresses.iter().map(|it| scope.spawn(|| ask(it))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()?).collect()
+        });
+        let is_same = |(new, old): (&(Address, Description), &(Address, Description))| {
+            new.0 == old.0 && Description { version: old.1.version, ..new.1.clone() } == old.1
+        };
+        let nothing_new =
+            asked.len() == self.servers.len() && asked.iter().zip(&self.servers).all(is_same);
+        if asked.is_empty() || nothing_new {
+            return Ok(None);
+        }
+        self.of(asked).map(Some)
     }
 }

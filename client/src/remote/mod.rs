@@ -8,17 +8,19 @@ use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
 
 use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, TensorInfo};
-use describe::{describe, stats, tensors};
+use describe::{stats, tensors};
 use pull::Pull;
 use put::Put;
 
 mod describe;
 mod fleet;
+mod members;
 mod patience;
 mod pull;
 mod put;
 mod version;
 
+pub(crate) use describe::{ask_server, describe};
 pub(crate) use fleet::Fleet;
 pub use put::PutStats;
 pub use version::CompactionRun;
@@ -240,10 +242,11 @@ impl RowSource for Client {
     }
 }
 
-/// The version that all of them have committed.
+/// The version that all of them have committed that hold anything.
 fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
-    let expected = servers.first().map_or(0, |(_, first)| first.version);
-    match servers.iter().find(|(_, description)| description.version != expected) {
+    let mut holders = servers.iter().filter(|(_, description)| !description.parts.is_empty());
+    let expected = holders.next().map_or(0, |(_, first)| first.version);
+    match holders.find(|(_, description)| description.version != expected) {
         None => Ok(expected),
         Some((address, other)) => {
             let (address, found) = (address.clone(), other.version);

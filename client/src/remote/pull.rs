@@ -37,8 +37,9 @@ impl Client {
     ) -> Result<u64, ClientError> {
         let mut fleet = self.fleet();
         fleet.routes.choose(Instant::now());
-        fleet.routes.split(pull.tensor.into(), ids, 0..row_count(ids), buckets)?;
         let (mut requests, mut patience) = (0, Patience::new(&self.config, pull.deadline));
+        let mut left: Vec<u32> = Vec::new();
+        fleet = self.split(fleet, pull, ids, 0..row_count(ids), buckets, &mut patience)?;
         loop {
             let attempt = patience.attempts();
             let failures = try_all(&fleet, pull, attempt, out, buckets, &mut requests);
@@ -50,10 +51,30 @@ impl Client {
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             fleet = self.after_failures(fleet, &failures, pull.deadline)?;
             // Buckets keep the order of positions, which receiving relies on.
-            let mut left: Vec<u32> =
-                buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()).collect();
+            left.clear();
+            left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
             left.sort_unstable();
-            fleet.routes.split(pull.tensor.into(), ids, left.into_iter(), buckets)?;
+            let left = left.iter().copied();
+            fleet = self.split(fleet, pull, ids, left, buckets, &mut patience)?;
+        }
+    }
+
+    /// Sorts ids into buckets, and gives the fleet that these are of: where nobody has a partition,
+    /// which is so for a moment while it moves, all servers are asked anew.
+    fn split(
+        &self,
+        mut fleet: Arc<Fleet>,
+        pull: &Pull,
+        ids: &[NodeId],
+        positions: impl Iterator<Item = u32> + Clone,
+        buckets: &mut Vec<Bucket>,
+        patience: &mut Patience,
+    ) -> Result<Arc<Fleet>, ClientError> {
+        loop {
+            match fleet.routes.split(pull.tensor.into(), ids, positions.clone(), buckets) {
+                Ok(()) => return Ok(fleet),
+                Err(error) => fleet = self.after_gap(fleet, error, pull.deadline, patience)?,
+            }
         }
     }
 
@@ -64,6 +85,12 @@ impl Client {
         failures: &[Failed],
         deadline: Instant,
     ) -> Result<Arc<Fleet>, ClientError> {
+        // Failures name servers by their places.
+        let current = self.fleet();
+        if !current.addresses().eq(fleet.addresses()) {
+            current.routes.choose(Instant::now());
+            return Ok(current);
+        }
         let lost = failures.iter().filter(|failed| failed.is_loss());
         let mut lost: Vec<usize> = lost.map(|failed| failed.server).collect();
         lost.sort_unstable();
@@ -82,6 +109,10 @@ impl Client {
                 fleet = current.with(server, found)?;
                 *current = Arc::clone(&fleet);
             }
+        }
+        // What one does not have any more another has.
+        if failures.iter().any(Failed::is_elsewhere) {
+            fleet = self.refresh(fleet, deadline)?;
         }
         fleet.routes.choose(Instant::now());
         Ok(fleet)
@@ -130,6 +161,12 @@ pub(super) struct Failed {
 impl Failed {
     pub(super) fn new(server: usize, parts: PartSet, error: ClientError) -> Self {
         Self { server, parts, remedy: Remedy::of(&error), error }
+    }
+
+    /// Whether the server has answered that another has it.
+    fn is_elsewhere(&self) -> bool {
+        matches!(&self.error, ClientError::Refused { failure, .. }
+            if failure.code == FailureCode::Elsewhere)
     }
 
     /// Whether the server may be gone or have moved. One that answers, or merely keeps silent, has

@@ -1,5 +1,6 @@
 //! One client's connection: entry, then requests one after the other until it leaves.
 
+mod copy;
 mod entry;
 mod pull;
 mod shared;
@@ -13,7 +14,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
     Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireError,
@@ -24,6 +25,7 @@ use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT};
 use crate::shard::Shard;
 use crate::stats::{BreakReason, RequestKind};
+use copy::Copying;
 use shared::Shared;
 use stream::Stream;
 use time::{Lag, Pace, in_time};
@@ -43,6 +45,8 @@ pub(crate) struct Connection {
     is_local: bool,
     /// Memory that the client reads rows from, if it has asked for some.
     shared: Option<Shared>,
+    /// A partition that is copied over it.
+    copying: Option<Copying>,
     lag: Lag,
     /// Of the reply that goes.
     pace: Pace,
@@ -196,6 +200,9 @@ impl Connection {
                         Ok(()) => Ok(self),
                         Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
                     };
+                }
+                if let RequestBody::Copy { part, step } = body {
+                    return self.copy(shard, PartId(part), step).await;
                 }
                 if body == RequestBody::Describe {
                     self.write(&shard.description()).await?;

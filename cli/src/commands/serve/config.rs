@@ -16,6 +16,8 @@ use crate::small_file::read_small_file;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConfigFile {
     pub(super) parts: Option<Vec<u16>>,
+    #[serde(rename = "parts-here")]
+    pub(super) parts_here: Option<bool>,
     pub(super) listen: Option<SocketAddr>,
     pub(super) unix: Option<PathBuf>,
     pub(super) metrics: Option<SocketAddr>,
@@ -108,6 +110,7 @@ mod tests {
         // All of them: a setting that is added has to be added here, and there.
         let ConfigFile {
             parts,
+            parts_here,
             listen,
             unix,
             metrics,
@@ -123,7 +126,7 @@ mod tests {
             tls_client_ca,
             insecure,
         } = found;
-        assert_eq!((parts, shards), (Some(vec![0, 1]), Some(2)));
+        assert_eq!((parts, parts_here, shards), (Some(vec![0, 1]), Some(true), Some(2)));
         assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
         assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());

@@ -4,8 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod support;
-#[path = "support/workload.rs"]
-mod workload;
 
 #[path = "moving/cut_off.rs"]
 mod cut_off;
@@ -20,8 +18,8 @@ use std::time::Duration;
 use lodestore_client::{ClientConfig, MovePlan};
 use lodestore_graph::PartId;
 use support::process::Serving;
+use support::workload::known_graph;
 use tempfile::TempDir;
-use workload::known_graph;
 
 const N_NODES: u32 = 3000;
 const N_PARTS: u16 = 3;

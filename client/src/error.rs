@@ -93,9 +93,17 @@ pub enum ClientError {
         /// What is wrong with it.
         reason: String,
     },
-    /// No address was given.
+    /// No address was given, or a map names none.
     #[error("no server was named; give at least one address")]
     NoServers,
+    /// A map of servers cannot be read.
+    #[error("{map}: no map of servers: {reason}")]
+    Map {
+        /// File or etcd.
+        map: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A server does not answer a connection.
     #[error("cannot connect to {address}: {source}; is the server running?")]
     Connect {

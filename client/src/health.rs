@@ -35,6 +35,9 @@ pub(crate) struct Health {
     failed_us: AtomicU64,
     rests_until_us: AtomicU64,
     strikes: AtomicU32,
+    /// Share of its time in which it was busy, as it says itself: which of those that nobody knows is
+    /// asked first.
+    busy_permille: AtomicU32,
 }
 
 impl Health {
@@ -46,6 +49,11 @@ impl Health {
         self.measured_us.store(at(now), Ordering::Relaxed);
         self.strikes.store(0, Ordering::Relaxed);
         self.rests_until_us.store(0, Ordering::Relaxed);
+    }
+
+    /// It has told how busy it is, from 0 to 1.
+    pub(crate) fn tells(&self, busy: f64) {
+        self.busy_permille.store((busy * 1000.0) as u32, Ordering::Relaxed);
     }
 
     /// It has failed, or kept silent.
@@ -75,6 +83,9 @@ impl Health {
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;
+        }
+        if self.latency_us.load(Ordering::Relaxed) == 0 {
+            return f64::from(self.busy_permille.load(Ordering::Relaxed)) / 1000.0;
         }
         let age = at(now).saturating_sub(self.measured_us.load(Ordering::Relaxed)) as f64;
         let halvings = age / HALF_LIFE.as_micros() as f64;

@@ -10,6 +10,7 @@ pub mod load;
 mod address;
 mod budget;
 mod buffer;
+mod cluster;
 mod connection;
 mod embedded;
 mod error;
@@ -38,6 +39,8 @@ mod tiered;
 pub use address::Address;
 pub use budget::RowBudget;
 pub use buffer::RowBuffer;
+#[cfg(feature = "etcd")]
+pub use cluster::{Registration, ServerEntry};
 pub use embedded::EmbeddedSource;
 pub use error::ClientError;
 pub use halo_buffer::HaloBuffer;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lodestore_client::{Client, ClientConfig, PartMove, RowSource};
 
 use crate::support::process::Serving;
-use crate::workload::{EndOnDrop, N_WRITERS, Workload};
+use crate::support::workload::{EndOnDrop, N_WRITERS, Workload};
 use crate::{N_NODES, Two, plan};
 
 /// The steps of a move, and that it is over.

@@ -87,6 +87,6 @@ fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() 
         let book = lodestore_client::RowSource::book(&client).clone();
         let node = lodestore_graph::NodeId(book.range(PartId(part)).start);
         client.sync_pull("feat", &[node], &mut out).unwrap();
-        assert_eq!(out, crate::workload::put_row(node, 0));
+        assert_eq!(out, crate::support::workload::put_row(node, 0));
     }
 }

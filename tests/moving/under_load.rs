@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lodestore_client::{ClientError, PartMove};
 
-use crate::workload::{EndOnDrop, N_WRITERS, Workload};
+use crate::support::workload::{EndOnDrop, N_WRITERS, Workload};
 use crate::{N_NODES, Two, plan};
 
 /// Under the load of this test only a moment without an owner may be told.

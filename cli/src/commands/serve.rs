@@ -1,6 +1,7 @@
 //! `lode serve`: serve rows until told to stop.
 
 mod config;
+mod register;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,9 +10,9 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lodestore_client::Address;
 use lodestore_graph::PartId;
 use lodestore_server::{PolicyKind, Server, ServerConfig, TlsFiles};
-use lodestore_store::Graph;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -93,6 +94,13 @@ pub(crate) struct ServeArgs {
     /// Listen on an address that is not loopback, without authentication or encryption.
     #[arg(long)]
     insecure: bool,
+    /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX. Wants a
+    /// build with the cargo feature `etcd`.
+    #[arg(long, value_name = "MAP")]
+    register: Option<String>,
+    /// With --register: where clients find it, if that is not where it listens.
+    #[arg(long, value_name = "ADDR", requires = "register")]
+    advertise: Option<Address>,
     /// What goes to the log on stderr: error, warn, info or debug; warn unless given. LODE_LOG goes
     /// before it.
     #[arg(long, value_enum, value_name = "L")]
@@ -137,6 +145,8 @@ impl ServeArgs {
         self.tls_cert = self.tls_cert.or(file.tls_cert);
         self.tls_key = self.tls_key.or(file.tls_key);
         self.tls_client_ca = self.tls_client_ca.or(file.tls_client_ca);
+        self.register = self.register.or(file.register);
+        self.advertise = self.advertise.or(file.advertise);
         self.insecure |= file.insecure.unwrap_or_default();
         self.log_level = self.log_level.or(file.log_level);
         self.log_format = self.log_format.or(file.log_format);
@@ -224,34 +234,28 @@ impl ServeArgs {
         log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default());
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(this.exit_with_stdin)?;
-        let server = Server::start(&config)?;
+        let server = Arc::new(Server::start(&config)?);
+        let registered = this.register.as_deref().map(|map| {
+            let address = register::address(&server, this.advertise.as_ref())?;
+            register::start(map, address, &server)
+        });
+        let registered = registered.transpose()?;
         let report = ServeReport {
             address: server.address().map(|address| address.to_string()),
             unix: server.unix().map(|path| path.display().to_string()),
             metrics: server.metrics().map(|address| address.to_string()),
-            parts: this.served_parts()?,
+            parts: server.parts().iter().map(|part| part.0).collect(),
             shards: server.n_shards(),
             writable: this.writable,
         };
         console.report(&report, text)?;
         wait(stop)?;
         tracing::info!("stopping: what is in flight is finished first");
-        server.stop()?;
+        // Clients that look for a server do not find this one any more.
+        drop(registered);
+        Arc::into_inner(server).context("the server is still registered")?.stop()?;
         tracing::info!("stopped");
         Ok(())
-    }
-
-    fn served_parts(&self) -> Result<Vec<u16>> {
-        let mut parts = self.parts.clone();
-        if self.parts_here {
-            let here = Graph::open(&self.graph)?.parts_here();
-            parts = here.iter().map(|part| part.0).collect();
-        } else if parts.is_empty() {
-            parts = (0..Graph::open(&self.graph)?.book().n_parts()).collect();
-        }
-        parts.sort_unstable();
-        parts.dedup();
-        Ok(parts)
     }
 }
 

@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::PartId;
 use lodestore_schema::Description;
 use lodestore_schema::limits::SHARED_CHUNK_BYTES_MIN;
 
 use super::describe::describe;
 use super::lock;
+use crate::cluster::Member;
 use crate::connection::Connection;
 use crate::route::{Routes, same_graph};
 use crate::{Address, ClientError, Security};
@@ -134,7 +136,7 @@ impl Fleet {
     /// # Errors
     /// Another graph is served at its address now.
     pub(crate) fn rediscover(
-        &self,
+        self: &Arc<Self>,
         server: usize,
         deadline: Instant,
     ) -> Result<Option<Arc<Self>>, ClientError> {
@@ -172,10 +174,18 @@ impl Fleet {
         }
     }
 
-    /// The same fleet but for what is found of `server`.
-    pub(super) fn with(&self, server: usize, found: Description) -> Result<Arc<Self>, ClientError> {
+    /// The same fleet but for what is found of `server`; as it was if that would leave a replica
+    /// behind.
+    pub(super) fn with(
+        self: &Arc<Self>,
+        server: usize,
+        found: Description,
+    ) -> Result<Arc<Self>, ClientError> {
         let mut servers = self.servers.clone();
         servers[server].1 = found;
+        if self.loses_replica(&servers) {
+            return Ok(Arc::clone(self));
+        }
         let fleet = self.of(servers)?;
         fleet.routes.health(server).is_back();
         Ok(fleet)
@@ -190,6 +200,15 @@ impl Fleet {
             }
         }
         Ok(Arc::new(fleet))
+    }
+
+    /// Takes over what a map says of servers that nobody knows yet.
+    pub(super) fn hear(&self, members: &[Member]) {
+        for member in members {
+            if let (Some(at), Some(busy)) = (self.position(&member.address), member.busy) {
+                self.routes.health(at).tells(busy);
+            }
+        }
     }
 
     /// Place of a server among those that this fleet has.
@@ -221,9 +240,32 @@ impl Fleet {
         };
         let nothing_new =
             asked.len() == self.servers.len() && asked.iter().zip(&self.servers).all(is_same);
-        if asked.is_empty() || nothing_new {
+        if asked.is_empty() || nothing_new || self.loses_replica(&asked) {
             return Ok(None);
         }
         self.of(asked).map(Some)
+    }
+
+    /// Whether a partition that takes puts and has several holders would lose one that says so itself,
+    /// and gain none: it is on its way to another server. A put meanwhile would leave that one behind.
+    fn loses_replica(&self, servers: &[(Address, Description)]) -> bool {
+        let holds = |of: &[(Address, Description)], address: &Address, part: PartId| {
+            let server = of.iter().find(|(known, _)| known == address);
+            server.map(|(_, it)| it.writable && it.parts.contains(&part.0))
+        };
+        let before = &self.servers;
+        self.routes.book.parts().any(|part| {
+            let lost = before.iter().any(|(address, _)| {
+                holds(before, address, part) == Some(true)
+                    && holds(servers, address, part) == Some(false)
+            });
+            let gained = || {
+                servers.iter().any(|(address, _)| {
+                    holds(servers, address, part) == Some(true)
+                        && holds(before, address, part) != Some(true)
+                })
+            };
+            lost && self.routes.holders_of(part).len() > 1 && !gained()
+        })
     }
 }

@@ -1,14 +1,82 @@
 //! Which servers there are, and what each of them holds by now.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::Client;
+use lodestore_schema::Description;
+
+use super::describe::describe;
 use super::fleet::Fleet;
 use super::patience::{Patience, Remedy};
-use crate::{Address, ClientError};
+use super::{Client, ClientConfig};
+use crate::cluster::{ClusterMap, Member};
+use crate::{Address, ClientError, Security};
+
+/// Longest wait for the first words of a server that a map names, where others may do.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The servers of a map with what they hold.
+///
+/// Those that are named one by one must all answer; of those of a live map one is enough, and it is
+/// waited for within the deadline: etcd, or the server, may be about to start.
+pub(super) fn find(
+    map: &ClusterMap,
+    config: &ClientConfig,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    let security = &config.security;
+    if !map.is_live() {
+        let describe = |member: Member| {
+            let description = describe(&member.address, security, deadline)?;
+            Ok((member.address, description))
+        };
+        return map.members()?.into_iter().map(describe).collect();
+    }
+    let mut patience = Patience::new(config, deadline);
+    loop {
+        let error = match find_some(map, security, deadline) {
+            Ok(servers) => return Ok(servers),
+            Err(error) => error,
+        };
+        std::thread::sleep(patience.pause(Remedy::Again).ok_or(error)?);
+    }
+}
+
+/// Those of a map's servers that answer.
+fn find_some(
+    map: &ClusterMap,
+    security: &Security,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    let until = deadline.min(Instant::now() + DESCRIBE_TIMEOUT);
+    let members = map.members()?;
+    let ask = |address: &Address| (address.clone(), describe(address, security, until));
+    let asked: Vec<_> = std::thread::scope(|scope| {
+        let threads = members.iter().map(|it| scope.spawn(|| ask(&it.address)));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let (mut found, mut failure) = (Vec::new(), ClientError::NoServers);
+    for (address, described) in asked {
+        match described {
+            Ok(description) => found.push((address, description)),
+            Err(error) => failure = error,
+        }
+    }
+    if found.is_empty() { Err(failure) } else { Ok(found) }
+}
 
 impl Client {
+    /// The fleet, with all servers asked anew if the map has changed since they were last.
+    pub(super) fn fleet_now(&self, deadline: Instant) -> Result<Arc<Fleet>, ClientError> {
+        let (fleet, changes) = (self.fleet(), self.map.changes());
+        if self.map_changes.swap(changes, Ordering::AcqRel) == changes {
+            return Ok(fleet);
+        }
+        self.refresh(fleet, deadline)
+    }
+
     /// The fleet to go on with when nobody in `fleet` has a partition; any other error comes back.
     pub(super) fn after_gap(
         &self,
@@ -38,11 +106,19 @@ impl Client {
         if !Arc::ptr_eq(&current, &fleet) {
             return Ok(current);
         }
-        let addresses: Vec<Address> = fleet.addresses().cloned().collect();
+        let members = self.map.members().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the servers known so far stay");
+            Vec::new()
+        });
+        let mut addresses: Vec<Address> = members.iter().map(|it| it.address.clone()).collect();
+        if addresses.is_empty() {
+            addresses = fleet.addresses().cloned().collect();
+        }
         let Some(found) = fleet.refreshed(&addresses, deadline)? else { return Ok(fleet) };
         let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
         // Who was faster has asked at the same time.
         if Arc::ptr_eq(&current, &fleet) {
+            found.hear(&members);
             *current = found;
         }
         Ok(Arc::clone(&current))

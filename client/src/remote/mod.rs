@@ -1,11 +1,13 @@
 //! Rows from servers.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
 
+use crate::cluster::ClusterMap;
 use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, TensorInfo};
 use describe::{stats, tensors};
@@ -67,6 +69,10 @@ pub struct Client {
     n_edges: u64,
     /// The only version whose rows will do; 0 for the newest.
     pinned: u32,
+    /// Where servers are found.
+    map: ClusterMap,
+    /// How often it had changed when all of them were asked last.
+    map_changes: AtomicU64,
     /// Replaced when a server comes back with other shards or ports.
     fleet: RwLock<Arc<Fleet>>,
     /// Buckets of pulls that are not running.
@@ -74,7 +80,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to every server and asks what it holds.
+    /// Connects to every server and asks what it holds. An address is `HOST:PORT`, `unix:PATH`,
+    /// `map:FILE` for those that a file names, one on a line, or with the feature `etcd`
+    /// `etcd:HOST:PORT/PREFIX` for those that are registered there. Of servers that a map names one
+    /// that answers is enough; the map is read again when servers are lost or have changed.
     ///
     /// # Errors
     /// An address that cannot be read or reached, or servers of different graphs.
@@ -83,20 +92,18 @@ impl Client {
         config: ClientConfig,
     ) -> Result<Self, ClientError> {
         let deadline = Instant::now() + config.deadline;
-        let mut servers = Vec::with_capacity(addresses.len());
-        for text in addresses {
-            let address: Address = text.as_ref().parse()?;
-            let description = describe(&address, &config.security, deadline)?;
-            servers.push((address, description));
-        }
+        let map = ClusterMap::of(addresses)?;
+        let map_changes = map.changes().into();
+        let servers = members::find(&map, &config, deadline)?;
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
         let fleet =
             Fleet::new(servers, config.security.clone(), Arc::new(config.shared_memory.into()))?;
+        fleet.hear(&map.members().unwrap_or_default());
         let book = fleet.routes.book.clone();
         let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());
-        Ok(Self { config, book, tensors, graph, n_edges, pinned, fleet, scratch })
+        Ok(Self { config, book, tensors, graph, n_edges, pinned, map, map_changes, fleet, scratch })
     }
 
     /// Identity of the graph (uuid).

@@ -35,7 +35,7 @@ impl Client {
         out: &mut [u8],
         buckets: &mut Vec<Bucket>,
     ) -> Result<u64, ClientError> {
-        let mut fleet = self.fleet();
+        let mut fleet = self.fleet_now(pull.deadline)?;
         fleet.routes.choose(Instant::now());
         let (mut requests, mut patience) = (0, Patience::new(&self.config, pull.deadline));
         let mut left: Vec<u32> = Vec::new();
@@ -110,8 +110,10 @@ impl Client {
                 *current = Arc::clone(&fleet);
             }
         }
-        // What one does not have any more another has.
-        if failures.iter().any(Failed::is_elsewhere) {
+        // What one does not have any more another has, and one that is gone may be at another address.
+        let may_be_elsewhere =
+            |failed: &Failed| failed.is_elsewhere() || (self.map.is_live() && failed.is_loss());
+        if failures.iter().any(may_be_elsewhere) {
             fleet = self.refresh(fleet, deadline)?;
         }
         fleet.routes.choose(Instant::now());

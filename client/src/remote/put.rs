@@ -5,7 +5,7 @@
 //! until the deadline.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX};
@@ -78,7 +78,7 @@ impl Put<'_> {
 impl Client {
     /// Pushes all rows to every holder; the first error that no retry helps ends it.
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
-        let mut fleet = self.fleet();
+        let mut fleet = self.fleet_now(put.deadline)?;
         let by_part = put.by_part(&fleet)?;
         let mut patience = Patience::new(&self.config, put.deadline);
         let (now, mut shares) = self.shares(fleet, &by_part, &[], put.deadline, &mut patience)?;
@@ -100,10 +100,13 @@ impl Client {
                 }
                 continue;
             }
-            // Every holder must take its rows: no other helps.
-            let remedies = failures.iter().map(|failed| match failed.remedy.is_final() {
-                true => Remedy::None,
-                false => failed.remedy,
+            // Every holder must take its rows: no other helps. One that a live map names comes back,
+            // at this address or another, or is taken out of the map: that is worth waiting for.
+            let is_live = self.map.is_live();
+            let remedies = failures.iter().map(|failed| match failed.remedy {
+                remedy if remedy.is_final() => Remedy::None,
+                Remedy::Again if is_live => Remedy::Later(Duration::ZERO),
+                remedy => remedy,
             });
             let Some(pause) = patience.pause(Remedy::deciding(remedies)) else {
                 let fatal = failures.iter().position(|failed| failed.remedy.is_final());

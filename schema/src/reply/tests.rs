@@ -31,6 +31,7 @@ fn description() -> Description {
         version: 9,
         writable: true,
         shares: true,
+        roams: true,
     }
 }
 

@@ -235,27 +235,36 @@ impl ServeArgs {
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(this.exit_with_stdin)?;
         let server = Arc::new(Server::start(&config)?);
-        let registered = this.register.as_deref().map(|map| {
-            let address = register::address(&server, this.advertise.as_ref())?;
-            register::start(map, address, &server)
+        this.serve_until(stop, &server, console)?;
+        tracing::info!("stopping: what is in flight is finished first");
+        Arc::into_inner(server).context("the server is still registered")?.stop()?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    /// Says where it listens, and registers it, until it shall stop: clients that look for a server
+    /// do not find it any more when this returns.
+    fn serve_until(
+        &self,
+        stop: std::io::PipeReader,
+        server: &Arc<Server>,
+        console: &Console,
+    ) -> Result<()> {
+        let registered = self.register.as_deref().map(|map| {
+            let address = register::address(server, self.advertise.as_ref())?;
+            register::start(map, address, server)
         });
-        let registered = registered.transpose()?;
+        let _registered = registered.transpose()?;
         let report = ServeReport {
             address: server.address().map(|address| address.to_string()),
             unix: server.unix().map(|path| path.display().to_string()),
             metrics: server.metrics().map(|address| address.to_string()),
             parts: server.parts().iter().map(|part| part.0).collect(),
             shards: server.n_shards(),
-            writable: this.writable,
+            writable: self.writable,
         };
         console.report(&report, text)?;
-        wait(stop)?;
-        tracing::info!("stopping: what is in flight is finished first");
-        // Clients that look for a server do not find this one any more.
-        drop(registered);
-        Arc::into_inner(server).context("the server is still registered")?.stop()?;
-        tracing::info!("stopped");
-        Ok(())
+        wait(stop)
     }
 }
 

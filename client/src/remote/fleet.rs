@@ -1,10 +1,10 @@
 //! The servers as last described, and the connections to them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lodestore_graph::PartId;
 use lodestore_schema::Description;
 use lodestore_schema::limits::SHARED_CHUNK_BYTES_MIN;
 
@@ -32,6 +32,8 @@ pub(crate) struct Fleet {
     pub(crate) routes: Routes,
     /// By endpoint: connections that nobody uses.
     idle: Vec<Mutex<Vec<Connection>>>,
+    /// Holders of each partition that took puts when the client connected.
+    replicas: Arc<BTreeMap<u16, usize>>,
     /// Whether rows may come through memory; not any more once that could not be mapped.
     shares: Arc<AtomicBool>,
 }
@@ -46,7 +48,8 @@ impl Fleet {
         let routes = Routes::new(&servers)?;
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
-        Ok(Self { servers, security, graph, routes, idle, shares })
+        let replicas = Arc::new(replicas(&servers));
+        Ok(Self { servers, security, graph, routes, idle, replicas, shares })
     }
 
     /// The common addresses, in the order of connecting.
@@ -193,7 +196,8 @@ impl Fleet {
 
     /// A fleet of these servers, which takes over what is known of those that it had.
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
-        let fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
+        let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
+        fleet.replicas = Arc::clone(&self.replicas);
         for (now, (address, _)) in fleet.servers.iter().enumerate() {
             if let Some(before) = self.position(address) {
                 fleet.routes.health(now).copy(self.routes.health(before));
@@ -246,26 +250,21 @@ impl Fleet {
         self.of(asked).map(Some)
     }
 
-    /// Whether a partition that takes puts and has several holders would lose one that says so itself,
-    /// and gain none: it is on its way to another server. A put meanwhile would leave that one behind.
+    /// Whether a partition that takes puts would have fewer holders than when this client connected:
+    /// one of several is on its way to another server, or away, and a put meanwhile would leave it
+    /// behind.
     fn loses_replica(&self, servers: &[(Address, Description)]) -> bool {
-        let holds = |of: &[(Address, Description)], address: &Address, part: PartId| {
-            let server = of.iter().find(|(known, _)| known == address);
-            server.map(|(_, it)| it.writable && it.parts.contains(&part.0))
-        };
-        let before = &self.servers;
-        self.routes.book.parts().any(|part| {
-            let lost = before.iter().any(|(address, _)| {
-                holds(before, address, part) == Some(true)
-                    && holds(servers, address, part) == Some(false)
-            });
-            let gained = || {
-                servers.iter().any(|(address, _)| {
-                    holds(servers, address, part) == Some(true)
-                        && holds(before, address, part) != Some(true)
-                })
-            };
-            lost && self.routes.holders_of(part).len() > 1 && !gained()
-        })
+        let counts = replicas(servers);
+        let count = |part: &u16| counts.get(part).copied().unwrap_or(0);
+        self.replicas.iter().any(|(part, &expected)| expected > 1 && count(part) < expected)
     }
+}
+
+/// How many of these servers take puts of each partition.
+pub(super) fn replicas(servers: &[(Address, Description)]) -> BTreeMap<u16, usize> {
+    let mut counts = BTreeMap::new();
+    for (_, description) in servers.iter().filter(|(_, description)| description.writable) {
+        description.parts.iter().for_each(|&part| *counts.entry(part).or_default() += 1);
+    }
+    counts
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lodestore_schema::Description;
 
 use super::describe::describe;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, replicas};
 use super::patience::{Patience, Remedy};
 use super::{Client, ClientConfig};
 use crate::cluster::{ClusterMap, Member};
@@ -16,11 +16,36 @@ use crate::{Address, ClientError, Security};
 /// Longest wait for the first words of a server that a map names, where others may do.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How often all servers are asked anew until they agree about replicas.
+const ROUNDS_MAX: usize = 8;
+
+/// The servers of a map with what they hold, all of it of one moment where puts depend on that: while
+/// one of several holders of a partition is on its way, one may have been asked before and another
+/// after. Then a second answer differs from the first.
+pub(super) fn find_settled(
+    map: &ClusterMap,
+    config: &ClientConfig,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    let mut servers = find(map, config, deadline)?;
+    for _ in 0..ROUNDS_MAX {
+        let counts = replicas(&servers);
+        if counts.values().all(|&n_holders| n_holders < 2) {
+            break;
+        }
+        servers = find(map, config, deadline)?;
+        if replicas(&servers) == counts {
+            break;
+        }
+    }
+    Ok(servers)
+}
+
 /// The servers of a map with what they hold.
 ///
 /// Those that are named one by one must all answer; of those of a live map one is enough, and it is
 /// waited for within the deadline: etcd, or the server, may be about to start.
-pub(super) fn find(
+fn find(
     map: &ClusterMap,
     config: &ClientConfig,
     deadline: Instant,

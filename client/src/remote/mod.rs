@@ -94,7 +94,7 @@ impl Client {
         let deadline = Instant::now() + config.deadline;
         let map = ClusterMap::of(addresses)?;
         let map_changes = map.changes().into();
-        let servers = members::find(&map, &config, deadline)?;
+        let servers = members::find_settled(&map, &config, deadline)?;
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };

@@ -39,7 +39,7 @@ impl Client {
         fleet.routes.choose(Instant::now());
         let (mut requests, mut patience) = (0, Patience::new(&self.config, pull.deadline));
         let mut left: Vec<u32> = Vec::new();
-        fleet = self.split(fleet, pull, ids, 0..row_count(ids), buckets, &mut patience)?;
+        fleet = self.split(fleet, pull, ids, &(0..row_count(ids)), buckets, &mut patience)?;
         loop {
             let attempt = patience.attempts();
             let failures = try_all(&fleet, pull, attempt, out, buckets, &mut requests);
@@ -55,7 +55,7 @@ impl Client {
             left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
             left.sort_unstable();
             let left = left.iter().copied();
-            fleet = self.split(fleet, pull, ids, left, buckets, &mut patience)?;
+            fleet = self.split(fleet, pull, ids, &left, buckets, &mut patience)?;
         }
     }
 
@@ -66,7 +66,7 @@ impl Client {
         mut fleet: Arc<Fleet>,
         pull: &Pull,
         ids: &[NodeId],
-        positions: impl Iterator<Item = u32> + Clone,
+        positions: &(impl Iterator<Item = u32> + Clone),
         buckets: &mut Vec<Bucket>,
         patience: &mut Patience,
     ) -> Result<Arc<Fleet>, ClientError> {

@@ -36,7 +36,7 @@ impl LiveGraph {
         let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         // Under the gate: none of these is given up before the rows are put.
-        let by_part = self.by_part(routed)?;
+        let by_part = self.by_part(&routed)?;
         by_part.iter().try_for_each(|rows| rows.part.check_open_to_puts())?;
         let version = self.pending_version()?;
         let put = |part: &PartRows<'_>| part.part.tensors[position].put(version, &part.rows);
@@ -78,7 +78,7 @@ impl LiveGraph {
     }
 
     /// The rows of each partition, all of which must be open here.
-    fn by_part<'a>(&self, routed: Vec<Routed<'a>>) -> Result<Vec<PartRows<'a>>, StoreError> {
+    fn by_part<'a>(&self, routed: &[Routed<'a>]) -> Result<Vec<PartRows<'a>>, StoreError> {
         let parts = self.now();
         let rows_of = |rows: &[Routed<'a>]| {
             let part = rows[0].0;

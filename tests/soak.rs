@@ -56,7 +56,9 @@ impl Told {
             ClientError::Unavailable { .. } => 1,
             ClientError::Deadline { .. } => 2,
             ClientError::Refused { .. } => 3,
-            ClientError::NoHolder { .. } | ClientError::PutDiffers { .. } => 4,
+            ClientError::NoHolder { .. }
+            | ClientError::PutDiffers { .. }
+            | ClientError::Map { .. } => 4,
             error => panic!("no fault of this test explains it: {error}"),
         };
         self.0[kind].fetch_add(1, Ordering::Relaxed);

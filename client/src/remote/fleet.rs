@@ -194,6 +194,15 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// A fleet of all servers that the map names: from now on every partition has as many holders.
+    pub(super) fn anew(
+        &self,
+        servers: Vec<(Address, Description)>,
+    ) -> Result<Arc<Self>, ClientError> {
+        let security = self.security.clone();
+        Self::new(servers, security, Arc::clone(&self.shares)).map(Arc::new)
+    }
+
     /// A fleet of these servers, which takes over what is known of those that it had.
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
         let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;

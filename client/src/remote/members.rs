@@ -92,7 +92,42 @@ fn find_some(
     if found.is_empty() { Err(failure) } else { Ok(found) }
 }
 
+/// Whether every server that the map names is among these.
+pub(super) fn are_all(map: &ClusterMap, servers: &[(Address, Description)]) -> bool {
+    let is_there = |member: &Member| servers.iter().any(|(known, _)| *known == member.address);
+    map.members().is_ok_and(|members| members.iter().all(is_there))
+}
+
 impl Client {
+    /// The fleet for puts: of all servers that the map names, since one that was away when this
+    /// client connected may hold what is put.
+    ///
+    /// # Errors
+    /// One of them has not been heard of within the deadline.
+    pub(super) fn fleet_for_puts(
+        &self,
+        deadline: Instant,
+        patience: &mut Patience,
+    ) -> Result<Arc<Fleet>, ClientError> {
+        while !self.has_heard_all.load(Ordering::Acquire) {
+            let servers = find_settled(&self.map, &self.config, deadline)?;
+            if are_all(&self.map, &servers) {
+                let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
+                *current = current.anew(servers)?;
+                self.has_heard_all.store(true, Ordering::Release);
+                break;
+            }
+            let pause = patience.pause(Remedy::Later(Duration::ZERO));
+            std::thread::sleep(pause.ok_or_else(|| ClientError::Map {
+                map: "put".to_owned(),
+                reason: "a server that the map names has not been heard of, and may hold what is put; \
+                         start it, or take it out of the map"
+                    .to_owned(),
+            })?);
+        }
+        self.fleet_now(deadline)
+    }
+
     /// The fleet, with all servers asked anew if the map has changed since they were last.
     pub(super) fn fleet_now(&self, deadline: Instant) -> Result<Arc<Fleet>, ClientError> {
         let (fleet, changes) = (self.fleet(), self.map.changes());

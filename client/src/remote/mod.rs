@@ -1,6 +1,6 @@
 //! Rows from servers.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,8 @@ pub struct Client {
     map: ClusterMap,
     /// How often it had changed when all of them were asked last.
     map_changes: AtomicU64,
+    /// Whether each server that the map names has been heard of once: puts must know all holders.
+    has_heard_all: AtomicBool,
     /// Replaced when a server comes back with other shards or ports.
     fleet: RwLock<Arc<Fleet>>,
     /// Buckets of pulls that are not running.
@@ -95,6 +97,7 @@ impl Client {
         let map = ClusterMap::of(addresses)?;
         let map_changes = map.changes().into();
         let servers = members::find_settled(&map, &config, deadline)?;
+        let has_heard_all = (!map.is_live() || members::are_all(&map, &servers)).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
@@ -103,7 +106,19 @@ impl Client {
         fleet.hear(&map.members().unwrap_or_default());
         let book = fleet.routes.book.clone();
         let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());
-        Ok(Self { config, book, tensors, graph, n_edges, pinned, map, map_changes, fleet, scratch })
+        Ok(Self {
+            config,
+            book,
+            tensors,
+            graph,
+            n_edges,
+            pinned,
+            map,
+            map_changes,
+            has_heard_all,
+            fleet,
+            scratch,
+        })
     }
 
     /// Identity of the graph (uuid).

@@ -78,9 +78,9 @@ impl Put<'_> {
 impl Client {
     /// Pushes all rows to every holder; the first error that no retry helps ends it.
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
-        let mut fleet = self.fleet_now(put.deadline)?;
-        let by_part = put.by_part(&fleet)?;
         let mut patience = Patience::new(&self.config, put.deadline);
+        let mut fleet = self.fleet_for_puts(put.deadline, &mut patience)?;
+        let by_part = put.by_part(&fleet)?;
         let (now, mut shares) = self.shares(fleet, &by_part, &[], put.deadline, &mut patience)?;
         fleet = now;
         let mut stats = PutStats {

@@ -44,7 +44,27 @@ struct Request {
     # its own: after a wrong one comes a failure, and then the end.
     share @11 :Void;   # Once, and with nothing in flight: memory for the rows of this connection.
     taken @12 :Void;   # The oldest chunk of SharedRows that is awaited has been copied. No answer.
+    copy @13 :Copy;    # A step of copying or moving a partition; docs/moving.md has all of them.
   }
+}
+
+struct Copy {
+  # A connection copies one partition at a time, and the copy ends with it. Every answer is `copied`.
+  part @0 :UInt16;
+  step :union {
+    open @1 :UInt64;        # Begins; the number of the move, by which the source tells an old one, or 0
+                            # for a copy that takes nothing away.
+    read @2 :CopyRead;      # A piece of a file.
+    pairs @3 :Void;         # The next pairs of the catalog; once sealed, those put since.
+    seal @4 :Void;          # No more puts for a moment.
+    release @5 :Void;       # The source gives the partition up, for good.
+    adopt @6 :Void;         # Asked of the target: its folder is there now, serve it. Needs no `open`.
+  }
+}
+
+struct CopyRead {
+  file @0 :UInt16;          # position in Copied.files
+  offset @1 :UInt64;
 }
 
 struct Push {
@@ -83,7 +103,21 @@ struct Reply {
     compacting @6 :Compacting;
     shared @7 :Shared;
     sharedRows @8 :SharedRows;
+    copied @9 :Copied;
   }
+}
+
+struct Copied {
+  version @0 :UInt32;             # the partition's committed version; of `open`, `seal` and `adopt`
+  files @1 :List(CopiedFile);     # of `open`; none for a partition that was given up
+  isGivenUp @2 :Bool;             # of `open`: this move has taken the partition away before
+  isLast @3 :Bool;                # of `read` and `pairs`: no piece comes after this one
+  crc32 @4 :UInt32;               # of the body: a piece of a file, or pairs
+}
+
+struct CopiedFile {
+  name @0 :Text;
+  nBytes @1 :UInt64;
 }
 
 struct Pushed {
@@ -133,6 +167,7 @@ struct Description {
   version @7 :UInt32;           # the newest committed one
   writable @8 :Bool;            # whether pushes, commits and compactions are taken
   shares @9 :Bool;              # whether `share` is known, over Unix sockets
+  roams @10 :Bool;              # whether partitions come and go: `copy` may release and adopt them
 }
 
 struct Tensor {

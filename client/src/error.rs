@@ -93,9 +93,25 @@ pub enum ClientError {
         /// What is wrong with it.
         reason: String,
     },
-    /// No address was given.
+    /// No address was given, or a map names none.
     #[error("no server was named; give at least one address")]
     NoServers,
+    /// A map of servers cannot be read.
+    #[error("{map}: no map of servers: {reason}")]
+    Map {
+        /// File or etcd.
+        map: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A server that was named has never been heard of, and concerns what was asked for.
+    #[error(
+        "{addresses}: not heard of yet, and may hold what is written; start it, or do not name it"
+    )]
+    Unheard {
+        /// Those servers.
+        addresses: String,
+    },
     /// A server does not answer a connection.
     #[error("cannot connect to {address}: {source}; is the server running?")]
     Connect {
@@ -232,6 +248,14 @@ pub enum ClientError {
         /// The server.
         address: Address,
         /// Its reason.
+        reason: String,
+    },
+    /// A partition cannot be moved to or from a server.
+    #[error("{address}: the partition is not moved: {reason}")]
+    Move {
+        /// The server.
+        address: Address,
+        /// What keeps it.
         reason: String,
     },
     /// Batches take turns, and one of them gave up its own.

@@ -60,6 +60,7 @@ impl FakeServer {
             version: 1,
             writable: false,
             shares: false,
+            roams: false,
         };
         let state = Arc::new(State {
             description,

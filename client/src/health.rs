@@ -43,6 +43,9 @@ pub(crate) struct Health {
     outrun_until_us: AtomicU64,
     /// Of the time until rows begin to come.
     tail: Tail,
+    /// Share of its time in which it was busy, as it says itself: which of those that nobody knows is
+    /// asked first.
+    busy_permille: AtomicU32,
 }
 
 impl Health {
@@ -87,6 +90,11 @@ impl Health {
         self.tail.time()
     }
 
+    /// It has told how busy it is, from 0 to 1.
+    pub(crate) fn tells(&self, busy: f64) {
+        self.busy_permille.store((busy * 1000.0) as u32, Ordering::Relaxed);
+    }
+
     /// It has failed, or kept silent.
     pub(crate) fn failed(&self, now: Instant) {
         let strikes = self.strikes.fetch_add(1, Ordering::Relaxed);
@@ -117,6 +125,9 @@ impl Health {
         }
         if self.outrun_until_us.load(Ordering::Relaxed) > at(now) {
             return 1e11;
+        }
+        if self.latency_us.load(Ordering::Relaxed) == 0 {
+            return f64::from(self.busy_permille.load(Ordering::Relaxed)) / 1000.0;
         }
         let age = at(now).saturating_sub(self.measured_us.load(Ordering::Relaxed)) as f64;
         let halvings = age / HALF_LIFE.as_micros() as f64;

@@ -179,13 +179,6 @@ impl Routes {
         server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
-    /// Takes over what `other` knows of its servers, which are the first of these.
-    pub(crate) fn learn_from(&self, other: &Self) {
-        for (server, other) in self.servers.iter().zip(&other.servers) {
-            server.health.copy(&other.health);
-        }
-    }
-
     /// How a server has done.
     pub(crate) fn health(&self, server: usize) -> &Health {
         &self.servers[server].health
@@ -288,6 +281,7 @@ mod tests {
             version: 1,
             writable: false,
             shares: false,
+            roams: false,
         }
     }
 
@@ -356,7 +350,7 @@ mod tests {
         routes.health(1).copy(&Health::default());
         assert_eq!(answered(1, 2), 1);
         let same = Routes::new(&servers).unwrap();
-        same.learn_from(&routes);
+        (0..2).for_each(|server| same.health(server).copy(routes.health(server)));
         same.choose(now);
         assert_eq!(endpoints(&same, &[0]), [1]);
     }

@@ -40,8 +40,12 @@ pub const SHARED_BYTES_MAX: usize = 16 << 20;
 /// Shorter chunks than this travel in the socket although there is shared memory: it gains nothing
 /// there (benches/RESULTS.md, Rows through shared memory).
 pub const SHARED_CHUNK_BYTES_MIN: usize = 32 << 10;
-/// Largest body of a reply.
-pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX;
+/// Most bytes of a file in one piece of a copy of its partition, and about as many of pairs.
+pub const COPY_PIECE_BYTES: usize = 1 << 20;
+/// Bytes that a pair takes in a piece beside its row: lengths, and a key with the name of a tensor.
+pub const COPY_PAIR_BYTES_MAX: usize = 4 << 10;
+/// Largest body of a reply: a row, or the pair of a catalog that has one.
+pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX + COPY_PAIR_BYTES_MAX;
 
 /// Most words that a decoder may follow in a request; a head is read once, each list once.
 pub(crate) const REQUEST_TRAVERSAL_WORDS_MAX: usize = REQUEST_HEAD_BYTES_MAX / 8;
@@ -52,6 +56,7 @@ pub(crate) const NESTING_MAX: i32 = 8;
 
 const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
+const _: () = assert!(COPY_PIECE_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(SHARED_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);

@@ -5,7 +5,9 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX, WIRE_VERSION};
-use crate::lodestore_capnp::{self as wire, description, failure, reply, tensor};
+use crate::lodestore_capnp::{
+    self as wire, copied, copied_file, description, failure, reply, tensor,
+};
 use crate::{ServerStats, WireError, message};
 
 /// A reply less its body: the rows of a chunk follow the head.
@@ -56,6 +58,24 @@ pub enum Reply {
         /// Whether the server waits to be told that the rows have been copied.
         awaited: bool,
     },
+    /// A step of copying or moving a partition is done; a piece, where it was asked for one, is the
+    /// body.
+    Copied(Copied),
+}
+
+/// What a step of copying a partition gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// The partition's committed version.
+    pub version: u32,
+    /// Its files, but for those of the catalog, with their bytes.
+    pub files: Vec<(String, u64)>,
+    /// This move has taken the partition away before.
+    pub is_given_up: bool,
+    /// No piece comes after this one.
+    pub is_last: bool,
+    /// Of the body.
+    pub crc32: u32,
 }
 
 /// The graph behind a server, and how to reach the owner of each row.
@@ -81,6 +101,8 @@ pub struct Description {
     pub writable: bool,
     /// Whether memory can be asked for, over Unix sockets.
     pub shares: bool,
+    /// Whether partitions come and go.
+    pub roams: bool,
 }
 
 /// One tensor as the wire tells it.
@@ -218,6 +240,7 @@ impl Reply {
                 rows.set_offset(*offset);
                 rows.set_awaited(*awaited);
             }
+            Self::Copied(copied) => write_copied(copied, root.init_copied()),
         }
         message::append_frame(&message, body_bytes, out);
     }
@@ -254,6 +277,7 @@ impl Reply {
                     awaited: rows.get_awaited(),
                 }
             }
+            reply::Copied(copied) => Self::Copied(read_copied(copied.map_err(bad)?)?),
         })
     }
 }
@@ -269,6 +293,7 @@ fn write_description(from: &Description, mut to: description::Builder<'_>) {
     to.set_version(from.version);
     to.set_writable(from.writable);
     to.set_shares(from.shares);
+    to.set_roams(from.roams);
     to.set_bounds(&from.bounds[..]).expect("the list fits a message");
     to.set_parts(&from.parts[..]).expect("the list fits a message");
     to.set_shard_ports(&from.shard_ports[..]).expect("the list fits a message");
@@ -307,6 +332,7 @@ fn read_description(from: description::Reader<'_>) -> Result<Description, WireEr
         version: from.get_version(),
         writable: from.get_writable(),
         shares: from.get_shares(),
+        roams: from.get_roams(),
     })
 }
 
@@ -325,6 +351,35 @@ fn read_tensor(from: tensor::Reader<'_>) -> Result<TensorDescription, WireError>
         return Err(bad("stripes of 0 rows"));
     }
     Ok(tensor)
+}
+
+fn write_copied(from: &Copied, mut to: copied::Builder<'_>) {
+    to.set_version(from.version);
+    to.set_is_given_up(from.is_given_up);
+    to.set_is_last(from.is_last);
+    to.set_crc32(from.crc32);
+    let n = u32::try_from(from.files.len()).unwrap_or(u32::MAX);
+    let mut files = to.init_files(n);
+    for (i, (name, n_bytes)) in (0..n).zip(&from.files) {
+        let mut to = files.reborrow().get(i);
+        to.set_name(name);
+        to.set_n_bytes(*n_bytes);
+    }
+}
+
+fn read_copied(from: copied::Reader<'_>) -> Result<Copied, WireError> {
+    let file = |file: copied_file::Reader<'_>| {
+        let name = file.get_name().map_err(bad)?.to_string().map_err(bad)?;
+        Ok((name, file.get_n_bytes()))
+    };
+    let files = from.get_files().map_err(bad)?.iter().map(file);
+    Ok(Copied {
+        version: from.get_version(),
+        files: files.collect::<Result<_, WireError>>()?,
+        is_given_up: from.get_is_given_up(),
+        is_last: from.get_is_last(),
+        crc32: from.get_crc32(),
+    })
 }
 
 fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {

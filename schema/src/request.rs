@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::limits::REQUEST_TRAVERSAL_WORDS_MAX;
-use crate::lodestore_capnp::{self as wire, request};
+use crate::lodestore_capnp::{self as wire, copy, request};
 use crate::{Token, WireError, message};
 
 /// A request less its body: the node ids of a pull follow the head as u32, little-endian; those of
@@ -60,6 +60,38 @@ pub enum RequestBody {
     Share,
     /// The oldest awaited chunk in that memory has been copied. It has no answer.
     Taken,
+    /// A step of copying or moving a partition.
+    Copy {
+        /// The partition.
+        part: u16,
+        /// What is to be done.
+        step: CopyStep,
+    },
+}
+
+/// Steps of copying or moving a partition; `docs/moving.md` has all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyStep {
+    /// Begins, on this connection.
+    Open {
+        /// Number of the move; 0 for a copy that takes nothing away.
+        id: u64,
+    },
+    /// A piece of a file.
+    Read {
+        /// Position in [`Copied::files`](crate::Copied::files).
+        file: u16,
+        /// Of its first byte.
+        offset: u64,
+    },
+    /// The next pairs of the catalog; once sealed, those put since.
+    Pairs,
+    /// No more puts for a moment.
+    Seal,
+    /// The source gives the partition up.
+    Release,
+    /// The target serves the folder that it has now.
+    Adopt,
 }
 
 /// How the rows of a pull will be used.
@@ -93,6 +125,7 @@ impl Request {
             RequestBody::Share => root.set_share(()),
             RequestBody::Taken => root.set_taken(()),
             RequestBody::Authenticate { token } => root.set_authenticate(token.as_bytes()),
+            RequestBody::Copy { part, step } => write_copy(*part, *step, root.init_copy()),
             RequestBody::Commit { version } => root.init_commit().set_version(*version),
             RequestBody::Push { tensor, n_rows } => {
                 let mut push = root.init_push();
@@ -137,6 +170,7 @@ impl Request {
                 let push = push.map_err(bad)?;
                 RequestBody::Push { tensor: push.get_tensor(), n_rows: push.get_n_rows() }
             }
+            request::Copy(copy) => read_copy(copy.map_err(bad)?)?,
             request::Pull(pull) => {
                 let pull = pull.map_err(bad)?;
                 let kind = pull.get_kind().map_err(|e| WireError::malformed("request", e))?;
@@ -159,6 +193,39 @@ impl Request {
             body,
         })
     }
+}
+
+fn write_copy(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
+    to.set_part(part);
+    let mut to = to.init_step();
+    match step {
+        CopyStep::Open { id } => to.set_open(id),
+        CopyStep::Read { file, offset } => {
+            let mut read = to.init_read();
+            read.set_file(file);
+            read.set_offset(offset);
+        }
+        CopyStep::Pairs => to.set_pairs(()),
+        CopyStep::Seal => to.set_seal(()),
+        CopyStep::Release => to.set_release(()),
+        CopyStep::Adopt => to.set_adopt(()),
+    }
+}
+
+fn read_copy(from: copy::Reader<'_>) -> Result<RequestBody, WireError> {
+    let step = from.get_step().which().map_err(|e| WireError::malformed("request", e))?;
+    let step = match step {
+        copy::step::Open(id) => CopyStep::Open { id },
+        copy::step::Read(read) => {
+            let read = read.map_err(|e| WireError::malformed("request", e))?;
+            CopyStep::Read { file: read.get_file(), offset: read.get_offset() }
+        }
+        copy::step::Pairs(()) => CopyStep::Pairs,
+        copy::step::Seal(()) => CopyStep::Seal,
+        copy::step::Release(()) => CopyStep::Release,
+        copy::step::Adopt(()) => CopyStep::Adopt,
+    };
+    Ok(RequestBody::Copy { part: from.get_part(), step })
 }
 
 /// At least 1: a deadline below a millisecond must not read as none.
@@ -196,6 +263,15 @@ mod tests {
             RequestBody::Compact,
             RequestBody::Share,
             RequestBody::Taken,
+            RequestBody::Copy { part: u16::MAX, step: CopyStep::Open { id: u64::MAX } },
+            RequestBody::Copy {
+                part: 0,
+                step: CopyStep::Read { file: u16::MAX, offset: u64::MAX },
+            },
+            RequestBody::Copy { part: 1, step: CopyStep::Pairs },
+            RequestBody::Copy { part: 1, step: CopyStep::Seal },
+            RequestBody::Copy { part: 1, step: CopyStep::Release },
+            RequestBody::Copy { part: 1, step: CopyStep::Adopt },
             RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
             RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
         ];

@@ -192,13 +192,21 @@ fn run(
         Scope::Everything => committed_rows(tensor) > 0,
         Scope::WhereItPays => pays(tensor),
     };
-    let chosen: Vec<_> =
-        holdings.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor)).collect();
-    let bytes = chosen.iter().map(|(_, _, tensor)| tensor.base().segment().layout().data_bytes());
+    let chosen = holdings.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor));
+    // Not the tensors themselves, which would keep partitions from being given up.
+    let chosen = chosen.map(|(part, position, tensor)| {
+        (part, position, tensor.base().segment().layout().data_bytes())
+    });
+    let chosen: Vec<_> = chosen.collect();
+    let bytes = chosen.iter().map(|&(_, _, n_bytes)| n_bytes);
     runs.bytes_total.store(bytes.sum(), Ordering::Relaxed);
     let mut done = 0;
-    for (part, position, tensor) in chosen {
-        let name = &tensor.spec().name;
+    for (part, position, _) in chosen {
+        let name = &holdings.tensors[position].description.name;
+        if holdings.live.tensor(part, position).is_none() {
+            // Given up meanwhile.
+            continue;
+        }
         let mut of_this = 0;
         let mut progress = |bytes: u64, _| {
             of_this = bytes;

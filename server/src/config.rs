@@ -21,6 +21,8 @@ pub struct ServerConfig {
     pub graph: PathBuf,
     /// Partitions to serve; all of them if empty.
     pub parts: Vec<PartId>,
+    /// Serve those whose folders are here instead, and take in and give up others while it runs.
+    pub parts_here: bool,
     /// TCP address; port 0 takes a free one.
     pub listen: Option<SocketAddr>,
     /// Path of a Unix socket; shard `i` listens on `PATH.i` besides.
@@ -51,6 +53,7 @@ impl ServerConfig {
         Self {
             graph: graph.into(),
             parts: Vec::new(),
+            parts_here: false,
             listen: None,
             unix: None,
             metrics: None,

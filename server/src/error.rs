@@ -133,7 +133,9 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
         StoreError::DamagedPage { .. }
         | StoreError::DamagedGroup { .. }
         | StoreError::DamagedOverlay { .. } => FailureCode::Damaged,
-        StoreError::Fixed { .. } => FailureCode::Invalid,
+        StoreError::Fixed { .. } | StoreError::MoveRefused { .. } => FailureCode::Invalid,
+        StoreError::NoPart { .. } => FailureCode::Elsewhere,
+        StoreError::Busy { .. } => FailureCode::Overloaded,
         StoreError::ReadOnly { .. } | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
         _ => FailureCode::Internal,
     };

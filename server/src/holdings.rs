@@ -1,6 +1,7 @@
 //! What a server holds, opened and checked once before any shard starts, shared by all.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
@@ -14,7 +15,13 @@ use crate::{ServerConfig, ServerError};
 /// The partitions and tensors of one server.
 pub(crate) struct Holdings {
     pub(crate) book: PartitionBook,
-    pub(crate) parts: Vec<PartId>,
+    /// The partitions that are served now, ascending, and how often that has changed.
+    parts: RwLock<Arc<[PartId]>>,
+    changes: AtomicU64,
+    /// Whether partitions come and go; else those that it was started with stay.
+    pub(crate) roams: bool,
+    /// Whether one comes or goes at this moment.
+    is_moving: AtomicBool,
     /// In the order of the graph's description.
     pub(crate) tensors: Vec<TensorHolding>,
     /// The partitions, open.
@@ -36,8 +43,11 @@ impl Holdings {
     pub(crate) fn open(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let graph = Graph::open(&config.graph)?;
         let book = graph.book().clone();
-        let mut parts =
-            if config.parts.is_empty() { book.parts().collect() } else { config.parts.clone() };
+        let mut parts = match (config.parts_here, config.parts.is_empty()) {
+            (true, _) => graph.parts_here(),
+            (false, true) => book.parts().collect(),
+            (false, false) => config.parts.clone(),
+        };
         parts.sort_unstable();
         parts.dedup();
         let last = book.n_parts() - 1;
@@ -52,7 +62,49 @@ impl Holdings {
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
         let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
-        Ok(Self { book, parts, tensors, live, profile, writable: config.writable })
+        Ok(Self {
+            book,
+            parts: RwLock::new(parts.into()),
+            changes: AtomicU64::new(0),
+            roams: config.parts_here,
+            is_moving: AtomicBool::new(false),
+            tensors,
+            live,
+            profile,
+            writable: config.writable,
+        })
+    }
+
+    /// The partitions that are served now, ascending.
+    pub(crate) fn parts(&self) -> Arc<[PartId]> {
+        Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Those that may be served at some time.
+    pub(crate) fn parts_ever(&self) -> Arc<[PartId]> {
+        if self.roams { self.book.parts().collect() } else { self.parts() }
+    }
+
+    /// How often the list has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Tells clients of a partition from now on, or of it no more.
+    pub(crate) fn set_served(&self, part: PartId, is_served: bool) {
+        let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed: Vec<PartId> = parts.iter().copied().filter(|it| *it != part).collect();
+        if is_served {
+            changed.push(part);
+            changed.sort_unstable();
+        }
+        *parts = changed.into();
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Lets one partition come or go at a time; `None` while another does.
+    pub(crate) fn begin_move(&self) -> Option<Moving<'_>> {
+        (!self.is_moving.swap(true, Ordering::AcqRel)).then_some(Moving(self))
     }
 
     /// What clients are told.
@@ -62,13 +114,14 @@ impl Holdings {
             graph: *meta.uuid.as_bytes(),
             n_edges: meta.edges,
             bounds: self.book.bounds().to_vec(),
-            parts: self.parts.iter().map(|part| part.0).collect(),
+            parts: self.parts().iter().map(|part| part.0).collect(),
             tensors: self.tensors.iter().map(|tensor| tensor.description.clone()).collect(),
             shard_ports: shard_ports.to_vec(),
             n_shards,
             version: self.live.version(),
             writable: self.writable,
             shares: true,
+            roams: self.roams,
         }
     }
 
@@ -95,17 +148,26 @@ impl Holdings {
     }
 
     /// Every tensor of every partition here, with its position in the graph's description.
-    pub(crate) fn live_tensors(&self) -> impl Iterator<Item = (PartId, usize, &Arc<LiveTensor>)> {
-        self.parts.iter().flat_map(move |&part| {
-            let positions = 0..self.tensors.len();
-            positions.filter_map(move |at| Some((part, at, self.live.tensor(part, at)?)))
-        })
+    pub(crate) fn live_tensors(&self) -> impl Iterator<Item = (PartId, usize, Arc<LiveTensor>)> {
+        let positions = 0..self.tensors.len();
+        let parts = self.parts();
+        let pairs = (0..parts.len()).flat_map(move |i| positions.clone().map(move |at| (i, at)));
+        pairs.filter_map(move |(i, at)| Some((parts[i], at, self.live.tensor(parts[i], at)?)))
     }
 
     /// An upper bound, exclusive, of the keys of a tensor's rows of one partition on each shard.
     pub(crate) fn keys_of(&self, part: PartId, tensor: &TensorHolding) -> u64 {
         let n_rows = u32::try_from(self.book.range(part).len()).unwrap_or(u32::MAX);
         tensor.stripes.keys_of(n_rows)
+    }
+}
+
+/// One partition comes or goes, until this is dropped.
+pub(crate) struct Moving<'a>(&'a Holdings);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.is_moving.store(false, Ordering::Release);
     }
 }
 

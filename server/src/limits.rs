@@ -52,6 +52,9 @@ pub const PUT_BYTES_PER_ROW: usize = 192;
 /// catalog, and in RocksDB's batch.
 pub const PUT_COPIES: usize = 3;
 
+/// How long reads of a partition that is given up are waited for.
+pub const LAST_READS_MAX: Duration = Duration::from_secs(3);
+
 /// A commit has a tensor of a partition compacted when one row in so many lies over its segment.
 /// A row over a segment is never resident, and costs a look-up by key; a compaction reads and
 /// writes the whole segment, so that each put row is written this many times at most.

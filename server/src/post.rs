@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use glommio::channels::channel_mesh::Senders;
 use glommio::channels::local_channel::{self, LocalSender};
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode};
 
 use crate::error::failure;
@@ -28,6 +28,10 @@ pub(crate) enum Question {
     Gather(Wanted),
     /// Take them out of the tier: they have changed.
     Forget,
+    /// Serve a partition that has come.
+    Open(PartId),
+    /// Let go of a partition.
+    Close(PartId),
 }
 
 /// Until when, and whether, an answer is waited for: another shard sees what became of the request.
@@ -67,7 +71,7 @@ impl Post {
         // Whatever ends this wait, a deadline included, takes the ticket with it.
         let given_up = match &question {
             Question::Gather(wanted) => Some(Arc::clone(&wanted.given_up)),
-            Question::Forget => None,
+            Question::Forget | Question::Open(_) | Question::Close(_) => None,
         };
         let _ticket = Ticket { post: self, ticket, given_up };
         let gone = || failure(FailureCode::Stopping, format!("shard {shard} has stopped"));

@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use glommio::channels::channel_mesh::MeshBuilder;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use lodestore_cache::Governor;
+use lodestore_graph::PartId;
 use lodestore_schema::ShardStats;
 use tracing::info;
 
@@ -47,7 +49,7 @@ pub struct Server {
     /// Outlives the shards.
     _pulse: Pulse,
     /// Closing the graph takes a while, and is for whoever stops the server.
-    _holdings: Arc<Holdings>,
+    holdings: Arc<Holdings>,
 }
 
 impl Server {
@@ -124,7 +126,7 @@ impl Server {
             threads,
             http,
             _pulse: pulse,
-            _holdings: holdings,
+            holdings,
         })
     }
 
@@ -150,6 +152,25 @@ impl Server {
     #[must_use]
     pub fn n_shards(&self) -> u16 {
         self.n_shards
+    }
+
+    /// Partitions that are served now, ascending.
+    #[must_use]
+    pub fn parts(&self) -> Vec<PartId> {
+        self.holdings.parts().to_vec()
+    }
+
+    /// The newest committed version.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.holdings.live.version()
+    }
+
+    /// Time in which its shards were not idle, all of them together, since it started.
+    #[must_use]
+    pub fn busy(&self) -> Duration {
+        let busy_ns = self.counters.iter().map(|shard| shard.beat.busy_ns.load(Ordering::Relaxed));
+        Duration::from_nanos(busy_ns.sum())
     }
 
     /// Counters of every shard.

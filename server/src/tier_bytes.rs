@@ -45,8 +45,9 @@ pub(crate) fn tier_bytes(
 
 /// Rows of a tensor on one shard, about, and bytes of all its rows.
 fn size(holdings: &Holdings, tensor: &TensorHolding) -> (u32, u64) {
-    let n_keys = holdings.parts.iter().map(|&part| holdings.keys_of(part, tensor)).sum::<u64>();
-    let n_rows = holdings.parts.iter().map(|&part| holdings.book.range(part).len() as u64);
+    let parts = holdings.parts_ever();
+    let n_keys = parts.iter().map(|&part| holdings.keys_of(part, tensor)).sum::<u64>();
+    let n_rows = parts.iter().map(|&part| holdings.book.range(part).len() as u64);
     let bytes = n_rows.sum::<u64>() * u64::from(tensor.description.row_bytes);
     (u32::try_from(n_keys).unwrap_or(u32::MAX), bytes)
 }

@@ -238,6 +238,22 @@ pub enum StoreError {
         /// Partitions that could have been asked for.
         opened: String,
     },
+    /// The partition is held up for a moment: by a copy of it, or by a compaction.
+    #[error("partition {part}: {reason}; try again")]
+    Busy {
+        /// The partition.
+        part: PartId,
+        /// What holds it up.
+        reason: &'static str,
+    },
+    /// A partition cannot be copied or moved so.
+    #[error("partition {part} is not moved: {reason}")]
+    MoveRefused {
+        /// The partition.
+        part: PartId,
+        /// Why.
+        reason: String,
+    },
     /// A node id past the end of the graph.
     #[error("node {node} at position {position} of the ids; the graph has {n_nodes} nodes")]
     NoNode {
@@ -283,6 +299,8 @@ impl StoreError {
             | Self::WritesStopped { dir: file, .. } => Some(file),
             Self::NoTensor { .. }
             | Self::NoPart { .. }
+            | Self::Busy { .. }
+            | Self::MoveRefused { .. }
             | Self::NoNode { .. }
             | Self::OutputLength { .. }
             | Self::NoVersion { .. }
@@ -300,7 +318,7 @@ impl StoreError {
         match self {
             Self::Io { source, .. } | Self::Read { source, .. } => Cause::of(source),
             Self::Catalog { cause, .. } => *cause,
-            Self::Locked { .. } | Self::Stopped => Cause::System,
+            Self::Locked { .. } | Self::Busy { .. } | Self::Stopped => Cause::System,
             _ => Cause::Damage,
         }
     }

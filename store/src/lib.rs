@@ -26,6 +26,7 @@ pub mod limits;
 mod live;
 mod map;
 mod meta;
+mod moving;
 mod nan;
 mod overlay;
 mod plan;
@@ -59,8 +60,9 @@ pub use inspect::{
     DeviceSummary, GraphSummary, OverlaySummary, PartSummary, ReaderSummary, TensorSummary, inspect,
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
-pub use live::{Base, LiveGraph, LiveMode, LiveTensor, TensorView, View};
+pub use live::{Base, LiveGraph, LiveMode, LiveTensor, PartCopy, SEAL_MAX, TensorView, View};
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
+pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};
 pub use nan::{NanPolicy, first_nan};
 pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};
 pub use probe::{

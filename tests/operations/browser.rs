@@ -43,7 +43,7 @@ fn a_browser_shows_the_figures() {
         let (_, rest) = page.split_once(&format!("id=\"{body}\">")).unwrap();
         rest.split_once("</tbody>").unwrap().0.matches("<tr>").count()
     };
-    assert_eq!((rows_of("shards"), rows_of("kinds")), (2, 8), "{page}");
+    assert_eq!((rows_of("shards"), rows_of("kinds")), (2, 9), "{page}");
     assert!(page.contains("partitions 0, 1") && page.contains("sync pull"), "{page}");
     assert!(page.contains("<p id=\"lost\" class=\"bad\" role=\"alert\"></p>"), "{page}");
     for fault in ["Content Security Policy", "Uncaught", "SyntaxError"] {

@@ -6,6 +6,7 @@ pub(crate) mod graph;
 pub(crate) mod http;
 pub(crate) mod process;
 pub(crate) mod wire;
+pub(crate) mod workload;
 
 use std::path::Path;
 

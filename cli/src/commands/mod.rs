@@ -2,6 +2,7 @@
 
 mod cache_bench;
 mod compact;
+mod copy_part;
 mod evaluate;
 mod gather;
 mod generate;
@@ -47,6 +48,7 @@ pub(crate) enum Command {
     Gather(gather::GatherArgs),
     Put(put::PutArgs),
     Compact(compact::CompactArgs),
+    CopyPart(copy_part::CopyPartArgs),
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
     Train(train::TrainArgs),
@@ -92,6 +94,7 @@ impl Command {
             Self::Gather(args) => args.run(console),
             Self::Put(args) => args.run(console),
             Self::Compact(args) => args.run(console),
+            Self::CopyPart(args) => args.run(console),
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),
             Self::Train(args) => args.run(console),

@@ -1,6 +1,7 @@
 //! `lode serve`: serve rows until told to stop.
 
 mod config;
+mod register;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,9 +10,9 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lodestore_client::Address;
 use lodestore_graph::PartId;
 use lodestore_server::{PolicyKind, Server, ServerConfig, TlsFiles};
-use lodestore_store::Graph;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -49,6 +50,10 @@ pub(crate) struct ServeArgs {
     /// Partitions to serve; all of them unless given.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     parts: Vec<u16>,
+    /// Serve the partitions whose folders are here, and let `lode copy-part` bring and take some
+    /// while it runs.
+    #[arg(long, conflicts_with = "parts")]
+    parts_here: bool,
     /// TCP address; port 0 takes a free one. 127.0.0.1:7171 if neither this nor --unix is given.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -89,6 +94,13 @@ pub(crate) struct ServeArgs {
     /// Listen on an address that is not loopback, without authentication or encryption.
     #[arg(long)]
     insecure: bool,
+    /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX. Wants a
+    /// build with the cargo feature `etcd`.
+    #[arg(long, value_name = "MAP")]
+    register: Option<String>,
+    /// With --register: where clients find it, if that is not where it listens.
+    #[arg(long, value_name = "ADDR", requires = "register")]
+    advertise: Option<Address>,
     /// What goes to the log on stderr: error, warn, info or debug; warn unless given. LODE_LOG goes
     /// before it.
     #[arg(long, value_enum, value_name = "L")]
@@ -117,8 +129,10 @@ impl ServeArgs {
     fn with_file(mut self) -> Result<Self> {
         let Some(path) = &self.config else { return Ok(self) };
         let file = ConfigFile::read(path)?;
-        if self.parts.is_empty() {
+        // Either flag goes before both settings.
+        if self.parts.is_empty() && !self.parts_here {
             self.parts = file.parts.unwrap_or_default();
+            self.parts_here = file.parts_here.unwrap_or_default();
         }
         self.listen = self.listen.or(file.listen);
         self.unix = self.unix.or(file.unix);
@@ -131,6 +145,8 @@ impl ServeArgs {
         self.tls_cert = self.tls_cert.or(file.tls_cert);
         self.tls_key = self.tls_key.or(file.tls_key);
         self.tls_client_ca = self.tls_client_ca.or(file.tls_client_ca);
+        self.register = self.register.or(file.register);
+        self.advertise = self.advertise.or(file.advertise);
         self.insecure |= file.insecure.unwrap_or_default();
         self.log_level = self.log_level.or(file.log_level);
         self.log_format = self.log_format.or(file.log_format);
@@ -143,12 +159,20 @@ impl ServeArgs {
             (None, None) => Some(DEFAULT_ADDRESS.parse()?),
             (listen, _) => listen,
         };
+        if self.parts_here && !self.parts.is_empty() {
+            return Err(UsageError::new(
+                "parts names partitions that stay, parts-here those that are there; give one"
+                    .to_owned(),
+            )
+            .into());
+        }
         self.check_exposure(listen)?;
         let tls = self.tls()?;
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         let defaults = ServerConfig::new(&self.graph);
         Ok(ServerConfig {
             parts: self.parts.iter().copied().map(PartId).collect(),
+            parts_here: self.parts_here,
             listen,
             unix: self.unix.clone(),
             metrics: self.metrics,
@@ -218,31 +242,37 @@ impl ServeArgs {
         log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default());
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(this.exit_with_stdin)?;
-        let server = Server::start(&config)?;
-        let report = ServeReport {
-            address: server.address().map(|address| address.to_string()),
-            unix: server.unix().map(|path| path.display().to_string()),
-            metrics: server.metrics().map(|address| address.to_string()),
-            parts: this.served_parts()?,
-            shards: server.n_shards(),
-            writable: this.writable,
-        };
-        console.report(&report, text)?;
-        wait(stop)?;
+        let server = Arc::new(Server::start(&config)?);
+        this.serve_until(stop, &server, console)?;
         tracing::info!("stopping: what is in flight is finished first");
-        server.stop()?;
+        Arc::into_inner(server).context("the server is still registered")?.stop()?;
         tracing::info!("stopped");
         Ok(())
     }
 
-    fn served_parts(&self) -> Result<Vec<u16>> {
-        let mut parts = self.parts.clone();
-        if parts.is_empty() {
-            parts = (0..Graph::open(&self.graph)?.book().n_parts()).collect();
-        }
-        parts.sort_unstable();
-        parts.dedup();
-        Ok(parts)
+    /// Says where it listens, and registers it, until it shall stop: clients that look for a server
+    /// do not find it any more when this returns.
+    fn serve_until(
+        &self,
+        stop: std::io::PipeReader,
+        server: &Arc<Server>,
+        console: &Console,
+    ) -> Result<()> {
+        let registered = self.register.as_deref().map(|map| {
+            let address = register::address(server, self.advertise.as_ref())?;
+            register::start(map, address, server)
+        });
+        let _registered = registered.transpose()?;
+        let report = ServeReport {
+            address: server.address().map(|address| address.to_string()),
+            unix: server.unix().map(|path| path.display().to_string()),
+            metrics: server.metrics().map(|address| address.to_string()),
+            parts: server.parts().iter().map(|part| part.0).collect(),
+            shards: server.n_shards(),
+            writable: self.writable,
+        };
+        console.report(&report, text)?;
+        wait(stop)
     }
 }
 

@@ -173,6 +173,31 @@ impl Connection {
         Ok(reply)
     }
 
+    /// Receives a reply and appends its body to `out`.
+    pub(crate) fn receive_piece(
+        &mut self,
+        out: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Reply, ClientError> {
+        self.limit(deadline)?;
+        let (reply, body_bytes) = self.head()?;
+        let start = out.len();
+        out.resize(start + body_bytes, 0);
+        self.fill(&mut out[start..])?;
+        Ok(reply)
+    }
+
+    /// Fills `out` from the buffer, then straight from the socket.
+    fn fill(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
+        let n_buffered = out.len().min(self.inbox.len());
+        let (head, rest) = out.split_at_mut(n_buffered);
+        head.copy_from_slice(self.inbox.take(n_buffered));
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.stream.read_exact(rest).map_err(|error| self.io(error))
+    }
+
     /// The next reply's head and the length of its body.
     fn head(&mut self) -> Result<(Reply, usize), ClientError> {
         loop {

@@ -9,7 +9,7 @@ use lodestore_store::Dtype;
 use crate::connection::{Connection, time_left};
 use crate::{Address, ClientError, Security, TensorInfo};
 
-pub(super) fn describe(
+pub(crate) fn describe(
     address: &Address,
     security: &Security,
     deadline: Instant,
@@ -33,7 +33,7 @@ pub(super) fn stats(
 
 /// One request over a connection of its own to the common address, meant for the graph of this tag;
 /// 0 for whichever is served there.
-pub(super) fn ask_server(
+pub(crate) fn ask_server(
     address: &Address,
     security: &Security,
     graph: u64,

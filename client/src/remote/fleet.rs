@@ -1,5 +1,6 @@
 //! The servers as last described, and the connections to them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use lodestore_schema::limits::SHARED_CHUNK_BYTES_MIN;
 
 use super::describe::describe;
 use super::lock;
+use crate::cluster::Member;
 use crate::connection::Connection;
 use crate::route::{Routes, same_graph};
 use crate::{Address, ClientError, Security};
@@ -24,14 +26,14 @@ const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
 /// with other shards or ports.
 pub(crate) struct Fleet {
     servers: Vec<(Address, Description)>,
-    /// Servers that were named and have not answered yet.
-    pub(super) absent: Vec<Address>,
     security: Security,
     /// What requests say of the graph.
     pub(crate) graph: u64,
     pub(crate) routes: Routes,
     /// By endpoint: connections that nobody uses.
     idle: Vec<Mutex<Vec<Connection>>>,
+    /// Holders of each partition that took puts when the client connected.
+    replicas: Arc<BTreeMap<u16, usize>>,
     /// Whether rows may come through memory; not any more once that could not be mapped.
     shares: Arc<AtomicBool>,
 }
@@ -40,14 +42,14 @@ impl Fleet {
     /// Fails when the servers are not of one graph.
     pub(super) fn new(
         servers: Vec<(Address, Description)>,
-        absent: Vec<Address>,
         security: Security,
         shares: Arc<AtomicBool>,
     ) -> Result<Self, ClientError> {
         let routes = Routes::new(&servers)?;
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
-        Ok(Self { servers, absent, security, graph, routes, idle, shares })
+        let replicas = Arc::new(replicas(&servers));
+        Ok(Self { servers, security, graph, routes, idle, replicas, shares })
     }
 
     /// The common addresses, in the order of connecting.
@@ -140,7 +142,7 @@ impl Fleet {
     /// # Errors
     /// Another graph is served at its address now.
     pub(crate) fn rediscover(
-        &self,
+        self: &Arc<Self>,
         server: usize,
         deadline: Instant,
     ) -> Result<Option<Arc<Self>>, ClientError> {
@@ -178,36 +180,103 @@ impl Fleet {
         }
     }
 
-    /// The same fleet but for what is found of `server`.
-    pub(super) fn with(&self, server: usize, found: Description) -> Result<Arc<Self>, ClientError> {
+    /// The same fleet but for what is found of `server`; as it was if that would leave a replica
+    /// behind.
+    pub(super) fn with(
+        self: &Arc<Self>,
+        server: usize,
+        found: Description,
+    ) -> Result<Arc<Self>, ClientError> {
         let mut servers = self.servers.clone();
         servers[server].1 = found;
-        let fleet = self.of(servers, self.absent.clone())?;
+        if self.loses_replica(&servers) {
+            return Ok(Arc::clone(self));
+        }
+        let fleet = self.of(servers)?;
         fleet.routes.health(server).is_back();
+        Ok(fleet)
+    }
+
+    /// A fleet of all servers that the map names: from now on every partition has as many holders.
+    pub(super) fn anew(
+        &self,
+        servers: Vec<(Address, Description)>,
+    ) -> Result<Arc<Self>, ClientError> {
+        let security = self.security.clone();
+        Self::new(servers, security, Arc::clone(&self.shares)).map(Arc::new)
+    }
+
+    /// A fleet of these servers, which takes over what is known of those that it had.
+    fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
+        let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
+        fleet.replicas = Arc::clone(&self.replicas);
+        for (now, (address, _)) in fleet.servers.iter().enumerate() {
+            if let Some(before) = self.position(address) {
+                fleet.routes.health(now).copy(self.routes.health(before));
+            }
+        }
         Ok(Arc::new(fleet))
     }
 
-    /// The same fleet with a server that was absent, unless it has joined already.
-    pub(super) fn joined(
-        &self,
-        address: &Address,
-        description: Description,
-    ) -> Result<Arc<Self>, ClientError> {
-        let (mut servers, mut absent) = (self.servers.clone(), self.absent.clone());
-        if let Some(at) = absent.iter().position(|it| it == address) {
-            servers.push((absent.remove(at), description));
+    /// Takes over what a map says of servers that nobody knows yet.
+    pub(super) fn hear(&self, members: &[Member]) {
+        for member in members {
+            if let (Some(at), Some(busy)) = (self.position(&member.address), member.busy) {
+                self.routes.health(at).tells(busy);
+            }
         }
-        Ok(Arc::new(self.of(servers, absent)?))
     }
 
-    /// A fleet of these, the first of which are those of this one, that knows what this one knows.
-    fn of(
-        &self,
-        servers: Vec<(Address, Description)>,
-        absent: Vec<Address>,
-    ) -> Result<Self, ClientError> {
-        let fleet = Self::new(servers, absent, self.security.clone(), Arc::clone(&self.shares))?;
-        fleet.routes.learn_from(&self.routes);
-        Ok(fleet)
+    /// Place of a server among those that this fleet has.
+    pub(super) fn position(&self, address: &Address) -> Option<usize> {
+        self.servers.iter().position(|(known, _)| known == address)
     }
+
+    /// The fleet with all servers asked anew, those at other `addresses` too; `None` if nothing is
+    /// new. One that does not answer, or has another graph, is left as it was known, or out.
+    pub(super) fn refreshed(
+        &self,
+        addresses: &[Address],
+        deadline: Instant,
+    ) -> Result<Option<Arc<Self>>, ClientError> {
+        let first = &self.servers[0].1;
+        let ask = |address: &Address| {
+            let known = self.position(address).map(|at| &self.servers[at].1);
+            let until = deadline.min(Instant::now() + REDISCOVER_TIMEOUT_SPARE);
+            let found = describe(address, &self.security, until).ok();
+            let found = found.filter(|found| same_graph(found, first)).or(known.cloned());
+            found.map(|found| (address.clone(), found))
+        };
+        let asked: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = addresses.iter().map(|it| scope.spawn(|| ask(it))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()?).collect()
+        });
+        let is_same = |(new, old): (&(Address, Description), &(Address, Description))| {
+            new.0 == old.0 && Description { version: old.1.version, ..new.1.clone() } == old.1
+        };
+        let nothing_new =
+            asked.len() == self.servers.len() && asked.iter().zip(&self.servers).all(is_same);
+        if asked.is_empty() || nothing_new || self.loses_replica(&asked) {
+            return Ok(None);
+        }
+        self.of(asked).map(Some)
+    }
+
+    /// Whether a partition that takes puts would have fewer holders than when this client connected:
+    /// one of several is on its way to another server, or away, and a put meanwhile would leave it
+    /// behind.
+    fn loses_replica(&self, servers: &[(Address, Description)]) -> bool {
+        let counts = replicas(servers);
+        let count = |part: &u16| counts.get(part).copied().unwrap_or(0);
+        self.replicas.iter().any(|(part, &expected)| expected > 1 && count(part) < expected)
+    }
+}
+
+/// How many of these servers take puts of each partition.
+pub(super) fn replicas(servers: &[(Address, Description)]) -> BTreeMap<u16, usize> {
+    let mut counts = BTreeMap::new();
+    for (_, description) in servers.iter().filter(|(_, description)| description.writable) {
+        description.parts.iter().for_each(|&part| *counts.entry(part).or_default() += 1);
+    }
+    counts
 }

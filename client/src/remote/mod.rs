@@ -1,24 +1,26 @@
 //! Rows from servers.
 
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
 
+use crate::cluster::ClusterMap;
 use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, TensorInfo};
-use connect::Found;
 use describe::{stats, tensors};
 use hedges::Hedges;
+use patience::Patience;
 use pull::{Pull, Tries};
 use put::Put;
 
 mod ask;
-mod connect;
 mod describe;
 mod fleet;
 mod hedges;
+mod members;
 mod patience;
 mod pull;
 mod put;
@@ -27,6 +29,7 @@ mod round;
 mod tests;
 mod version;
 
+pub(crate) use describe::{ask_server, describe};
 pub(crate) use fleet::Fleet;
 pub use put::PutStats;
 pub use version::CompactionRun;
@@ -78,19 +81,26 @@ pub struct Client {
     n_edges: u64,
     /// The only version whose rows will do; 0 for the newest.
     pinned: u32,
+    /// Where servers are found.
+    map: ClusterMap,
+    /// How often it had changed when all of them were asked last.
+    map_changes: AtomicU64,
+    /// Whether each server that the map names has been heard of once: puts must know all holders.
+    has_heard_all: AtomicBool,
     /// Replaced when a server comes back with other shards or ports.
     fleet: RwLock<Arc<Fleet>>,
-    /// When servers that are absent were looked for.
-    looked: Mutex<Option<Instant>>,
     hedges: Hedges,
     /// Buckets of pulls that are not running.
     scratch: Mutex<Vec<Vec<Bucket>>>,
 }
 
 impl Client {
-    /// Connects to every server and asks what it holds. One that cannot be reached is done without
-    /// if others have every partition, and looked for again when one of them fails or something is
-    /// written.
+    /// Connects to every server and asks what it holds. An address is `HOST:PORT`, `unix:PATH`,
+    /// `map:FILE` for those that a file names, one on a line, or with the feature `etcd`
+    /// `etcd:HOST:PORT/PREFIX` for those that are registered there. A named server that cannot be
+    /// reached is done without if others have every partition, and looked for again when one of them
+    /// fails or something is written. Of servers that a map names one that answers is enough; the map
+    /// is read again when servers are lost or have changed.
     ///
     /// # Errors
     /// An address that cannot be read or, unless others do, reached; servers of different graphs.
@@ -99,19 +109,33 @@ impl Client {
         config: ClientConfig,
     ) -> Result<Self, ClientError> {
         let deadline = Instant::now() + config.deadline;
-        let mut found = Found::new(addresses, &config.security, deadline)?;
-        found.need_all_rows(&config.security, deadline)?;
-        let Found { servers, absent, .. } = found;
+        let map = ClusterMap::of(addresses)?;
+        let map_changes = map.changes().into();
+        let servers = members::find_settled(&map, &config, deadline)?;
+        let has_heard_all = members::are_all(&map, &servers).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
-        let shares = Arc::new(config.shared_memory.into());
-        let fleet = Fleet::new(servers, absent, config.security.clone(), shares)?;
+        let fleet =
+            Fleet::new(servers, config.security.clone(), Arc::new(config.shared_memory.into()))?;
+        fleet.hear(&map.members().unwrap_or_default());
         let book = fleet.routes.book.clone();
         let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());
         let hedges = Hedges::new(config.hedged_share);
-        let looked = Mutex::default();
-        Ok(Self { config, book, tensors, graph, n_edges, pinned, fleet, looked, hedges, scratch })
+        Ok(Self {
+            config,
+            book,
+            tensors,
+            graph,
+            n_edges,
+            pinned,
+            map,
+            map_changes,
+            has_heard_all,
+            fleet,
+            hedges,
+            scratch,
+        })
     }
 
     /// Identity of the graph (uuid).
@@ -146,7 +170,7 @@ impl Client {
     /// When a server cannot be reached within the deadline.
     pub fn stats(&self) -> Result<Vec<(Address, ServerStats)>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        self.whole_fleet(deadline)?
+        self.whole_fleet(deadline, &mut Patience::new(&self.config, deadline))?
             .addresses()
             .map(|address| Ok((address.clone(), stats(address, &self.config.security, deadline)?)))
             .collect()
@@ -258,10 +282,11 @@ impl RowSource for Client {
     }
 }
 
-/// The version that all of them have committed.
+/// The version that all of them have committed that hold anything.
 fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
-    let expected = servers.first().map_or(0, |(_, first)| first.version);
-    match servers.iter().find(|(_, description)| description.version != expected) {
+    let mut holders = servers.iter().filter(|(_, description)| !description.parts.is_empty());
+    let expected = holders.next().map_or(0, |(_, first)| first.version);
+    match holders.find(|(_, description)| description.version != expected) {
         None => Ok(expected),
         Some((address, other)) => {
             let (address, found) = (address.clone(), other.version);

@@ -1,6 +1,7 @@
 //! One pull: split by shard, ask all, receive all, try again what failed.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,11 +38,11 @@ impl Client {
         out: &mut [u8],
         buckets: &mut Vec<Bucket>,
     ) -> Result<Tries, ClientError> {
-        let mut fleet = self.fleet();
+        let mut fleet = self.fleet_now(pull.deadline)?;
         fleet.routes.choose(Instant::now());
-        fleet.routes.split(pull.tensor.into(), ids, 0..row_count(ids), buckets)?;
         let mut patience = Patience::new(&self.config, pull.deadline);
-        let mut tries = Tries::default();
+        let (mut tries, mut left) = (Tries::default(), Vec::<u32>::new());
+        fleet = self.split(fleet, pull, ids, &(0..row_count(ids)), buckets, &mut patience)?;
         loop {
             let attempt = patience.attempts();
             let failures = tries.try_all((&fleet, pull, &self.hedges), attempt, out, buckets)?;
@@ -53,10 +54,30 @@ impl Client {
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             fleet = self.after_failures(fleet, &failures, pull.deadline)?;
             // Buckets keep the order of positions, which receiving relies on.
-            let mut left: Vec<u32> =
-                buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()).collect();
+            left.clear();
+            left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
             left.sort_unstable();
-            fleet.routes.split(pull.tensor.into(), ids, left.into_iter(), buckets)?;
+            let left = left.iter().copied();
+            fleet = self.split(fleet, pull, ids, &left, buckets, &mut patience)?;
+        }
+    }
+
+    /// Sorts ids into buckets, and gives the fleet that these are of: where nobody has a partition,
+    /// which is so for a moment while it moves, all servers are asked anew.
+    fn split(
+        &self,
+        mut fleet: Arc<Fleet>,
+        pull: &Pull,
+        ids: &[NodeId],
+        positions: &(impl Iterator<Item = u32> + Clone),
+        buckets: &mut Vec<Bucket>,
+        patience: &mut Patience,
+    ) -> Result<Arc<Fleet>, ClientError> {
+        loop {
+            match fleet.routes.split(pull.tensor.into(), ids, positions.clone(), buckets) {
+                Ok(()) => return Ok(fleet),
+                Err(error) => fleet = self.after_gap(fleet, error, pull.deadline, patience)?,
+            }
         }
     }
 
@@ -67,6 +88,12 @@ impl Client {
         failures: &[Failed],
         deadline: Instant,
     ) -> Result<Arc<Fleet>, ClientError> {
+        // Failures name servers by their places.
+        let current = self.fleet();
+        if !current.addresses().eq(fleet.addresses()) {
+            current.routes.choose(Instant::now());
+            return Ok(current);
+        }
         let lost = failures.iter().filter(|failed| failed.is_loss());
         let mut lost: Vec<usize> = lost.map(|failed| failed.server).collect();
         lost.sort_unstable();
@@ -86,7 +113,14 @@ impl Client {
                 *current = Arc::clone(&fleet);
             }
         }
-        fleet = self.with_absent(fleet, deadline)?;
+        // What one does not have any more another has, and one that is gone may be at another address,
+        // or one that was away when this client connected may be there by now.
+        let looks_for_more = self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
+        let may_be_elsewhere =
+            |failed: &Failed| failed.is_elsewhere() || (looks_for_more && failed.is_loss());
+        if failures.iter().any(may_be_elsewhere) {
+            fleet = self.refresh(fleet, deadline)?;
+        }
         fleet.routes.choose(Instant::now());
         Ok(fleet)
     }
@@ -137,6 +171,12 @@ pub(super) struct Failed {
 impl Failed {
     pub(super) fn new(server: usize, parts: PartSet, error: ClientError) -> Self {
         Self { server, parts, remedy: Remedy::of(&error), error }
+    }
+
+    /// Whether the server has answered that another has it.
+    fn is_elsewhere(&self) -> bool {
+        matches!(&self.error, ClientError::Refused { failure, .. }
+            if failure.code == FailureCode::Elsewhere)
     }
 
     /// Whether the server may be gone or have moved. One that answers, or merely keeps silent, has

@@ -4,7 +4,8 @@
 //! not known is sent again, within the attempts and the deadline; one that a server had no room for
 //! until the deadline.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX};
@@ -77,15 +78,16 @@ impl Put<'_> {
 impl Client {
     /// Pushes all rows to every holder; the first error that no retry helps ends it.
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
-        let mut fleet = self.whole_fleet(put.deadline)?;
+        let mut patience = Patience::new(&self.config, put.deadline);
+        let mut fleet = self.whole_fleet(put.deadline, &mut patience)?;
         let by_part = put.by_part(&fleet)?;
-        let mut shares = shares(&fleet, &by_part)?;
+        let (now, mut shares) = self.shares(fleet, &by_part, &[], put.deadline, &mut patience)?;
+        fleet = now;
         let mut stats = PutStats {
             rows: put.ids.len() as u64,
             bytes: put.rows.len() as u64,
             ..PutStats::default()
         };
-        let mut patience = Patience::new(&self.config, put.deadline);
         loop {
             let before = stats.requests;
             let (at, failures) = try_round(&fleet, put, &mut shares, &mut stats);
@@ -98,10 +100,13 @@ impl Client {
                 }
                 continue;
             }
-            // Every holder must take its rows: no other helps.
-            let remedies = failures.iter().map(|failed| match failed.remedy.is_final() {
-                true => Remedy::None,
-                false => failed.remedy,
+            // Every holder must take its rows: no other helps. One that a live map names comes back,
+            // at this address or another, or is taken out of the map: that is worth waiting for.
+            let is_live = self.map.is_live();
+            let remedies = failures.iter().map(|failed| match failed.remedy {
+                remedy if remedy.is_final() => Remedy::None,
+                Remedy::Again if is_live => Remedy::Later(Duration::ZERO),
+                remedy => remedy,
             });
             let Some(pause) = patience.pause(Remedy::deciding(remedies)) else {
                 let fatal = failures.iter().position(|failed| failed.remedy.is_final());
@@ -109,8 +114,40 @@ impl Client {
                 return Err(told(&fleet, &shares, at, worst(failures)));
             };
             std::thread::sleep(pause);
+            let before = fleet.addresses().cloned().collect::<Vec<_>>();
             fleet = self.after_failures(fleet, &failures, put.deadline)?;
+            let known: Vec<Taken> = shares.iter().map(|share| share.taken(&before)).collect();
+            let deadline = put.deadline;
+            (fleet, shares) = self.shares(fleet, &by_part, &known, deadline, &mut patience)?;
         }
+    }
+
+    /// What each holder of each partition must take, less what it has taken, and the fleet that
+    /// these are of: where nobody has a partition, which is so for a moment while it moves, all
+    /// servers are asked anew.
+    fn shares<'a>(
+        &self,
+        mut fleet: Arc<Fleet>,
+        by_part: &'a [(PartId, Vec<u32>)],
+        known: &[Taken],
+        deadline: Instant,
+        patience: &mut Patience,
+    ) -> Result<(Arc<Fleet>, Vec<Share<'a>>), ClientError> {
+        loop {
+            match shares(&fleet, by_part, known) {
+                Ok(shares) => return Ok((fleet, shares)),
+                Err(error) => fleet = self.after_gap(fleet, error, deadline, patience)?,
+            }
+        }
+    }
+}
+
+/// How many of its rows of a partition a holder has taken.
+type Taken = (PartId, Address, usize);
+
+impl Share<'_> {
+    fn taken(&self, addresses: &[Address]) -> Taken {
+        (self.part, addresses[self.server].clone(), self.done)
     }
 }
 
@@ -119,6 +156,7 @@ impl Client {
 fn shares<'a>(
     fleet: &Fleet,
     by_part: &'a [(PartId, Vec<u32>)],
+    known: &[Taken],
 ) -> Result<Vec<Share<'a>>, ClientError> {
     let mut shares = Vec::new();
     for (part, positions) in by_part {
@@ -133,7 +171,10 @@ fn shares<'a>(
                 let address = fleet.address(server).clone();
                 return Err(ClientError::NotWritable { address, of });
             }
-            shares.push(Share { part, server, positions, done: 0 });
+            let address = fleet.address(server);
+            let taken = known.iter().find(|(of, by, _)| *of == part && by == address);
+            let done = taken.map_or(0, |(.., done)| *done);
+            shares.push(Share { part, server, positions, done });
         }
     }
     Ok(shares)

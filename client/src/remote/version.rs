@@ -34,7 +34,9 @@ impl Client {
     /// [`ClientError::NotWritable`], or what kept a server from committing.
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, security) = (self.whole_fleet(deadline)?, &self.config.security);
+        let mut patience = Patience::new(&self.config, deadline);
+        let fleet = self.whole_fleet(deadline, &mut patience)?;
+        let security = &self.config.security;
         let mut newest = 0;
         for address in fleet.addresses() {
             let description = self.patiently(deadline, || describe(address, security, deadline))?;
@@ -61,7 +63,9 @@ impl Client {
     /// [`ClientError::NotWritable`], or what kept a server from starting.
     pub fn compact(&self) -> Result<Vec<CompactionRun>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, security) = (self.whole_fleet(deadline)?, &self.config.security);
+        let mut patience = Patience::new(&self.config, deadline);
+        let fleet = self.whole_fleet(deadline, &mut patience)?;
+        let security = &self.config.security;
         for address in fleet.addresses() {
             let description = self.patiently(deadline, || describe(address, security, deadline))?;
             check(&fleet, address, &description)?;

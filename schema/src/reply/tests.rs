@@ -31,6 +31,7 @@ fn description() -> Description {
         version: 9,
         writable: true,
         shares: true,
+        roams: true,
     }
 }
 
@@ -68,6 +69,14 @@ fn replies_survive_the_trip() {
         Reply::Shared { n_bytes: u32::MAX },
         Reply::SharedRows { first_row: 5, n_rows: 600, offset: u32::MAX, awaited: false },
         Reply::SharedRows { first_row: u32::MAX, n_rows: 0, offset: 0, awaited: true },
+        Reply::Copied(Copied::default()),
+        Reply::Copied(Copied {
+            version: u32::MAX,
+            files: vec![("feat.v1.seg".into(), u64::MAX), (String::new(), 0)],
+            is_given_up: true,
+            is_last: true,
+            crc32: u32::MAX,
+        }),
     ] {
         assert_eq!(Reply::decode(&head_of(&reply)), Ok(reply));
     }

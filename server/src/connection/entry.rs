@@ -49,8 +49,8 @@ impl Connection {
                 }
             };
             let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
-            let (pace, shared) = (Pace::default(), None);
-            let mut this = Self { stream, socket, is_local, shared, lag, pace, head };
+            let (pace, shared, copying) = (Pace::default(), None, None);
+            let mut this = Self { stream, socket, is_local, shared, copying, lag, pace, head };
             this.stream.write_all(&hello()).await?;
             this.stream.flush().await?;
             let mut theirs = [0; HELLO_BYTES];
@@ -92,8 +92,8 @@ impl Connection {
     pub(crate) async fn refuse(stream: TcpStream, socket: Rc<OwnedFd>, refusal: Failure) {
         let (stream, head) = (Stream::Plain(stream), Vec::new());
         let lag = Lag::new(Instant::now());
-        let (pace, is_local, shared) = (Pace::default(), false, None);
-        let mut this = Self { stream, socket, is_local, shared, lag, pace, head };
+        let (pace, is_local, shared, copying) = (Pace::default(), false, None, None);
+        let mut this = Self { stream, socket, is_local, shared, copying, lag, pace, head };
         // Whether it hears that or not, it is gone.
         if this.write(&hello()).await.is_ok() {
             let _ = this.show_out(refusal).await;

@@ -1,5 +1,6 @@
 //! One client's connection: entry, then requests one after the other until it leaves.
 
+mod copy;
 mod entry;
 mod handshake;
 mod pull;
@@ -15,7 +16,7 @@ use std::time::Instant;
 
 use bytemuck::Zeroable;
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
     Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireError,
@@ -26,6 +27,7 @@ use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT};
 use crate::shard::Shard;
 use crate::stats::{BreakReason, RequestKind};
+use copy::Copying;
 use shared::Shared;
 use stream::Stream;
 use time::{Lag, Pace, in_time};
@@ -46,6 +48,8 @@ pub(crate) struct Connection {
     is_local: bool,
     /// Memory that the client reads rows from, if it has asked for some.
     shared: Option<Shared>,
+    /// A partition that is copied over it.
+    copying: Option<Copying>,
     lag: Lag,
     /// Of the reply that goes.
     pace: Pace,
@@ -209,6 +213,9 @@ impl Connection {
                         Ok(()) => Ok(self),
                         Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
                     };
+                }
+                if let RequestBody::Copy { part, step } = body {
+                    return self.copy(shard, PartId(part), step).await;
                 }
                 if body == RequestBody::Describe {
                     self.write(&shard.description()).await?;

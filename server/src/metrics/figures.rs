@@ -192,7 +192,7 @@ impl ServerFigures {
 
     fn read_served(&mut self, observed: &Observed, served: &Served) {
         self.graph = served.holdings.live.graph().uuid().to_string();
-        self.parts = served.holdings.parts.iter().map(|part| part.0).collect();
+        self.parts = served.holdings.parts().iter().map(|part| part.0).collect();
         let age = |counters| observed.beat_age(counters).as_secs_f64();
         let counters = || served.counters.iter();
         self.shards = counters().map(|shard| ShardFigures::read(shard, age(shard))).collect();

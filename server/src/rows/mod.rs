@@ -5,6 +5,7 @@
 //! and the tier is offered only rows that do not lie under the overlay at that moment, on the
 //! segment that they were read from. Rows over a segment are never resident.
 
+mod moving;
 mod part;
 
 use std::cell::RefCell;
@@ -29,7 +30,10 @@ pub(crate) struct ShardRows {
     pub(crate) row_bytes: usize,
     shard: u16,
     stripes: Stripes,
-    parts: Vec<Option<PartRows>>,
+    /// Replaced as a whole: who gathers goes on with those of the moment when it began.
+    parts: RefCell<Rc<Parts>>,
+    /// By partition: its first key in the tier; `None` for one that is never here.
+    key_bases: Vec<Option<u32>>,
     tier: RefCell<Tier>,
     /// The tier's part of the server's budget.
     memory: Grant,
@@ -37,6 +41,20 @@ pub(crate) struct ShardRows {
     room: Rc<Semaphore>,
     /// Scratch of gathers that are not running.
     scratch: RefCell<Vec<Scratch>>,
+}
+
+/// The partitions of one moment.
+#[derive(Clone)]
+struct Parts {
+    by_index: Vec<Option<Rc<PartRows>>>,
+    /// Those that are open, ascending.
+    open: Vec<PartId>,
+}
+
+impl Parts {
+    fn get(&self, part: PartId) -> Option<&PartRows> {
+        self.by_index.get(part.index())?.as_deref()
+    }
 }
 
 /// Buffers of one gather, kept for the next.
@@ -64,15 +82,12 @@ impl ShardRows {
     ) -> Result<Self, String> {
         let holdings = &plan.holdings;
         let tensor = &holdings.tensors[position];
-        let mut parts = Vec::with_capacity(holdings.book.n_parts().into());
+        let n_parts = holdings.book.n_parts().into();
+        let mut key_bases = vec![None; n_parts];
         let mut key_base = 0u64;
-        for part in holdings.book.parts() {
-            let Some(live) = holdings.live.tensor(part, position) else {
-                parts.push(None);
-                continue;
-            };
+        for &part in &*holdings.parts_ever() {
             let base = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
-            parts.push(Some(PartRows::open(Arc::clone(live), base).await?));
+            key_bases[part.index()] = Some(base);
             key_base += holdings.keys_of(part, tensor);
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
@@ -82,16 +97,22 @@ impl ShardRows {
         // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
         let memory = plan.governor.grant(n_bytes).map_err(|error| error.to_string())?;
-        Ok(Self {
+        let parts = Parts { by_index: vec![None; n_parts], open: Vec::new() };
+        let this = Self {
             row_bytes,
             shard,
             stripes: tensor.stripes,
-            parts,
+            parts: RefCell::new(Rc::new(parts)),
+            key_bases,
             tier: RefCell::new(tier),
             memory,
             room,
             scratch: RefCell::default(),
-        })
+        };
+        for &part in &*holdings.parts() {
+            this.open_part(holdings, position, part).await?;
+        }
+        Ok(this)
     }
 
     /// Memory that the tier may take, in bytes.
@@ -111,15 +132,16 @@ impl ShardRows {
     ) -> Result<bool, Failure> {
         debug_assert_eq!(out.len(), ids.len() * self.row_bytes);
         let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
-        let are_ours = self.keys_of(&plan.holdings, ids, &mut scratch.keys)?;
+        let parts = self.parts();
+        let are_ours = self.keys_of(&plan.holdings, &parts, ids, &mut scratch.keys)?;
         if are_ours {
             self.tier.borrow_mut().lookup(&scratch.keys, out, &mut scratch.misses);
             let counters = self.counters(plan);
             count(&counters.tier_hits, ids.len() - scratch.misses.len());
             count(&counters.tier_misses, scratch.misses.len());
             if !scratch.misses.is_empty() {
-                self.read_misses(plan, ids, out, &mut scratch).await?;
-                self.admit_misses(&plan.holdings, ids, out, &mut scratch);
+                self.read_misses(plan, &parts, ids, out, &mut scratch).await?;
+                self.admit_misses(&plan.holdings, &parts, ids, out, &mut scratch);
                 // Not kept for the next: they would keep old segments from being removed.
                 scratch.bases.clear();
             }
@@ -131,7 +153,7 @@ impl ShardRows {
     /// Takes rows of this shard out of the tier: they have changed.
     pub(crate) fn forget(&self, holdings: &Holdings, ids: &[NodeId]) -> Result<(), Failure> {
         let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
-        self.keys_of(holdings, ids, &mut scratch.keys)?;
+        self.keys_of(holdings, &self.parts(), ids, &mut scratch.keys)?;
         self.tier.borrow_mut().remove(&scratch.keys);
         self.keep(scratch);
         Ok(())
@@ -153,7 +175,7 @@ impl ShardRows {
 
     /// Lets go of the segment that a compaction has taken out of use, once no read needs it.
     pub(crate) async fn rebase(&self, part: PartId) -> Result<(), Failure> {
-        match self.part(part) {
+        match self.parts().get(part) {
             Some(rows) => rows.rebase().await,
             None => Ok(()),
         }
@@ -163,6 +185,7 @@ impl ShardRows {
     fn keys_of(
         &self,
         holdings: &Holdings,
+        parts: &Parts,
         ids: &[NodeId],
         keys: &mut Vec<u32>,
     ) -> Result<bool, Failure> {
@@ -170,7 +193,7 @@ impl ShardRows {
         keys.reserve(ids.len());
         for &id in ids {
             let (part, row) = holdings.book.locate(id).ok_or_else(|| not_here(holdings, id))?;
-            let rows = self.part(part).ok_or_else(|| not_here(holdings, id))?;
+            let rows = parts.get(part).ok_or_else(|| not_here(holdings, id))?;
             if self.stripes.shard_of(part.0, row) != self.shard {
                 return Ok(false);
             }
@@ -182,6 +205,7 @@ impl ShardRows {
     async fn read_misses(
         &self,
         plan: &ShardPlan,
+        parts: &Parts,
         ids: &[NodeId],
         out: &mut [u8],
         scratch: &mut Scratch,
@@ -194,8 +218,8 @@ impl ShardRows {
             counters: self.counters(plan),
             row_bytes: self.row_bytes,
         };
-        for &part in &plan.holdings.parts {
-            let Some(part_rows) = self.part(part) else { continue };
+        for &part in &parts.open {
+            let Some(part_rows) = parts.get(part) else { continue };
             scratch.part.take_rows(&plan.holdings.book, part, ids, &scratch.misses);
             if scratch.part.is_empty() {
                 continue;
@@ -211,17 +235,24 @@ impl ShardRows {
 
     /// Offers the tier what was read and has not changed since. Does not wait for anything, so that
     /// it cannot change in between.
-    fn admit_misses(&self, holdings: &Holdings, ids: &[NodeId], out: &[u8], scratch: &mut Scratch) {
+    fn admit_misses(
+        &self,
+        holdings: &Holdings,
+        open: &Parts,
+        ids: &[NodeId],
+        out: &[u8],
+        scratch: &mut Scratch,
+    ) {
         let Scratch { keys, misses, offered, overlaid, bases, part: part_scratch } = scratch;
         let mut tier = self.tier.borrow_mut();
-        let parts = || bases.iter().filter_map(|(part, base)| Some((self.part(*part)?, base)));
+        let parts = || bases.iter().filter_map(|(part, base)| Some((open.get(*part)?, base)));
         if parts().all(|(rows, base)| rows.is_still_plain(base)) {
             tier.admit(keys, out, misses);
             return;
         }
         offered.clear();
         for (part, base) in bases.iter() {
-            let Some(rows) = self.part(*part) else { continue };
+            let Some(rows) = open.get(*part) else { continue };
             part_scratch.take_rows(&holdings.book, *part, ids, misses);
             offered.extend(rows.unchanged(base, part_scratch));
         }
@@ -231,8 +262,8 @@ impl ShardRows {
         tier.admit(keys, out, offered);
     }
 
-    fn part(&self, part: PartId) -> Option<&PartRows> {
-        self.parts.get(part.index())?.as_ref()
+    fn parts(&self) -> Rc<Parts> {
+        Rc::clone(&self.parts.borrow())
     }
 
     fn counters<'a>(&self, plan: &'a ShardPlan) -> &'a Counters {
@@ -241,8 +272,12 @@ impl ShardRows {
 
     /// Closes the files; glommio wants that said, not dropped.
     pub(crate) async fn close(self) {
-        for part in self.parts.into_iter().flatten() {
-            part.close().await;
+        if let Ok(parts) = Rc::try_unwrap(self.parts.into_inner()) {
+            for part in parts.by_index.into_iter().flatten() {
+                if let Ok(part) = Rc::try_unwrap(part) {
+                    part.close().await;
+                }
+            }
         }
     }
 }

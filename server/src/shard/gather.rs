@@ -7,7 +7,7 @@ use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX};
+use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
 use lodestore_schema::{Failure, FailureCode};
 
 use super::Shard;
@@ -146,6 +146,11 @@ impl Shard {
     /// Takes room for `n_bytes` until the permit is dropped.
     pub(super) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
         self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| no_room(n_bytes))
+    }
+
+    /// Takes room for a piece of a copy.
+    pub(crate) fn take_piece_room(&self) -> Result<StaticPermit, Failure> {
+        self.take_room(2 * REPLY_BODY_BYTES_MAX)
     }
 
     /// Takes bytes to share with a client until the permit is dropped.

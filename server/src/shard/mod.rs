@@ -38,6 +38,7 @@ mod arrivals;
 mod beat;
 mod gather;
 mod inbox;
+mod parts;
 mod pool;
 mod update;
 
@@ -93,8 +94,9 @@ pub(crate) struct Shard {
     refusals: Cell<usize>,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
-    /// Frame that answers `describe`, and the version that it tells.
-    description: RefCell<(u32, Rc<[u8]>)>,
+    /// Frame that answers `describe`, the version that it tells, and how often the list of
+    /// partitions had changed.
+    description: RefCell<(u32, u64, Rc<[u8]>)>,
     complaints: Complaints,
 }
 
@@ -145,7 +147,7 @@ pub(crate) async fn run(
         refusals: Cell::new(0),
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),
-        description: RefCell::new((0, Rc::from([]))),
+        description: RefCell::new((0, 0, Rc::from([]))),
         complaints: Complaints::default(),
     });
     shard.start_beat();
@@ -265,6 +267,8 @@ impl Shard {
                 Err(refusal) => (Err(refusal), None),
             },
             Question::Forget => (self.forget_asked(tensor, ids).map(|()| Vec::new()), None),
+            Question::Open(part) => (self.open_part(part).await.map(|()| Vec::new()), None),
+            Question::Close(part) => (self.close_part(part).await.map(|()| Vec::new()), None),
         }
     }
 
@@ -301,17 +305,19 @@ impl Shard {
         ServerStats { shards, updates }
     }
 
-    /// The frame that answers `describe`, built once for each version.
+    /// The frame that answers `describe`, built once for each version and list of partitions.
     pub(crate) fn description(&self) -> Rc<[u8]> {
-        let version = self.plan.holdings.live.version();
+        let holdings = &self.plan.holdings;
+        // Before they are told: a change in between makes it anew the next time.
+        let (version, changes) = (holdings.live.version(), holdings.changes());
         let mut known = self.description.borrow_mut();
-        if known.1.is_empty() || known.0 != version {
+        if known.2.is_empty() || known.0 != version || known.1 != changes {
             let (n_shards, mut frame) = (self.plan.counters.len(), Vec::new());
             let n_shards = u16::try_from(n_shards).unwrap_or(u16::MAX);
             let description = self.plan.holdings.describe(n_shards, &self.plan.shard_ports);
             Reply::Description(description).append_to(0, &mut frame);
-            *known = (version, frame.into());
+            *known = (version, changes, frame.into());
         }
-        Rc::clone(&known.1)
+        Rc::clone(&known.2)
     }
 }

@@ -83,7 +83,7 @@ impl Shard {
         let runs = Arc::clone(&self.plan.runs);
         let commit = move || {
             let committed = holdings.live.commit_through(version)?;
-            if holdings.live_tensors().any(|(_, _, tensor)| pays(tensor)) {
+            if holdings.live_tensors().any(|(_, _, tensor)| pays(&tensor)) {
                 runs.ask(Scope::WhereItPays);
             }
             Ok(committed)
@@ -141,7 +141,7 @@ impl Shard {
     fn check_one_part(&self, ids: &[NodeId]) -> Result<(), Failure> {
         let holdings = &*self.plan.holdings;
         let Some(&first) = ids.first() else { return Ok(()) };
-        let part = holdings.book.part_of(first).filter(|part| holdings.parts.contains(part));
+        let part = holdings.book.part_of(first).filter(|part| holdings.parts().contains(part));
         let part = part.ok_or_else(|| not_here(holdings, first))?;
         let range = holdings.book.range(part);
         match ids.iter().find(|id| !range.contains(&id.0)) {
@@ -157,7 +157,7 @@ impl Shard {
         }
     }
 
-    fn check_writable(&self) -> Result<(), Failure> {
+    pub(super) fn check_writable(&self) -> Result<(), Failure> {
         if self.plan.holdings.writable {
             return Ok(());
         }

@@ -79,6 +79,7 @@ pub(crate) enum RequestKind {
     Describe,
     Stat,
     Share,
+    Copy,
 }
 
 /// Why a connection ended other than by its client's leave.
@@ -119,7 +120,7 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl RequestKind {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::SyncPull,
         Self::VectorPull,
         Self::Push,
@@ -128,6 +129,7 @@ impl RequestKind {
         Self::Describe,
         Self::Stat,
         Self::Share,
+        Self::Copy,
     ];
 
     pub(crate) fn of(body: &RequestBody) -> Self {
@@ -139,6 +141,7 @@ impl RequestKind {
             RequestBody::Compact => Self::Compact,
             RequestBody::Describe => Self::Describe,
             RequestBody::Share => Self::Share,
+            RequestBody::Copy { .. } => Self::Copy,
             // What tells a token, or that rows were taken, is not counted as a request.
             RequestBody::Stat | RequestBody::Authenticate { .. } | RequestBody::Taken => Self::Stat,
         }
@@ -154,6 +157,7 @@ impl RequestKind {
             Self::Describe => "describe",
             Self::Stat => "stat",
             Self::Share => "share",
+            Self::Copy => "copy",
         }
     }
 }

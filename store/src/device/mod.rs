@@ -152,8 +152,15 @@ pub trait KeyValues: Debug + Send + Sync {
     /// Tells `found` the position and the value of each key of the ascending `keys` that is there.
     fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()>;
 
+    /// Tells `each` the pairs from `key` on, which need not be there, ascending, until it breaks.
+    fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()>;
+
     /// Tells `each` the pairs whose key starts with `prefix`, ascending, until it breaks.
-    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()>;
+    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
+        self.scan_from(prefix, &mut |key, value| {
+            if key.starts_with(prefix) { each(key, value) } else { ControlFlow::Break(()) }
+        })
+    }
 
     /// Applies all changes or none, in their order; durable when it returns.
     fn write(&self, changes: &[Change]) -> io::Result<()>;

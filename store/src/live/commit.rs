@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use super::LiveGraph;
 use super::parallel::for_each;
-use super::{LiveGraph, LivePart};
 use crate::error::StoreError;
 
 impl LiveGraph {
@@ -18,6 +18,7 @@ impl LiveGraph {
     pub fn commit_version(&self) -> Result<u32, StoreError> {
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
+        self.check_unsealed()?;
         let version = self.pending_version()?;
         self.roll_forward(version)?;
         Ok(version)
@@ -29,6 +30,7 @@ impl LiveGraph {
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         if version > self.version() {
+            self.check_unsealed()?;
             self.roll_forward(version)?;
         }
         Ok(self.version())
@@ -43,13 +45,19 @@ impl LiveGraph {
         })
     }
 
-    /// Commits `version`, which is later than the committed one, on disk and then in memory.
-    fn roll_forward(&self, version: u32) -> Result<(), StoreError> {
-        let parts: Vec<&LivePart> = self.open_parts().collect();
+    /// Fails while a partition is about to be given up: its version must not change under the copy.
+    pub(super) fn check_unsealed(&self) -> Result<(), StoreError> {
+        self.open_parts().iter().try_for_each(|part| part.check_open_to_puts())
+    }
+
+    /// Commits `version`, which is later than the committed one, on disk and then in memory; the
+    /// gate must be held alone.
+    pub(super) fn roll_forward(&self, version: u32) -> Result<(), StoreError> {
+        let parts = self.open_parts();
         let results =
             for_each(&**self.graph.device(), &parts, |part| part.catalog.set_version(version));
         results.into_iter().try_for_each(|result| self.written(result))?;
-        for tensor in self.tensors() {
+        for tensor in parts.iter().flat_map(|part| &part.tensors) {
             tensor.freeze(version.saturating_add(1));
         }
         self.version.store(version, Ordering::Release);

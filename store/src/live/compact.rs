@@ -22,6 +22,8 @@ impl LiveGraph {
     /// those before it are done, and nothing else has changed. A damaged page of a segment is such
     /// an error, unless all of its rows have been put anew.
     ///
+    /// A partition that is being copied is left as it is.
+    ///
     /// Needs room on disk for the largest segment once more; memory does not depend on its length
     /// but for 4 bytes per page.
     pub fn compact(
@@ -39,8 +41,14 @@ impl LiveGraph {
         }
         let mut garbage = self.garbage();
         self.sweep_garbage(&mut garbage)?;
-        let parts = self.open_parts().filter(|open| part.is_none_or(|part| part == open.part));
-        let tensors: Vec<(&LivePart, &Arc<LiveTensor>)> = parts
+        // One that is being copied keeps the files that it has.
+        let is_chosen = |open: &Arc<LivePart>| {
+            part.is_none_or(|part| part == open.part) && !open.hand_over.is_copied()
+        };
+        let mut parts = self.open_parts();
+        parts.retain(is_chosen);
+        let tensors: Vec<(&Arc<LivePart>, &Arc<LiveTensor>)> = parts
+            .iter()
             .flat_map(|part| {
                 let chosen = part.tensors.iter().enumerate();
                 let chosen = chosen.filter(|(at, _)| position.is_none_or(|chosen| chosen == *at));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use super::{Base, LiveGraph, LiveTensor, Pinned};
+use crate::catalog::Catalog;
 use crate::device::Device;
 use crate::error::StoreError;
 
@@ -57,6 +58,12 @@ impl LiveGraph {
         let mut garbage = self.garbage();
         self.sweep_garbage(&mut garbage)?;
         Ok(garbage.len())
+    }
+
+    /// Stops waiting for views of old segments of the partition with this catalog, so that nothing
+    /// of it is held; what is left goes when the partition is opened for writing again.
+    pub(super) fn forget_garbage(garbage: &mut Garbage, catalog: &Arc<Catalog>) {
+        garbage.retain(|retired| !Arc::ptr_eq(retired.tensor.catalog(), catalog));
     }
 
     pub(super) fn garbage(&self) -> MutexGuard<'_, Garbage> {

@@ -6,14 +6,18 @@
 //! no commit point, so a graph's version is the lowest of its partitions'; opening for writing
 //! rolls the others forward.
 //!
+//! Partitions come and go while a graph is open: [`hand_over`] has how.
+//!
 //! Locks, in the order in which they are taken: `garbage` by a compaction for all of its time, so
-//! that there is one; `gate`, shared by puts and exclusive for commits; a tensor's own, for a
-//! moment.
+//! that there is one; `gate`, shared by puts and exclusive for commits and for whatever changes
+//! which partitions there are; that of the list of partitions and a tensor's own, for a moment.
 
 mod base;
 mod commit;
 mod compact;
 mod garbage;
+mod hand_over;
+mod journal;
 mod open;
 mod parallel;
 mod put;
@@ -21,11 +25,12 @@ mod tensor;
 mod view;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use lodestore_graph::PartId;
 
 pub use base::Base;
+pub use hand_over::{PartCopy, SEAL_MAX};
 pub use tensor::LiveTensor;
 pub use view::{TensorView, View};
 
@@ -37,6 +42,7 @@ use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::reader::ReaderKind;
 use garbage::Garbage;
+use hand_over::HandOver;
 use parallel::for_each;
 
 /// How a graph is opened.
@@ -57,8 +63,8 @@ pub struct LiveGraph {
     mode: LiveMode,
     /// The reader of every segment, those to come too.
     reader: ReaderKind,
-    /// By partition; `None` for one that was not asked for.
-    parts: Vec<Option<LivePart>>,
+    /// By partition; `None` for one that is not open. Replaced as a whole.
+    parts: RwLock<Parts>,
     /// The lowest committed version of the partitions; that of all of them where puts are taken.
     version: AtomicU32,
     /// Puts share it over their writes; a commit has it alone, so that what it freezes stays.
@@ -69,6 +75,9 @@ pub struct LiveGraph {
     garbage: Mutex<Garbage>,
 }
 
+/// The open partitions of one moment.
+type Parts = Arc<[Option<Arc<LivePart>>]>;
+
 /// An open partition.
 #[derive(Debug)]
 struct LivePart {
@@ -76,6 +85,7 @@ struct LivePart {
     catalog: Arc<Catalog>,
     /// As in the graph's description.
     tensors: Vec<Arc<LiveTensor>>,
+    hand_over: HandOver,
 }
 
 impl LiveGraph {
@@ -95,7 +105,8 @@ impl LiveGraph {
     /// call are of `version`: it is committed last, nothing was put since, and no commit is midway.
     #[must_use]
     pub fn is_still_at(&self, version: u32, position: usize) -> bool {
-        let tensors = || self.open_parts().filter_map(|part| part.tensors.get(position));
+        let parts = self.now();
+        let tensors = || parts.iter().flatten().filter_map(|part| part.tensors.get(position));
         // The version afterwards: a commit freezes rows first, and a compaction, which takes frozen
         // rows away, only begins when the version is told.
         !tensors().any(|tensor| tensor.has_later(version)) && self.version() == version
@@ -104,13 +115,15 @@ impl LiveGraph {
     /// The oldest version that can be read: that of the newest segment.
     #[must_use]
     pub fn oldest_version(&self) -> u32 {
-        self.tensors().map(|tensor| tensor.base().version()).max().unwrap_or(0)
+        let versions =
+            |part: &Arc<LivePart>| part.tensors.iter().map(|it| it.base().version()).max();
+        self.open_parts().iter().filter_map(versions).max().unwrap_or(0)
     }
 
     /// The tensor at `position` of the graph's description in a partition, if it is open here.
     #[must_use]
-    pub fn tensor(&self, part: PartId, position: usize) -> Option<&Arc<LiveTensor>> {
-        self.parts.get(part.index())?.as_ref()?.tensors.get(position)
+    pub fn tensor(&self, part: PartId, position: usize) -> Option<Arc<LiveTensor>> {
+        self.now().get(part.index())?.as_ref()?.tensors.get(position).cloned()
     }
 
     /// A view of the tensor at `position` of the graph's description in a partition; `None` for a
@@ -124,7 +137,7 @@ impl LiveGraph {
         position: usize,
         view: View,
     ) -> Result<Option<TensorView>, StoreError> {
-        let Some(tensor) = self.tensor(part, position).cloned() else { return Ok(None) };
+        let Some(tensor) = self.tensor(part, position) else { return Ok(None) };
         let View::At(asked) = view else { return Ok(Some(TensorView::latest(tensor))) };
         // The version first: rows of a commit in between may be missing from what is taken after.
         let newest = self.version();
@@ -142,8 +155,8 @@ impl LiveGraph {
     }
 
     /// The partitions that are open here.
-    pub fn parts(&self) -> impl Iterator<Item = PartId> + '_ {
-        self.open_parts().map(|part| part.part)
+    pub fn parts(&self) -> impl Iterator<Item = PartId> + use<> {
+        self.open_parts().into_iter().map(|part| part.part)
     }
 
     /// Whether puts and commits can succeed: the graph is open for writing, and no write has failed.
@@ -174,12 +187,14 @@ impl LiveGraph {
         written
     }
 
-    fn open_parts(&self) -> impl Iterator<Item = &LivePart> {
-        self.parts.iter().flatten()
+    /// The partitions of this moment.
+    fn now(&self) -> Parts {
+        Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn tensors(&self) -> impl Iterator<Item = &Arc<LiveTensor>> {
-        self.open_parts().flat_map(|part| &part.tensors)
+    /// Each of them, without what would keep one that goes from being closed.
+    fn open_parts(&self) -> Vec<Arc<LivePart>> {
+        self.now().iter().flatten().cloned().collect()
     }
 
     /// Partitions that are open, for messages.
@@ -196,7 +211,7 @@ impl Drop for LiveGraph {
         if self.check_writable().is_err() {
             return;
         }
-        let parts: Vec<&LivePart> = self.open_parts().collect();
+        let parts = self.open_parts();
         for flushed in for_each(&**self.graph.device(), &parts, |part| part.catalog.flush()) {
             if let Err(error) = flushed {
                 tracing::warn!("{error}; what was put stays in the log");

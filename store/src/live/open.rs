@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use lodestore_graph::PartId;
 
 use super::garbage::{Garbage, remove_unpinned};
+use super::hand_over::HandOver;
 use super::{Base, LiveGraph, LiveMode, LivePart, LiveTensor};
 use crate::catalog::Catalog;
 use crate::error::StoreError;
@@ -40,17 +41,16 @@ impl LiveGraph {
         // Which reader is best depends on all segments together.
         let bytes = opened.iter().flat_map(OpenedPart::segments);
         let reader = options.reader.settle(bytes.map(|s| s.layout().file_bytes()).sum());
-        let mut parts: Vec<Option<LivePart>> = Vec::new();
-        parts.resize_with(graph.book().n_parts().into(), || None);
+        let mut parts: Vec<Option<Arc<LivePart>>> = vec![None; graph.book().n_parts().into()];
         for part in opened {
             let position = part.part.index();
-            parts[position] = Some(part.live(reader)?);
+            parts[position] = Some(Arc::new(part.live(reader)?));
         }
         Ok(Self {
             graph,
             mode,
             reader,
-            parts,
+            parts: RwLock::new(parts.into()),
             version: AtomicU32::new(version),
             gate: RwLock::default(),
             stopped: OnceLock::new(),
@@ -100,14 +100,7 @@ fn open_to_write(
         if version < highest {
             catalog.set_version(highest)?;
         }
-        let opened = OpenedPart::open(graph, part, catalog, highest)?;
-        for (spec, _, overlay) in &opened.tensors {
-            if let Some((newest, n_bytes)) = overlay.folded {
-                opened.catalog.remove_rows(&spec.name, 0..=newest, n_bytes)?;
-            }
-        }
-        opened.remove_orphans(graph, highest)?;
-        parts.push(opened);
+        parts.push(OpenedPart::to_write(graph, part, catalog, highest)?);
     }
     Ok((highest, parts))
 }
@@ -119,6 +112,33 @@ impl OpenedPart {
             let version = catalog.current_version()?;
             Self::open(graph, part, catalog, version)
         })
+    }
+
+    /// Opens a partition whose lock `catalog` has at its `version`, and removes garbage.
+    fn to_write(
+        graph: &Graph,
+        part: PartId,
+        catalog: Catalog,
+        version: u32,
+    ) -> Result<Self, StoreError> {
+        let opened = Self::open(graph, part, catalog, version)?;
+        for (spec, _, overlay) in &opened.tensors {
+            if let Some((newest, n_bytes)) = overlay.folded {
+                opened.catalog.remove_rows(&spec.name, 0..=newest, n_bytes)?;
+            }
+        }
+        opened.remove_orphans(graph, version)?;
+        Ok(opened)
+    }
+
+    /// Opens one more partition of an open graph, at its own version.
+    pub(super) fn late(graph: &Graph, part: PartId, mode: LiveMode) -> Result<Self, StoreError> {
+        if mode == LiveMode::Read {
+            return Self::to_read(graph, part);
+        }
+        let catalog = graph.catalog_for_writing(part)?;
+        let version = catalog.current_version()?;
+        Self::to_write(graph, part, catalog, version)
     }
 
     /// Opens the segments of a partition at `version` and indexes what lies over them.
@@ -142,7 +162,7 @@ impl OpenedPart {
         self.tensors.iter().map(|(_, segment, _)| segment)
     }
 
-    fn live(self, reader: ReaderKind) -> Result<LivePart, StoreError> {
+    pub(super) fn live(self, reader: ReaderKind) -> Result<LivePart, StoreError> {
         let catalog = Arc::new(self.catalog);
         let live = |(spec, segment, overlay)| {
             let (base, catalog) = (Base::open(segment, reader)?, Arc::clone(&catalog));
@@ -150,7 +170,7 @@ impl OpenedPart {
             Ok(Arc::new(LiveTensor::new(spec, catalog, base, frozen, pending)))
         };
         let tensors = self.tensors.into_iter().map(live).collect::<Result<_, StoreError>>()?;
-        Ok(LivePart { part: self.part, catalog, tensors })
+        Ok(LivePart { part: self.part, catalog, tensors, hand_over: HandOver::default() })
     }
 
     /// Removes files that a compaction did not finish, and segments that none needs any more.

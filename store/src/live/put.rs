@@ -1,6 +1,8 @@
 //! Puts: rows into the pending version.
 
-use lodestore_graph::NodeId;
+use std::sync::{Arc, PoisonError};
+
+use lodestore_graph::{NodeId, PartId};
 
 use super::parallel::for_each;
 use super::{LiveGraph, LivePart, LiveTensor};
@@ -9,9 +11,12 @@ use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::MAX_PUT_BYTES;
 use crate::row::RowIdx;
 
+/// A row of a put: its partition, and its place and bytes there.
+type Routed<'a> = (PartId, (RowIdx, &'a [u8]));
+
 /// The rows of a put for one partition.
 struct PartRows<'a> {
-    part: &'a LivePart,
+    part: Arc<LivePart>,
     rows: Vec<(RowIdx, &'a [u8])>,
 }
 
@@ -26,10 +31,13 @@ impl LiveGraph {
     ///
     /// Threads that put at once share syncs.
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
-        let by_part = self.route_put(tensor, ids, rows)?;
         let position = self.graph.tensor_position(tensor)?;
-        let _shared = self.gate.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let routed = self.route_put(tensor, ids, rows)?;
+        let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
+        // Under the gate: none of these is given up before the rows are put.
+        let by_part = self.by_part(&routed)?;
+        by_part.iter().try_for_each(|rows| rows.part.check_open_to_puts())?;
         let version = self.pending_version()?;
         let put = |part: &PartRows<'_>| part.part.tensors[position].put(version, &part.rows);
         let results = for_each(&**self.graph.device(), &by_part, put);
@@ -37,13 +45,13 @@ impl LiveGraph {
         Ok(version)
     }
 
-    /// Checks a put and splits it by partition.
+    /// Checks a put and finds where each row goes, by partition.
     fn route_put<'a>(
-        &'a self,
+        &self,
         tensor: &str,
         ids: &[NodeId],
         rows: &'a [u8],
-    ) -> Result<Vec<PartRows<'a>>, StoreError> {
+    ) -> Result<Vec<Routed<'a>>, StoreError> {
         let row_bytes = self.graph.tensor(tensor)?.row_bytes();
         if tensor == EXTERNAL_ID_TENSOR {
             return Err(StoreError::Fixed { tensor: tensor.to_owned() });
@@ -62,18 +70,25 @@ impl LiveGraph {
             let Some((part, row_idx)) = book.locate(node) else {
                 return Err(StoreError::NoNode { node, position, n_nodes: book.n_nodes() });
             };
-            if self.parts[part.index()].is_none() {
-                return Err(StoreError::NoPart { part, opened: self.opened() });
-            }
             routed.push((part, (RowIdx(row_idx), row)));
         }
         // A stable sort: the last of several rows in one place must stay the last.
         routed.sort_by_key(|&(part, _)| part);
-        let by_part = routed.chunk_by(|a, b| a.0 == b.0).filter_map(|rows| {
-            let part = self.parts[rows[0].0.index()].as_ref()?;
-            Some(PartRows { part, rows: rows.iter().map(|&(_, row)| row).collect() })
-        });
-        Ok(by_part.collect())
+        Ok(routed)
+    }
+
+    /// The rows of each partition, all of which must be open here.
+    fn by_part<'a>(&self, routed: &[Routed<'a>]) -> Result<Vec<PartRows<'a>>, StoreError> {
+        let parts = self.now();
+        let rows_of = |rows: &[Routed<'a>]| {
+            let part = rows[0].0;
+            let rows = rows.iter().map(|&(_, row)| row).collect();
+            let opened = || self.opened();
+            let open = parts[part.index()].as_ref();
+            let open = open.ok_or_else(|| StoreError::NoPart { part, opened: opened() })?;
+            Ok(PartRows { part: Arc::clone(open), rows })
+        };
+        routed.chunk_by(|a, b| a.0 == b.0).map(rows_of).collect()
     }
 }
 
@@ -82,6 +97,7 @@ impl LiveTensor {
     fn put(&self, version: u32, rows: &[(RowIdx, &[u8])]) -> Result<(), StoreError> {
         self.catalog().put_rows(&self.spec().name, version, rows.iter().copied())?;
         self.add(rows.iter().map(|&(row, _)| row));
+        self.journal().note(version, rows.iter().map(|&(row, _)| row));
         Ok(())
     }
 }

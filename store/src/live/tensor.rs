@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use roaring::RoaringBitmap;
 
 use super::Base;
+use super::journal::Journal;
 use crate::catalog::{Catalog, OverlayRow, RowKeys};
 use crate::error::StoreError;
 use crate::overlay::{Layers, Pending, split};
@@ -19,6 +20,8 @@ pub struct LiveTensor {
     catalog: Arc<Catalog>,
     /// Held for a split or a change in memory, never while anything is read or written.
     current: RwLock<Current>,
+    /// Rows put while the partition is copied.
+    journal: Journal,
 }
 
 #[derive(Debug)]
@@ -74,7 +77,7 @@ impl LiveTensor {
         pending: Pending,
     ) -> Self {
         let current = RwLock::new(Current { base, frozen: Arc::new(frozen), pending });
-        Self { spec, catalog, current }
+        Self { spec, catalog, current, journal: Journal::default() }
     }
 
     /// What the rows are.
@@ -146,6 +149,10 @@ impl LiveTensor {
 
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
+    }
+
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// What was committed up to `version`, which must be committed.

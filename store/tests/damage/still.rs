@@ -156,9 +156,9 @@ impl KeyValues for StillPairs {
         pairs.for_each(|(i, value)| found(i, value));
         Ok(())
     }
-    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
-        for (key, value) in self.pairs.range(prefix.to_vec()..) {
-            if !key.starts_with(prefix) || each(key, value).is_break() {
+    fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
+        for (key, value) in self.pairs.range(key.to_vec()..) {
+            if each(key, value).is_break() {
                 break;
             }
         }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use lodestore_client::Address;
 use lodestore_server::PolicyKind;
 use serde::{Deserialize, Deserializer, de};
 
@@ -16,6 +17,8 @@ use crate::small_file::read_small_file;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConfigFile {
     pub(super) parts: Option<Vec<u16>>,
+    #[serde(rename = "parts-here")]
+    pub(super) parts_here: Option<bool>,
     pub(super) listen: Option<SocketAddr>,
     pub(super) unix: Option<PathBuf>,
     pub(super) metrics: Option<SocketAddr>,
@@ -39,6 +42,9 @@ pub(super) struct ConfigFile {
     #[serde(rename = "tls-client-ca")]
     pub(super) tls_client_ca: Option<PathBuf>,
     pub(super) insecure: Option<bool>,
+    pub(super) register: Option<String>,
+    #[serde(deserialize_with = "address")]
+    pub(super) advertise: Option<Address>,
 }
 
 impl ConfigFile {
@@ -69,6 +75,10 @@ fn shards<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::
         found @ 1..=256 => Ok(Some(found)),
         found => Err(de::Error::custom(format!("expected 1 to 256 shards, found {found}"))),
     }
+}
+
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Address>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
 fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKind>, D::Error> {
@@ -108,6 +118,7 @@ mod tests {
         // All of them: a setting that is added has to be added here, and there.
         let ConfigFile {
             parts,
+            parts_here,
             listen,
             unix,
             metrics,
@@ -122,12 +133,15 @@ mod tests {
             tls_key,
             tls_client_ca,
             insecure,
+            register,
+            advertise,
         } = found;
-        assert_eq!((parts, shards), (Some(vec![0, 1]), Some(2)));
+        assert_eq!((parts, parts_here, shards), (Some(vec![0, 1]), Some(true), Some(2)));
         assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
         assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());
         assert!(token_file.is_some() && tls_cert.is_some());
+        assert!(register.is_some() && advertise.is_some());
         assert!(tls_key.is_some() && tls_client_ca.is_some());
     }
 

@@ -211,11 +211,11 @@ impl KeyValues for CrashPairs {
         Ok(())
     }
 
-    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
+    fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         let map = self.map()?;
-        let from = (Bound::Included(prefix), Bound::Unbounded);
+        let from = (Bound::Included(key), Bound::Unbounded);
         for (key, value) in map.range::<[u8], _>(from) {
-            if !key.starts_with(prefix) || each(key, value).is_break() {
+            if each(key, value).is_break() {
                 break;
             }
         }

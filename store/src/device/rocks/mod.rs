@@ -141,13 +141,13 @@ impl KeyValues for Rocks {
         Ok(())
     }
 
-    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
+    fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         let options = ReadOptions::default();
-        let from = IteratorMode::From(prefix, Direction::Forward);
+        let from = IteratorMode::From(key, Direction::Forward);
         // The iterator's own error ends it as an item, so that damage never looks like the end.
         for pair in self.db.iterator_opt(from, options) {
             let (key, value) = pair.map_err(failed)?;
-            if !key.starts_with(prefix) || each(&key, &value).is_break() {
+            if each(&key, &value).is_break() {
                 break;
             }
         }

@@ -4,6 +4,7 @@ mod concurrent;
 mod faults;
 mod garbage;
 mod model;
+mod moving;
 mod versions;
 
 use std::ops::ControlFlow;

@@ -42,9 +42,9 @@ fn a_version_that_is_committed_while_it_is_asked_for_has_all_of_its_rows_or_is_r
     live.commit_version().unwrap();
     assert!(pinned_before.is_plain(), "a version that is not committed yet has no rows");
     // By the version that was read before, not by the one that is known now.
-    let refused = live.pin(tensor, 2, before).unwrap_err();
+    let refused = live.pin(&tensor, 2, before).unwrap_err();
     assert!(matches!(refused, StoreError::NoVersion { asked: 2, newest: 1, .. }), "{refused}");
-    assert!(!live.pin(tensor, 2, live.version()).unwrap().is_plain());
+    assert!(!live.pin(&tensor, 2, live.version()).unwrap().is_plain());
 }
 
 #[test]
@@ -219,7 +219,9 @@ fn rows_that_a_commit_has_frozen_are_later_before_their_version_is_told() {
     let mark = live.graph().tensor_position("mark").unwrap();
     assert!(!live.is_still_at(1, feat) && live.is_still_at(1, mark));
     // As a commit does it, up to the moment before the version.
-    live.tensors().for_each(|tensor| tensor.freeze(3));
+    for part in live.open_parts() {
+        part.tensors.iter().for_each(|tensor| tensor.freeze(3));
+    }
     assert_eq!(live.version(), 1);
     assert!(!live.is_still_at(1, feat) && live.is_still_at(1, mark));
     drop(live);

@@ -102,8 +102,8 @@ impl KeyValues for DyingPairs {
     fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
         self.pairs.get_sorted(keys, found)
     }
-    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
-        self.pairs.scan(prefix, each)
+    fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
+        self.pairs.scan_from(key, each)
     }
     fn write(&self, changes: &[Change]) -> io::Result<()> {
         self.device.change(|| self.pairs.write(changes))

@@ -1,0 +1,122 @@
+//! `lode copy-part`: copy a partition from a running server, or move it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_client::{Address, ClientConfig, MovePlan, MoveStats, PartMove};
+use lodestore_graph::PartId;
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::human;
+use crate::secrets::SecurityArgs;
+
+/// Copy a partition from a running server into a graph's folder on this machine, or move it to the
+/// server of that folder, while clients pull and put.
+#[derive(Args)]
+#[command(after_help = "\
+Example: partition 3 moves from one server to another
+  lode serve g --parts-here --writable --listen 10.0.0.5:7171        # on the old machine
+  lode serve g --parts-here --writable --listen 10.0.0.6:7171        # on the new one
+  lode copy-part 3 --from 10.0.0.5:7171 --into g --to 10.0.0.6:7171  # on the new one
+
+The old server keeps the folder under another name, part-003.moved-NUMBER; remove it when the new one
+serves. With --keep nothing is taken away: into a folder alone that is a copy of the partition as of
+one moment.
+
+Whatever cuts it off, run the same command again: it goes on with the files that have come whole.
+docs/moving.md says who owns the partition at each step.")]
+pub(crate) struct CopyPartArgs {
+    /// The partition.
+    part: u16,
+    /// The server that has it: HOST:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDR")]
+    from: Address,
+    /// Folder of the graph where it goes; made if it is not there.
+    #[arg(long, value_name = "GRAPH")]
+    into: PathBuf,
+    /// The server of that folder, which serves it from then on.
+    #[arg(long, value_name = "ADDR")]
+    to: Option<Address>,
+    /// Leave it at the old server too.
+    #[arg(long)]
+    keep: bool,
+    /// Give up on a step after this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    deadline: u64,
+    #[command(flatten)]
+    security: SecurityArgs,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct CopyReport {
+    part: u16,
+    /// Its committed version.
+    version: u32,
+    /// Whether the old server has given it up.
+    moved: bool,
+    /// Files fetched, and those that had come before.
+    files: u64,
+    files_kept: u64,
+    file_bytes: u64,
+    /// Pairs of the catalog; of these, those that were put during the copy.
+    catalog_bytes: u64,
+    late_bytes: u64,
+    seconds: f64,
+    /// In which the old server took no puts.
+    sealed_seconds: f64,
+}
+
+impl CopyPartArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let deadline = Duration::from_secs(self.deadline);
+        let config =
+            ClientConfig { deadline, security: self.security.read()?, ..ClientConfig::default() };
+        let plan = MovePlan {
+            from: self.from,
+            part: PartId(self.part),
+            into: self.into,
+            to: self.to,
+            keep: self.keep,
+            config,
+        };
+        let start = std::time::Instant::now();
+        let mut progress = console.progress("copy");
+        let stats = PartMove::run(plan, &mut progress)?;
+        drop(progress);
+        let MoveStats { files, files_kept, file_bytes, catalog_bytes, late_bytes, .. } = stats;
+        let report = CopyReport {
+            part: self.part,
+            version: stats.version,
+            moved: !self.keep,
+            files,
+            files_kept,
+            file_bytes,
+            catalog_bytes,
+            late_bytes,
+            seconds: start.elapsed().as_secs_f64(),
+            sealed_seconds: stats.sealed.as_secs_f64(),
+        };
+        console.report(&report, text)
+    }
+}
+
+fn text(report: &CopyReport) -> String {
+    let bytes = human::bytes(report.file_bytes + report.catalog_bytes);
+    let (time, sealed) = (human::seconds(report.seconds), human::seconds(report.sealed_seconds));
+    let kept = match report.files_kept {
+        0 => String::new(),
+        n => format!("; {} had come before", human::counted(n, "file")),
+    };
+    format!(
+        "partition {} {}: {}, {bytes} in {time}{kept}; no puts for {sealed}, in which {} came",
+        report.part,
+        if report.moved { "moved" } else { "copied" },
+        human::counted(report.files, "file"),
+        human::bytes(report.late_bytes),
+    )
+}

@@ -1,0 +1,168 @@
+//! etcd by its gateway: JSON over HTTP, keys and values in base64.
+
+use std::io::{BufRead, BufReader, Read};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use ureq::Agent;
+
+use super::super::{MAP_BYTES_MAX, SERVERS_MAX};
+use super::Place;
+
+/// Longest time for a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a first answer is waited for.
+pub(super) const CALL_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a watch goes on before it is begun anew: an etcd that is gone is noticed by then.
+pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What went wrong, as a sentence.
+pub(super) type Told<T> = Result<T, String>;
+
+/// A client of etcd's gateway.
+pub(super) struct Gateway {
+    place: Place,
+    calls: Agent,
+    watches: Agent,
+    /// The endpoint that answered last.
+    current: Mutex<usize>,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    #[serde(default)]
+    revision: String,
+}
+
+#[derive(Deserialize)]
+struct Ranged {
+    header: Header,
+    #[serde(default)]
+    kvs: Vec<Pair>,
+}
+
+#[derive(Deserialize)]
+struct Pair {
+    #[serde(default)]
+    value: String,
+}
+
+impl Gateway {
+    pub(super) fn new(place: Place) -> Self {
+        let agent = |timeout| -> Agent {
+            let config = Agent::config_builder();
+            config.timeout_global(Some(timeout)).max_redirects(0).build().into()
+        };
+        let (calls, watches) = (agent(CALL_TIMEOUT), agent(WATCH_TIMEOUT));
+        Self { place, calls, watches, current: Mutex::new(0) }
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Values of all servers' keys, and the revision that they are of.
+    pub(super) fn range(&self) -> Told<(Vec<Vec<u8>>, u64)> {
+        let (key, range_end) = self.servers();
+        let body = json!({"key": key, "range_end": range_end, "limit": SERVERS_MAX});
+        let ranged: Ranged = self.call("kv/range", &body)?;
+        let revision = ranged.header.revision.parse().map_err(|_| "no revision".to_owned())?;
+        // What is no base64 is no value of etcd's, and so no server's.
+        let values = ranged.kvs.into_iter().map(|pair| STANDARD.decode(pair.value));
+        Ok((values.map(Result::unwrap_or_default).collect(), revision))
+    }
+
+    /// Waits until a server's key changes after `revision`, [`WATCH_TIMEOUT`] at most.
+    pub(super) fn wait_for_change(&self, revision: u64) -> Told<()> {
+        let (key, range_end) = self.servers();
+        let start = (revision + 1).to_string();
+        let watch = json!({"key": key, "range_end": range_end, "start_revision": start});
+        let url = self.url("watch");
+        let answer = self.watches.post(&url).send(json!({"create_request": watch}).to_string());
+        let body = answer.map_err(|error| error.to_string())?.into_body().into_reader();
+        let mut lines = BufReader::new(body.take(MAP_BYTES_MAX));
+        let mut line = String::new();
+        loop {
+            line.clear();
+            match lines.read_line(&mut line) {
+                // Either is an end of the watch; whatever changed is seen by the next look.
+                Ok(0) | Err(_) => return Ok(()),
+                Ok(_) => {}
+            }
+            let told: Value = serde_json::from_str(&line).map_err(|error| error.to_string())?;
+            let is_news = told["result"]["events"].is_array() || !told["error"].is_null();
+            if is_news || told["result"]["canceled"] == Value::Bool(true) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A lease of so many seconds.
+    pub(super) fn grant(&self, seconds: u64) -> Told<String> {
+        let granted: Value = self.call("lease/grant", &json!({"TTL": seconds}))?;
+        granted["ID"].as_str().map(str::to_owned).ok_or_else(|| "no lease was granted".to_owned())
+    }
+
+    /// Keeps a lease; `false` if it is gone.
+    pub(super) fn keep_alive(&self, lease: &str) -> Told<bool> {
+        let kept: Value = self.call("lease/keepalive", &json!({"ID": lease}))?;
+        let seconds = kept["result"]["TTL"].as_str().and_then(|ttl| ttl.parse::<u64>().ok());
+        Ok(seconds.is_some_and(|seconds| seconds > 0))
+    }
+
+    /// Ends a lease, and with it its key.
+    pub(super) fn revoke(&self, lease: &str) -> Told<()> {
+        self.call::<Value>("lease/revoke", &json!({"ID": lease})).map(drop)
+    }
+
+    /// Sets the value of a server's key, for as long as the lease is kept.
+    pub(super) fn put(&self, name: &str, value: &[u8], lease: &str) -> Told<()> {
+        let key = STANDARD.encode([&self.place.servers(), name.as_bytes()].concat());
+        let body = json!({"key": key, "value": STANDARD.encode(value), "lease": lease});
+        self.call::<Value>("kv/put", &body).map(drop)
+    }
+
+    /// First key of servers and the key after the last.
+    fn servers(&self) -> (String, String) {
+        let first = self.place.servers();
+        let mut end = first.clone();
+        // It ends with a slash.
+        *end.last_mut().expect("a prefix is not empty") += 1;
+        (STANDARD.encode(first), STANDARD.encode(end))
+    }
+
+    /// Asks the endpoint that answered last, and the others after it.
+    fn call<T: for<'de> Deserialize<'de>>(&self, path: &str, body: &Value) -> Told<T> {
+        let mut failure = String::new();
+        for _ in 0..self.place.endpoints.len() {
+            match self.call_one(path, body) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => failure = error,
+            }
+            *self.current() += 1;
+        }
+        Err(failure)
+    }
+
+    fn call_one<T: for<'de> Deserialize<'de>>(&self, path: &str, body: &Value) -> Told<T> {
+        let url = self.url(path);
+        let answer = self.calls.post(&url).send(body.to_string());
+        let mut answer = answer.map_err(|error| format!("{url}: {error}"))?;
+        let text = answer.body_mut().with_config().limit(MAP_BYTES_MAX * 4).read_to_string();
+        let text = text.map_err(|error| format!("{url}: {error}"))?;
+        serde_json::from_str(text.trim()).map_err(|error| format!("{url}: {error}"))
+    }
+
+    fn url(&self, path: &str) -> String {
+        let endpoints = &self.place.endpoints;
+        format!("{}/v3/{path}", endpoints[*self.current() % endpoints.len()])
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, usize> {
+        self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

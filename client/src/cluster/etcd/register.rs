@@ -1,0 +1,117 @@
+//! A server in the map: a key under a lease that a thread keeps.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::gateway::{Gateway, Told};
+use super::{LEASE, Place, ServerEntry};
+use crate::ClientError;
+
+/// How often a lease is kept and what the server says of itself is looked at.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// A server that is registered until this is dropped.
+pub struct Registration {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread has done so far.
+struct Registered {
+    gateway: Gateway,
+    lease: Option<String>,
+    /// What stands under the key.
+    told: ServerEntry,
+}
+
+impl Registration {
+    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, and keeps up to date what `entry` says. An
+    /// etcd that cannot be reached is tried again; the server goes on without.
+    ///
+    /// # Errors
+    /// A place that cannot be read, or no thread.
+    pub fn start(
+        at: &str,
+        mut entry: impl FnMut() -> ServerEntry + Send + 'static,
+    ) -> Result<Self, ClientError> {
+        let place = Place::of(at.strip_prefix("etcd:").unwrap_or(at))?;
+        let (end, ended) = channel::<()>();
+        let work = move || {
+            let (gateway, told) = (Gateway::new(place), ServerEntry::default());
+            let mut this = Registered { gateway, lease: None, told };
+            let mut is_well = true;
+            loop {
+                let kept = this.keep(entry());
+                if let Err(failure) = &kept
+                    && is_well
+                {
+                    warn!(%failure, "not registered in etcd for now; clients that know the server go on");
+                }
+                is_well = kept.is_ok();
+                if ended.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
+                    return this.end();
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("lode-register".to_owned()).spawn(work);
+        let thread = thread.map_err(|source| ClientError::Poll { source })?;
+        Ok(Self { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Registered {
+    /// Keeps the lease, or takes a new one, and tells what has changed.
+    fn keep(&mut self, entry: ServerEntry) -> Told<()> {
+        // A server that stood still for too long has lost its lease, and its key with it.
+        if let Some(lease) = &self.lease
+            && !self.gateway.keep_alive(lease)?
+        {
+            self.lease = None;
+        }
+        let is_new = self.lease.is_none();
+        if is_new {
+            self.lease = Some(self.gateway.grant(LEASE.as_secs())?);
+        }
+        let lease = self.lease.as_deref().unwrap_or_default();
+        if is_new || is_news(&self.told, &entry) {
+            let value = serde_json::to_vec(&entry).map_err(|error| error.to_string())?;
+            if let Err(failure) = self.gateway.put(&entry.address, &value, lease) {
+                // Told again the next time.
+                self.told = ServerEntry::default();
+                return Err(failure);
+            }
+            if is_new {
+                info!(map = self.gateway.place().prefix, "registered in etcd");
+            }
+            self.told = entry;
+        }
+        Ok(())
+    }
+
+    fn end(self) {
+        if let Some(lease) = &self.lease
+            && let Err(failure) = self.gateway.revoke(lease)
+        {
+            warn!(%failure, "still registered in etcd, for as long as the lease lasts");
+        }
+    }
+}
+
+/// Whether it is worth a write: all but a little more or less work is.
+fn is_news(told: &ServerEntry, now: &ServerEntry) -> bool {
+    let quiet = ServerEntry { busy: told.busy, ..now.clone() };
+    quiet != *told || (now.busy - told.busy).abs() >= 0.1
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // It has told what went wrong.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Which servers there are: named one by one, in a file, or registered in etcd.
+//!
+//! What comes from a file or from etcd is looked at as anything from outside is: lengths are bounded,
+//! and what cannot be read is told or left out. It says where servers may be and no more; what one
+//! holds, and whether it is of this graph, it is asked itself.
+
+#[cfg(feature = "etcd")]
+mod etcd;
+mod file;
+
+use std::path::PathBuf;
+
+use crate::{Address, ClientError};
+
+#[cfg(feature = "etcd")]
+pub use etcd::{Registration, ServerEntry};
+
+/// Most bytes of a map that are read.
+const MAP_BYTES_MAX: u64 = 1 << 20;
+/// Most servers of a map; the others are left out.
+const SERVERS_MAX: usize = 4096;
+
+/// Where the servers are to be found. Shared by all threads of a client.
+pub(crate) struct ClusterMap(Vec<Source>);
+
+enum Source {
+    Address(Address),
+    File(PathBuf),
+    #[cfg(feature = "etcd")]
+    Etcd(etcd::Watch),
+}
+
+/// A server that a map names.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Member {
+    pub(crate) address: Address,
+    /// Share of its time in which it was not idle, where it tells.
+    pub(crate) busy: Option<f64>,
+    /// Partitions that it says it serves; clients ask it themselves when this changes.
+    pub(crate) parts: Vec<u16>,
+}
+
+impl Member {
+    /// A server of which nothing else is told.
+    fn at(address: Address) -> Self {
+        Self { address, busy: None, parts: Vec::new() }
+    }
+}
+
+impl ClusterMap {
+    /// Reads addresses as people write them: `HOST:PORT`, `unix:PATH`, `map:FILE`, and with the
+    /// feature `etcd` `etcd:HOST:PORT,HOST:PORT/PREFIX`.
+    pub(crate) fn of<A: AsRef<str>>(addresses: &[A]) -> Result<Self, ClientError> {
+        addresses.iter().map(|text| Source::of(text.as_ref())).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The servers of this moment, each once, in the order of their sources.
+    pub(crate) fn members(&self) -> Result<Vec<Member>, ClientError> {
+        let mut members: Vec<Member> = Vec::new();
+        for source in &self.0 {
+            for member in source.members()? {
+                if members.len() < SERVERS_MAX
+                    && members.iter().all(|known| known.address != member.address)
+                {
+                    members.push(member);
+                }
+            }
+        }
+        Ok(members)
+    }
+
+    /// Whether servers may come, go, and be found at other addresses.
+    pub(crate) fn is_live(&self) -> bool {
+        self.0.iter().any(|source| !matches!(source, Source::Address(_)))
+    }
+
+    /// How often the map is known to have changed; only etcd tells.
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.iter().map(Source::changes).sum()
+    }
+}
+
+impl Source {
+    fn of(text: &str) -> Result<Self, ClientError> {
+        if let Some(path) = text.strip_prefix("map:") {
+            return Ok(Self::File(path.into()));
+        }
+        if let Some(at) = text.strip_prefix("etcd:") {
+            #[cfg(feature = "etcd")]
+            return etcd::Watch::start(at).map(Self::Etcd);
+            #[cfg(not(feature = "etcd"))]
+            return Err(ClientError::BadAddress {
+                address: format!("etcd:{at}"),
+                reason: "this build knows no etcd (cargo feature `etcd`)".to_owned(),
+            });
+        }
+        text.parse().map(Self::Address)
+    }
+
+    fn members(&self) -> Result<Vec<Member>, ClientError> {
+        match self {
+            Self::Address(address) => Ok(vec![Member::at(address.clone())]),
+            Self::File(path) => file::read(path),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(watch) => watch.members(),
+        }
+    }
+
+    fn changes(&self) -> u64 {
+        match self {
+            Self::Address(_) | Self::File(_) => 0,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(watch) => watch.changes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_joined_and_no_server_comes_twice() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# ours\n127.0.0.1:2\n\n unix:/run/l \n127.0.0.1:1\n").unwrap();
+        let path = format!("map:{}", file.path().display());
+        let map = ClusterMap::of(&["127.0.0.1:1", &path]).unwrap();
+        let found = || -> Vec<String> {
+            map.members().unwrap().iter().map(|member| member.address.to_string()).collect()
+        };
+        assert_eq!(found(), ["127.0.0.1:1", "127.0.0.1:2", "unix:/run/l"]);
+        assert!(map.is_live() && !ClusterMap::of(&["127.0.0.1:1"]).unwrap().is_live());
+        std::fs::write(file.path(), "127.0.0.1:9").unwrap();
+        assert_eq!(found(), ["127.0.0.1:1", "127.0.0.1:9"], "it is read anew");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_map_is_told_with_its_place() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = |bytes: &[u8]| {
+            std::fs::write(file.path(), bytes).unwrap();
+            let map = ClusterMap::of(&[format!("map:{}", file.path().display())]).unwrap();
+            map.members().unwrap_err().to_string()
+        };
+        assert!(error(b"127.0.0.1:1\nnowhere\n").contains("line 2"));
+        assert!(error(b"map:other").contains("line 1"));
+        assert!(error(b"\xff").contains("UTF-8"));
+        assert!(error(&vec![b'#'; MAP_BYTES_MAX as usize + 1]).contains("at most"));
+        let missing = ClusterMap::of(&["map:/nowhere"]).unwrap().members();
+        assert!(missing.unwrap_err().to_string().contains("/nowhere"));
+        if cfg!(not(feature = "etcd")) {
+            let error = ClusterMap::of(&["etcd:127.0.0.1:1"]).err().unwrap().to_string();
+            assert!(error.contains("feature `etcd`"), "{error}");
+        }
+    }
+}

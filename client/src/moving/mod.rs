@@ -1,0 +1,249 @@
+//! A partition that is copied or moved from a running server into a folder of this machine.
+//!
+//! `docs/moving.md` has the steps and who owns the partition at each. [`PartMove`] takes them one by
+//! one, so that whoever drives it can stop between any two; nothing is lost then.
+
+mod source;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lodestore_graph::PartId;
+use lodestore_schema::{Copied, CopyStep, Description, Reply, RequestBody};
+use lodestore_store::Arrival;
+
+use crate::remote::{ask_server, describe};
+use crate::{Address, ClientConfig, ClientError};
+use source::PartSource;
+
+/// What is to be copied, and where it goes.
+#[derive(Clone, Debug)]
+pub struct MovePlan {
+    /// The server that has the partition.
+    pub from: Address,
+    /// The partition.
+    pub part: PartId,
+    /// Folder of the graph where it goes; made if it is not there.
+    pub into: PathBuf,
+    /// The server of that folder, which is told.
+    pub to: Option<Address>,
+    /// Whether the source keeps it.
+    pub keep: bool,
+    /// Time for one step, and what servers are shown.
+    pub config: ClientConfig,
+}
+
+/// A move under way, or a copy.
+pub struct PartMove {
+    plan: MovePlan,
+    arrival: Arrival,
+    /// `None` once the source has given the partition up.
+    source: Option<PartSource>,
+    stats: MoveStats,
+}
+
+/// What was moved and how long it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoveStats {
+    /// Files fetched, and those that an earlier run had left whole.
+    pub files: u64,
+    /// Of these, the ones that were there.
+    pub files_kept: u64,
+    /// Bytes of the files fetched.
+    pub file_bytes: u64,
+    /// Bytes of pairs of the catalog, and how many of them after the seal.
+    pub catalog_bytes: u64,
+    /// Of these, after the seal.
+    pub late_bytes: u64,
+    /// Committed version of the partition.
+    pub version: u32,
+    /// Time in which it took no puts, until it was given up.
+    pub sealed: Duration,
+}
+
+impl PartMove {
+    /// Checks both ends, and goes on with what an earlier run has left in the folder.
+    ///
+    /// # Errors
+    /// What keeps the partition from being moved so, before anything is fetched.
+    pub fn begin(plan: MovePlan) -> Result<Self, ClientError> {
+        check_ends(&plan)?;
+        // Never 0, which is the number of copies that take nothing away.
+        let id = RandomState::new().build_hasher().finish() | 1;
+        let arrival = Arrival::find_or_begin(&plan.into, plan.part, id)?;
+        Ok(Self { plan, arrival, source: None, stats: MoveStats::default() })
+    }
+
+    /// What an earlier run may have left undone after its decision: `true` if the source had given
+    /// the partition up, or it is in its place already, so that [`PartMove::take`] is next. Else the
+    /// copy begins.
+    ///
+    /// # Errors
+    /// What keeps the source from being asked.
+    pub fn open(&mut self) -> Result<bool, ClientError> {
+        if self.arrival.is_taken() {
+            return Ok(true);
+        }
+        let id = if self.plan.keep { 0 } else { self.arrival.id() };
+        let source = PartSource::open(&self.plan.from, &self.plan.config, self.plan.part, id)?;
+        let is_given_up = source.is_given_up();
+        self.stats.version = source.version();
+        self.source = (!is_given_up).then_some(source);
+        Ok(is_given_up)
+    }
+
+    /// Fetches files and catalog and reads all of it; clients go on meanwhile. `progress` is told
+    /// bytes fetched and to fetch.
+    ///
+    /// # Errors
+    /// What broke; nothing has changed at the source.
+    pub fn fetch(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ClientError> {
+        let Some(source) = &mut self.source else { return Ok(()) };
+        let files = source.files().to_vec();
+        let total = files.iter().map(|(_, n_bytes)| n_bytes).sum();
+        let (mut done, mut piece) = (0, Vec::new());
+        for (at, (name, n_bytes)) in (0u16..).zip(&files) {
+            if self.arrival.has(name, *n_bytes)? {
+                self.stats.files_kept += 1;
+                done += n_bytes;
+                continue;
+            }
+            let (mut file, mut offset) = (self.arrival.file(name)?, 0);
+            loop {
+                let step = CopyStep::Read { file: at, offset };
+                let is_last = source.step(step, &mut piece)?.is_last;
+                file.append(&piece)?;
+                offset += piece.len() as u64;
+                progress(done + offset, total);
+                if is_last {
+                    break;
+                }
+                source.check_piece(&piece)?;
+            }
+            file.finish()?;
+            done += offset;
+            self.stats.files += 1;
+            self.stats.file_bytes += offset;
+        }
+        let catalog = self.arrival.catalog()?;
+        self.stats.catalog_bytes = source.pairs(&catalog, &mut piece)?;
+        catalog.close()?;
+        self.arrival.check(&mut |_, _| {})?;
+        Ok(())
+    }
+
+    /// Has the source take no puts for a moment, and fetches what was put since the start.
+    ///
+    /// # Errors
+    /// What broke; the source goes on by itself.
+    pub fn seal(&mut self) -> Result<(), ClientError> {
+        let Some(source) = &mut self.source else { return Ok(()) };
+        let catalog = self.arrival.catalog_again()?;
+        let start = Instant::now();
+        self.stats.version = source.step(CopyStep::Seal, &mut Vec::new())?.version;
+        self.stats.late_bytes = source.pairs(&catalog, &mut Vec::new())?;
+        self.stats.catalog_bytes += self.stats.late_bytes;
+        catalog.close()?;
+        self.arrival.sync()?;
+        self.stats.sealed = start.elapsed();
+        Ok(())
+    }
+
+    /// Has the source give the partition up for good, unless it keeps it.
+    ///
+    /// # Errors
+    /// What broke. Then nobody but the source knows whether it has: [`PartMove::open`] asks.
+    pub fn release(&mut self) -> Result<(), ClientError> {
+        let Some(mut source) = self.source.take() else { return Ok(()) };
+        if !self.plan.keep {
+            let start = Instant::now();
+            source.step(CopyStep::Release, &mut Vec::new())?;
+            self.stats.sealed += start.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Moves the partition to its place in the folder, and has the folder's server serve it.
+    ///
+    /// # Errors
+    /// What keeps the folder from being renamed, or the server from opening it: mend that, and take
+    /// the same move again from its start.
+    pub fn take(self) -> Result<MoveStats, ClientError> {
+        assert!(self.source.is_none(), "the source has let go of it");
+        let (plan, stats) = (self.plan, self.stats);
+        self.arrival.take()?;
+        adopt(&plan)?;
+        Ok(stats)
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    /// As those of the steps.
+    pub fn run(
+        plan: MovePlan,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<MoveStats, ClientError> {
+        check_ends(&plan)?;
+        // The rename was the last of an earlier run, and its server may not know.
+        if Arrival::find(&plan.into, plan.part)?.is_none() && is_in_place(&plan.into, plan.part) {
+            if plan.to.is_none() {
+                Arrival::find_or_begin(&plan.into, plan.part, 1)?;
+            }
+            adopt(&plan)?;
+            return Ok(MoveStats::default());
+        }
+        let mut this = Self::begin(plan)?;
+        if !this.open()? {
+            this.fetch(progress)?;
+            this.seal()?;
+            this.release()?;
+        }
+        this.take()
+    }
+}
+
+/// Tells the target's server of the partition, if there is one.
+fn adopt(plan: &MovePlan) -> Result<(), ClientError> {
+    let Some(to) = &plan.to else { return Ok(()) };
+    let deadline = Instant::now() + plan.config.deadline;
+    let body = RequestBody::Copy { part: plan.part.0, step: CopyStep::Adopt };
+    match ask_server(to, &plan.config.security, 0, body, deadline)? {
+        Reply::Copied(Copied { .. }) => Ok(()),
+        _ => Err(ClientError::Confused { address: to.clone() }),
+    }
+}
+
+fn is_in_place(into: &Path, part: PartId) -> bool {
+    lodestore_store::Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
+}
+
+/// What can be wrong before the first byte is fetched.
+fn check_ends(plan: &MovePlan) -> Result<(), ClientError> {
+    let deadline = Instant::now() + plan.config.deadline;
+    let Some(to) = &plan.to else { return Ok(()) };
+    let target = describe(to, &plan.config.security, deadline)?;
+    let source = describe(&plan.from, &plan.config.security, deadline)?;
+    let refused = |address: &Address, reason: &str| {
+        let (address, reason) = (address.clone(), reason.to_owned());
+        Err(ClientError::Move { address, reason })
+    };
+    if target.graph != source.graph {
+        let (address, other) = (to.clone(), plan.from.clone());
+        return Err(ClientError::GraphsDiffer { address, other });
+    }
+    if !target.roams {
+        return refused(to, "it takes in no partition; start it with --parts-here");
+    }
+    let writable = |description: &Description| description.writable;
+    if plan.keep && (writable(&source) || writable(&target)) {
+        let reason = "two servers that take puts cannot both have the partition: clients that do not \
+                      know of the second would leave it behind; move it, or leave the server out";
+        return refused(to, reason);
+    }
+    if !plan.keep && !writable(&target) {
+        return refused(to, "it takes no puts, and so owns no partition; start it with --writable");
+    }
+    Ok(())
+}

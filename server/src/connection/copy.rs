@@ -1,0 +1,113 @@
+//! A partition that is copied or moved over a connection, step by step.
+
+use std::rc::Rc;
+
+use lodestore_graph::PartId;
+use lodestore_schema::limits::COPY_PIECE_BYTES;
+use lodestore_schema::{Copied, CopyStep, Failure, FailureCode, Reply};
+use lodestore_store::{PartCopy, StoreError};
+
+use super::{Connection, Ended};
+use crate::error::{failure, store_failure};
+use crate::shard::Shard;
+
+/// The copy of a connection; it ends with it.
+pub(super) struct Copying {
+    copy: PartCopy,
+    /// Number of the move.
+    id: u64,
+}
+
+/// What a step gives: the reply, and the piece that follows it.
+type Step = Result<(Copied, Vec<u8>), Failure>;
+
+impl Connection {
+    /// Does a step and answers. Steps have no deadline of their own: a client that has left is
+    /// noticed at the next.
+    pub(super) async fn copy(
+        mut self,
+        shard: &Rc<Shard>,
+        part: PartId,
+        step: CopyStep,
+    ) -> Result<Self, Ended> {
+        let copied = self.copy_step(shard, part, step).await;
+        let (mut copied, piece) = match copied {
+            Ok(done) => done,
+            Err(refusal) => return self.reply_or_refuse(shard, Err(refusal)).await,
+        };
+        copied.crc32 = crc32fast::hash(&piece);
+        let mut frame = Vec::new();
+        Reply::Copied(copied).append_to(piece.len(), &mut frame);
+        self.write(&frame).await?;
+        // A slow reader has time for each part.
+        for part in piece.chunks(lodestore_schema::limits::CHUNK_BYTES) {
+            self.write(part).await?;
+        }
+        Ok(self)
+    }
+
+    async fn copy_step(&mut self, shard: &Rc<Shard>, part: PartId, step: CopyStep) -> Step {
+        match step {
+            CopyStep::Adopt => {
+                let version = shard.adopt(part).await?;
+                return Ok((Copied { version, ..Copied::default() }, Vec::new()));
+            }
+            CopyStep::Open { id } => return self.open_copy(shard, part, id).await,
+            _ => {}
+        }
+        let copying = self.copying.take().filter(|copying| copying.copy.part() == part);
+        let Some(Copying { mut copy, id }) = copying else {
+            let message = format!("partition {part} is not copied over this connection; open it");
+            return Err(failure(FailureCode::Invalid, message));
+        };
+        if step == CopyStep::Release {
+            shard.release(copy, id).await?;
+            return Ok(Default::default());
+        }
+        let _room = shard.take_piece_room()?;
+        let done = shard.call_store(move |_| {
+            let done = step_of(&mut copy, step);
+            (copy, done)
+        });
+        let (copy, done) = done.await?;
+        self.copying = Some(Copying { copy, id });
+        done.map_err(|error| store_failure(&error))
+    }
+
+    async fn open_copy(&mut self, shard: &Rc<Shard>, part: PartId, id: u64) -> Step {
+        // One at a time: the one before ends here.
+        self.copying = None;
+        if id != 0 {
+            shard.check_gives_up()?;
+        }
+        let opened = shard.call_store(move |live| {
+            if live.graph().was_given_up(part, id) {
+                return Ok(None);
+            }
+            let copy = live.begin_copy(part)?;
+            let version = copy.version()?;
+            Ok(Some((copy, version)))
+        });
+        let opened = opened.await?.map_err(|error: StoreError| store_failure(&error))?;
+        let Some((copy, version)) = opened else {
+            return Ok((Copied { is_given_up: true, ..Copied::default() }, Vec::new()));
+        };
+        let files = copy.files().map(|(name, n_bytes)| (name.to_owned(), n_bytes)).collect();
+        self.copying = Some(Copying { copy, id });
+        Ok((Copied { version, files, ..Copied::default() }, Vec::new()))
+    }
+}
+
+/// A step that reads, or seals. Blocks.
+fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), StoreError> {
+    let (mut copied, mut piece) = (Copied::default(), Vec::new());
+    match step {
+        CopyStep::Read { file, offset } => {
+            copied.is_last = copy.read(file.into(), offset, COPY_PIECE_BYTES, &mut piece)?;
+        }
+        CopyStep::Pairs => copied.is_last = copy.next_pairs(COPY_PIECE_BYTES, &mut piece)?,
+        CopyStep::Seal => copied.version = copy.seal()?,
+        CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt => {}
+    }
+    Ok((copied, piece))
+}

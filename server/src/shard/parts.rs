@@ -1,0 +1,169 @@
+//! Partitions that come to a running server and go from it; `docs/moving.md` has the steps.
+
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_lite::FutureExt;
+use futures_util::future::join_all;
+use lodestore_graph::PartId;
+use lodestore_schema::{Failure, FailureCode};
+use lodestore_store::{LiveGraph, PartCopy};
+use tracing::{info, warn};
+
+use super::Shard;
+use crate::error::{failure, store_failure};
+use crate::limits::LAST_READS_MAX;
+use crate::post::Question;
+
+/// How often the end of the last read is looked for.
+const LOOK: Duration = Duration::from_millis(2);
+
+impl Shard {
+    /// Serves a partition whose folder has come; gives the version. It runs to its end whether or not
+    /// somebody waits for it.
+    pub(crate) async fn adopt(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
+        let shard = Rc::clone(self);
+        to_its_end(async move { shard.adopt_now(part).await }).await
+    }
+
+    /// Gives a partition up for good; the same.
+    pub(crate) async fn release(self: &Rc<Self>, copy: PartCopy, id: u64) -> Result<(), Failure> {
+        let shard = Rc::clone(self);
+        to_its_end(async move { shard.release_now(copy, id).await }).await
+    }
+
+    /// Makes a call of the store on a thread: it blocks.
+    pub(crate) async fn call_store<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let live = Arc::clone(&self.plan.holdings.live);
+        self.plan.threads.overlay.call(move || call(&live))?.wait().await
+    }
+
+    /// Fails where no partition is ever given up, before it is copied for that.
+    pub(crate) fn check_gives_up(&self) -> Result<(), Failure> {
+        self.check_writable()?;
+        self.check_roams()
+    }
+
+    async fn adopt_now(&self, part: PartId) -> Result<u32, Failure> {
+        let _moving = self.begin_move()?;
+        let adopted = self.call_store(move |live| live.adopt(part)).await?;
+        let version = adopted.map_err(|error| store_failure(&error))?;
+        self.serve_again(part).await?;
+        info!(%part, version, "a partition has come");
+        Ok(version)
+    }
+
+    async fn release_now(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
+        let _moving = self.begin_move()?;
+        self.check_writable()?;
+        let part = copy.part();
+        let (mut copy, given_up) = self
+            .call_store(move |_| {
+                let given_up = copy.give_up();
+                (copy, given_up)
+            })
+            .await?;
+        given_up.map_err(|error| store_failure(&error))?;
+        self.plan.holdings.set_served(part, false);
+        let end = Instant::now() + LAST_READS_MAX;
+        let close = async {
+            self.everywhere(|| Question::Close(part)).await?;
+            while !copy.is_idle() {
+                glommio::timer::sleep(LOOK).await;
+            }
+            Ok(())
+        };
+        let late = async {
+            glommio::timer::sleep(end.saturating_duration_since(Instant::now())).await;
+            let message = format!("reads of partition {part} do not end; it stays");
+            Err(failure(FailureCode::Overloaded, message))
+        };
+        if let Err(refusal) = close.or(late).await {
+            self.call_store(move |_| copy.put_back()).await?;
+            self.serve_again(part).await?;
+            return Err(refusal);
+        }
+        match self.call_store(move |_| copy.close(id)).await? {
+            Ok(dir) => {
+                info!(%part, dir = %dir.display(), "a partition was given up");
+                Ok(())
+            }
+            Err(error) => {
+                warn!(%part, %error, "a partition was not given up");
+                let adopted = self.call_store(move |live| live.adopt(part)).await?;
+                adopted.map_err(|error| store_failure(&error))?;
+                self.serve_again(part).await?;
+                Err(store_failure(&error))
+            }
+        }
+    }
+
+    /// Has all shards open what the store has open, and clients told of it.
+    async fn serve_again(&self, part: PartId) -> Result<(), Failure> {
+        self.everywhere(|| Question::Open(part)).await?;
+        self.plan.holdings.set_served(part, true);
+        Ok(())
+    }
+
+    /// Opens a partition on this shard.
+    pub(super) async fn open_part(&self, part: PartId) -> Result<(), Failure> {
+        for (position, tensor) in self.tensors.iter().enumerate() {
+            let opened = tensor.open_part(&self.plan.holdings, position, part).await;
+            opened.map_err(|reason| failure(FailureCode::Internal, reason))?;
+        }
+        Ok(())
+    }
+
+    /// Closes a partition on this shard once nothing is read from it.
+    pub(super) async fn close_part(&self, part: PartId) -> Result<(), Failure> {
+        join_all(self.tensors.iter().map(|tensor| tensor.close_part(part))).await;
+        Ok(())
+    }
+
+    /// Asks all shards, this one among them.
+    async fn everywhere(&self, question: impl Fn() -> Question) -> Result<(), Failure> {
+        let asks = (0..self.plan.counters.len()).map(|shard| {
+            let question = question();
+            async move {
+                if shard == self.id {
+                    return self.answer(question, 0, &[]).await.0.map(drop);
+                }
+                self.post.ask(shard, question, 0, Vec::new()).await.map(drop)
+            }
+        });
+        join_all(asks).await.into_iter().collect()
+    }
+
+    fn check_roams(&self) -> Result<(), Failure> {
+        if self.plan.holdings.roams {
+            return Ok(());
+        }
+        let message = "the server was started for partitions that stay; start it with --parts-here, \
+                       so that after a restart, too, it serves those that are there";
+        Err(failure(FailureCode::Invalid, message))
+    }
+
+    fn begin_move(&self) -> Result<crate::holdings::Moving<'_>, Failure> {
+        self.check_roams()?;
+        let busy = || failure(FailureCode::Overloaded, "another partition comes or goes just now");
+        self.plan.holdings.begin_move().ok_or_else(busy)
+    }
+}
+
+/// Runs a task whose end somebody may not wait for: half of a move is nobody's.
+async fn to_its_end<T: 'static>(
+    task: impl Future<Output = Result<T, Failure>> + 'static,
+) -> Result<T, Failure> {
+    // One panicking task would stop the whole executor.
+    let task = AssertUnwindSafe(task).catch_unwind();
+    let task = async {
+        task.await.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a move panicked")))
+    };
+    let done = glommio::spawn_local(task).detach().await;
+    done.unwrap_or_else(|| Err(failure(FailureCode::Stopping, "the shard has stopped")))
+}

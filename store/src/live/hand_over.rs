@@ -1,0 +1,77 @@
+//! Partitions that come and go while a graph is open: copied under puts, given up, taken in.
+//!
+//! `docs/moving.md` has the steps and who owns the partition at each; here is the side that has it,
+//! and how one that has come is opened. A folder's name owns a partition, so that giving it up is
+//! one rename, and nothing that this module keeps in memory outlives a crash.
+
+mod adopt;
+mod copy;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lodestore_graph::PartId;
+
+use super::LivePart;
+use crate::error::StoreError;
+use crate::graph::{Graph, part_dir};
+
+pub use copy::PartCopy;
+
+/// Longest time for which a partition that is about to be given up takes no puts.
+pub const SEAL_MAX: Duration = Duration::from_secs(10);
+
+/// How far a partition is on its way to another owner.
+#[derive(Debug, Default)]
+pub(super) struct HandOver {
+    /// Somebody copies it: no compaction may change its files.
+    is_copied: AtomicBool,
+    /// Until when it takes no puts; changed under the gate, held alone.
+    sealed_until: Mutex<Option<Instant>>,
+}
+
+impl HandOver {
+    pub(super) fn is_copied(&self) -> bool {
+        self.is_copied.load(Ordering::Acquire)
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.seal().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn seal(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.sealed_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LivePart {
+    /// Fails while the partition is sealed; the gate must be held.
+    pub(super) fn check_open_to_puts(&self) -> Result<(), StoreError> {
+        if self.hand_over.is_sealed() {
+            return Err(busy(self.part, "it is being handed over, which takes a moment"));
+        }
+        Ok(())
+    }
+}
+
+impl Graph {
+    /// Folder of a partition that move `id` has taken away.
+    #[must_use]
+    pub fn given_up_dir(&self, part: PartId, id: u64) -> PathBuf {
+        let mut name = part_dir(self.dir(), part).into_os_string();
+        name.push(format!(".moved-{id:016x}"));
+        name.into()
+    }
+
+    /// Whether move `id` has taken the partition away.
+    #[must_use]
+    pub fn was_given_up(&self, part: PartId, id: u64) -> bool {
+        self.device().exists(&self.given_up_dir(part, id))
+    }
+}
+
+fn busy(part: PartId, reason: &'static str) -> StoreError {
+    StoreError::Busy { part, reason }
+}

@@ -1,0 +1,271 @@
+//! The copy of a partition that is read while others put: files, pairs, what came since, the end.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, TryLockError};
+use std::time::Instant;
+
+use lodestore_graph::PartId;
+use roaring::RoaringBitmap;
+
+use super::super::{LiveGraph, LivePart};
+use super::{SEAL_MAX, busy};
+use crate::device::FileReader;
+use crate::error::StoreError;
+use crate::graph::{Graph, META_FILE};
+use crate::live::LiveMode;
+use crate::moving::piece;
+use crate::row::RowIdx;
+
+/// A copy of a partition that is under way; when it is dropped the partition goes on as before.
+#[derive(Debug)]
+pub struct PartCopy {
+    live: Arc<LiveGraph>,
+    part: Arc<LivePart>,
+    files: Vec<CopiedFile>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+struct CopiedFile {
+    name: String,
+    path: PathBuf,
+    n_bytes: u64,
+    file: Box<dyn FileReader>,
+}
+
+/// Which pairs come next.
+#[derive(Debug)]
+enum Stage {
+    /// Those of the catalog from this key on; `None` when all have come.
+    Catalog(Option<Vec<u8>>),
+    /// The version unless it has come, and rows that were put since the start, by tensor and version.
+    Since { version_is_due: bool, rows: VecDeque<(usize, u32, RoaringBitmap)> },
+}
+
+impl LiveGraph {
+    /// Begins to copy a partition. Puts, commits and gathers go on; compactions leave it as it is.
+    ///
+    /// Fails with [`StoreError::Busy`] while somebody else copies it or anything is compacted.
+    pub fn begin_copy(self: &Arc<Self>, part: PartId) -> Result<PartCopy, StoreError> {
+        let open = self.now().get(part.index()).cloned().flatten();
+        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let mut garbage = match self.garbage.try_lock() {
+            Ok(garbage) => garbage,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(busy(part, "a compaction runs; it is copied after that"));
+            }
+        };
+        if open.hand_over.is_copied.swap(true, Ordering::AcqRel) {
+            return Err(busy(part, "somebody copies it already"));
+        }
+        let stage = Stage::Catalog(Some(Vec::new()));
+        // From here on its end ends all of this.
+        let mut copy = PartCopy { live: Arc::clone(self), part: open, files: Vec::new(), stage };
+        if self.takes_writes() {
+            self.sweep_garbage(&mut garbage)?;
+        }
+        Self::forget_garbage(&mut garbage, &copy.part.catalog);
+        drop(garbage);
+        if copy.part.catalog.has_losses()? {
+            return Err(StoreError::MoveRefused {
+                part,
+                reason: "a repair of it has not come to its end; run `lode repair` first"
+                    .to_owned(),
+            });
+        }
+        copy.part.tensors.iter().for_each(|tensor| tensor.journal().start());
+        copy.files = open_files(&self.graph, &copy.part)?;
+        Ok(copy)
+    }
+}
+
+impl PartCopy {
+    /// The partition.
+    #[must_use]
+    pub fn part(&self) -> PartId {
+        self.part.part
+    }
+
+    /// Its committed version.
+    pub fn version(&self) -> Result<u32, StoreError> {
+        self.part.catalog.current_version()
+    }
+
+    /// Names and bytes of all files but the catalog's; `graph.toml` is the first.
+    pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.files.iter().map(|file| (file.name.as_str(), file.n_bytes))
+    }
+
+    /// Appends to `out` what file `at` has from `offset` on, at most `limit` bytes; `true` when that
+    /// is its end.
+    pub fn read(
+        &self,
+        at: usize,
+        offset: u64,
+        limit: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        let Some(file) = self.files.get(at) else {
+            let reason = format!("there is no file {at}, only {}", self.files.len());
+            return Err(StoreError::MoveRefused { part: self.part(), reason });
+        };
+        let left = file.n_bytes.saturating_sub(offset);
+        let n_bytes = usize::try_from(left).unwrap_or(limit).min(limit);
+        let start = out.len();
+        out.resize(start + n_bytes, 0);
+        let read = file.file.read_exact_at(&mut out[start..], offset);
+        read.map_err(StoreError::io(&file.path, "read"))?;
+        Ok(n_bytes as u64 == left)
+    }
+
+    /// Appends to `out` the next pairs, about `limit` bytes of them and at least one; `true` when no
+    /// more are to come. Before the seal they are those of the catalog, each as it is when its turn
+    /// comes; after it those that have changed since the start.
+    pub fn next_pairs(&mut self, limit: usize, out: &mut Vec<u8>) -> Result<bool, StoreError> {
+        match &mut self.stage {
+            Stage::Catalog(from) => {
+                let Some(start) = from.take() else { return Ok(true) };
+                let mut next = None;
+                self.part.catalog.scan_to_copy(&start, &mut |key, value| {
+                    if !out.is_empty() && out.len() + piece::n_bytes(key, value) > limit {
+                        next = Some(key.to_vec());
+                        return ControlFlow::Break(());
+                    }
+                    piece::push(out, key, value);
+                    ControlFlow::Continue(())
+                })?;
+                *from = next;
+                Ok(from.is_none())
+            }
+            Stage::Since { version_is_due, rows } => {
+                if std::mem::take(version_is_due) {
+                    let (key, value) = self.part.catalog.version_pair()?;
+                    piece::push(out, &key, &value);
+                }
+                while let Some((tensor, version, left)) = rows.front_mut() {
+                    let tensor = &self.part.tensors[*tensor];
+                    let row_bytes = tensor.spec().row_bytes();
+                    while let Some(row) = left.min() {
+                        left.remove_smallest(1);
+                        let (name, row) = (&tensor.spec().name, RowIdx(row));
+                        let (key, value) = self.part.catalog.row_pair(name, *version, row)?;
+                        piece::push(out, &key, &value);
+                        if out.len() + row_bytes + piece::KEY_BYTES_MAX > limit {
+                            return Ok(false);
+                        }
+                    }
+                    rows.pop_front();
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Waits for the puts that run and takes no others, nor commits, for [`SEAL_MAX`] at most; gives
+    /// the committed version. [`PartCopy::next_pairs`] then has what was put since the start. May be
+    /// repeated.
+    pub fn seal(&mut self) -> Result<u32, StoreError> {
+        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if self.live.mode == LiveMode::Write {
+            *self.part.hand_over.seal() = Some(Instant::now() + SEAL_MAX);
+        }
+        let noted = self.part.tensors.iter().enumerate().flat_map(|(at, tensor)| {
+            let noted = tensor.journal().noted().into_iter();
+            noted.map(move |(version, rows)| (at, version, rows))
+        });
+        self.stage = Stage::Since { version_is_due: true, rows: noted.collect() };
+        self.version()
+    }
+
+    /// Takes the partition out of the graph: nobody gets at it any more who has not begun to.
+    ///
+    /// Fails with [`StoreError::MoveRefused`] unless it was sealed without a gap since all changes
+    /// were told, and where the graph is not open for writing.
+    pub fn give_up(&mut self) -> Result<(), StoreError> {
+        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.live.check_writable()?;
+        let is_told = matches!(
+            &self.stage, Stage::Since { version_is_due: false, rows } if rows.is_empty()
+        );
+        let refused = |reason: &str| {
+            let (part, reason) = (self.part(), reason.to_owned());
+            Err(StoreError::MoveRefused { part, reason })
+        };
+        if !is_told {
+            return refused("not all that was put since the copy began has been fetched");
+        }
+        if !self.part.hand_over.is_sealed() {
+            return refused(
+                "its seal has run out, and rows may have been put since; seal it again",
+            );
+        }
+        self.live.replace(self.part(), None);
+        Ok(())
+    }
+
+    /// Takes [`PartCopy::give_up`] back.
+    pub fn put_back(&mut self) {
+        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.live.replace(self.part(), Some(Arc::clone(&self.part)));
+    }
+
+    /// Whether nobody else holds anything of the partition, once it is given up.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let is_alone = |tensor| Arc::strong_count(tensor) == 1;
+        Arc::strong_count(&self.part) == 1 && self.part.tensors.iter().all(is_alone)
+    }
+
+    /// Closes the partition, which must have been given up and be idle, and renames its folder: that
+    /// is when it is given up for good. Gives the new name.
+    ///
+    /// After an error the folder is as it was, and may be opened again.
+    pub fn close(self, id: u64) -> Result<PathBuf, StoreError> {
+        assert!(self.is_idle(), "nobody reads from a partition that is closed");
+        // What is in the log alone would be there as well: this is for whoever reads the old folder.
+        self.part.catalog.flush()?;
+        let (live, part) = (Arc::clone(&self.live), self.part());
+        drop(self);
+        let graph = &live.graph;
+        let (from, to) = (graph.part_dir(part), graph.given_up_dir(part, id));
+        graph.device().rename(&from, &to).map_err(StoreError::io(&to, "move the partition to"))?;
+        // It is gone from here whether or not that is on disk yet; whoever cannot tell must not go on
+        // as its owner.
+        graph.device().sync(graph.dir()).map_err(StoreError::io(graph.dir(), "sync"))?;
+        Ok(to)
+    }
+}
+
+impl Drop for PartCopy {
+    fn drop(&mut self) {
+        self.part.tensors.iter().for_each(|tensor| tensor.journal().stop());
+        *self.part.hand_over.seal() = None;
+        self.part.hand_over.is_copied.store(false, Ordering::Release);
+    }
+}
+
+/// Opens what the folder of a partition has beside its catalog, and the description of the graph.
+fn open_files(graph: &Graph, part: &LivePart) -> Result<Vec<CopiedFile>, StoreError> {
+    let dir = graph.part_dir(part.part);
+    let mut paths = vec![graph.dir().join(META_FILE)];
+    let lists = [graph.topology_path(part.part), graph.halo_path(part.part)];
+    paths.extend(lists.into_iter().filter(|path| graph.device().exists(path)));
+    let segments = part.tensors.iter().map(|tensor| tensor.base().segment().path().to_owned());
+    paths.extend(segments);
+    debug_assert!(paths[1..].iter().all(|path| path.parent() == Some(&dir)));
+    paths.into_iter().map(|path| open_file(graph, path)).collect()
+}
+
+fn open_file(graph: &Graph, path: PathBuf) -> Result<CopiedFile, StoreError> {
+    let open = |path: &Path| {
+        let file = graph.device().open(path)?;
+        Ok((file.len_bytes()?, file))
+    };
+    let (n_bytes, file) = open(&path).map_err(StoreError::io(&path, "open"))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(CopiedFile { name, path, n_bytes, file })
+}

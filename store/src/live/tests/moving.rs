@@ -1,0 +1,233 @@
+//! Partitions that are copied while others put, given up, and taken elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::{NodeId, PartId};
+
+use super::*;
+use crate::moving::Arrival;
+use crate::{PartCopy, StoreError};
+
+const PIECE: usize = 700;
+const N_NODES: u32 = 120;
+const PART: PartId = PartId(1);
+
+/// Fetches the files, and the pairs up to now.
+fn fetch(copy: &mut PartCopy, arrival: &Arrival) -> crate::ArrivingCatalog {
+    let files: Vec<(String, u64)> = copy.files().map(|(name, n)| (name.to_owned(), n)).collect();
+    for (at, (name, n_bytes)) in files.iter().enumerate() {
+        let mut file = arrival.file(name).unwrap();
+        let (mut offset, mut piece) = (0, Vec::new());
+        while !copy.read(at, offset, PIECE, &mut piece).unwrap() {
+            file.append(&piece).unwrap();
+            offset += piece.len() as u64;
+            piece.clear();
+        }
+        file.append(&piece).unwrap();
+        file.finish().unwrap();
+        assert!(arrival.has(name, *n_bytes).unwrap() && !arrival.has(name, n_bytes + 1).unwrap());
+    }
+    let catalog = arrival.catalog().unwrap();
+    pairs(copy, &catalog, &mut || {});
+    catalog
+}
+
+/// Fetches pairs until there are no more; `between` is called after each piece.
+fn pairs(copy: &mut PartCopy, to: &crate::ArrivingCatalog, between: &mut dyn FnMut()) {
+    loop {
+        let mut piece = Vec::new();
+        let is_last = copy.next_pairs(PIECE, &mut piece).unwrap();
+        to.write(&piece).unwrap();
+        between();
+        if is_last {
+            return;
+        }
+    }
+}
+
+/// The rows of a partition's nodes in the graph at `dir`, of both tensors.
+fn rows_at(dir: &Path, part: PartId, view: View) -> Vec<Vec<u8>> {
+    let graph = Graph::open(dir).unwrap();
+    let ids: Vec<NodeId> = graph.book().range(part).map(NodeId).collect();
+    let options = OpenOptions::default();
+    let live = LiveGraph::open(graph, Some(&[part]), LiveMode::Read, &options).unwrap();
+    rows_in(&Arc::new(live), &ids, view)
+}
+
+fn rows_in(live: &Arc<LiveGraph>, ids: &[NodeId], view: View) -> Vec<Vec<u8>> {
+    let store = EmbeddedStore::over(Arc::clone(live), view).unwrap();
+    let rows = |(name, width): &(&str, usize)| {
+        let mut out = vec![0; ids.len() * width];
+        store.gather(name, ids, &mut out).unwrap();
+        out
+    };
+    TENSORS.iter().map(rows).collect()
+}
+
+fn elsewhere(ring: &Ring) -> PathBuf {
+    ring.dir.path().join("elsewhere")
+}
+
+/// The nodes of the partition that moves.
+fn its_nodes(live: &LiveGraph) -> Vec<u32> {
+    live.graph().book().range(PART).collect()
+}
+
+#[test]
+fn a_moved_partition_has_every_row_that_was_put_before_during_and_between_commits() {
+    let ring = ring(N_NODES, 3, 3);
+    let live = writer(&ring);
+    let nodes = its_nodes(&live);
+    put(&live, "feat", &nodes[..5], 1);
+    live.commit_version().unwrap();
+    put(&live, "mark", &nodes[3..9], 2);
+    compact(&live);
+    put(&live, "feat", &nodes[4..20], 3);
+
+    let mut copy = live.begin_copy(PART).unwrap();
+    let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 77).unwrap();
+    put(&live, "feat", &nodes[..3], 4);
+    let catalog = fetch(&mut copy, &arrival);
+    put(&live, "feat", &nodes[1..2], 5);
+    live.commit_version().unwrap();
+    put(&live, "mark", &nodes[..40], 6);
+    put(&live, "feat", &nodes[39..], 7);
+    // A copy keeps its files: nothing of it is folded.
+    let names_before = crate::fixture::files(&live.graph().part_dir(PART)).into_keys();
+    let segments = |names: &mut dyn Iterator<Item = PathBuf>| {
+        names.filter(|path| path.extension().is_some_and(|e| e == "seg")).collect::<Vec<_>>()
+    };
+    let before = segments(&mut names_before.into_iter());
+    compact(&live);
+    let after = crate::fixture::files(&live.graph().part_dir(PART)).into_keys();
+    assert_eq!(segments(&mut after.into_iter()), before);
+
+    let sealed_at = copy.seal().unwrap();
+    assert_eq!(sealed_at, live.version());
+    let refused = try_put(&live, "feat", &nodes[..1], 8).unwrap_err();
+    assert!(matches!(refused, StoreError::Busy { part: PART, .. }), "{refused}");
+    assert!(matches!(live.commit_version(), Err(StoreError::Busy { .. })));
+    put(&live, "feat", &[0], 9);
+    let ids: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+    let expected = rows_in(&live, &ids, View::Latest);
+    let committed = rows_in(&live, &ids, View::At(sealed_at));
+    assert_ne!(expected, committed);
+    catalog.close().unwrap();
+    let catalog = arrival.catalog_again().unwrap();
+    pairs(&mut copy, &catalog, &mut || {});
+    catalog.close().unwrap();
+    arrival.check(&mut |_, _| {}).unwrap();
+
+    copy.give_up().unwrap();
+    assert!(copy.is_idle());
+    assert!(matches!(try_put(&live, "feat", &nodes[..1], 8), Err(StoreError::NoPart { .. })));
+    assert!(!live.graph().was_given_up(PART, 77));
+    copy.close(77).unwrap();
+    assert!(live.graph().was_given_up(PART, 77) && !live.graph().parts_here().contains(&PART));
+    assert_eq!(live.commit_version().unwrap(), sealed_at + 1, "the others go on");
+    arrival.take().unwrap();
+    assert_eq!(rows_at(&elsewhere(&ring), PART, View::Latest), expected);
+    assert_eq!(rows_at(&elsewhere(&ring), PART, View::At(sealed_at)), committed);
+
+    // Back to where it came from: it is behind by a version, and catches up.
+    let other = LiveGraph::open(
+        Graph::open(&elsewhere(&ring)).unwrap(),
+        Some(&[PART]),
+        LiveMode::Write,
+        &OpenOptions::default(),
+    );
+    let other = Arc::new(other.unwrap());
+    put(&other, "feat", &nodes[7..8], 10);
+    let mut copy = other.begin_copy(PART).unwrap();
+    let arrival = Arrival::find_or_begin(&ring.out(), PART, 78).unwrap();
+    let catalog = fetch(&mut copy, &arrival);
+    copy.seal().unwrap();
+    pairs(&mut copy, &catalog, &mut || {});
+    catalog.close().unwrap();
+    arrival.check(&mut |_, _| {}).unwrap();
+    copy.give_up().unwrap();
+    copy.close(78).unwrap();
+    let expected = rows_at(&elsewhere_given_up(&ring), PART, View::Latest);
+    arrival.take().unwrap();
+    assert_eq!(live.adopt(PART).unwrap(), sealed_at + 1);
+    assert_eq!(rows_in(&live, &ids, View::At(sealed_at + 1)), expected);
+    put(&live, "feat", &nodes[..1], 11);
+    assert!(ring.verify().ok);
+}
+
+/// The folder that was given up, as a graph.
+fn elsewhere_given_up(ring: &Ring) -> PathBuf {
+    let (from, to) = (elsewhere(ring), ring.dir.path().join("given-up"));
+    let graph = Graph::open(&from).unwrap();
+    std::fs::create_dir(&to).unwrap();
+    std::fs::copy(from.join("graph.toml"), to.join("graph.toml")).unwrap();
+    std::fs::rename(graph.given_up_dir(PART, 78), to.join("part-001")).unwrap();
+    to
+}
+
+#[test]
+fn a_copy_that_is_dropped_changes_nothing_and_its_leftovers_are_gone_on_with() {
+    let ring = ring(N_NODES, 3, 3);
+    let live = writer(&ring);
+    let nodes = its_nodes(&live);
+    put(&live, "feat", &nodes[..5], 1);
+    let mut copy = live.begin_copy(PART).unwrap();
+    assert!(matches!(live.begin_copy(PART), Err(StoreError::Busy { .. })));
+    let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 5).unwrap();
+    drop(fetch(&mut copy, &arrival));
+    let refused = copy.give_up().unwrap_err();
+    assert!(refused.to_string().contains("not all that was put"), "{refused}");
+    copy.seal().unwrap();
+    assert!(try_put(&live, "feat", &nodes[..5], 2).is_err());
+    drop((copy, arrival));
+    put(&live, "feat", &nodes[..5], 2);
+    assert_eq!(compact(&live), 0, "nothing is committed");
+
+    let mut copy = live.begin_copy(PART).unwrap();
+    let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 6).unwrap();
+    assert_eq!(arrival.id(), 5, "it goes on under the number that it began with");
+    for (name, n_bytes) in copy.files() {
+        assert!(arrival.has(name, n_bytes).unwrap(), "{name}");
+    }
+    // The catalog is fetched anew.
+    let catalog = arrival.catalog().unwrap();
+    copy.seal().unwrap();
+    let mut copy_again = copy;
+    pairs(&mut copy_again, &catalog, &mut || {});
+    catalog.close().unwrap();
+    let damaged = arrival.check(&mut |_, _| {}).unwrap_err();
+    assert!(damaged.to_string().contains("damaged"), "without its records: {damaged}");
+    assert!(Arrival::find(&elsewhere(&ring), PART).unwrap().is_none());
+}
+
+#[test]
+fn what_comes_from_outside_is_believed_only_where_it_can_be() {
+    let ring = ring(N_NODES, 3, 3);
+    let live = writer(&ring);
+    assert!(Arrival::find_or_begin(&ring.out(), PART, 1).is_err(), "it is there");
+    let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 1).unwrap();
+    for name in ["", "..", "../x.v1.seg", "catalog", "/etc/passwd", ".v1.seg", "a/b.v1.seg", "x"] {
+        let error = arrival.file(name).unwrap_err();
+        assert!(matches!(error, StoreError::MoveRefused { .. }), "{name}: {error}");
+    }
+    let mut copy = live.begin_copy(PART).unwrap();
+    let catalog = fetch(&mut copy, &arrival);
+    for piece in [&b"\x01"[..], b"\x01\0\0\0\0\0", b"\x01\0\0\0\0\0?", b"\x08\0\0\0\0\0identity"] {
+        catalog.write(piece).unwrap_err();
+    }
+    let other = super::ring(N_NODES, 3, 3);
+    let mut stranger = writer(&other).begin_copy(PartId(0)).unwrap();
+    let arrival = Arrival::find_or_begin(&elsewhere(&ring), PartId(0), 2).unwrap();
+    std::fs::copy(ring.out().join("graph.toml"), elsewhere(&ring).join("graph.toml")).unwrap();
+    let mut file = arrival.file("graph.toml").unwrap();
+    let mut bytes = Vec::new();
+    stranger.read(0, 0, 1 << 20, &mut bytes).unwrap();
+    file.append(&bytes).unwrap();
+    file.finish().unwrap();
+    let error = arrival.catalog().unwrap_err();
+    assert!(matches!(error, StoreError::Misplaced { field: "graph", .. }), "{error}");
+    assert!(stranger.read(99, 0, 1, &mut bytes).is_err());
+    let mut nothing = Vec::new();
+    assert!(stranger.read(0, u64::MAX, 1, &mut nothing).unwrap() && nothing.is_empty());
+    stranger.seal().unwrap();
+}

@@ -1,0 +1,231 @@
+//! The folder where a partition comes together, beside its place.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lodestore_graph::PartId;
+
+use super::file::ArrivingFile;
+use super::piece;
+use crate::catalog::Catalog;
+use crate::device::{Device, Disk};
+use crate::error::StoreError;
+use crate::graph::{
+    Graph, META_FILE, catalog_dir, halo_path, is_segment_file, part_dir, topology_path,
+};
+use crate::verify::verify_parts;
+
+/// What follows the name of a partition's folder, before the number of the move.
+const SUFFIX: &str = ".copy-";
+
+/// A partition that comes to the folder of a graph: a graph of its own with one partition, until it
+/// is taken.
+#[derive(Debug)]
+pub struct Arrival {
+    device: Arc<dyn Device>,
+    dir: PathBuf,
+    part: PartId,
+    id: u64,
+    staging: PathBuf,
+}
+
+/// Its catalog while pairs come.
+#[derive(Debug)]
+pub struct ArrivingCatalog {
+    part: PartId,
+    catalog: Catalog,
+}
+
+impl Arrival {
+    /// The arrival of a partition in `dir` that an earlier run has begun; without one, the first
+    /// step of a new one with the number `id`, for which the folder is made.
+    ///
+    /// Fails if the partition is there.
+    pub fn find_or_begin(dir: &Path, part: PartId, id: u64) -> Result<Self, StoreError> {
+        let device: Arc<dyn Device> = Arc::new(Disk);
+        if let Some(found) = Self::find(dir, part)? {
+            return Ok(found);
+        }
+        let place = part_dir(dir, part);
+        if device.exists(&place) {
+            let reason = format!("{} is there already", place.display());
+            return Err(StoreError::MoveRefused { part, reason });
+        }
+        let this = Self::at(device, dir, part, id);
+        if !this.device.exists(dir) {
+            this.device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
+        }
+        for dir in [&this.staging, &part_dir(&this.staging, part)] {
+            this.device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
+        }
+        Ok(this)
+    }
+
+    /// The arrival that an earlier run has begun, if there is one.
+    pub fn find(dir: &Path, part: PartId) -> Result<Option<Self>, StoreError> {
+        let device: Arc<dyn Device> = Arc::new(Disk);
+        if !device.exists(dir) {
+            return Ok(None);
+        }
+        let prefix = format!("{}{SUFFIX}", name_of(&part_dir(dir, part)));
+        let entries = device.list(dir).map_err(StoreError::io(dir, "list"))?;
+        let id = |name: &str| u64::from_str_radix(name.strip_prefix(&prefix)?, 16).ok();
+        let found = entries.iter().find_map(|entry| id(&entry.name));
+        Ok(found.map(|id| Self::at(device, dir, part, id)))
+    }
+
+    fn at(device: Arc<dyn Device>, dir: &Path, part: PartId, id: u64) -> Self {
+        let name = format!("{}{SUFFIX}{id:016x}", name_of(&part_dir(dir, part)));
+        Self { device, dir: dir.to_owned(), part, id, staging: dir.join(name) }
+    }
+
+    /// Number of the move.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether it is in its place, and only what it was made in is left.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        !self.device.exists(&part_dir(&self.staging, self.part))
+            && self.device.exists(&part_dir(&self.dir, self.part))
+    }
+
+    /// Whether a file has come as a whole, in an earlier run. Its content is for
+    /// [`Arrival::check`].
+    pub fn has(&self, name: &str, n_bytes: u64) -> Result<bool, StoreError> {
+        let path = self.path(name)?;
+        if !self.device.exists(&path) {
+            return Ok(false);
+        }
+        let len = self.device.open(&path).and_then(|file| file.len_bytes());
+        Ok(len.map_err(StoreError::io(&path, "open"))? == n_bytes)
+    }
+
+    /// Begins a file.
+    pub fn file(&self, name: &str) -> Result<ArrivingFile, StoreError> {
+        ArrivingFile::create(&self.device, &self.path(name)?)
+    }
+
+    /// Begins the catalog, anew where there is one: rows that an earlier run has fetched may have
+    /// changed. The graph's description must have come.
+    ///
+    /// Fails where the folder has another graph than that which comes.
+    pub fn catalog(&self) -> Result<ArrivingCatalog, StoreError> {
+        let coming = Graph::open(&self.staging)?;
+        if self.device.exists(&self.dir.join(META_FILE)) {
+            let here = Graph::open(&self.dir)?;
+            if here.meta() != coming.meta() {
+                return Err(StoreError::Misplaced {
+                    file: self.dir.clone(),
+                    field: "graph",
+                    expected: coming.uuid().to_string(),
+                    found: here.uuid().to_string(),
+                });
+            }
+        }
+        let dir = catalog_dir(&part_dir(&self.staging, self.part));
+        if self.device.exists(&dir) {
+            self.device.remove_dir_all(&dir).map_err(StoreError::io(&dir, "remove"))?;
+        }
+        let text = coming.meta().to_text();
+        let catalog = Catalog::create(&*self.device, &dir, coming.uuid(), self.part, &text)?;
+        Ok(ArrivingCatalog { part: self.part, catalog })
+    }
+
+    /// The catalog that has come, for what was put since.
+    pub fn catalog_again(&self) -> Result<ArrivingCatalog, StoreError> {
+        let coming = Graph::open(&self.staging)?;
+        Ok(ArrivingCatalog { part: self.part, catalog: coming.catalog_for_writing(self.part)? })
+    }
+
+    /// Syncs what has come and reads all of it; the catalog must be closed.
+    ///
+    /// Fails with [`StoreError::MoveRefused`] if anything is damaged, and removes the folder then: a
+    /// new run begins from nothing.
+    pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), StoreError> {
+        self.sync()?;
+        let report = verify_parts(&self.staging, &[self.part], progress)?;
+        let Some(damage) = report.damaged.first() else { return Ok(()) };
+        self.remove()?;
+        let reason = format!("its copy is damaged ({}); nothing has changed", damage.reason);
+        Err(StoreError::MoveRefused { part: self.part, reason })
+    }
+
+    /// Makes durable which files there are; each was synced when it was finished.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        let part_dir = part_dir(&self.staging, self.part);
+        for dir in [&catalog_dir(&part_dir), &part_dir, &self.staging, &self.dir] {
+            self.device.sync(dir).map_err(StoreError::io(dir, "sync"))?;
+        }
+        Ok(())
+    }
+
+    /// Moves the partition to its place: from then on it is this folder's. What it came with, the
+    /// graph's description, stays where the folder had none.
+    pub fn take(self) -> Result<(), StoreError> {
+        let (from, to) = (part_dir(&self.staging, self.part), part_dir(&self.dir, self.part));
+        let meta = self.dir.join(META_FILE);
+        if !self.is_taken() {
+            if !self.device.exists(&meta) {
+                let renamed = self.device.rename(&self.staging.join(META_FILE), &meta);
+                renamed.map_err(StoreError::io(&meta, "move the description to"))?;
+            }
+            let renamed = self.device.rename(&from, &to);
+            renamed.map_err(StoreError::io(&to, "move the partition to"))?;
+            self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync"))?;
+        }
+        self.remove()
+    }
+
+    /// Removes what has come.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        let removed = self.device.remove_dir_all(&self.staging);
+        removed.map_err(StoreError::io(&self.staging, "remove"))
+    }
+
+    /// Where a file goes; names come from outside.
+    fn path(&self, name: &str) -> Result<PathBuf, StoreError> {
+        let dir = part_dir(&self.staging, self.part);
+        let lists = [topology_path(&dir), halo_path(&dir)];
+        if name == META_FILE {
+            return Ok(self.staging.join(META_FILE));
+        }
+        let is_plain = !name.contains(['/', '\0']) && !name.starts_with('.');
+        if is_plain && is_segment_file(name) {
+            return Ok(dir.join(name));
+        }
+        let list = lists.into_iter().find(|path| name_of(path) == name);
+        list.ok_or_else(|| StoreError::MoveRefused {
+            part: self.part,
+            reason: format!("the source names a file {name:?}, which no partition has"),
+        })
+    }
+}
+
+impl ArrivingCatalog {
+    /// Writes the pairs of a piece, durable when it returns.
+    ///
+    /// Fails for what is no piece, and for pairs that no catalog has.
+    pub fn write(&self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        let mut pairs = Vec::new();
+        while !bytes.is_empty() {
+            let Some((key, value)) = piece::take(&mut bytes) else {
+                let reason = "a piece of its catalog is cut off".to_owned();
+                return Err(StoreError::MoveRefused { part: self.part, reason });
+            };
+            pairs.push((key, value));
+        }
+        self.catalog.write_copied(&pairs)
+    }
+
+    /// Moves what was written into tables and closes it.
+    pub fn close(self) -> Result<(), StoreError> {
+        self.catalog.flush()
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

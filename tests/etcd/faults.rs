@@ -1,0 +1,120 @@
+//! etcd that is away, servers that stand still, and keys that are lies.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lodestore_client::ClientError;
+use rustix::process::Signal;
+
+use crate::engine::Engine;
+use crate::support::process::{lode_line, signal};
+use crate::support::workload::{Workload, known_graph};
+use crate::{N_NODES, begin, check, client, eventually, serve};
+
+#[test]
+fn servers_and_clients_wait_for_an_etcd_that_is_not_there_yet() {
+    let Some(mut engine) = Engine::prepared() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let graph = known_graph(dir.path(), N_NODES, 3);
+    let server = serve(&engine, &graph, "");
+    let direct = lodestore_client::ClientConfig::default();
+    check(&lodestore_client::Client::connect(&[&server.address], direct).unwrap());
+    let start = Instant::now();
+    let error = client(&engine, Duration::from_secs(1)).err().unwrap();
+    assert!(matches!(error, ClientError::Map { .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| client(&engine, Duration::from_secs(20)));
+        thread::sleep(Duration::from_millis(300));
+        assert!(!waiting.is_finished());
+        drop(waiting);
+    });
+    engine.run();
+    eventually("the server registers", || engine.servers().len() == 1);
+    check(&client(&engine, Duration::from_secs(10)).unwrap());
+    let log = server.stop_and_take_log();
+    assert!(log.contains("not registered in etcd for now"), "{log}");
+    assert_eq!(log.matches("not registered").count(), 1, "it is told once: {log}");
+}
+
+#[test]
+fn an_etcd_that_goes_and_comes_back_is_noticed_by_nobody_who_knows_the_servers() {
+    let Some((mut engine, _dir, graph)) = begin() else { return };
+    let server = serve(&engine, &graph, "");
+    let (load, client) =
+        (Workload::new(N_NODES), client(&engine, Duration::from_secs(10)).unwrap());
+    load.check_all(&client);
+    engine.kill();
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        load.check_all(&client);
+        thread::sleep(Duration::from_millis(20));
+    }
+    engine.run();
+    eventually("it is in the map again", || engine.servers().len() == 1);
+    load.check_all(&client);
+    server.stop();
+    assert!(engine.servers().is_empty());
+}
+
+#[test]
+fn a_server_that_stands_still_loses_its_lease_and_is_found_again_when_it_goes_on() {
+    let Some((engine, _dir, graph)) = begin() else { return };
+    let (still, other) = (serve(&engine, &graph, ""), serve(&engine, &graph, ""));
+    eventually("both are registered", || engine.servers().len() == 2);
+    let client = client(&engine, Duration::from_secs(10)).unwrap();
+    check(&client);
+    signal(&still.child, Signal::STOP);
+    let stopped = Instant::now();
+    while engine.servers().len() == 2 {
+        check(&client);
+        assert!(stopped.elapsed() < Duration::from_secs(20), "a lease lasts for 6 s");
+    }
+    check(&client);
+    signal(&still.child, Signal::CONT);
+    eventually("it registers anew", || engine.servers().len() == 2);
+    other.stop();
+    check(&client);
+    still.stop();
+}
+
+#[test]
+fn keys_that_are_lies_or_nonsense_harm_nobody() {
+    let Some((engine, dir, graph)) = begin() else { return };
+    let server = serve(&engine, &graph, "");
+    eventually("it is registered", || engine.servers().len() == 1);
+    let early = client(&engine, Duration::from_secs(10)).unwrap();
+    let entry = |address: &str| {
+        format!(r#"{{"address":"{address}","parts":[0,1,2],"version":9,"busy":0}}"#).into_bytes()
+    };
+    engine.put("", b"");
+    engine.put("nonsense", b"\xff\xfe{{{");
+    engine.put("deep", &b"[".repeat(50_000));
+    engine.put("long", &vec![b'x'; 1 << 20]);
+    engine.put("path", &entry("map:/etc/passwd"));
+    engine.put("gone", &entry("127.0.0.1:1"));
+    // A port where somebody listens who is no server of ours.
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    engine.put("stranger", &entry(&stranger.local_addr().unwrap().to_string()));
+    for client in [&early, &client(&engine, Duration::from_secs(10)).unwrap()] {
+        check(client);
+    }
+    // Another graph under the same prefix is told to those who come, and left out by those who know.
+    let other_dir = dir.path().join("other");
+    std::fs::create_dir(&other_dir).unwrap();
+    let other = serve(&engine, &known_graph(&other_dir, N_NODES, 3), "");
+    eventually("the other is registered", || {
+        engine.servers().iter().any(|server| server["address"] == other.address)
+    });
+    thread::sleep(Duration::from_millis(300));
+    check(&early);
+    let error = client(&engine, Duration::from_secs(3)).err().unwrap();
+    assert!(matches!(error, ClientError::GraphsDiffer { .. }), "{error}");
+    other.stop();
+    let ids = dir.path().join("ids.npy");
+    crate::support::write_npy(&ids, lodestore_graph::npy::NpyType::U32, &[1], &[5u32]);
+    let (map, ids, out) = (engine.map(), ids.display(), dir.path().join("out.npy"));
+    lode_line(&format!("gather --connect {map} --tensor feat --ids {ids} --out {}", out.display()))
+        .succeeded();
+    server.stop();
+}

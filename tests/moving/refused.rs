@@ -1,0 +1,92 @@
+//! What cannot be moved is told before anything is fetched; copies that take nothing away.
+
+use lodestore_client::{ClientError, MovePlan, PartMove};
+use lodestore_graph::PartId;
+
+use crate::support::process::{Serving, lode_line};
+use crate::{Two, plan};
+
+fn error_of(plan: MovePlan) -> String {
+    PartMove::run(plan, &mut |_, _| {}).unwrap_err().to_string()
+}
+
+#[test]
+fn what_cannot_be_moved_is_told_before_anything_is_fetched() {
+    let two = Two::new();
+    let fixed = Serving::start(&two.folders[0], "--writable --shards 1 --listen 127.0.0.1:0");
+    let target = two.serve(1, "127.0.0.1:0");
+    let told = error_of(plan(&fixed, 1, &two.folders[1], Some(&target)));
+    assert!(told.contains("--parts-here"), "{told}");
+    let told = error_of(plan(&target, 1, &two.folders[0], Some(&fixed)));
+    assert!(told.contains("takes in no partition") && told.contains("--parts-here"), "{told}");
+    fixed.stop();
+    let source = two.serve(0, "127.0.0.1:0");
+    let told = error_of(plan(&source, 9, &two.folders[1], Some(&target)));
+    assert!(told.contains("partition 9 is not here"), "{told}");
+    let told = error_of(plan(&source, 1, &two.folders[0], None));
+    assert!(told.contains("is there already"), "{told}");
+    let keep = MovePlan { keep: true, ..plan(&source, 1, &two.folders[1], Some(&target)) };
+    let told = error_of(keep);
+    assert!(told.contains("two servers that take puts"), "{told}");
+    target.stop();
+    let read_only = Serving::start(&two.folders[1], "--parts-here --shards 1 --listen 127.0.0.1:0");
+    let told = error_of(plan(&source, 1, &two.folders[1], Some(&read_only)));
+    assert!(told.contains("--writable"), "{told}");
+    read_only.stop();
+    let other = Two::new();
+    let stranger = other.serve(1, "127.0.0.1:0");
+    let error = PartMove::run(plan(&source, 1, &two.folders[1], Some(&stranger)), &mut |_, _| {});
+    assert!(matches!(error, Err(ClientError::GraphsDiffer { .. })), "{error:?}");
+    let into_stranger = plan(&source, 1, &other.folders[1], None);
+    let told = error_of(into_stranger);
+    assert!(told.contains("graph"), "{told}");
+    assert_eq!(two.owners(), [1; 3]);
+}
+
+#[test]
+fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() {
+    let two = Two::new();
+    let source = two.serve(0, "127.0.0.1:0");
+    let into = two.folders[0].with_file_name("copy");
+    for part in 0..3 {
+        let (from, into) = (&source.address, into.display());
+        let line = format!("copy-part {part} --from {from} --into {into} --keep --json");
+        let report = lode_line(&line).succeeded().json();
+        assert_eq!((&report["moved"], &report["part"]), (&false.into(), &part.into()));
+    }
+    source.stop();
+    assert_eq!(two.owners(), [1; 3]);
+    let ids: Vec<u32> = (0..crate::N_NODES).collect();
+    let ids_file = two.folders[1].join("ids.npy");
+    let shape = [u64::from(crate::N_NODES)];
+    crate::support::write_npy(&ids_file, lodestore_graph::npy::NpyType::U32, &shape, &ids);
+    let rows = |graph: &std::path::Path| {
+        let out = two.folders[1].join("rows.npy");
+        let (graph, ids, out) = (graph.display(), ids_file.display(), out.display());
+        let line = format!("gather --graph {graph} --tensor feat --ids {ids} --out {out}");
+        lode_line(&line).succeeded();
+        std::fs::read(two.folders[1].join("rows.npy")).unwrap()
+    };
+    assert_eq!(rows(&two.folders[0]), rows(&into));
+    lode_line(&format!("verify {}", into.display())).succeeded();
+    // Servers that take no puts may both have it.
+    let read = |at: usize| {
+        Serving::start(&two.folders[at], "--parts-here --shards 1 --listen 127.0.0.1:0")
+    };
+    let (first, second) = (read(0), read(1));
+    for part in 0..3u16 {
+        let plan = plan(&first, part, &two.folders[1], Some(&second));
+        PartMove::run(MovePlan { keep: true, ..plan }, &mut |_, _| {}).unwrap();
+    }
+    assert_eq!(two.owners(), [2; 3]);
+    first.stop();
+    let config = lodestore_client::ClientConfig::default();
+    let client = lodestore_client::Client::connect(&[&second.address], config).unwrap();
+    let mut out = vec![0; 104];
+    for part in 0..3 {
+        let book = lodestore_client::RowSource::book(&client).clone();
+        let node = lodestore_graph::NodeId(book.range(PartId(part)).start);
+        client.sync_pull("feat", &[node], &mut out).unwrap();
+        assert_eq!(out, crate::support::workload::put_row(node, 0));
+    }
+}

@@ -1,0 +1,72 @@
+//! A partition that moves to and fro under load.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use lodestore_client::{ClientError, PartMove};
+
+use crate::support::workload::{EndOnDrop, N_WRITERS, Workload};
+use crate::{N_NODES, Two, plan};
+
+/// Under the load of this test only a moment without an owner may be told.
+fn nothing_fails(error: &ClientError) {
+    panic!("a client was told of a move: {error}");
+}
+
+#[test]
+fn clients_see_nothing_of_a_move_but_a_pause() {
+    let (two, load) = (Two::new(), Workload::new(N_NODES));
+    let servers = [two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0")];
+    let addresses: Vec<String> = servers.iter().map(|it| it.address.clone()).collect();
+    let deadline = Duration::from_secs(20);
+    let client = || load.client(&addresses, deadline).unwrap();
+    let n_moves = if std::env::var_os("LODE_LONG").is_some() { 60 } else { 6 };
+    thread::scope(|scope| {
+        for writer in 0..N_WRITERS {
+            let client = client();
+            let load = &load;
+            scope.spawn(move || load.write(&client, writer, &nothing_fails));
+        }
+        for seed in 1..3 {
+            let client = client();
+            let load = &load;
+            scope.spawn(move || load.read(&client, seed, &nothing_fails));
+        }
+        let end = EndOnDrop(&load);
+        let mover = client();
+        for turn in 0..n_moves {
+            let (from, to) = (turn % 2, (turn + 1) % 2);
+            let plan = plan(&servers[from], 1, &two.folders[to], Some(&servers[to]));
+            let stats = PartMove::run(plan, &mut |_, _| {}).unwrap();
+            assert_eq!(two.owners(), [1; 3]);
+            assert!(stats.files >= 4 && stats.sealed > Duration::ZERO, "{stats:?}");
+            if turn % 3 == 2 {
+                mover.commit().unwrap();
+                let runs = mover.compact().unwrap();
+                mover.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
+            }
+            println!("{stats:?}");
+            // What was left behind is removed, as an operator would.
+            for name in crate::support::names_in(&two.folders[from]) {
+                if name.contains(".moved-") {
+                    std::fs::remove_dir_all(two.folders[from].join(name)).unwrap();
+                }
+            }
+        }
+        drop(end);
+    });
+    load.check_all(&load_client(&load, &addresses));
+    let counts = &load.counts;
+    for count in [&counts.puts, &counts.pulls] {
+        assert!(count.load(Ordering::Relaxed) > 20);
+    }
+    servers.into_iter().for_each(crate::support::process::Serving::stop);
+    two.assert_whole();
+}
+
+fn load_client(load: &Workload, addresses: &[String]) -> lodestore_client::Client {
+    let _ = load;
+    let config = lodestore_client::ClientConfig::default();
+    lodestore_client::Client::connect(addresses, config).unwrap()
+}

@@ -1,0 +1,183 @@
+//! Clients that put and pull rows whose every version is known: writers own nodes of their own, each
+//! row says by whose which turn it was put, and every pull is compared with what was acknowledged
+//! before it and tried after it.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lodestore_client::{Client, ClientConfig, ClientError};
+use lodestore_graph::NodeId;
+use lodestore_graph::npy::NpyType;
+
+use crate::support::process::lode_line;
+use crate::support::{Numbers, write_npy};
+
+pub(crate) const WIDTH: u32 = 26;
+pub(crate) const ROW_BYTES: usize = WIDTH as usize * 4;
+pub(crate) const N_WRITERS: u32 = 3;
+
+/// Imports a ring of nodes, whose ids stay, to `dir/graph`: turn 0 of every row.
+pub(crate) fn known_graph(dir: &Path, n_nodes: u32, n_parts: u16) -> PathBuf {
+    let (edges, rows, graph) = (dir.join("edges.npy"), dir.join("feat.npy"), dir.join("graph"));
+    let ring: Vec<[u32; 2]> = (0..n_nodes).map(|node| [node, (node + 1) % n_nodes]).collect();
+    write_npy(&edges, NpyType::U32, &[n_nodes.into(), 2], &ring);
+    let feat: Vec<u8> = (0..n_nodes).flat_map(|node| put_row(NodeId(node), 0)).collect();
+    write_npy(&rows, NpyType::I32, &[n_nodes.into(), WIDTH.into()], &feat);
+    lode_line(&format!(
+        "import --edges {} --undirected --tensor feat={} --parts {n_parts} \
+         --partitioner range --order input --out {}",
+        edges.display(),
+        rows.display(),
+        graph.display()
+    ))
+    .succeeded();
+    graph
+}
+
+/// The row of `node` that was put as its writer's `turn`th.
+pub(crate) fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
+    [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// What was acknowledged, what was tried, and what has happened.
+pub(crate) struct Workload {
+    n_nodes: u32,
+    /// By node: its last acknowledged turn.
+    acknowledged: Vec<AtomicU32>,
+    /// By writer: the turn that it tried last.
+    tried: Vec<AtomicU32>,
+    is_over: AtomicBool,
+    pub(crate) counts: Counts,
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) puts: AtomicU64,
+    pub(crate) rows_put: AtomicU64,
+    pub(crate) puts_failed: AtomicU64,
+    pub(crate) pulls: AtomicU64,
+    pub(crate) rows_compared: AtomicU64,
+    pub(crate) pulls_failed: AtomicU64,
+    /// The longest that any call took, in milliseconds.
+    pub(crate) longest_ms: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+impl Workload {
+    pub(crate) fn new(n_nodes: u32) -> Self {
+        let zeros = |n: u32| (0..n).map(|_| AtomicU32::new(0)).collect();
+        let (is_over, counts) = (AtomicBool::new(false), Counts::default());
+        assert_eq!(n_nodes % N_WRITERS, 0, "every node has one writer");
+        Self { n_nodes, acknowledged: zeros(n_nodes), tried: zeros(N_WRITERS), is_over, counts }
+    }
+
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Connects as often as it takes.
+    pub(crate) fn client(&self, addresses: &[String], deadline: Duration) -> Option<Client> {
+        let config = ClientConfig { deadline, ..ClientConfig::default() };
+        while !self.is_over() {
+            if let Ok(client) = Client::connect(addresses, config.clone()) {
+                return Some(client);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+
+    fn timed<T>(&self, call: impl FnOnce() -> T) -> T {
+        let start = std::time::Instant::now();
+        let result = call();
+        self.counts.longest_ms.fetch_max(start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        result
+    }
+
+    /// Puts rows of its own until the end, each turn until it is acknowledged.
+    pub(crate) fn write(&self, client: &Client, writer: u32, failed: &dyn Fn(&ClientError)) {
+        let tried = &self.tried[writer as usize];
+        while !self.is_over() {
+            let turn = tried.load(Ordering::Relaxed) + 1;
+            tried.store(turn, Ordering::Relaxed);
+            let n_rows = [1, 30, 200][turn as usize % 3];
+            let nodes = (0..n_rows).map(|i| (turn * 131 + i * 7) * N_WRITERS + writer);
+            let mut ids: Vec<NodeId> = nodes.map(|node| NodeId(node % self.n_nodes)).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
+            loop {
+                match self.timed(|| client.put_rows("feat", &ids, &rows)) {
+                    Ok(_) => break,
+                    Err(error) => {
+                        add(&self.counts.puts_failed, 1);
+                        failed(&error);
+                        if self.is_over() {
+                            return;
+                        }
+                    }
+                }
+            }
+            add(&self.counts.puts, 1);
+            add(&self.counts.rows_put, ids.len() as u64);
+            for id in ids {
+                self.acknowledged[id.index()].store(turn, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Pulls and compares until the end.
+    pub(crate) fn read(&self, client: &Client, seed: u64, failed: &dyn Fn(&ClientError)) {
+        let mut numbers = Numbers(seed);
+        while !self.is_over() {
+            let n_rows = [1, 50, 700][numbers.below(3) as usize];
+            let ids: Vec<NodeId> =
+                (0..n_rows).map(|_| NodeId(numbers.below(self.n_nodes))).collect();
+            self.pull(client, &ids, failed);
+        }
+    }
+
+    /// Every row once; fails the test unless all come.
+    pub(crate) fn check_all(&self, client: &Client) {
+        let ids: Vec<NodeId> = (0..self.n_nodes).map(NodeId).collect();
+        self.pull(client, &ids, &|error| panic!("{error}"));
+    }
+
+    fn pull(&self, client: &Client, ids: &[NodeId], failed: &dyn Fn(&ClientError)) {
+        let before: Vec<u32> =
+            ids.iter().map(|id| self.acknowledged[id.index()].load(Ordering::Relaxed)).collect();
+        let mut rows = vec![0xee; ids.len() * ROW_BYTES];
+        if let Err(error) = self.timed(|| client.sync_pull("feat", ids, &mut rows)) {
+            add(&self.counts.pulls_failed, 1);
+            return failed(&error);
+        }
+        for ((row, &id), before) in rows.chunks_exact(ROW_BYTES).zip(ids).zip(before) {
+            let tried = self.tried[(id.0 % N_WRITERS) as usize].load(Ordering::Relaxed);
+            let turn = u32::from_le_bytes(row[4..8].try_into().unwrap());
+            assert!(row == put_row(id, turn), "node {id} is a mix: {row:?}");
+            assert!(
+                (before..=tried).contains(&turn),
+                "node {id}: {turn}, and {before} was acknowledged before, {tried} tried last"
+            );
+        }
+        add(&self.counts.pulls, 1);
+        add(&self.counts.rows_compared, ids.len() as u64);
+    }
+}
+
+/// The others end with this thread, however that ends.
+pub(crate) struct EndOnDrop<'a>(pub(crate) &'a Workload);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}

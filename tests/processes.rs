@@ -236,7 +236,7 @@ fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
     let graph = generated(dir.path());
     let line = format!(
         "train --graph {graph} --workers 4 --processes --epochs 100000 --batch 64 --fanout 5,5 \
-         --strategy ondemand --evaluate-every 0 --peer-timeout 2 --json"
+         --strategy ondemand --evaluate-every 0 --peer-timeout 6 --json"
     );
     let send = |pid: u32, signal| {
         kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
@@ -248,7 +248,7 @@ fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
         let rank = rank_of(processes[victim]);
         send(processes[victim], Signal::STOP);
         let named = format!("process {rank} of the run, which has worker {rank},");
-        finish(run, DEADLINE).failed(1, &[&named, "has not answered for 2 s", "--peer-timeout"]);
+        finish(run, DEADLINE).failed(1, &[&named, "has not answered for 6 s", "--peer-timeout"]);
         wait_until_gone(&processes);
     }
     // The first hangs: the others end, and so does it when it goes on.

@@ -99,14 +99,20 @@ fn one_graph_without_figures_and_with_room_for_all_rows() {
     let graphs = found["graphs"].as_array().unwrap();
     assert_eq!(graphs.len(), 1);
     for group in graphs[0]["groups"].as_array().unwrap() {
+        let bytes_of = |run: &Value, key: &str| run[key].as_f64().unwrap();
+        let asked = bytes_of(&group["runs"][0], "remote_bytes");
         for kept in [1, 2] {
-            // All that is pulled in later epochs is what no batch has used before.
             let run = &group["runs"][kept];
             let (held, bound) = (&run["memory_bytes"], &run["memory_bound_bytes"]);
             assert!(held.as_u64() <= bound.as_u64(), "{run}");
-            let [all, missed] =
-                ["remote_bytes", "missed_bytes"].map(|key| run[key].as_f64().unwrap());
-            assert!(if kept == 1 { missed == 0.0 && all > 0.0 } else { missed == all }, "{run}");
+            let [all, missed] = ["remote_bytes", "missed_bytes"].map(|key| bytes_of(run, key));
+            if kept == 1 {
+                // The first epoch's set is there before it. The second's may be late, and the smallest
+                // partition lacks a few rows more than a set has.
+                assert!(missed < 0.6 * asked && missed < all, "{asked} {run}");
+            } else {
+                assert!(missed == all && all < asked, "{asked} {run}");
+            }
         }
     }
     let report = fs::read_to_string(out.join("report.md")).unwrap();

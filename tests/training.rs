@@ -247,8 +247,10 @@ fn workers_share_no_pool_of_spinning_threads() {
          --evaluate-every 0 --log {}",
         dir.path().join("log").display()
     );
+    let mut run = command(line.split_whitespace());
+    // candle would have a pool of four, also where there is one core.
     let mut run =
-        command(line.split_whitespace()).env_remove("CANDLE_NUM_THREADS").spawn().unwrap();
+        run.env_remove("CANDLE_NUM_THREADS").env("RAYON_NUM_THREADS", "4").spawn().unwrap();
     let steps =
         || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default().lines().count();
     let start = std::time::Instant::now();

@@ -1,19 +1,22 @@
 //! Folders for as long as a process lives, and what killed processes have left of theirs.
 
-use std::fs::{self, File, TryLockError};
-use std::io;
+use std::fs::{self, File};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
+
+/// In a folder that may be removed as soon as nobody holds it. Whether it is ours must not hang on its
+/// name: a user's own folder can have any.
+const MARKER: &str = ".lode-scratch";
 
 /// A folder in the system's place for temporary ones, which goes when this is dropped. Its owner holds a
 /// lock on it, which the system lets go of whatever ends the process: a folder of the same kind that
 /// nobody holds is of a process that was killed, and is removed when the next one is made.
 pub(crate) struct ScratchFolder {
     dir: TempDir,
-    /// Dropped after the folder is removed.
-    _lock: File,
+    /// Dropped after the folder is removed. None where the file system has no locks.
+    _lock: Option<File>,
 }
 
 impl ScratchFolder {
@@ -25,17 +28,15 @@ impl ScratchFolder {
     fn new_in(parent: &Path, kind: &str) -> Result<Self> {
         sweep(parent, kind);
         let failed = || format!("{}: cannot make a folder in it", parent.display());
-        loop {
-            let dir = tempfile::Builder::new().prefix(kind).tempdir_in(parent);
-            let dir = dir.with_context(failed)?;
-            // Another process may have taken it for an abandoned one before it was locked.
-            match locked(dir.path()) {
-                Ok(Some(lock)) if dir.path().is_dir() => return Ok(Self { dir, _lock: lock }),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error).with_context(failed),
-            }
+        let dir = tempfile::Builder::new().prefix(kind).tempdir_in(parent);
+        let dir = dir.with_context(failed)?;
+        // The marker comes after the lock, so that nobody takes the folder for an abandoned one in
+        // between; where there is no lock there is no marker, and nobody ever removes it but its owner.
+        let lock = locked(dir.path());
+        if lock.is_some() {
+            File::create_new(dir.path().join(MARKER)).with_context(failed)?;
         }
+        Ok(Self { dir, _lock: lock })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -43,43 +44,50 @@ impl ScratchFolder {
     }
 }
 
-/// Removes the folders of `kind` that nobody holds; what cannot be removed is somebody else's.
+/// Removes the folders of `kind` that are marked and that nobody holds; what cannot be removed is
+/// somebody else's.
 fn sweep(parent: &Path, kind: &str) {
     for entry in parent.read_dir().into_iter().flatten().flatten() {
         let is_one = entry.file_name().to_string_lossy().starts_with(kind)
-            && entry.file_type().is_ok_and(|of| of.is_dir());
-        if is_one && let Ok(Some(_lock)) = locked(&entry.path()) {
+            && entry.file_type().is_ok_and(|of| of.is_dir())
+            && entry.path().join(MARKER).is_file();
+        if is_one && let Some(_lock) = locked(&entry.path()) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// The folder, if nobody holds it.
-fn locked(dir: &Path) -> io::Result<Option<File>> {
-    let dir = File::open(dir)?;
-    match dir.try_lock() {
-        Ok(()) => Ok(Some(dir)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
+/// The folder, if it can be locked: nobody holds it, and its file system has locks.
+fn locked(dir: &Path) -> Option<File> {
+    let dir = File::open(dir).ok()?;
+    dir.try_lock().is_ok().then_some(dir)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
+
+    fn names(parent: &Path) -> Vec<OsString> {
+        let entries = parent.read_dir().unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    /// A folder with a schedule in it.
+    fn folder(parent: &Path, name: &str) {
+        fs::create_dir(parent.join(name)).unwrap();
+        fs::write(parent.join(name).join("schedule"), "x").unwrap();
+    }
 
     #[test]
     fn what_nobody_holds_goes_and_what_is_held_or_of_another_kind_stays() {
         let parent = tempfile::tempdir().unwrap();
-        let names = || {
-            let entries = parent.path().read_dir().unwrap();
-            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
-            names.sort();
-            names
-        };
         for left in ["a-killed", "a-killed-too", "b-other"] {
-            fs::create_dir(parent.path().join(left)).unwrap();
-            fs::write(parent.path().join(left).join("schedule"), "x").unwrap();
+            folder(parent.path(), left);
+            fs::write(parent.path().join(left).join(MARKER), "").unwrap();
         }
         fs::write(parent.path().join("a-file"), "x").unwrap();
         let first = ScratchFolder::new_in(parent.path(), "a-").unwrap();
@@ -90,8 +98,32 @@ mod tests {
         let mut expected = vec!["a-file".into(), "b-other".into()];
         expected.extend(kept);
         expected.sort();
-        assert_eq!(names(), expected);
+        assert_eq!(names(parent.path()), expected);
         drop((first, second));
-        assert_eq!(names(), ["a-file", "b-other"]);
+        assert_eq!(names(parent.path()), ["a-file", "b-other"]);
+    }
+
+    #[test]
+    fn a_users_folder_stays_whatever_its_name() {
+        let parent = tempfile::tempdir().unwrap();
+        let users = ["lode-train-abc123", "lode-train-graph"];
+        users.iter().for_each(|name| folder(parent.path(), name));
+        drop(ScratchFolder::new_in(parent.path(), "lode-train-").unwrap());
+        assert_eq!(names(parent.path()), users);
+        let kept = fs::read(parent.path().join(users[1]).join("schedule")).unwrap();
+        assert_eq!(kept, b"x");
+    }
+
+    #[test]
+    fn a_killed_owners_folder_goes_with_the_next() {
+        let parent = tempfile::tempdir().unwrap();
+        let killed = ScratchFolder::new_in(parent.path(), "a-").unwrap();
+        // As after SIGKILL: the lock is let go of, the folder is there.
+        let ScratchFolder { dir, _lock: lock } = killed;
+        let left = dir.keep();
+        drop(lock);
+        assert!(left.is_dir());
+        drop(ScratchFolder::new_in(parent.path(), "a-").unwrap());
+        assert!(names(parent.path()).is_empty());
     }
 }

@@ -80,9 +80,9 @@ pub(crate) struct TrainArgs {
     #[arg(long)]
     processes: bool,
     /// --processes: end the run when one of them has not come so many seconds after the first has, in a
-    /// step or at the start. More than an evaluation and the writing of the schedule take, for which the
-    /// others wait twice as long.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600,
+    /// step or at the start. The others wait twice as long for the first, while it evaluates, writes a
+    /// checkpoint or the schedule: allow more where these take longer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600,
           value_parser = clap::value_parser!(u32).range(1..))]
     peer_timeout: u32,
     /// Which process of a run this is.

@@ -30,6 +30,9 @@ const SLOT_WORDS: usize = 1 << 18;
 /// Number of the round, and words in all: low, high.
 const HEAD_WORDS: usize = 3;
 
+/// Of waiting for others, the longest piece that is counted at once.
+const SLICE: Duration = Duration::from_millis(100);
+
 /// The memory of a run's processes: a file without a name.
 #[derive(Debug)]
 pub struct SharedMemory(File);
@@ -110,13 +113,13 @@ impl SharedPeers {
 
     /// Returns when all processes have come so far.
     fn meet(&mut self) -> Result<(), PeerError> {
-        let (is_leader, came) = (self.rank == 0, Instant::now());
+        let (is_leader, mut left) = (self.rank == 0, self.patience);
         for (socket, rank) in self.sockets.iter_mut().zip(1..) {
             let rank = if is_leader { rank } else { 0 };
             if !is_leader {
                 socket.write_all(&[0]).map_err(|_| PeerError::Gone { rank })?;
             }
-            match heard(socket, came + self.patience) {
+            match heard(socket, &mut left) {
                 Ok(true) => {}
                 Ok(false) => return Err(PeerError::Silent { rank, waited: self.patience }),
                 Err(_) => return Err(PeerError::Gone { rank }),
@@ -198,15 +201,28 @@ impl Peers for SharedPeers {
     }
 }
 
-/// Waits for a byte until `end`; false if none has come.
-fn heard(socket: &mut UnixStream, end: Instant) -> io::Result<bool> {
-    // Not none: that would be no bound.
-    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    socket.set_read_timeout(Some(left))?;
-    match socket.read_exact(&mut [0]) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-        Err(error) => Err(error),
+/// Waits for a byte for what is `left`, less what it took; false if none has come. Time is counted in
+/// slices, of which each counts for its length at most: when this process was stopped, or the machine
+/// slept, the others may have been too, and have all but a slice of their time still.
+fn heard(socket: &mut UnixStream, left: &mut Duration) -> io::Result<bool> {
+    loop {
+        // Not none: that would be no bound. Whoever is asked last has had the time of all before.
+        let slice = SLICE.min(*left).max(Duration::from_millis(1));
+        let start = Instant::now();
+        socket.set_read_timeout(Some(slice))?;
+        match socket.read_exact(&mut [0]) {
+            Ok(()) => {
+                *left = left.saturating_sub(start.elapsed().min(slice));
+                return Ok(true);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                *left = left.saturating_sub(slice);
+                if left.is_zero() {
+                    return Ok(false);
+                }
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -321,6 +337,27 @@ mod tests {
             assert!(start.elapsed() >= patience);
             drop(hangs);
         }
+    }
+
+    #[test]
+    fn time_is_counted_in_slices_and_shared_by_all_that_are_waited_for() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        let (mut left, start) = (3 * SLICE, Instant::now());
+        assert!(!heard(&mut ours, &mut left).unwrap());
+        assert!(left.is_zero() && start.elapsed() >= 3 * SLICE);
+        // Nothing is left, but who has come is heard.
+        theirs.write_all(&[0]).unwrap();
+        assert!(heard(&mut ours, &mut left).unwrap());
+        // A late answer has used up some of the time.
+        let (mut left, late) = (
+            100 * SLICE,
+            thread::spawn(move || {
+                thread::sleep(SLICE + SLICE / 2);
+                theirs.write_all(&[0]).unwrap();
+            }),
+        );
+        assert!(heard(&mut ours, &mut left).unwrap() && left <= 99 * SLICE, "{left:?}");
+        late.join().unwrap();
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! RapidGNN (algorithm 1): batches from a schedule on disk, rows from what was kept for them.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     thread::Scope,
+    time::SystemTime,
 };
 
 use lodestore_client::{
@@ -134,17 +138,31 @@ impl BatchSource for Rapid<'_> {
     }
 }
 
-/// Works out the next uses, in a file beside the schedule.
+/// Works out the next uses, in a file of this run's own: several may train by one schedule. It lies
+/// beside the schedule, where there is room for as much, else, in a folder that only may be read, with
+/// temporary files.
 fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
-    let mut scratch = path.as_os_str().to_owned();
-    scratch.push(format!(".next-uses-{worker}"));
-    let scratch = PathBuf::from(scratch);
-    // It has no name once it is open, but a run that was killed just then may have left one.
-    match fs::remove_file(&scratch) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            let (path, action) = (scratch, "remove");
-            Err(ScheduleError::Io { path, action, source: error }.into())
+    let scratch = scratch_beside(path, worker);
+    match NextUses::of(schedule, worker, &scratch) {
+        Err(ScheduleError::Io { source, .. }) if is_of_the_folder(&source) => {
+            let name = scratch.file_name().unwrap_or_default();
+            Ok(NextUses::of(schedule, worker, &std::env::temp_dir().join(name))?)
         }
-        _ => Ok(NextUses::of(schedule, worker, &scratch)?),
+        uses => Ok(uses?),
     }
+}
+
+/// A name that no other run has, nor this one for another worker or time.
+fn scratch_beside(path: &Path, worker: u32) -> PathBuf {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let (process, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let mut scratch = path.as_os_str().to_owned();
+    scratch.push(format!(".next-uses-{worker}-{process}-{number}-{since:x}"));
+    PathBuf::from(scratch)
+}
+
+/// Whether nothing can be made in the folder.
+fn is_of_the_folder(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }

@@ -19,8 +19,8 @@ const COMMUNITY_NODES: u32 = 500;
 const MOST_OF_COMMUNITY: f32 = 0.25;
 /// Of the edges between classes those to hubs of the whole graph, and how heavy the tail of these is
 /// (degree exponent 2.33). Chosen by what the paper says of Products under the baseline, and kept for
-/// all: with three machines a batch asks for 12 remote rows for each root (Fig. 4: 12 000 of batch
-/// 1000), and one node is in all 66 batches of an epoch (Fig. 3).
+/// all: that a batch asks for about 12 remote rows for each root (Fig. 4: 12 000 of batch 1000), and
+/// that one node is in all 66 batches of an epoch (Fig. 3). The latter is reuse, on which caches live.
 const HUB_SHARE: f64 = 0.1;
 const HUB_POWER: u32 = 4;
 

@@ -38,8 +38,10 @@ Example:
   lode reproduce rapidgnn --out reddit --graphs reddit-like --keep 2 --no-figures
   lode reproduce massivegnn --out massivegnn --scale 0.02 --epochs 3
 
-Graphs stand for those of the papers: generated, with their features, degrees, splits and about their
-cuts; --scale 1 has the nodes of Reddit and OGBN-Products and a tenth of OGBN-Papers'. Each worker owns
+Graphs stand for those of the papers: generated, with their features, splits and about their cuts;
+--scale 1 has their degrees and the nodes of Reddit and OGBN-Products, and a tenth of OGBN-Papers' nodes
+under its batches. The graph like Reddit has fewer neighbours a node the smaller it is: at most a quarter
+of a community; the report has its degree. Each worker owns
 one partition, and each partition is served by a process of its own behind a link of its own. Every run is
 made over two kinds of link: the one of --rate and --delay, and one as slow beside this machine's computing
 as RapidGNN's Table 2 implies. Who keeps rows may keep as many as the others.
@@ -138,7 +140,10 @@ struct GraphRuns {
     name: &'static str,
     stands_for: &'static str,
     nodes: u32,
+    /// Undirected.
     edges: u64,
+    /// Mean degree at full size, both directions counted.
+    full_degree: f32,
     row_bytes: u64,
     edge_cut: f64,
     /// Nodes of a partition's halo over its own.
@@ -279,6 +284,7 @@ impl ReproduceArgs {
             stands_for: model.stands_for,
             nodes: made.nodes,
             edges: made.edges,
+            full_degree: model.degree,
             row_bytes: made.row_bytes,
             edge_cut: made.edge_cut,
             halo_ratio: made.halo_ratio,

@@ -30,8 +30,8 @@ pub(super) struct TierArgs {
     tier: TierSize,
     /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
     /// in-degrees) or overlap (what most partitions need); tinylfu unless given. rapid: which rows a
-    /// worker keeps: frequency (what an epoch uses most) or oracle (what is used soonest); frequency
-    /// unless given.
+    /// worker keeps: oracle (what is used soonest) or frequency (what an epoch uses most: RapidGNN's hot
+    /// sets); oracle unless given.
     #[arg(long, value_name = "P")]
     pub(super) policy: Option<PolicyKind>,
     /// ondemand: memory of each worker's device for remote rows, before the host's; the staging of rows

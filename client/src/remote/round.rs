@@ -118,12 +118,19 @@ impl<'a> Round<'a> {
         let until =
             |one: &UnderWay| one.rival_at.map_or(one.asked.until, |at| at.min(one.asked.until));
         let until = self.under_way.iter().map(until).min().unwrap_or(self.pull.deadline);
-        let left = until.saturating_duration_since(Instant::now());
+        let is_here = |one: &UnderWay| one.asked.connection.has_buffered(&one.asked.progress);
+        let mut left = until.saturating_duration_since(Instant::now());
+        if self.under_way.iter().any(is_here) {
+            left = Duration::ZERO;
+        }
         let connections = self.under_way.iter().map(|one| &one.asked.connection);
         let mut fds: Vec<PollFd<'_>> =
             connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
         match poll(&mut fds, Some(&timespec(left))) {
-            Ok(_) => Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            Ok(_) => {
+                let ready = fds.iter().map(|fd| !fd.revents().is_empty());
+                Ok(ready.zip(&self.under_way).map(|(ready, one)| ready || is_here(one)).collect())
+            }
             Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
             Err(error) => Err(ClientError::Poll { source: error.into() }),
         }

@@ -59,6 +59,24 @@ fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
     assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "nobody is asked again");
 }
 
+#[test]
+fn a_refusal_that_comes_with_the_hello_is_heard_and_waited_out() {
+    let server = FakeServer::start(&[0, 1]);
+    let config = ClientConfig { deadline: MS(10_000), attempts: 1, ..ClientConfig::default() };
+    let client = Client::connect(&[&server.address], config).unwrap();
+    server.refuses(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(MS(200));
+            server.refuses(false);
+        });
+        // A connection that merely ended would be the one failure that there may be.
+        let (stats, took) = pull(&client, PullKind::Sync).unwrap();
+        assert_eq!((stats.requests, server.n_pulls()), (1, 1));
+        assert!((200..5000).contains(&took.as_millis()), "{took:?}");
+    });
+}
+
 /// Two servers with the same rows and a client that knows how long they take; then the one that is
 /// asked comes first.
 fn two_known(hedged_share: f64) -> (Client, [FakeServer; 2]) {

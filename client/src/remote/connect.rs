@@ -1,5 +1,6 @@
 //! Which servers there are: those that were named, and of them those that have answered.
 
+use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,9 @@ use crate::{Address, ClientError, Security};
 
 /// How long a server may take to describe itself before it is left for later.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same in the midst of a pull that others have failed.
+/// The same in the midst of a pull that others have failed, and for all that are absent together.
 const JOIN_TIMEOUT: Duration = Duration::from_millis(250);
+const JOIN_TIMEOUT_ALL: Duration = Duration::from_millis(500);
 /// How often servers that did not answer are looked for at most.
 const JOIN_PAUSE: Duration = Duration::from_secs(1);
 
@@ -24,8 +26,8 @@ pub(super) struct Found {
     pub(super) servers: Vec<(Address, Description)>,
     /// Servers that cannot be reached, though others may do.
     pub(super) absent: Vec<Address>,
-    /// What the first of them is like.
-    error: Option<ClientError>,
+    /// What each of them was like.
+    errors: Vec<ClientError>,
 }
 
 impl Found {
@@ -39,7 +41,7 @@ impl Found {
         deadline: Instant,
     ) -> Result<Self, ClientError> {
         let (servers, absent) = (Vec::with_capacity(addresses.len()), Vec::new());
-        let mut found = Self { servers, absent, error: None };
+        let mut found = Self { servers, absent, errors: Vec::new() };
         let addresses: Vec<Address> =
             addresses.iter().map(|text| text.as_ref().parse()).collect::<Result<_, _>>()?;
         for address in addresses {
@@ -47,7 +49,7 @@ impl Found {
             match describe(&address, security, by) {
                 Ok(description) => found.servers.push((address, description)),
                 Err(error) if is_absence(&error) => {
-                    found.error.get_or_insert(error);
+                    found.errors.push(error);
                     found.absent.push(address);
                 }
                 Err(error) => return Err(error),
@@ -56,26 +58,41 @@ impl Found {
         Ok(found)
     }
 
-    /// Fails when rows are missing that a server may have which did not answer in time; those have
-    /// until the deadline then.
+    /// Fails when rows are missing that nobody has who answers. Those who were silent are asked again
+    /// until the deadline then, in turn, since one of them may have them.
     pub(super) fn need_all_rows(
         &mut self,
         security: &Security,
         deadline: Instant,
     ) -> Result<(), ClientError> {
-        while let Some(error) = self.error.take() {
+        let mut next = 0;
+        while !self.absent.is_empty() {
             if self.has_all_parts() {
                 let absent: Vec<String> = self.absent.iter().map(ToString::to_string).collect();
+                let error = &self.errors[0];
                 warn!(absent = absent.join(", "), %error, "others have their rows");
                 return Ok(());
             }
-            if !matches!(error, ClientError::Deadline { .. }) {
-                return Err(error);
+            let n_absent = self.absent.len();
+            let mut in_turn = (0..n_absent).map(|i| (next + i) % n_absent);
+            let silent = in_turn.find(|&at| is_silence(&self.errors[at]));
+            let Some(at) = silent.filter(|_| Instant::now() < deadline) else {
+                return Err(self.errors.swap_remove(0));
+            };
+            next = at + 1;
+            match describe(
+                &self.absent[at],
+                security,
+                deadline.min(Instant::now() + DESCRIBE_TIMEOUT),
+            ) {
+                Ok(description) => {
+                    self.errors.remove(at);
+                    self.servers.push((self.absent.remove(at), description));
+                    next = at;
+                }
+                Err(error) if is_absence(&error) => self.errors[at] = error,
+                Err(error) => return Err(error),
             }
-            let address = self.absent.remove(0);
-            let description = describe(&address, security, deadline)?;
-            self.servers.push((address, description));
-            self.error = (!self.absent.is_empty()).then_some(error);
         }
         Ok(())
     }
@@ -98,34 +115,43 @@ fn is_absence(error: &ClientError) -> bool {
     }
 }
 
+/// Whether a server has not answered in time, and is perhaps merely slow.
+fn is_silence(error: &ClientError) -> bool {
+    match error {
+        ClientError::Deadline { .. } => true,
+        ClientError::Connect { source, .. } | ClientError::Unavailable { source, .. } => {
+            source.kind() == io::ErrorKind::TimedOut
+        }
+        _ => false,
+    }
+}
+
 impl Client {
     /// The fleet with those that were absent, as far as they are there now; asks at most once in a
-    /// while.
-    pub(super) fn with_absent(
-        &self,
-        fleet: Arc<Fleet>,
-        deadline: Instant,
-    ) -> Result<Arc<Fleet>, ClientError> {
-        if fleet.absent.is_empty() {
-            return Ok(fleet);
-        }
+    /// while. One that is not what it should be keeps no rows of others from anybody.
+    pub(super) fn with_absent(&self, mut fleet: Arc<Fleet>, deadline: Instant) -> Arc<Fleet> {
         let now = Instant::now();
+        if fleet.absent.is_empty() {
+            return fleet;
+        }
         {
             let mut looked = lock(&self.looked);
             if looked.is_some_and(|at| now < at + JOIN_PAUSE) {
-                return Ok(fleet);
+                return fleet;
             }
             *looked = Some(now);
         }
-        let mut fleet = fleet;
-        for address in fleet.absent.clone() {
-            match self.join(&address, deadline.min(Instant::now() + JOIN_TIMEOUT)) {
+        let (absent, end) = (fleet.absent.clone(), deadline.min(now + JOIN_TIMEOUT_ALL));
+        for (address, n_left) in absent.iter().zip((1..=absent.len() as u32).rev()) {
+            let now = Instant::now();
+            let time = JOIN_TIMEOUT.min(end.saturating_duration_since(now) / n_left);
+            match self.join(address, now + time) {
                 Ok(joined) => fleet = joined,
                 Err(error) if is_absence(&error) => debug!(%address, %error, "still absent"),
-                Err(error) => return Err(error),
+                Err(error) => warn!(%address, %error, "not one of these servers"),
             }
         }
-        Ok(fleet)
+        fleet
     }
 
     /// The fleet with all servers that were named, as writers need it: each holder must take what is

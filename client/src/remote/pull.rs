@@ -39,7 +39,7 @@ impl Client {
     ) -> Result<Tries, ClientError> {
         let mut fleet = self.fleet();
         fleet.routes.choose(Instant::now());
-        fleet.routes.split(pull.tensor.into(), ids, 0..row_count(ids), buckets)?;
+        fleet = self.split(fleet, pull, ids, 0..row_count(ids), buckets)?;
         let mut patience = Patience::new(&self.config, pull.deadline);
         let mut tries = Tries::default();
         loop {
@@ -56,7 +56,32 @@ impl Client {
             let mut left: Vec<u32> =
                 buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()).collect();
             left.sort_unstable();
-            fleet.routes.split(pull.tensor.into(), ids, left.into_iter(), buckets)?;
+            fleet = self.split(fleet, pull, ids, left.iter().copied(), buckets)?;
+        }
+    }
+
+    /// Sorts the ids at `positions` into buckets, and tells for which fleet: where nobody has some of
+    /// them any more, servers that are absent are waited for, which may.
+    fn split(
+        &self,
+        mut fleet: Arc<Fleet>,
+        pull: &Pull,
+        ids: &[NodeId],
+        positions: impl Iterator<Item = u32> + Clone,
+        buckets: &mut Vec<Bucket>,
+    ) -> Result<Arc<Fleet>, ClientError> {
+        let mut patience = Patience::new(&self.config, pull.deadline);
+        loop {
+            match fleet.routes.split(pull.tensor.into(), ids, positions.clone(), buckets) {
+                Err(error @ ClientError::NoHolder { .. }) if !fleet.absent.is_empty() => {
+                    let pause = patience.pause(Remedy::Later(Duration::ZERO));
+                    std::thread::sleep(pause.ok_or(error)?);
+                    // Another thread may have found it.
+                    fleet = self.with_absent(self.fleet(), pull.deadline);
+                    fleet.routes.choose(Instant::now());
+                }
+                split => return split.map(|()| fleet),
+            }
         }
     }
 
@@ -86,7 +111,7 @@ impl Client {
                 *current = Arc::clone(&fleet);
             }
         }
-        fleet = self.with_absent(fleet, deadline)?;
+        fleet = self.with_absent(fleet, deadline);
         fleet.routes.choose(Instant::now());
         Ok(fleet)
     }

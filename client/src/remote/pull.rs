@@ -39,7 +39,7 @@ impl Client {
     ) -> Result<Tries, ClientError> {
         let mut fleet = self.fleet();
         fleet.routes.choose(Instant::now());
-        fleet = self.split(fleet, pull, ids, 0..row_count(ids), buckets)?;
+        fleet = self.split(fleet, pull, ids, &(0..row_count(ids)), buckets)?;
         let mut patience = Patience::new(&self.config, pull.deadline);
         let mut tries = Tries::default();
         loop {
@@ -56,7 +56,7 @@ impl Client {
             let mut left: Vec<u32> =
                 buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()).collect();
             left.sort_unstable();
-            fleet = self.split(fleet, pull, ids, left.iter().copied(), buckets)?;
+            fleet = self.split(fleet, pull, ids, &left.iter().copied(), buckets)?;
         }
     }
 
@@ -67,7 +67,7 @@ impl Client {
         mut fleet: Arc<Fleet>,
         pull: &Pull,
         ids: &[NodeId],
-        positions: impl Iterator<Item = u32> + Clone,
+        positions: &(impl Iterator<Item = u32> + Clone),
         buckets: &mut Vec<Bucket>,
     ) -> Result<Arc<Fleet>, ClientError> {
         let mut patience = Patience::new(&self.config, pull.deadline);

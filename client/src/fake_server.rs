@@ -1,7 +1,7 @@
 //! A server of one shard whose answers are slow, or fail, when a test wants it. The row of node i is i.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
-    Description, Prefix, Reply, Request, RequestBody, TensorDescription, hello,
+    Description, Failure, FailureCode, Prefix, Reply, Request, RequestBody, TensorDescription,
+    hello,
 };
 
 /// Nodes of each of the two partitions.
@@ -33,6 +34,8 @@ struct State {
     slow_us: AtomicU64,
     /// Whether it ends connections instead of answering pulls.
     breaks: AtomicBool,
+    /// Whether it has no room for another connection.
+    refuses: AtomicBool,
     n_pulls: AtomicU64,
     /// Pulls whose clients had left before the answer.
     n_given_up: AtomicU64,
@@ -69,6 +72,7 @@ impl FakeServer {
             slow_one_in: 0.into(),
             slow_us: 0.into(),
             breaks: false.into(),
+            refuses: false.into(),
             n_pulls: 0.into(),
             n_given_up: 0.into(),
         });
@@ -102,6 +106,11 @@ impl FakeServer {
         self.state.breaks.store(is_so, Ordering::Relaxed);
     }
 
+    /// Whether connections are told from now on that there are too many.
+    pub(crate) fn refuses(&self, is_so: bool) {
+        self.state.refuses.store(is_so, Ordering::Relaxed);
+    }
+
     pub(crate) fn n_pulls(&self) -> u64 {
         self.state.n_pulls.load(Ordering::Relaxed)
     }
@@ -116,6 +125,9 @@ impl State {
     fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         thread::sleep(Duration::from_micros(self.hello_us.load(Ordering::Relaxed)));
+        if self.refuses.load(Ordering::Relaxed) {
+            return refuse(stream);
+        }
         stream.write_all(&hello())?;
         stream.read_exact(&mut [0; HELLO_BYTES])?;
         loop {
@@ -157,4 +169,15 @@ impl State {
         self.n_given_up.fetch_add(has_left.into(), Ordering::Relaxed);
         !has_left && !self.breaks.load(Ordering::Relaxed)
     }
+}
+
+/// Says hello and why not at once, as a server that has no room does, and takes what still comes.
+fn refuse(mut stream: TcpStream) -> io::Result<()> {
+    let (message, retry_after) = ("no room".into(), Duration::from_millis(5));
+    let failure = Failure { code: FailureCode::Overloaded, message, retry_after };
+    let mut bytes = hello().to_vec();
+    Reply::Failure(failure).append_to(0, &mut bytes);
+    stream.write_all(&bytes)?;
+    stream.shutdown(Shutdown::Write)?;
+    io::copy(&mut stream, &mut io::sink()).map(drop)
 }

@@ -52,6 +52,11 @@ impl Health {
     /// It has answered.
     pub(crate) fn answered(&self, latency: Duration, now: Instant) {
         self.took(latency, now);
+        self.is_well();
+    }
+
+    /// It has answered, nobody knows how fast.
+    pub(crate) fn is_well(&self) {
         self.strikes.store(0, Ordering::Relaxed);
         self.rests_until_us.store(0, Ordering::Relaxed);
     }
@@ -69,11 +74,15 @@ impl Health {
     }
 
     /// Another server has answered what this one had not after so long: for some time that one is
-    /// asked first, so that nobody else waits for this one meanwhile. It may be that one's rival.
+    /// asked first, so that nobody else waits for this one meanwhile. It may be that one's rival. One
+    /// that had less time than its slow answers take has lost nothing.
     pub(crate) fn was_outrun(&self, after: Duration, now: Instant) {
+        if self.slow().is_none_or(|slow| after < slow) {
+            return;
+        }
         self.tail.saw(after);
         let until = now + REST_MIN.min(OUTRUN_FACTOR * after);
-        self.outrun_until_us.store(at(until), Ordering::Relaxed);
+        self.outrun_until_us.fetch_max(at(until), Ordering::Relaxed);
         if self.usual().is_some_and(|usual| after > usual) {
             self.took(after, now);
         }
@@ -212,6 +221,14 @@ mod tests {
         let (now, health, other) = (Instant::now(), Health::default(), Health::default());
         health.answered(MS(1), now);
         other.answered(MS(2), now);
+        health.was_outrun(MS(3), now);
+        assert!(health.cost(now) < 1e10, "nobody knows how slow it may be");
+        (0..20).for_each(|_| health.began(MS(1)));
+        let slow = health.slow().unwrap();
+        assert!((2000..3000).contains(&slow.as_micros()), "{slow:?}");
+        health.was_outrun(MS(1), now);
+        assert!(health.cost(now) < 1e10, "it was asked only just now");
+        assert_eq!((health.slow(), health.usual()), (Some(slow), Some(MS(1))));
         health.was_outrun(MS(3), now);
         assert!(health.cost(now + MS(29)) > other.cost(now + MS(29)));
         assert!(health.cost(now + MS(31)) < other.cost(now + MS(31)));

@@ -356,8 +356,14 @@ fn a_server_that_is_down_at_the_start_is_done_without_where_another_has_its_rows
         if address.to_string() == late_address),
         "{error}"
     );
-    // It comes, and has what the other has no more.
-    let late = serve(&late_address, "1");
+    // It comes, and has what the other has no more: both who finds that out and who knows it wait.
+    let late = thread::scope(|scope| {
+        scope.spawn(|| pull(&client, &truth, &ids).unwrap());
+        thread::sleep(Duration::from_millis(1500));
+        scope.spawn(|| pull(&client, &truth, &ids).unwrap());
+        thread::sleep(Duration::from_millis(500));
+        serve(&late_address, "1")
+    });
     pull(&client, &truth, &ids).unwrap();
     assert_eq!(client.stats().unwrap().len(), 2);
     both.stop();

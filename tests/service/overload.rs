@@ -30,24 +30,27 @@ fn more_than_there_is_room_for_leaves_most_of_the_rows_and_the_memory_bounded() 
     // Every row from the disk, so that requests wait inside.
     let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 --memory 0";
     let server = Serving::start(&graph, args);
-    let (mut best, mut n_refused) = (0.0f64, 0);
+    let (mut peak, mut best) = (0.0f64, None);
     // Others use the machine too.
     for _ in 0..5 {
         // 250 requests of 336 KiB each take more than the 64 MiB that there are.
-        let peak = rows_per_second(&load(&server.address, 48, 1.5));
+        peak = peak.max(rows_per_second(&load(&server.address, 48, 1.5)));
         let report = load(&server.address, 250, 2.5);
         let errors = report["errors"].as_object().unwrap();
         let are_known = errors.keys().all(|kind| ["overloaded", "late"].contains(&kind.as_str()));
         assert!(are_known, "{report}");
-        n_refused += report["errors"]["overloaded"].as_u64().unwrap_or(0);
-        best = best.max(rows_per_second(&report) / peak);
-        if best >= 0.8 && n_refused > 0 {
+        let n_refused = report["errors"]["overloaded"].as_u64().unwrap_or(0);
+        let rate = rows_per_second(&report);
+        if n_refused > 0 && best.is_none_or(|(most, _)| rate > most) {
+            best = Some((rate, n_refused));
+        }
+        if best.is_some_and(|(rate, _)| rate >= 0.8 * peak) {
             break;
         }
     }
-    println!("goodput is {best} of the peak, {n_refused} refused");
-    assert!(n_refused > 0, "there was room for all of it");
-    assert!(best >= 0.8, "goodput is {best} of the peak");
+    let (rate, n_refused) = best.expect("there was room for all of it");
+    println!("goodput is {} of the peak, {n_refused} refused", rate / peak);
+    assert!(rate >= 0.8 * peak, "goodput is {} of the peak", rate / peak);
     // What requests hold, what is kept for the next, and a program with its libraries.
     let rss = rss_bytes(server.child.id());
     assert!(rss < (64 + 32 + 150) << 20, "{rss} bytes");

@@ -159,7 +159,7 @@ fn strangers_that_begin_handshakes_without_end_do_not_slow_those_who_are_in() {
     let server = Serving::start(&graph, &args);
     let security = Security::default().with_tls(&ours.cert, None).unwrap();
     let config = ClientConfig { security, ..ClientConfig::default() };
-    let client = Client::connect(&[&server.address], config).unwrap();
+    let client = Client::connect(&[&server.address], config.clone()).unwrap();
     // What 99 of 100 take at most.
     let pull = || {
         let (mut row, mut times, start) = ([0; 8], Vec::new(), Instant::now());
@@ -191,6 +191,15 @@ fn strangers_that_begin_handshakes_without_end_do_not_slow_those_who_are_in() {
         });
         thread::sleep(Duration::from_millis(200));
         let beside = pull();
+        // Nor do they keep others out.
+        let start = Instant::now();
+        Client::connect(&[&server.address], config)
+            .unwrap()
+            .sync_pull("label", &[NodeId(0)], &mut [0; 8])
+            .unwrap();
+        let took = start.elapsed();
+        println!("let in after {took:?}");
+        assert!(took < Duration::from_secs(4), "{took:?}");
         is_over.store(true, Ordering::Relaxed);
         beside
     });

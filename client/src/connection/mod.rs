@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::HELLO_BYTES;
-use lodestore_schema::{Reply, Request, RequestBody, WireError, check_hello, hello};
+use lodestore_schema::{Failure, Reply, Request, RequestBody, WireError, check_hello, hello};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inbox::{Head, Inbox};
@@ -31,6 +31,8 @@ pub(crate) struct Connection {
     shared: Option<SharedMemory>,
     /// Whether it was asked for that.
     has_asked: bool,
+    /// Why it shares none: the reason as well, if it ends the connection thereupon.
+    declined: Option<Failure>,
     /// Request under construction.
     frame: Vec<u8>,
 }
@@ -45,9 +47,10 @@ impl Connection {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, deadline)?;
         let (address, opened) = (address.clone(), Instant::now());
-        let (inbox, shared, has_asked) = (Inbox::new(), None, false);
+        let (inbox, shared, has_asked, declined) = (Inbox::new(), None, false, None);
+        let frame = Vec::new();
         let mut connection =
-            Self { address, stream, opened, inbox, shared, has_asked, frame: Vec::new() };
+            Self { address, stream, opened, inbox, shared, has_asked, declined, frame };
         connection.stream.set_deadline(deadline, true);
         connection.write(&hello())?;
         if let Err(error) = connection.need(HELLO_BYTES) {
@@ -80,12 +83,20 @@ impl Connection {
             return Ok(true);
         }
         self.has_asked = true;
+        if self.inbox.len() > 0 {
+            // Said with the hello: it has no room for this connection.
+            self.receive(deadline)?;
+            return Err(self.malformed("an answer that nobody asked for"));
+        }
         self.send(&Request::new(RequestBody::Share), &[], deadline)?;
         let mut descriptor = None;
         let n_bytes = loop {
             match self.inbox.head().map_err(|source| self.wire(source))? {
                 Head::Whole(Reply::Shared { n_bytes }, 0) => break n_bytes as usize,
-                Head::Whole(Reply::Failure(_), 0) => return Ok(true),
+                Head::Whole(Reply::Failure(failure), 0) => {
+                    self.declined = Some(failure);
+                    return Ok(true);
+                }
                 Head::Whole(..) => return Err(self.malformed("an answer of another kind")),
                 Head::Needs(n_bytes) => {
                     let read = self.inbox.read_more(
@@ -153,14 +164,37 @@ impl Connection {
         body(&mut frame);
         let sent = self.write(&frame);
         self.frame = frame;
-        sent
+        sent.map_err(|error| self.refusal().unwrap_or(error))
+    }
+
+    /// What the server has said before it took nothing more; nothing is in flight.
+    fn refusal(&mut self) -> Option<ClientError> {
+        let refused = self.refused();
+        if refused.is_some() {
+            return refused;
+        }
+        self.stream.never_wait();
+        // Whatever else went wrong is known.
+        let _ = self.inbox.read_more(|buffer| self.stream.read(buffer), 0);
+        match self.inbox.head() {
+            Ok(Head::Whole(Reply::Failure(failure), 0)) => {
+                Some(ClientError::Refused { address: self.address.clone(), failure })
+            }
+            _ => None,
+        }
+    }
+
+    /// What it said last, of memory, when it then goes without another word.
+    fn refused(&mut self) -> Option<ClientError> {
+        let address = self.address.clone();
+        self.declined.take().map(|failure| ClientError::Refused { address, failure })
     }
 
     /// Whether nothing has come that was not asked for, such as the end.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut fds, Some(&at_once)).is_ok_and(|n_ready| n_ready == 0)
+        self.inbox.len() == 0 && poll(&mut fds, Some(&at_once)).is_ok_and(|n_ready| n_ready == 0)
     }
 
     /// Receives a reply that has no rows; a failure is an error.
@@ -221,20 +255,23 @@ impl Connection {
     }
 
     /// What a read has come to, unless it is worth another.
-    fn has_read(&self, read: io::Result<usize>) -> Result<(), ClientError> {
+    fn has_read(&mut self, read: io::Result<usize>) -> Result<(), ClientError> {
         match read {
-            Ok(0) => Err(self.io(io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => {
+                let error = self.io(io::ErrorKind::UnexpectedEof.into());
+                Err(self.refused().unwrap_or(error))
+            }
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(self.io(error)),
         }
     }
 
-    /// The stream, past its hello, without any waits, since when it is open, and the memory that was
-    /// asked for; nothing may be in flight.
-    pub(crate) fn into_nonblocking(mut self) -> (Stream, Instant, Option<SharedMemory>) {
+    /// The stream, past its hello, without any waits, what has come of it, since when it is open, and
+    /// the memory that was asked for; nothing may be in flight.
+    pub(crate) fn into_nonblocking(mut self) -> (Stream, Inbox, Instant, Option<SharedMemory>) {
         self.stream.never_wait();
-        (self.stream, self.opened, self.shared)
+        (self.stream, self.inbox, self.opened, self.shared)
     }
 
     /// How long it has been open; never zero, which would mean that it is not told.

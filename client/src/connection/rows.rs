@@ -34,6 +34,8 @@ pub(crate) struct Progress {
     /// Bytes of `out` that the rest of the chunk fills, where its rows are neighbours there.
     straight: Option<Range<usize>>,
     has_begun: bool,
+    /// Whether what had come before it was awaited has been looked at.
+    has_looked: bool,
     /// Bytes that must have come before anything can be done.
     needed: usize,
 }
@@ -41,8 +43,8 @@ pub(crate) struct Progress {
 impl Progress {
     /// Of an answer that is awaited.
     pub(crate) fn new() -> Self {
-        let (done, chunk_end, straight, has_begun) = (0, 0, None, false);
-        Self { done, chunk_end, straight, has_begun, needed: PREFIX_BYTES }
+        let (has_begun, has_looked, needed) = (false, false, PREFIX_BYTES);
+        Self { done: 0, chunk_end: 0, straight: None, has_begun, has_looked, needed }
     }
 
     /// Whether the head of a first chunk has come.
@@ -52,6 +54,12 @@ impl Progress {
 }
 
 impl Connection {
+    /// Whether something of an answer lies here that the socket tells nothing of: what a server says
+    /// with its hello, such as that it has no room.
+    pub(crate) fn has_buffered(&self, progress: &Progress) -> bool {
+        !progress.has_looked && self.inbox.len() > 0
+    }
+
     /// Puts in place what has come of an answer, without waiting for more; whether that is all. What
     /// the server wants to be told is told by `deadline`.
     pub(crate) fn take_rows(
@@ -61,6 +69,9 @@ impl Connection {
         deadline: Instant,
     ) -> Result<bool, ClientError> {
         self.stream.set_deadline(deadline, false);
+        if !std::mem::replace(&mut progress.has_looked, true) && self.use_up(progress, place)? {
+            return Ok(true);
+        }
         // Of what TLS has decrypted and not handed out the socket tells nothing any more.
         let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
@@ -157,6 +168,7 @@ impl Connection {
             );
             return Err(self.malformed(message));
         }
+        self.declined = None;
         (progress.has_begun, progress.chunk_end) = (true, done + n_rows);
         let positions = &place.positions[done..done + n_rows];
         match shared {

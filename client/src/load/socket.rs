@@ -67,11 +67,11 @@ impl LoadSocket {
         if shares && !connection.share(deadline)? {
             connection = Connection::open(address, security, deadline)?;
         }
-        let (stream, opened, shared) = connection.into_nonblocking();
+        let (stream, inbox, opened, shared) = connection.into_nonblocking();
         Ok(Self {
             stream,
             opened,
-            inbox: Inbox::new(),
+            inbox,
             shared,
             taken: Vec::new(),
             outbox: Vec::new(),
@@ -134,6 +134,10 @@ impl LoadSocket {
         check: &mut Check<'_>,
         ended: &mut Vec<(usize, Result<(), Failure>)>,
     ) -> Result<(), LoadError> {
+        // What came with the hello, such as a refusal.
+        if self.inbox.len() > 0 {
+            self.use_up(row_bytes, check, ended)?;
+        }
         // Of what TLS has decrypted and not handed out the socket tells nothing any more.
         let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {

@@ -16,6 +16,8 @@ use crate::route::PartSet;
 /// long as its answers usually do, and at least this.
 const CONNECT_FACTOR: u32 = 20;
 const CONNECT_MIN: Duration = Duration::from_millis(50);
+/// So many times where it is a rival: all others of the round wait meanwhile.
+const CONNECT_FACTOR_RIVAL: u32 = 4;
 
 /// The ids of one bucket that one request can ask for.
 #[derive(Clone, Copy)]
@@ -32,7 +34,8 @@ pub(super) struct Piece<'a> {
 pub(super) struct Asked {
     pub(super) endpoint: usize,
     pub(super) server: usize,
-    pub(super) begun: Instant,
+    /// When all of it had been sent, from which its latency counts.
+    pub(super) sent: Instant,
     /// When another server is asked instead, or else the deadline of the pull.
     pub(super) until: Instant,
     pub(super) connection: Connection,
@@ -59,16 +62,19 @@ impl Asked {
             let patience = health.patience(piece.ids.len() * pull.row_bytes, attempt);
             until = until.min(begun + more * patience);
             connected_by = until;
-            if let Some(usual) = health.usual().filter(|_| are_well) {
-                connected_by = until.min(begun + (CONNECT_FACTOR * usual).max(CONNECT_MIN));
+            let is_rival = endpoint != piece.endpoint;
+            let factor = if is_rival { CONNECT_FACTOR_RIVAL } else { CONNECT_FACTOR };
+            let usual = health.usual().filter(|_| are_well);
+            if let Some(usual) = usual.or(is_rival.then_some(Duration::ZERO)) {
+                connected_by = until.min(begun + (factor * usual).max(CONNECT_MIN));
             }
         }
         match Self::send(fleet, pull, endpoint, piece.ids, (connected_by, until)) {
             Ok(connection) => {
-                let progress = Progress::new();
-                Ok(Self { endpoint, server, begun, until, connection, progress })
+                let (sent, progress) = (Instant::now(), Progress::new());
+                Ok(Self { endpoint, server, sent, until, connection, progress })
             }
-            Err(error) => Err(Box::new(failed(server, piece.parts, pull.deadline, until, error))),
+            Err(error) => Err(Box::new(failed(server, piece.parts, pull.deadline, error))),
         }
     }
 
@@ -92,7 +98,7 @@ impl Asked {
 
     /// What went wrong with it.
     pub(super) fn failed(&self, piece: Piece<'_>, pull: &Pull, error: ClientError) -> Failed {
-        failed(self.server, piece.parts, pull.deadline, self.until, error)
+        failed(self.server, piece.parts, pull.deadline, error)
     }
 
     /// Nothing has come in time.
@@ -103,15 +109,9 @@ impl Asked {
 }
 
 /// Silence is a failure like others as long as there is time to ask somebody else.
-fn failed(
-    server: usize,
-    parts: &PartSet,
-    deadline: Instant,
-    until: Instant,
-    error: ClientError,
-) -> Failed {
+fn failed(server: usize, parts: &PartSet, deadline: Instant, error: ClientError) -> Failed {
     let error = match error {
-        ClientError::Deadline { address } if until < deadline => {
+        ClientError::Deadline { address } if Instant::now() < deadline => {
             let source = io::Error::new(io::ErrorKind::TimedOut, "it keeps silent");
             ClientError::Unavailable { address, source }
         }

@@ -100,9 +100,9 @@ impl Asked {
             warn!(absent = absent.join(", "), error = %errors[0], "others have their rows");
             return Ok(Ok(self.servers));
         }
-        match errors.iter().position(|error| !is_silence(error)) {
-            Some(at) => Err(errors.swap_remove(at)),
-            None => Ok(Err(errors.swap_remove(0))),
+        match errors.iter().position(is_silence) {
+            Some(at) => Ok(Err(errors.swap_remove(at))),
+            None => Err(errors.swap_remove(0)),
         }
     }
 }
@@ -217,7 +217,10 @@ impl Client {
             return Err(error);
         }
         let fleet = self.refresh(fleet, deadline)?;
-        if let Some(pause) = patience.pause(Remedy::Again) {
+        // Who is on its way, or was away, may have it.
+        let may_come = self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
+        let remedy = if may_come { Remedy::Later(Duration::ZERO) } else { Remedy::Again };
+        if let Some(pause) = patience.pause(remedy) {
             std::thread::sleep(pause);
             return Ok(fleet);
         }

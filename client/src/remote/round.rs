@@ -21,6 +21,9 @@ use crate::socket::timespec;
 
 /// How long an answer may go on to come after its time: what lies in the socket is taken.
 const GRACE: Duration = Duration::from_millis(100);
+/// An answer that was there after nobody had looked for longer than this has a latency that nobody
+/// knows.
+const UNSEEN_MAX: Duration = Duration::from_millis(1);
 
 /// A round, and the requests of it that are under way.
 pub(super) struct Round<'a> {
@@ -29,6 +32,9 @@ pub(super) struct Round<'a> {
     hedges: &'a Hedges,
     pieces: Vec<Piece<'a>>,
     under_way: Vec<UnderWay>,
+    /// When the last request was sent, and when answers were looked for last.
+    asked: Instant,
+    looked: Option<Instant>,
     /// Requests that were answered.
     pub(super) n_answers: u64,
     /// Rivals that were asked.
@@ -58,7 +64,19 @@ enum End {
 impl<'a> Round<'a> {
     pub(super) fn new(fleet: &'a Fleet, pull: &'a Pull, hedges: &'a Hedges) -> Self {
         let (pieces, under_way, failures) = (Vec::new(), Vec::new(), Vec::new());
-        Self { fleet, pull, hedges, pieces, under_way, n_answers: 0, n_rivals: 0, failures }
+        let (asked, looked, n_answers, n_rivals) = (Instant::now(), None, 0, 0);
+        Self {
+            fleet,
+            pull,
+            hedges,
+            pieces,
+            under_way,
+            asked,
+            looked,
+            n_answers,
+            n_rivals,
+            failures,
+        }
     }
 
     /// Sends the request for a piece.
@@ -81,20 +99,19 @@ impl<'a> Round<'a> {
             return None;
         }
         let patience = self.hedges.patience(self.fleet.routes.health(asked.server))?;
-        Some(asked.begun + patience).filter(|&at| at < asked.until)
+        Some(asked.sent + patience).filter(|&at| at < asked.until)
     }
 
     /// Takes all answers, to the rows of `out` where they belong.
     pub(super) fn receive(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
-        // What came while others were being asked is not late.
-        let asked = Instant::now();
+        self.asked = Instant::now();
         while !self.under_way.is_empty() {
             let ready = self.wait()?;
             let now = Instant::now();
             for (at, is_ready) in ready.into_iter().enumerate() {
                 if self.under_way[at].end.is_some() {
                     // Its rival has won just now.
-                } else if is_ready && now < asked.max(self.under_way[at].asked.until) + GRACE {
+                } else if is_ready && now < self.late_from(at) {
                     self.take(at, out, now);
                 } else if now >= self.under_way[at].asked.until {
                     let late = self.under_way[at].asked.late(self.fleet);
@@ -103,6 +120,7 @@ impl<'a> Round<'a> {
                     self.ask_rival(at);
                 }
             }
+            self.looked = Some(now);
             for over in self.under_way.extract_if(.., |one| one.end.is_some()) {
                 if over.end == Some(End::Keep) {
                     self.fleet.give_back(over.asked.endpoint, over.asked.connection);
@@ -112,18 +130,36 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
+    /// When an answer is late though some of it has come. What came while others were being asked is
+    /// not late.
+    fn late_from(&self, at: usize) -> Instant {
+        (self.asked.max(self.under_way[at].asked.until) + GRACE).min(self.pull.deadline)
+    }
+
+    /// How long something may have lain there before it was looked for.
+    fn unseen(&self, sent: Instant) -> Duration {
+        self.asked.saturating_duration_since(self.looked.map_or(sent, |looked| looked.max(sent)))
+    }
+
     /// Waits until something has come, or it is time to do something about what has not; tells for
     /// each request whether something has.
     fn wait(&self) -> Result<Vec<bool>, ClientError> {
         let until =
             |one: &UnderWay| one.rival_at.map_or(one.asked.until, |at| at.min(one.asked.until));
         let until = self.under_way.iter().map(until).min().unwrap_or(self.pull.deadline);
-        let left = until.saturating_duration_since(Instant::now());
+        let is_here = |one: &UnderWay| one.asked.connection.has_buffered(&one.asked.progress);
+        let mut left = until.saturating_duration_since(Instant::now());
+        if self.under_way.iter().any(is_here) {
+            left = Duration::ZERO;
+        }
         let connections = self.under_way.iter().map(|one| &one.asked.connection);
         let mut fds: Vec<PollFd<'_>> =
             connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
         match poll(&mut fds, Some(&timespec(left))) {
-            Ok(_) => Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            Ok(_) => {
+                let ready = fds.iter().map(|fd| !fd.revents().is_empty());
+                Ok(ready.zip(&self.under_way).map(|(ready, one)| ready || is_here(one)).collect())
+            }
             Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
             Err(error) => Err(ClientError::Poll { source: error.into() }),
         }
@@ -131,9 +167,10 @@ impl<'a> Round<'a> {
 
     /// Takes what has come for a request.
     fn take(&mut self, at: usize, out: &mut [u8], now: Instant) {
+        let is_seen = self.unseen(self.under_way[at].asked.sent) <= UNSEEN_MAX;
         let Self { fleet, pull, pieces, under_way, .. } = self;
         let UnderWay { piece, asked, rival_at, end } = &mut under_way[at];
-        let (piece, server, begun) = (*piece, asked.server, asked.begun);
+        let (piece, server, sent) = (*piece, asked.server, asked.sent);
         let (positions, row_bytes) = (pieces[piece].positions, pull.row_bytes);
         let had_begun = asked.progress.has_begun();
         let mut place = Place { positions, row_bytes, out };
@@ -141,8 +178,8 @@ impl<'a> Round<'a> {
         let health = fleet.routes.health(server);
         if !had_begun && asked.progress.has_begun() {
             *rival_at = None;
-            if may_be_hedged(pull.kind) {
-                health.began(now - begun);
+            if is_seen && may_be_hedged(pull.kind) {
+                health.began(now.saturating_duration_since(sent));
             }
         }
         match taken {
@@ -150,7 +187,11 @@ impl<'a> Round<'a> {
                 let begins = asked.progress.has_begun() && !had_begun;
                 if is_whole {
                     *end = Some(End::Keep);
-                    health.answered(now - begun, now);
+                    if is_seen {
+                        health.answered(now.saturating_duration_since(sent), now);
+                    } else {
+                        health.is_well();
+                    }
                     self.n_answers += 1;
                 }
                 if begins {
@@ -167,7 +208,8 @@ impl<'a> Round<'a> {
         for (at, one) in self.under_way.iter_mut().enumerate() {
             if at != winner && one.piece == piece && one.end.is_none() {
                 one.end = Some(End::Close);
-                self.fleet.routes.health(one.asked.server).was_outrun(now - one.asked.begun, now);
+                let after = now.saturating_duration_since(one.asked.sent);
+                self.fleet.routes.health(one.asked.server).was_outrun(after, now);
             }
         }
     }
@@ -180,15 +222,16 @@ impl<'a> Round<'a> {
         let rival = self.fleet.routes.rival(tensor, (piece.ids, piece.parts), asked.server);
         let Some(endpoint) = rival.filter(|_| self.hedges.spend()) else { return };
         debug!(address = %self.fleet.address(asked.server), "slow; another server is asked too");
-        self.n_rivals += 1;
         match Asked::new(self.fleet, self.pull, endpoint, piece, 0) {
             Ok(asked) => {
+                self.n_rivals += 1;
                 let rival = UnderWay { piece: index, asked, rival_at: None, end: None };
                 self.under_way.push(rival);
             }
             // The first is still under way.
             Err(failed) => self.fleet.note(&failed),
         }
+        self.asked = Instant::now();
     }
 
     /// A request has come to nothing; the piece has, unless somebody else is asked for it.

@@ -1,5 +1,7 @@
 //! Pulls from servers of which some are slow.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
@@ -57,6 +59,114 @@ fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
     let (stats, took) = pull(&client, PullKind::Sync).unwrap();
     assert!((500..1500).contains(&took.as_millis()), "{took:?}");
     assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "nobody is asked again");
+    let usual = fleet.routes.health(0).usual().unwrap();
+    assert!(usual < MS(50), "the fast one takes {usual:?}");
+}
+
+/// The first of `n` attempts that goes as it should: others use the machine too.
+fn once_of(n: usize, attempt: impl Fn() -> Result<(), String>) {
+    let mut last = Ok(());
+    for _ in 0..n {
+        last = attempt();
+        if last.is_ok() {
+            return;
+        }
+    }
+    panic!("{last:?}");
+}
+
+#[test]
+fn a_rival_that_is_slow_to_greet_holds_nobody_up_and_is_none() {
+    once_of(5, || {
+        let (first, coy) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));
+        let client = connect(&[&first, &coy], 0.05);
+        let (fleet, now) = (client.fleet(), Instant::now());
+        fleet.routes.health(0).answered(MS(1), now);
+        fleet.routes.health(1).answered(MS(10), now);
+        (0..20).for_each(|_| fleet.routes.health(0).began(MS(1)));
+        first.delay(MS(100));
+        coy.delay_hello(MS(5000));
+        let (stats, took) = pull(&client, PullKind::Sync).unwrap();
+        let is_resting = fleet.routes.health(1).is_resting(Instant::now());
+        let is_so = (100..180).contains(&took.as_millis()) && is_resting && stats.hedges == 0;
+        is_so.then_some(()).ok_or_else(|| format!("{took:?} {is_resting} {stats:?}"))
+    });
+}
+
+#[test]
+fn a_connection_that_takes_too_long_is_not_the_deadline_of_the_pull() {
+    once_of(5, || {
+        let (coy, other) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));
+        let config = ClientConfig { deadline: MS(190), ..ClientConfig::default() };
+        let client = Client::connect(&[&coy.address, &other.address], config).unwrap();
+        let (fleet, now) = (client.fleet(), Instant::now());
+        fleet.routes.health(0).answered(MS(1), now);
+        fleet.routes.health(1).answered(MS(2), now);
+        coy.delay_hello(MS(5000));
+        let (stats, _) = pull(&client, PullKind::Vector).map_err(|error| error.to_string())?;
+        assert_eq!((stats.requests, coy.n_pulls(), other.n_pulls()), (1, 0, 1));
+        Ok(())
+    });
+}
+
+/// An address where nobody listens yet.
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn a_stranger_at_the_address_of_one_that_was_absent_takes_no_rows_of_others() {
+    let (server, absent) = (FakeServer::start(&[0, 1]), nobody());
+    let config = ClientConfig { deadline: MS(10_000), ..ClientConfig::default() };
+    let client = Client::connect(&[&server.address, &absent.to_string()], config).unwrap();
+    let stranger = TcpListener::bind(absent).unwrap();
+    let asked = std::thread::spawn(move || {
+        let (mut stream, _) = stranger.accept().unwrap();
+        stream.write_all(&[0xEE; 64]).unwrap();
+        // Until the client leaves.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    server.breaks(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            asked.join().unwrap();
+            server.breaks(false);
+        });
+        pull(&client, PullKind::Sync).unwrap();
+    });
+}
+
+#[test]
+fn one_that_is_silent_at_first_is_asked_again_though_another_is_down() {
+    let (server, silent, down) = (FakeServer::start(&[0]), FakeServer::start(&[1]), nobody());
+    silent.delay_hello(MS(60_000));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(MS(1000));
+            silent.delay_hello(MS(0));
+        });
+        let config = ClientConfig { deadline: MS(20_000), ..ClientConfig::default() };
+        let addresses = [&down.to_string(), &silent.address, &server.address];
+        pull(&Client::connect(&addresses, config).unwrap(), PullKind::Sync).unwrap();
+    });
+}
+
+#[test]
+fn a_refusal_that_comes_with_the_hello_is_heard_and_waited_out() {
+    let server = FakeServer::start(&[0, 1]);
+    let config = ClientConfig { deadline: MS(10_000), attempts: 1, ..ClientConfig::default() };
+    let client = Client::connect(&[&server.address], config).unwrap();
+    server.refuses(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(MS(200));
+            server.refuses(false);
+        });
+        // A connection that merely ended would be the one failure that there may be.
+        let (stats, took) = pull(&client, PullKind::Sync).unwrap();
+        assert_eq!((stats.requests, server.n_pulls()), (1, 1));
+        assert!((200..5000).contains(&took.as_millis()), "{took:?}");
+    });
 }
 
 /// Two servers with the same rows and a client that knows how long they take; then the one that is

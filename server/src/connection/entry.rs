@@ -11,13 +11,12 @@ use std::time::Instant;
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use futures_rustls::TlsAcceptor;
 use glommio::net::TcpStream;
-use glommio::sync::Semaphore;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX};
 use lodestore_schema::{
     Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, check_hello, hello,
 };
 
-use super::handshake::in_turn;
+use super::handshake::{Turns, in_turn};
 use super::stream::Stream;
 use super::time::{Lag, Pace, before};
 use super::{Connection, Ended};
@@ -37,7 +36,7 @@ impl Connection {
         socket: Rc<OwnedFd>,
         guard: &Guard,
         is_local: bool,
-        handshakes: &Semaphore,
+        handshakes: &Turns,
     ) -> Result<Self, Ended> {
         let entry = async {
             let stream = match &guard.tls {

@@ -32,6 +32,7 @@ use shared::Shared;
 use stream::Stream;
 use time::{Lag, Pace, in_time};
 
+pub(crate) use handshake::Turns;
 pub(crate) use pull::HEAD_ROOM;
 pub(crate) use shared::REGION_BYTES;
 pub(crate) use time::within;

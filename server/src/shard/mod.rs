@@ -21,7 +21,7 @@ use tracing::warn;
 
 use crate::compactor::Runs;
 use crate::complaints::Complaints;
-use crate::connection::Buffers;
+use crate::connection::{Buffers, Turns};
 use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::limits::{
@@ -84,7 +84,7 @@ pub(crate) struct Shard {
     shared_room: Rc<Semaphore>,
     bulk: TaskQueueHandle,
     /// Who of those that agree on TLS has the core.
-    handshakes: Semaphore,
+    handshakes: Turns,
     buffers: Pool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
     /// Numbers of connections that are not let in yet, the oldest first.
@@ -139,7 +139,7 @@ pub(crate) async fn run(
         room,
         shared_room,
         bulk,
-        handshakes: Semaphore::new(1),
+        handshakes: Turns::default(),
         buffers: Pool::new(POOLED_BYTES_PER_SHARD),
         open: RefCell::default(),
         entering: RefCell::default(),

@@ -238,6 +238,34 @@ fn a_gnn_does_clearly_better_than_a_linear_classifier_on_generated_features() {
 }
 
 #[test]
+fn several_runs_train_by_one_schedule_at_once_and_leave_its_folder_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (graph, kept) = (support::graph::generated(dir.path()), dir.path().join("kept"));
+    std::fs::create_dir(&kept).unwrap();
+    let line = format!(
+        "train --graph {graph} --epochs 3 --batch 64 --hidden 8 --evaluate-every 0 --json --schedule {}",
+        kept.join("schedule").display()
+    );
+    let first = lode_line(&line).succeeded().json();
+    let names = || {
+        let entries = std::fs::read_dir(&kept).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let runs: Vec<_> = (0..4)
+        .map(|_| command(line.split_whitespace()).stdout(std::process::Stdio::null()).spawn())
+        .collect();
+    for run in runs {
+        assert!(run.unwrap().wait().unwrap().success());
+    }
+    assert_eq!(names(), before);
+    let again = lode_line(&line).succeeded().json();
+    assert_eq!(again["parameters_digest"], first["parameters_digest"]);
+}
+
+#[test]
 fn workers_share_no_pool_of_spinning_threads() {
     let dir = tempfile::tempdir().unwrap();
     let graph = support::graph::generated(dir.path());

@@ -84,7 +84,8 @@ impl Shard {
             Err(failure(FailureCode::Overloaded, message))
         };
         if let Err(refusal) = close.or(late).await {
-            self.call_store(move |_| copy.put_back()).await?;
+            let back = self.call_store(move |_| copy.put_back()).await?;
+            back.map_err(|error| store_failure(&error))?;
             self.serve_again(part).await?;
             return Err(refusal);
         }

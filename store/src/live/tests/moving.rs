@@ -155,6 +155,37 @@ fn a_moved_partition_has_every_row_that_was_put_before_during_and_between_commit
     assert!(ring.verify().ok);
 }
 
+#[test]
+fn a_partition_that_is_put_back_has_every_commit_that_went_by() {
+    let ring = ring(N_NODES, 3, 3);
+    let live = writer(&ring);
+    let nodes = its_nodes(&live);
+    let ids: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+    put(&live, "feat", &nodes[..5], 1);
+    let mut copy = live.begin_copy(PART).unwrap();
+    let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 3).unwrap();
+    let catalog = fetch(&mut copy, &arrival);
+    copy.seal().unwrap();
+    pairs(&mut copy, &catalog, &mut || {});
+    copy.give_up().unwrap();
+    put(&live, "feat", &[0], 2);
+    let passed_by = live.commit_version().unwrap();
+    copy.put_back().unwrap();
+    drop(copy);
+
+    put(&live, "feat", &nodes[3..9], 4);
+    let expected = |last: std::ops::Range<usize>| -> Vec<u8> {
+        let seq = |at| if last.contains(&at) { 4 } else { u32::from(at < 5) };
+        (0..nodes.len()).flat_map(|at| row_of(seq(at), 99)).collect()
+    };
+    assert_eq!(rows_in(&live, &ids, View::Latest)[1], expected(3..9));
+    assert_eq!(rows_in(&live, &ids, View::At(passed_by))[1], expected(0..0));
+    live.commit_version().unwrap();
+    drop(live);
+    assert_eq!(rows_at(&ring.out(), PART, View::Latest)[1], expected(3..9));
+    assert!(ring.verify().ok);
+}
+
 /// The folder that was given up, as a graph.
 fn elsewhere_given_up(ring: &Ring) -> PathBuf {
     let (from, to) = (elsewhere(ring), ring.dir.path().join("given-up"));

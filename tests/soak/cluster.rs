@@ -90,6 +90,7 @@ impl Cluster {
             part: PartId(part),
             into: self.folders[to].clone(),
             to: Some(self.addresses[to].parse().unwrap()),
+            unserved: false,
             keep: false,
             config,
         }

@@ -59,6 +59,8 @@ struct Copy {
     seal @4 :Void;          # No more puts for a moment.
     release @5 :Void;       # The source gives the partition up, for good.
     adopt @6 :Void;         # Asked of the target: its folder is there now, serve it. Needs no `open`.
+    expect @7 :UInt64;      # Asked of the target: fails unless the copy of the move with this number
+                            # comes together in its folder. Needs no `open`.
   }
 }
 

@@ -69,6 +69,7 @@ fn plan(from: &Serving, part: u16, into: &Path, to: Option<&Serving>) -> MovePla
         part: PartId(part),
         into: into.to_owned(),
         to: to.map(|to| to.address.parse().unwrap()),
+        unserved: to.is_none(),
         keep: false,
         config,
     }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use cluster::Cluster;
 use faults::{Fault, Faults};
 use lodestore_client::ClientError;
+use lodestore_schema::FailureCode;
 use support::workload::{Counts, EndOnDrop, N_WRITERS, Workload};
 
 /// Nodes of the graph.
@@ -25,6 +26,8 @@ const N_NODES: u32 = 6000;
 const N_READERS: u64 = 3;
 /// Of each call of a client; one second is for whoever is late.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Of so many faults of a kind one at least must have come to its end.
+const TRIES_MIN: u64 = 8;
 /// Longest pause between two faults.
 const PAUSE_MAX_MS: u32 = 400;
 
@@ -55,14 +58,21 @@ impl Told {
             ClientError::Connect { .. } => 0,
             ClientError::Unavailable { .. } => 1,
             ClientError::Deadline { .. } => 2,
-            ClientError::Refused { .. } => 3,
+            ClientError::Refused { failure, .. } if is_of_a_fault(failure.code) => 3,
             ClientError::NoHolder { .. }
+            | ClientError::LostHolder { .. }
             | ClientError::PutDiffers { .. }
             | ClientError::Map { .. } => 4,
             error => panic!("no fault of this test explains it: {error}"),
         };
         self.0[kind].fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Whether a server refuses because it has no room or time, or has ended, or given the partition up.
+fn is_of_a_fault(code: FailureCode) -> bool {
+    use FailureCode::{Deadline, Elsewhere, Overloaded, Stopping};
+    matches!(code, Deadline | Elsewhere | Overloaded | Stopping)
 }
 
 #[test]
@@ -99,11 +109,15 @@ fn faults_at_random_cost_time_and_nothing_else() {
     let client = Workload::new(N_NODES).client(&map, DEADLINE).unwrap();
     load.check_all(&client);
     drop(client);
+    cluster.check_each(&load);
     let whole = cluster.stop_and_verify();
     report(seed, start.elapsed(), &faults, &load.counts, &told, &whole);
     let longest = Duration::from_millis(load.counts.longest_ms.load(Ordering::Relaxed));
     assert!(longest <= DEADLINE + Duration::from_secs(1), "a call took {longest:?}");
     let n_puts = load.counts.puts.load(Ordering::Relaxed);
+    for (fault, (tried, done)) in Fault::ALL.iter().zip(faults.counts.iter().zip(&faults.done)) {
+        assert!(*tried < TRIES_MIN || *done > 0, "no {} of {tried} came to its end", fault.name());
+    }
     assert!(n_puts > 0 && load.counts.pulls.load(Ordering::Relaxed) > 0, "nothing was done");
 }
 
@@ -135,6 +149,7 @@ fn report(
     }
     for (fault, count) in Fault::ALL.iter().zip(&faults.counts) {
         lines.push((format!("fault: {}", fault.name()), *count));
+        lines.push(("  of these to the end".into(), faults.done[*fault as usize]));
     }
     let mut json = serde_json::Map::new();
     json.insert("seed".into(), seed.into());

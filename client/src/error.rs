@@ -217,6 +217,15 @@ pub enum ClientError {
         /// The partition.
         part: PartId,
     },
+    /// One of several holders of a partition has gone, and nobody knows where to.
+    #[error(
+        "a holder of partition {part} is not to be found, and would not have what is put: the partition \
+         is on its way, or a server that had it has left the map; bring it back, or connect anew"
+    )]
+    LostHolder {
+        /// The partition.
+        part: PartId,
+    },
     /// A server takes no updates.
     #[error(
         "{address} takes no updates; start it with --writable, or connect to servers that were{of}"

@@ -917,7 +917,7 @@ pub mod copy {
     }
 
     pub mod step {
-        pub use self::Which::{Open,Read,Pairs,Seal,Release,Adopt};
+        pub use self::Which::{Open,Read,Pairs,Seal,Release,Adopt,Expect};
 
         #[derive(Copy, Clone)]
         pub struct Owned(());
@@ -1017,6 +1017,11 @@ pub mod copy {
                             ()
                         ))
                     }
+                    6 => {
+                        ::core::result::Result::Ok(Expect(
+                            self.reader.get_data_field::<u64>(1)
+                        ))
+                    }
                     x => ::core::result::Result::Err(::capnp::NotInSchema(x))
                 }
             }
@@ -1111,6 +1116,11 @@ pub mod copy {
                 self.builder.set_data_field::<u16>(1, 5);
             }
             #[inline]
+            pub fn set_expect(&mut self, value: u64)  {
+                self.builder.set_data_field::<u16>(1, 6);
+                self.builder.set_data_field::<u64>(1, value);
+            }
+            #[inline]
             pub fn which(self) -> ::core::result::Result<WhichBuilder<'a,>, ::capnp::NotInSchema> {
                 match self.builder.get_data_field::<u16>(1) {
                     0 => {
@@ -1143,6 +1153,11 @@ pub mod copy {
                             ()
                         ))
                     }
+                    6 => {
+                        ::core::result::Result::Ok(Expect(
+                            self.builder.get_data_field::<u64>(1)
+                        ))
+                    }
                     x => ::core::result::Result::Err(::capnp::NotInSchema(x))
                 }
             }
@@ -1157,66 +1172,73 @@ pub mod copy {
         impl Pipeline  {
         }
         mod _private {
-            pub(crate) static ENCODED_NODE: [::capnp::Word; 107] = [
+            pub(crate) static ENCODED_NODE: [::capnp::Word; 122] = [
                 ::capnp::word(0, 0, 0, 0, 5, 0, 6, 0),
                 ::capnp::word(250, 73, 34, 15, 129, 174, 84, 161),
                 ::capnp::word(21, 0, 0, 0, 1, 0, 2, 0),
                 ::capnp::word(121, 76, 234, 246, 1, 46, 9, 253),
-                ::capnp::word(1, 0, 7, 0, 1, 0, 6, 0),
+                ::capnp::word(1, 0, 7, 0, 1, 0, 7, 0),
                 ::capnp::word(1, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(21, 0, 0, 0, 210, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(25, 0, 0, 0, 87, 1, 0, 0),
+                ::capnp::word(25, 0, 0, 0, 143, 1, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(108, 111, 100, 101, 115, 116, 111, 114),
                 ::capnp::word(101, 46, 99, 97, 112, 110, 112, 58),
                 ::capnp::word(67, 111, 112, 121, 46, 115, 116, 101),
                 ::capnp::word(112, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(24, 0, 0, 0, 3, 0, 4, 0),
+                ::capnp::word(28, 0, 0, 0, 3, 0, 4, 0),
                 ::capnp::word(0, 0, 255, 255, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(153, 0, 0, 0, 42, 0, 0, 0),
+                ::capnp::word(181, 0, 0, 0, 42, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(148, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(160, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(176, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(188, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(1, 0, 254, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 2, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(157, 0, 0, 0, 42, 0, 0, 0),
+                ::capnp::word(185, 0, 0, 0, 42, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(152, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(164, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(180, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(192, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(2, 0, 253, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 3, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(161, 0, 0, 0, 50, 0, 0, 0),
+                ::capnp::word(189, 0, 0, 0, 50, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(156, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(168, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(184, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(196, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(3, 0, 252, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 4, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(165, 0, 0, 0, 42, 0, 0, 0),
+                ::capnp::word(193, 0, 0, 0, 42, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(160, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(172, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(188, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(200, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(4, 0, 251, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 5, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(169, 0, 0, 0, 66, 0, 0, 0),
+                ::capnp::word(197, 0, 0, 0, 66, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(164, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(176, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(192, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(204, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(5, 0, 250, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 6, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(173, 0, 0, 0, 50, 0, 0, 0),
+                ::capnp::word(201, 0, 0, 0, 50, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(168, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(180, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(196, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(208, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(6, 0, 249, 255, 1, 0, 0, 0),
+                ::capnp::word(0, 0, 1, 0, 7, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(205, 0, 0, 0, 58, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(200, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(212, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(111, 112, 101, 110, 0, 0, 0, 0),
                 ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
@@ -1265,6 +1287,14 @@ pub mod copy {
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(101, 120, 112, 101, 99, 116, 0, 0),
+                ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ];
             pub(crate) fn get_field_types(index: u16) -> ::capnp::introspect::Type {
                 match index {
@@ -1274,6 +1304,7 @@ pub mod copy {
                     3 => <() as ::capnp::introspect::Introspect>::introspect(),
                     4 => <() as ::capnp::introspect::Introspect>::introspect(),
                     5 => <() as ::capnp::introspect::Introspect>::introspect(),
+                    6 => <u64 as ::capnp::introspect::Introspect>::introspect(),
                     _ => ::capnp::introspect::panic_invalid_field_index(index),
                 }
             }
@@ -1288,8 +1319,8 @@ pub mod copy {
                 MEMBERS_BY_NAME
             );
             pub(crate) static NONUNION_MEMBERS : &[u16] = &[];
-            pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[0,1,2,3,4,5];
-            pub(crate) static MEMBERS_BY_NAME : &[u16] = &[5,0,2,1,4,3];
+            pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[0,1,2,3,4,5,6];
+            pub(crate) static MEMBERS_BY_NAME : &[u16] = &[5,6,0,2,1,4,3];
             pub(crate) const TYPE_ID: u64 = 0xa154_ae81_0f22_49fa;
         }
         pub enum Which<A0> {
@@ -1299,6 +1330,7 @@ pub mod copy {
             Seal(()),
             Release(()),
             Adopt(()),
+            Expect(u64),
         }
         pub type WhichReader<'a,> = Which<::capnp::Result<crate::lodestore_capnp::copy_read::Reader<'a>>>;
         pub type WhichBuilder<'a,> = Which<::capnp::Result<crate::lodestore_capnp::copy_read::Builder<'a>>>;

@@ -92,6 +92,11 @@ pub enum CopyStep {
     Release,
     /// The target serves the folder that it has now.
     Adopt,
+    /// The target says whether the copy comes together in its folder.
+    Expect {
+        /// Number of the move.
+        id: u64,
+    },
 }
 
 /// How the rows of a pull will be used.
@@ -209,6 +214,7 @@ fn write_copy(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
         CopyStep::Seal => to.set_seal(()),
         CopyStep::Release => to.set_release(()),
         CopyStep::Adopt => to.set_adopt(()),
+        CopyStep::Expect { id } => to.set_expect(id),
     }
 }
 
@@ -224,6 +230,7 @@ fn read_copy(from: copy::Reader<'_>) -> Result<RequestBody, WireError> {
         copy::step::Seal(()) => CopyStep::Seal,
         copy::step::Release(()) => CopyStep::Release,
         copy::step::Adopt(()) => CopyStep::Adopt,
+        copy::step::Expect(id) => CopyStep::Expect { id },
     };
     Ok(RequestBody::Copy { part: from.get_part(), step })
 }
@@ -272,6 +279,7 @@ mod tests {
             RequestBody::Copy { part: 1, step: CopyStep::Seal },
             RequestBody::Copy { part: 1, step: CopyStep::Release },
             RequestBody::Copy { part: 1, step: CopyStep::Adopt },
+            RequestBody::Copy { part: 1, step: CopyStep::Expect { id: u64::MAX } },
             RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
             RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
         ];

@@ -23,13 +23,15 @@ fn servers_and_clients_wait_for_an_etcd_that_is_not_there_yet() {
     let error = client(&engine, Duration::from_secs(1)).err().unwrap();
     assert!(matches!(error, ClientError::Map { .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| client(&engine, Duration::from_secs(20)));
-        thread::sleep(Duration::from_millis(300));
-        assert!(!waiting.is_finished());
-        drop(waiting);
+    let (map, deadline) = (engine.map(), Duration::from_secs(20));
+    let waiting = thread::spawn(move || {
+        let config = lodestore_client::ClientConfig { deadline, ..Default::default() };
+        lodestore_client::Client::connect(&[map], config)
     });
+    thread::sleep(Duration::from_millis(300));
+    assert!(!waiting.is_finished(), "it waits for etcd");
     engine.run();
+    check(&waiting.join().unwrap().unwrap());
     eventually("the server registers", || engine.servers().len() == 1);
     check(&client(&engine, Duration::from_secs(10)).unwrap());
     let log = server.stop_and_take_log();

@@ -58,6 +58,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
                 part: PartId(part),
                 into: second.clone(),
                 to: Some(other.address.parse().unwrap()),
+                unserved: false,
                 keep: false,
                 config: ClientConfig::default(),
             };

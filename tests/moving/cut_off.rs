@@ -117,6 +117,7 @@ fn a_seal_that_has_run_out_gives_nothing_up() {
     assert!(waited > lodestore_store::SEAL_MAX / 2, "puts wait during a seal: {waited:?}");
     let error = moving.release().unwrap_err().to_string();
     assert!(error.contains("its seal has run out"), "{error}");
+    drop(moving);
     assert_eq!(two.owners(), [1; 3]);
     let mut found = [0; 104];
     client.sync_pull("feat", &[lodestore_graph::NodeId(node)], &mut found).unwrap();

@@ -25,6 +25,15 @@ fn what_cannot_be_moved_is_told_before_anything_is_fetched() {
     assert!(told.contains("partition 9 is not here"), "{told}");
     let told = error_of(plan(&source, 1, &two.folders[0], None));
     assert!(told.contains("is there already"), "{told}");
+    let unserved = plan(&source, 1, &two.folders[1], None);
+    let told = error_of(MovePlan { unserved: false, ..unserved });
+    assert!(told.contains("--unserved"), "{told}");
+    let told = error_of(plan(&source, 1, &two.folders[1], Some(&source)));
+    assert!(told.contains("name two servers"), "{told}");
+    let typo = two.folders[1].with_file_name("typo");
+    let told = error_of(plan(&source, 1, &typo, Some(&target)));
+    assert!(told.contains("it is of another folder"), "{told}");
+    assert!(crate::support::names_in(&typo).is_empty(), "what was begun is removed");
     let keep = MovePlan { keep: true, ..plan(&source, 1, &two.folders[1], Some(&target)) };
     let told = error_of(keep);
     assert!(told.contains("two servers that take puts"), "{told}");
@@ -76,7 +85,9 @@ fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() 
     let (first, second) = (read(0), read(1));
     for part in 0..3u16 {
         let plan = plan(&first, part, &two.folders[1], Some(&second));
-        PartMove::run(MovePlan { keep: true, ..plan }, &mut |_, _| {}).unwrap();
+        let plan = MovePlan { keep: true, ..plan };
+        assert!(!PartMove::run(plan.clone(), &mut |_, _| {}).unwrap().was_here);
+        assert!(PartMove::run(plan, &mut |_, _| {}).unwrap().was_here, "and again");
     }
     assert_eq!(two.owners(), [2; 3]);
     first.stop();

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, MovePlan};
-use lodestore_graph::PartId;
+use lodestore_client::{Client, ClientConfig, MovePlan, RowSource};
+use lodestore_graph::{NodeId, PartId};
 use tempfile::TempDir;
 
 use crate::DEADLINE;
 use crate::support::process::Serving;
-use crate::support::workload::known_graph;
+use crate::support::workload::{Workload, known_graph};
 
 pub(crate) const N_SERVERS: usize = 3;
 pub(crate) const N_PARTS: u16 = 5;
@@ -90,6 +90,7 @@ impl Cluster {
             part: PartId(part),
             into: self.folders[to].clone(),
             to: Some(self.addresses[to].parse().unwrap()),
+            unserved: false,
             keep: false,
             config,
         }
@@ -149,6 +150,17 @@ impl Cluster {
         // check finds that, and the next run begins from nothing.
         let run = || lodestore_client::PartMove::run(self.plan(from, part, to), &mut |_, _| {});
         run().or_else(|_| run()).unwrap();
+    }
+
+    /// Every server has what was acknowledged of each of its partitions, the replicas too.
+    pub(crate) fn check_each(&self, load: &Workload) {
+        for (at, address) in self.addresses.iter().enumerate() {
+            let client = Client::connect(&[address], ClientConfig::default()).unwrap();
+            for part in (0..N_PARTS).filter(|&part| self.owns(at, part)) {
+                let ids = client.book().range(PartId(part)).map(NodeId).collect::<Vec<_>>();
+                load.check(&client, &ids);
+            }
+        }
     }
 
     /// Stops all cleanly, and reads all files.

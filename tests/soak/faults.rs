@@ -61,11 +61,13 @@ impl Fault {
 pub(crate) struct Faults {
     numbers: Numbers,
     pub(crate) counts: [u64; Fault::ALL.len()],
+    /// Of these, the ones that came to their end: a move that moved, a commit that was made.
+    pub(crate) done: [u64; Fault::ALL.len()],
 }
 
 impl Faults {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { numbers: Numbers(seed), counts: [0; Fault::ALL.len()] }
+        Self { numbers: Numbers(seed), counts: [0; Fault::ALL.len()], done: [0; Fault::ALL.len()] }
     }
 
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
@@ -80,6 +82,7 @@ impl Faults {
     pub(crate) fn next(&mut self, cluster: &mut Cluster) -> Fault {
         let fault = Fault::ALL[self.below(Fault::ALL.len() as u32) as usize];
         let at = self.below(N_SERVERS as u32) as usize;
+        let mut is_done = true;
         match fault {
             Fault::Kill => {
                 cluster.servers[at].take().unwrap().kill();
@@ -97,9 +100,10 @@ impl Faults {
                 cluster.start_server(at);
             }
             Fault::Move => {
+                is_done = false;
                 if let Some((plan, ..)) = self.draw_move(cluster) {
                     // A compaction may keep it waiting for longer than it likes to.
-                    let _ = PartMove::run(plan, &mut |_, _| {});
+                    is_done = PartMove::run(plan, &mut |_, _| {}).is_ok();
                     cluster.heal();
                     cluster.tidy();
                 }
@@ -126,16 +130,17 @@ impl Faults {
                 }
             }
             Fault::Commit => {
-                let _ = cluster.client().map(|client| client.commit());
+                is_done = cluster.client().is_some_and(|client| client.commit().is_ok());
             }
             Fault::Compact => {
-                let _ = cluster.client().map(|client| client.compact());
+                is_done = cluster.client().is_some_and(|client| client.compact().is_ok());
             }
             Fault::Map => {
                 let orders: [&[usize]; 4] = [&[2, 1, 0], &[1, 0, 2], &[0, 2, 1], &[2, 0, 1]];
                 cluster.write_map(orders[self.below(4) as usize]);
             }
         }
+        self.done[fault as usize] += u64::from(is_done);
         fault
     }
 

@@ -148,7 +148,12 @@ impl Workload {
     /// Every row once; fails the test unless all come.
     pub(crate) fn check_all(&self, client: &Client) {
         let ids: Vec<NodeId> = (0..self.n_nodes).map(NodeId).collect();
-        self.pull(client, &ids, &|error| panic!("{error}"));
+        self.check(client, &ids);
+    }
+
+    /// These rows; fails the test unless all come.
+    pub(crate) fn check(&self, client: &Client, ids: &[NodeId]) {
+        self.pull(client, ids, &|error| panic!("{error}"));
     }
 
     fn pull(&self, client: &Client, ids: &[NodeId], failed: &dyn Fn(&ClientError)) {

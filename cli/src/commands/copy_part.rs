@@ -40,6 +40,9 @@ pub(crate) struct CopyPartArgs {
     /// The server of that folder, which serves it from then on.
     #[arg(long, value_name = "ADDR")]
     to: Option<Address>,
+    /// Move it although no server of that folder is named: nobody serves it until one is started.
+    #[arg(long, conflicts_with_all = ["to", "keep"])]
+    unserved: bool,
     /// Leave it at the old server too.
     #[arg(long)]
     keep: bool,
@@ -59,6 +62,8 @@ struct CopyReport {
     version: u32,
     /// Whether the old server has given it up.
     moved: bool,
+    /// An earlier run had brought it, and there was nothing to do.
+    was_here: bool,
     /// Files fetched, and those that had come before.
     files: u64,
     files_kept: u64,
@@ -81,6 +86,7 @@ impl CopyPartArgs {
             part: PartId(self.part),
             into: self.into,
             to: self.to,
+            unserved: self.unserved,
             keep: self.keep,
             config,
         };
@@ -93,6 +99,7 @@ impl CopyPartArgs {
             part: self.part,
             version: stats.version,
             moved: !self.keep,
+            was_here: stats.was_here,
             files,
             files_kept,
             file_bytes,
@@ -106,6 +113,12 @@ impl CopyPartArgs {
 }
 
 fn text(report: &CopyReport) -> String {
+    if report.was_here {
+        return format!(
+            "partition {} was here already, at version {}",
+            report.part, report.version
+        );
+    }
     let bytes = human::bytes(report.file_bytes + report.catalog_bytes);
     let (time, sealed) = (human::seconds(report.seconds), human::seconds(report.sealed_seconds));
     let kept = match report.files_kept {

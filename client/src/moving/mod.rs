@@ -10,12 +10,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{Copied, CopyStep, Description, Reply, RequestBody};
-use lodestore_store::Arrival;
+use lodestore_schema::{Copied, CopyStep, Description, FailureCode, Reply, RequestBody};
+use lodestore_store::{Arrival, Graph, LiveGraph, LiveMode, OpenOptions, StoreError};
 
 use crate::remote::{ask_server, describe};
 use crate::{Address, ClientConfig, ClientError};
 use source::PartSource;
+
+/// Pause before a server that is busy (it compacts, another partition comes or goes) is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often the source is asked to give the partition up: reads of it may outlast its patience.
+const RELEASES_MAX: usize = 3;
 
 /// What is to be copied, and where it goes.
 #[derive(Clone, Debug)]
@@ -26,8 +31,10 @@ pub struct MovePlan {
     pub part: PartId,
     /// Folder of the graph where it goes; made if it is not there.
     pub into: PathBuf,
-    /// The server of that folder, which is told.
+    /// The server of that folder, which is told. A move needs one, or `unserved`.
     pub to: Option<Address>,
+    /// The partition may be left where nobody serves it.
+    pub unserved: bool,
     /// Whether the source keeps it.
     pub keep: bool,
     /// Time for one step, and what servers are shown.
@@ -60,6 +67,8 @@ pub struct MoveStats {
     pub version: u32,
     /// Time in which it took no puts, until it was given up.
     pub sealed: Duration,
+    /// It was in its place already: an earlier run had moved or copied it.
+    pub was_here: bool,
 }
 
 impl PartMove {
@@ -72,6 +81,13 @@ impl PartMove {
         // Never 0, which is the number of copies that take nothing away.
         let id = RandomState::new().build_hasher().finish() | 1;
         let arrival = Arrival::find_or_begin(&plan.into, plan.part, id)?;
+        if let Err(error) = ask_target(&plan, CopyStep::Expect { id: arrival.id() }) {
+            // What this run has made in a folder that is not the server's is in nobody's way.
+            if arrival.id() == id {
+                arrival.remove()?;
+            }
+            return Err(error);
+        }
         Ok(Self { plan, arrival, source: None, stats: MoveStats::default() })
     }
 
@@ -101,28 +117,29 @@ impl PartMove {
     pub fn fetch(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ClientError> {
         let Some(source) = &mut self.source else { return Ok(()) };
         let files = source.files().to_vec();
-        let total = files.iter().map(|(_, n_bytes)| n_bytes).sum();
+        let total = files.iter().fold(0, |sum: u64, (_, n_bytes)| sum.saturating_add(*n_bytes));
         let (mut done, mut piece) = (0, Vec::new());
         for (at, (name, n_bytes)) in (0u16..).zip(&files) {
             if self.arrival.has(name, *n_bytes)? {
                 self.stats.files_kept += 1;
-                done += n_bytes;
+                done = u64::saturating_add(done, *n_bytes);
                 continue;
             }
             let (mut file, mut offset) = (self.arrival.file(name)?, 0);
             loop {
                 let step = CopyStep::Read { file: at, offset };
                 let is_last = source.step(step, &mut piece)?.is_last;
-                file.append(&piece)?;
                 offset += piece.len() as u64;
-                progress(done + offset, total);
+                source.check_length(name, *n_bytes, offset, is_last)?;
+                file.append(&piece)?;
+                progress(done.saturating_add(offset), total);
                 if is_last {
                     break;
                 }
                 source.check_piece(&piece)?;
             }
             file.finish()?;
-            done += offset;
+            done = done.saturating_add(offset);
             self.stats.files += 1;
             self.stats.file_bytes += offset;
         }
@@ -173,7 +190,7 @@ impl PartMove {
         assert!(self.source.is_none(), "the source has let go of it");
         let (plan, stats) = (self.plan, self.stats);
         self.arrival.take()?;
-        adopt(&plan)?;
+        ask_target(&plan, CopyStep::Adopt)?;
         Ok(stats)
     }
 
@@ -186,49 +203,101 @@ impl PartMove {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<MoveStats, ClientError> {
         check_ends(&plan)?;
-        // The rename was the last of an earlier run, and its server may not know.
-        if Arrival::find(&plan.into, plan.part)?.is_none() && is_in_place(&plan.into, plan.part) {
-            if plan.to.is_none() {
-                Arrival::find_or_begin(&plan.into, plan.part, 1)?;
-            }
-            adopt(&plan)?;
-            return Ok(MoveStats::default());
+        if !Arrival::is_begun(&plan.into, plan.part)? && is_in_place(&plan.into, plan.part) {
+            return was_here(&plan);
         }
         let mut this = Self::begin(plan)?;
-        if !this.open()? {
+        for attempts_left in (0..RELEASES_MAX).rev() {
+            if this.open()? {
+                break;
+            }
             this.fetch(progress)?;
             this.seal()?;
-            this.release()?;
+            match this.release() {
+                Ok(()) => break,
+                // Reads at the source did not end in time: its copy is over, and files that have come
+                // need not come again.
+                Err(error) if attempts_left > 0 && is_busy(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
         this.take()
     }
 }
 
-/// Tells the target's server of the partition, if there is one.
-fn adopt(plan: &MovePlan) -> Result<(), ClientError> {
+/// The rename was the last that an earlier run did, and its server may not know.
+fn was_here(plan: &MovePlan) -> Result<MoveStats, ClientError> {
+    let deadline = Instant::now() + plan.config.deadline;
+    let source = describe(&plan.from, &plan.config.security, deadline)?;
+    let version = version_here(plan)?;
+    let has_it = source.parts.contains(&plan.part.0);
+    let reason = match (has_it, plan.keep) {
+        (true, false) => "the source has it as well: nothing was moved",
+        (true, true) if version != source.version => "it is of another version than the source's",
+        (_, true) if plan.to.is_none() => "nothing was copied",
+        _ => {
+            ask_target(plan, CopyStep::Adopt)?;
+            return Ok(MoveStats { version, was_here: true, ..MoveStats::default() });
+        }
+    };
+    let reason = format!("{} is there already; {reason}", plan.into.display());
+    Err(StoreError::MoveRefused { part: plan.part, reason }.into())
+}
+
+/// The committed version of the partition in its place.
+fn version_here(plan: &MovePlan) -> Result<u32, ClientError> {
+    let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
+    let live = LiveGraph::open(graph, Some(&[plan.part]), LiveMode::Read, &options)?;
+    Ok(live.version())
+}
+
+/// Has the target's server take a step, if there is one; waits within the deadline while it is busy.
+fn ask_target(plan: &MovePlan, step: CopyStep) -> Result<(), ClientError> {
     let Some(to) = &plan.to else { return Ok(()) };
     let deadline = Instant::now() + plan.config.deadline;
-    let body = RequestBody::Copy { part: plan.part.0, step: CopyStep::Adopt };
-    match ask_server(to, &plan.config.security, 0, body, deadline)? {
-        Reply::Copied(Copied { .. }) => Ok(()),
-        _ => Err(ClientError::Confused { address: to.clone() }),
+    let body = RequestBody::Copy { part: plan.part.0, step };
+    loop {
+        match ask_server(to, &plan.config.security, 0, body, deadline) {
+            Ok(Reply::Copied(Copied { .. })) => return Ok(()),
+            Ok(_) => return Err(ClientError::Confused { address: to.clone() }),
+            Err(error) if is_busy(&error) && Instant::now() + PAUSE < deadline => {
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
+/// Whether a server has no room for it now, and will have later.
+fn is_busy(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
+}
+
 fn is_in_place(into: &Path, part: PartId) -> bool {
-    lodestore_store::Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
+    Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
 }
 
 /// What can be wrong before the first byte is fetched.
 fn check_ends(plan: &MovePlan) -> Result<(), ClientError> {
     let deadline = Instant::now() + plan.config.deadline;
-    let Some(to) = &plan.to else { return Ok(()) };
-    let target = describe(to, &plan.config.security, deadline)?;
-    let source = describe(&plan.from, &plan.config.security, deadline)?;
     let refused = |address: &Address, reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());
         Err(ClientError::Move { address, reason })
     };
+    let Some(to) = &plan.to else {
+        if plan.keep || plan.unserved {
+            return Ok(());
+        }
+        let reason = "it would give the partition up, and nobody would serve it; name the server of \
+                      the folder (--to), leave it at the source too (--keep), or say that it is to be \
+                      so (--unserved)";
+        return refused(&plan.from, reason);
+    };
+    if *to == plan.from {
+        return refused(to, "it is the source as well as the target; name two servers");
+    }
+    let target = describe(to, &plan.config.security, deadline)?;
+    let source = describe(&plan.from, &plan.config.security, deadline)?;
     if target.graph != source.graph {
         let (address, other) = (to.clone(), plan.from.clone());
         return Err(ClientError::GraphsDiffer { address, other });

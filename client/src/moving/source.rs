@@ -4,14 +4,16 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{Copied, CopyStep, FailureCode, Reply, Request, RequestBody, WireError};
+use lodestore_schema::{Copied, CopyStep, Reply, Request, RequestBody, WireError};
 use lodestore_store::ArrivingCatalog;
 
+use super::{PAUSE, is_busy};
 use crate::connection::{Connection, time_left};
 use crate::{Address, ClientConfig, ClientError};
 
-/// Pause before a source that is busy (it compacts, somebody else copies) is asked again.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Most bytes of a catalog's pairs: so many times those of the files, and some. One with more has not
+/// been compacted for long.
+const PAIRS_BYTES_MAX: (u64, u64) = (64, 1 << 30);
 
 /// A copy that the source keeps open.
 pub(super) struct PartSource {
@@ -42,9 +44,7 @@ impl PartSource {
                     this.opened = opened;
                     return Ok(this);
                 }
-                Err(ClientError::Refused { failure, .. })
-                    if failure.code == FailureCode::Overloaded && Instant::now() + PAUSE < end =>
-                {
+                Err(error) if is_busy(&error) && Instant::now() + PAUSE < end => {
                     std::thread::sleep(PAUSE);
                 }
                 Err(error) => return Err(error),
@@ -97,17 +97,38 @@ impl PartSource {
         Err(self.broken(format!("a piece of {} bytes, and more to come", piece.len())))
     }
 
+    /// Fails for a file that does not have as many bytes as were told.
+    pub(super) fn check_length(
+        &self,
+        name: &str,
+        expected: u64,
+        found: u64,
+        is_last: bool,
+    ) -> Result<(), ClientError> {
+        if found == expected || (found < expected && !is_last) {
+            return Ok(());
+        }
+        Err(self.broken(format!("{found} bytes of {name}, which has {expected}")))
+    }
+
     /// Fetches pairs until there are no more; gives their bytes.
     pub(super) fn pairs(
         &mut self,
         catalog: &ArrivingCatalog,
         piece: &mut Vec<u8>,
     ) -> Result<u64, ClientError> {
+        let (times, more) = PAIRS_BYTES_MAX;
+        let of_files = self.opened.files.iter().map(|(_, n_bytes)| *n_bytes);
+        let most = of_files.fold(0, u64::saturating_add).saturating_mul(times).saturating_add(more);
         let mut n_bytes = 0;
         loop {
             let is_last = self.step(CopyStep::Pairs, piece)?.is_last;
-            catalog.write(piece)?;
             n_bytes += piece.len() as u64;
+            if n_bytes > most {
+                let reason = format!("more than {most} bytes of pairs; compact the source first");
+                return Err(self.broken(reason));
+            }
+            catalog.write(piece)?;
             if is_last {
                 return Ok(n_bytes);
             }

@@ -1,10 +1,11 @@
 //! The servers as last described, and the connections to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::PartId;
 use lodestore_schema::Description;
 use lodestore_schema::limits::SHARED_CHUNK_BYTES_MIN;
 
@@ -34,6 +35,9 @@ pub(crate) struct Fleet {
     idle: Vec<Mutex<Vec<Connection>>>,
     /// Holders of each partition that took puts when the client connected.
     replicas: Arc<BTreeMap<u16, usize>>,
+    /// Partitions that several held, of whose holders one is not to be found: on its way to another
+    /// server, or away. A put would leave it behind.
+    lost: BTreeSet<u16>,
     /// Whether rows may come through memory; not any more once that could not be mapped.
     shares: Arc<AtomicBool>,
 }
@@ -49,7 +53,8 @@ impl Fleet {
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
         let replicas = Arc::new(replicas(&servers));
-        Ok(Self { servers, security, graph, routes, idle, replicas, shares })
+        let lost = BTreeSet::new();
+        Ok(Self { servers, security, graph, routes, idle, replicas, lost, shares })
     }
 
     /// The common addresses, in the order of connecting.
@@ -65,6 +70,22 @@ impl Fleet {
     /// Whether a server takes updates.
     pub(super) fn is_writable(&self, server: usize) -> bool {
         self.servers[server].1.writable
+    }
+
+    /// Whether partitions may come and go.
+    pub(super) fn roams(&self) -> bool {
+        self.servers.iter().any(|(_, description)| description.roams)
+    }
+
+    /// Fails for a partition that nobody holds, or not all who held it.
+    pub(super) fn check_holders(&self, part: PartId) -> Result<(), ClientError> {
+        if self.routes.holders_of(part).is_empty() {
+            return Err(ClientError::NoHolder { part });
+        }
+        if self.lost.contains(&part.0) {
+            return Err(ClientError::LostHolder { part });
+        }
+        Ok(())
     }
 
     /// How connections to these servers are made.
@@ -180,8 +201,7 @@ impl Fleet {
         }
     }
 
-    /// The same fleet but for what is found of `server`; as it was if that would leave a replica
-    /// behind.
+    /// The same fleet but for what is found of `server`.
     pub(super) fn with(
         self: &Arc<Self>,
         server: usize,
@@ -189,9 +209,6 @@ impl Fleet {
     ) -> Result<Arc<Self>, ClientError> {
         let mut servers = self.servers.clone();
         servers[server].1 = found;
-        if self.loses_replica(&servers) {
-            return Ok(Arc::clone(self));
-        }
         let fleet = self.of(servers)?;
         fleet.routes.health(server).is_back();
         Ok(fleet)
@@ -210,6 +227,12 @@ impl Fleet {
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
         let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
         fleet.replicas = Arc::clone(&self.replicas);
+        let counts = replicas(&fleet.servers);
+        let is_lost = |part: &u16, expected: usize| {
+            expected > 1 && counts.get(part).copied().unwrap_or(0) < expected
+        };
+        let lost = fleet.replicas.iter().filter(|(part, expected)| is_lost(part, **expected));
+        fleet.lost = lost.map(|(&part, _)| part).collect();
         for (now, (address, _)) in fleet.servers.iter().enumerate() {
             if let Some(before) = self.position(address) {
                 fleet.routes.health(now).copy(self.routes.health(before));
@@ -233,7 +256,9 @@ impl Fleet {
     }
 
     /// The fleet with all servers asked anew, those at other `addresses` too; `None` if nothing is
-    /// new. One that does not answer, or has another graph, is left as it was known, or out.
+    /// new. One that does not answer, or has another graph, is left as it was known, or out. One that
+    /// was known and is not at these any more, since its lease has run out, stays if it answers and
+    /// holds what too few others do.
     pub(super) fn refreshed(
         &self,
         addresses: &[Address],
@@ -244,31 +269,41 @@ impl Fleet {
             let known = self.position(address).map(|at| &self.servers[at].1);
             let until = deadline.min(Instant::now() + REDISCOVER_TIMEOUT_SPARE);
             let found = describe(address, &self.security, until).ok();
-            let found = found.filter(|found| same_graph(found, first)).or(known.cloned());
+            let found = found.filter(|found| same_graph(found, first));
+            let found = found.or(known.filter(|_| addresses.contains(address)).cloned());
             found.map(|found| (address.clone(), found))
         };
-        let asked: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = addresses.iter().map(|it| scope.spawn(|| ask(it))).collect();
+        let others = self.addresses().filter(|it| !addresses.contains(it));
+        let all: Vec<&Address> = addresses.iter().chain(others).collect();
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = all.into_iter().map(|it| scope.spawn(|| ask(it))).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()?).collect()
         });
+        let mut asked: Vec<(Address, Description)> = Vec::with_capacity(answers.len());
+        // Those at `addresses` come first.
+        for (address, found) in answers {
+            if addresses.contains(&address) || self.needs(&asked, &found) {
+                asked.push((address, found));
+            }
+        }
         let is_same = |(new, old): (&(Address, Description), &(Address, Description))| {
             new.0 == old.0 && Description { version: old.1.version, ..new.1.clone() } == old.1
         };
         let nothing_new =
             asked.len() == self.servers.len() && asked.iter().zip(&self.servers).all(is_same);
-        if asked.is_empty() || nothing_new || self.loses_replica(&asked) {
+        if asked.is_empty() || nothing_new {
             return Ok(None);
         }
         self.of(asked).map(Some)
     }
 
-    /// Whether a partition that takes puts would have fewer holders than when this client connected:
-    /// one of several is on its way to another server, or away, and a put meanwhile would leave it
-    /// behind.
-    fn loses_replica(&self, servers: &[(Address, Description)]) -> bool {
-        let counts = replicas(servers);
-        let count = |part: &u16| counts.get(part).copied().unwrap_or(0);
-        self.replicas.iter().any(|(part, &expected)| expected > 1 && count(part) < expected)
+    /// Whether these servers hold something of another's less often than when this client connected,
+    /// or not at all.
+    fn needs(&self, servers: &[(Address, Description)], other: &Description) -> bool {
+        let n_holders =
+            |part: &u16| servers.iter().filter(|(_, it)| it.parts.contains(part)).count();
+        let expected = |part: &u16| self.replicas.get(part).copied().unwrap_or(0).max(1);
+        other.parts.iter().any(|part| n_holders(part) < expected(part))
     }
 }
 
@@ -279,4 +314,54 @@ pub(super) fn replicas(servers: &[(Address, Description)]) -> BTreeMap<u16, usiz
         description.parts.iter().for_each(|&part| *counts.entry(part).or_default() += 1);
     }
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(port: u16, parts: &[u16]) -> (Address, Description) {
+        let description = Description {
+            graph: [7; 16],
+            n_edges: 0,
+            bounds: vec![0, 5, 10],
+            parts: parts.to_vec(),
+            tensors: Vec::new(),
+            shard_ports: vec![port],
+            n_shards: 1,
+            version: 1,
+            writable: true,
+            shares: false,
+            roams: true,
+        };
+        (format!("127.0.0.1:{port}").parse().unwrap(), description)
+    }
+
+    #[test]
+    fn a_holder_that_is_lost_holds_up_puts_of_its_partition_alone() {
+        let servers = vec![server(1, &[0, 1]), server(2, &[0])];
+        let shares = Arc::new(AtomicBool::new(false));
+        let fleet = Arc::new(Fleet::new(servers, Security::default(), shares).unwrap());
+        let check = |fleet: &Fleet, part| fleet.check_holders(PartId(part));
+        assert!(check(&fleet, 0).is_ok() && check(&fleet, 1).is_ok());
+        // The first partition has left a holder, and the other one has come there.
+        let fleet = fleet.with(1, server(2, &[1]).1).unwrap();
+        assert_eq!(fleet.routes.holders_of(PartId(1)), [0, 1], "what is new is believed");
+        assert!(matches!(check(&fleet, 0), Err(ClientError::LostHolder { part: PartId(0) })));
+        assert!(check(&fleet, 1).is_ok());
+        let fleet = fleet.with(0, server(1, &[0]).1).unwrap().with(1, server(2, &[0]).1).unwrap();
+        assert!(check(&fleet, 0).is_ok(), "it is found again");
+        assert!(matches!(check(&fleet, 1), Err(ClientError::NoHolder { part: PartId(1) })));
+    }
+
+    #[test]
+    fn a_server_that_no_map_names_stays_for_what_too_few_others_hold() {
+        let servers = vec![server(1, &[0, 1]), server(2, &[0])];
+        let shares = Arc::new(AtomicBool::new(false));
+        let fleet = Fleet::new(servers.clone(), Security::default(), shares).unwrap();
+        assert!(fleet.needs(&servers[..1], &servers[1].1), "two held it");
+        assert!(fleet.needs(&[], &servers[1].1));
+        assert!(!fleet.needs(&[servers[0].clone(), server(3, &[0])], &servers[1].1));
+        assert!(!fleet.needs(&servers, &server(4, &[1]).1));
+    }
 }

@@ -69,7 +69,20 @@ fn find(
             Err(error) if map.is_live() => error,
             Err(error) => return Err(error),
         };
-        std::thread::sleep(patience.pause(Remedy::Again).ok_or(error)?);
+        let remedy =
+            if comes_later(&error) { Remedy::Later(Duration::ZERO) } else { Remedy::Again };
+        std::thread::sleep(patience.pause(remedy).ok_or(error)?);
+    }
+}
+
+/// Whether etcd, or a server, may be about to start; a file that is not there is a slip of the pen.
+fn comes_later(error: &ClientError) -> bool {
+    match error {
+        ClientError::NoServers | ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
+            true
+        }
+        ClientError::Map { map, .. } => map.starts_with("etcd:"),
+        _ => false,
     }
 }
 
@@ -205,6 +218,24 @@ impl Client {
         self.refresh(fleet, deadline)
     }
 
+    /// The fleet for what is asked of all servers, as the map names them now. Where partitions come and
+    /// go it has every holder of each: one that nobody has at this moment would be left behind.
+    ///
+    /// # Errors
+    /// A server or a holder has not been heard of within the deadline.
+    pub(super) fn fleet_for_all(&self, deadline: Instant) -> Result<Arc<Fleet>, ClientError> {
+        let mut patience = Patience::new(&self.config, deadline);
+        let mut fleet = self.whole_fleet(deadline, &mut patience)?;
+        if !fleet.roams() && !self.map.is_live() {
+            return Ok(fleet);
+        }
+        fleet = self.refresh(fleet, deadline)?;
+        while let Err(gap) = self.book.parts().try_for_each(|part| fleet.check_holders(part)) {
+            fleet = self.after_gap(fleet, gap, deadline, &mut patience)?;
+        }
+        Ok(fleet)
+    }
+
     /// The fleet to go on with when nobody in `fleet` has a partition; any other error comes back.
     pub(super) fn after_gap(
         &self,
@@ -213,12 +244,13 @@ impl Client {
         deadline: Instant,
         patience: &mut Patience,
     ) -> Result<Arc<Fleet>, ClientError> {
-        if !matches!(error, ClientError::NoHolder { .. }) {
+        if !matches!(error, ClientError::NoHolder { .. } | ClientError::LostHolder { .. }) {
             return Err(error);
         }
         let fleet = self.refresh(fleet, deadline)?;
-        // Who is on its way, or was away, may have it.
-        let may_come = self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
+        // A move may take long, and a server that comes back, or was away, too.
+        let may_come =
+            fleet.roams() || self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
         let remedy = if may_come { Remedy::Later(Duration::ZERO) } else { Remedy::Again };
         if let Some(pause) = patience.pause(remedy) {
             std::thread::sleep(pause);

@@ -137,6 +137,11 @@ impl Fleet {
         debug!(address = %self.address(failed.server), error = %failed.error, "failed");
     }
 
+    /// Whether what failed is a move: however long it takes, the partition is somewhere then.
+    pub(super) fn is_on_its_way(&self, failed: &Failed) -> bool {
+        failed.is_elsewhere() && self.roams()
+    }
+
     /// Notes who has failed, and gives the pause before the next try; `None` when there shall be
     /// none.
     pub(super) fn judge(&self, failures: &[Failed], patience: &mut Patience) -> Option<Duration> {
@@ -152,6 +157,7 @@ impl Fleet {
             {
                 Remedy::Later(Duration::ZERO)
             }
+            Remedy::Again if self.is_on_its_way(failed) => Remedy::Later(Duration::ZERO),
             remedy => remedy,
         };
         patience.pause(Remedy::deciding(failures.iter().map(remedy)))

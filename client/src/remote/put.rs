@@ -105,7 +105,9 @@ impl Client {
             let is_live = self.map.is_live();
             let remedies = failures.iter().map(|failed| match failed.remedy {
                 remedy if remedy.is_final() => Remedy::None,
-                Remedy::Again if is_live => Remedy::Later(Duration::ZERO),
+                Remedy::Again if is_live || fleet.is_on_its_way(failed) => {
+                    Remedy::Later(Duration::ZERO)
+                }
                 remedy => remedy,
             });
             let Some(pause) = patience.pause(Remedy::deciding(remedies)) else {
@@ -162,9 +164,7 @@ fn shares<'a>(
     for (part, positions) in by_part {
         let part = *part;
         let holders = fleet.routes.holders_of(part);
-        if holders.is_empty() {
-            return Err(ClientError::NoHolder { part });
-        }
+        fleet.check_holders(part)?;
         for &server in holders {
             if !fleet.is_writable(server) {
                 let of = format!("; it holds partition {part}");

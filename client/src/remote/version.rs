@@ -31,12 +31,11 @@ impl Client {
     /// happens, which is also why an answer that was lost is asked for again.
     ///
     /// # Errors
-    /// [`ClientError::NotWritable`], or what kept a server from committing.
+    /// [`ClientError::NotWritable`], [`ClientError::NoHolder`] where partitions come and go and nobody
+    /// has one, or what kept a server from committing.
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let mut patience = Patience::new(&self.config, deadline);
-        let fleet = self.whole_fleet(deadline, &mut patience)?;
-        let security = &self.config.security;
+        let (fleet, security) = (self.fleet_for_all(deadline)?, &self.config.security);
         let mut newest = 0;
         for address in fleet.addresses() {
             let description = self.patiently(deadline, || describe(address, security, deadline))?;
@@ -63,9 +62,7 @@ impl Client {
     /// [`ClientError::NotWritable`], or what kept a server from starting.
     pub fn compact(&self) -> Result<Vec<CompactionRun>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let mut patience = Patience::new(&self.config, deadline);
-        let fleet = self.whole_fleet(deadline, &mut patience)?;
-        let security = &self.config.security;
+        let (fleet, security) = (self.fleet_for_all(deadline)?, &self.config.security);
         for address in fleet.addresses() {
             let description = self.patiently(deadline, || describe(address, security, deadline))?;
             check(&fleet, address, &description)?;

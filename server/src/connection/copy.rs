@@ -52,6 +52,10 @@ impl Connection {
                 let version = shard.adopt(part).await?;
                 return Ok((Copied { version, ..Copied::default() }, Vec::new()));
             }
+            CopyStep::Expect { id } => {
+                shard.check_arrives(part, id).await?;
+                return Ok(Default::default());
+            }
             CopyStep::Open { id } => return self.open_copy(shard, part, id).await,
             _ => {}
         }
@@ -81,7 +85,7 @@ impl Connection {
             shard.check_gives_up()?;
         }
         let opened = shard.call_store(move |live| {
-            if live.graph().was_given_up(part, id) {
+            if live.was_given_up(part, id)? {
                 return Ok(None);
             }
             let copy = live.begin_copy(part)?;
@@ -107,7 +111,7 @@ fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), Sto
         }
         CopyStep::Pairs => copied.is_last = copy.next_pairs(COPY_PIECE_BYTES, &mut piece)?,
         CopyStep::Seal => copied.version = copy.seal()?,
-        CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt => {}
+        CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt | CopyStep::Expect { .. } => {}
     }
     Ok((copied, piece))
 }

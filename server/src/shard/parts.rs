@@ -9,7 +9,7 @@ use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{LiveGraph, PartCopy};
+use lodestore_store::{Arrival, LiveGraph, PartCopy};
 use tracing::{info, warn};
 
 use super::Shard;
@@ -49,8 +49,17 @@ impl Shard {
         self.check_roams()
     }
 
+    /// Fails unless a copy comes together in this server's folder.
+    pub(crate) async fn check_arrives(&self, part: PartId, id: u64) -> Result<(), Failure> {
+        self.check_roams()?;
+        let name = self.call_store(move |live| Arrival::missing_at(live.graph(), part, id)).await?;
+        let Some(name) = name else { return Ok(()) };
+        let message = format!("the server's folder has no {name}: it is of another folder");
+        Err(failure(FailureCode::Invalid, message))
+    }
+
     async fn adopt_now(&self, part: PartId) -> Result<u32, Failure> {
-        let _moving = self.begin_move()?;
+        let _moving = self.begin_move().await?;
         let adopted = self.call_store(move |live| live.adopt(part)).await?;
         let version = adopted.map_err(|error| store_failure(&error))?;
         self.serve_again(part).await?;
@@ -59,7 +68,7 @@ impl Shard {
     }
 
     async fn release_now(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
-        let _moving = self.begin_move()?;
+        let _moving = self.begin_move().await?;
         self.check_writable()?;
         let part = copy.part();
         let (mut copy, given_up) = self
@@ -84,7 +93,8 @@ impl Shard {
             Err(failure(FailureCode::Overloaded, message))
         };
         if let Err(refusal) = close.or(late).await {
-            self.call_store(move |_| copy.put_back()).await?;
+            let back = self.call_store(move |_| copy.put_back()).await?;
+            back.map_err(|error| store_failure(&error))?;
             self.serve_again(part).await?;
             return Err(refusal);
         }
@@ -148,10 +158,20 @@ impl Shard {
         Err(failure(FailureCode::Invalid, message))
     }
 
-    fn begin_move(&self) -> Result<crate::holdings::Moving<'_>, Failure> {
+    /// Waits while another partition comes or goes: a seal or a decision is behind whoever asks.
+    async fn begin_move(&self) -> Result<crate::holdings::Moving<'_>, Failure> {
         self.check_roams()?;
-        let busy = || failure(FailureCode::Overloaded, "another partition comes or goes just now");
-        self.plan.holdings.begin_move().ok_or_else(busy)
+        let end = Instant::now() + LAST_READS_MAX;
+        loop {
+            if let Some(moving) = self.plan.holdings.begin_move() {
+                return Ok(moving);
+            }
+            if Instant::now() >= end {
+                let message = "another partition comes or goes just now";
+                return Err(failure(FailureCode::Overloaded, message));
+            }
+            glommio::timer::sleep(LOOK).await;
+        }
     }
 }
 

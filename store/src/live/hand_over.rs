@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 
-use super::LivePart;
+use super::{LiveGraph, LivePart};
 use crate::error::StoreError;
 use crate::graph::{Graph, part_dir};
 
@@ -69,6 +69,30 @@ impl Graph {
     #[must_use]
     pub fn was_given_up(&self, part: PartId, id: u64) -> bool {
         self.device().exists(&self.given_up_dir(part, id))
+    }
+}
+
+impl LiveGraph {
+    /// Whether move `id` has taken the partition away, for good: that is on disk when it returns.
+    ///
+    /// Fails with [`StoreError::MoveRefused`] where the partition has come back since: what was copied
+    /// under that number is old.
+    pub fn was_given_up(&self, part: PartId, id: u64) -> Result<bool, StoreError> {
+        if !self.graph.was_given_up(part, id) {
+            return Ok(false);
+        }
+        if self.parts().any(|open| open == part) {
+            let dir = self.graph.given_up_dir(part, id);
+            let reason = format!(
+                "it is open here, though the same move took it away once, as {}; its copy at the target \
+                 is old: remove both, and move it anew",
+                dir.display()
+            );
+            return Err(StoreError::MoveRefused { part, reason });
+        }
+        let dir = self.graph.dir();
+        self.graph.device().sync(dir).map_err(StoreError::io(dir, "sync"))?;
+        Ok(true)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The folder where a partition comes together, beside its place.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use lodestore_graph::PartId;
 use super::file::ArrivingFile;
 use super::piece;
 use crate::catalog::Catalog;
-use crate::device::{Device, Disk};
+use crate::device::{Device, Disk, Guard};
 use crate::error::StoreError;
 use crate::graph::{
     Graph, META_FILE, catalog_dir, halo_path, is_segment_file, part_dir, topology_path,
@@ -27,6 +28,8 @@ pub struct Arrival {
     part: PartId,
     id: u64,
     staging: PathBuf,
+    /// Of the folder that it is made in: there is one who brings it.
+    _lock: Guard,
 }
 
 /// Its catalog while pairs come.
@@ -40,43 +43,60 @@ impl Arrival {
     /// The arrival of a partition in `dir` that an earlier run has begun; without one, the first
     /// step of a new one with the number `id`, for which the folder is made.
     ///
-    /// Fails if the partition is there.
+    /// Fails if the partition is there, or somebody else brings it at this moment.
     pub fn find_or_begin(dir: &Path, part: PartId, id: u64) -> Result<Self, StoreError> {
         let device: Arc<dyn Device> = Arc::new(Disk);
-        if let Some(found) = Self::find(dir, part)? {
-            return Ok(found);
+        if !device.exists(dir) {
+            device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
         }
+        // Until one has its own lock: of two that begin at once the second finds the first's folder.
+        let _alone = device.lock(dir).map_err(StoreError::io(dir, "lock"))?;
         let place = part_dir(dir, part);
+        if let Some(found) = find(&*device, dir, part)? {
+            let staging = staging_dir(dir, part, found);
+            let lock = locked(&*device, &staging, part)?;
+            let dir_owned = dir.to_owned();
+            let this = Self { device, dir: dir_owned, part, id: found, staging, _lock: lock };
+            let has_content = this.device.exists(&part_dir(&this.staging, part));
+            if has_content || this.device.exists(&place) {
+                return Ok(this);
+            }
+            // Cut off as it was made, or taken and moved on since. The source may have given the
+            // partition up under its number, which so must not come again.
+            this.remove()?;
+            return Self::begin(this.device, dir, part, id);
+        }
         if device.exists(&place) {
             let reason = format!("{} is there already", place.display());
             return Err(StoreError::MoveRefused { part, reason });
         }
-        let this = Self::at(device, dir, part, id);
-        if !this.device.exists(dir) {
-            this.device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
-        }
-        for dir in [&this.staging, &part_dir(&this.staging, part)] {
-            this.device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
-        }
-        Ok(this)
+        Self::begin(device, dir, part, id)
     }
 
-    /// The arrival that an earlier run has begun, if there is one.
-    pub fn find(dir: &Path, part: PartId) -> Result<Option<Self>, StoreError> {
-        let device: Arc<dyn Device> = Arc::new(Disk);
-        if !device.exists(dir) {
-            return Ok(None);
+    fn begin(
+        device: Arc<dyn Device>,
+        dir: &Path,
+        part: PartId,
+        id: u64,
+    ) -> Result<Self, StoreError> {
+        let staging = staging_dir(dir, part, id);
+        for dir in [&staging, &part_dir(&staging, part)] {
+            device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
         }
-        let prefix = format!("{}{SUFFIX}", name_of(&part_dir(dir, part)));
-        let entries = device.list(dir).map_err(StoreError::io(dir, "list"))?;
-        let id = |name: &str| u64::from_str_radix(name.strip_prefix(&prefix)?, 16).ok();
-        let found = entries.iter().find_map(|entry| id(&entry.name));
-        Ok(found.map(|id| Self::at(device, dir, part, id)))
+        let lock = locked(&*device, &staging, part)?;
+        Ok(Self { device, dir: dir.to_owned(), part, id, staging, _lock: lock })
     }
 
-    fn at(device: Arc<dyn Device>, dir: &Path, part: PartId, id: u64) -> Self {
-        let name = format!("{}{SUFFIX}{id:016x}", name_of(&part_dir(dir, part)));
-        Self { device, dir: dir.to_owned(), part, id, staging: dir.join(name) }
+    /// Whether an earlier run has begun an arrival that is not over.
+    pub fn is_begun(dir: &Path, part: PartId) -> Result<bool, StoreError> {
+        Ok(Disk.exists(dir) && find(&Disk, dir, part)?.is_some())
+    }
+
+    /// Name of the folder in which move `id` brings a partition, if the graph's folder has none.
+    #[must_use]
+    pub fn missing_at(graph: &Graph, part: PartId, id: u64) -> Option<String> {
+        let staging = staging_dir(graph.dir(), part, id);
+        (!graph.device().exists(&staging)).then(|| name_of(&staging))
     }
 
     /// Number of the move.
@@ -224,6 +244,29 @@ impl ArrivingCatalog {
     pub fn close(self) -> Result<(), StoreError> {
         self.catalog.flush()
     }
+}
+
+/// Number of an arrival that has been begun.
+fn find(device: &dyn Device, dir: &Path, part: PartId) -> Result<Option<u64>, StoreError> {
+    let prefix = format!("{}{SUFFIX}", name_of(&part_dir(dir, part)));
+    let entries = device.list(dir).map_err(StoreError::io(dir, "list"))?;
+    let id = |name: &str| u64::from_str_radix(name.strip_prefix(&prefix)?, 16).ok();
+    Ok(entries.iter().find_map(|entry| id(&entry.name)))
+}
+
+fn staging_dir(dir: &Path, part: PartId, id: u64) -> PathBuf {
+    dir.join(format!("{}{SUFFIX}{id:016x}", name_of(&part_dir(dir, part))))
+}
+
+/// The lock of whoever brings a partition; it ends with the process, however that ends.
+fn locked(device: &dyn Device, staging: &Path, part: PartId) -> Result<Guard, StoreError> {
+    device.lock(staging).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => StoreError::MoveRefused {
+            part,
+            reason: format!("another process brings it, in {}", staging.display()),
+        },
+        _ => StoreError::io(staging, "lock")(error),
+    })
 }
 
 fn name_of(path: &Path) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
@@ -12,6 +12,8 @@ use crate::ClientError;
 
 /// How often a lease is kept and what the server says of itself is looked at.
 const BEAT: Duration = Duration::from_secs(1);
+/// How often it is told even if nothing has changed: somebody may have removed or changed the key.
+const TELL: Duration = Duration::from_secs(20);
 
 /// A server that is registered until this is dropped.
 pub struct Registration {
@@ -25,6 +27,7 @@ struct Registered {
     lease: Option<String>,
     /// What stands under the key.
     told: ServerEntry,
+    told_at: Instant,
 }
 
 impl Registration {
@@ -41,7 +44,7 @@ impl Registration {
         let (end, ended) = channel::<()>();
         let work = move || {
             let (gateway, told) = (Gateway::new(place), ServerEntry::default());
-            let mut this = Registered { gateway, lease: None, told };
+            let mut this = Registered { gateway, lease: None, told, told_at: Instant::now() };
             let mut is_well = true;
             loop {
                 let kept = this.keep(entry());
@@ -76,7 +79,7 @@ impl Registered {
             self.lease = Some(self.gateway.grant(LEASE.as_secs())?);
         }
         let lease = self.lease.as_deref().unwrap_or_default();
-        if is_new || is_news(&self.told, &entry) {
+        if is_new || is_news(&self.told, &entry) || self.told_at.elapsed() >= TELL {
             let value = serde_json::to_vec(&entry).map_err(|error| error.to_string())?;
             if let Err(failure) = self.gateway.put(&entry.address, &value, lease) {
                 // Told again the next time.
@@ -86,7 +89,7 @@ impl Registered {
             if is_new {
                 info!(map = self.gateway.place().prefix, "registered in etcd");
             }
-            self.told = entry;
+            (self.told, self.told_at) = (entry, Instant::now());
         }
         Ok(())
     }

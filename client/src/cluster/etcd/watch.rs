@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::gateway::{CALL_PATIENCE, Gateway};
 use super::{Member, Place, members};
@@ -106,7 +106,11 @@ fn watch(gateway: &Gateway, shared: &Weak<Shared>) {
             Ok((values, revision)) => {
                 of_client.seen(members(values.into_iter()));
                 drop(of_client);
-                gateway.wait_for_change(revision)
+                let start = Instant::now();
+                let waited = gateway.wait_for_change(revision);
+                // One that ends every watch at once is not to be asked without a pause.
+                std::thread::sleep(PAUSE_MIN.saturating_sub(start.elapsed()));
+                waited
             }
             Err(failure) => {
                 of_client.failed(failure);

@@ -38,7 +38,7 @@ impl LiveGraph {
     }
 
     /// Brings the partition and the others to one version; the gate must be held alone.
-    fn level(&self, opened: &LivePart, version: u32) -> Result<(), StoreError> {
+    pub(super) fn level(&self, opened: &LivePart, version: u32) -> Result<(), StoreError> {
         self.check_writable()?;
         let newest = self.version();
         if version > newest {

@@ -207,10 +207,15 @@ impl PartCopy {
         Ok(())
     }
 
-    /// Takes [`PartCopy::give_up`] back.
-    pub fn put_back(&mut self) {
+    /// Takes [`PartCopy::give_up`] back. Versions that were committed meanwhile are committed on it too:
+    /// it had no puts for any of them.
+    ///
+    /// After an error it stays given up, with its folder as it was.
+    pub fn put_back(&mut self) -> Result<(), StoreError> {
         let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.live.level(&self.part, self.version()?)?;
         self.live.replace(self.part(), Some(Arc::clone(&self.part)));
+        Ok(())
     }
 
     /// Whether nobody else holds anything of the partition, once it is given up.

@@ -155,6 +155,37 @@ fn a_moved_partition_has_every_row_that_was_put_before_during_and_between_commit
     assert!(ring.verify().ok);
 }
 
+#[test]
+fn a_partition_that_is_put_back_has_every_commit_that_went_by() {
+    let ring = ring(N_NODES, 3, 3);
+    let live = writer(&ring);
+    let nodes = its_nodes(&live);
+    let ids: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+    put(&live, "feat", &nodes[..5], 1);
+    let mut copy = live.begin_copy(PART).unwrap();
+    let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 3).unwrap();
+    let catalog = fetch(&mut copy, &arrival);
+    copy.seal().unwrap();
+    pairs(&mut copy, &catalog, &mut || {});
+    copy.give_up().unwrap();
+    put(&live, "feat", &[0], 2);
+    let passed_by = live.commit_version().unwrap();
+    copy.put_back().unwrap();
+    drop(copy);
+
+    put(&live, "feat", &nodes[3..9], 4);
+    let expected = |last: std::ops::Range<usize>| -> Vec<u8> {
+        let seq = |at| if last.contains(&at) { 4 } else { u32::from(at < 5) };
+        (0..nodes.len()).flat_map(|at| row_of(seq(at), 99)).collect()
+    };
+    assert_eq!(rows_in(&live, &ids, View::Latest)[1], expected(3..9));
+    assert_eq!(rows_in(&live, &ids, View::At(passed_by))[1], expected(0..0));
+    live.commit_version().unwrap();
+    drop(live);
+    assert_eq!(rows_at(&ring.out(), PART, View::Latest)[1], expected(3..9));
+    assert!(ring.verify().ok);
+}
+
 /// The folder that was given up, as a graph.
 fn elsewhere_given_up(ring: &Ring) -> PathBuf {
     let (from, to) = (elsewhere(ring), ring.dir.path().join("given-up"));
@@ -197,7 +228,36 @@ fn a_copy_that_is_dropped_changes_nothing_and_its_leftovers_are_gone_on_with() {
     catalog.close().unwrap();
     let damaged = arrival.check(&mut |_, _| {}).unwrap_err();
     assert!(damaged.to_string().contains("damaged"), "without its records: {damaged}");
-    assert!(Arrival::find(&elsewhere(&ring), PART).unwrap().is_none());
+    assert!(!Arrival::is_begun(&elsewhere(&ring), PART).unwrap());
+}
+
+#[test]
+fn an_arrival_has_one_who_brings_it_and_a_number_is_used_once() {
+    let ring = ring(N_NODES, 3, 3);
+    let to = elsewhere(&ring);
+    let begin = |id| Arrival::find_or_begin(&to, PART, id);
+    let first = begin(0xa).unwrap();
+    let refused = begin(0xb).unwrap_err();
+    assert!(refused.to_string().contains("another process brings it"), "{refused}");
+    drop(first);
+    assert_eq!(begin(0xb).unwrap().id(), 0xa, "it is gone on with");
+    // Cut off between the two folders that it makes, or as it was removed: nothing has come.
+    let staging = to.join("part-001.copy-000000000000000a");
+    std::fs::remove_dir(staging.join("part-001")).unwrap();
+    assert_eq!(begin(0xc).unwrap().id(), 0xc);
+    assert!(!staging.exists());
+    assert!(Arrival::is_begun(&to, PART).unwrap() && !Arrival::is_begun(&to, PartId(2)).unwrap());
+}
+
+#[test]
+fn an_old_move_of_a_partition_that_has_come_back_is_not_believed() {
+    let ring = ring(N_NODES, 3, 3);
+    let live = writer(&ring);
+    assert!(!live.was_given_up(PART, 7).unwrap());
+    std::fs::create_dir(live.graph().given_up_dir(PART, 7)).unwrap();
+    let refused = live.was_given_up(PART, 7).unwrap_err();
+    assert!(refused.to_string().contains("it is open here"), "{refused}");
+    assert!(!live.was_given_up(PART, 8).unwrap());
 }
 
 #[test]

@@ -116,7 +116,11 @@ fn rows_of_one_pull_are_of_the_version_while_another_is_committed() {
             }
             n_pulls
         });
-        (3..60).for_each(|version| assert_eq!(put(version), version as u32));
+        for version in 3..60 {
+            assert_eq!(put(version), version as u32);
+            // Now and then long enough for a client to connect and pull.
+            std::thread::sleep(Duration::from_millis(if version % 4 == 0 { 40 } else { 0 }));
+        }
         is_over.store(true, Ordering::Relaxed);
         pulls.join().unwrap()
     });

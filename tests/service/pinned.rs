@@ -1,6 +1,7 @@
 //! Rows of one version, whichever server gives them; or an error that says why not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::npy::NpyArray;
 use serde_json::Value;
 
+use support::graph::generated_as;
 use support::process::{Finished, Serving, command, lode_line, wait};
 
 /// The folder of a real graph, unless there is none here.
@@ -216,22 +217,14 @@ fn linear_accuracy(raw: &Path) -> f64 {
 #[test]
 fn a_gnn_does_clearly_better_than_a_linear_classifier_on_generated_features() {
     let dir = tempfile::tempdir().unwrap();
-    let (raw, graph) = (dir.path().join("raw"), dir.path().join("graph"));
-    let (r, g) = (raw.display(), graph.display());
-    lode_line(&format!(
-        "generate --nodes 6000 --degree 20 --dim 64 --classes 8 --seed 3 --out {r}"
-    ))
-    .succeeded();
-    lode_line(&format!(
-        "import --edges {r}/edges.npy --undirected --tensor feat={r}/features.npy \
-         --tensor label={r}/labels.npy --tensor split={r}/split.npy --parts 2 --out {g}"
-    ))
-    .succeeded();
+    let flags = "--nodes 6000 --degree 20 --dim 64 --classes 8 --seed 3";
+    let g = generated_as(dir.path(), flags, 2);
     let report =
         lode_line(&format!("train --graph {g} --workers 2 --epochs 15 --batch 100 --json"))
             .succeeded()
             .json();
-    let (gnn, linear) = (report["test_accuracy"].as_f64().unwrap(), linear_accuracy(&raw));
+    let (gnn, linear) =
+        (report["test_accuracy"].as_f64().unwrap(), linear_accuracy(&dir.path().join("raw")));
     println!("GNN {gnn:.3}, linear {linear:.3}");
     assert!(linear > 0.2, "features say something of labels: {linear}");
     assert!(gnn > linear + 0.2, "GNN {gnn}, linear {linear}");
@@ -297,18 +290,9 @@ fn workers_share_no_pool_of_spinning_threads() {
 #[test]
 fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
     let dir = tempfile::tempdir().unwrap();
-    let (raw, graph) = (dir.path().join("raw"), dir.path().join("graph"));
-    let (r, g) = (raw.display(), graph.display());
-    lode_line(&format!(
-        "generate --nodes 2000 --degree 8 --dim 16 --classes 4 --community 200 --hub-share 0.2 \
-         --hub-power 4 --train 0.2 --out {r}"
-    ))
-    .succeeded();
-    lode_line(&format!(
-        "import --edges {r}/edges.npy --undirected --tensor feat={r}/features.npy \
-         --tensor label={r}/labels.npy --tensor split={r}/split.npy --parts 2 --out {g}"
-    ))
-    .succeeded();
+    let flags = "--nodes 2000 --degree 8 --dim 16 --classes 4 --community 200 --hub-share 0.2 \
+                 --hub-power 4 --train 0.2";
+    let g = generated_as(dir.path(), flags, 2);
     for (n, (strategy, source, is_ahead)) in [
         ("ondemand --tier 64KiB", "host_tier", false),
         ("massive", "buffer", true),

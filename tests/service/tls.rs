@@ -105,14 +105,19 @@ fn a_server_may_want_certificates_of_its_clients() {
     lode_line(&format!("serve {} {args}", graph.display())).failed(1, &["server.key", "PEM"]);
 }
 
+/// A server of one shard that speaks TLS and tells its metrics, and who vouches for it.
+fn served_with_metrics(source: &Source) -> (Authority, Serving) {
+    let graph = source.import("graph", 1, "hash");
+    let ours = Authority::new(source, "ours");
+    let files = ours.sign(source, "server", &["127.0.0.1"]);
+    let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 {files}");
+    (ours, Serving::start(&graph, &args))
+}
+
 #[test]
 fn who_leaves_between_requests_is_not_a_broken_connection() {
     let source = Source::random(60, 100);
-    let graph = source.import("graph", 1, "hash");
-    let ours = Authority::new(&source, "ours");
-    let files = ours.sign(&source, "server", &["127.0.0.1"]);
-    let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 {files}");
-    let server = Serving::start(&graph, &args);
+    let (ours, server) = served_with_metrics(&source);
     let connect = format!("{} {}", server.address, ours.trusted());
     for _ in 0..3 {
         lode_line(&format!("stat {connect}")).succeeded();
@@ -152,11 +157,7 @@ pub(crate) fn first_flight(trusted: &str) -> Vec<u8> {
 #[test]
 fn strangers_that_begin_handshakes_without_end_do_not_slow_those_who_are_in() {
     let source = Source::random(60, 100);
-    let graph = source.import("graph", 1, "hash");
-    let ours = Authority::new(&source, "ours");
-    let files = ours.sign(&source, "server", &["127.0.0.1"]);
-    let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 {files}");
-    let server = Serving::start(&graph, &args);
+    let (ours, server) = served_with_metrics(&source);
     let security = Security::default().with_tls(&ours.cert, None).unwrap();
     let config = ClientConfig { security, ..ClientConfig::default() };
     let client = Client::connect(&[&server.address], config.clone()).unwrap();

@@ -10,15 +10,18 @@ use super::{Numbers, write_npy};
 
 /// A generated graph in four partitions, below `dir`, for training.
 pub(crate) fn generated(dir: &Path) -> String {
+    generated_as(dir, "--nodes 3000 --degree 10 --dim 32 --classes 4 --seed 5", 4)
+}
+
+/// The same by these flags of `lode generate`; its files stay in `raw` below `dir`.
+pub(crate) fn generated_as(dir: &Path, flags: &str, n_parts: u32) -> String {
     let (raw, graph) = (dir.join("raw"), dir.join("graph"));
     let (raw, graph) = (raw.display(), graph.display().to_string());
-    lode_line(&format!(
-        "generate --nodes 3000 --degree 10 --dim 32 --classes 4 --seed 5 --out {raw}"
-    ))
-    .succeeded();
+    lode_line(&format!("generate {flags} --out {raw}")).succeeded();
     lode_line(&format!(
         "import --edges {raw}/edges.npy --undirected --tensor feat={raw}/features.npy \
-         --tensor label={raw}/labels.npy --tensor split={raw}/split.npy --parts 4 --out {graph}"
+         --tensor label={raw}/labels.npy --tensor split={raw}/split.npy --parts {n_parts} \
+         --out {graph}"
     ))
     .succeeded();
     graph

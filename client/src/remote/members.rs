@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use lodestore_schema::Description;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::describe::describe;
 use super::fleet::{Fleet, replicas};
@@ -43,11 +43,21 @@ pub(super) fn find_settled(
 }
 
 /// The servers of a map with what they hold.
-///
-/// Of those that are named one by one any may be away if others have every partition; of those of a
-/// live map one is enough, and it is waited for within the deadline: etcd, or the server, may be
-/// about to start.
 fn find(
+    map: &ClusterMap,
+    config: &ClientConfig,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    if map.is_live() {
+        find_living(map, config, deadline)
+    } else {
+        find_named(map, &config.security, deadline)
+    }
+}
+
+/// Of the servers of a live map one is enough, and it is waited for within the deadline: etcd, or the
+/// server, may be about to start.
+fn find_living(
     map: &ClusterMap,
     config: &ClientConfig,
     deadline: Instant,
@@ -55,23 +65,41 @@ fn find(
     let mut patience = Patience::new(config, deadline);
     loop {
         let error = match find_some(map, &config.security, deadline) {
-            Ok(asked) if map.is_live() && !asked.servers.is_empty() => return Ok(asked.servers),
-            Ok(asked) if !map.is_live() => match asked.of_named()? {
-                Ok(servers) => return Ok(servers),
-                // Silence is not refusal: it may come.
-                Err(error) if Instant::now() < deadline => {
-                    debug!(%error, "asked again");
-                    continue;
-                }
-                Err(error) => return Err(error),
-            },
+            Ok(asked) if !asked.servers.is_empty() => return Ok(asked.servers),
             Ok(asked) => asked.absent.into_iter().next().map_or(ClientError::NoServers, |it| it.1),
-            Err(error) if map.is_live() => error,
-            Err(error) => return Err(error),
+            Err(error) => error,
         };
         let remedy =
             if comes_later(&error) { Remedy::Later(Duration::ZERO) } else { Remedy::Again };
         std::thread::sleep(patience.pause(remedy).ok_or(error)?);
+    }
+}
+
+/// Of servers that are named one by one any may be away if others have every partition.
+///
+/// # Errors
+/// A server that is there and is not what was expected, or cannot be reached and has rows that no
+/// other has; one that is silent has until the deadline.
+fn find_named(
+    map: &ClusterMap,
+    security: &Security,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    loop {
+        let Asked { servers, mut absent } = find_some(map, security, deadline)?;
+        if let Some(at) = absent.iter().position(|(_, error)| !is_absence(error)) {
+            return Err(absent.swap_remove(at).1);
+        }
+        let Some((_, error)) = absent.first() else { return Ok(servers) };
+        if has_all_parts(&servers) {
+            let all: Vec<String> = absent.iter().map(|(address, _)| address.to_string()).collect();
+            warn!(absent = all.join(", "), %error, "others have their rows");
+            return Ok(servers);
+        }
+        let silent = absent.iter().position(|(_, error)| is_silence(error));
+        if silent.is_none() || Instant::now() >= deadline {
+            return Err(absent.swap_remove(silent.unwrap_or(0)).1);
+        }
     }
 }
 
@@ -90,34 +118,6 @@ fn comes_later(error: &ClientError) -> bool {
 struct Asked {
     servers: Vec<(Address, Description)>,
     absent: Vec<(Address, ClientError)>,
-}
-
-impl Asked {
-    /// Those that others can stand in for are left out; an inner error is silence of one that they
-    /// cannot.
-    ///
-    /// # Errors
-    /// A server that is there and is not what was expected, or cannot be reached and has rows that
-    /// no other has.
-    fn of_named(self) -> Result<Result<Vec<(Address, Description)>, ClientError>, ClientError> {
-        let (addresses, mut errors): (Vec<Address>, Vec<ClientError>) =
-            self.absent.into_iter().unzip();
-        if let Some(at) = errors.iter().position(|error| !is_absence(error)) {
-            return Err(errors.swap_remove(at));
-        }
-        if errors.is_empty() {
-            return Ok(Ok(self.servers));
-        }
-        if has_all_parts(&self.servers) {
-            let absent: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            warn!(absent = absent.join(", "), error = %errors[0], "others have their rows");
-            return Ok(Ok(self.servers));
-        }
-        match errors.iter().position(is_silence) {
-            Some(at) => Ok(Err(errors.swap_remove(at))),
-            None => Err(errors.swap_remove(0)),
-        }
-    }
 }
 
 /// Whether a server cannot be reached, or not now; anything else is a mistake that somebody should

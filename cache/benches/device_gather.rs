@@ -1,8 +1,9 @@
 //! Batches gathered on a CUDA device, beside what the device can do at most.
 //!
 //! - Gather: rows in random slots into a batch tensor, as a share of a plain copy of as many bytes
-//!   within the device. Includes building the list of moves on the host and bringing it there,
+//!   within the device. Includes checking the list of slots on the host and bringing it there,
 //!   which is what limits narrow rows; not the lookup.
+//! - Hits: the same with the lookup, as trainers do it: ids in, rows out.
 //! - Staging: a batch that misses as a whole, whose rows are in staging already, as a share of a
 //!   plain copy of as many bytes from pinned memory.
 //!
@@ -39,14 +40,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     println!("device: {device}; batches of {} rows of {} slots", scale.batch_rows, scale.n_slots);
     println!(
-        "{:>6} {:>12} {:>9} {:>12} {:>9}",
-        "bytes", "gather GB/s", "of copy", "stage GB/s", "of copy"
+        "{:>6} {:>12} {:>9} {:>12} {:>12} {:>9}",
+        "bytes", "gather GB/s", "of copy", "hits GB/s", "stage GB/s", "of copy"
     );
     for &row_bytes in scale.widths {
-        let (gather, copy) = gather_and_copy(&device, &scale, row_bytes)?;
+        let (gather, hits, copy) = gather_hits_and_copy(&device, &scale, row_bytes)?;
         let (staging, pinned) = staging_and_pinned(&device, &scale, row_bytes)?;
         println!(
-            "{row_bytes:>6} {gather:>12.1} {:>8.1}% {staging:>12.1} {:>8.1}%",
+            "{row_bytes:>6} {gather:>12.1} {:>8.1}% {hits:>12.1} {staging:>12.1} {:>8.1}%",
             100.0 * gather / copy,
             100.0 * staging / pinned,
         );
@@ -57,12 +58,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Rows of a batch that fills slots.
 const FILLED_AT_ONCE: usize = 1 << 16;
 
-/// GB/s of a gather, and of a copy within the device.
-fn gather_and_copy(
+/// GB/s of a gather, of one with its lookup, and of a copy within the device.
+fn gather_hits_and_copy(
     device: &Device,
     scale: &Scale,
     row_bytes: usize,
-) -> Result<(f64, f64), Box<dyn Error>> {
+) -> Result<(f64, f64, f64), Box<dyn Error>> {
     let settings = DeviceSettings::default();
     let n_slots = scale.n_slots;
     let mut tier =
@@ -88,10 +89,13 @@ fn gather_and_copy(
     let n_bytes = tensor.n_bytes();
     let gather =
         rate(&stream, scale.n_rounds, n_bytes, || Ok(tier.gather_slots(&slots, &mut tensor)?))?;
+    let hits = rate(&stream, scale.n_rounds, n_bytes, || {
+        Ok(tier.gather(&ids, &mut tensor, |_, _| Err(std::fmt::Error))?)
+    })?;
     let from = stream.alloc_zeros::<u8>(n_bytes)?;
     let mut to = stream.alloc_zeros::<u8>(n_bytes)?;
     let copy = rate(&stream, scale.n_rounds, n_bytes, || Ok(stream.memcpy_dtod(&from, &mut to)?))?;
-    Ok((gather, copy))
+    Ok((gather, hits, copy))
 }
 
 /// GB/s of a batch that is staged, and of a copy from pinned memory.

@@ -1,6 +1,7 @@
 //! The slots of a device tier in host memory: for machines without a device.
 
 use crate::arena::{Arena, ArenaError};
+use crate::index::NO_SLOT;
 
 use super::memory::RowMove;
 
@@ -26,18 +27,18 @@ impl HostMemory {
         &mut self.staging
     }
 
-    pub(crate) fn gather(&self, moves: &[RowMove], tensor: &mut [u8]) {
-        let row_bytes = self.slots.row_bytes();
-        for &RowMove { from, to } in moves {
-            row_mut(tensor, to, row_bytes).copy_from_slice(self.slots.row(from));
+    pub(crate) fn gather(&self, slots: &[u32], tensor: &mut [u8]) {
+        for (&slot, row) in slots.iter().zip(tensor.chunks_exact_mut(self.slots.row_bytes())) {
+            if slot != NO_SLOT {
+                row.copy_from_slice(self.slots.row(slot));
+            }
         }
     }
 
-    pub(crate) fn place_staged(&self, moves: &[RowMove], tensor: &mut [u8]) {
+    pub(crate) fn place_staged(&self, positions: &[u32], tensor: &mut [u8]) {
         let row_bytes = self.slots.row_bytes();
-        for &RowMove { from, to } in moves {
-            let row = row(&self.staging, from, row_bytes);
-            row_mut(tensor, to, row_bytes).copy_from_slice(row);
+        for (&position, row) in positions.iter().zip(self.staging.chunks_exact(row_bytes)) {
+            row_mut(tensor, position, row_bytes).copy_from_slice(row);
         }
     }
 

@@ -106,29 +106,30 @@ impl Memory {
         }
     }
 
-    /// Slots to tensor.
+    /// The row in each slot to its place in the tensor, where [`crate::index::NO_SLOT`] leaves what
+    /// is there.
     pub(crate) fn gather(
         &mut self,
-        moves: &[RowMove],
+        slots: &[u32],
         tensor: &mut BatchTensor,
     ) -> Result<(), DeviceError> {
         match (&mut self.bytes, &mut tensor.rows) {
-            (Bytes::Host(host), Rows::Host(tensor)) => host.gather(moves, tensor),
-            (Bytes::Cuda(cuda), Rows::Cuda(tensor)) => return cuda.gather(moves, tensor),
+            (Bytes::Host(host), Rows::Host(tensor)) => host.gather(slots, tensor),
+            (Bytes::Cuda(cuda), Rows::Cuda(tensor)) => return cuda.gather(slots, tensor),
             _ => return Err(self.other_device()),
         }
         Ok(())
     }
 
-    /// The staged rows to the tensor.
+    /// The staged rows, from the first on, to these positions of the tensor.
     pub(crate) fn place_staged(
         &mut self,
-        moves: &[RowMove],
+        positions: &[u32],
         tensor: &mut BatchTensor,
     ) -> Result<(), DeviceError> {
         match (&mut self.bytes, &mut tensor.rows) {
-            (Bytes::Host(host), Rows::Host(tensor)) => host.place_staged(moves, tensor),
-            (Bytes::Cuda(cuda), Rows::Cuda(tensor)) => return cuda.place_staged(moves, tensor),
+            (Bytes::Host(host), Rows::Host(tensor)) => host.place_staged(positions, tensor),
+            (Bytes::Cuda(cuda), Rows::Cuda(tensor)) => return cuda.place_staged(positions, tensor),
             _ => return Err(self.other_device()),
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Rows on an accelerator, or, where there is none, in host memory behind the same interface.
 //!
-//! The CUDA side has been compiled, its kernel too, and it has been run against a simulated driver
-//! that executes everything as late as CUDA's rules allow. It has not run on a GPU.
+//! Tests run the CUDA side on a GPU where there is one (the figures in `benches/RESULTS.md` are of an
+//! H100), and everywhere against a simulated driver that executes everything as late as CUDA's
+//! rules allow.
 
 mod cuda;
 mod error;

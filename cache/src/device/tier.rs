@@ -181,9 +181,7 @@ impl DeviceTier {
         tensor: &mut BatchTensor,
     ) -> Result<(), DeviceError> {
         tensor.begin(slots.len().saturating_mul(self.row_bytes()))?;
-        self.moves.clear();
-        self.moves.extend((0..).zip(slots).map(|(to, &from)| RowMove { from, to }));
-        self.memory.gather(&self.moves, tensor)
+        self.memory.gather(slots, tensor)
     }
 
     /// A batch begins: gathers what is resident, and leaves the rest in `misses`.
@@ -196,17 +194,15 @@ impl DeviceTier {
         self.settle();
         self.residents.lookup(ids, &mut self.slots);
         self.misses.clear();
-        self.moves.clear();
-        for (position, &slot) in (0..).zip(&self.slots) {
-            if slot == NO_SLOT {
-                self.misses.push(position);
-            } else {
-                self.moves.push(RowMove { from: slot, to: position });
-            }
-        }
+        let missed = (0..).zip(&self.slots).filter(|&(_, &slot)| slot == NO_SLOT);
+        self.misses.extend(missed.map(|(position, _)| position));
         self.stamps.clear();
         self.stamps.resize(ids.len(), self.residents.now());
-        self.memory.gather(&self.moves, tensor)
+        if self.misses.len() == ids.len() {
+            Ok(())
+        } else {
+            self.memory.gather(&self.slots, tensor)
+        }
     }
 
     /// Brings the rows at `positions` into the tensor: `fill` is called for as many of them as
@@ -221,9 +217,7 @@ impl DeviceTier {
             let n_bytes = positions.len() * self.row_bytes();
             let staging = &mut self.memory.staging()?[..n_bytes];
             fill(positions, staging).map_err(GatherError::Fetch)?;
-            self.moves.clear();
-            self.moves.extend((0..).zip(positions).map(|(from, &to)| RowMove { from, to }));
-            self.memory.place_staged(&self.moves, tensor)?;
+            self.memory.place_staged(positions, tensor)?;
         }
         Ok(())
     }

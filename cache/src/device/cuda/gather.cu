@@ -1,5 +1,8 @@
-// Moves rows between two blocks of device memory: row moves[k].x of `from` to row moves[k].y of
-// `to`. No two moves have the same target, and the blocks do not overlap.
+// Moves rows between two blocks of device memory, as `list` says by its kind: SOURCES, row list[k] of
+// `from` to row first + k of `to`, where list[k] may be NO_ROW for none; TARGETS, row k of `from` to row
+// list[k] of `to`; PAIRS, row list[2k] of `from` to row list[2k + 1] of `to`. No two moves have the
+// same target, and the blocks do not overlap. (A batch is told by one word a row and not two: the list is
+// made on the host and travels for every batch.)
 //
 // `n_lanes` neighbouring threads (a power of two, at most a warp) share a row, so a block of 256
 // threads has 8 rows in flight or more, and a thread up to four accesses of its row. Accesses are
@@ -36,17 +39,24 @@ __device__ __forceinline__ void copy_in_units(const Byte* __restrict__ from,
     for (unsigned j = tail + lane; j < n_bytes; j += n_lanes) to[j] = from[j];
 }
 
+enum { SOURCES = 0, TARGETS = 1, PAIRS = 2 };
+static const unsigned NO_ROW = 0xffffffffu;
+
 extern "C" __global__ void move_rows(const Byte* __restrict__ from, Byte* __restrict__ to,
-                                     const uint2* __restrict__ moves, unsigned n_moves,
-                                     unsigned row_bytes, unsigned n_lanes) {
+                                     const unsigned* __restrict__ list, unsigned n_moves,
+                                     unsigned kind, unsigned first, unsigned row_bytes,
+                                     unsigned n_lanes) {
     const unsigned lane = threadIdx.x & (n_lanes - 1);
     const unsigned rows_per_block = blockDim.x / n_lanes;
     const size_t step = (size_t)gridDim.x * rows_per_block;
     size_t k = (size_t)blockIdx.x * rows_per_block + threadIdx.x / n_lanes;
     for (; k < n_moves; k += step) {
-        const uint2 move = moves[k];
-        const Byte* source = from + (size_t)move.x * row_bytes;
-        Byte* target = to + (size_t)move.y * row_bytes;
+        const unsigned word = list[kind == PAIRS ? 2 * k : k];
+        if (kind == SOURCES && word == NO_ROW) continue;
+        const size_t from_row = kind == TARGETS ? k : word;
+        const size_t to_row = kind == SOURCES ? first + k : kind == TARGETS ? word : list[2 * k + 1];
+        const Byte* source = from + from_row * row_bytes;
+        Byte* target = to + to_row * row_bytes;
         const size_t apart = (size_t)source ^ (size_t)target;
         if ((apart & 15) == 0) copy_in_units<uint4>(source, target, row_bytes, lane, n_lanes);
         else if ((apart & 7) == 0) copy_in_units<uint2>(source, target, row_bytes, lane, n_lanes);

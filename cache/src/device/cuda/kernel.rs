@@ -18,6 +18,38 @@ const BLOCK_THREADS: u32 = 256;
 const MOST_BLOCKS: u32 = 1 << 16;
 const WARP_THREADS: u32 = 32;
 
+/// What a list of rows tells; the numbers are those of `gather.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum ListKind {
+    /// A source or `NO_SLOT` for each target, which follow each other.
+    Sources = 0,
+    /// A target for each source, which follow each other from row 0.
+    Targets = 1,
+    /// A source and a target for each move.
+    Pairs = 2,
+}
+
+/// Rows to be moved, as they are told on the device.
+pub(super) struct List<'a> {
+    words: &'a CudaSlice<u32>,
+    n_moves: u32,
+    kind: ListKind,
+    first: u32,
+}
+
+impl<'a> List<'a> {
+    /// `n_moves` of this kind; `first` is the target of the first source, where a list has sources.
+    pub(super) fn new(
+        words: &'a CudaSlice<u32>,
+        n_moves: usize,
+        kind: ListKind,
+        first: u32,
+    ) -> Self {
+        Self { words, n_moves: n_moves as u32, kind, first }
+    }
+}
+
 /// The compiled kernel of `gather.cu`.
 pub(super) struct MoveRows {
     function: CudaFunction,
@@ -35,22 +67,25 @@ impl MoveRows {
         Ok(Self { function })
     }
 
-    /// Begins to copy row `moves[2k]` of `from` to row `moves[2k + 1]` of `to` for all `k` below
-    /// `n_moves`, after everything that was begun on these three and on `stream`.
+    /// Begins to copy the rows that `list` tells from one block to the other, after everything that was
+    /// begun on these three and on `stream`.
     ///
     /// # Safety
     ///
-    /// When the stream gets to it, `moves` holds `n_moves` pairs; each is a row of `row_bytes`
-    /// that is wholly in `from` and one that is wholly in `to`; and no two pairs have the same
-    /// target.
+    /// When the stream gets to it, the list holds its words; each of its rows, of `row_bytes`, is
+    /// wholly in `from` or `to`; and no two have the same target.
     #[expect(unsafe_code, reason = "a kernel trusts its arguments")]
     pub(super) unsafe fn launch(
         &self,
         stream: &CudaStream,
         (from, to): (&CudaSlice<u8>, &mut CudaSlice<u8>),
-        (moves, n_moves): (&CudaSlice<u32>, u32),
+        list: &List<'_>,
         row_bytes: u32,
     ) -> Result<(), DriverError> {
+        let List { words, n_moves, kind, first } = list;
+        if *n_moves == 0 {
+            return Ok(());
+        }
         let n_lanes = lanes_per_row(row_bytes);
         let n_blocks = n_moves.div_ceil(BLOCK_THREADS / n_lanes).min(MOST_BLOCKS);
         let config = LaunchConfig {
@@ -58,12 +93,14 @@ impl MoveRows {
             block_dim: (BLOCK_THREADS, 1, 1),
             shared_mem_bytes: 0,
         };
+        let kind = *kind as u32;
         let mut launch = stream.launch_builder(&self.function);
-        launch.arg(from).arg(to).arg(moves).arg(&n_moves).arg(&row_bytes).arg(&n_lanes);
-        // SAFETY: these are the six parameters of `move_rows` in their order and types. It reads
-        // `n_moves` pairs and the rows that they name, and writes rows of `to`, which the caller
-        // vouches for. The allocations outlive the launch: they are freed on their stream after
-        // the events that cudarc records here.
+        launch.arg(from).arg(to).arg(*words).arg(n_moves);
+        launch.arg(&kind).arg(first).arg(&row_bytes).arg(&n_lanes);
+        // SAFETY: these are the eight parameters of `move_rows` in their order and types. It reads
+        // the list and the rows that it tells, and writes rows of `to`, which the caller vouches
+        // for. The allocations outlive the launch: they are freed on their stream after the
+        // events that cudarc records here.
         unsafe { launch.launch(config) }?;
         Ok(())
     }

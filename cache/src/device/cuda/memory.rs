@@ -5,13 +5,14 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 
 use super::super::{DeviceError, RowMove};
+use super::kernel::{List, ListKind};
 use super::ring::Ring;
 use super::{CudaDevice, failed};
 
-/// Moves that travel together when no rows do: most batches are one launch.
-const MOVES_PER_LIST: usize = 1 << 17;
+/// Words of a list that travels without rows: most batches are one launch.
+const WORDS_PER_LIST: usize = 1 << 18;
 
-/// Slots, staging, and the two streams that everything is done on: `copies` brings rows and moves
+/// Slots, staging, and the two streams that everything is done on: `copies` brings rows and lists
 /// from pinned host memory, `rows` moves rows within the device. So rows of the next piece travel
 /// while those of the last are being placed.
 ///
@@ -20,7 +21,7 @@ const MOVES_PER_LIST: usize = 1 << 17;
 pub(in super::super) struct CudaMemory {
     device: Arc<CudaDevice>,
     slots: CudaSlice<u8>,
-    /// Rows with their moves, and moves alone.
+    /// Rows with where they go, and lists alone.
     staging: Ring,
     lists: Ring,
     copies: Arc<CudaStream>,
@@ -42,13 +43,13 @@ impl CudaMemory {
         let slots_bytes = (n_slots as usize).saturating_mul(row_bytes).max(1);
         let allocated = failed("allocate the slots; give the tier a smaller capacity");
         let slots = rows.alloc_zeros(slots_bytes).map_err(allocated)?;
-        let ring = |rows_bytes, n_moves| {
-            Ring::new(&rows, rows_bytes, n_moves).map_err(failed("allocate staging buffers"))
+        let ring = |rows_bytes, n_words| {
+            Ring::new(&rows, rows_bytes, n_words).map_err(failed("allocate staging buffers"))
         };
         Ok(Self {
             slots,
             staging: ring(staging_rows * row_bytes, staging_rows)?,
-            lists: ring(0, MOVES_PER_LIST)?,
+            lists: ring(0, WORDS_PER_LIST)?,
             device: Arc::clone(device),
             copies,
             rows,
@@ -63,9 +64,9 @@ impl CudaMemory {
 
     /// What staging for so many rows takes of the device's memory, in bytes.
     pub(in super::super) fn landed_bytes(row_bytes: usize, staging_rows: usize) -> usize {
-        let staged = staging_rows.saturating_mul(row_bytes.saturating_add(size_of::<RowMove>()));
-        let lap = staged.saturating_add(MOVES_PER_LIST * size_of::<RowMove>());
-        // Two laps of each ring; that of moves alone has a byte for its rows.
+        let staged = staging_rows.saturating_mul(row_bytes.saturating_add(size_of::<u32>()));
+        let lap = staged.saturating_add(WORDS_PER_LIST * size_of::<u32>());
+        // Two laps of each ring; that of lists alone has a byte for its rows.
         lap.saturating_add(1).saturating_mul(2)
     }
 
@@ -82,18 +83,21 @@ impl CudaMemory {
 
     pub(in super::super) fn gather(
         &mut self,
-        moves: &[RowMove],
+        slots: &[u32],
         tensor: &mut CudaSlice<u8>,
     ) -> Result<(), DeviceError> {
-        self.check(moves, self.slots.len(), tensor.len());
+        self.check_slots(slots);
+        assert!(slots.len() <= self.n_rows(tensor.len()), "a batch larger than its tensor");
         self.guarded("gather rows", |memory| {
-            for moves in moves.chunks(MOVES_PER_LIST) {
+            let mut first = 0;
+            for slots in slots.chunks(WORDS_PER_LIST) {
                 let lap = memory.lists.current();
-                lap.send(&memory.copies, 0, moves)?;
-                let list = (&lap.landed_moves, moves.len() as u32);
+                lap.send(&memory.copies, 0, slots)?;
+                let list = List::new(&lap.landed_words, slots.len(), ListKind::Sources, first);
                 let blocks = (&memory.slots, &mut *tensor);
-                launch(&memory.device, &memory.rows, blocks, list, memory.row_bytes)?;
+                launch(&memory.device, &memory.rows, blocks, &list, memory.row_bytes)?;
                 memory.lists.turn();
+                first += slots.len() as u32;
             }
             Ok(())
         })
@@ -104,14 +108,16 @@ impl CudaMemory {
         tensor: &CudaSlice<u8>,
         moves: &[RowMove],
     ) -> Result<(), DeviceError> {
-        self.check(moves, tensor.len(), self.slots.len());
+        let (n_from, n_to) = (self.n_rows(tensor.len()), self.n_rows(self.slots.len()));
+        let inside = |row: &RowMove| (row.from as usize) < n_from && (row.to as usize) < n_to;
+        assert!(moves.iter().all(inside), "a row outside {n_from} or {n_to} rows");
         self.guarded("keep rows", |memory| {
-            for moves in moves.chunks(MOVES_PER_LIST) {
+            for moves in moves.chunks(WORDS_PER_LIST / 2) {
                 let lap = memory.lists.current();
-                lap.send(&memory.copies, 0, moves)?;
-                let list = (&lap.landed_moves, moves.len() as u32);
+                lap.send(&memory.copies, 0, bytemuck::cast_slice(moves))?;
+                let list = List::new(&lap.landed_words, moves.len(), ListKind::Pairs, 0);
                 let blocks = (tensor, &mut memory.slots);
-                launch(&memory.device, &memory.rows, blocks, list, memory.row_bytes)?;
+                launch(&memory.device, &memory.rows, blocks, &list, memory.row_bytes)?;
                 memory.lists.turn();
             }
             Ok(())
@@ -120,17 +126,18 @@ impl CudaMemory {
 
     pub(in super::super) fn place_staged(
         &mut self,
-        moves: &[RowMove],
+        positions: &[u32],
         tensor: &mut CudaSlice<u8>,
     ) -> Result<(), DeviceError> {
-        let n_row_bytes = self.staged_bytes(moves);
-        self.check(moves, n_row_bytes, tensor.len());
+        let n_rows = self.n_rows(tensor.len());
+        let most = positions.iter().fold(0, |most, &position| most.max(position));
+        assert!(positions.is_empty() || (most as usize) < n_rows, "position {most} of {n_rows}");
         self.guarded("place staged rows", |memory| {
             let lap = memory.staging.current();
-            lap.send(&memory.copies, n_row_bytes, moves)?;
-            let list = (&lap.landed_moves, moves.len() as u32);
+            lap.send(&memory.copies, positions.len() * memory.row_bytes as usize, positions)?;
+            let list = List::new(&lap.landed_words, positions.len(), ListKind::Targets, 0);
             let blocks = (&lap.landed_rows, tensor);
-            launch(&memory.device, &memory.rows, blocks, list, memory.row_bytes)?;
+            launch(&memory.device, &memory.rows, blocks, &list, memory.row_bytes)?;
             memory.staging.turn();
             Ok(())
         })
@@ -141,24 +148,22 @@ impl CudaMemory {
         slots: &[u32],
         out: &mut [u8],
     ) -> Result<(), DeviceError> {
-        let row_bytes = self.row_bytes as usize;
-        let rows_per_lap = self.staging.current().landed_rows.len() / row_bytes;
-        let pieces = slots.chunks(rows_per_lap).zip(out.chunks_mut(rows_per_lap * row_bytes));
-        for (slots, out) in pieces {
-            let moves: Vec<RowMove> =
-                (0..).zip(slots).map(|(to, &from)| RowMove { from, to }).collect();
-            self.check(&moves, self.slots.len(), out.len());
-            self.guarded("read rows", |memory| memory.read_lap(&moves, out))?;
+        self.check_slots(slots);
+        let n_lap_bytes = self.staging.current().landed_rows.len();
+        let rows_per_lap = self.n_rows(n_lap_bytes);
+        let pieces = out.chunks_mut(rows_per_lap * self.row_bytes as usize);
+        for (slots, out) in slots.chunks(rows_per_lap).zip(pieces) {
+            self.guarded("read rows", |memory| memory.read_lap(slots, out))?;
         }
         Ok(())
     }
 
-    fn read_lap(&mut self, moves: &[RowMove], out: &mut [u8]) -> Result<(), DriverError> {
+    fn read_lap(&mut self, slots: &[u32], out: &mut [u8]) -> Result<(), DriverError> {
         let lap = self.staging.current();
-        lap.send(&self.copies, 0, moves)?;
-        let list = (&lap.landed_moves, moves.len() as u32);
+        lap.send(&self.copies, 0, slots)?;
+        let list = List::new(&lap.landed_words, slots.len(), ListKind::Sources, 0);
         let blocks = (&self.slots, &mut lap.landed_rows);
-        launch(&self.device, &self.rows, blocks, list, self.row_bytes)?;
+        launch(&self.device, &self.rows, blocks, &list, self.row_bytes)?;
         let (pinned, landed) = lap.rows_and_landed()?;
         let pinned = &mut pinned[..out.len()];
         self.rows.memcpy_dtoh(&landed.slice(..out.len()), pinned)?;
@@ -167,21 +172,18 @@ impl CudaMemory {
         Ok(())
     }
 
-    /// Staged rows are filled and sent from the start on.
-    fn staged_bytes(&self, moves: &[RowMove]) -> usize {
-        let n_rows = moves.iter().map(|row| row.from as usize + 1).max().unwrap_or(0);
-        n_rows * self.row_bytes as usize
+    fn n_rows(&self, n_bytes: usize) -> usize {
+        n_bytes / self.row_bytes as usize
     }
 
     /// # Panics
     ///
-    /// Unless all moves are from rows within `from_bytes` to rows within `to_bytes`: a kernel
-    /// would write over other memory.
-    fn check(&self, moves: &[RowMove], from_bytes: usize, to_bytes: usize) {
-        let row_bytes = self.row_bytes as usize;
-        let (n_from, n_to) = (from_bytes / row_bytes, to_bytes / row_bytes);
-        let inside = |row: &RowMove| (row.from as usize) < n_from && (row.to as usize) < n_to;
-        assert!(moves.iter().all(inside), "a row outside {n_from} or {n_to} rows");
+    /// Unless each is a slot or none: a kernel would read other memory.
+    fn check_slots(&self, slots: &[u32]) {
+        let n_slots = self.n_rows(self.slots.len());
+        // With 1 added none is 0 and the largest tells; no branch, so that it takes next to no time.
+        let most = slots.iter().fold(0, |most, slot| most.max(slot.wrapping_add(1)));
+        assert!(most as usize <= n_slots, "slot {} of {n_slots}", most.wrapping_sub(1));
     }
 
     pub(in super::super) fn check_not_lost(&self) -> Result<(), DeviceError> {
@@ -224,14 +226,11 @@ fn launch(
     device: &CudaDevice,
     stream: &CudaStream,
     blocks: (&CudaSlice<u8>, &mut CudaSlice<u8>),
-    list: (&CudaSlice<u32>, u32),
+    list: &List<'_>,
     row_bytes: u32,
 ) -> Result<(), DriverError> {
-    if list.1 == 0 {
-        return Ok(());
-    }
-    // SAFETY: every caller has checked that the moves that it sent are inside of both blocks, and
-    // the launch waits until they have landed. No two of a list have the same target: positions
-    // of a batch, rows of a lap and slots of an admission stand there once each.
+    // SAFETY: every caller has checked that the rows that its list tells are inside of both blocks,
+    // and the launch waits until it has landed. No two have the same target: positions of a
+    // batch, rows of a lap and slots of an admission stand there once each.
     unsafe { device.move_rows.launch(stream, blocks, list, row_bytes) }
 }

@@ -7,32 +7,30 @@ use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DriverError, PinnedHostSlice};
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 
-use super::super::RowMove;
-
 /// Two laps that take turns.
 pub(super) struct Ring {
     laps: [Lap; 2],
     current: usize,
 }
 
-/// Rows and moves on their way: from pinned host memory to the device.
+/// Rows and a list of where they go on their way: from pinned host memory to the device.
 pub(super) struct Lap {
     rows: PinnedHostSlice<u8>,
-    moves: PinnedHostSlice<u32>,
-    /// Recorded after the last copy out of `rows` and `moves`.
+    words: PinnedHostSlice<u32>,
+    /// Recorded after the last copy out of `rows` and `words`.
     copied: CudaEvent,
     pub(super) landed_rows: CudaSlice<u8>,
-    pub(super) landed_moves: CudaSlice<u32>,
+    pub(super) landed_words: CudaSlice<u32>,
 }
 
 impl Ring {
-    /// Laps of `rows_bytes` and `n_moves`, whose memory on the device is allocated on `stream`.
+    /// Laps of `rows_bytes` and `n_words`, whose memory on the device is allocated on `stream`.
     pub(super) fn new(
         stream: &Arc<CudaStream>,
         rows_bytes: usize,
-        n_moves: usize,
+        n_words: usize,
     ) -> Result<Self, DriverError> {
-        let lap = || Lap::new(stream, rows_bytes, n_moves);
+        let lap = || Lap::new(stream, rows_bytes, n_words);
         Ok(Self { laps: [lap()?, lap()?], current: 0 })
     }
 
@@ -50,8 +48,8 @@ impl Ring {
     pub(super) fn bytes(&self) -> (usize, usize) {
         let laps = || self.laps.iter();
         (
-            laps().map(|lap| lap.rows.num_bytes() + lap.moves.num_bytes()).sum(),
-            laps().map(|lap| lap.landed_rows.num_bytes() + lap.landed_moves.num_bytes()).sum(),
+            laps().map(|lap| lap.rows.num_bytes() + lap.words.num_bytes()).sum(),
+            laps().map(|lap| lap.landed_rows.num_bytes() + lap.landed_words.num_bytes()).sum(),
         )
     }
 }
@@ -60,17 +58,17 @@ impl Lap {
     fn new(
         stream: &Arc<CudaStream>,
         rows_bytes: usize,
-        n_moves: usize,
+        n_words: usize,
     ) -> Result<Self, DriverError> {
         let context = stream.context();
         // The driver refuses allocations of nothing.
-        let (rows_bytes, n_moves) = (rows_bytes.max(1), n_moves.max(1));
+        let (rows_bytes, n_words) = (rows_bytes.max(1), n_words.max(1));
         Ok(Self {
             rows: pinned(context, rows_bytes)?,
-            moves: pinned(context, n_moves * 2)?,
+            words: pinned(context, n_words)?,
             copied: context.new_event(Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC))?,
             landed_rows: stream.alloc_zeros(rows_bytes)?,
-            landed_moves: stream.alloc_zeros(n_moves * 2)?,
+            landed_words: stream.alloc_zeros(n_words)?,
         })
     }
 
@@ -89,15 +87,14 @@ impl Lap {
         Ok((self.rows.as_mut_slice()?, &self.landed_rows))
     }
 
-    /// Begins to copy the first `n_row_bytes` of the rows, and `moves`, to the device.
+    /// Begins to copy the first `n_row_bytes` of the rows, and `words`, to the device.
     pub(super) fn send(
         &mut self,
         copies: &Arc<CudaStream>,
         n_row_bytes: usize,
-        moves: &[RowMove],
+        words: &[u32],
     ) -> Result<(), DriverError> {
         self.wait()?;
-        let words: &[u32] = bytemuck::cast_slice(moves);
         let sent = self.begin_copies(copies, n_row_bytes, words);
         // Also when the second copy could not be begun: the first may be on its way.
         self.copied.record(copies)?;
@@ -112,9 +109,9 @@ impl Lap {
         n_row_bytes: usize,
         words: &[u32],
     ) -> Result<(), DriverError> {
-        let moves = &mut self.moves.as_mut_slice()?[..words.len()];
-        moves.copy_from_slice(words);
-        copies.memcpy_htod(moves, &mut self.landed_moves.slice_mut(..words.len()))?;
+        let list = &mut self.words.as_mut_slice()?[..words.len()];
+        list.copy_from_slice(words);
+        copies.memcpy_htod(list, &mut self.landed_words.slice_mut(..words.len()))?;
         if n_row_bytes > 0 {
             let rows = &self.rows.as_slice()?[..n_row_bytes];
             copies.memcpy_htod(rows, &mut self.landed_rows.slice_mut(..n_row_bytes))?;

@@ -214,17 +214,19 @@ Result cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, 
     if (grid == 0) return Invalid;
     const Byte* from = *(const Byte**)arguments[0];
     Byte* to = *(Byte**)arguments[1];
-    const uint2* moves = *(const uint2**)arguments[2];
+    const unsigned* list = *(const unsigned**)arguments[2];
     unsigned n_moves = *(unsigned*)arguments[3];
-    unsigned row_bytes = *(unsigned*)arguments[4];
-    unsigned n_lanes = *(unsigned*)arguments[5];
+    unsigned kind = *(unsigned*)arguments[4];
+    unsigned first = *(unsigned*)arguments[5];
+    unsigned row_bytes = *(unsigned*)arguments[6];
+    unsigned n_lanes = *(unsigned*)arguments[7];
     put_off(stream, [=] {
-        inside((uint64_t)moves, n_moves * sizeof(uint2));
+        inside((uint64_t)list, n_moves * (kind == PAIRS ? 2 : 1) * sizeof(unsigned));
         gridDim = {grid, 1, 1};
         blockDim = {block, 1, 1};
         for (blockIdx.x = grid; blockIdx.x-- > 0;)
             for (threadIdx.x = block; threadIdx.x-- > 0;)
-                move_rows(from, to, moves, n_moves, row_bytes, n_lanes);
+                move_rows(from, to, list, n_moves, kind, first, row_bytes, n_lanes);
     });
     return Ok;
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lodestore_graph::generate::GraphRecipe;
+use lodestore_graph::partition::Algorithm;
 
 use super::papers::Model;
 use crate::commands::generate::{GenerateConfig, generate};
@@ -35,6 +36,21 @@ pub(super) struct Made {
     pub(super) row_bytes: u64,
     /// Rows that each worker may keep of those that it does not own.
     pub(super) kept_rows: u32,
+    /// Nodes that each worker trains on.
+    n_roots: u32,
+}
+
+/// Rounds of eviction in a run, where its batches are enough for them; MassiveGNN's have many more.
+const ROUNDS: u32 = 16;
+/// Most batches between two rounds.
+const MOST_DELTA: u32 = 64;
+
+impl Made {
+    /// MassiveGNN's Δ, by which a run of some epochs has [`ROUNDS`] of eviction, or more.
+    pub(super) fn delta(&self, epochs: u32, batch: usize) -> u32 {
+        let n_batches = epochs.saturating_mul(self.n_roots.div_ceil(batch.max(1) as u32));
+        (n_batches / ROUNDS).clamp(1, MOST_DELTA)
+    }
 }
 
 /// How large a graph and its caches are.
@@ -48,6 +64,16 @@ pub(super) struct Size {
     pub(super) kept_share: f64,
     /// What that is a share of.
     pub(super) kept_of: KeptOf,
+    pub(super) cut: Cut,
+}
+
+/// How a graph is partitioned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// By SPRING, refined: about as METIS does.
+    Good,
+    /// Each node by its hash: DistDGL's random partitions.
+    Random,
 }
 
 /// What rows that may be kept are counted by.
@@ -79,8 +105,11 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
     let config = GenerateConfig { recipe, dim: model.dim, out: raw.clone() };
     let made = generate(&config, console)?;
     let mut partitioned = config.import(size.n_workers, graph.clone());
-    // The papers' partitions come from METIS, whose cuts refinement reaches.
-    partitioned.partition.refine_rounds = 1;
+    match size.cut {
+        // The papers' partitions come from METIS, whose cuts refinement reaches.
+        Cut::Good => partitioned.partition.refine_rounds = 1,
+        Cut::Random => partitioned.partition.algorithm = Algorithm::Hash,
+    }
     let imported = import(&partitioned, console)?;
     std::fs::remove_dir_all(&raw)?;
     let n_owned = f64::from(made.nodes) / f64::from(size.n_workers);
@@ -97,5 +126,6 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
         halo_ratio,
         row_bytes: u64::from(model.dim) * 4,
         kept_rows: (size.kept_share * n_all) as u32,
+        n_roots: (n_owned * f64::from(model.train)) as u32,
     })
 }

@@ -1,9 +1,13 @@
 //! `lode reproduce`: what a paper claims, measured here on links that behave like networks.
 
-mod chart;
+mod bars;
+mod baselines;
+mod bench;
+mod charts;
 mod curves;
 mod energy;
 mod graphs;
+mod machines;
 mod massive_figures;
 mod papers;
 mod rapid_figures;
@@ -23,11 +27,14 @@ use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
 use crate::shaping::{LinkSpec, parse_delay, parse_rate};
 
+use baselines::Baselines;
+use bench::Bench;
 use energy::Energy;
-use graphs::{KeptOf, Made, Size, make};
+use graphs::{Cut, KeptOf, Made, Size, make};
+use machines::Machines;
 use massive_figures::MassiveFigures;
 use papers::{MODELS, Model};
-use rapid_figures::{Bench, RapidFigures};
+use rapid_figures::RapidFigures;
 use runs::{Case, Cluster, Contestant, Run, slow_link};
 
 /// Train as a paper did, on links that behave like networks, and set its figures beside ours.
@@ -118,12 +125,29 @@ struct Reproduction {
     /// Whether the system counts energy.
     energy_counters: bool,
     graphs: Vec<GraphRuns>,
+    /// RapidGNN's other baselines.
+    baselines: Baselines,
+    /// Fig. 6 of either.
+    machines: Machines,
     /// RapidGNN's other figures, and MassiveGNN's.
     rapid_figures: RapidFigures,
     massive_figures: MassiveFigures,
 }
 
 impl Reproduction {
+    /// Measures what the figures of the last graph show.
+    fn draw(&mut self, of: Bench<'_>, made: &Made, cluster: &Cluster) -> Result<()> {
+        let slow = self.slow_link();
+        match self.paper {
+            Paper::Rapidgnn => self.rapid_figures.count(of, made, cluster)?,
+            Paper::Massivegnn => {
+                self.massive_figures.follow(of, made, cluster)?;
+                self.massive_figures.sweep(of, made, cluster, slow)?;
+            }
+        }
+        self.machines.measure(self.paper, of, slow)
+    }
+
     /// The slow link of the graph that was last: that of its middle batch size.
     fn slow_link(&self) -> LinkSpec {
         let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
@@ -186,6 +210,8 @@ impl ReproduceArgs {
             has_figures: !self.no_figures,
             energy_counters: Energy::start().is_some(),
             graphs: Vec::new(),
+            baselines: Baselines::default(),
+            machines: Machines::default(),
             rapid_figures: RapidFigures::default(),
             massive_figures: MassiveFigures::default(),
         };
@@ -198,22 +224,17 @@ impl ReproduceArgs {
                 Paper::Rapidgnn => KeptOf::Others,
                 Paper::Massivegnn => KeptOf::Halo,
             };
-            let size = Size { scale, n_workers, kept_share, kept_of };
+            let size = Size { scale, n_workers, kept_share, kept_of, cut: Cut::Good };
             let made = make(model, size, scratch.path(), console)?;
             let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
             found.graphs.push(self.train_on(model, &made, &cluster, console)?);
             let of = Bench { model, size, epochs: self.epochs, scratch: scratch.path(), console };
-            let slow = found.slow_link();
-            match self.paper {
-                _ if self.no_figures => {}
-                Paper::Rapidgnn => {
-                    found.rapid_figures.count(of, &made, &cluster)?;
-                    found.rapid_figures.scale(of, slow)?;
-                }
-                Paper::Massivegnn => {
-                    found.massive_figures.follow(of, &made, &cluster)?;
-                    found.massive_figures.sweep(of, &made, &cluster, slow)?;
-                }
+            if self.paper == Paper::Rapidgnn {
+                let groups = found.graphs.last().map_or(&[][..], |graph| &graph.groups);
+                found.baselines.measure(of, groups, &made, &cluster)?;
+            }
+            if !self.no_figures {
+                found.draw(of, &made, &cluster)?;
             }
             cluster.stop()?;
             fs::remove_dir_all(&made.dir)?;
@@ -232,15 +253,16 @@ impl ReproduceArgs {
         };
         write("report.md", &report::markdown(found))?;
         write("runs.json", &serde_json::to_string_pretty(found)?)?;
-        for link in [FAST, SLOW] {
-            write(&format!("{link}.svg"), &chart::svg(found, link)?)?;
+        charts::charts(found)?.iter().try_for_each(|(name, svg)| write(name, svg))?;
+        if self.no_figures {
+            return Ok(());
         }
-        let charts = match self.paper {
-            _ if self.no_figures => Vec::new(),
+        let figures = match self.paper {
             Paper::Rapidgnn => found.rapid_figures.charts(found)?,
             Paper::Massivegnn => found.massive_figures.charts()?,
         };
-        charts.iter().try_for_each(|(name, svg)| write(name, svg))
+        figures.iter().try_for_each(|(name, svg)| write(name, svg))?;
+        write("fig6.svg", &found.machines.curves(self.paper).svg()?)
     }
 
     fn train_on(

@@ -1,5 +1,5 @@
-//! RapidGNN's Figs. 3, 5, 6 and 9: how often rows are used again, what a larger cache leaves to fetch,
-//! what more machines bring, and what is learnt.
+//! RapidGNN's Figs. 3, 5 and 9: how often rows are used again, what a larger cache leaves to fetch, and
+//! what is learnt.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -11,28 +11,21 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_store::Graph;
 use serde::Serialize;
 
+use super::bench::Bench;
 use super::curves::{Curve, Curves};
-use super::graphs::{Made, Size, make};
-use super::papers::Model;
-use super::runs::{Case, Cluster, Contestant};
-use super::{Reproduction, SLOW};
-use crate::console::Console;
-use crate::shaping::LinkSpec;
+use super::graphs::Made;
+use super::runs::{Case, Cluster, Contestant, Run};
+use super::{Reproduction, SLOW, check_equal};
 
 /// The graph of Figs. 3 and 5.
 const FETCHED: &str = "products-like";
 /// Shares of the rows that a worker does not own, in both hot sets together (Fig. 5).
 const SHARES: [f64; 7] = [0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0];
-/// Machines of Fig. 6. The paper's speed-ups over two are in its text: 1.5 (Products) to 1.6 (Reddit)
-/// with three, 1.7 to 2.1 (Reddit) with four.
-const MACHINES: [u16; 3] = [2, 3, 4];
-
 /// What was measured for these figures.
 #[derive(Default, Serialize)]
 pub(super) struct RapidFigures {
     reuse: Option<Reuse>,
     fetches: Vec<Fetches>,
-    scaling: Vec<Scaling>,
 }
 
 /// Fig. 3: remote rows of one worker by the number of batches of an epoch that use them.
@@ -57,27 +50,6 @@ struct Fetches {
     remote_rows_per_epoch: f64,
 }
 
-/// Points of Fig. 6.
-#[derive(Serialize)]
-struct Scaling {
-    graph: &'static str,
-    machines: u16,
-    ondemand_seconds: f64,
-    rapid_seconds: f64,
-    /// Of `rapid_seconds`, those that forward and backward passes of one worker took.
-    compute_seconds: f64,
-}
-
-/// Where a figure is measured.
-#[derive(Clone, Copy)]
-pub(super) struct Bench<'a> {
-    pub(super) model: &'a Model,
-    pub(super) size: Size,
-    pub(super) epochs: u32,
-    pub(super) scratch: &'a Path,
-    pub(super) console: &'a Console,
-}
-
 impl RapidFigures {
     /// Figs. 3 and 5, if the model is theirs; over the loopback as it is, since rows are counted.
     pub(super) fn count(&mut self, of: Bench<'_>, made: &Made, cluster: &Cluster) -> Result<()> {
@@ -91,11 +63,13 @@ impl RapidFigures {
         self.reuse = Some(Reuse::of(&Schedule::open(&path)?, &made.dir, batches[0])?);
         let n_remote = f64::from(made.kept_rows) / of.size.kept_share.max(1e-9);
         for batch in batches {
+            let mut first: Option<Run> = None;
             for share in SHARES {
                 let kept_rows = (share * n_remote) as u32;
                 let usual = Case::usual(Contestant::Rapid, batch, of.epochs);
                 let case = Case { kept_rows: Some(kept_rows), ..usual };
                 let run = cluster.run(made, case, None, of.console)?;
+                check_equal(first.get_or_insert_with(|| run.clone()), &run, FETCHED)?;
                 let remote_rows_per_epoch = run.remote_rows_per_epoch;
                 let hot_rows = kept_rows / 2;
                 self.fetches.push(Fetches { batch, hot_rows, remote_rows_per_epoch });
@@ -104,42 +78,15 @@ impl RapidFigures {
         Ok(())
     }
 
-    /// Fig. 6 for one graph, over links of `spec`; the paper's middle batch size for each worker.
-    pub(super) fn scale(&mut self, of: Bench<'_>, spec: LinkSpec) -> Result<()> {
-        let batch = of.model.batches(of.size.scale)[1];
-        for machines in MACHINES {
-            let size = Size { n_workers: machines, ..of.size };
-            let dir = of.scratch.join(format!("machines-{machines}"));
-            std::fs::create_dir(&dir)?;
-            let made = make(of.model, size, &dir, of.console)?;
-            let cluster = Cluster::start(&made.dir, &dir, machines)?;
-            let run = |contestant| {
-                let case = Case::usual(contestant, batch, of.epochs);
-                cluster.run(&made, case, Some(spec), of.console)
-            };
-            let (ondemand, rapid) = (run(Contestant::Ondemand)?, run(Contestant::Rapid)?);
-            cluster.stop()?;
-            std::fs::remove_dir_all(&dir)?;
-            let n_steps = rapid.epoch_seconds / rapid.step_seconds;
-            self.scaling.push(Scaling {
-                graph: of.model.name,
-                machines,
-                ondemand_seconds: ondemand.epoch_seconds,
-                rapid_seconds: rapid.epoch_seconds,
-                compute_seconds: n_steps * rapid.compute_seconds,
-            });
-        }
-        Ok(())
-    }
-
     /// The charts, by the names of their files.
     pub(super) fn charts(&self, found: &Reproduction) -> Result<Vec<(&'static str, String)>> {
-        Ok(vec![
-            ("fig3.svg", self.reuse_curves().svg()?),
-            ("fig5.svg", self.fetch_curves().svg()?),
-            ("fig6.svg", self.scaling_curves().svg()?),
-            ("fig9.svg", accuracy_curves(found).svg()?),
-        ])
+        let mut charts = Vec::new();
+        if self.reuse.is_some() {
+            charts.push(("fig3.svg", self.reuse_curves().svg()?));
+            charts.push(("fig5.svg", self.fetch_curves().svg()?));
+        }
+        charts.push(("fig9.svg", accuracy_curves(found).svg()?));
+        Ok(charts)
     }
 
     fn reuse_curves(&self) -> Curves<'static> {
@@ -170,54 +117,32 @@ impl RapidFigures {
         }
     }
 
-    fn scaling_curves(&self) -> Curves<'static> {
-        let mut curves: Vec<Curve> = Vec::new();
-        for scaling in &self.scaling {
-            let points = [
-                ("", self.speed_up(scaling, Scaling::measured)),
-                (", own cores", self.speed_up(scaling, Scaling::on_own_cores)),
-            ];
-            for (what, speed_up) in points {
-                let label = format!("{}{what}", scaling.graph);
-                let point = (f64::from(scaling.machines), speed_up);
-                match curves.iter_mut().find(|curve| curve.label == label) {
-                    Some(curve) => curve.points.push(point),
-                    None => curves.push(Curve { label, points: vec![point] }),
-                }
-            }
-        }
-        Curves {
-            title: "Fig. 6: epochs of rapid, how much faster than with two machines",
-            x: "machines",
-            y: "times as fast",
-            is_log: false,
-            curves,
-        }
-    }
-
-    /// Over two machines, by seconds of an epoch as `seconds` gives them.
-    fn speed_up(&self, scaling: &Scaling, seconds: fn(&Scaling) -> f64) -> f64 {
-        let of_two =
-            |other: &&Scaling| other.graph == scaling.graph && other.machines == MACHINES[0];
-        self.scaling.iter().find(of_two).map_or(1.0, |two| seconds(two) / seconds(scaling))
-    }
-
     /// These figures in the report.
     pub(super) fn write(&self, text: &mut String) -> fmt::Result {
-        if let Some(reuse) = &self.reuse {
-            let percent = |n: u64| n as f64 / reuse.nodes.max(1) as f64 * 100.0;
-            writeln!(
-                text,
-                "\n## How often rows are used again (Fig. 3)\n\nOf {} remote rows that one worker uses \
-                 in an epoch of {FETCHED}, batch {}, {:.1} % are used by one batch (45.3 % in the paper), \
-                 and the most used by {} of {} (66 of, it seems, 66: an epoch of three machines).\n\n![Fig. 3](fig3.svg)",
-                reuse.nodes,
-                reuse.batch,
-                percent(reuse.nodes_once),
-                reuse.most,
-                reuse.batches
-            )?;
+        match &self.reuse {
+            Some(reuse) => self.write_fetches(text, reuse)?,
+            None => writeln!(text, "\nFigs. 3 and 5 are of {FETCHED}, which was not asked for.")?,
         }
+        writeln!(
+            text,
+            "\n## What is learnt (Fig. 9)\n\nAccuracy of `rapid` on the nodes trained on, in each epoch; that of \
+             `ondemand` is the same, bit for bit.\n\n![Fig. 9](fig9.svg)"
+        )
+    }
+
+    fn write_fetches(&self, text: &mut String, reuse: &Reuse) -> fmt::Result {
+        let percent = |n: u64| n as f64 / reuse.nodes.max(1) as f64 * 100.0;
+        writeln!(
+            text,
+            "\n## How often rows are used again (Fig. 3)\n\nOf {} remote rows that one worker uses in an \
+             epoch of {FETCHED}, batch {}, {:.1} % are used by one batch (45.3 % in the paper), and the most \
+             used by {} of {} (66 of, it seems, 66: an epoch of three machines).\n\n![Fig. 3](fig3.svg)",
+            reuse.nodes,
+            reuse.batch,
+            percent(reuse.nodes_once),
+            reuse.most,
+            reuse.batches
+        )?;
         writeln!(
             text,
             "\n## Remote fetches against the size of the cache (Fig. 5)\n\nThe paper shows a curve that \
@@ -236,41 +161,7 @@ impl RapidFigures {
                 fetches.remote_rows_per_epoch / none * 100.0
             )?;
         }
-        writeln!(text, "\n![Fig. 5](fig5.svg)")?;
-        self.write_scaling(text)?;
-        writeln!(
-            text,
-            "\n## What is learnt (Fig. 9)\n\nAccuracy of `rapid` on the nodes trained on, in each epoch; that of \
-             `ondemand` is the same, bit for bit.\n\n![Fig. 9](fig9.svg)"
-        )
-    }
-
-    fn write_scaling(&self, text: &mut String) -> fmt::Result {
-        writeln!(
-            text,
-            "\n## More machines (Fig. 6)\n\nEach machine is a worker and a server behind a slow link of its \
-             own; all are on the {} cores of this one, so that computing does not get faster with their \
-             number. What each would take with as much of the cores as one of two has is worked out from \
-             the part of a step that computes, and stands beside what was measured. The paper over two \
-             machines: 1.5 (Products) to 1.6 (Reddit) with three, 1.7 to 2.1 (Reddit) with four.\n\n| graph \
-             | machines | ondemand, s an epoch | rapid | times as fast as two | with cores of their own | \
-             rapid over ondemand |\n|---|---|---|---|---|---|---|",
-            cores()
-        )?;
-        for scaling in &self.scaling {
-            writeln!(
-                text,
-                "| {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
-                scaling.graph,
-                scaling.machines,
-                scaling.ondemand_seconds,
-                scaling.rapid_seconds,
-                self.speed_up(scaling, Scaling::measured),
-                self.speed_up(scaling, Scaling::on_own_cores),
-                scaling.ondemand_seconds / scaling.rapid_seconds
-            )?;
-        }
-        writeln!(text, "\n![Fig. 6](fig6.svg)")
+        writeln!(text, "\n![Fig. 5](fig5.svg)")
     }
 }
 
@@ -297,23 +188,6 @@ impl Reuse {
             histogram,
         })
     }
-}
-
-impl Scaling {
-    fn measured(&self) -> f64 {
-        self.rapid_seconds
-    }
-
-    /// With as much of the cores for each as one of two has.
-    fn on_own_cores(&self) -> f64 {
-        let share = |machines: u16| (cores() as f64 / f64::from(machines)).min(1.0);
-        let saved = 1.0 - share(self.machines) / share(MACHINES[0]);
-        self.rapid_seconds - saved * self.compute_seconds
-    }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Fig. 9, of `rapid` over the slow links, for the paper's two graphs and three batch sizes.

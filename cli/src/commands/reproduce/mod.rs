@@ -69,7 +69,8 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',',
           value_parser = MODELS.map(|model| model.name))]
     graphs: Vec<String>,
-    /// Leave out the figures beside the tables of all contestants, which have runs of their own.
+    /// Leave out the figures and other baselines beside the tables of all contestants, which have runs of
+    /// their own.
     #[arg(long)]
     no_figures: bool,
     /// Rows that each worker may keep, as a share of those that it does not own (rapidgnn) or of its halo
@@ -135,11 +136,15 @@ struct Reproduction {
 }
 
 impl Reproduction {
-    /// Measures what the figures of the last graph show.
+    /// Measures what the figures of the last graph show, and what stands beside its table.
     fn draw(&mut self, of: Bench<'_>, made: &Made, cluster: &Cluster) -> Result<()> {
         let slow = self.slow_link();
         match self.paper {
-            Paper::Rapidgnn => self.rapid_figures.count(of, made, cluster)?,
+            Paper::Rapidgnn => {
+                let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
+                self.baselines.measure(of, groups, made, cluster)?;
+                self.rapid_figures.count(of, made, cluster)?;
+            }
             Paper::Massivegnn => {
                 self.massive_figures.follow(of, made, cluster)?;
                 self.massive_figures.sweep(of, made, cluster, slow)?;
@@ -229,10 +234,6 @@ impl ReproduceArgs {
             let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
             found.graphs.push(self.train_on(model, &made, &cluster, console)?);
             let of = Bench { model, size, epochs: self.epochs, scratch: scratch.path(), console };
-            if self.paper == Paper::Rapidgnn {
-                let groups = found.graphs.last().map_or(&[][..], |graph| &graph.groups);
-                found.baselines.measure(of, groups, &made, &cluster)?;
-            }
             if !self.no_figures {
                 found.draw(of, &made, &cluster)?;
             }

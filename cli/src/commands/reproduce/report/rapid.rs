@@ -34,9 +34,9 @@ pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {
         writeln!(text, "\n![{link}]({link}.svg)")?;
     }
     writeln!(text, "\n## Bytes of a step (Fig. 4)\n\n![Fig. 4](fig4.svg)")?;
-    found.baselines.write(text)?;
     memory(text, found)?;
     if found.has_figures {
+        found.baselines.write(text)?;
         found.rapid_figures.write(text)?;
         found.machines.write(text, found.paper)?;
     }

@@ -1,13 +1,17 @@
 //! The slots of a tier: equal pieces of one block of memory.
 
-use memmap2::MmapMut;
 use thiserror::Error;
 
 use crate::index::NO_SLOT;
+use crate::pages::PageVec;
+
+/// Bytes of rows that are on their way from memory while one is copied: what a core can wait for at
+/// once, and few enough that they still are in its nearest cache when their turn comes.
+const AHEAD_BYTES: usize = 4 << 10;
 
 /// `n_slots` rows of `row_bytes`, back to back. Pages are touched when a row is first written.
 pub(crate) struct Arena {
-    slots: MmapMut,
+    slots: PageVec<u8>,
     row_bytes: usize,
 }
 
@@ -43,12 +47,7 @@ impl Arena {
         let bytes = (n_slots as usize)
             .checked_mul(row_bytes)
             .ok_or(ArenaError::TooLarge { n_slots, row_bytes })?;
-        // A mapping rather than a vector: it starts on a cache line, and it can have huge pages,
-        // without which most rows of a large tier cost a miss of the page tables as well.
-        let slots =
-            MmapMut::map_anon(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
-        #[cfg(target_os = "linux")]
-        let _only_slower_without = slots.advise(memmap2::Advice::HugePage);
+        let slots = PageVec::new(bytes)?;
         Ok(Self { slots, row_bytes })
     }
 
@@ -58,7 +57,7 @@ impl Arena {
 
     /// Address space reserved, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.len()
+        self.slots.bytes()
     }
 
     pub(crate) fn row(&self, slot: u32) -> &[u8] {
@@ -85,13 +84,31 @@ impl Arena {
         out: &mut [u8],
         misses: &mut Vec<u32>,
     ) {
+        // Rows at random are mostly not in the processor's cache, and copying alone has it wait for
+        // few of them at once (benches/RESULTS.md, Rows asked for ahead).
+        let n_ahead = (AHEAD_BYTES / self.row_bytes).max(1).min(slots.len());
+        slots[..n_ahead].iter().for_each(|&slot| self.prefetch(slot));
+        let ahead = slots[n_ahead..].iter().copied().chain(std::iter::repeat(NO_SLOT));
         let rows = out.chunks_exact_mut(self.row_bytes);
-        for ((position, &slot), out_row) in (first as u32..).zip(slots).zip(rows) {
+        for (((position, &slot), out_row), ahead) in
+            (first as u32..).zip(slots).zip(rows).zip(ahead)
+        {
+            self.prefetch(ahead);
             if slot == NO_SLOT {
                 misses.push(position);
             } else {
                 out_row.copy_from_slice(self.row(slot));
             }
+        }
+    }
+
+    /// Has a row read that will be copied soon, or the start of a long one, whose rest the processor
+    /// guesses; of [`NO_SLOT`] there is none.
+    #[inline]
+    fn prefetch(&self, slot: u32) {
+        if slot != NO_SLOT {
+            let start = slot as usize * self.row_bytes;
+            self.slots.prefetch_all(start..start + self.row_bytes.min(AHEAD_BYTES));
         }
     }
 

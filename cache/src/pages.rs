@@ -1,6 +1,6 @@
 //! Fixed arrays in memory of their own, with huge pages where the system has them.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
@@ -8,6 +8,9 @@ use bytemuck::Pod;
 use memmap2::MmapMut;
 
 use crate::arena::ArenaError;
+
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: usize = 64;
 
 /// `len` values, zero at first. Pages are taken when they are first written.
 ///
@@ -73,6 +76,15 @@ impl<T: Pod> PageVec<T> {
         }
         #[cfg(not(target_arch = "x86_64"))]
         std::hint::black_box(self.get(at).is_some() && !address.is_null());
+    }
+}
+
+impl PageVec<u8> {
+    /// The same of every cache line of `bytes`, which start on a line as pages do.
+    #[inline]
+    pub(crate) fn prefetch_all(&self, bytes: Range<usize>) {
+        let first = bytes.start / LINE_BYTES * LINE_BYTES;
+        (first..bytes.end).step_by(LINE_BYTES).for_each(|at| self.prefetch(at));
     }
 }
 

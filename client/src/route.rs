@@ -142,7 +142,8 @@ impl Routes {
         }
         for position in positions {
             let id = ids[position as usize];
-            let (endpoint, part) = self.endpoint_of(tensor, id)?;
+            let found = self.endpoint_of(tensor, id);
+            let (endpoint, part) = found.ok_or_else(|| self.why_nowhere(id))?;
             let bucket = &mut buckets[endpoint];
             bucket.parts.insert(part);
             bucket.ids.push(id);
@@ -151,15 +152,20 @@ impl Routes {
         Ok(())
     }
 
-    /// Whom to ask for a row, and the partition that it is of.
-    fn endpoint_of(&self, tensor: usize, id: NodeId) -> Result<(usize, PartId), ClientError> {
-        let n_nodes = self.book.n_nodes();
-        let (part, row) =
-            self.book.locate(id).ok_or(ClientError::UnknownNode { node: id, n_nodes })?;
+    /// Whom to ask for a row, and the partition that it is of; `None` where nobody has it.
+    fn endpoint_of(&self, tensor: usize, id: NodeId) -> Option<(usize, PartId)> {
+        let (part, row) = self.book.locate(id)?;
         let holders = &self.holders[part.index()];
-        let asked = holders.asked.load(Ordering::Relaxed);
-        let &server = holders.servers.get(asked).ok_or(ClientError::NoHolder { part })?;
-        Ok((self.endpoint_at(server, tensor, part, row), part))
+        let &server = holders.servers.get(holders.asked.load(Ordering::Relaxed))?;
+        Some((self.endpoint_at(server, tensor, part, row), part))
+    }
+
+    /// Why nobody can be asked for a row.
+    fn why_nowhere(&self, id: NodeId) -> ClientError {
+        match self.book.part_of(id) {
+            Some(part) => ClientError::NoHolder { part },
+            None => ClientError::UnknownNode { node: id, n_nodes: self.book.n_nodes() },
+        }
     }
 
     /// The servers that hold a partition.
@@ -362,9 +368,9 @@ mod tests {
         let servers = [(address(1), server(&[0], 1)), (address(2), other)];
         assert!(matches!(Routes::new(&servers), Err(ClientError::GraphsDiffer { .. })));
         let routes = Routes::new(&[(address(1), server(&[0], 1))]).unwrap();
-        let no_holder = routes.endpoint_of(0, NodeId(5));
-        assert!(matches!(no_holder, Err(ClientError::NoHolder { part: PartId(1) })));
-        let unknown = routes.endpoint_of(0, NodeId(10));
-        assert!(matches!(unknown, Err(ClientError::UnknownNode { .. })));
+        let split = |id| routes.split(0, &[NodeId(4), NodeId(id)], 0..2, &mut Vec::new());
+        assert!(matches!(split(5), Err(ClientError::NoHolder { part: PartId(1) })));
+        let unknown = split(10);
+        assert!(matches!(unknown, Err(ClientError::UnknownNode { node: NodeId(10), n_nodes: 10 })));
     }
 }

@@ -95,6 +95,7 @@ impl PartitionBook {
 
     /// Number of nodes of the whole graph.
     #[must_use]
+    #[inline]
     pub fn n_nodes(&self) -> u32 {
         self.bounds[self.bounds.len() - 1]
     }
@@ -115,6 +116,7 @@ impl PartitionBook {
 
     /// The owner of `node` and the node's row in it; `None` past the last node.
     #[must_use]
+    #[inline]
     pub fn locate(&self, node: NodeId) -> Option<(PartId, u32)> {
         if node.0 >= self.n_nodes() {
             return None;

@@ -52,6 +52,7 @@ impl Stripes {
 
     /// The shard that owns `row` of partition `part`.
     #[must_use]
+    #[inline]
     pub fn shard_of(self, part: u16, row: u32) -> u16 {
         if self.n_shards == 1 {
             return 0;
@@ -64,7 +65,11 @@ impl Stripes {
     /// Position of `row` among the rows that its shard owns in its partition, as if every stripe
     /// were full: distinct for distinct rows of one shard, and below [`Self::keys_of`].
     #[must_use]
+    #[inline]
     pub fn key_of(self, row: u32) -> u32 {
+        if self.n_shards == 1 {
+            return row;
+        }
         let stripe = row / self.stripe_rows;
         (stripe / self.n_shards) * self.stripe_rows + row % self.stripe_rows
     }

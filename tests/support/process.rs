@@ -126,6 +126,11 @@ impl Serving {
 
     /// The same for another command that says where it listens; a line without spaces in arguments.
     pub(crate) fn start_command(line: &str) -> Self {
+        Self::try_start_command(line).unwrap_or_else(|log| panic!("no server: {log}"))
+    }
+
+    /// The same; gives what was written to stderr by one that does not start.
+    pub(crate) fn try_start_command(line: &str) -> Result<Self, String> {
         let args = line.split_whitespace();
         let mut child = command(args).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
@@ -137,12 +142,14 @@ impl Serving {
         });
         let stderr = collect(child.stderr.take());
         let line = receiver.recv_timeout(SERVER_DEADLINE).unwrap();
-        let up = !line.is_empty() && !line.contains("\"error\"");
-        assert!(up, "no server: {:?}", stderr.recv_timeout(SERVER_DEADLINE));
+        if line.is_empty() || line.contains("\"error\"") {
+            wait(&mut child, SERVER_DEADLINE);
+            return Err(line + &stderr.recv_timeout(SERVER_DEADLINE).unwrap());
+        }
         let ready: Value = serde_json::from_str(&line).unwrap();
         let address = ready["address"].as_str().unwrap_or_default().to_owned();
         let metrics = ready["metrics"].as_str().unwrap_or_default().to_owned();
-        Self { child, address, metrics, stderr }
+        Ok(Self { child, address, metrics, stderr })
     }
 
     /// Sends SIGTERM and asserts a clean end.
@@ -160,10 +167,12 @@ impl Serving {
         stderr
     }
 
-    /// Kills it without a warning.
+    /// Kills it without a warning; nothing in it may have panicked before.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        let stderr = self.stderr.recv_timeout(SERVER_DEADLINE).unwrap();
+        assert!(!stderr.contains("panicked"), "{stderr}");
     }
 }
 

@@ -1,0 +1,106 @@
+//! Those who put and pull meanwhile: some keep their client, some come and go.
+
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lodestore_client::{Client, ClientConfig, ClientError};
+
+use crate::support::Numbers;
+use crate::support::workload::Workload;
+use crate::told::Told;
+
+/// Pause after a call that failed: whoever asks on does not ask without end.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What all of them share.
+pub(crate) struct Clients<'a> {
+    pub(crate) load: &'a Workload,
+    pub(crate) told: &'a Told,
+    /// A client that connects while a partition of several holders moves does not know of all of
+    /// them, and must not put (docs/moving.md): such a move holds this alone.
+    pub(crate) gate: &'a RwLock<()>,
+    pub(crate) seed: u64,
+    pub(crate) counts: CallCounts,
+}
+
+#[derive(Default)]
+pub(crate) struct CallCounts {
+    pub(crate) connects: AtomicU64,
+    pub(crate) connects_failed: AtomicU64,
+    pub(crate) longest_ms: AtomicU64,
+    /// The most by which a call outlasted its deadline.
+    pub(crate) late_ms: AtomicU64,
+}
+
+/// How a client is made, and for how many calls at most.
+pub(crate) struct Habit {
+    pub(crate) map: String,
+    pub(crate) deadline: Duration,
+    pub(crate) calls_max: Option<u32>,
+}
+
+impl Clients<'_> {
+    pub(crate) fn write(&self, writer: u32, habit: &Habit) {
+        let mut numbers = Numbers(self.seed ^ u64::from(writer));
+        while !self.load.is_over() {
+            let gate = self.gate.read().unwrap();
+            let Some(client) = self.connect(habit) else { continue };
+            let put = || self.call(habit, || self.load.try_put(&client, writer));
+            // With its first put it has heard of every holder.
+            while !self.load.is_over() && !put() {}
+            drop(gate);
+            self.repeat(habit, &mut numbers, |_| put());
+        }
+    }
+
+    pub(crate) fn read(&self, reader: u64, habit: &Habit) {
+        let mut numbers = Numbers(self.seed ^ (reader << 8));
+        while !self.load.is_over() {
+            let Some(client) = self.connect(habit) else { continue };
+            self.repeat(habit, &mut numbers, |numbers| {
+                let ids = self.load.some_ids(numbers);
+                self.call(habit, || self.load.try_pull(&client, &ids))
+            });
+        }
+    }
+
+    /// Until the end, or for as many calls as a client of this habit is kept.
+    fn repeat(&self, habit: &Habit, numbers: &mut Numbers, call: impl Fn(&mut Numbers) -> bool) {
+        let n_calls = habit.calls_max.map_or(u32::MAX, |most| numbers.below(most));
+        for _ in 0..n_calls {
+            if self.load.is_over() {
+                return;
+            }
+            call(numbers);
+        }
+    }
+
+    pub(crate) fn connect(&self, habit: &Habit) -> Option<Client> {
+        let config = ClientConfig { deadline: habit.deadline, ..ClientConfig::default() };
+        let mut client = None;
+        self.counts.connects.fetch_add(1, Ordering::Relaxed);
+        let is_done = self.call(habit, || {
+            client = Some(Client::connect(&[&habit.map], config)?);
+            Ok(())
+        });
+        self.counts.connects_failed.fetch_add(u64::from(!is_done), Ordering::Relaxed);
+        client
+    }
+
+    /// Times a call and notes its error; gives whether it succeeded.
+    fn call(&self, habit: &Habit, call: impl FnOnce() -> Result<(), ClientError>) -> bool {
+        let start = Instant::now();
+        let result = call();
+        let took = start.elapsed();
+        let late = took.saturating_sub(habit.deadline);
+        self.counts.longest_ms.fetch_max(took.as_millis() as u64, Ordering::Relaxed);
+        self.counts.late_ms.fetch_max(late.as_millis() as u64, Ordering::Relaxed);
+        if let Err(error) = &result {
+            self.told.note(error);
+            thread::sleep(PAUSE);
+        }
+        result.is_ok()
+    }
+}

@@ -1,0 +1,66 @@
+//! A disk that fills up under one server.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::cluster::ON_DISK;
+use crate::faults::{Faults, Scene};
+use crate::told::Kind;
+
+/// Longest time until puts find the disk full, and until they go through again: links may stand still
+/// meanwhile.
+const SEEN_MAX: Duration = Duration::from_secs(30);
+
+impl Faults {
+    /// Puts are refused with the reason and pulls go on, until there is room and the server is started
+    /// anew; gives whether there is such a disk.
+    pub(crate) fn fill_disk(&mut self, scene: &mut Scene<'_>) -> bool {
+        let Some(disk) = &scene.cluster.disk else { return false };
+        let told = |kind| scene.told.count(kind);
+        let (full, stopped) = (told(Kind::DiskFull), told(Kind::WritesStopped));
+        disk.fill(self.below(100_000).into());
+        wait_for("no put was refused", || told(Kind::DiskFull) > full);
+        wait_for("a put after that was taken", || told(Kind::WritesStopped) > stopped);
+        scene.cluster.check_server(ON_DISK, scene.load);
+
+        let server = scene.cluster.servers[ON_DISK].take().unwrap();
+        if self.below(2) == 0 {
+            server.kill();
+        } else {
+            server.stop();
+        }
+        if self.below(2) == 0 {
+            self.start_without_room(scene);
+        }
+        scene.cluster.disk.as_ref().unwrap().empty();
+        scene.cluster.heal();
+        let puts = || scene.load.finished();
+        let before = puts();
+        wait_for("no put goes through again", || {
+            puts().iter().zip(&before).all(|(now, then)| now > then)
+        });
+        true
+    }
+
+    /// Either it serves, or says what it lacks.
+    fn start_without_room(&mut self, scene: &mut Scene<'_>) {
+        match scene.cluster.try_start_server(ON_DISK) {
+            Ok(()) => {
+                scene.cluster.check_server(ON_DISK, scene.load);
+                scene.cluster.servers[ON_DISK].take().unwrap().kill();
+            }
+            Err(log) => {
+                let says_why = log.contains("No space left on device") && !log.contains("panicked");
+                assert!(says_why, "{log}");
+            }
+        }
+    }
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + SEEN_MAX;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what} within {SEEN_MAX:?}");
+        sleep(Duration::from_millis(5));
+    }
+}

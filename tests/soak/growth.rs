@@ -1,0 +1,63 @@
+//! What the server that is never started anew takes of memory and descriptors, from start to end.
+
+use std::fs;
+
+use crate::support::process::Serving;
+
+/// What it may take at any time: its tier (64 MiB), requests of a shard (64 MiB) and buffers kept for
+/// the next (32 MiB), rows that are not in tables yet (128 MiB, and as much again while they go
+/// there), and its program (docs/operations.md, Sizing).
+const RESIDENT_MAX: u64 = 480 << 20;
+/// What the last quarter of a run may take above the one before: nothing grows that was not full by
+/// then but the bounds above.
+const GROWTH_MAX: u64 = 64 << 20;
+/// Descriptors more than at the start once all clients have left: of partitions that have come since.
+const MORE_DESCRIPTORS_MAX: u64 = 64;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) resident_bytes: u64,
+    pub(crate) descriptors: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Growth(Vec<Sample>);
+
+impl Growth {
+    /// Notes what a server takes now.
+    pub(crate) fn sample(&mut self, server: &Serving) {
+        let pid = server.child.id();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib: u64 = line.split_whitespace().next().unwrap().parse().unwrap();
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
+        self.0.push(Sample { resident_bytes: kib << 10, descriptors });
+    }
+
+    pub(crate) fn first(&self) -> Sample {
+        self.0[0]
+    }
+
+    pub(crate) fn last(&self) -> Sample {
+        self.0[self.0.len() - 1]
+    }
+
+    /// Most of both within a quarter of the run.
+    pub(crate) fn most(&self, quarter: usize) -> Sample {
+        let of_quarter = &self.0[self.0.len() * quarter / 4..self.0.len() * (quarter + 1) / 4];
+        let most = |of: fn(&Sample) -> u64| of_quarter.iter().map(of).max().unwrap_or(0);
+        Sample {
+            resident_bytes: most(|sample| sample.resident_bytes),
+            descriptors: most(|sample| sample.descriptors),
+        }
+    }
+
+    /// The first sample is from before the load, the last from after it.
+    pub(crate) fn check(&self) {
+        let [third, fourth] = [self.most(2), self.most(3)].map(|most| most.resident_bytes);
+        assert!(fourth <= RESIDENT_MAX, "{fourth} bytes resident");
+        assert!(fourth <= third + GROWTH_MAX, "{third} bytes resident, then {fourth}");
+        let (before, after) = (self.first().descriptors, self.last().descriptors);
+        assert!(after <= before + MORE_DESCRIPTORS_MAX, "{before} descriptors, then {after}");
+    }
+}

@@ -64,7 +64,7 @@ fn number(name: &str) -> Option<f64> {
 }
 
 fn duration() -> Duration {
-    let usual = if std::env::var_os("LODE_LONG").is_some() { 3.0 } else { 0.12 };
+    let usual = if std::env::var_os("LODE_LONG").is_some() { 3.0 } else { 0.1 };
     Duration::from_secs_f64(60.0 * number("LODE_SOAK_MINUTES").unwrap_or(usual))
 }
 
@@ -113,9 +113,8 @@ fn faults_at_random_cost_time_and_nothing_else() {
             scope.spawn(move || clients.read(reader, habit));
         }
         let end = EndOnDrop(&load);
-        let (load, told, gate) = (&load, &told, &gate);
         while (start.elapsed() < duration || !faults.had_all()) && !load.is_over() {
-            faults.next(&mut Scene { cluster: &mut cluster, load, told, gate });
+            faults.next(&mut Scene { cluster: &mut cluster, clients });
             growth.sample(cluster.servers[STEADY].as_ref().unwrap());
             faults.sleep(PAUSE_MAX_MS);
         }

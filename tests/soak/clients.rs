@@ -90,7 +90,11 @@ impl Clients<'_> {
     }
 
     /// Times a call and notes its error; gives whether it succeeded.
-    fn call(&self, habit: &Habit, call: impl FnOnce() -> Result<(), ClientError>) -> bool {
+    pub(crate) fn call(
+        &self,
+        habit: &Habit,
+        call: impl FnOnce() -> Result<(), ClientError>,
+    ) -> bool {
         let start = Instant::now();
         let result = call();
         let took = start.elapsed();

@@ -3,7 +3,6 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use lodestore_client::{Address, Client, ClientConfig, MovePlan, PartMove};
 use lodestore_graph::PartId;
@@ -128,12 +127,6 @@ impl Cluster {
     /// A client of one server alone, past its relay.
     pub(crate) fn direct(&self, at: usize) -> Client {
         Client::connect(&[self.address(at).to_string()], ClientConfig::default()).unwrap()
-    }
-
-    /// A client of all that gives up soon, past the relays.
-    pub(crate) fn client(&self) -> Option<Client> {
-        let config = ClientConfig { deadline: Duration::from_secs(3), ..ClientConfig::default() };
-        Client::connect(&[self.near()], config).ok()
     }
 
     /// Whether a server's folder owns a partition.

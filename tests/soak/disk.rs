@@ -16,12 +16,12 @@ impl Faults {
     /// anew; gives whether there is such a disk.
     pub(crate) fn fill_disk(&mut self, scene: &mut Scene<'_>) -> bool {
         let Some(disk) = &scene.cluster.disk else { return false };
-        let told = |kind| scene.told.count(kind);
+        let told = |kind| scene.clients.told.count(kind);
         let (full, stopped) = (told(Kind::DiskFull), told(Kind::WritesStopped));
         disk.fill(self.below(100_000).into());
         wait_for("no put was refused", || told(Kind::DiskFull) > full);
         wait_for("a put after that was taken", || told(Kind::WritesStopped) > stopped);
-        scene.cluster.check_server(ON_DISK, scene.load);
+        scene.cluster.check_server(ON_DISK, scene.clients.load);
 
         let server = scene.cluster.servers[ON_DISK].take().unwrap();
         if self.below(2) == 0 {
@@ -34,7 +34,7 @@ impl Faults {
         }
         scene.cluster.disk.as_ref().unwrap().empty();
         scene.cluster.heal();
-        let puts = || scene.load.finished();
+        let puts = || scene.clients.load.finished();
         let before = puts();
         wait_for("no put goes through again", || {
             puts().iter().zip(&before).all(|(now, then)| now > then)
@@ -46,7 +46,7 @@ impl Faults {
     fn start_without_room(&mut self, scene: &mut Scene<'_>) {
         match scene.cluster.try_start_server(ON_DISK) {
             Ok(()) => {
-                scene.cluster.check_server(ON_DISK, scene.load);
+                scene.cluster.check_server(ON_DISK, scene.clients.load);
                 scene.cluster.servers[ON_DISK].take().unwrap().kill();
             }
             Err(log) => {

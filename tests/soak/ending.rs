@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lodestore_client::RowSource;
+use lodestore_client::{Client, ClientConfig, RowSource};
 use lodestore_graph::{NodeId, PartId};
 
 use crate::cluster::{Cluster, N_PARTS, N_SERVERS, REPLICATED, STEADY};
@@ -75,7 +75,9 @@ impl Cluster {
         }
         self.heal();
         self.check_each(load);
-        let version = self.client().unwrap().commit().unwrap();
+        let client = Client::connect(&[self.near()], ClientConfig::default()).unwrap();
+        let version = client.commit().unwrap();
+        drop(client);
         self.stop_all();
         self.heal();
         self.check_each(load);
@@ -95,8 +97,11 @@ impl Cluster {
     }
 
     fn stop_all(&mut self) {
-        for server in &mut self.servers {
-            server.take().unwrap().stop();
-        }
+        std::thread::scope(|scope| {
+            for server in &mut self.servers {
+                let server = server.take().unwrap();
+                scope.spawn(|| server.stop());
+            }
+        });
     }
 }

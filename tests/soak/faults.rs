@@ -1,16 +1,18 @@
 //! The faults: all kinds in an order that a seed draws, then all of them in another.
 
-use std::sync::RwLock;
 use std::thread;
 use std::time::Duration;
 
+use lodestore_client::{Client, ClientError};
 use rustix::process::Signal;
 
+use crate::clients::{Clients, Habit};
 use crate::cluster::{Cluster, N_SERVERS, STEADY};
 use crate::support::Numbers;
 use crate::support::process::signal;
-use crate::support::workload::Workload;
-use crate::told::Told;
+
+/// Longest time for a commit, or to wait for a compaction.
+const ASK_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -84,13 +86,10 @@ impl Fault {
     }
 }
 
-/// Where faults happen.
+/// Where faults happen, and to whom.
 pub(crate) struct Scene<'a> {
     pub(crate) cluster: &'a mut Cluster,
-    pub(crate) load: &'a Workload,
-    pub(crate) told: &'a Told,
-    /// Held by writers that connect: see [`crate::clients::Clients`].
-    pub(crate) gate: &'a RwLock<()>,
+    pub(crate) clients: &'a Clients<'a>,
 }
 
 pub(crate) struct Faults {
@@ -181,8 +180,8 @@ impl Faults {
             Fault::Move => self.move_part(scene),
             Fault::CutMove => self.cut_move(scene),
             Fault::KillInMove => self.kill_in_move(scene),
-            Fault::Commit => cluster.client().is_some_and(|client| client.commit().is_ok()),
-            Fault::Compact => cluster.client().is_some_and(|client| client.compact().is_ok()),
+            Fault::Commit => scene.ask_all(|client| client.commit().map(drop)),
+            Fault::Compact => scene.ask_all(|client| client.compact().map(drop)),
             Fault::Map => {
                 let order: [usize; N_SERVERS] =
                     [[2, 1, 0, 3], [3, 0, 2, 1], [1, 3, 2, 0]][self.below(3) as usize];
@@ -200,7 +199,7 @@ impl Faults {
             }
             Fault::Slow => {
                 let at = self.draw_server();
-                let bytes_per_second = 100_000 + self.below(2_000_000);
+                let bytes_per_second = 300_000 + self.below(2_000_000);
                 cluster.relays[at].be_slow(self.draw(6000), bytes_per_second);
                 true
             }
@@ -208,5 +207,14 @@ impl Faults {
             Fault::ComeWhileDown => self.come_while_down(scene),
             Fault::KillClient => self.kill_client(scene),
         }
+    }
+}
+
+impl Scene<'_> {
+    /// Asks something of all servers, past the relays, and not for long; gives whether it was done.
+    fn ask_all(&self, ask: impl FnOnce(&Client) -> Result<(), ClientError>) -> bool {
+        let habit = Habit { map: self.cluster.near(), deadline: ASK_MAX, calls_max: None };
+        let client = self.clients.connect(&habit);
+        client.is_some_and(|client| self.clients.call(&habit, || ask(&client)))
     }
 }

@@ -15,7 +15,11 @@ struct Drawn {
 impl Faults {
     pub(crate) fn move_part(&mut self, scene: &mut Scene<'_>) -> bool {
         // A compaction may keep it waiting for longer than it likes to.
-        self.with_move(scene, |_, _, drawn| PartMove::run(drawn.plan, &mut |_, _| {}).is_ok())
+        let told = scene.clients.told;
+        self.with_move(scene, |_, _, drawn| {
+            let moved = PartMove::run(drawn.plan, &mut |_, _| {});
+            moved.inspect_err(|error| told.note(error)).is_ok()
+        })
     }
 
     pub(crate) fn cut_move(&mut self, scene: &mut Scene<'_>) -> bool {
@@ -48,7 +52,7 @@ impl Faults {
         happen: impl FnOnce(&mut Self, &mut Cluster, Drawn) -> bool,
     ) -> bool {
         let drawn = self.draw_move(scene.cluster);
-        let _alone = drawn.is_replicated.then(|| scene.gate.write().unwrap());
+        let _alone = drawn.is_replicated.then(|| scene.clients.gate.write().unwrap());
         let is_done = happen(self, scene.cluster, drawn);
         scene.cluster.heal();
         scene.cluster.tidy();

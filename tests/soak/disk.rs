@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::cluster::ON_DISK;
 use crate::faults::{Faults, Scene};
+use crate::support::workload::Workload;
 use crate::told::Kind;
 
 /// Longest time until puts find the disk full, and until they go through again: links may stand still
@@ -18,10 +19,16 @@ impl Faults {
         let Some(disk) = &scene.cluster.disk else { return false };
         let told = |kind| scene.clients.told.count(kind);
         let (full, stopped) = (told(Kind::DiskFull), told(Kind::WritesStopped));
-        disk.fill(self.below(100_000).into());
-        wait_for("no put was refused", || told(Kind::DiskFull) > full);
-        wait_for("a put after that was taken", || told(Kind::WritesStopped) > stopped);
-        scene.cluster.check_server(ON_DISK, scene.clients.load);
+        let left = self.below(100_000).into();
+        let load = scene.clients.load;
+        let wait_for = |what, is_so: &mut dyn FnMut() -> bool| wait_for(what, load, is_so);
+        wait_for("no put was refused", &mut || {
+            // A log whose rows have gone to a table makes room.
+            disk.fill(left);
+            told(Kind::DiskFull) > full
+        });
+        wait_for("a put after that was taken", &mut || told(Kind::WritesStopped) > stopped);
+        scene.cluster.check_server(ON_DISK, load);
 
         let server = scene.cluster.servers[ON_DISK].take().unwrap();
         if self.below(2) == 0 {
@@ -34,10 +41,9 @@ impl Faults {
         }
         scene.cluster.disk.as_ref().unwrap().empty();
         scene.cluster.heal();
-        let puts = || scene.clients.load.finished();
-        let before = puts();
-        wait_for("no put goes through again", || {
-            puts().iter().zip(&before).all(|(now, then)| now > then)
+        let before = load.finished();
+        wait_for("no put goes through again", &mut || {
+            load.finished().iter().zip(&before).all(|(now, then)| now > then)
         });
         true
     }
@@ -57,10 +63,11 @@ impl Faults {
     }
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + SEEN_MAX;
+fn wait_for(what: &str, load: &Workload, is_so: &mut dyn FnMut() -> bool) {
+    let (end, before) = (Instant::now() + SEEN_MAX, load.finished());
     while !is_so() {
-        assert!(Instant::now() < end, "{what} within {SEEN_MAX:?}");
+        let is_late = Instant::now() > end;
+        assert!(!is_late, "{what}; turns of writers: {before:?}, then {:?}", load.finished());
         sleep(Duration::from_millis(5));
     }
 }

@@ -1,7 +1,7 @@
 //! The faults: all kinds in an order that a seed draws, then all of them in another.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientError};
 use rustix::process::Signal;
@@ -94,6 +94,7 @@ pub(crate) struct Scene<'a> {
 
 pub(crate) struct Faults {
     numbers: Numbers,
+    start: Instant,
     /// Of the longest pauses: less in a short run.
     pace: f64,
     /// Kinds that are still to come before all come again.
@@ -106,7 +107,8 @@ pub(crate) struct Faults {
 impl Faults {
     pub(crate) fn new(seed: u64, pace: f64) -> Self {
         let (counts, done) = ([0; Fault::ALL.len()], [0; Fault::ALL.len()]);
-        Self { numbers: Numbers(seed), pace, deck: Vec::new(), counts, done }
+        let (numbers, start) = (Numbers(seed), Instant::now());
+        Self { numbers, start, pace, deck: Vec::new(), counts, done }
     }
 
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
@@ -147,6 +149,7 @@ impl Faults {
     /// Draws a fault and lets it happen; all servers run when it is over, and links may still be bad.
     pub(crate) fn next(&mut self, scene: &mut Scene<'_>) {
         let fault = self.draw_fault();
+        println!("{:7.1} s  {}", self.start.elapsed().as_secs_f64(), fault.name());
         let is_done = self.happen(fault, scene);
         self.counts[fault as usize] += 1;
         self.done[fault as usize] += u64::from(is_done);

@@ -64,13 +64,15 @@ impl Disk {
         assert!(ran(&["mount", "-o", &options, self.dir.path().to_str().unwrap()]), "{options}");
     }
 
-    /// Fills it with a file up to `left` bytes, or a little more.
+    /// Fills it with a file up to `left` bytes, or a little more; again if there is room again.
     pub(crate) fn fill(&self, left: u64) {
-        let file = File::create(self.path("filler")).unwrap();
+        let filler = self.path("filler");
+        let file = File::options().create(true).append(true).open(filler).unwrap();
         let stat = rustix::fs::statvfs(self.dir.path()).unwrap();
         let mut n_bytes = (stat.f_bavail * stat.f_frsize).saturating_sub(left);
         while n_bytes > 0 {
-            match fallocate(&file, FallocateFlags::empty(), 0, n_bytes) {
+            let end = file.metadata().unwrap().len();
+            match fallocate(&file, FallocateFlags::empty(), end, n_bytes) {
                 Ok(()) => return,
                 // What a file system needs to note where the file lies is not to be known before.
                 Err(Errno::NOSPC) => n_bytes = n_bytes.saturating_sub(FILLER_STEP_BYTES),

@@ -136,6 +136,6 @@ fn faults_at_random_cost_time_and_nothing_else() {
         let can_be = has_disk || *fault != Fault::FullDisk;
         assert!(*tried < TRIES_MIN || *done > 0 || !can_be, "no {fault:?} of {tried} was done");
     }
-    assert!(told.count(Kind::DiskFull) > 0 || !has_disk, "no put found the disk full");
+    assert!(told.count(Kind::WritesStopped) > 0 || !has_disk, "no put found the disk full");
     assert!(load.counts.pulls.load(Ordering::Relaxed) > 0, "nothing was pulled");
 }

@@ -14,6 +14,9 @@ use crate::told::Told;
 /// Pause after a call that failed: whoever asks on does not ask without end.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Rows of a pull: the most are enough for every server to send some by shared memory.
+const N_ROWS: [usize; 4] = [1, 50, 700, 5000];
+
 /// What all of them share.
 pub(crate) struct Clients<'a> {
     pub(crate) load: &'a Workload,
@@ -60,7 +63,7 @@ impl Clients<'_> {
         while !self.load.is_over() {
             let Some(client) = self.connect(habit) else { continue };
             self.repeat(habit, &mut numbers, |numbers| {
-                let ids = self.load.some_ids(numbers);
+                let ids = self.load.some_ids(numbers, &N_ROWS);
                 self.call(habit, || self.load.try_pull(&client, &ids))
             });
         }

@@ -93,6 +93,8 @@ pub(crate) struct Scene<'a> {
 }
 
 pub(crate) struct Faults {
+    /// Of kinds alone: whatever faults meet, the next kind is the same.
+    order: Numbers,
     numbers: Numbers,
     start: Instant,
     /// Of the longest pauses: less in a short run.
@@ -107,8 +109,8 @@ pub(crate) struct Faults {
 impl Faults {
     pub(crate) fn new(seed: u64, pace: f64) -> Self {
         let (counts, done) = ([0; Fault::ALL.len()], [0; Fault::ALL.len()]);
-        let (numbers, start) = (Numbers(seed), Instant::now());
-        Self { numbers, start, pace, deck: Vec::new(), counts, done }
+        let (order, numbers, start) = (Numbers(seed), Numbers(!seed), Instant::now());
+        Self { order, numbers, start, pace, deck: Vec::new(), counts, done }
     }
 
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
@@ -142,7 +144,7 @@ impl Faults {
         if self.deck.is_empty() {
             self.deck = Fault::ALL.to_vec();
         }
-        let at = self.below(self.deck.len() as u32) as usize;
+        let at = self.order.below(self.deck.len() as u32) as usize;
         self.deck.swap_remove(at)
     }
 

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lodestore_client::ClientError;
 use lodestore_schema::FailureCode;
 
+pub(crate) const NO_SPACE: &str = "No space left on device";
+
 /// A kind of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -87,15 +89,19 @@ impl Told {
             ClientError::Unheard { .. } => Kind::Unheard,
             ClientError::Refused { failure, .. } => {
                 let says = |what: &str| {
-                    failure.message.contains(&self.on_disk) && failure.message.contains(what)
+                    [self.on_disk.as_str(), NO_SPACE, what]
+                        .iter()
+                        .all(|it| failure.message.contains(it))
                 };
                 match failure.code {
                     FailureCode::Deadline
                     | FailureCode::Elsewhere
                     | FailureCode::Overloaded
                     | FailureCode::Stopping => Kind::Refused,
-                    FailureCode::Internal if says("No space left on device") => Kind::DiskFull,
-                    FailureCode::ReadOnly if says("an earlier write failed") => Kind::WritesStopped,
+                    FailureCode::Internal if says("") => Kind::DiskFull,
+                    FailureCode::ReadOnly if says("an earlier write failed (") => {
+                        Kind::WritesStopped
+                    }
                     _ => return None,
                 }
             }

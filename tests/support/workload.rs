@@ -139,14 +139,14 @@ impl Workload {
     pub(crate) fn read(&self, client: &Client, seed: u64, failed: &dyn Fn(&ClientError)) {
         let mut numbers = Numbers(seed);
         while !self.is_over() {
-            let ids = self.some_ids(&mut numbers);
+            let ids = self.some_ids(&mut numbers, &[1, 50, 700]);
             self.try_pull(client, &ids).unwrap_or_else(|error| failed(&error));
         }
     }
 
-    /// One, a few or many nodes.
-    pub(crate) fn some_ids(&self, numbers: &mut Numbers) -> Vec<NodeId> {
-        let n_rows = [1, 50, 700][numbers.below(3) as usize];
+    /// As many nodes as one of these.
+    pub(crate) fn some_ids(&self, numbers: &mut Numbers, counts: &[usize]) -> Vec<NodeId> {
+        let n_rows = counts[numbers.below(counts.len() as u32) as usize];
         (0..n_rows).map(|_| NodeId(numbers.below(self.n_nodes))).collect()
     }
 

@@ -48,7 +48,9 @@ use told::{Kind, Told};
 const N_NODES: u32 = 6000;
 /// Of each call of a client that waits as long as a trainer would.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Of one that does not.
+/// Of one that gives up while a link stands still or a server is stopped.
+const DEADLINE_OF_STALLS: Duration = Duration::from_secs(2);
+/// Of one that waits for nothing.
 const DEADLINE_SHORT: Duration = Duration::from_millis(500);
 /// For a thread that is woken late.
 const LATE_MAX: Duration = Duration::from_secs(1);
@@ -73,16 +75,23 @@ fn seed() -> u64 {
     number("LODE_SOAK_SEED").map_or_else(now, |seed| seed as u64)
 }
 
-/// Those who put: one keeps its client, two come and go, of whom one by Unix sockets.
+fn habit(map: &str, deadline: Duration, calls_max: Option<u32>) -> Habit {
+    Habit { map: map.to_owned(), deadline, calls_max }
+}
+
+/// Those who put: one keeps its client, one comes, goes, and often does not hear what became of its
+/// put, one comes and goes by Unix sockets.
 fn writers(far: &str, near: &str) -> [Habit; 3] {
-    let habit = |map: &str, calls_max| Habit { map: map.into(), deadline: DEADLINE, calls_max };
-    [habit(far, None), habit(far, Some(200)), habit(near, Some(400))]
+    [
+        habit(far, DEADLINE, None),
+        habit(far, DEADLINE_OF_STALLS, Some(200)),
+        habit(near, DEADLINE, Some(400)),
+    ]
 }
 
 /// Those who pull: one keeps its client, one comes, goes, and waits for nothing long, one has rows by
 /// shared memory where there is some.
 fn readers(far: &str, near: &str) -> [Habit; 3] {
-    let habit = |map: &str, deadline, calls_max| Habit { map: map.into(), deadline, calls_max };
     [
         habit(far, DEADLINE, None),
         habit(far, DEADLINE_SHORT, Some(100)),

@@ -186,7 +186,10 @@ impl Cluster {
         let given_up = |at: usize| self.folders[at].join(format!("part-{part:03}.moved-{id}"));
         let others = || (0..N_SERVERS).filter(|&at| at != to);
         let had = others().find(|&at| given_up(at).exists());
-        let Some(from) = had.or_else(|| others().find(|&at| self.owns(at, part))) else {
+        // Of two the one that has more: every server keeps something.
+        let owners = || others().filter(|&at| self.owns(at, part));
+        let owner = || owners().max_by_key(|&at| self.parts_of(at).len());
+        let Some(from) = had.or_else(owner) else {
             panic!("partition {part} is nowhere, and {name} is left");
         };
         if self.owns(to, part) && had.is_none() {

@@ -124,6 +124,14 @@ impl Cluster {
         Ok(())
     }
 
+    /// Nobody has ended by itself.
+    pub(crate) fn check_running(&mut self) {
+        for (at, server) in self.servers.iter_mut().enumerate() {
+            let ended = server.as_mut().unwrap().child.try_wait().unwrap();
+            assert!(ended.is_none(), "server {at} has ended by itself: {ended:?}");
+        }
+    }
+
     /// A client of one server alone, past its relay.
     pub(crate) fn direct(&self, at: usize) -> Client {
         Client::connect(&[self.address(at).to_string()], ClientConfig::default()).unwrap()

@@ -155,6 +155,7 @@ impl Faults {
         let is_done = self.happen(fault, scene);
         self.counts[fault as usize] += 1;
         self.done[fault as usize] += u64::from(is_done);
+        scene.cluster.check_running();
     }
 
     /// Whether it came to its end.

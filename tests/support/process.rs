@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -167,12 +168,14 @@ impl Serving {
         stderr
     }
 
-    /// Kills it without a warning; nothing in it may have panicked before.
+    /// Kills it without a warning; it must have run until then, and nothing in it panicked.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        let status = self.child.wait().unwrap();
         let stderr = self.stderr.recv_timeout(SERVER_DEADLINE).unwrap();
         assert!(!stderr.contains("panicked"), "{stderr}");
+        let killed = Some(Signal::KILL.as_raw());
+        assert_eq!(status.signal(), killed, "it had ended by itself, {status}: {stderr}");
     }
 }
 

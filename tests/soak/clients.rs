@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, ClientError};
 
 use crate::support::Numbers;
-use crate::support::workload::Workload;
+use crate::support::workload::{EndOnDrop, Workload};
 use crate::told::Told;
 
 /// Pause after a call that failed: whoever asks on does not ask without end.
@@ -46,6 +46,8 @@ pub(crate) struct Habit {
 
 impl Clients<'_> {
     pub(crate) fn write(&self, writer: u32, habit: &Habit) {
+        // A wrong row ends the run.
+        let _end = EndOnDrop(self.load);
         let mut numbers = Numbers(self.seed ^ u64::from(writer));
         while !self.load.is_over() {
             let gate = self.gate.read().unwrap();
@@ -59,6 +61,7 @@ impl Clients<'_> {
     }
 
     pub(crate) fn read(&self, reader: u64, habit: &Habit) {
+        let _end = EndOnDrop(self.load);
         let mut numbers = Numbers(self.seed ^ (reader << 8));
         while !self.load.is_over() {
             let Some(client) = self.connect(habit) else { continue };

@@ -36,12 +36,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use clients::{Clients, Habit};
+use clients::{Clients, Habit, N_READERS};
 use cluster::{Cluster, ON_DISK, STEADY};
 use faults::{Fault, Faults, Scene};
 use growth::Growth;
 use report::Report;
-use support::workload::{EndOnDrop, Workload};
+use support::workload::{EndOnDrop, N_WRITERS, Workload};
 use told::{Kind, Told};
 
 /// Nodes of the graph.
@@ -81,7 +81,7 @@ fn habit(map: &str, deadline: Duration, calls_max: Option<u32>) -> Habit {
 
 /// Those who put: one keeps its client, one comes, goes, and often does not hear what became of its
 /// put, one comes and goes by Unix sockets.
-fn writers(far: &str, near: &str) -> [Habit; 3] {
+fn writers(far: &str, near: &str) -> [Habit; N_WRITERS as usize] {
     [
         habit(far, DEADLINE, None),
         habit(far, DEADLINE_OF_STALLS, Some(200)),
@@ -91,7 +91,7 @@ fn writers(far: &str, near: &str) -> [Habit; 3] {
 
 /// Those who pull: one keeps its client, one comes, goes, and waits for nothing long, one has rows by
 /// shared memory where there is some.
-fn readers(far: &str, near: &str) -> [Habit; 3] {
+fn readers(far: &str, near: &str) -> [Habit; N_READERS] {
     [
         habit(far, DEADLINE, None),
         habit(far, DEADLINE_SHORT, Some(100)),
@@ -146,5 +146,8 @@ fn faults_at_random_cost_time_and_nothing_else() {
         assert!(*tried < TRIES_MIN || *done > 0 || !can_be, "no {fault:?} of {tried} was done");
     }
     assert!(told.count(Kind::WritesStopped) > 0 || !has_disk, "no put found the disk full");
-    assert!(load.counts.pulls.load(Ordering::Relaxed) > 0, "nothing was pulled");
+    let turns = load.finished();
+    assert!(turns.iter().all(|turn| *turn > 0), "puts acknowledged, by writer: {turns:?}");
+    let answered = clients.counts.answered.each_ref().map(|count| count.load(Ordering::Relaxed));
+    assert!(answered.iter().all(|count| *count > 0), "pulls answered, by reader: {answered:?}");
 }

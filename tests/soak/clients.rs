@@ -28,8 +28,13 @@ pub(crate) struct Clients<'a> {
     pub(crate) counts: CallCounts,
 }
 
+/// Those who pull.
+pub(crate) const N_READERS: usize = 3;
+
 #[derive(Default)]
 pub(crate) struct CallCounts {
+    /// By reader: pulls that were answered.
+    pub(crate) answered: [AtomicU64; N_READERS],
     pub(crate) connects: AtomicU64,
     pub(crate) connects_failed: AtomicU64,
     pub(crate) longest_ms: AtomicU64,
@@ -56,24 +61,27 @@ impl Clients<'_> {
             // With its first put it has heard of every holder.
             while !self.load.is_over() && !put() {}
             drop(gate);
-            self.repeat(habit, &mut numbers, |_| put());
+            self.repeat(habit, &mut numbers, |_| {
+                put();
+            });
         }
     }
 
-    pub(crate) fn read(&self, reader: u64, habit: &Habit) {
+    pub(crate) fn read(&self, reader: usize, habit: &Habit) {
         let _end = EndOnDrop(self.load);
-        let mut numbers = Numbers(self.seed ^ (reader << 8));
+        let mut numbers = Numbers(self.seed ^ ((reader as u64) << 8));
         while !self.load.is_over() {
             let Some(client) = self.connect(habit) else { continue };
             self.repeat(habit, &mut numbers, |numbers| {
                 let ids = self.load.some_ids(numbers, &N_ROWS);
-                self.call(habit, || self.load.try_pull(&client, &ids))
+                let is_answered = self.call(habit, || self.load.try_pull(&client, &ids));
+                self.counts.answered[reader].fetch_add(is_answered.into(), Ordering::Relaxed);
             });
         }
     }
 
     /// Until the end, or for as many calls as a client of this habit is kept.
-    fn repeat(&self, habit: &Habit, numbers: &mut Numbers, call: impl Fn(&mut Numbers) -> bool) {
+    fn repeat(&self, habit: &Habit, numbers: &mut Numbers, call: impl Fn(&mut Numbers)) {
         let n_calls = habit.calls_max.map_or(u32::MAX, |most| numbers.below(most));
         for _ in 0..n_calls {
             if self.load.is_over() {

@@ -64,7 +64,9 @@ impl Cluster {
         }
         let mut numbers = Numbers(seed ^ u64::from(std::process::id()));
         let relays = std::array::from_fn(|at| Relay::new(Ipv4Addr::new(127, 0, 0, 11 + at as u8)));
-        let ports = std::array::from_fn(|_| free_port(&mut numbers));
+        // Each is held until all are drawn, so that no two are the same.
+        let held: [TcpListener; N_SERVERS] = std::array::from_fn(|_| free_port(&mut numbers));
+        let ports = held.map(|listener| listener.local_addr().unwrap().port());
         let servers = [const { None }; N_SERVERS];
         let mut this = Self { servers, relays, folders, ports, disk, dir };
         (0..N_SERVERS).for_each(|at| this.start_server(at));
@@ -212,11 +214,11 @@ impl Cluster {
     }
 }
 
-/// A port that nobody listens on.
-fn free_port(numbers: &mut Numbers) -> u16 {
+/// A port that nobody else listens on.
+fn free_port(numbers: &mut Numbers) -> TcpListener {
     let ports = std::iter::repeat_with(|| (PORTS.0 + numbers.below(PORTS.1)) as u16);
     let mut ports = ports.take(1000);
-    ports.find(|&port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()).unwrap()
+    ports.find_map(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).ok()).unwrap()
 }
 
 fn copy_dir(from: &Path, to: &Path) {

@@ -129,7 +129,8 @@ impl Cluster {
     /// Nobody has ended by itself.
     pub(crate) fn check_running(&mut self) {
         for (at, server) in self.servers.iter_mut().enumerate() {
-            let ended = server.as_mut().unwrap().child.try_wait().unwrap();
+            let server = server.as_mut().unwrap_or_else(|| panic!("server {at} is down"));
+            let ended = server.child.try_wait().unwrap();
             assert!(ended.is_none(), "server {at} has ended by itself: {ended:?}");
         }
     }

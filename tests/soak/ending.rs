@@ -31,6 +31,11 @@ pub(crate) fn metric(server: &Serving, name: &str) -> f64 {
     values.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
 }
 
+fn check_compactions(server: &Serving) {
+    let failed = metric(server, "lodestore_compaction_failed");
+    assert!(failed == 0.0, "a compaction has failed at {}", server.address);
+}
+
 impl Cluster {
     /// A server has what was acknowledged of each of its partitions.
     pub(crate) fn check_server(&self, at: usize, load: &Workload) {
@@ -46,8 +51,21 @@ impl Cluster {
         (0..N_SERVERS).for_each(|at| self.check_server(at, load));
     }
 
+    /// No compaction has failed.
+    pub(crate) fn check_compactions(&self) {
+        self.servers.iter().flatten().for_each(check_compactions);
+    }
+
+    /// Takes a server out, to be killed or stopped: no compaction has failed, which nobody can ask it
+    /// any more.
+    pub(crate) fn take_out(&mut self, at: usize) -> Serving {
+        let server = self.servers[at].take().unwrap();
+        check_compactions(&server);
+        server
+    }
+
     /// No connection, no request and no shared memory is left of clients that have left, however they
-    /// did; and some came by shared memory.
+    /// did; and some came by shared memory. Compactions have ended, and none has failed.
     pub(crate) fn check_idle(&self) {
         let end = Instant::now() + LEAVE_MAX;
         for server in self.servers.iter().flatten() {
@@ -56,6 +74,7 @@ impl Cluster {
                 "lodestore_in_flight_bytes",
                 "lodestore_shared_memory_bytes",
                 "lodestore_requests_in_progress",
+                "lodestore_compactions_waiting",
             ] {
                 while metric(server, name) > 0.0 {
                     assert!(Instant::now() < end, "{name} is {}", metric(server, name));
@@ -63,6 +82,7 @@ impl Cluster {
                 }
             }
         }
+        self.check_compactions();
         let steady = self.servers[STEADY].as_ref().unwrap();
         assert!(metric(steady, "lodestore_shared_bytes_total") > 0.0);
     }
@@ -71,7 +91,7 @@ impl Cluster {
     pub(crate) fn end(mut self, load: &Workload) -> Whole {
         self.check_each(load);
         for at in 0..N_SERVERS {
-            self.servers[at].take().unwrap().kill();
+            self.take_out(at).kill();
         }
         self.heal();
         self.check_each(load);
@@ -100,6 +120,7 @@ impl Cluster {
         std::thread::scope(|scope| {
             for server in &mut self.servers {
                 let server = server.take().unwrap();
+                check_compactions(&server);
                 scope.spawn(|| server.stop());
             }
         });

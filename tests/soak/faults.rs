@@ -164,7 +164,7 @@ impl Faults {
         match fault {
             Fault::Kill => {
                 let at = self.draw_victim();
-                cluster.servers[at].take().unwrap().kill();
+                cluster.take_out(at).kill();
                 self.sleep(600);
                 cluster.start_server(at);
                 true
@@ -178,7 +178,7 @@ impl Faults {
             }
             Fault::Restart => {
                 let at = self.draw_victim();
-                cluster.servers[at].take().unwrap().stop();
+                cluster.take_out(at).stop();
                 self.sleep(300);
                 cluster.start_server(at);
                 true
@@ -187,7 +187,11 @@ impl Faults {
             Fault::CutMove => self.cut_move(scene),
             Fault::KillInMove => self.kill_in_move(scene),
             Fault::Commit => scene.ask_all(|client| client.commit().map(drop)),
-            Fault::Compact => scene.ask_all(|client| client.compact().map(drop)),
+            Fault::Compact => {
+                let is_asked = scene.ask_all(|client| client.compact().map(drop));
+                scene.cluster.check_compactions();
+                is_asked
+            }
             Fault::Map => {
                 let order: [usize; N_SERVERS] =
                     [[2, 1, 0, 3], [3, 0, 2, 1], [1, 3, 2, 0]][self.below(3) as usize];

@@ -38,7 +38,7 @@ impl Faults {
             let [one, other] = drawn.ends;
             let takes_other = one == STEADY || (other != STEADY && faults.below(2) == 0);
             let victim = if takes_other { other } else { one };
-            cluster.servers[victim].take().unwrap().kill();
+            cluster.take_out(victim).kill();
             drop(moving);
             faults.sleep(300);
             true

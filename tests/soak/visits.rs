@@ -26,7 +26,7 @@ impl Faults {
         let map = [cluster.near(), cluster.far()][self.below(2) as usize].clone();
         let habit = |deadline| Habit { map: map.clone(), deadline, calls_max: None };
         let (patient, hasty) = (habit(DEADLINE), habit(DEADLINE_SHORT));
-        cluster.servers[at].take().unwrap().kill();
+        cluster.take_out(at).kill();
         let client = clients.connect(&patient).expect("others are there");
         let pull = |client: &Client, habit: &Habit, parts: &[u16]| {
             let ids = parts.iter().flat_map(|&part| client.book().range(PartId(part)));

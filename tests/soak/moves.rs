@@ -1,6 +1,6 @@
 //! Partitions that move, or begin to.
 
-use lodestore_client::{MovePlan, PartMove};
+use lodestore_client::{ClientError, MovePlan, PartMove};
 
 use crate::cluster::{Cluster, N_PARTS, N_SERVERS, REPLICATED, STEADY};
 use crate::faults::{Faults, Scene};
@@ -15,48 +15,47 @@ struct Drawn {
 impl Faults {
     pub(crate) fn move_part(&mut self, scene: &mut Scene<'_>) -> bool {
         // A compaction may keep it waiting for longer than it likes to.
-        let told = scene.clients.told;
-        self.with_move(scene, |_, _, drawn| {
-            let moved = PartMove::run(drawn.plan, &mut |_, _| {});
-            moved.inspect_err(|error| told.note(error)).is_ok()
-        })
+        self.with_move(scene, |_, _, drawn| PartMove::run(drawn.plan, &mut |_, _| {}).map(drop))
     }
 
+    /// Gives whether it came as far as it should.
     pub(crate) fn cut_move(&mut self, scene: &mut Scene<'_>) -> bool {
         self.with_move(scene, |faults, _, drawn| {
-            let n_steps = faults.below(4);
-            drop(steps(drawn.plan, n_steps));
+            let n_steps = 1 + faults.below(3);
+            let moving = steps(drawn.plan, n_steps).map(drop);
             faults.sleep(300);
-            true
+            moving
         })
     }
 
+    /// Gives whether the move had come as far as it should.
     pub(crate) fn kill_in_move(&mut self, scene: &mut Scene<'_>) -> bool {
         self.with_move(scene, |faults, cluster, drawn| {
-            let n_steps = faults.below(5);
+            let n_steps = 1 + faults.below(4);
             let moving = steps(drawn.plan, n_steps);
             let [one, other] = drawn.ends;
             let takes_other = one == STEADY || (other != STEADY && faults.below(2) == 0);
             let victim = if takes_other { other } else { one };
             cluster.take_out(victim).kill();
-            drop(moving);
+            let moving = moving.map(drop);
             faults.sleep(300);
-            true
+            moving
         })
     }
 
-    /// Lets a move happen, and then whatever it has left be finished.
+    /// Lets a move happen, notes its error, and then lets whatever it has left be finished.
     fn with_move(
         &mut self,
         scene: &mut Scene<'_>,
-        happen: impl FnOnce(&mut Self, &mut Cluster, Drawn) -> bool,
+        happen: impl FnOnce(&mut Self, &mut Cluster, Drawn) -> Result<(), ClientError>,
     ) -> bool {
         let drawn = self.draw_move(scene.cluster);
         let _alone = drawn.is_replicated.then(|| scene.clients.gate.write().unwrap());
-        let is_done = happen(self, scene.cluster, drawn);
+        let happened = happen(self, scene.cluster, drawn);
+        let happened = happened.inspect_err(|error| scene.clients.told.note(error));
         scene.cluster.heal();
         scene.cluster.tidy();
-        is_done
+        happened.is_ok()
     }
 
     /// A partition, a server that has it and another, and one that has not.
@@ -75,17 +74,16 @@ impl Faults {
     }
 }
 
-/// Takes some steps of a move; ends early where one fails.
-fn steps(plan: MovePlan, n_steps: u32) -> Option<PartMove> {
-    let mut moving = PartMove::begin(plan).ok()?;
+/// Takes some steps of a move.
+fn steps(plan: MovePlan, n_steps: u32) -> Result<PartMove, ClientError> {
+    let mut moving = PartMove::begin(plan)?;
     for step in 0..n_steps {
-        let done = match step {
-            0 => moving.open().map(drop),
-            1 => moving.fetch(&mut |_, _| {}),
-            2 => moving.seal(),
-            _ => moving.release(),
-        };
-        done.ok()?;
+        match step {
+            0 => drop(moving.open()?),
+            1 => moving.fetch(&mut |_, _| {})?,
+            2 => moving.seal()?,
+            _ => moving.release()?,
+        }
     }
-    Some(moving)
+    Ok(moving)
 }

@@ -50,6 +50,8 @@ impl Faults {
 
     /// Either it serves, or says what it lacks.
     fn start_without_room(&mut self, scene: &mut Scene<'_>) {
+        // The end of the one before may have made room.
+        scene.cluster.disk.as_ref().unwrap().fill(0);
         match scene.cluster.try_start_server(ON_DISK) {
             Ok(()) => {
                 scene.cluster.check_server(ON_DISK, scene.clients.load);

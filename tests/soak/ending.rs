@@ -22,7 +22,7 @@ pub(crate) struct Whole {
 }
 
 /// A metric of a server, summed over its labels.
-pub(crate) fn metric(server: &Serving, name: &str) -> f64 {
+fn metric(server: &Serving, name: &str) -> f64 {
     let body = get(&server.metrics, "/metrics").body;
     let values = body.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;

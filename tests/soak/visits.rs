@@ -1,5 +1,6 @@
 //! Clients that come at the wrong time, or leave without a word.
 
+use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,6 @@ use rustix::process::Signal;
 
 use crate::clients::Habit;
 use crate::cluster::{N_PARTS, N_SERVERS};
-use crate::ending::metric;
 use crate::faults::{Faults, Scene};
 use crate::support::process::{command, signal};
 use crate::{DEADLINE, DEADLINE_SHORT};
@@ -45,34 +45,33 @@ impl Faults {
         true
     }
 
-    /// Kills a process that pulls by shared memory, while rows stand there for it; gives whether they
-    /// did.
+    /// Kills a process that pulls by shared memory, while it has some; gives whether it had.
     pub(crate) fn kill_client(&mut self, scene: &mut Scene<'_>) -> bool {
-        let cluster = &*scene.cluster;
-        let shared = || -> f64 {
-            let servers = cluster.servers.iter().flatten();
-            servers.map(|server| metric(server, "lodestore_shared_memory_bytes")).sum()
-        };
-        let before = shared();
-        let sockets = (0..N_SERVERS).map(|at| format!("--connect {}", cluster.socket(at)));
+        let sockets = (0..N_SERVERS).map(|at| format!("--connect {}", scene.cluster.socket(at)));
         let line = format!(
             "load {} --rows 6000 --connections 3 --duration 60 --deadline 60",
             sockets.collect::<Vec<_>>().join(" ")
         );
         let mut child = command(line.split_whitespace()).spawn().unwrap();
         let end = Instant::now() + SHARED_MAX;
-        let has_shared = loop {
-            if shared() > before || Instant::now() > end {
-                break Instant::now() <= end;
-            }
+        while !maps_rows(&child) && Instant::now() < end {
             sleep(Duration::from_millis(10));
-        };
+        }
         self.sleep(300);
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "`lode {line}` has ended by itself: {ended:?}");
         // It takes no more of what comes; then it is gone.
         signal(&child, Signal::STOP);
+        let has_shared = maps_rows(&child);
         self.sleep(600);
         child.kill().unwrap();
         child.wait().unwrap();
         has_shared
     }
+}
+
+/// Whether a process has memory of a server.
+fn maps_rows(child: &Child) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+    maps.contains("/memfd:lodestore-rows")
 }

@@ -11,8 +11,10 @@ use crate::cluster::{Cluster, N_SERVERS, STEADY};
 use crate::support::Numbers;
 use crate::support::process::signal;
 
-/// Longest time for a commit, or to wait for a compaction.
+/// Longest time for a commit, or to ask for a compaction.
 const ASK_MAX: Duration = Duration::from_secs(3);
+/// Shortest time for a link to be bad: something should come along.
+const LINK_MIN_MS: u32 = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -117,12 +119,13 @@ impl Faults {
         self.numbers.below(bound)
     }
 
-    pub(crate) fn draw(&mut self, most_ms: u32) -> Duration {
-        Duration::from_millis(self.below(most_ms).into()).mul_f64(self.pace)
+    fn draw_from(&mut self, least_ms: u32, most_ms: u32) -> Duration {
+        let ms = least_ms + self.below(most_ms - least_ms);
+        Duration::from_millis(ms.into()).mul_f64(self.pace)
     }
 
     pub(crate) fn sleep(&mut self, most_ms: u32) {
-        thread::sleep(self.draw(most_ms));
+        thread::sleep(self.draw_from(0, most_ms));
     }
 
     /// A server that may be killed.
@@ -204,14 +207,12 @@ impl Faults {
             }
             Fault::Stall => {
                 let at = self.draw_server();
-                cluster.relays[at].stand_still(self.draw(4000));
-                true
+                cluster.relays[at].stand_still(self.draw_from(LINK_MIN_MS, 4000))
             }
             Fault::Slow => {
                 let at = self.draw_server();
                 let bytes_per_second = 300_000 + self.below(2_000_000);
-                cluster.relays[at].be_slow(self.draw(6000), bytes_per_second);
-                true
+                cluster.relays[at].be_slow(self.draw_from(LINK_MIN_MS, 6000), bytes_per_second)
             }
             Fault::FullDisk => self.fill_disk(scene),
             Fault::ComeWhileDown => self.come_while_down(scene),

@@ -34,6 +34,8 @@ struct State {
     still_until: Option<Instant>,
     /// Until when, and how many bytes pass in a second on each connection and way.
     slow_until: Option<(Instant, u32)>,
+    /// Whether it has held anything up since it was told to last.
+    has_held: bool,
     /// After so many bytes every connection is cut.
     cut_after: Option<usize>,
     pairs: Vec<Arc<Pair>>,
@@ -69,27 +71,43 @@ impl Relay {
         }
     }
 
-    pub(crate) fn stand_still(&self, how_long: Duration) {
-        self.link.0.lock().unwrap().still_until = Some(Instant::now() + how_long);
+    /// Gives whether anything was held up in that time; returns as soon as it is.
+    pub(crate) fn stand_still(&self, how_long: Duration) -> bool {
+        let mut link = self.link.0.lock().unwrap();
+        (link.still_until, link.has_held) = (Some(Instant::now() + how_long), false);
+        drop(link);
+        self.has_come(how_long, |link| link.has_held)
     }
 
-    pub(crate) fn be_slow(&self, how_long: Duration, bytes_per_second: u32) {
-        let slow_until = Some((Instant::now() + how_long, bytes_per_second));
-        self.link.0.lock().unwrap().slow_until = slow_until;
+    /// Gives whether anything was slowed down in that time; returns as soon as it is.
+    pub(crate) fn be_slow(&self, how_long: Duration, bytes_per_second: u32) -> bool {
+        let mut link = self.link.0.lock().unwrap();
+        link.slow_until = Some((Instant::now() + how_long, bytes_per_second));
+        link.has_held = false;
+        drop(link);
+        self.has_come(how_long, |link| link.has_held)
     }
 
     /// Cuts all connections once so many bytes have passed; gives whether that came within a while.
     pub(crate) fn cut_after(&self, n_bytes: u32, at_most: Duration) -> bool {
         self.link.0.lock().unwrap().cut_after = Some(n_bytes as usize);
+        let has_cut = self.has_come(at_most, |link| link.cut_after.is_none());
+        if !has_cut {
+            self.link.cut();
+        }
+        has_cut
+    }
+
+    /// Waits for something.
+    fn has_come(&self, at_most: Duration, has_it: impl Fn(&State) -> bool) -> bool {
         let end = Instant::now() + at_most;
-        while Instant::now() < end {
-            if self.link.0.lock().unwrap().cut_after.is_none() {
-                return true;
+        while !has_it(&self.link.0.lock().unwrap()) {
+            if Instant::now() > end {
+                return false;
             }
             sleep(LOOK);
         }
-        self.link.cut();
-        false
+        true
     }
 
     /// As it was made.
@@ -183,6 +201,7 @@ impl Link {
                 return Fate::Lost;
             }
             if state.still_until.is_some_and(|until| Instant::now() < until) {
+                state.has_held = true;
                 drop(state);
                 sleep(LOOK);
                 continue;
@@ -194,6 +213,7 @@ impl Link {
                 *left -= n_bytes;
             }
             let slow = state.slow_until.filter(|(until, _)| Instant::now() < *until);
+            state.has_held |= slow.is_some();
             drop(state);
             if let Some((_, bytes_per_second)) = slow {
                 sleep(Duration::from_secs_f64(n_bytes as f64 / f64::from(bytes_per_second)));

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::clients::Habit;
 use crate::cluster::{N_PARTS, N_SERVERS};
 use crate::faults::{Faults, Scene};
-use crate::support::process::{command, signal};
+use crate::support::process::{command, finish, signal};
 use crate::{DEADLINE, DEADLINE_SHORT};
 
 /// Longest time until a client maps memory of a server.
@@ -58,8 +58,9 @@ impl Faults {
             sleep(Duration::from_millis(10));
         }
         self.sleep(300);
-        let ended = child.try_wait().unwrap();
-        assert!(ended.is_none(), "`lode {line}` has ended by itself: {ended:?}");
+        if child.try_wait().unwrap().is_some() {
+            panic!("`lode {line}` has ended by itself: {:?}", finish(child, SHARED_MAX));
+        }
         // It takes no more of what comes; then it is gone.
         signal(&child, Signal::STOP);
         let has_shared = maps_rows(&child);

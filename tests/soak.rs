@@ -31,6 +31,8 @@ mod told;
 #[path = "soak/visits.rs"]
 mod visits;
 
+use std::fmt::Debug;
+use std::str::FromStr;
 use std::sync::RwLock;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -61,8 +63,10 @@ const PAUSE_MAX_MS: u32 = 400;
 /// A short run waits as much less for everything.
 const SHORT_PACE: f64 = 0.2;
 
-fn number(name: &str) -> Option<f64> {
-    std::env::var(name).ok()?.parse().ok()
+/// Of the environment; what is no number fails the test.
+fn number<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {
+    let text = std::env::var_os(name)?.into_string().unwrap();
+    Some(text.parse().unwrap_or_else(|error| panic!("{name} is {text:?}, no number: {error:?}")))
 }
 
 fn duration() -> Duration {
@@ -72,7 +76,7 @@ fn duration() -> Duration {
 
 fn seed() -> u64 {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_secs());
-    number("LODE_SOAK_SEED").map_or_else(now, |seed| seed as u64)
+    number("LODE_SOAK_SEED").unwrap_or_else(now)
 }
 
 fn habit(map: &str, deadline: Duration, calls_max: Option<u32>) -> Habit {
@@ -136,7 +140,8 @@ fn faults_at_random_cost_time_and_nothing_else() {
     growth.sample(cluster.servers[STEADY].as_ref().unwrap());
     let has_disk = cluster.disk.is_some();
     let whole = cluster.end(&load);
-    Report { seed, elapsed, faults: &faults, clients: &clients, growth: &growth, whole }.print();
+    let (faults, clients, growth) = (&faults, &clients, &growth);
+    Report { seed, has_disk, elapsed, faults, clients, growth, whole }.print();
 
     growth.check();
     let late = Duration::from_millis(clients.counts.late_ms.load(Ordering::Relaxed));

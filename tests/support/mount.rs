@@ -14,44 +14,31 @@ const FILLER_STEP_BYTES: u64 = 64 << 10;
 /// A mounted file system; unmounted on drop.
 pub(crate) struct Disk {
     dir: TempDir,
-    /// Of one in a file: that file.
-    _image: Option<tempfile::NamedTempFile>,
 }
 
 impl Disk {
     /// In memory. `None`, and a line that says so, where the system does not let us mount.
     pub(crate) fn tmpfs(n_bytes: u64) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
         let size = format!("size={n_bytes}");
-        Self::mounted(dir, None, &["-t", "tmpfs", "-o", &size, "tmpfs"])
+        Self::mounted(&["-t", "tmpfs", "-o", &size, "tmpfs"]).map_or_else(skipped, Some)
     }
 
     /// On a loop device, so that it has the caches and the late refusals of a real one. `None`, and a
     /// line that says so, where that cannot be had.
     pub(crate) fn ext4(n_bytes: u64) -> Option<Self> {
+        // The loop device holds it; its name is gone before anybody could be killed and leave it.
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(n_bytes).unwrap();
-        let path = image.path().to_str().unwrap().to_owned();
+        let path = image.path().to_str().unwrap();
         // Nothing is kept for root, who runs this.
-        if !ran(&["mkfs.ext4", "-q", "-F", "-m", "0", &path]) {
-            println!("SKIPPED: there is no mkfs.ext4");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        Self::mounted(dir, Some(image), &["-o", "loop", &path])
+        let made = run(&["mkfs.ext4", "-q", "-F", "-m", "0", path]);
+        made.and_then(|()| Self::mounted(&["-o", "loop", path])).map_or_else(skipped, Some)
     }
 
-    fn mounted(
-        dir: TempDir,
-        image: Option<tempfile::NamedTempFile>,
-        what: &[&str],
-    ) -> Option<Self> {
-        let at = dir.path().to_str().unwrap();
-        if !ran(&[&["mount"], what, &[at]].concat()) {
-            println!("SKIPPED: only root can mount, and loop devices must be there");
-            return None;
-        }
-        Some(Self { dir, _image: image })
+    fn mounted(what: &[&str]) -> Result<Self, String> {
+        let dir = tempfile::tempdir().unwrap();
+        run(&[&["mount"], what, &[dir.path().to_str().unwrap()]].concat())?;
+        Ok(Self { dir })
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -61,7 +48,7 @@ impl Disk {
     /// Changes the mount: another size, `ro` or `rw`.
     pub(crate) fn remount(&self, options: &str) {
         let options = format!("remount,{options}");
-        assert!(ran(&["mount", "-o", &options, self.dir.path().to_str().unwrap()]), "{options}");
+        run(&["mount", "-o", &options, self.dir.path().to_str().unwrap()]).unwrap();
     }
 
     /// Fills it with a file up to `left` bytes, or a little more; again if there is room again.
@@ -89,11 +76,22 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        ran(&["umount", "-l", self.dir.path().to_str().unwrap()]);
+        // A drop that fails leaves a mount, which is no reason to abort.
+        let _ = run(&["umount", "-l", self.dir.path().to_str().unwrap()]);
     }
 }
 
-fn ran(line: &[&str]) -> bool {
+/// A line that says so; a failure where `LODE_NEEDS_DISK` is set.
+fn skipped(why: String) -> Option<Disk> {
+    assert!(std::env::var_os("LODE_NEEDS_DISK").is_none(), "no disk of its own: {why}");
+    println!("SKIPPED: only root can mount, and loop devices and mkfs.ext4 must be there: {why}");
+    None
+}
+
+/// Gives what a command that failed has said.
+fn run(line: &[&str]) -> Result<(), String> {
     let output = Command::new(line[0]).args(&line[1..]).output();
-    output.is_ok_and(|output| output.status.success())
+    let output = output.map_err(|error| format!("{}: {error}", line[0]))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    output.status.success().then_some(()).ok_or_else(|| stderr.trim().to_owned())
 }

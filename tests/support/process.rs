@@ -134,23 +134,24 @@ impl Serving {
     pub(crate) fn try_start_command(line: &str) -> Result<Self, String> {
         let args = line.split_whitespace();
         let mut child = command(args).spawn().unwrap();
-        let stdout = child.stdout.take().unwrap();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), collect(child.stderr.take()));
+        // From here on it is killed, whatever happens.
+        let mut this = Self { child, address: String::new(), metrics: String::new(), stderr };
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
             BufReader::new(stdout).read_line(&mut line).unwrap();
             let _ = sender.send(line);
         });
-        let stderr = collect(child.stderr.take());
         let line = receiver.recv_timeout(SERVER_DEADLINE).unwrap();
         if line.is_empty() || line.contains("\"error\"") {
-            wait(&mut child, SERVER_DEADLINE);
-            return Err(line + &stderr.recv_timeout(SERVER_DEADLINE).unwrap());
+            wait(&mut this.child, SERVER_DEADLINE);
+            return Err(line + &this.stderr.recv_timeout(SERVER_DEADLINE).unwrap());
         }
         let ready: Value = serde_json::from_str(&line).unwrap();
-        let address = ready["address"].as_str().unwrap_or_default().to_owned();
-        let metrics = ready["metrics"].as_str().unwrap_or_default().to_owned();
-        Ok(Self { child, address, metrics, stderr })
+        let text = |name: &str| ready[name].as_str().unwrap_or_default().to_owned();
+        (this.address, this.metrics) = (text("address"), text("metrics"));
+        Ok(this)
     }
 
     /// Sends SIGTERM and asserts a clean end.

@@ -54,8 +54,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const DEADLINE_OF_STALLS: Duration = Duration::from_secs(2);
 /// Of one that waits for nothing.
 const DEADLINE_SHORT: Duration = Duration::from_millis(500);
-/// For a thread that is woken late.
+/// For a thread that is woken late; a short run is one of many tests that share the machine.
 const LATE_MAX: Duration = Duration::from_secs(1);
+const LATE_MAX_IN_SHORT: Duration = Duration::from_secs(3);
 /// Of so many faults of a kind one at least must have come to its end.
 const TRIES_MIN: u64 = 8;
 /// Longest pause between two faults.
@@ -107,7 +108,8 @@ fn readers(far: &str, near: &str) -> [Habit; N_READERS] {
 fn faults_at_random_cost_time_and_nothing_else() {
     let (duration, seed) = (duration(), seed());
     println!("{} s of faults; LODE_SOAK_SEED={seed} gives the same", duration.as_secs());
-    let pace = if duration < Duration::from_secs(60) { SHORT_PACE } else { 1.0 };
+    let is_short = duration < Duration::from_secs(60);
+    let pace = if is_short { SHORT_PACE } else { 1.0 };
     let (mut cluster, load) = (Cluster::start(N_NODES, seed), Workload::new(N_NODES));
     let (told, gate) = (Told::new(&cluster.folders[ON_DISK]), RwLock::new(()));
     let clients =
@@ -145,7 +147,7 @@ fn faults_at_random_cost_time_and_nothing_else() {
 
     growth.check();
     let late = Duration::from_millis(clients.counts.late_ms.load(Ordering::Relaxed));
-    assert!(late <= LATE_MAX, "a call outlasted its deadline by {late:?}");
+    assert!(late <= if is_short { LATE_MAX_IN_SHORT } else { LATE_MAX }, "a call outlasted its deadline by {late:?}");
     for (fault, (tried, done)) in Fault::ALL.iter().zip(faults.counts.iter().zip(&faults.done)) {
         let can_be = has_disk || *fault != Fault::FullDisk;
         assert!(*tried < TRIES_MIN || *done > 0 || !can_be, "no {fault:?} of {tried} was done");

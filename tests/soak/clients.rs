@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientConfig, ClientError};
+use lodestore_graph::NodeId;
 
 use crate::support::Numbers;
 use crate::support::workload::{EndOnDrop, Workload};
@@ -57,7 +58,7 @@ impl Clients<'_> {
         while !self.load.is_over() {
             let gate = self.gate.read().unwrap();
             let Some(client) = self.connect(habit) else { continue };
-            let put = || self.call(habit, || self.load.try_put(&client, writer));
+            let put = || self.put(&client, habit, writer);
             // With its first put it has heard of every holder.
             while !self.load.is_over() && !put() {}
             drop(gate);
@@ -74,7 +75,7 @@ impl Clients<'_> {
             let Some(client) = self.connect(habit) else { continue };
             self.repeat(habit, &mut numbers, |numbers| {
                 let ids = self.load.some_ids(numbers, &N_ROWS);
-                let is_answered = self.call(habit, || self.load.try_pull(&client, &ids));
+                let is_answered = self.pull(&client, habit, &ids);
                 self.counts.answered[reader].fetch_add(is_answered.into(), Ordering::Relaxed);
             });
         }
@@ -101,6 +102,25 @@ impl Clients<'_> {
         });
         self.counts.connects_failed.fetch_add(u64::from(!is_done), Ordering::Relaxed);
         client
+    }
+
+    fn put(&self, client: &Client, habit: &Habit, writer: u32) -> bool {
+        let put = self.load.next_put(writer);
+        let is_done = self.call(habit, || put.send(client));
+        if is_done {
+            put.acknowledge();
+        }
+        is_done
+    }
+
+    /// Gives whether rows came, which then were as they must be.
+    pub(crate) fn pull(&self, client: &Client, habit: &Habit, ids: &[NodeId]) -> bool {
+        let mut pull = self.load.pull(ids);
+        let is_answered = self.call(habit, || pull.ask(client));
+        if is_answered {
+            pull.compare();
+        }
+        is_answered
     }
 
     /// Times a call and notes its error; gives whether it succeeded.

@@ -31,7 +31,7 @@ impl Faults {
         let pull = |client: &Client, habit: &Habit, parts: &[u16]| {
             let ids = parts.iter().flat_map(|&part| client.book().range(PartId(part)));
             let ids: Vec<NodeId> = ids.map(NodeId).collect();
-            clients.call(habit, || clients.load.try_pull(client, &ids))
+            clients.pull(client, habit, &ids)
         };
         let is_served = |&part: &u16| (0..N_SERVERS).any(|it| it != at && cluster.owns(it, part));
         let (served, lost): (Vec<u16>, Vec<u16>) = (0..N_PARTS).partition(is_served);

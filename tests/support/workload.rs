@@ -110,24 +110,23 @@ impl Workload {
 
     /// Puts the rows of a writer's next turn, or again those of its last if that was not acknowledged.
     pub(crate) fn try_put(&self, client: &Client, writer: u32) -> Result<(), ClientError> {
-        let finished = &self.finished[writer as usize];
-        let turn = finished.load(Ordering::Relaxed) + 1;
+        let put = self.next_put(writer);
+        put.send(client)?;
+        put.acknowledge();
+        Ok(())
+    }
+
+    /// What [`Self::try_put`] puts.
+    pub(crate) fn next_put(&self, writer: u32) -> Put<'_> {
+        let turn = self.finished[writer as usize].load(Ordering::Relaxed) + 1;
         self.tried[writer as usize].store(turn, Ordering::Relaxed);
         let n_rows = [1, 30, 200][turn as usize % 3];
         let nodes = (0..n_rows).map(|i| (turn * 131 + i * 7) * N_WRITERS + writer);
         let mut ids: Vec<NodeId> = nodes.map(|node| NodeId(node % self.n_nodes)).collect();
         ids.sort_unstable();
         ids.dedup();
-        let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
-        let put = client.put_rows("feat", &ids, &rows);
-        put.inspect_err(|_| add(&self.counts.puts_failed, 1))?;
-        add(&self.counts.puts, 1);
-        add(&self.counts.rows_put, ids.len() as u64);
-        for id in ids {
-            self.acknowledged[id.index()].store(turn, Ordering::Relaxed);
-        }
-        finished.store(turn, Ordering::Relaxed);
-        Ok(())
+        let rows = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
+        Put { load: self, writer, turn, ids, rows }
     }
 
     /// By writer: its last turn that was acknowledged.
@@ -163,13 +162,65 @@ impl Workload {
 
     /// Pulls rows and compares them with what was put; a row that must not be fails the test.
     pub(crate) fn try_pull(&self, client: &Client, ids: &[NodeId]) -> Result<(), ClientError> {
-        let before: Vec<u32> =
-            ids.iter().map(|id| self.acknowledged[id.index()].load(Ordering::Relaxed)).collect();
-        let mut rows = vec![0xee; ids.len() * ROW_BYTES];
-        let pulled = client.sync_pull("feat", ids, &mut rows);
-        pulled.inspect_err(|_| add(&self.counts.pulls_failed, 1))?;
+        let mut pull = self.pull(ids);
+        pull.ask(client)?;
+        pull.compare();
+        Ok(())
+    }
+
+    /// What [`Self::try_pull`] pulls; to be asked at once.
+    pub(crate) fn pull<'a>(&'a self, ids: &'a [NodeId]) -> Pull<'a> {
+        let acknowledged = |id: &NodeId| self.acknowledged[id.index()].load(Ordering::Relaxed);
+        let before = ids.iter().map(acknowledged).collect();
+        Pull { load: self, ids, before, rows: vec![0xee; ids.len() * ROW_BYTES] }
+    }
+}
+
+/// A writer's turn that is not acknowledged yet.
+pub(crate) struct Put<'a> {
+    load: &'a Workload,
+    writer: u32,
+    turn: u32,
+    ids: Vec<NodeId>,
+    rows: Vec<u8>,
+}
+
+impl Put<'_> {
+    pub(crate) fn send(&self, client: &Client) -> Result<(), ClientError> {
+        let sent = client.put_rows("feat", &self.ids, &self.rows);
+        sent.inspect_err(|_| add(&self.load.counts.puts_failed, 1)).map(drop)
+    }
+
+    /// From now on no pull may give older rows.
+    pub(crate) fn acknowledge(self) {
+        add(&self.load.counts.puts, 1);
+        add(&self.load.counts.rows_put, self.ids.len() as u64);
+        for id in self.ids {
+            self.load.acknowledged[id.index()].store(self.turn, Ordering::Relaxed);
+        }
+        self.load.finished[self.writer as usize].store(self.turn, Ordering::Relaxed);
+    }
+}
+
+/// Rows that are asked for, and what was acknowledged of each before.
+pub(crate) struct Pull<'a> {
+    load: &'a Workload,
+    ids: &'a [NodeId],
+    before: Vec<u32>,
+    rows: Vec<u8>,
+}
+
+impl Pull<'_> {
+    pub(crate) fn ask(&mut self, client: &Client) -> Result<(), ClientError> {
+        let asked = client.sync_pull("feat", self.ids, &mut self.rows);
+        asked.inspect_err(|_| add(&self.load.counts.pulls_failed, 1)).map(drop)
+    }
+
+    /// Once they have come.
+    pub(crate) fn compare(self) {
+        let Self { load, ids, before, rows } = self;
         for ((row, &id), before) in rows.chunks_exact(ROW_BYTES).zip(ids).zip(before) {
-            let tried = self.tried[(id.0 % N_WRITERS) as usize].load(Ordering::Relaxed);
+            let tried = load.tried[(id.0 % N_WRITERS) as usize].load(Ordering::Relaxed);
             let turn = u32::from_le_bytes(row[4..8].try_into().unwrap());
             assert!(row == put_row(id, turn), "node {id} is a mix: {row:?}");
             assert!(
@@ -177,9 +228,8 @@ impl Workload {
                 "node {id}: {turn}, and {before} was acknowledged before, {tried} tried last"
             );
         }
-        add(&self.counts.pulls, 1);
-        add(&self.counts.rows_compared, ids.len() as u64);
-        Ok(())
+        add(&load.counts.pulls, 1);
+        add(&load.counts.rows_compared, ids.len() as u64);
     }
 }
 

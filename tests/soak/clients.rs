@@ -11,6 +11,7 @@ use lodestore_graph::NodeId;
 use crate::support::Numbers;
 use crate::support::workload::{EndOnDrop, Workload};
 use crate::told::Told;
+use crate::watch::Watch;
 
 /// Pause after a call that failed: whoever asks on does not ask without end.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -25,6 +26,7 @@ pub(crate) struct Clients<'a> {
     /// A client that connects while a partition of several holders moves does not know of all of
     /// them, and must not put (docs/moving.md): such a move holds this alone.
     pub(crate) gate: &'a RwLock<()>,
+    pub(crate) watch: &'a Watch,
     pub(crate) seed: u64,
     pub(crate) counts: CallCounts,
 }
@@ -43,14 +45,32 @@ pub(crate) struct CallCounts {
     pub(crate) late_ms: AtomicU64,
 }
 
-/// How a client is made, and for how many calls at most.
+/// Whose a client is, how it is made, and for how many calls at most.
 pub(crate) struct Habit {
+    /// As [`Watch`] counts.
+    pub(crate) who: usize,
     pub(crate) map: String,
     pub(crate) deadline: Duration,
     pub(crate) calls_max: Option<u32>,
 }
 
+impl Habit {
+    pub(crate) fn new(who: usize, map: &str, deadline: Duration, calls_max: Option<u32>) -> Self {
+        Self { who, map: map.to_owned(), deadline, calls_max }
+    }
+}
+
 impl Clients<'_> {
+    /// Everybody got somewhere, and no call outlasted its deadline by more than this.
+    pub(crate) fn check(&self, late_max: Duration) {
+        let late = Duration::from_millis(self.counts.late_ms.load(Ordering::Relaxed));
+        assert!(late <= late_max, "a call outlasted its deadline by {late:?}");
+        let turns = self.load.finished();
+        assert!(turns.iter().all(|turn| *turn > 0), "puts acknowledged, by writer: {turns:?}");
+        let answered = self.counts.answered.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert!(answered.iter().all(|n| *n > 0), "pulls answered, by reader: {answered:?}");
+    }
+
     pub(crate) fn write(&self, writer: u32, habit: &Habit) {
         // A wrong row ends the run.
         let _end = EndOnDrop(self.load);
@@ -76,7 +96,7 @@ impl Clients<'_> {
             self.repeat(habit, &mut numbers, |numbers| {
                 let ids = self.load.some_ids(numbers, &N_ROWS);
                 let is_answered = self.pull(&client, habit, &ids);
-                self.counts.answered[reader].fetch_add(is_answered.into(), Ordering::Relaxed);
+                self.counts.answered[reader].fetch_add(u64::from(is_answered), Ordering::Relaxed);
             });
         }
     }
@@ -130,7 +150,7 @@ impl Clients<'_> {
         call: impl FnOnce() -> Result<(), ClientError>,
     ) -> bool {
         let start = Instant::now();
-        let result = call();
+        let result = self.watch.during(habit.who, habit.deadline, call);
         let took = start.elapsed();
         let late = took.saturating_sub(habit.deadline);
         self.counts.longest_ms.fetch_max(took.as_millis() as u64, Ordering::Relaxed);

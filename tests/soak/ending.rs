@@ -87,8 +87,9 @@ impl Cluster {
         assert!(metric(steady, "lodestore_shared_bytes_total") > 0.0);
     }
 
-    /// Checks rows as they are, after kill -9 of all, and after a clean end, and then files.
-    pub(crate) fn end(mut self, load: &Workload) -> Whole {
+    /// Checks rows as they are, after kill -9 of all, and after a clean end, and then files. Every
+    /// server is at a version after `committed`, the same.
+    pub(crate) fn end(mut self, load: &Workload, committed: u32) -> Whole {
         self.check_each(load);
         for at in 0..N_SERVERS {
             self.take_out(at).kill();
@@ -97,10 +98,19 @@ impl Cluster {
         self.check_each(load);
         let client = Client::connect(&[self.near()], ClientConfig::default()).unwrap();
         let version = client.commit().unwrap();
+        assert!(version > committed, "version {version}, and {committed} was committed before");
         drop(client);
         self.stop_all();
         self.heal();
         self.check_each(load);
+        for server in self.servers.iter().flatten() {
+            assert_eq!(
+                metric(server, "lodestore_version"),
+                f64::from(version),
+                "{}",
+                server.address
+            );
+        }
         self.stop_all();
         for part in 0..N_PARTS {
             let n_owners = (0..N_SERVERS).filter(|&at| self.owns(at, part)).count();

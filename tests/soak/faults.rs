@@ -10,9 +10,12 @@ use crate::clients::{Clients, Habit};
 use crate::cluster::{Cluster, N_SERVERS, STEADY};
 use crate::support::Numbers;
 use crate::support::process::signal;
+use crate::watch::{CALL_OF_TEST, TEST};
 
 /// Longest time for a commit, or to ask for a compaction.
 const ASK_MAX: Duration = Duration::from_secs(3);
+/// Longest time for a fault, with all that it has to wait for.
+const FAULT_MAX: Duration = Duration::from_secs(300);
 /// Shortest time for a link to be bad: something should come along.
 const LINK_MIN_MS: u32 = 1000;
 
@@ -103,6 +106,8 @@ pub(crate) struct Faults {
     pace: f64,
     /// Kinds that are still to come before all come again.
     deck: Vec<Fault>,
+    /// The highest version that a commit has given.
+    pub(crate) committed: u32,
     pub(crate) counts: [u64; Fault::ALL.len()],
     /// Of these, the ones that came to their end: a move that moved, a commit that was made.
     pub(crate) done: [u64; Fault::ALL.len()],
@@ -112,7 +117,7 @@ impl Faults {
     pub(crate) fn new(seed: u64, pace: f64) -> Self {
         let (counts, done) = ([0; Fault::ALL.len()], [0; Fault::ALL.len()]);
         let (order, numbers, start) = (Numbers(seed), Numbers(!seed), Instant::now());
-        Self { order, numbers, start, pace, deck: Vec::new(), counts, done }
+        Self { order, numbers, start, pace, deck: Vec::new(), committed: 0, counts, done }
     }
 
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
@@ -155,7 +160,8 @@ impl Faults {
     pub(crate) fn next(&mut self, scene: &mut Scene<'_>) {
         let fault = self.draw_fault();
         println!("{:7.1} s  {}", self.start.elapsed().as_secs_f64(), fault.name());
-        let is_done = self.happen(fault, scene);
+        let watch = scene.clients.watch;
+        let is_done = watch.during(TEST, FAULT_MAX, || self.happen(fault, scene));
         self.counts[fault as usize] += 1;
         self.done[fault as usize] += u64::from(is_done);
         scene.cluster.check_running();
@@ -189,7 +195,10 @@ impl Faults {
             Fault::Move => self.move_part(scene),
             Fault::CutMove => self.cut_move(scene),
             Fault::KillInMove => self.kill_in_move(scene),
-            Fault::Commit => scene.ask_all(|client| client.commit().map(drop)),
+            Fault::Commit => scene.ask_all(|client| {
+                self.committed = self.committed.max(client.commit()?);
+                Ok(())
+            }),
             Fault::Compact => {
                 let is_asked = scene.ask_all(|client| client.compact().map(drop));
                 scene.cluster.check_compactions();
@@ -224,7 +233,7 @@ impl Faults {
 impl Scene<'_> {
     /// Asks something of all servers, past the relays, and not for long; gives whether it was done.
     fn ask_all(&self, ask: impl FnOnce(&Client) -> Result<(), ClientError>) -> bool {
-        let habit = Habit { map: self.cluster.near(), deadline: ASK_MAX, calls_max: None };
+        let habit = Habit::new(CALL_OF_TEST, &self.cluster.near(), ASK_MAX, None);
         let client = self.clients.connect(&habit);
         client.is_some_and(|client| self.clients.call(&habit, || ask(&client)))
     }

@@ -12,6 +12,7 @@ use crate::clients::Habit;
 use crate::cluster::{N_PARTS, N_SERVERS};
 use crate::faults::{Faults, Scene};
 use crate::support::process::{command, finish, signal};
+use crate::watch::CALL_OF_TEST;
 use crate::{DEADLINE, DEADLINE_SHORT};
 
 /// Longest time until a client maps memory of a server.
@@ -24,7 +25,7 @@ impl Faults {
         let (cluster, clients) = (&mut *scene.cluster, scene.clients);
         let at = self.draw_victim();
         let map = [cluster.near(), cluster.far()][self.below(2) as usize].clone();
-        let habit = |deadline| Habit { map: map.clone(), deadline, calls_max: None };
+        let habit = |deadline| Habit::new(CALL_OF_TEST, &map, deadline, None);
         let (patient, hasty) = (habit(DEADLINE), habit(DEADLINE_SHORT));
         cluster.take_out(at).kill();
         let client = clients.connect(&patient).expect("others are there");

@@ -122,7 +122,7 @@ fn faults_at_random_cost_time_and_nothing_else() {
 fn run(duration: Duration, seed: u64, watch: &Watch, load: &Workload) {
     let is_short = duration < Duration::from_secs(60);
     let pace = if is_short { SHORT_PACE } else { 1.0 };
-    let mut cluster = Cluster::start(N_NODES, seed);
+    let mut cluster = Cluster::start(N_NODES);
     let (told, gate) = (Told::new(&cluster.folders[ON_DISK]), RwLock::new(()));
     let counts = CallCounts::default();
     let clients = &Clients { load, told: &told, gate: &gate, watch, seed, counts };

@@ -1,6 +1,7 @@
 //! Four servers of one graph, of whose partitions one is on two of them, and maps in files: of their
 //! Unix sockets, and of the relays before their ports.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn start(n_nodes: u32, seed: u64) -> Self {
+    pub(crate) fn start(n_nodes: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let graph = known_graph(dir.path(), n_nodes, N_PARTS);
         let disk = Disk::ext4(DISK_BYTES);
@@ -62,7 +63,8 @@ impl Cluster {
                 }
             }
         }
-        let mut numbers = Numbers(seed ^ u64::from(std::process::id()));
+        // Others on this machine may have the same seed, and in namespaces the same process id.
+        let mut numbers = Numbers(RandomState::new().build_hasher().finish());
         let relays = std::array::from_fn(|at| Relay::new(Ipv4Addr::new(127, 0, 0, 11 + at as u8)));
         // Each is held until all are drawn, so that no two are the same.
         let held: [TcpListener; N_SERVERS] = std::array::from_fn(|_| free_port(&mut numbers));

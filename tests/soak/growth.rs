@@ -10,7 +10,7 @@ use crate::support::process::Serving;
 /// there), and its program (docs/operations.md, Sizing).
 const RESIDENT_MAX: u64 = 480 << 20;
 /// What the last quarter of a run may take above the one before: of a short one, in which the bounds
-/// above may still fill up, and of a long one.
+/// above may still fill up, and of a long one, which no such run has confirmed yet.
 const GROWTH_MAX: u64 = 64 << 20;
 const GROWTH_MAX_IN_LONG: u64 = 16 << 20;
 const LONG: Duration = Duration::from_secs(20 * 60);

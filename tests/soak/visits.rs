@@ -59,9 +59,8 @@ impl Faults {
             sleep(Duration::from_millis(10));
         }
         self.sleep(300);
-        if child.try_wait().unwrap().is_some() {
-            panic!("`lode {line}` has ended by itself: {:?}", finish(child, SHARED_MAX));
-        }
+        let runs = child.try_wait().unwrap().is_none();
+        assert!(runs, "`lode {line}` has ended by itself: {:?}", finish(child, SHARED_MAX));
         // It takes no more of what comes; then it is gone.
         signal(&child, Signal::STOP);
         let has_shared = maps_rows(&child);

@@ -20,7 +20,7 @@ impl Disk {
     /// In memory. `None`, and a line that says so, where the system does not let us mount.
     pub(crate) fn tmpfs(n_bytes: u64) -> Option<Self> {
         let size = format!("size={n_bytes}");
-        Self::mounted(&["-t", "tmpfs", "-o", &size, "tmpfs"]).map_or_else(skipped, Some)
+        Self::mounted(&["-t", "tmpfs", "-o", &size, "tmpfs"]).map_or_else(|why| skipped(&why), Some)
     }
 
     /// On a loop device, so that it has the caches and the late refusals of a real one. `None`, and a
@@ -32,7 +32,8 @@ impl Disk {
         let path = image.path().to_str().unwrap();
         // Nothing is kept for root, who runs this.
         let made = run(&["mkfs.ext4", "-q", "-F", "-m", "0", path]);
-        made.and_then(|()| Self::mounted(&["-o", "loop", path])).map_or_else(skipped, Some)
+        made.and_then(|()| Self::mounted(&["-o", "loop", path]))
+            .map_or_else(|why| skipped(&why), Some)
     }
 
     fn mounted(what: &[&str]) -> Result<Self, String> {
@@ -82,7 +83,7 @@ impl Drop for Disk {
 }
 
 /// A line that says so; a failure where `LODE_NEEDS_DISK` is set.
-fn skipped(why: String) -> Option<Disk> {
+fn skipped(why: &str) -> Option<Disk> {
     assert!(std::env::var_os("LODE_NEEDS_DISK").is_none(), "no disk of its own: {why}");
     println!("SKIPPED: only root can mount, and loop devices and mkfs.ext4 must be there: {why}");
     None

@@ -21,8 +21,6 @@ mod killed;
 mod killed_import;
 #[path = "adversity/load.rs"]
 mod load;
-#[path = "adversity/mount.rs"]
-mod mount;
 #[path = "adversity/read_only.rs"]
 mod read_only;
 #[path = "adversity/without_rings.rs"]

@@ -13,16 +13,16 @@ use lodestore_store::{
 
 use crate::graph::feature_graph;
 use crate::load::{N_NODES, N_PARTS, WIDTH, parts, put_row, turns};
-use crate::mount::Tmpfs;
 use crate::support::graph::Source;
 use crate::support::http::get;
+use crate::support::mount::Disk;
 use crate::support::names_in;
 use crate::support::process::{Serving, lode, lode_line};
 use crate::support::write_npy;
 
 #[test]
 fn an_import_to_a_full_disk_says_so_leaves_nothing_and_succeeds_when_there_is_room() {
-    let Some(disk) = Tmpfs::mount(256 << 10) else { return };
+    let Some(disk) = Disk::tmpfs(256 << 10) else { return };
     let source = Source::random(600, 2400);
     let out = disk.path("graph");
     let import = || source.try_import(&out, &["feat", "wide", "label"], &["--parts", "2"]);
@@ -39,14 +39,14 @@ fn an_import_to_a_full_disk_says_so_leaves_nothing_and_succeeds_when_there_is_ro
 
 /// A graph on a disk of its own, and by node the turn of its row.
 struct OnDisk {
-    disk: Tmpfs,
+    disk: Disk,
     graph: PathBuf,
     rows: Vec<u32>,
 }
 
 impl OnDisk {
     fn new() -> Option<Self> {
-        let disk = Tmpfs::mount(64 << 20)?;
+        let disk = Disk::tmpfs(64 << 20)?;
         let graph = feature_graph(&disk.path(""), N_NODES, WIDTH, N_PARTS);
         Some(Self { disk, graph, rows: vec![0; N_NODES as usize] })
     }

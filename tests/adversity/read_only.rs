@@ -2,14 +2,14 @@
 
 use lodestore_graph::npy::{NpyArray, NpyType};
 
-use crate::mount::Tmpfs;
 use crate::support::graph::{Source, WIDE};
+use crate::support::mount::Disk;
 use crate::support::process::{lode, lode_line};
 use crate::support::write_npy;
 
 #[test]
 fn a_graph_on_a_read_only_mount_is_read_and_every_change_of_it_is_refused() {
-    let Some(mount) = Tmpfs::mount(64 << 20) else { return };
+    let Some(mount) = Disk::tmpfs(64 << 20) else { return };
     let source = Source::random(400, 1200);
     let graph = mount.path("graph");
     source.try_import(&graph, &["feat", "wide"], &["--parts", "2"]).succeeded();

@@ -1,40 +1,57 @@
-//! Three servers of one graph, of whose partitions one is on two of them, and a map in a file.
+//! Four servers of one graph, of whose partitions one is on two of them, and maps in files: of their
+//! Unix sockets, and of the relays before their ports.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
 
-use lodestore_client::{Client, ClientConfig, MovePlan, RowSource};
-use lodestore_graph::{NodeId, PartId};
+use lodestore_client::{Address, Client, ClientConfig, MovePlan, PartMove};
+use lodestore_graph::PartId;
 use tempfile::TempDir;
 
 use crate::DEADLINE;
+use crate::relay::Relay;
+use crate::support::Numbers;
+use crate::support::mount::Disk;
 use crate::support::process::Serving;
-use crate::support::workload::{Workload, known_graph};
+use crate::support::workload::known_graph;
 
-pub(crate) const N_SERVERS: usize = 3;
-pub(crate) const N_PARTS: u16 = 5;
+pub(crate) const N_SERVERS: usize = 4;
+pub(crate) const N_PARTS: u16 = 6;
 /// Held by two servers; the others by one.
 pub(crate) const REPLICATED: u16 = 0;
+/// The server with a disk of its own, which is filled at times.
+pub(crate) const ON_DISK: usize = 2;
+/// The server that is never killed nor started anew: what it takes of memory and descriptors in all
+/// that time is bounded.
+pub(crate) const STEADY: usize = 3;
+/// Of the disk; its image takes no more room than what was written.
+const DISK_BYTES: u64 = 1 << 30;
+/// Below those that the system gives to whoever asks for any, so that a server finds its port again.
+const PORTS: (u32, u32) = (20_000, 12_000);
+/// For resident rows, by server: none, some, and enough to share some with clients of the machine.
+const MEMORY: [&str; N_SERVERS] = ["100KiB", "0", "32MiB", "64MiB"];
 
 pub(crate) struct Cluster {
-    dir: TempDir,
-    pub(crate) folders: [PathBuf; N_SERVERS],
     /// `None` for one that is down.
     pub(crate) servers: [Option<Serving>; N_SERVERS],
-    addresses: [String; N_SERVERS],
-}
-
-/// What was found when all was over.
-pub(crate) struct Whole {
-    pub(crate) version: u32,
-    pub(crate) bytes: u64,
+    pub(crate) relays: [Relay; N_SERVERS],
+    pub(crate) folders: [PathBuf; N_SERVERS],
+    ports: [u16; N_SERVERS],
+    /// `None` where the system gives none.
+    pub(crate) disk: Option<Disk>,
+    dir: TempDir,
 }
 
 impl Cluster {
     pub(crate) fn start(n_nodes: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let graph = known_graph(dir.path(), n_nodes, N_PARTS);
-        let folders = [0, 1, 2].map(|at| dir.path().join(format!("server-{at}")));
+        let disk = Disk::ext4(DISK_BYTES);
+        let folders = std::array::from_fn(|at| match &disk {
+            Some(disk) if at == ON_DISK => disk.path(&format!("server-{at}")),
+            _ => dir.path().join(format!("server-{at}")),
+        });
         for (at, folder) in folders.iter().enumerate() {
             std::fs::create_dir(folder).unwrap();
             std::fs::copy(graph.join("graph.toml"), folder.join("graph.toml")).unwrap();
@@ -46,35 +63,83 @@ impl Cluster {
                 }
             }
         }
-        let addresses = [(); N_SERVERS].map(|()| "127.0.0.1:0".to_owned());
-        let servers = [None, None, None];
-        let mut this = Self { dir, folders, servers, addresses };
+        // Others on this machine may have the same seed, and in namespaces the same process id.
+        let mut numbers = Numbers(RandomState::new().build_hasher().finish());
+        let relays = std::array::from_fn(|at| Relay::new(Ipv4Addr::new(127, 0, 0, 11 + at as u8)));
+        // Each is held until all are drawn, so that no two are the same.
+        let held: [TcpListener; N_SERVERS] = std::array::from_fn(|_| free_port(&mut numbers));
+        let ports = held.map(|listener| listener.local_addr().unwrap().port());
+        let servers = [const { None }; N_SERVERS];
+        let mut this = Self { servers, relays, folders, ports, disk, dir };
         (0..N_SERVERS).for_each(|at| this.start_server(at));
-        this.write_map(&[0, 1, 2]);
+        this.write_maps([0, 1, 2, 3]);
         this
     }
 
-    /// As clients are told of it.
-    pub(crate) fn map(&self) -> String {
-        format!("map:{}", self.dir.path().join("map").display())
+    /// The map of the relays.
+    pub(crate) fn far(&self) -> String {
+        format!("map:{}", self.dir.path().join("far").display())
     }
 
-    /// Names the servers in this order.
-    pub(crate) fn write_map(&self, order: &[usize]) {
-        let lines: Vec<&str> = order.iter().map(|&at| self.addresses[at].as_str()).collect();
-        let (new, map) = (self.dir.path().join("map.new"), self.dir.path().join("map"));
-        std::fs::write(&new, lines.join("\n")).unwrap();
-        std::fs::rename(new, map).unwrap();
+    /// The map of the Unix sockets.
+    pub(crate) fn near(&self) -> String {
+        format!("map:{}", self.dir.path().join("near").display())
+    }
+
+    /// The Unix socket of a server.
+    pub(crate) fn socket(&self, at: usize) -> String {
+        format!("unix:{}", self.dir.path().join(format!("{at}.sock")).display())
+    }
+
+    fn address(&self, at: usize) -> Address {
+        Address::Tcp((Ipv4Addr::LOCALHOST, self.ports[at]).into())
+    }
+
+    /// Both name the servers in this order.
+    pub(crate) fn write_maps(&self, order: [usize; N_SERVERS]) {
+        let far = order.map(|at| format!("127.0.0.{}:{}", 11 + at, self.ports[at]));
+        let near = order.map(|at| self.socket(at));
+        for (name, lines) in [("far", far), ("near", near)] {
+            let (new, map) = (self.dir.path().join("map.new"), self.dir.path().join(name));
+            std::fs::write(&new, lines.join("\n")).unwrap();
+            std::fs::rename(new, map).unwrap();
+        }
     }
 
     pub(crate) fn start_server(&mut self, at: usize) {
-        let more = format!(
-            "--parts-here --writable --shards 1 --memory 1MiB --log-level error --listen {}",
-            self.addresses[at]
-        );
-        let server = Serving::start(&self.folders[at], &more);
-        self.addresses[at].clone_from(&server.address);
-        self.servers[at] = Some(server);
+        self.try_start_server(at).unwrap_or_else(|log| panic!("server {at}: {log}"));
+    }
+
+    /// Gives the log of one that does not start.
+    pub(crate) fn try_start_server(&mut self, at: usize) -> Result<(), String> {
+        let (folder, memory, listen) = (self.folders[at].display(), MEMORY[at], self.address(at));
+        let socket = self.socket(at);
+        self.servers[at] = Some(Serving::try_start_command(&format!(
+            "serve {folder} --json --parts-here --writable --shards 1 --memory {memory} \
+             --log-level error --listen {listen} --metrics 127.0.0.1:0 --unix {}",
+            &socket["unix:".len()..]
+        ))?);
+        let port = |door: Address| match door {
+            Address::Tcp(address) => address.port(),
+            other => panic!("{other}"),
+        };
+        let doors = self.direct(at).doors();
+        self.relays[at].face(&doors.into_iter().map(port).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Nobody has ended by itself.
+    pub(crate) fn check_running(&mut self) {
+        for (at, server) in self.servers.iter_mut().enumerate() {
+            let server = server.as_mut().unwrap_or_else(|| panic!("server {at} is down"));
+            let ended = server.child.try_wait().unwrap();
+            assert!(ended.is_none(), "server {at} has ended by itself: {ended:?}");
+        }
+    }
+
+    /// A client of one server alone, past its relay.
+    pub(crate) fn direct(&self, at: usize) -> Client {
+        Client::connect(&[self.address(at).to_string()], ClientConfig::default()).unwrap()
     }
 
     /// Whether a server's folder owns a partition.
@@ -82,24 +147,21 @@ impl Cluster {
         self.folders[at].join(format!("part-{part:03}")).exists()
     }
 
-    /// A move of a partition between two servers that run.
-    pub(crate) fn plan(&self, from: usize, part: u16, to: usize) -> MovePlan {
-        let config = ClientConfig { deadline: DEADLINE, ..ClientConfig::default() };
-        MovePlan {
-            from: self.addresses[from].parse().unwrap(),
-            part: PartId(part),
-            into: self.folders[to].clone(),
-            to: Some(self.addresses[to].parse().unwrap()),
-            unserved: false,
-            keep: false,
-            config,
-        }
+    pub(crate) fn parts_of(&self, at: usize) -> Vec<u16> {
+        (0..N_PARTS).filter(|&part| self.owns(at, part)).collect()
     }
 
-    /// A client that gives up soon.
-    pub(crate) fn client(&self) -> Option<Client> {
-        let config = ClientConfig { deadline: Duration::from_secs(3), ..ClientConfig::default() };
-        Client::connect(&[self.map()], config).ok()
+    /// A move of a partition between two servers that run.
+    pub(crate) fn plan(&self, from: usize, part: u16, to: usize) -> MovePlan {
+        MovePlan {
+            from: self.address(from),
+            part: PartId(part),
+            into: self.folders[to].clone(),
+            to: Some(self.address(to)),
+            unserved: false,
+            keep: false,
+            config: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
+        }
     }
 
     /// What operators remove: folders that were given up, once somebody has the partition.
@@ -122,7 +184,6 @@ impl Cluster {
                 self.start_server(at);
             }
         }
-        self.write_map(&[0, 1, 2]);
         for to in 0..N_SERVERS {
             for name in crate::support::names_in(&self.folders[to]) {
                 let Some((part, _)) = name.split_once(".copy-") else { continue };
@@ -138,7 +199,10 @@ impl Cluster {
         let given_up = |at: usize| self.folders[at].join(format!("part-{part:03}.moved-{id}"));
         let others = || (0..N_SERVERS).filter(|&at| at != to);
         let had = others().find(|&at| given_up(at).exists());
-        let Some(from) = had.or_else(|| others().find(|&at| self.owns(at, part))) else {
+        // Of two the one that has more: every server keeps something.
+        let owners = || others().filter(|&at| self.owns(at, part));
+        let owner = || owners().max_by_key(|&at| self.parts_of(at).len());
+        let Some(from) = had.or_else(owner) else {
             panic!("partition {part} is nowhere, and {name} is left");
         };
         if self.owns(to, part) && had.is_none() {
@@ -148,45 +212,19 @@ impl Cluster {
         }
         // What an earlier run left may be of another holder, whose files have the same names: the
         // check finds that, and the next run begins from nothing.
-        let run = || lodestore_client::PartMove::run(self.plan(from, part, to), &mut |_, _| {});
+        let run = || PartMove::run(self.plan(from, part, to), &mut |_, _| {});
         run().or_else(|_| run()).unwrap();
-    }
-
-    /// Every server has what was acknowledged of each of its partitions, the replicas too.
-    pub(crate) fn check_each(&self, load: &Workload) {
-        for (at, address) in self.addresses.iter().enumerate() {
-            let client = Client::connect(&[address], ClientConfig::default()).unwrap();
-            for part in (0..N_PARTS).filter(|&part| self.owns(at, part)) {
-                let ids = client.book().range(PartId(part)).map(NodeId).collect::<Vec<_>>();
-                load.check(&client, &ids);
-            }
-        }
-    }
-
-    /// Stops all cleanly, and reads all files.
-    pub(crate) fn stop_and_verify(mut self) -> Whole {
-        let client = self.client().unwrap();
-        let version = client.commit().unwrap();
-        drop(client);
-        for server in &mut self.servers {
-            server.take().unwrap().stop();
-        }
-        let mut bytes = 0;
-        for part in 0..N_PARTS {
-            let n_owners = (0..N_SERVERS).filter(|&at| self.owns(at, part)).count();
-            let expected = if part == REPLICATED { 2 } else { 1 };
-            assert_eq!(n_owners, expected, "owners of partition {part}");
-        }
-        for folder in &self.folders {
-            let report = lodestore_store::verify(folder, &mut |_, _| {}).unwrap();
-            assert!(report.damaged.is_empty(), "{report:?}");
-            bytes += report.bytes;
-        }
-        Whole { version, bytes }
     }
 }
 
-fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
+/// A port that nobody else listens on.
+fn free_port(numbers: &mut Numbers) -> TcpListener {
+    let ports = std::iter::repeat_with(|| (PORTS.0 + numbers.below(PORTS.1)) as u16);
+    let mut ports = ports.take(1000);
+    ports.find_map(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).ok()).unwrap()
+}
+
+fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

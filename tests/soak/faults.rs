@@ -1,14 +1,23 @@
-//! The faults, drawn from a seed.
+//! The faults: all kinds in an order that a seed draws, then all of them in another.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lodestore_client::{MovePlan, PartMove};
+use lodestore_client::{Client, ClientError};
 use rustix::process::Signal;
 
-use crate::cluster::{Cluster, N_PARTS, N_SERVERS};
+use crate::clients::{Clients, Habit};
+use crate::cluster::{Cluster, N_SERVERS, STEADY};
 use crate::support::Numbers;
 use crate::support::process::signal;
+use crate::watch::{CALL_OF_TEST, TEST};
+
+/// Longest time for a commit, or to ask for a compaction.
+const ASK_MAX: Duration = Duration::from_secs(3);
+/// Longest time for a fault, with all that it has to wait for.
+const FAULT_MAX: Duration = Duration::from_secs(300);
+/// Shortest time for a link to be bad: something should come along.
+const LINK_MIN_MS: u32 = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -26,12 +35,24 @@ pub(crate) enum Fault {
     KillInMove,
     Commit,
     Compact,
-    /// The map names the servers in another order, or not all of them, for a while.
+    /// The maps name the servers in another order.
     Map,
+    /// Every connection through a relay breaks in the middle of a message.
+    Cut,
+    /// A relay passes nothing for a while.
+    Stall,
+    /// A relay passes little for a while.
+    Slow,
+    /// The disk under a server is full, until it is given room and started anew.
+    FullDisk,
+    /// A client comes while a server is down.
+    ComeWhileDown,
+    /// A client process that has rows in shared memory is stopped, and killed.
+    KillClient,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Kill,
         Self::Pause,
         Self::Restart,
@@ -41,6 +62,12 @@ impl Fault {
         Self::Commit,
         Self::Compact,
         Self::Map,
+        Self::Cut,
+        Self::Stall,
+        Self::Slow,
+        Self::FullDisk,
+        Self::ComeWhileDown,
+        Self::KillClient,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -54,122 +81,160 @@ impl Fault {
             Self::Commit => "commit",
             Self::Compact => "compaction",
             Self::Map => "map changed",
+            Self::Cut => "connections cut in a message",
+            Self::Stall => "link stood still",
+            Self::Slow => "link slow",
+            Self::FullDisk => "disk full",
+            Self::ComeWhileDown => "client came while a server was down",
+            Self::KillClient => "client killed with shared memory",
         }
     }
 }
 
+/// Where faults happen, and to whom.
+pub(crate) struct Scene<'a> {
+    pub(crate) cluster: &'a mut Cluster,
+    pub(crate) clients: &'a Clients<'a>,
+}
+
 pub(crate) struct Faults {
+    /// Of kinds alone: whatever faults meet, the next kind is the same.
+    order: Numbers,
     numbers: Numbers,
+    start: Instant,
+    /// Of the longest pauses: less in a short run.
+    pace: f64,
+    /// Kinds that are still to come before all come again.
+    deck: Vec<Fault>,
+    /// The highest version that a commit has given.
+    pub(crate) committed: u32,
     pub(crate) counts: [u64; Fault::ALL.len()],
     /// Of these, the ones that came to their end: a move that moved, a commit that was made.
     pub(crate) done: [u64; Fault::ALL.len()],
 }
 
 impl Faults {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { numbers: Numbers(seed), counts: [0; Fault::ALL.len()], done: [0; Fault::ALL.len()] }
+    pub(crate) fn new(seed: u64, pace: f64) -> Self {
+        let (counts, done) = ([0; Fault::ALL.len()], [0; Fault::ALL.len()]);
+        let (order, numbers, start) = (Numbers(seed), Numbers(!seed), Instant::now());
+        Self { order, numbers, start, pace, deck: Vec::new(), committed: 0, counts, done }
     }
 
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.numbers.below(bound)
     }
 
-    pub(crate) fn note(&mut self, fault: Fault) {
-        self.counts[fault as usize] += 1;
+    fn draw_from(&mut self, least_ms: u32, most_ms: u32) -> Duration {
+        let ms = least_ms + self.below(most_ms - least_ms);
+        Duration::from_millis(ms.into()).mul_f64(self.pace)
     }
 
-    /// Draws a fault and lets it happen; all servers run when it is over.
-    pub(crate) fn next(&mut self, cluster: &mut Cluster) -> Fault {
-        let fault = Fault::ALL[self.below(Fault::ALL.len() as u32) as usize];
-        let at = self.below(N_SERVERS as u32) as usize;
-        let mut is_done = true;
+    pub(crate) fn sleep(&mut self, most_ms: u32) {
+        thread::sleep(self.draw_from(0, most_ms));
+    }
+
+    /// A server that may be killed.
+    pub(crate) fn draw_victim(&mut self) -> usize {
+        const { assert!(STEADY == N_SERVERS - 1) };
+        self.below(STEADY as u32) as usize
+    }
+
+    fn draw_server(&mut self) -> usize {
+        self.below(N_SERVERS as u32) as usize
+    }
+
+    /// Whether every kind was tried.
+    pub(crate) fn had_all(&self) -> bool {
+        self.counts.iter().all(|count| *count > 0)
+    }
+
+    fn draw_fault(&mut self) -> Fault {
+        if self.deck.is_empty() {
+            self.deck = Fault::ALL.to_vec();
+        }
+        let at = self.order.below(self.deck.len() as u32) as usize;
+        self.deck.swap_remove(at)
+    }
+
+    /// Draws a fault and lets it happen; all servers run when it is over, and links may still be bad.
+    pub(crate) fn next(&mut self, scene: &mut Scene<'_>) {
+        let fault = self.draw_fault();
+        println!("{:7.1} s  {}", self.start.elapsed().as_secs_f64(), fault.name());
+        let watch = scene.clients.watch;
+        let is_done = watch.during(TEST, FAULT_MAX, || self.happen(fault, scene));
+        self.counts[fault as usize] += 1;
+        self.done[fault as usize] += u64::from(is_done);
+        scene.cluster.check_running();
+    }
+
+    /// Whether it came to its end.
+    fn happen(&mut self, fault: Fault, scene: &mut Scene<'_>) -> bool {
+        let cluster = &mut *scene.cluster;
         match fault {
             Fault::Kill => {
-                cluster.servers[at].take().unwrap().kill();
+                let at = self.draw_victim();
+                cluster.take_out(at).kill();
                 self.sleep(600);
                 cluster.start_server(at);
+                true
             }
             Fault::Pause => {
+                let at = self.draw_server();
                 signal(&cluster.servers[at].as_ref().unwrap().child, Signal::STOP);
                 self.sleep(3000);
                 signal(&cluster.servers[at].as_ref().unwrap().child, Signal::CONT);
+                true
             }
             Fault::Restart => {
-                cluster.servers[at].take().unwrap().stop();
+                let at = self.draw_victim();
+                cluster.take_out(at).stop();
                 self.sleep(300);
                 cluster.start_server(at);
+                true
             }
-            Fault::Move => {
-                is_done = false;
-                if let Some((plan, ..)) = self.draw_move(cluster) {
-                    // A compaction may keep it waiting for longer than it likes to.
-                    is_done = PartMove::run(plan, &mut |_, _| {}).is_ok();
-                    cluster.heal();
-                    cluster.tidy();
-                }
-            }
-            Fault::CutMove => {
-                if let Some((plan, ..)) = self.draw_move(cluster) {
-                    let n_steps = self.below(4);
-                    drop(steps(plan, n_steps));
-                    self.sleep(300);
-                    cluster.heal();
-                    cluster.tidy();
-                }
-            }
-            Fault::KillInMove => {
-                if let Some((plan, from, to)) = self.draw_move(cluster) {
-                    let n_steps = self.below(5);
-                    let moving = steps(plan, n_steps);
-                    let victim = if self.below(2) == 0 { from } else { to };
-                    cluster.servers[victim].take().unwrap().kill();
-                    drop(moving);
-                    self.sleep(300);
-                    cluster.heal();
-                    cluster.tidy();
-                }
-            }
-            Fault::Commit => {
-                is_done = cluster.client().is_some_and(|client| client.commit().is_ok());
-            }
+            Fault::Move => self.move_part(scene),
+            Fault::CutMove => self.cut_move(scene),
+            Fault::KillInMove => self.kill_in_move(scene),
+            Fault::Commit => scene.ask_all(|client| {
+                self.committed = self.committed.max(client.commit()?);
+                Ok(())
+            }),
             Fault::Compact => {
-                is_done = cluster.client().is_some_and(|client| client.compact().is_ok());
+                let is_asked = scene.ask_all(|client| client.compact().map(drop));
+                scene.cluster.check_compactions();
+                is_asked
             }
             Fault::Map => {
-                let orders: [&[usize]; 4] = [&[2, 1, 0], &[1, 0, 2], &[0, 2, 1], &[2, 0, 1]];
-                cluster.write_map(orders[self.below(4) as usize]);
+                let order: [usize; N_SERVERS] =
+                    [[2, 1, 0, 3], [3, 0, 2, 1], [1, 3, 2, 0]][self.below(3) as usize];
+                cluster.write_maps(order);
+                true
             }
+            Fault::Cut => {
+                let (at, n_bytes) = (self.draw_server(), self.below(200_000));
+                cluster.relays[at].cut_after(n_bytes, Duration::from_secs(2))
+            }
+            Fault::Stall => {
+                let at = self.draw_server();
+                cluster.relays[at].stand_still(self.draw_from(LINK_MIN_MS, 4000))
+            }
+            Fault::Slow => {
+                let at = self.draw_server();
+                let bytes_per_second = 300_000 + self.below(2_000_000);
+                cluster.relays[at].be_slow(self.draw_from(LINK_MIN_MS, 6000), bytes_per_second)
+            }
+            Fault::FullDisk => self.fill_disk(scene),
+            Fault::ComeWhileDown => self.come_while_down(scene),
+            Fault::KillClient => self.kill_client(scene),
         }
-        self.done[fault as usize] += u64::from(is_done);
-        fault
-    }
-
-    fn sleep(&mut self, most_ms: u32) {
-        thread::sleep(Duration::from_millis(self.below(most_ms).into()));
-    }
-
-    /// A partition, a server that has it, and one that has not.
-    fn draw_move(&mut self, cluster: &Cluster) -> Option<(MovePlan, usize, usize)> {
-        let part = self.below(N_PARTS.into()) as u16;
-        let having: Vec<usize> = (0..N_SERVERS).filter(|&at| cluster.owns(at, part)).collect();
-        let others: Vec<usize> = (0..N_SERVERS).filter(|&at| !cluster.owns(at, part)).collect();
-        let from = *having.get(self.below(having.len().max(1) as u32) as usize)?;
-        let to = *others.get(self.below(others.len().max(1) as u32) as usize)?;
-        Some((cluster.plan(from, part, to), from, to))
     }
 }
 
-/// Takes some steps of a move; ends early where one fails.
-fn steps(plan: MovePlan, n_steps: u32) -> Option<PartMove> {
-    let mut moving = PartMove::begin(plan).ok()?;
-    for step in 0..n_steps {
-        let done = match step {
-            0 => moving.open().map(drop),
-            1 => moving.fetch(&mut |_, _| {}),
-            2 => moving.seal(),
-            _ => moving.release(),
-        };
-        done.ok()?;
+impl Scene<'_> {
+    /// Asks something of all servers, past the relays, and not for long; gives whether it was done.
+    fn ask_all(&self, ask: impl FnOnce(&Client) -> Result<(), ClientError>) -> bool {
+        let habit = Habit::new(CALL_OF_TEST, &self.cluster.near(), ASK_MAX, None);
+        let client = self.clients.connect(&habit);
+        client.is_some_and(|client| self.clients.call(&habit, || ask(&client)))
     }
-    Some(moving)
 }

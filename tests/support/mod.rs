@@ -4,6 +4,7 @@
 
 pub(crate) mod graph;
 pub(crate) mod http;
+pub(crate) mod mount;
 pub(crate) mod process;
 pub(crate) mod wire;
 pub(crate) mod workload;

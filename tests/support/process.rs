@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -126,23 +127,31 @@ impl Serving {
 
     /// The same for another command that says where it listens; a line without spaces in arguments.
     pub(crate) fn start_command(line: &str) -> Self {
+        Self::try_start_command(line).unwrap_or_else(|log| panic!("no server: {log}"))
+    }
+
+    /// The same; gives what was written to stderr by one that does not start.
+    pub(crate) fn try_start_command(line: &str) -> Result<Self, String> {
         let args = line.split_whitespace();
         let mut child = command(args).spawn().unwrap();
-        let stdout = child.stdout.take().unwrap();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), collect(child.stderr.take()));
+        // From here on it is killed, whatever happens.
+        let mut this = Self { child, address: String::new(), metrics: String::new(), stderr };
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
             BufReader::new(stdout).read_line(&mut line).unwrap();
             let _ = sender.send(line);
         });
-        let stderr = collect(child.stderr.take());
         let line = receiver.recv_timeout(SERVER_DEADLINE).unwrap();
-        let up = !line.is_empty() && !line.contains("\"error\"");
-        assert!(up, "no server: {:?}", stderr.recv_timeout(SERVER_DEADLINE));
+        if line.is_empty() || line.contains("\"error\"") {
+            wait(&mut this.child, SERVER_DEADLINE);
+            return Err(line + &this.stderr.recv_timeout(SERVER_DEADLINE).unwrap());
+        }
         let ready: Value = serde_json::from_str(&line).unwrap();
-        let address = ready["address"].as_str().unwrap_or_default().to_owned();
-        let metrics = ready["metrics"].as_str().unwrap_or_default().to_owned();
-        Self { child, address, metrics, stderr }
+        let text = |name: &str| ready[name].as_str().unwrap_or_default().to_owned();
+        (this.address, this.metrics) = (text("address"), text("metrics"));
+        Ok(this)
     }
 
     /// Sends SIGTERM and asserts a clean end.
@@ -160,10 +169,14 @@ impl Serving {
         stderr
     }
 
-    /// Kills it without a warning.
+    /// Kills it without a warning; it must have run until then, and nothing in it panicked.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        let status = self.child.wait().unwrap();
+        let stderr = self.stderr.recv_timeout(SERVER_DEADLINE).unwrap();
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        let killed = Some(Signal::KILL.as_raw());
+        assert_eq!(status.signal(), killed, "it had ended by itself, {status}: {stderr}");
     }
 }
 

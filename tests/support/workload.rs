@@ -47,6 +47,8 @@ pub(crate) struct Workload {
     acknowledged: Vec<AtomicU32>,
     /// By writer: the turn that it tried last.
     tried: Vec<AtomicU32>,
+    /// By writer: the last turn that was acknowledged, whole.
+    finished: Vec<AtomicU32>,
     is_over: AtomicBool,
     pub(crate) counts: Counts,
 }
@@ -59,8 +61,6 @@ pub(crate) struct Counts {
     pub(crate) pulls: AtomicU64,
     pub(crate) rows_compared: AtomicU64,
     pub(crate) pulls_failed: AtomicU64,
-    /// The longest that any call took, in milliseconds.
-    pub(crate) longest_ms: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -70,9 +70,15 @@ fn add(counter: &AtomicU64, n: u64) {
 impl Workload {
     pub(crate) fn new(n_nodes: u32) -> Self {
         let zeros = |n: u32| (0..n).map(|_| AtomicU32::new(0)).collect();
-        let (is_over, counts) = (AtomicBool::new(false), Counts::default());
         assert_eq!(n_nodes % N_WRITERS, 0, "every node has one writer");
-        Self { n_nodes, acknowledged: zeros(n_nodes), tried: zeros(N_WRITERS), is_over, counts }
+        Self {
+            n_nodes,
+            acknowledged: zeros(n_nodes),
+            tried: zeros(N_WRITERS),
+            finished: zeros(N_WRITERS),
+            is_over: AtomicBool::new(false),
+            counts: Counts::default(),
+        }
     }
 
     fn end(&self) {
@@ -95,54 +101,52 @@ impl Workload {
         None
     }
 
-    fn timed<T>(&self, call: impl FnOnce() -> T) -> T {
-        let start = std::time::Instant::now();
-        let result = call();
-        self.counts.longest_ms.fetch_max(start.elapsed().as_millis() as u64, Ordering::Relaxed);
-        result
-    }
-
     /// Puts rows of its own until the end, each turn until it is acknowledged.
     pub(crate) fn write(&self, client: &Client, writer: u32, failed: &dyn Fn(&ClientError)) {
-        let tried = &self.tried[writer as usize];
         while !self.is_over() {
-            let turn = tried.load(Ordering::Relaxed) + 1;
-            tried.store(turn, Ordering::Relaxed);
-            let n_rows = [1, 30, 200][turn as usize % 3];
-            let nodes = (0..n_rows).map(|i| (turn * 131 + i * 7) * N_WRITERS + writer);
-            let mut ids: Vec<NodeId> = nodes.map(|node| NodeId(node % self.n_nodes)).collect();
-            ids.sort_unstable();
-            ids.dedup();
-            let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
-            loop {
-                match self.timed(|| client.put_rows("feat", &ids, &rows)) {
-                    Ok(_) => break,
-                    Err(error) => {
-                        add(&self.counts.puts_failed, 1);
-                        failed(&error);
-                        if self.is_over() {
-                            return;
-                        }
-                    }
-                }
-            }
-            add(&self.counts.puts, 1);
-            add(&self.counts.rows_put, ids.len() as u64);
-            for id in ids {
-                self.acknowledged[id.index()].store(turn, Ordering::Relaxed);
-            }
+            self.try_put(client, writer).unwrap_or_else(|error| failed(&error));
         }
+    }
+
+    /// Puts the rows of a writer's next turn, or again those of its last if that was not acknowledged.
+    pub(crate) fn try_put(&self, client: &Client, writer: u32) -> Result<(), ClientError> {
+        let put = self.next_put(writer);
+        put.send(client)?;
+        put.acknowledge();
+        Ok(())
+    }
+
+    /// What [`Self::try_put`] puts.
+    pub(crate) fn next_put(&self, writer: u32) -> Put<'_> {
+        let turn = self.finished[writer as usize].load(Ordering::Relaxed) + 1;
+        self.tried[writer as usize].store(turn, Ordering::Relaxed);
+        let n_rows = [1, 30, 200][turn as usize % 3];
+        let nodes = (0..n_rows).map(|i| (turn * 131 + i * 7) * N_WRITERS + writer);
+        let mut ids: Vec<NodeId> = nodes.map(|node| NodeId(node % self.n_nodes)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let rows = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
+        Put { load: self, writer, turn, ids, rows }
+    }
+
+    /// By writer: its last turn that was acknowledged.
+    pub(crate) fn finished(&self) -> Vec<u32> {
+        self.finished.iter().map(|turn| turn.load(Ordering::Relaxed)).collect()
     }
 
     /// Pulls and compares until the end.
     pub(crate) fn read(&self, client: &Client, seed: u64, failed: &dyn Fn(&ClientError)) {
         let mut numbers = Numbers(seed);
         while !self.is_over() {
-            let n_rows = [1, 50, 700][numbers.below(3) as usize];
-            let ids: Vec<NodeId> =
-                (0..n_rows).map(|_| NodeId(numbers.below(self.n_nodes))).collect();
-            self.pull(client, &ids, failed);
+            let ids = self.some_ids(&mut numbers, &[1, 50, 700]);
+            self.try_pull(client, &ids).unwrap_or_else(|error| failed(&error));
         }
+    }
+
+    /// As many nodes as one of these.
+    pub(crate) fn some_ids(&self, numbers: &mut Numbers, counts: &[usize]) -> Vec<NodeId> {
+        let n_rows = counts[numbers.below(counts.len() as u32) as usize];
+        (0..n_rows).map(|_| NodeId(numbers.below(self.n_nodes))).collect()
     }
 
     /// Every row once; fails the test unless all come.
@@ -153,19 +157,70 @@ impl Workload {
 
     /// These rows; fails the test unless all come.
     pub(crate) fn check(&self, client: &Client, ids: &[NodeId]) {
-        self.pull(client, ids, &|error| panic!("{error}"));
+        self.try_pull(client, ids).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    fn pull(&self, client: &Client, ids: &[NodeId], failed: &dyn Fn(&ClientError)) {
-        let before: Vec<u32> =
-            ids.iter().map(|id| self.acknowledged[id.index()].load(Ordering::Relaxed)).collect();
-        let mut rows = vec![0xee; ids.len() * ROW_BYTES];
-        if let Err(error) = self.timed(|| client.sync_pull("feat", ids, &mut rows)) {
-            add(&self.counts.pulls_failed, 1);
-            return failed(&error);
+    /// Pulls rows and compares them with what was put; a row that must not be fails the test.
+    pub(crate) fn try_pull(&self, client: &Client, ids: &[NodeId]) -> Result<(), ClientError> {
+        let mut pull = self.pull(ids);
+        pull.ask(client)?;
+        pull.compare();
+        Ok(())
+    }
+
+    /// What [`Self::try_pull`] pulls; to be asked at once.
+    pub(crate) fn pull<'a>(&'a self, ids: &'a [NodeId]) -> Pull<'a> {
+        let acknowledged = |id: &NodeId| self.acknowledged[id.index()].load(Ordering::Relaxed);
+        let before = ids.iter().map(acknowledged).collect();
+        Pull { load: self, ids, before, rows: vec![0xee; ids.len() * ROW_BYTES] }
+    }
+}
+
+/// A writer's turn that is not acknowledged yet.
+pub(crate) struct Put<'a> {
+    load: &'a Workload,
+    writer: u32,
+    turn: u32,
+    ids: Vec<NodeId>,
+    rows: Vec<u8>,
+}
+
+impl Put<'_> {
+    pub(crate) fn send(&self, client: &Client) -> Result<(), ClientError> {
+        let sent = client.put_rows("feat", &self.ids, &self.rows);
+        sent.inspect_err(|_| add(&self.load.counts.puts_failed, 1)).map(drop)
+    }
+
+    /// From now on no pull may give older rows.
+    pub(crate) fn acknowledge(self) {
+        add(&self.load.counts.puts, 1);
+        add(&self.load.counts.rows_put, self.ids.len() as u64);
+        for id in self.ids {
+            self.load.acknowledged[id.index()].store(self.turn, Ordering::Relaxed);
         }
+        self.load.finished[self.writer as usize].store(self.turn, Ordering::Relaxed);
+    }
+}
+
+/// Rows that are asked for, and what was acknowledged of each before.
+pub(crate) struct Pull<'a> {
+    load: &'a Workload,
+    ids: &'a [NodeId],
+    before: Vec<u32>,
+    rows: Vec<u8>,
+}
+
+impl Pull<'_> {
+    pub(crate) fn ask(&mut self, client: &Client) -> Result<(), ClientError> {
+        let asked = client.sync_pull("feat", self.ids, &mut self.rows);
+        asked.inspect_err(|_| add(&self.load.counts.pulls_failed, 1)).map(drop)
+    }
+
+    /// Once they have come.
+    pub(crate) fn compare(self) {
+        let Self { load, ids, before, rows } = self;
         for ((row, &id), before) in rows.chunks_exact(ROW_BYTES).zip(ids).zip(before) {
-            let tried = self.tried[(id.0 % N_WRITERS) as usize].load(Ordering::Relaxed);
+            let tried = load.tried[(id.0 % N_WRITERS) as usize].load(Ordering::Relaxed);
             let turn = u32::from_le_bytes(row[4..8].try_into().unwrap());
             assert!(row == put_row(id, turn), "node {id} is a mix: {row:?}");
             assert!(
@@ -173,8 +228,8 @@ impl Workload {
                 "node {id}: {turn}, and {before} was acknowledged before, {tried} tried last"
             );
         }
-        add(&self.counts.pulls, 1);
-        add(&self.counts.rows_compared, ids.len() as u64);
+        add(&load.counts.pulls, 1);
+        add(&load.counts.rows_compared, ids.len() as u64);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The listening sockets: a common one and one per shard, for TCP and for Unix sockets.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -35,8 +35,34 @@ pub(crate) struct Door {
 /// A connection that has come.
 pub(crate) struct Arrival {
     pub(crate) socket: OwnedFd,
-    /// It came by a Unix socket: whoever may open that is let in.
-    pub(crate) is_trusted: bool,
+    pub(crate) source: Source,
+}
+
+/// Where a connection comes from, as far as somebody has many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A Unix socket: whoever may open that is let in.
+    Unix,
+    V4(Ipv4Addr),
+    /// The first half of an address: who has one has all that begin so.
+    V6([u8; 8]),
+}
+
+impl Source {
+    pub(crate) fn is_trusted(self) -> bool {
+        self == Self::Unix
+    }
+
+    fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address),
+            IpAddr::V6(address) => {
+                let mut half = [0; 8];
+                half.copy_from_slice(&address.octets()[..8]);
+                Self::V6(half)
+            }
+        }
+    }
 }
 
 enum Socket {
@@ -143,20 +169,20 @@ impl Drop for Listeners {
 impl Door {
     /// Takes one waiting connection; `WouldBlock` when none waits.
     pub(crate) fn accept(&self) -> io::Result<Arrival> {
-        let is_trusted = matches!(self.socket, Socket::Unix(_));
-        let socket = match &self.socket {
+        match &self.socket {
             Socket::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
+                let (stream, peer) = listener.accept()?;
                 stream.set_nodelay(true)?;
                 sockopt::set_socket_keepalive(&stream, true)?;
                 sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
                 sockopt::set_tcp_keepintvl(&stream, KEEPALIVE)?;
                 sockopt::set_tcp_keepcnt(&stream, 3)?;
-                stream.into()
+                Ok(Arrival { socket: stream.into(), source: Source::of(peer.ip()) })
             }
-            Socket::Unix(listener) => listener.accept()?.0.into(),
-        };
-        Ok(Arrival { socket, is_trusted })
+            Socket::Unix(listener) => {
+                Ok(Arrival { socket: listener.accept()?.0.into(), source: Source::Unix })
+            }
+        }
     }
 }
 
@@ -166,5 +192,20 @@ impl AsFd for Door {
             Socket::Tcp(listener) => listener.as_fd(),
             Socket::Unix(listener) => listener.as_fd(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_an_address_of_version_6_has_as_many_as_it_likes_and_is_one_all_the_same() {
+        let of = |text: &str| Source::of(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.5"), of("10.0.0.5"));
+        assert_ne!(of("10.0.0.5"), of("10.0.0.6"));
+        assert!(Source::Unix.is_trusted() && !of("127.0.0.1").is_trusted());
     }
 }

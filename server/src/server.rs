@@ -18,7 +18,7 @@ use crate::compactor::{Compactor, Runs};
 use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::http::HttpServer;
-use crate::limits::MAILBOX_LEN;
+use crate::limits::{BULK_TURN, MAILBOX_LEN};
 use crate::listen::Listeners;
 use crate::metrics::{Observed, Phase, Served};
 use crate::pulse::Pulse;
@@ -103,7 +103,7 @@ impl Server {
         let of_runs = Arc::clone(&holdings);
         let compactor = config.writable.then(|| Compactor::start(runs, of_runs, of_shards));
         let compactor = compactor.transpose()?;
-        let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes))?;
+        let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes), Arc::clone(&observed))?;
         observed.enter(Phase::Serving);
         info!(
             address = address.map(display),
@@ -224,6 +224,7 @@ fn spawn(
             let (plan, mesh, started) = (plan.clone(), mesh.clone(), started.clone());
             LocalExecutorBuilder::new(Placement::Unbound)
                 .name(&format!("lode-shard-{i}"))
+                .preempt_timer(BULK_TURN)
                 .spawn(move || shard::run(plan, mesh, started))
                 .map_err(executor_error)
         })

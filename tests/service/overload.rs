@@ -69,12 +69,16 @@ fn one_connection_too_many_is_told_so_with_a_hint_and_others_go_on() {
     for friend in &mut friends {
         friend.describe();
     }
+    // However many come, each is told, and at once.
     let start = Instant::now();
-    let mut refused = PlainConnection::open(&server.address);
-    let failure = refused.failure();
-    assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
-    assert!(!failure.retry_after.is_zero());
-    assert!(start.elapsed() < Duration::from_secs(2), "at once");
+    let mut refused: Vec<_> = (0..100).map(|_| PlainConnection::open(&server.address)).collect();
+    for refused in &mut refused {
+        let failure = refused.failure();
+        assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
+        assert!(!failure.retry_after.is_zero());
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(refused);
     lode_line(&format!("stat --deadline 1 {}", server.address)).failed(1, &["256 connections"]);
     friends.truncate(250);
     crate::wait_until("there is room again", || {
@@ -162,5 +166,37 @@ fn strangers_at_the_door_do_not_take_the_places_inside() {
     let failure = PlainConnection::open(&server.address).failure();
     assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
     drop(strangers);
+    server.stop();
+}
+
+#[test]
+fn the_place_of_whoever_is_idle_longest_is_for_one_who_comes_to_a_full_shard() {
+    let source = Source::random(60, 60);
+    let graph = source.import("graph", 1, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");
+    let mut friends: Vec<_> = (0..256).map(|_| PlainConnection::open(&server.address)).collect();
+    for friend in &mut friends {
+        friend.describe();
+    }
+    let has_gone = |friend: &mut PlainConnection| {
+        friend.stream.set_nonblocking(true).unwrap();
+        let gone = matches!(friend.stream.read(&mut [0]), Ok(0));
+        friend.stream.set_nonblocking(false).unwrap();
+        gone
+    };
+    // Idle for as long as keeps a place; all but one of them go on asking.
+    let idlest = 77;
+    for _ in 0..11 {
+        std::thread::sleep(Duration::from_secs(1));
+        for (number, friend) in friends.iter_mut().enumerate() {
+            if number != idlest {
+                friend.describe();
+            }
+        }
+    }
+    PlainConnection::open(&server.address).describe();
+    assert!(has_gone(&mut friends[idlest]));
+    assert_eq!(friends.iter_mut().filter_map(|friend| has_gone(friend).then_some(())).count(), 1);
+    assert_eq!(crate::metric(&server, "lodestore_connections_idle_closed_total"), 1.0);
     server.stop();
 }

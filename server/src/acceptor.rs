@@ -17,6 +17,7 @@ use crate::complaints::Complaints;
 use crate::listen::Listeners;
 use crate::metrics::Observed;
 use crate::shard::Inbox;
+use crate::watch::Deaths;
 
 /// Pause after an accept or a poll that failed for want of descriptors or memory.
 const BACKOFF: Duration = Duration::from_millis(50);
@@ -33,15 +34,21 @@ impl Acceptor {
         listeners: Listeners,
         inboxes: Arc<[Inbox]>,
         observed: Arc<Observed>,
+        deaths: &Deaths,
     ) -> Result<Self, ServerError> {
         let thread_error = |e: rustix::io::Errno| ServerError::Thread(e.into());
         let stop = Arc::new(
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(thread_error)?,
         );
         let stopped = Arc::clone(&stop);
+        let lifeline = deaths.lifeline("lode-accept");
+        let accept = move || {
+            lifeline.hold();
+            run(&listeners, &inboxes, &observed, &stopped);
+        };
         let thread = std::thread::Builder::new()
             .name("lode-accept".into())
-            .spawn(move || run(&listeners, &inboxes, &observed, &stopped))
+            .spawn(accept)
             .map_err(ServerError::Thread)?;
         Ok(Self { stop, thread: Some(thread) })
     }

@@ -24,6 +24,11 @@ pub const ENTERING_PER_SOURCE_MAX: usize = 128;
 pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
+/// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more reads take
+/// their memory from the heap.
+pub const IO_BYTES_PER_SHARD: usize = 4 << 20;
+/// Bytes of memory that a shard locks: each of three rings its own and the buffers.
+pub const LOCKED_BYTES_PER_SHARD: usize = (512 << 10) + 3 * IO_BYTES_PER_SHARD;
 /// Bytes of buffers that a shard keeps for the requests to come.
 pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
 /// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the next.
@@ -123,6 +128,7 @@ pub const HTTP_HEADERS_MAX: usize = 64;
 /// An HTTP request must have come, and its answer be taken, within this time.
 pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
+const _: () = assert!(IO_BYTES_PER_SHARD == READS_IN_FLIGHT * (64 << 10));
 const _: () = assert!(ENTERING_PER_SOURCE_MAX < ENTERING_PER_SHARD_MAX);
 const _: () = assert!(SHARED_SLOTS * CHUNK_BYTES <= SHARED_BYTES_MAX);
 
@@ -154,6 +160,7 @@ mod tests {
             ("ROW_BYTES_MAX", size(ROW_BYTES_MAX)),
             ("FRAME_TIMEOUT", seconds(FRAME_TIMEOUT)),
             ("IN_FLIGHT_BYTES_PER_SHARD", size(IN_FLIGHT_BYTES_PER_SHARD as usize)),
+            ("IO_BYTES_PER_SHARD", size(IO_BYTES_PER_SHARD)),
             ("POOLED_BYTES_PER_SHARD", size(POOLED_BYTES_PER_SHARD)),
             ("SHARED_SLOTS", SHARED_SLOTS.to_string()),
             ("SHARED_BYTES_PER_SHARD", size(SHARED_BYTES_PER_SHARD as usize)),

@@ -195,6 +195,8 @@ impl Shard {
         while let Some(event) = inbox.recv().await {
             match event {
                 Event::Stop => return,
+                #[cfg(test)]
+                Event::Die => panic!("told to die"),
                 Event::Connection(arrival) => {
                     self.take(arrival, sync);
                     // However many come, those that end for them are put away between.

@@ -185,7 +185,7 @@ mod tests {
         let mut line: Vec<(u32, Waiting<'_>)> =
             (0..9).map(|name| (name, Box::pin(turns.next(true)) as _)).collect();
         let first = called(&mut line);
-        line.remove(0);
+        drop(line.remove(0));
         assert!(called(&mut line).is_empty());
         line.extend((90..92).map(|name| (name, Box::pin(turns.next(false)) as _)));
         assert!(called(&mut line).is_empty(), "a turn that is taken is not taken away");

@@ -274,9 +274,9 @@ impl ServeArgs {
         let stop = stop_signal(this.exit_with_stdin)?;
         let (sender, events) = mpsc::channel();
         tell(sender.clone(), move || Event::Stop(wait(stop)))?;
-        tell(sender.clone(), move || Event::Started(Server::start(&config)))?;
+        tell(sender.clone(), move || Event::Started(Box::new(Server::start(&config))))?;
         let server = match events.recv()? {
-            Event::Started(server) => Arc::new(server?),
+            Event::Started(server) => Arc::new((*server)?),
             Event::Stop(heard) => {
                 heard?;
                 tracing::info!("stopped before it had started");
@@ -332,7 +332,7 @@ impl ServeArgs {
 /// What the main thread waits for.
 enum Event {
     /// The server is up, or why it is not.
-    Started(Result<Server, ServerError>),
+    Started(Box<Result<Server, ServerError>>),
     /// It shall stop.
     Stop(Result<()>),
     /// A thread of it has ended that must not.

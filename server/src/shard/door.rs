@@ -64,9 +64,9 @@ impl<H> Entering<H> {
             return told;
         }
         let drawn = (self.next_random() % n as u64) as usize;
-        let candidates =
+        let mut candidates =
             self.waiting.iter().enumerate().filter(|(_, waiting)| is_candidate(waiting));
-        let (at, _) = candidates.skip(drawn).next().expect("one of n");
+        let (at, _) = candidates.nth(drawn).expect("one of n");
         at
     }
 

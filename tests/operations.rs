@@ -12,6 +12,8 @@ mod hostile;
 mod logs;
 #[path = "operations/scrape.rs"]
 mod scrape;
+#[path = "operations/settings.rs"]
+mod settings;
 #[path = "operations/unit.rs"]
 mod unit;
 #[path = "operations/watching.rs"]
@@ -31,9 +33,14 @@ struct Watched {
 
 impl Watched {
     fn start(more: &str) -> Self {
+        Self::with_metrics(&format!("127.0.0.1:0 {more}"))
+    }
+
+    /// With metrics on this address, and more arguments behind it.
+    fn with_metrics(metrics: &str) -> Self {
         let source = Source::random(600, 2000);
         let graph = source.import("graph", 2, "hash");
-        let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 {more}");
+        let args = format!("--listen 127.0.0.1:0 --metrics {metrics}");
         let server = Serving::start(&graph, &args);
         Self { source, graph, server }
     }

@@ -16,6 +16,10 @@ mod fuzz;
 mod overload;
 #[path = "service/pinned.rs"]
 mod pinned;
+#[path = "service/priority.rs"]
+mod priority;
+#[path = "service/strangers.rs"]
+mod strangers;
 #[path = "service/tls.rs"]
 mod tls;
 #[path = "service/token.rs"]

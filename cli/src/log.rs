@@ -2,9 +2,12 @@
 
 use std::io::{self, IsTerminal};
 
+use anyhow::Result;
 use clap::ValueEnum;
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
+
+use crate::usage::UsageError;
 
 /// What is logged: this and what is worse.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
@@ -28,17 +31,61 @@ pub(crate) enum LogFormat {
 }
 
 /// Starts the log; what `LODE_LOG` asks for goes before `level`. RocksDB warns of its own defaults.
-pub(crate) fn start(level: LogLevel, format: LogFormat) {
+/// What glommio warns of when little memory may be locked the server says in one line.
+///
+/// # Errors
+/// A `LODE_LOG` that would not do what it seems to.
+pub(crate) fn start(level: LogLevel, format: LogFormat) -> Result<()> {
     let level = match level {
         LogLevel::Error => "error",
-        LogLevel::Warn => "warn,rocksdb=error",
-        LogLevel::Info => "info,rocksdb=error",
+        LogLevel::Warn => "warn,rocksdb=error,glommio=error",
+        LogLevel::Info => "info,rocksdb=error,glommio=error",
         LogLevel::Debug => "debug,rocksdb=warn",
     };
-    let filter = EnvFilter::try_from_env("LODE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let filter = match std::env::var("LODE_LOG") {
+        Ok(wanted) => filter(&wanted).map_err(UsageError::new)?,
+        Err(std::env::VarError::NotPresent) => EnvFilter::new(level),
+        Err(error) => return Err(UsageError::new(format!("LODE_LOG: {error}")).into()),
+    };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).with_current_span(false).init(),
+    }
+    Ok(())
+}
+
+/// What `LODE_LOG` asks for. A word alone that is no level would be taken for the name of a module, and
+/// silence all others.
+fn filter(wanted: &str) -> Result<EnvFilter, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = |word: &str| word.is_empty() || LEVELS.contains(&&*word.to_lowercase());
+    let mut parts = wanted.split(',').map(str::trim);
+    if let Some(word) = parts.find(|part| !part.contains(['=', '[']) && !is_level(part)) {
+        return Err(format!(
+            "LODE_LOG={wanted}: `{word}` is no level; write {}, or MODULE=LEVEL",
+            LEVELS.join(", ")
+        ));
+    }
+    EnvFilter::try_new(wanted).map_err(|error| format!("LODE_LOG={wanted}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_filter_is_told() {
+        for wanted in ["", "debug", "INFO", "info,lodestore_server=debug", "off,lode=trace"] {
+            assert!(filter(wanted).is_ok(), "{wanted}");
+        }
+        for (wanted, told) in [
+            ("loud", "`loud` is no level"),
+            ("info,lodestore_server", "`lodestore_server` is no level"),
+            ("lodestore_server=loud", "LODE_LOG=lodestore_server=loud: "),
+        ] {
+            let error = filter(wanted).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
     }
 }

@@ -61,11 +61,13 @@ fn main() -> ExitCode {
     if cli.command.computes() {
         barrier::begin_without_pool();
     }
-    if !cli.command.starts_its_log() {
-        log::start(LogLevel::default(), LogFormat::default());
-    }
+    let starts_its_log = cli.command.starts_its_log();
     let console = Console::new(cli.json);
-    match cli.command.run(&console) {
+    let log = match starts_its_log {
+        true => Ok(()),
+        false => log::start(LogLevel::default(), LogFormat::default()),
+    };
+    match log.and_then(|()| cli.command.run(&console)) {
         Ok(code) => code,
         Err(error) => {
             console.failed(&error);

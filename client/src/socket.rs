@@ -4,12 +4,14 @@ use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
     SocketFlags, SocketType, recvmsg,
@@ -71,7 +73,7 @@ impl Stream {
         let mut stream = StreamOwned::new(connection, socket);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidData => no_tls(error.to_string()),
+                io::ErrorKind::InvalidData => no_tls(plainly(error.to_string())),
                 _ => failed(error),
             })?;
         }
@@ -131,6 +133,18 @@ impl Stream {
     }
 }
 
+/// A reason in words, where rustls has but a name for it.
+fn plainly(reason: String) -> String {
+    match reason.contains("CaUsedAsEndEntity") {
+        true => {
+            "the server shows the certificate of an authority as its own; sign one for the server \
+                 with it (docs/operations.md, Certificates)"
+                .to_owned()
+        }
+        false => reason,
+    }
+}
+
 /// What a server's certificate must be for; none over a Unix socket.
 fn server_name(address: &Address) -> Option<ServerName<'static>> {
     match address {
@@ -176,9 +190,23 @@ impl Kind {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Self::Unix(UnixStream::from(socket)))
+        match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+            Ok(()) => Ok(Self::Unix(UnixStream::from(socket))),
+            Err(Errno::ACCESS) => Err(not_allowed(path)),
+            Err(error) => Err(error.into()),
+        }
     }
+}
+
+/// Why this user may not open a socket, as far as that can be seen.
+fn not_allowed(path: &Path) -> io::Error {
+    let Ok(socket) = std::fs::metadata(path) else { return Errno::ACCESS.into() };
+    let (mode, owner) = (socket.mode() & 0o777, socket.uid());
+    let reason = format!(
+        "not allowed: the socket has mode {mode:o} and is of user {owner}; connect as that user, or start \
+         the server with --unix-mode 660 and be of its group"
+    );
+    io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
 impl AsFd for Kind {
@@ -219,7 +247,7 @@ impl Socket {
             return Err(io::ErrorKind::TimedOut.into());
         }
         match poll(&mut [PollFd::new(&self.kind, until)], Some(&timespec(left))) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -322,6 +350,15 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let took = start.elapsed();
         assert!((295..1300).contains(&took.as_millis()), "{took:?}");
+    }
+
+    #[test]
+    fn an_authority_that_is_taken_for_a_server_is_told_in_words() {
+        let error = rustls::Error::InvalidCertificate(rustls::CertificateError::Other(
+            rustls::OtherError(Arc::new(rustls::Error::General("CaUsedAsEndEntity".to_owned()))),
+        ));
+        assert!(plainly(error.to_string()).contains("certificate of an authority"), "{error}");
+        assert_eq!(plainly("expired".to_owned()), "expired");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod memory;
 pub mod npy;
 pub mod npz;
 pub mod records;
+pub mod requests;
 pub mod schedule;
 mod scratch;
 mod seal;

@@ -50,7 +50,11 @@ pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX + COPY_PAIR_BYTES_MAX;
 /// Most words that a decoder may follow in a request; a head is read once, each list once.
 pub(crate) const REQUEST_TRAVERSAL_WORDS_MAX: usize = REQUEST_HEAD_BYTES_MAX / 8;
 /// Most words that a decoder may follow in a reply.
-pub(crate) const REPLY_TRAVERSAL_WORDS_MAX: usize = 4 * REPLY_HEAD_BYTES_MAX / 8;
+pub(crate) const REPLY_TRAVERSAL_WORDS_MAX: usize = TRAVERSAL_PER_WORD * REPLY_HEAD_BYTES_MAX / 8;
+/// Most words that it may follow for each word of a head, beside a few.
+pub(crate) const TRAVERSAL_PER_WORD: usize = 4;
+/// These few.
+pub(crate) const TRAVERSAL_WORDS_MIN: usize = 64;
 /// Deepest nesting of a message; ours are 4 deep.
 pub(crate) const NESTING_MAX: i32 = 8;
 

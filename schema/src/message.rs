@@ -5,7 +5,7 @@ use capnp::serialize::{BufferSegments, write_message};
 
 use crate::Prefix;
 use crate::WireError;
-use crate::limits::{NESTING_MAX, PREFIX_BYTES};
+use crate::limits::{NESTING_MAX, PREFIX_BYTES, TRAVERSAL_PER_WORD, TRAVERSAL_WORDS_MIN};
 
 /// Room for a typical head, so that building one allocates once.
 const FIRST_SEGMENT_WORDS: u32 = 32;
@@ -17,14 +17,16 @@ pub(crate) fn builder() -> Builder<HeapAllocator> {
     Builder::new(HeapAllocator::new().first_segment_words(FIRST_SEGMENT_WORDS))
 }
 
-/// Opens a head of which at most `words_max` words are followed; bytes past the message are not
-/// looked at.
+/// Opens a head of which at most `words_max` words are followed, and no more than a few for each that it
+/// has: elements of nothing are as many as a list says, and would take memory that no byte paid for.
+/// Bytes past the message are not looked at.
 pub(crate) fn open<'a>(
     what: &'static str,
     head: &'a [u8],
     words_max: usize,
 ) -> Result<HeadReader<'a>, WireError> {
     let mut options = ReaderOptions::new();
+    let words_max = words_max.min(TRAVERSAL_WORDS_MIN + TRAVERSAL_PER_WORD * (head.len() / 8));
     options.traversal_limit_in_words(Some(words_max)).nesting_limit(NESTING_MAX);
     let segments = BufferSegments::new(head, options).map_err(|e| WireError::malformed(what, e))?;
     Ok(capnp::message::Reader::new(segments, options))

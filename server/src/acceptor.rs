@@ -15,7 +15,9 @@ use tracing::warn;
 use crate::ServerError;
 use crate::complaints::Complaints;
 use crate::listen::Listeners;
+use crate::metrics::Observed;
 use crate::shard::Inbox;
+use crate::watch::Deaths;
 
 /// Pause after an accept or a poll that failed for want of descriptors or memory.
 const BACKOFF: Duration = Duration::from_millis(50);
@@ -28,15 +30,25 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     /// Starts to accept. Connections of a door without a shard go to `inboxes` in turn.
-    pub(crate) fn start(listeners: Listeners, inboxes: Arc<[Inbox]>) -> Result<Self, ServerError> {
+    pub(crate) fn start(
+        listeners: Listeners,
+        inboxes: Arc<[Inbox]>,
+        observed: Arc<Observed>,
+        deaths: &Deaths,
+    ) -> Result<Self, ServerError> {
         let thread_error = |e: rustix::io::Errno| ServerError::Thread(e.into());
         let stop = Arc::new(
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(thread_error)?,
         );
         let stopped = Arc::clone(&stop);
+        let lifeline = deaths.lifeline("lode-accept");
+        let accept = move || {
+            lifeline.hold();
+            run(&listeners, &inboxes, &observed, &stopped);
+        };
         let thread = std::thread::Builder::new()
             .name("lode-accept".into())
-            .spawn(move || run(&listeners, &inboxes, &stopped))
+            .spawn(accept)
             .map_err(ServerError::Thread)?;
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -60,9 +72,9 @@ impl Drop for Acceptor {
     }
 }
 
-fn run(listeners: &Listeners, inboxes: &[Inbox], stop: &OwnedFd) {
+fn run(listeners: &Listeners, inboxes: &[Inbox], observed: &Observed, stop: &OwnedFd) {
     let mut turn = 0;
-    let complaints = Complaints::default();
+    let (complaints, drops) = (Complaints::default(), Complaints::default());
     let tell = |error: &io::Error, what: &str| {
         if let Some(untold) = complaints.tell(Instant::now()) {
             warn!(%error, untold, "{what} failed");
@@ -101,7 +113,10 @@ fn run(listeners: &Listeners, inboxes: &[Inbox], stop: &OwnedFd) {
                     });
                     // A full inbox drops the connection: the client sees it closed.
                     if !inboxes[shard].connect(connection) {
-                        warn!(shard, "connection refused: the shard is overloaded or gone");
+                        observed.dropped();
+                        if let Some(untold) = drops.tell(Instant::now()) {
+                            warn!(shard, untold, "connection dropped: too many wait for the shard");
+                        }
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -14,6 +14,9 @@ use crate::{ServerError, TlsFiles};
 /// Policies.
 const POLICY_DEFAULT: PolicyKind = PolicyKind::Sieve;
 
+/// The server's own user.
+const UNIX_MODE_DEFAULT: u32 = 0o600;
+
 /// What to serve and where.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -27,6 +30,10 @@ pub struct ServerConfig {
     pub listen: Option<SocketAddr>,
     /// Path of a Unix socket; shard `i` listens on `PATH.i` besides.
     pub unix: Option<PathBuf>,
+    /// The first of the TCP ports of the shards, one after the other; free ones unless given.
+    pub shard_port_base: Option<u16>,
+    /// Who may open the Unix sockets: their mode.
+    pub unix_mode: u32,
     /// TCP address of metrics, health checks and the status page; none unless given.
     pub metrics: Option<SocketAddr>,
     /// Executors; 0 takes one per core.
@@ -44,6 +51,10 @@ pub struct ServerConfig {
     pub tls: Option<TlsFiles>,
     /// Allow an address that others can reach, without authentication.
     pub insecure: bool,
+    /// Allow an address of metrics that others can reach, without a token or with one in the clear.
+    pub metrics_insecure: bool,
+    /// Names under which the metrics port may be asked, besides numbers and `localhost`.
+    pub metrics_hosts: Vec<String>,
 }
 
 impl ServerConfig {
@@ -56,6 +67,8 @@ impl ServerConfig {
             parts_here: false,
             listen: None,
             unix: None,
+            shard_port_base: None,
+            unix_mode: UNIX_MODE_DEFAULT,
             metrics: None,
             n_shards: 0,
             tier_bytes: TIER_BYTES_DEFAULT,
@@ -64,6 +77,8 @@ impl ServerConfig {
             token: None,
             tls: None,
             insecure: false,
+            metrics_insecure: false,
+            metrics_hosts: Vec::new(),
         }
     }
 
@@ -72,14 +87,15 @@ impl ServerConfig {
         if self.listen.is_none() && self.unix.is_none() {
             return Err(ServerError::NoListener);
         }
-        let is_exposed = |address: &SocketAddr| !address.ip().is_loopback() && !self.insecure;
-        if let Some(address) = self.listen.filter(is_exposed)
+        let is_exposed = |address: &SocketAddr| !address.ip().is_loopback();
+        if let Some(address) = self.listen.filter(is_exposed).filter(|_| !self.insecure)
             && self.token.is_none()
             && self.tls.is_none()
         {
             return Err(ServerError::Exposed { address });
         }
-        match (self.metrics.filter(is_exposed), &self.token, &self.tls) {
+        let metrics = self.metrics.filter(is_exposed).filter(|_| !self.metrics_insecure);
+        match (metrics, &self.token, &self.tls) {
             (Some(address), None, _) => return Err(ServerError::MetricsExposed { address }),
             (Some(address), _, Some(_)) => return Err(ServerError::MetricsInClear { address }),
             _ => {}

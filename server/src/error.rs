@@ -65,7 +65,7 @@ pub enum ServerError {
     /// Metrics on another address than loopback, where they are asked for in the clear.
     #[error(
         "metrics on {address} can be read from outside, and the metrics port speaks no TLS; listen \
-         on 127.0.0.1, give --token-file, or pass --insecure on a trusted network"
+         on 127.0.0.1, give --token-file, or pass --metrics-insecure on a trusted network"
     )]
     MetricsExposed {
         /// Address asked for.
@@ -74,7 +74,7 @@ pub enum ServerError {
     /// The token of a server that speaks TLS, asked for in the clear.
     #[error(
         "metrics on {address} want the token, and the metrics port speaks no TLS, so that others can \
-         read it on its way; listen on 127.0.0.1, or pass --insecure on a trusted network"
+         read it on its way; listen on 127.0.0.1, or pass --metrics-insecure on a trusted network"
     )]
     MetricsInClear {
         /// Address asked for.
@@ -110,6 +110,20 @@ pub enum ServerError {
     Executor {
         /// What glommio said.
         reason: String,
+    },
+    /// A shard, or the thread that accepts, had ended before the server was stopped.
+    #[error("{thread} had ended; the log says why. Start the server anew")]
+    Died {
+        /// Its name.
+        thread: String,
+    },
+    /// Ports that there are not.
+    #[error("{n_shards} shards have no ports from {base} on; ports end at 65535")]
+    Ports {
+        /// The first that was asked for.
+        base: u16,
+        /// Shards.
+        n_shards: u16,
     },
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]

@@ -31,6 +31,7 @@ mod shard;
 mod stats;
 mod store_threads;
 mod tier_bytes;
+mod watch;
 
 pub use config::ServerConfig;
 pub use error::ServerError;
@@ -42,3 +43,4 @@ pub use metrics::{
     metrics_table,
 };
 pub use server::Server;
+pub use watch::Deaths;

@@ -9,18 +9,26 @@ use lodestore_schema::limits::{
 
 /// Most shards of one server.
 pub const SHARDS_MAX: u16 = 256;
-/// Most connections of one shard that are let in; one more is closed at once.
+/// Most connections of one shard that are let in; one more takes the place of the one that is idle
+/// longest, or is refused.
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
-/// Most connections of a shard that have not been let in yet (TLS, hello, token); one more ends the
-/// one that is at it longest, so that strangers cannot keep others out.
-pub const ENTERING_PER_SHARD_MAX: usize = 64;
-/// Most connections of a shard that are being told that it has enough of them; one more is closed
-/// without a word.
-pub const REFUSALS_PER_SHARD_MAX: usize = 64;
+/// A connection that has asked for nothing this long may have to go for another.
+pub const IDLE_MIN: Duration = Duration::from_secs(10);
+/// Most connections of a shard that have not been let in yet (TLS, hello, token), or are being told that
+/// they are not; one more ends another, drawn at random, so that strangers cannot keep others out.
+pub const ENTERING_PER_SHARD_MAX: usize = 256;
+/// Most of these of one address (of version 6: of one network of 64 bits), or that came by the Unix
+/// socket; one more ends another of the same.
+pub const ENTERING_PER_SOURCE_MAX: usize = 128;
 /// How long a connection that is refused is kept, so that its client hears why.
 pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
+/// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more reads take
+/// their memory from the heap.
+pub const IO_BYTES_PER_SHARD: usize = 4 << 20;
+/// Bytes of memory that a shard locks: each of three rings its own and the buffers.
+pub const LOCKED_BYTES_PER_SHARD: usize = (512 << 10) + 3 * IO_BYTES_PER_SHARD;
 /// Bytes of buffers that a shard keeps for the requests to come.
 pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
 /// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the next.
@@ -75,6 +83,9 @@ pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is probed, and after three probes given up.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long a shard's tasks may go on, a chunk of rows aside, before it looks at what has come: so long
+/// a small pull waits behind large ones.
+pub const BULK_TURN: Duration = Duration::from_micros(500);
 /// Longest that a shard sleeps.
 pub const PULSE: Duration = Duration::from_millis(5);
 /// A new connection must be let in within this time: TLS, hello and token together.
@@ -117,6 +128,8 @@ pub const HTTP_HEADERS_MAX: usize = 64;
 /// An HTTP request must have come, and its answer be taken, within this time.
 pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
+const _: () = assert!(IO_BYTES_PER_SHARD == READS_IN_FLIGHT * (64 << 10));
+const _: () = assert!(ENTERING_PER_SOURCE_MAX < ENTERING_PER_SHARD_MAX);
 const _: () = assert!(SHARED_SLOTS * CHUNK_BYTES <= SHARED_BYTES_MAX);
 
 #[cfg(test)]
@@ -137,7 +150,8 @@ mod tests {
         for (name, value) in [
             ("CONNECTIONS_PER_SHARD_MAX", CONNECTIONS_PER_SHARD_MAX.to_string()),
             ("ENTERING_PER_SHARD_MAX", ENTERING_PER_SHARD_MAX.to_string()),
-            ("REFUSALS_PER_SHARD_MAX", REFUSALS_PER_SHARD_MAX.to_string()),
+            ("ENTERING_PER_SOURCE_MAX", ENTERING_PER_SOURCE_MAX.to_string()),
+            ("IDLE_MIN", seconds(IDLE_MIN)),
             ("HELLO_TIMEOUT", seconds(HELLO_TIMEOUT)),
             ("REQUEST_HEAD_BYTES_MAX", size(REQUEST_HEAD_BYTES_MAX)),
             ("REQUEST_BODY_BYTES_MAX", size(REQUEST_BODY_BYTES_MAX)),
@@ -146,6 +160,7 @@ mod tests {
             ("ROW_BYTES_MAX", size(ROW_BYTES_MAX)),
             ("FRAME_TIMEOUT", seconds(FRAME_TIMEOUT)),
             ("IN_FLIGHT_BYTES_PER_SHARD", size(IN_FLIGHT_BYTES_PER_SHARD as usize)),
+            ("IO_BYTES_PER_SHARD", size(IO_BYTES_PER_SHARD)),
             ("POOLED_BYTES_PER_SHARD", size(POOLED_BYTES_PER_SHARD)),
             ("SHARED_SLOTS", SHARED_SLOTS.to_string()),
             ("SHARED_BYTES_PER_SHARD", size(SHARED_BYTES_PER_SHARD as usize)),

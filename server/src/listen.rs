@@ -1,7 +1,7 @@
 //! The listening sockets: a common one and one per shard, for TCP and for Unix sockets.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,8 +11,8 @@ use lodestore_schema::shard_socket;
 use rustix::fs::Mode;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::ServerError;
 use crate::limits::KEEPALIVE;
+use crate::{ServerConfig, ServerError};
 
 /// Connections that may wait at a Unix socket to be accepted; the system's own bound is lower.
 const BACKLOG: i32 = 4096;
@@ -35,8 +35,34 @@ pub(crate) struct Door {
 /// A connection that has come.
 pub(crate) struct Arrival {
     pub(crate) socket: OwnedFd,
-    /// It came by a Unix socket: whoever may open that is let in.
-    pub(crate) is_trusted: bool,
+    pub(crate) source: Source,
+}
+
+/// Where a connection comes from, as far as somebody has many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A Unix socket: whoever may open that is let in.
+    Unix,
+    V4(Ipv4Addr),
+    /// The first half of an address: who has one has all that begin so.
+    V6([u8; 8]),
+}
+
+impl Source {
+    pub(crate) fn is_trusted(self) -> bool {
+        self == Self::Unix
+    }
+
+    fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address),
+            IpAddr::V6(address) => {
+                let mut half = [0; 8];
+                half.copy_from_slice(&address.octets()[..8]);
+                Self::V6(half)
+            }
+        }
+    }
 }
 
 enum Socket {
@@ -46,24 +72,22 @@ enum Socket {
 
 impl Listeners {
     /// Binds everything or nothing.
-    pub(crate) fn bind(
-        tcp: Option<SocketAddr>,
-        unix: Option<&Path>,
-        n_shards: u16,
-    ) -> Result<Self, ServerError> {
+    pub(crate) fn bind(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let mut all =
             Self { doors: Vec::new(), tcp: None, shard_ports: Vec::new(), paths: Vec::new() };
-        if let Some(address) = tcp {
+        if let Some(address) = config.listen {
             all.tcp = Some(all.bind_tcp(address, None)?);
             for shard in 0..n_shards {
-                let bound = all.bind_tcp(SocketAddr::new(address.ip(), 0), Some(shard))?;
+                let port = shard_port(config.shard_port_base, shard, n_shards)?;
+                let bound = all.bind_tcp(SocketAddr::new(address.ip(), port), Some(shard))?;
                 all.shard_ports.push(bound.port());
             }
         }
-        if let Some(path) = unix {
-            all.bind_unix(path.to_owned(), None)?;
+        if let Some(path) = &config.unix {
+            let mode = Mode::from_raw_mode(config.unix_mode);
+            all.bind_unix(path.to_owned(), mode, None)?;
             for shard in 0..n_shards {
-                all.bind_unix(shard_socket(path, shard), Some(shard))?;
+                all.bind_unix(shard_socket(path, shard), mode, Some(shard))?;
             }
         }
         Ok(all)
@@ -99,7 +123,12 @@ impl Listeners {
     }
 
     /// A socket file that nobody listens on is replaced; anything else in the way is an error.
-    fn bind_unix(&mut self, path: PathBuf, shard: Option<u16>) -> Result<(), ServerError> {
+    fn bind_unix(
+        &mut self,
+        path: PathBuf,
+        mode: Mode,
+        shard: Option<u16>,
+    ) -> Result<(), ServerError> {
         let error = |source| ServerError::Listen { address: path.display().to_string(), source };
         if let Ok(meta) = std::fs::symlink_metadata(&path) {
             if !meta.file_type().is_socket() {
@@ -110,7 +139,7 @@ impl Listeners {
             }
             std::fs::remove_file(&path).map_err(error)?;
         }
-        let listener = bind_private(&path).map_err(error)?;
+        let listener = bind_for(&path, mode).map_err(error)?;
         listener.set_nonblocking(true).map_err(error)?;
         self.paths.push(path);
         self.doors.push(Door { socket: Socket::Unix(listener), shard: shard.map(usize::from) });
@@ -118,15 +147,21 @@ impl Listeners {
     }
 }
 
-/// A listening Unix socket that nobody but its owner could ever connect to.
-fn bind_private(path: &Path) -> io::Result<UnixListener> {
+/// Port of a shard; 0 for a free one.
+fn shard_port(base: Option<u16>, shard: u16, n_shards: u16) -> Result<u16, ServerError> {
+    let Some(base) = base else { return Ok(0) };
+    base.checked_add(shard).ok_or(ServerError::Ports { base, n_shards })
+}
+
+/// A listening Unix socket that nobody could ever connect to whom its mode keeps out.
+fn bind_for(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     let socket =
         net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Linux gives the file the mode of the socket, so that there is no moment before.
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::fchmod(&socket, mode)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Where that is not so.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    // Where that is not so, or the umask of the process takes some away.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.as_raw_mode()))?;
     net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }
@@ -143,20 +178,20 @@ impl Drop for Listeners {
 impl Door {
     /// Takes one waiting connection; `WouldBlock` when none waits.
     pub(crate) fn accept(&self) -> io::Result<Arrival> {
-        let is_trusted = matches!(self.socket, Socket::Unix(_));
-        let socket = match &self.socket {
+        match &self.socket {
             Socket::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
+                let (stream, peer) = listener.accept()?;
                 stream.set_nodelay(true)?;
                 sockopt::set_socket_keepalive(&stream, true)?;
                 sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
                 sockopt::set_tcp_keepintvl(&stream, KEEPALIVE)?;
                 sockopt::set_tcp_keepcnt(&stream, 3)?;
-                stream.into()
+                Ok(Arrival { socket: stream.into(), source: Source::of(peer.ip()) })
             }
-            Socket::Unix(listener) => listener.accept()?.0.into(),
-        };
-        Ok(Arrival { socket, is_trusted })
+            Socket::Unix(listener) => {
+                Ok(Arrival { socket: listener.accept()?.0.into(), source: Source::Unix })
+            }
+        }
     }
 }
 
@@ -166,5 +201,20 @@ impl AsFd for Door {
             Socket::Tcp(listener) => listener.as_fd(),
             Socket::Unix(listener) => listener.as_fd(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_an_address_of_version_6_has_as_many_as_it_likes_and_is_one_all_the_same() {
+        let of = |text: &str| Source::of(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.5"), of("10.0.0.5"));
+        assert_ne!(of("10.0.0.5"), of("10.0.0.6"));
+        assert!(Source::Unix.is_trusted() && !of("127.0.0.1").is_trusted());
     }
 }

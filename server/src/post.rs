@@ -10,7 +10,7 @@ use std::time::Instant;
 use glommio::channels::channel_mesh::Senders;
 use glommio::channels::local_channel::{self, LocalSender};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::{Failure, FailureCode};
+use lodestore_schema::{Failure, FailureCode, PullKind};
 
 use crate::error::failure;
 
@@ -24,8 +24,8 @@ pub(crate) enum Letter {
 
 /// What a shard asks another.
 pub(crate) enum Question {
-    /// Gather them, as long as somebody waits for them.
-    Gather(Wanted),
+    /// Gather them, as long as somebody waits for them, with the patience of such a pull.
+    Gather(PullKind, Wanted),
     /// Take them out of the tier: they have changed.
     Forget,
     /// Serve a partition that has come.
@@ -70,7 +70,7 @@ impl Post {
         self.waiting.borrow_mut().insert(ticket, sender);
         // Whatever ends this wait, a deadline included, takes the ticket with it.
         let given_up = match &question {
-            Question::Gather(wanted) => Some(Arc::clone(&wanted.given_up)),
+            Question::Gather(_, wanted) => Some(Arc::clone(&wanted.given_up)),
             Question::Forget | Question::Open(_) | Question::Close(_) => None,
         };
         let _ticket = Ticket { post: self, ticket, given_up };

@@ -11,14 +11,15 @@ use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use lodestore_cache::Governor;
 use lodestore_graph::PartId;
 use lodestore_schema::ShardStats;
-use tracing::info;
+use rustix::process::{Resource, getrlimit};
+use tracing::{info, warn};
 
 use crate::acceptor::Acceptor;
 use crate::compactor::{Compactor, Runs};
 use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::http::HttpServer;
-use crate::limits::MAILBOX_LEN;
+use crate::limits::{BULK_TURN, IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN};
 use crate::listen::Listeners;
 use crate::metrics::{Observed, Phase, Served};
 use crate::pulse::Pulse;
@@ -26,6 +27,7 @@ use crate::shard::{self, Inbox, ShardPlan, Started};
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
 use crate::tier_bytes::{shared_bytes, tier_bytes};
+use crate::watch::Deaths;
 use crate::{ServerConfig, ServerError};
 
 /// A running server; dropping it stops it.
@@ -40,6 +42,7 @@ pub struct Server {
     counters: Arc<[Counters]>,
     acceptor: Acceptor,
     inboxes: Arc<[Inbox]>,
+    deaths: Deaths,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
     /// Where updates are taken.
     compactor: Option<Compactor>,
@@ -62,11 +65,14 @@ impl Server {
         let guard = Arc::new(Guard::new(config)?);
         let observed = Arc::new(Observed::new());
         // First: to open a graph may take long, and whoever asks meanwhile is told so.
-        let http =
-            config.metrics.map(|at| HttpServer::start(at, config.token, Arc::clone(&observed)));
+        let http = config.metrics.map(|at| {
+            let hosts = config.metrics_hosts.clone();
+            HttpServer::start(at, config.token, hosts, Arc::clone(&observed))
+        });
         let http = http.transpose()?;
         let holdings = Arc::new(Holdings::open(config, n_shards)?);
-        let listeners = Listeners::bind(config.listen, config.unix.as_deref(), n_shards)?;
+        let listeners = Listeners::bind(config, n_shards)?;
+        let io_bytes = io_bytes(n_shards);
         let address = listeners.tcp();
         let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
         let (started, starting) = mpsc::channel();
@@ -96,14 +102,16 @@ impl Server {
             pulsed: pulse.shards(),
             observed: Arc::clone(&observed),
         };
-        let executors = spawn(&plan, &started, n_shards)?;
+        let deaths = Deaths::default();
+        let executors = spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
         drop(started);
         let inboxes: Arc<[Inbox]> = collect_inboxes(&starting, n_shards)?.into();
         let of_shards = Arc::clone(&inboxes);
         let of_runs = Arc::clone(&holdings);
         let compactor = config.writable.then(|| Compactor::start(runs, of_runs, of_shards));
         let compactor = compactor.transpose()?;
-        let acceptor = Acceptor::start(listeners, Arc::clone(&inboxes))?;
+        let acceptor =
+            Acceptor::start(listeners, Arc::clone(&inboxes), Arc::clone(&observed), &deaths)?;
         observed.enter(Phase::Serving);
         info!(
             address = address.map(display),
@@ -121,6 +129,7 @@ impl Server {
             counters,
             acceptor,
             inboxes,
+            deaths,
             executors,
             compactor,
             threads,
@@ -179,15 +188,23 @@ impl Server {
         self.counters.iter().map(Counters::snapshot).collect()
     }
 
+    /// Where to learn of a shard, or of the thread that accepts, that has ended: the server should be
+    /// stopped then, and started anew.
+    #[must_use]
+    pub fn deaths(&self) -> Deaths {
+        self.deaths.clone()
+    }
+
     /// Stops accepting, finishes what is in flight, and ends all threads.
     ///
     /// # Errors
-    /// `Executor` when a shard had died before.
+    /// `Died` when a shard or the thread that accepts had ended before, `Executor` when one ends badly.
     pub fn stop(mut self) -> Result<(), ServerError> {
         self.end()
     }
 
     fn end(&mut self) -> Result<(), ServerError> {
+        self.deaths.expect();
         self.observed.enter(Phase::Draining);
         self.acceptor.stop();
         for inbox in &*self.inboxes {
@@ -198,7 +215,10 @@ impl Server {
         let ended = join(self.executors.drain(..));
         self.threads.stop();
         drop(self.http.take());
-        ended
+        match self.deaths.first() {
+            Some(thread) => Err(ServerError::Died { thread }),
+            None => ended,
+        }
     }
 }
 
@@ -215,6 +235,8 @@ fn spawn(
     plan: &ShardPlan,
     started: &Started,
     n_shards: u16,
+    io_bytes: usize,
+    deaths: &Deaths,
 ) -> Result<Vec<ExecutorJoinHandle<Result<(), String>>>, ServerError> {
     let mesh = MeshBuilder::full(n_shards.into(), MAILBOX_LEN);
     let executor_error =
@@ -222,12 +244,37 @@ fn spawn(
     (0..n_shards)
         .map(|i| {
             let (plan, mesh, started) = (plan.clone(), mesh.clone(), started.clone());
+            let name = format!("lode-shard-{i}");
+            let lifeline = deaths.lifeline(&name);
+            let run = move || {
+                lifeline.hold();
+                shard::run(plan, mesh, started)
+            };
             LocalExecutorBuilder::new(Placement::Unbound)
-                .name(&format!("lode-shard-{i}"))
-                .spawn(move || shard::run(plan, mesh, started))
+                .name(&name)
+                .preempt_timer(BULK_TURN)
+                .io_memory(io_bytes)
+                .spawn(run)
                 .map_err(executor_error)
         })
         .collect()
+}
+
+/// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings. With less
+/// than that allowed each executor says so in many lines, and goes on without; this says it in one.
+fn io_bytes(n_shards: u16) -> usize {
+    let allowed = getrlimit(Resource::Memlock).current;
+    let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
+    let is_bound = !rustix::process::geteuid().is_root();
+    if is_bound && allowed.is_some_and(|allowed| allowed < wanted) {
+        warn!(
+            allowed_bytes = allowed,
+            wanted_bytes = wanted,
+            "little locked memory is allowed, and reads from disk take longer; raise `ulimit -l`, or \
+             LimitMEMLOCK in the unit"
+        );
+    }
+    IO_BYTES_PER_SHARD
 }
 
 /// Waits until every shard is up, and puts their inboxes in the order of shards.
@@ -268,4 +315,71 @@ fn join(
         }
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lodestore_graph::PartitionBook;
+    use lodestore_store::{Dtype, Importer, SourceError, TensorOptions, TensorSource};
+
+    use super::*;
+
+    /// One column of zeros.
+    struct Zeros;
+
+    impl TensorSource for Zeros {
+        fn dtype(&self) -> Dtype {
+            Dtype::F32
+        }
+        fn width(&self) -> u64 {
+            1
+        }
+        fn n_rows(&self) -> u64 {
+            2
+        }
+        fn path(&self) -> &Path {
+            Path::new("zeros")
+        }
+        fn copy_rows(&self, _: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
+            out.fill(0);
+            Ok(())
+        }
+    }
+
+    fn serve(dir: &Path, n_shards: u16) -> Server {
+        let (graph, order) = (dir.join("graph"), [0, 1]);
+        let book = PartitionBook::new(vec![0, 2]).unwrap();
+        let mut importer = Importer::begin(&graph).unwrap();
+        let options = TensorOptions::default();
+        importer.add_tensor("x", &Zeros, options, &order, &book, &mut |_, _| {}).unwrap();
+        importer.commit(&order, &book, 0, false).unwrap();
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        Server::start(&ServerConfig { listen, n_shards, ..ServerConfig::new(graph) }).unwrap()
+    }
+
+    #[test]
+    fn a_shard_that_dies_is_told_and_the_server_still_stops() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = serve(dir.path(), 2);
+        let deaths = server.deaths();
+        assert_eq!(deaths.first(), None);
+        server.inboxes[1].die();
+        assert_eq!(deaths.wait().as_deref(), Some("lode-shard-1"));
+        let error = server.stop().unwrap_err();
+        assert!(
+            matches!(&error, ServerError::Died { thread } if thread == "lode-shard-1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_stopped_has_no_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = serve(dir.path(), 1);
+        let deaths = server.deaths();
+        server.stop().unwrap();
+        assert_eq!(deaths.wait(), None);
+    }
 }

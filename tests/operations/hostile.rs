@@ -69,6 +69,19 @@ fn the_page_of_another_site_cannot_ask_under_a_name_of_its_own() {
 }
 
 #[test]
+fn an_open_port_that_others_reach_answers_under_numbers_and_names_that_it_was_told() {
+    let watched = Watched::with_metrics("0.0.0.0:0 --metrics-insecure --metrics-host rows.lan");
+    let at = watched.server.metrics.replace("0.0.0.0", "127.0.0.1");
+    for (host, status) in
+        [(at.as_str(), 200), ("10.0.0.5:9171", 200), ("rows.lan:9171", 200), ("evil.example", 421)]
+    {
+        let request = format!("GET /status.json HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(exchange(&at, request.as_bytes()).unwrap().status, status, "{host}");
+    }
+    watched.server.stop();
+}
+
+#[test]
 fn a_lack_of_descriptors_floods_no_log_and_ends_no_port() {
     let watched = Watched::start("--shards 1");
     let (at, address) = (&watched.server.metrics, &watched.server.address);
@@ -172,7 +185,7 @@ fn connections_leave_nothing_behind() {
 
 #[test]
 fn an_address_that_others_can_reach_needs_to_be_meant() {
-    lode_line("serve nowhere --metrics 0.0.0.0:0").failed(2, &["0.0.0.0:0", "--insecure"]);
+    lode_line("serve nowhere --metrics 0.0.0.0:0").failed(2, &["0.0.0.0:0", "--metrics-insecure"]);
     let watched = Watched::start("");
     let line = format!(
         "serve {} --listen 127.0.0.1:0 --metrics {}",

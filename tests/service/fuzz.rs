@@ -1,8 +1,15 @@
 //! A live server and clients that know the wire and break it: heads, lengths, ids, order, half
-//! frames, garbage. The seeds are always the same.
+//! frames, garbage, over TCP and over a Unix socket with memory to share. The seeds are always the same.
+//!
+//! A lie ends its connection, so that what stands behind it is never read: each comes after a run of
+//! messages that can be. How many were read the server tells itself.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +17,7 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::{PullKind, Request, RequestBody, Token, hello};
+use lodestore_schema::{CopyStep, PullKind, Request, RequestBody, Token, hello};
 
 use crate::support::Numbers;
 use crate::support::graph::{Source, WIDE};
@@ -27,48 +34,74 @@ fn liars_do_a_live_server_no_harm() {
     let n_messages: u64 = if is_long() { 1_000_000 } else { 20_000 };
     let source = Source::random(N_NODES, 1000);
     let graph = source.import("graph", 2, "hash");
-    let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 2 --memory 1MiB --writable";
-    let server = Serving::start(&graph, args);
+    let unix = source.file("rows.sock");
+    let args = format!(
+        "--listen 127.0.0.1:0 --unix {} --metrics 127.0.0.1:0 --shards 2 --memory 64MiB --writable",
+        unix.display()
+    );
+    let server = Serving::start(&graph, &args);
     let config = ClientConfig { deadline: Duration::from_secs(30), ..ClientConfig::default() };
     let client = Client::connect(&[&server.address], config).unwrap();
     let truth = Truth::new(&source, &client);
-    let (n_sent, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (n_sent, n_honest) = (AtomicU64::new(0), AtomicU64::new(0));
+    let is_over = AtomicBool::new(false);
+    // Of an honest pull each shard may have had a part.
+    let n_read = || {
+        let honest = 2 * n_honest.load(Ordering::Relaxed);
+        let n_requests = metric(&server, "lodestore_requests_total") as u64;
+        n_requests.saturating_sub(honest) + broken(&server, "wire") as u64
+    };
     let rss_early = thread::scope(|scope| {
         let liars: Vec<_> = (0..N_THREADS)
             .map(|seed| {
-                let (address, n_sent) = (server.address.as_str(), &n_sent);
+                let (address, unix) = (server.address.as_str(), unix.clone());
+                let (n_sent, is_over) = (&n_sent, &is_over);
                 scope.spawn(move || {
-                    let mut liar = Liar::new(address, seed);
-                    while n_sent.load(Ordering::Relaxed) < n_messages {
+                    let mut liar = Liar::new(address, unix, seed);
+                    while !is_over.load(Ordering::Relaxed) {
                         n_sent.fetch_add(liar.connection(), Ordering::Relaxed);
                     }
                 })
             })
             .collect();
         let honest = scope.spawn(|| {
-            let (mut numbers, mut n_pulls) = (Numbers(99), 0u64);
+            let mut numbers = Numbers(99);
             while !is_over.load(Ordering::Relaxed) {
+                n_honest.fetch_add(1, Ordering::Relaxed);
                 pull_honestly(&client, &truth, &mut numbers);
-                n_pulls += 1;
+                thread::sleep(Duration::from_millis(2));
             }
-            n_pulls
         });
-        wait_until("the first messages", || n_sent.load(Ordering::Relaxed) > 10_000);
-        let rss_early = rss_bytes(server.child.id());
+        let (mut rss_early, patience) =
+            (None, Duration::from_secs(if is_long() { 900 } else { 90 }));
+        let start = Instant::now();
+        while n_read() < n_messages {
+            if n_read() > n_messages / 2 {
+                rss_early.get_or_insert_with(|| rss_bytes(server.child.id()));
+            }
+            assert!(start.elapsed() < patience, "{} of {n_messages} are read", n_read());
+            thread::sleep(Duration::from_millis(50));
+        }
+        is_over.store(true, Ordering::Relaxed);
         for liar in liars {
             liar.join().unwrap();
         }
-        is_over.store(true, Ordering::Relaxed);
-        assert!(honest.join().unwrap() > 10, "others are served meanwhile");
-        rss_early
+        honest.join().unwrap();
+        rss_early.unwrap_or_else(|| rss_bytes(server.child.id()))
     });
+    assert!(n_honest.load(Ordering::Relaxed) > 10, "others are served meanwhile");
     drop(client);
     wait_until("connections are closed", || metric(&server, "lodestore_connections") == 0.0);
     wait_until("requests are over", || metric(&server, "lodestore_in_flight_bytes") == 0.0);
     let rss = rss_bytes(server.child.id());
+    let (n_sent, n_read) = (n_sent.load(Ordering::Relaxed), n_read());
     println!(
-        "{} messages; {rss_early} bytes of memory early, {rss} at the end",
-        n_sent.into_inner()
+        "{n_sent} messages, {n_read} of them read; {rss_early} bytes of memory early, {rss} at the end"
+    );
+    assert!(n_read >= n_sent / 2, "{n_read} of {n_sent} messages were read");
+    assert!(
+        metric(&server, "lodestore_shared_bytes_total") > 0.0,
+        "nobody was given rows in memory"
     );
     assert!(rss < rss_early + (64 << 20), "{rss_early} bytes early, {rss} at the end");
     let client = Client::connect(&[&server.address], ClientConfig::default()).unwrap();
@@ -92,27 +125,44 @@ pub(crate) fn pull_honestly(client: &Client, truth: &Truth<'_>, numbers: &mut Nu
 /// One that knows the wire.
 struct Liar {
     address: String,
+    unix: PathBuf,
     numbers: Numbers,
     /// Left open, in the midst of something.
-    half_open: Vec<TcpStream>,
+    half_open: Vec<File>,
 }
 
 impl Liar {
-    fn new(address: &str, seed: u64) -> Self {
-        Self { address: address.to_owned(), numbers: Numbers(seed), half_open: Vec::new() }
+    fn new(address: &str, unix: PathBuf, seed: u64) -> Self {
+        Self { address: address.to_owned(), unix, numbers: Numbers(seed), half_open: Vec::new() }
     }
 
     fn one_in(&mut self, n: u32) -> bool {
         self.numbers.below(n) == 0
     }
 
-    /// A whole connection; gives the messages of which at least a part was sent.
+    /// A connection over either socket, whose reads and writes wait no longer than these.
+    fn connect(&mut self, read: Duration, write: Duration) -> std::io::Result<(File, bool)> {
+        let is_unix = self.one_in(3);
+        let socket: OwnedFd = if is_unix {
+            let stream = UnixStream::connect(&self.unix)?;
+            stream.set_read_timeout(Some(read))?;
+            stream.set_write_timeout(Some(write))?;
+            stream.into()
+        } else {
+            let stream = TcpStream::connect(&self.address)?;
+            stream.set_read_timeout(Some(read))?;
+            stream.set_write_timeout(Some(write))?;
+            stream.into()
+        };
+        Ok((socket.into(), is_unix))
+    }
+
+    /// A whole connection; gives the messages that were sent.
     fn connection(&mut self) -> u64 {
-        let Ok(mut stream) = TcpStream::connect(&self.address) else { return 0 };
-        stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_millis(1 + u64::from(self.numbers.below(20)))))
-            .unwrap();
+        let patience = Duration::from_millis(10 + u64::from(self.numbers.below(20)));
+        let Ok((mut stream, is_unix)) = self.connect(patience, Duration::from_millis(500)) else {
+            return 0;
+        };
         let mut bytes = Vec::new();
         match self.numbers.below(40) {
             0 => bytes.extend((0..self.numbers.below(64)).map(|_| self.numbers.next() as u8)),
@@ -120,18 +170,22 @@ impl Liar {
             2 => bytes.extend([hello(), hello()].concat()),
             _ => bytes.extend(hello()),
         }
-        let n_messages = u64::from(1 + self.numbers.below(60));
-        for _ in 0..n_messages {
-            self.message(&mut bytes);
+        let n_true = self.numbers.below(40);
+        for i in 0..n_true {
+            if is_unix && i == n_true / 4 {
+                Request::new(RequestBody::Share).append_to(0, &mut bytes);
+            }
+            self.message(&mut bytes, false);
         }
+        self.message(&mut bytes, true);
         // Cut off anywhere.
-        if self.one_in(4) {
+        if self.one_in(16) {
             bytes.truncate(self.numbers.below(bytes.len() as u32 + 1) as usize);
         }
         let sent = stream.write_all(&bytes);
-        // Some read, some leave at once, some stay.
-        let (until, mut answer) = (Instant::now() + Duration::from_millis(50), [0; 16 << 10]);
-        if sent.is_ok() && !self.one_in(3) {
+        // Most read until nothing comes, some leave at once, some stay.
+        let (until, mut answer) = (Instant::now() + Duration::from_secs(2), [0; 16 << 10]);
+        if sent.is_ok() && !self.one_in(12) {
             while matches!(stream.read(&mut answer), Ok(1..)) && Instant::now() < until {}
         }
         if self.one_in(20) {
@@ -140,13 +194,14 @@ impl Liar {
         if self.half_open.len() > 30 {
             self.half_open.clear();
         }
-        n_messages
+        u64::from(n_true) + 1
     }
 
-    /// Appends a frame with something wrong in it, or nothing.
-    fn message(&mut self, bytes: &mut Vec<u8>) {
+    /// Appends a frame: one that can be read, whether or not it can be done, or one that lies about
+    /// where it ends or what it is.
+    fn message(&mut self, bytes: &mut Vec<u8>, lies: bool) {
         let start = bytes.len();
-        let (body, n_ids) = self.body();
+        let (body, n_ids) = if lies { self.any_body() } else { self.body() };
         let n = |i: u32| Duration::from_millis(u64::from(i));
         let request = Request {
             deadline: self.one_in(3).then(|| n(self.numbers.below(2000))),
@@ -160,8 +215,9 @@ impl Liar {
             _ => 0,
         };
         let body_bytes = n_ids * size_of::<NodeId>() + rows;
-        let lie = if self.one_in(30) { self.numbers.below(5 << 20) as usize } else { body_bytes };
-        request.append_to(lie.min(4 << 20), bytes);
+        let is_long = lies && self.one_in(8);
+        let said = if is_long { self.numbers.below(5 << 20) as usize } else { body_bytes };
+        request.append_to(said.min(4 << 20), bytes);
         let head_end = bytes.len();
         let is_far = self.one_in(10);
         for _ in 0..n_ids {
@@ -169,16 +225,26 @@ impl Liar {
             bytes.extend(id.to_le_bytes());
         }
         bytes.resize(bytes.len() + rows, 0x5a);
-        match self.numbers.below(12) {
+        if lies {
+            self.spoil(bytes, start, head_end);
+        } else if self.one_in(12) {
+            // The frame before once more.
+            bytes.extend_from_within(start..);
+        }
+    }
+
+    /// Makes something wrong with the frame from `start` on.
+    fn spoil(&mut self, bytes: &mut Vec<u8>, start: usize, head_end: usize) {
+        match self.numbers.below(5) {
             // Bits of prefix and head.
-            0 => {
+            0 | 1 => {
                 for _ in 0..=self.numbers.below(3) {
                     let at = start + self.numbers.below((head_end - start) as u32) as usize;
                     bytes[at] ^= 1 << self.numbers.below(8);
                 }
             }
             // A word of the head that is what pointers and lists lie with.
-            1 if head_end > start + PREFIX_BYTES + 8 => {
+            2 if head_end > start + PREFIX_BYTES + 8 => {
                 let words = (head_end - start - PREFIX_BYTES) / 8;
                 let at = start + PREFIX_BYTES + 8 * self.numbers.below(words as u32) as usize;
                 let word = [u64::MAX, 0, 1 << 63, 0x1_0000_0001, self.numbers.next() << 20];
@@ -186,12 +252,37 @@ impl Liar {
                 bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
             }
             // Bytes that nobody announced, or that are missing.
-            2 => bytes.extend((0..self.numbers.below(9)).map(|_| self.numbers.next() as u8)),
-            3 => bytes
+            3 => bytes.extend((0..=self.numbers.below(9)).map(|_| self.numbers.next() as u8)),
+            _ => bytes
                 .truncate(bytes.len() - (self.numbers.below(9) as usize).min(bytes.len() - start)),
-            // The frame before once more.
-            4 => bytes.extend_from_within(start..),
-            _ => {}
+        }
+    }
+
+    /// As [`Self::body`], and what a server may hear once or in its place only.
+    fn any_body(&mut self) -> (RequestBody, usize) {
+        match self.numbers.below(8) {
+            0 => {
+                let token = Token::new(&[b'a' + self.numbers.below(20) as u8; 16]).unwrap();
+                (RequestBody::Authenticate { token }, 0)
+            }
+            1 => (RequestBody::Taken, 0),
+            _ => self.body(),
+        }
+    }
+
+    /// A step of copying a partition, in whatever order.
+    fn copy_step(&mut self) -> CopyStep {
+        match self.numbers.below(7) {
+            0 => CopyStep::Open { id: u64::from(self.numbers.below(2)) * self.numbers.next() },
+            1 => CopyStep::Read {
+                file: self.numbers.below(6) as u16,
+                offset: u64::from(self.numbers.below(1 << 16)),
+            },
+            2 => CopyStep::Pairs,
+            3 => CopyStep::Seal,
+            4 => CopyStep::Release,
+            5 => CopyStep::Adopt,
+            _ => CopyStep::Expect { id: self.numbers.next() },
         }
     }
 
@@ -210,13 +301,12 @@ impl Liar {
             32 => (RequestBody::Commit { version: numbers.below(8) }, 0),
             33 => (RequestBody::Compact, 0),
             34 => (RequestBody::Commit { version: numbers.next() as u32 }, 0),
-            35..38 => {
-                let token = Token::new(&[b'a' + numbers.below(20) as u8; 16]).unwrap();
-                (RequestBody::Authenticate { token }, 0)
+            35..40 => {
+                let part = numbers.below(3) as u16;
+                (RequestBody::Copy { part, step: self.copy_step() }, 0)
             }
-            38 => (RequestBody::Share, 0),
-            39 => (RequestBody::Taken, 0),
-            40..42 => (RequestBody::Pull { tensor, kind }, 3000),
+            40 => (RequestBody::Share, 0),
+            41..43 => (RequestBody::Pull { tensor, kind }, 3000),
             _ => (RequestBody::Pull { tensor, kind }, numbers.below(50) as usize),
         }
     }

@@ -15,42 +15,49 @@ fn rows_per_second(report: &Value) -> f64 {
     report["rows"].as_f64().unwrap() / report["seconds"].as_f64().unwrap()
 }
 
-fn load(address: &str, connections: usize, seconds: f64) -> Value {
-    let line = format!(
-        "load --json --connect {address} --rows 5000 --connections {connections} --duration \
-         {seconds} --warm-up 0.7 --deadline 10"
-    );
+fn load(address: &str, more: &str) -> Value {
+    let line = format!("load --json --connect {address} --rows 5000 --deadline 10 {more}");
     lode_line(&line).succeeded().json()
 }
 
+/// Four times as many requests as are answered at the peak, whatever becomes of those before: the share of
+/// the peak that is answered, and how many were refused.
+fn at_four_times_the_peak(address: &str) -> (f64, u64) {
+    let peak = load(address, "--connections 48 --duration 2 --warm-up 0.7");
+    let per_second = 4.0 * rows_per_second(&peak) / 5000.0;
+    let more =
+        format!("--rate {per_second} --connections 250 --window 8 --duration 3 --warm-up 0.7");
+    let report = load(address, &more);
+    let errors = report["errors"].as_object().unwrap();
+    let known = ["overloaded", "late", "deadline"];
+    assert!(errors.keys().all(|kind| known.contains(&kind.as_str())), "{report}");
+    // It is an open loop, if no clock of the generator stood still.
+    let due = report["due"].as_f64().unwrap() / report["seconds"].as_f64().unwrap();
+    assert!(due > 0.8 * per_second, "{due} of {per_second} requests per second were due");
+    let n_refused = errors.get("overloaded").and_then(Value::as_u64).unwrap_or(0);
+    let share = rows_per_second(&report) / rows_per_second(&peak);
+    println!(
+        "{share} of the peak at four times of it ({per_second} requests/s), {n_refused} refused"
+    );
+    (share, n_refused)
+}
+
 #[test]
-fn more_than_there_is_room_for_leaves_most_of_the_rows_and_the_memory_bounded() {
+fn four_times_what_it_can_do_leaves_most_of_the_rows_and_the_memory_bounded() {
     let source = Source::random(20_000, 20_000);
     let graph = source.import("graph", 2, "hash");
-    // Every row from the disk, so that requests wait inside.
+    // Every row from the disk, so that requests wait inside: 250 of 336 KiB each take more than the
+    // 64 MiB that there are.
     let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 --memory 0";
     let server = Serving::start(&graph, args);
-    let (mut peak, mut best) = (0.0f64, None);
-    // Others use the machine too.
-    for _ in 0..5 {
-        // 250 requests of 336 KiB each take more than the 64 MiB that there are.
-        peak = peak.max(rows_per_second(&load(&server.address, 48, 1.5)));
-        let report = load(&server.address, 250, 2.5);
-        let errors = report["errors"].as_object().unwrap();
-        let are_known = errors.keys().all(|kind| ["overloaded", "late"].contains(&kind.as_str()));
-        assert!(are_known, "{report}");
-        let n_refused = report["errors"]["overloaded"].as_u64().unwrap_or(0);
-        let rate = rows_per_second(&report);
-        if n_refused > 0 && best.is_none_or(|(most, _)| rate > most) {
-            best = Some((rate, n_refused));
-        }
-        if best.is_some_and(|(rate, _)| rate >= 0.8 * peak) {
-            break;
-        }
+    let (mut share, mut n_refused) = at_four_times_the_peak(&server.address);
+    if share < 0.8 {
+        // Once more: others use the machine too, in one measurement more than in the other.
+        let again = at_four_times_the_peak(&server.address);
+        (share, n_refused) = (again.0, n_refused + again.1);
     }
-    let (rate, n_refused) = best.expect("there was room for all of it");
-    println!("goodput is {} of the peak, {n_refused} refused", rate / peak);
-    assert!(rate >= 0.8 * peak, "goodput is {} of the peak", rate / peak);
+    assert!(n_refused > 0, "there was room for all of it");
+    assert!(share >= 0.8, "goodput is {share} of the peak");
     // What requests hold, what is kept for the next, and a program with its libraries.
     let rss = rss_bytes(server.child.id());
     assert!(rss < (64 + 32 + 150) << 20, "{rss} bytes");
@@ -69,12 +76,16 @@ fn one_connection_too_many_is_told_so_with_a_hint_and_others_go_on() {
     for friend in &mut friends {
         friend.describe();
     }
+    // However many come, each is told, and at once.
     let start = Instant::now();
-    let mut refused = PlainConnection::open(&server.address);
-    let failure = refused.failure();
-    assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
-    assert!(!failure.retry_after.is_zero());
-    assert!(start.elapsed() < Duration::from_secs(2), "at once");
+    let mut refused: Vec<_> = (0..100).map(|_| PlainConnection::open(&server.address)).collect();
+    for refused in &mut refused {
+        let failure = refused.failure();
+        assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
+        assert!(!failure.retry_after.is_zero());
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(refused);
     lode_line(&format!("stat --deadline 1 {}", server.address)).failed(1, &["256 connections"]);
     friends.truncate(250);
     crate::wait_until("there is room again", || {
@@ -162,5 +173,37 @@ fn strangers_at_the_door_do_not_take_the_places_inside() {
     let failure = PlainConnection::open(&server.address).failure();
     assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
     drop(strangers);
+    server.stop();
+}
+
+#[test]
+fn the_place_of_whoever_is_idle_longest_is_for_one_who_comes_to_a_full_shard() {
+    let source = Source::random(60, 60);
+    let graph = source.import("graph", 1, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");
+    let mut friends: Vec<_> = (0..256).map(|_| PlainConnection::open(&server.address)).collect();
+    for friend in &mut friends {
+        friend.describe();
+    }
+    let has_gone = |friend: &mut PlainConnection| {
+        friend.stream.set_nonblocking(true).unwrap();
+        let gone = matches!(friend.stream.read(&mut [0]), Ok(0));
+        friend.stream.set_nonblocking(false).unwrap();
+        gone
+    };
+    // Idle for as long as keeps a place; all but one of them go on asking.
+    let idlest = 77;
+    for _ in 0..11 {
+        std::thread::sleep(Duration::from_secs(1));
+        for (number, friend) in friends.iter_mut().enumerate() {
+            if number != idlest {
+                friend.describe();
+            }
+        }
+    }
+    PlainConnection::open(&server.address).describe();
+    assert!(has_gone(&mut friends[idlest]));
+    assert_eq!(friends.iter_mut().filter_map(|friend| has_gone(friend).then_some(())).count(), 1);
+    assert_eq!(crate::metric(&server, "lodestore_connections_idle_closed_total"), 1.0);
     server.stop();
 }

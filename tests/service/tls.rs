@@ -105,6 +105,44 @@ fn a_server_may_want_certificates_of_its_clients() {
     lode_line(&format!("serve {} {args}", graph.display())).failed(1, &["server.key", "PEM"]);
 }
 
+/// The commands of `docs/operations.md` as they stand there, where openssl is installed.
+#[test]
+fn the_documented_certificates_are_taken() {
+    let guide = include_str!("../../docs/operations.md");
+    let lines = guide.lines().filter_map(|line| line.strip_prefix("$ "));
+    let recipe: Vec<&str> = lines
+        .filter(|line| line.starts_with("openssl req") || line.starts_with("openssl x509"))
+        .collect();
+    assert_eq!(recipe.len(), 3, "{recipe:?}");
+    let san = guide.lines().find(|line| line.starts_with("$ printf 'subjectAltName")).unwrap();
+    let san = san[2..].replace("IP:10.0.0.5", "IP:127.0.0.1");
+    let source = Source::random(60, 100);
+    let script = [recipe[0], recipe[1], &san, recipe[2]].join(" && ");
+    let mut bash = std::process::Command::new("bash");
+    bash.args(["-c", &script]).current_dir(source.dir.path());
+    if std::process::Command::new("openssl").arg("version").output().is_err() {
+        eprintln!("SKIPPED: no openssl; `apt-get install openssl` brings it");
+        return;
+    }
+    let made = bash.output().unwrap();
+    assert!(made.status.success(), "{script}: {made:?}");
+    let graph = source.import("graph", 1, "hash");
+    let file = |name: &str| source.file(name).display().to_string();
+    let serve = |cert: &str, key: &str| {
+        let files = format!("--tls-cert {} --tls-key {}", file(cert), file(key));
+        Serving::start(&graph, &format!("--listen 127.0.0.1:0 {files}"))
+    };
+    let stat = |server: &Serving| {
+        lode_line(&format!("stat --deadline 5 {} --tls-ca {}", server.address, file("ca.pem")))
+    };
+    let server = serve("s.pem", "s.key");
+    stat(&server).succeeded();
+    server.stop();
+    let server = serve("ca.pem", "ca.key");
+    stat(&server).failed(1, &["no TLS", "certificate of an authority"]);
+    server.stop();
+}
+
 /// A server of one shard that speaks TLS and tells its metrics, and who vouches for it.
 fn served_with_metrics(source: &Source) -> (Authority, Serving) {
     let graph = source.import("graph", 1, "hash");

@@ -146,15 +146,21 @@ fn an_address_that_others_can_reach_needs_a_token_tls_or_to_be_meant() {
     lode_line("serve nowhere --tls-cert x").failed(2, &["--tls-key"]);
     // The token would cross in the clear there, which is what TLS is to prevent elsewhere.
     lode_line("serve nowhere --metrics 0.0.0.0:0 --token-file x --tls-cert x --tls-key x")
-        .failed(2, &["0.0.0.0:0", "no TLS", "--insecure"]);
+        .failed(2, &["0.0.0.0:0", "no TLS", "--metrics-insecure"]);
+    // That metrics may be read is not that rows may.
+    let meant = "--listen 0.0.0.0:0 --metrics 0.0.0.0:0 --metrics-insecure";
+    lode_line(&format!("serve nowhere {meant}")).failed(2, &["0.0.0.0:0", "--insecure"]);
+    let meant = "--listen 0.0.0.0:0 --metrics 0.0.0.0:0 --insecure";
+    lode_line(&format!("serve nowhere {meant}")).failed(2, &["--metrics-insecure"]);
     guarded.server.stop();
     let open = format!("--listen 0.0.0.0:0 --metrics 0.0.0.0:0 --token-file {token}");
     let server = Serving::start(&guarded.graph, &open);
     let at = server.metrics.replace("0.0.0.0", "127.0.0.1");
-    for path in ["/healthz", "/readyz"] {
+    // The page is the same for all, and asks for the token itself.
+    for path in ["/healthz", "/readyz", "/"] {
         assert_eq!(get(&at, path).status, 200);
     }
-    for path in ["/", "/metrics", "/status.json"] {
+    for path in ["/metrics", "/status.json"] {
         assert_eq!(get(&at, path).status, 401);
         for (token, status) in [(SECRET, 200), ("another-another-another", 401)] {
             let request = format!(

@@ -5,18 +5,19 @@ mod register;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::Address;
 use lodestore_graph::PartId;
-use lodestore_server::{PolicyKind, Server, ServerConfig, TlsFiles};
+use lodestore_server::{PolicyKind, Server, ServerConfig, ServerError, TlsFiles};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
-use signal_hook::low_level::pipe;
+use signal_hook::low_level::{self, pipe};
 
 use crate::console::Console;
 use crate::human;
@@ -24,7 +25,7 @@ use crate::log::{self, LogFormat, LogLevel};
 use crate::secrets::{check_key, read_token};
 use crate::size::parse_size;
 use crate::usage::UsageError;
-use config::ConfigFile;
+use config::{ConfigFile, parse_mode};
 
 /// Where a server listens if nothing is said.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
@@ -38,8 +39,9 @@ Example: two servers with two partitions each, and a client of both
   lode gather --connect 127.0.0.1:7171 --connect 127.0.0.1:7172 \\
       --tensor feat --ids ids.npy --out rows.npy
 
-SIGINT or SIGTERM stops it cleanly: requests in flight are answered first. A second one ends it
-at once.")]
+SIGINT, SIGTERM or SIGHUP stops it cleanly: requests in flight are answered first. A second one ends it
+at once, and so does the first while the graph is being opened. Exit code 1 says that it could not start,
+or that a part of it had died: start it anew.")]
 pub(crate) struct ServeArgs {
     /// Folder of the graph.
     graph: PathBuf,
@@ -57,13 +59,28 @@ pub(crate) struct ServeArgs {
     /// TCP address; port 0 takes a free one. 127.0.0.1:7171 if neither this nor --unix is given.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
+    /// The first of the TCP ports of the shards, one after the other; free ones unless given. For
+    /// firewalls and containers, which have to know them.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    shard_port_base: Option<u16>,
     /// Path of a Unix socket.
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
+    /// Mode of the Unix sockets, in octal: whoever may open them is let in. 600 unless given.
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    unix_mode: Option<u32>,
     /// TCP address of metrics (/metrics), health checks (/healthz, /readyz) and the status page (/);
     /// port 0 takes a free one. None unless given.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
+    /// Have metrics on an address that is not loopback without a token, or, on a server that speaks TLS,
+    /// with the token in the clear.
+    #[arg(long)]
+    metrics_insecure: bool,
+    /// A name of this machine under which metrics may be asked for, besides its numbers and localhost;
+    /// several times for several.
+    #[arg(long, value_name = "NAME")]
+    metrics_host: Vec<String>,
     /// Shards, each with a core of its own; one per core unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     shards: Option<u16>,
@@ -91,7 +108,8 @@ pub(crate) struct ServeArgs {
     /// Take only clients with a certificate that these authorities (PEM) have signed.
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Listen on an address that is not loopback, without authentication or encryption.
+    /// Listen on an address that is not loopback, without authentication or encryption. Metrics have a
+    /// flag of their own.
     #[arg(long)]
     insecure: bool,
     /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX. Wants a
@@ -135,8 +153,14 @@ impl ServeArgs {
             self.parts_here = file.parts_here.unwrap_or_default();
         }
         self.listen = self.listen.or(file.listen);
+        self.shard_port_base = self.shard_port_base.or(file.shard_port_base);
         self.unix = self.unix.or(file.unix);
+        self.unix_mode = self.unix_mode.or(file.unix_mode);
         self.metrics = self.metrics.or(file.metrics);
+        self.metrics_insecure |= file.metrics_insecure.unwrap_or_default();
+        if self.metrics_host.is_empty() {
+            self.metrics_host = file.metrics_host.unwrap_or_default();
+        }
         self.shards = self.shards.or(file.shards);
         self.memory = self.memory.or(file.memory);
         self.policy = self.policy.or(file.policy);
@@ -175,7 +199,11 @@ impl ServeArgs {
             parts_here: self.parts_here,
             listen,
             unix: self.unix.clone(),
+            shard_port_base: self.shard_port_base,
+            unix_mode: self.unix_mode.unwrap_or(defaults.unix_mode),
             metrics: self.metrics,
+            metrics_insecure: self.metrics_insecure,
+            metrics_hosts: self.metrics_host.clone(),
             n_shards: self.shards.unwrap_or(0),
             tier_bytes: self.memory.unwrap_or(defaults.tier_bytes),
             policy: self.policy.unwrap_or(defaults.policy),
@@ -190,8 +218,8 @@ impl ServeArgs {
     /// Fails for an address that others can reach when nothing says who may ask there, or that all
     /// may.
     fn check_exposure(&self, listen: Option<SocketAddr>) -> Result<(), UsageError> {
-        let is_exposed = |address: &SocketAddr| !address.ip().is_loopback() && !self.insecure;
-        if let Some(address) = listen.filter(is_exposed)
+        let is_exposed = |address: &SocketAddr| !address.ip().is_loopback();
+        if let Some(address) = listen.filter(is_exposed).filter(|_| !self.insecure)
             && self.token_file.is_none()
             && self.tls_cert.is_none()
         {
@@ -201,20 +229,22 @@ impl ServeArgs {
                  --tls-cert, or add --insecure on a trusted network"
             )));
         }
-        if let Some(address) = self.metrics.filter(is_exposed)
+        let metrics = self.metrics.filter(is_exposed).filter(|_| !self.metrics_insecure);
+        if let Some(address) = metrics
             && self.token_file.is_none()
         {
             return Err(UsageError::new(format!(
                 "metrics on {address} can be read from outside; listen on 127.0.0.1, give \
-                 --token-file, or add --insecure on a trusted network"
+                 --token-file, or add --metrics-insecure on a trusted network"
             )));
         }
-        if let Some(address) = self.metrics.filter(is_exposed)
+        if let Some(address) = metrics
             && self.tls_cert.is_some()
         {
             return Err(UsageError::new(format!(
                 "metrics on {address} want the token, and that port speaks no TLS, so that others can \
-                 read it on its way; listen on 127.0.0.1, or add --insecure on a trusted network"
+                 read it on its way; listen on 127.0.0.1, or add --metrics-insecure on a trusted \
+                 network"
             )));
         }
         Ok(())
@@ -239,11 +269,30 @@ impl ServeArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let this = self.with_file()?;
         let config = this.check()?;
-        log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default());
+        log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default())?;
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(this.exit_with_stdin)?;
-        let server = Arc::new(Server::start(&config)?);
-        this.serve_until(stop, &server, console)?;
+        let (sender, events) = mpsc::channel();
+        tell(sender.clone(), move || Event::Stop(wait(stop)))?;
+        tell(sender.clone(), move || Event::Started(Box::new(Server::start(&config))))?;
+        let server = match events.recv()? {
+            Event::Started(server) => Arc::new((*server)?),
+            Event::Stop(heard) => {
+                heard?;
+                tracing::info!("stopped before it had started");
+                // The graph is still being opened, by a thread that nothing else stops: nobody has been
+                // served, and what was durable is.
+                low_level::exit(0);
+            }
+            Event::Died => unreachable!("nobody looks before it has started"),
+        };
+        let deaths = server.deaths();
+        tell(sender, move || {
+            // The log says which.
+            let _ = deaths.wait();
+            Event::Died
+        })?;
+        this.serve_until(&events, &server, console)?;
         tracing::info!("stopping: what is in flight is finished first");
         Arc::into_inner(server).context("the server is still registered")?.stop()?;
         tracing::info!("stopped");
@@ -254,7 +303,7 @@ impl ServeArgs {
     /// do not find it any more when this returns.
     fn serve_until(
         &self,
-        stop: std::io::PipeReader,
+        events: &mpsc::Receiver<Event>,
         server: &Arc<Server>,
         console: &Console,
     ) -> Result<()> {
@@ -272,8 +321,34 @@ impl ServeArgs {
             writable: self.writable,
         };
         console.report(&report, text)?;
-        wait(stop)
+        match events.recv()? {
+            Event::Stop(heard) => heard,
+            // To stop it tells which thread it was.
+            Event::Started(_) | Event::Died => Ok(()),
+        }
     }
+}
+
+/// What the main thread waits for.
+enum Event {
+    /// The server is up, or why it is not.
+    Started(Box<Result<Server, ServerError>>),
+    /// It shall stop.
+    Stop(Result<()>),
+    /// A thread of it has ended that must not.
+    Died,
+}
+
+/// Waits for an event on a thread of its own.
+fn tell(
+    to: mpsc::Sender<Event>,
+    wait: impl FnOnce() -> Event + Send + 'static,
+) -> std::io::Result<()> {
+    let tell = move || {
+        // Nobody hears it who has gone another way.
+        let _ = to.send(wait());
+    };
+    thread::Builder::new().name("lode-event".into()).spawn(tell).map(drop)
 }
 
 fn text(report: &ServeReport) -> String {
@@ -297,20 +372,29 @@ fn text(report: &ServeReport) -> String {
 pub(super) fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> {
     let (reader, writer) = std::io::pipe().context("cannot open a pipe")?;
     let asked_before = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    let signals = [SIGINT, SIGTERM].into_iter().chain((!ignores_hangup()).then_some(SIGHUP));
+    for signal in signals {
         // In this order: the first signal finds the flag down, and puts it up.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked_before))?;
         flag::register(signal, Arc::clone(&asked_before))?;
         pipe::register(signal, writer.try_clone()?)?;
     }
     if exit_with_stdin {
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
             // Only the main thread's wait reads it, and it is gone only when the process is.
             let _ = std::io::Write::write_all(&mut &writer, b".");
         });
     }
     Ok(reader)
+}
+
+/// Whether whoever started this process wants it to outlive a terminal, as `nohup` does.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
 }
 
 pub(super) fn wait(mut stop: std::io::PipeReader) -> Result<()> {

@@ -31,6 +31,8 @@ pub(crate) struct Connection {
     shared: Option<SharedMemory>,
     /// Whether it was asked for that.
     has_asked: bool,
+    /// Whether the server has answered a request.
+    has_answered: bool,
     /// Why it shares none: the reason as well, if it ends the connection thereupon.
     declined: Option<Failure>,
     /// Request under construction.
@@ -47,10 +49,19 @@ impl Connection {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, deadline)?;
         let (address, opened) = (address.clone(), Instant::now());
-        let (inbox, shared, has_asked, declined) = (Inbox::new(), None, false, None);
-        let frame = Vec::new();
-        let mut connection =
-            Self { address, stream, opened, inbox, shared, has_asked, declined, frame };
+        let (inbox, shared, declined, frame) = (Inbox::new(), None, None, Vec::new());
+        let (has_asked, has_answered) = (false, false);
+        let mut connection = Self {
+            address,
+            stream,
+            opened,
+            inbox,
+            shared,
+            has_asked,
+            has_answered,
+            declined,
+            frame,
+        };
         connection.stream.set_deadline(deadline, true);
         connection.write(&hello())?;
         if let Err(error) = connection.need(HELLO_BYTES) {
@@ -239,7 +250,10 @@ impl Connection {
                 Head::Whole(Reply::Failure(failure), _) => {
                     return Err(ClientError::Refused { address: self.address.clone(), failure });
                 }
-                Head::Whole(reply, body_bytes) => return Ok((reply, body_bytes)),
+                Head::Whole(reply, body_bytes) => {
+                    self.has_answered = true;
+                    return Ok((reply, body_bytes));
+                }
                 Head::Needs(n_bytes) => self.need(n_bytes)?,
             }
         }
@@ -301,6 +315,10 @@ impl Connection {
             io::ErrorKind::InvalidData => {
                 ClientError::Handshake { address, reason: source.to_string() }
             }
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset if !self.has_answered => {
+                let reason = format!("it closed a new connection ({source}), and may be full");
+                ClientError::Unavailable { address, source: io::Error::new(source.kind(), reason) }
+            }
             _ => ClientError::Unavailable { address, source },
         }
     }
@@ -332,4 +350,40 @@ pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration
 /// What a request tells as the time when it is sent, on a connection that is open since then.
 pub(crate) fn age(opened: Instant) -> Duration {
     opened.elapsed().max(Duration::from_micros(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Shutdown, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_closes_a_new_connection_may_be_full() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        for says_hello in [false, true] {
+            let closes = std::thread::spawn({
+                let listener = listener.try_clone().unwrap();
+                move || {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    let hello = if says_hello { &hello()[..] } else { &[] };
+                    stream.write_all(hello).unwrap();
+                    stream.shutdown(Shutdown::Write).unwrap();
+                    // All that the client says is read, so that it is no reset.
+                    let _ = stream.read_to_end(&mut Vec::new());
+                }
+            });
+            let asked = Connection::open(&address, &Security::default(), deadline).and_then(
+                |mut connection| {
+                    connection.send(&Request::new(RequestBody::Stat), &[], deadline)?;
+                    connection.receive(deadline)
+                },
+            );
+            let told = asked.unwrap_err().to_string();
+            assert!(told.contains("may be full"), "{told}");
+            closes.join().unwrap();
+        }
+    }
 }

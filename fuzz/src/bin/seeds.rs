@@ -6,8 +6,8 @@ use std::{env, fs, io};
 // The instrumented code calls it.
 use libfuzzer_sys as _;
 use lodestore_fuzz::{
-    catalog, device_toml, edges, graph_toml, groups, npy, npz, records, schedule, segment,
-    stateful, topology,
+    catalog, device_toml, edges, graph_toml, groups, npy, npz, records, requests, schedule,
+    segment, stateful, topology,
 };
 
 fn main() -> io::Result<()> {
@@ -21,6 +21,7 @@ fn main() -> io::Result<()> {
         ("npy", npy::seeds()),
         ("npz", npz::seeds()),
         ("records", records::seeds()),
+        ("requests", requests::seeds()),
         ("schedule", schedule::seeds()),
         ("segment", segment::seeds()),
         ("stateful", stateful::seeds()),

@@ -87,19 +87,7 @@ impl Connection {
         Ok(found.is_some_and(|found| found == *token))
     }
 
-    /// Says hello and why not to a client that is one too many.
-    pub(crate) async fn refuse(stream: TcpStream, socket: Rc<OwnedFd>, refusal: Failure) {
-        let (stream, head) = (Stream::Plain(stream), Vec::new());
-        let lag = Lag::new(Instant::now());
-        let (pace, is_local, shared, copying) = (Pace::default(), false, None, None);
-        let mut this = Self { stream, socket, is_local, shared, copying, lag, pace, head };
-        // Whether it hears that or not, it is gone.
-        if this.write(&hello()).await.is_ok() {
-            let _ = this.show_out(refusal).await;
-        }
-    }
-
-    /// Tells a client that was let in why it is not served.
+    /// Tells a client that would be let in why it is not served.
     pub(crate) async fn turn_away(mut self, refusal: Failure) -> Result<(), Ended> {
         self.show_out(refusal).await
     }

@@ -1,8 +1,8 @@
 //! Handshakes of TLS, one step of one of them at a time: its arithmetic takes as long as many requests,
 //! and whoever comes may begin one.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
@@ -11,50 +11,61 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-/// Who waits for a turn, the longest first; the first has it. It is handed over: whoever comes as one
-/// ends stands behind all that wait.
+/// Who waits for a turn: those who go on with a handshake before those who begin one, since these may
+/// be many and mean nothing by it, and among equals who waits longest. A turn is handed over: whoever
+/// comes as one ends does not go before those who wait.
 #[derive(Default)]
-pub(crate) struct Turns {
-    /// Numbers, which ascend, and who is called.
-    queue: RefCell<VecDeque<(u64, Waker)>>,
-    n_given: Cell<u64>,
+pub(crate) struct Turns(RefCell<Line>);
+
+#[derive(Default)]
+struct Line {
+    waiting: BTreeMap<Place, Waker>,
+    /// Who has the turn.
+    called: Option<Place>,
+    n_given: u64,
 }
+
+/// Where one stands: whether it only begins, and when it came.
+type Place = (bool, u64);
 
 impl Turns {
     /// Stands in line until it is its turn, which lasts as long as what comes back.
-    async fn next(&self) -> Turn<'_> {
-        let number = self.n_given.replace(self.n_given.get() + 1);
-        let (turn, mut has_come) = (Turn { turns: self, number }, false);
+    async fn next(&self, begins: bool) -> Turn<'_> {
+        let place = {
+            let mut line = self.0.borrow_mut();
+            line.n_given += 1;
+            (begins, line.n_given)
+        };
+        let turn = Turn { turns: self, place };
         poll_fn(|cx| {
-            let mut queue = self.queue.borrow_mut();
-            if !std::mem::replace(&mut has_come, true) {
-                queue.push_back((number, cx.waker().clone()));
+            let mut line = self.0.borrow_mut();
+            // Whoever ends a turn calls the next: nobody is called only if nobody waits.
+            if *line.called.get_or_insert(place) == place {
+                return Poll::Ready(());
             }
-            let at = queue.binary_search_by_key(&number, |&(number, _)| number);
-            let at = at.expect("it stands there until it is dropped");
-            queue[at].1.clone_from(cx.waker());
-            if at == 0 { Poll::Ready(()) } else { Poll::Pending }
+            line.waiting.insert(place, cx.waker().clone());
+            Poll::Pending
         })
         .await;
         turn
     }
 }
 
-/// A place in the line, and at its head the turn.
+/// A place in the line, or the turn.
 struct Turn<'a> {
     turns: &'a Turns,
-    number: u64,
+    place: Place,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut queue = self.turns.queue.borrow_mut();
-        if let Ok(at) = queue.binary_search_by_key(&self.number, |&(number, _)| number) {
-            queue.remove(at);
-            if at == 0
-                && let Some((_, next)) = queue.front()
-            {
-                next.wake_by_ref();
+        let mut line = self.turns.0.borrow_mut();
+        line.waiting.remove(&self.place);
+        if line.called == Some(self.place) {
+            let next = line.waiting.pop_first();
+            line.called = next.as_ref().map(|&(place, _)| place);
+            if let Some((_, waker)) = next {
+                waker.wake();
             }
         }
     }
@@ -68,9 +79,9 @@ pub(super) async fn in_turn<T>(
     turns: &Turns,
     handshake: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
-    let mut handshake = pin!(handshake);
+    let (mut handshake, mut begins) = (pin!(handshake), true);
     loop {
-        let turn = turns.next().await;
+        let turn = turns.next(std::mem::take(&mut begins)).await;
         let (start, mut called) = (Instant::now(), None);
         let step = poll_fn(|cx| {
             let bell = called.insert(Arc::new(Bell::new(cx.waker())));
@@ -123,31 +134,62 @@ impl Wake for Bell {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+
     use super::*;
+
+    /// Whose turn it is now, among those who wait.
+    fn called<'a>(line: &mut [(u32, Waiting<'a>)]) -> Vec<(u32, Turn<'a>)> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let polled = line.iter_mut().map(|(name, next)| (*name, next.as_mut().poll(&mut cx)));
+        polled.filter_map(|(name, turn)| Some((name, ready(turn)?))).collect()
+    }
+
+    type Waiting<'a> = Pin<Box<dyn Future<Output = Turn<'a>> + 'a>>;
+
+    fn ready<T>(poll: Poll<T>) -> Option<T> {
+        match poll {
+            Poll::Ready(ready) => Some(ready),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Takes the one whose turn it is out of the line, and ends its turn.
+    fn pass(line: &mut Vec<(u32, Waiting<'_>)>) -> u32 {
+        let [(name, turn)] = <[_; 1]>::try_from(called(line)).map_err(drop).expect("one at a time");
+        line.retain(|&(waiting, _)| waiting != name);
+        drop(turn);
+        name
+    }
 
     #[test]
     fn turns_come_in_the_order_in_which_they_were_asked_for_whoever_gives_up() {
         let turns = Turns::default();
-        let mut cx = Context::from_waker(Waker::noop());
-        let mut line: Vec<_> = (0..4).map(|_| Box::pin(turns.next())).collect();
-        let mut first = None;
-        for waiting in &mut line {
-            if let Poll::Ready(turn) = waiting.as_mut().poll(&mut cx) {
-                assert!(first.replace(turn).is_none(), "one at a time");
-            }
-        }
-        // The second gives up, the first is done, and a fifth comes before the third is woken.
-        drop(line.remove(1));
-        drop(first.expect("nobody was there"));
-        let mut late = Box::pin(turns.next());
-        assert!(late.as_mut().poll(&mut cx).is_pending());
-        assert!(line[2].as_mut().poll(&mut cx).is_pending());
-        let Poll::Ready(third) = line[1].as_mut().poll(&mut cx) else { panic!("it is its turn") };
-        drop(third);
-        assert!(late.as_mut().poll(&mut cx).is_pending());
-        drop(line);
-        assert!(late.as_mut().poll(&mut cx).is_ready());
-        drop(late);
-        assert!(turns.queue.borrow().is_empty());
+        let mut line: Vec<(u32, Waiting<'_>)> =
+            (0..4).map(|name| (name, Box::pin(turns.next(true)) as _)).collect();
+        // The first has it; the second gives up, and a fifth comes as the first is done.
+        let mut first = called(&mut line);
+        assert_eq!(first.len(), 1, "one at a time");
+        line.retain(|&(name, _)| name > 1);
+        drop(first.pop());
+        line.push((4, Box::pin(turns.next(true))));
+        line.rotate_right(1);
+        assert_eq!([(); 3].map(|()| pass(&mut line)), [2, 3, 4]);
+        let line = turns.0.borrow();
+        assert!(line.waiting.is_empty() && line.called.is_none());
+    }
+
+    #[test]
+    fn who_goes_on_does_not_wait_for_those_who_begin() {
+        let turns = Turns::default();
+        let mut line: Vec<(u32, Waiting<'_>)> =
+            (0..9).map(|name| (name, Box::pin(turns.next(true)) as _)).collect();
+        let first = called(&mut line);
+        drop(line.remove(0));
+        assert!(called(&mut line).is_empty());
+        line.extend((90..92).map(|name| (name, Box::pin(turns.next(false)) as _)));
+        assert!(called(&mut line).is_empty(), "a turn that is taken is not taken away");
+        drop(first);
+        assert_eq!([(); 3].map(|()| pass(&mut line)), [90, 91, 1]);
     }
 }

@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT};
-use crate::shard::Shard;
+use crate::shard::{Idle, Shard};
 use crate::stats::{BreakReason, RequestKind};
 use copy::Copying;
 use shared::Shared;
@@ -60,6 +60,7 @@ pub(crate) struct Connection {
 /// A pull whose ids are still to be read.
 struct Asked {
     tensor: u16,
+    kind: PullKind,
     /// Of the ids.
     n_bytes: usize,
     /// The only one that will do; 0 for the newest.
@@ -123,9 +124,9 @@ impl Ended {
 
 impl Connection {
     /// Serves until the client leaves, breaks the wire's rules, or the shard stops.
-    pub(crate) async fn serve(mut self, shard: &Rc<Shard>) -> Result<(), Ended> {
+    pub(crate) async fn serve(mut self, shard: &Rc<Shard>, idle: &Idle) -> Result<(), Ended> {
         let mut is_first = true;
-        while let Some(prefix) = self.next_prefix().await? {
+        while let Some(prefix) = self.next_prefix(idle).await? {
             // A socket that always has bytes is never waited for: others would wait for ever.
             glommio::executor().yield_now().await;
             let request = self.read_head(prefix).await?;
@@ -142,8 +143,14 @@ impl Connection {
                 self.taken_late()?;
                 continue;
             }
-            let running = shard.counters().begin(RequestKind::of(&request.body));
-            let done = AssertUnwindSafe(self.answer(shard, request, prefix)).catch_unwind().await;
+            let now = Instant::now();
+            let waited = self.lag.waited(request.sent, now).min(REQUEST_TIMEOUT);
+            let kind = RequestKind::of(&request.body);
+            let running = shard.counters().begin(kind, now.checked_sub(waited).unwrap_or(now));
+            let timeout = request.deadline.map_or(REQUEST_TIMEOUT, |d| d.min(REQUEST_TIMEOUT));
+            let deadline = now + timeout.saturating_sub(waited);
+            let answer = self.answer(shard, request, prefix, deadline);
+            let done = AssertUnwindSafe(answer).catch_unwind().await;
             self = match done {
                 Ok(result) => result?,
                 // One panicking task would stop the whole executor.
@@ -154,10 +161,17 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a frame as long as the client likes; `None` when it has left between frames.
-    async fn next_prefix(&mut self) -> Result<Option<Prefix>, Ended> {
+    /// Waits for a frame as long as the client likes, or as nobody wants its place; `None` when it has
+    /// left between frames.
+    async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
         let mut bytes = [0; PREFIX_BYTES];
-        let n_bytes = match self.stream.read(&mut bytes).await {
+        // Between two steps of a copy it is at work.
+        if self.copying.is_none() {
+            idle.begin();
+        }
+        let read = self.stream.read(&mut bytes).await;
+        idle.end();
+        let n_bytes = match read {
             Ok(0) => return Ok(None),
             // TLS calls an end without a farewell so. Nothing is cut short between frames.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -179,19 +193,17 @@ impl Connection {
         shard: &Rc<Shard>,
         request: Request,
         prefix: Prefix,
+        deadline: Instant,
     ) -> Result<Self, Ended> {
         self.pace = Pace::default();
-        let now = Instant::now();
-        let timeout = request.deadline.map_or(REQUEST_TIMEOUT, |d| d.min(REQUEST_TIMEOUT));
-        let deadline = now + timeout.saturating_sub(self.lag.waited(request.sent, now));
-        if let Err(refusal) = check(shard, &request, deadline <= now) {
+        if let Err(refusal) = check(shard, &request, deadline <= Instant::now()) {
             self.drain(prefix.body_bytes).await?;
             return self.reply_or_refuse(shard, Err(refusal)).await;
         }
         match request.body {
             RequestBody::Pull { tensor, kind } => {
                 let (n_bytes, version) = (prefix.body_bytes, request.version);
-                let asked = Asked { tensor, n_bytes, version, deadline };
+                let asked = Asked { tensor, kind, n_bytes, version, deadline };
                 if kind == PullKind::Sync {
                     return self.pull(shard, asked).await;
                 }

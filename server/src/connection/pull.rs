@@ -43,7 +43,7 @@ impl Connection {
     async fn send_rows(
         &mut self,
         shard: &Shard,
-        &Asked { tensor, version, deadline, .. }: &Asked,
+        &Asked { tensor, kind, version, deadline, .. }: &Asked,
         Buffers { ids, frame }: &mut Buffers,
     ) -> Result<Result<(), Failure>, Ended> {
         let row_bytes = shard.row_bytes(tensor);
@@ -67,7 +67,8 @@ impl Connection {
                 }
                 &mut frame[HEAD_ROOM..body_end]
             });
-            let gather = shard.gather(tensor, &ids[first_row..first_row + n_rows], out, deadline);
+            let chunk = &ids[first_row..first_row + n_rows];
+            let gather = shard.gather((tensor, kind), chunk, out, deadline);
             let gathered = within(deadline, gather).await;
             // Afterwards: what was committed or put meanwhile may be among the rows.
             if let Err(refusal) = gathered.and_then(|()| shard.check_version(tensor, version)) {

@@ -49,10 +49,11 @@ pub(super) fn answer(
     bytes.into_bytes()
 }
 
-/// Whether who asks may know: health is for all, figures for those who tell the token.
+/// Whether who asks may know: health is for all, and the page, which asks for the token itself; figures
+/// are for those who tell it.
 fn is_for(request: &Request, token: Option<&Token>) -> bool {
-    let is_health = matches!(request.path.as_str(), "/healthz" | "/readyz");
-    is_health || token.is_none_or(|token| request.token.is_some_and(|told| told == *token))
+    let is_for_all = matches!(request.path.as_str(), "/" | "/healthz" | "/readyz");
+    is_for_all || token.is_none_or(|token| request.token.is_some_and(|told| told == *token))
 }
 
 fn of_path(path: &str, observed: &Observed) -> Answer {
@@ -135,7 +136,7 @@ fn refusal(bad: BadRequest) -> Answer {
             text("413 Content Too Large", "requests with a body are not taken".to_owned())
         }
         BadRequest::Host => {
-            let line = "name this machine by its number or as localhost";
+            let line = "name this machine by its number, as localhost, or as --metrics-host tells";
             text("421 Misdirected Request", line.to_owned())
         }
         BadRequest::Method => Answer {
@@ -188,12 +189,12 @@ mod tests {
             let bytes = answer(Ok(request), Some(&right), &Observed::new());
             String::from_utf8(bytes).unwrap()[9..12].to_owned()
         };
-        for path in ["/", "/metrics", "/status.json", "/else"] {
+        for path in ["/metrics", "/status.json", "/else"] {
             assert_eq!(status(path, None), "401", "{path}");
             assert_eq!(status(path, Some(wrong)), "401", "{path}");
             assert_ne!(status(path, Some(right)), "401", "{path}");
         }
-        assert_eq!(status("/healthz", None), "200");
+        assert_eq!([status("/healthz", None), status("/", None)], ["200", "200"]);
         assert_eq!(status("/readyz", None), "503", "it opens");
     }
 

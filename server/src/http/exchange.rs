@@ -5,9 +5,9 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use lodestore_schema::Token;
 use rustix::event::PollFlags;
 
+use super::Door;
 use super::answer::answer;
 use super::request::{BadRequest, Request};
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_TIMEOUT};
@@ -62,12 +62,16 @@ impl Exchange {
     }
 
     /// Does what can be done without waiting; `false` at the end.
-    pub(super) fn go_on(&mut self, token: Option<&Token>, observed: &Observed) -> bool {
+    pub(super) fn go_on(&mut self, door: &Door, observed: &Observed) -> bool {
+        // Whoever has the token is no page of another site.
+        let asks_host = self.is_local || door.token.is_none();
+        let hosts = asks_host.then_some(&*door.hosts);
         loop {
             let done = match &mut self.stage {
-                Stage::Reading(head) => match read_request(&mut self.stream, head, self.is_local) {
+                Stage::Reading(head) => match read_request(&mut self.stream, head, hosts) {
                     Ok(request) => {
-                        self.stage = Stage::Writing(answer(request, token, observed), 0);
+                        self.stage =
+                            Stage::Writing(answer(request, door.token.as_ref(), observed), 0);
                         Ok(())
                     }
                     Err(error) => Err(error),
@@ -104,7 +108,7 @@ impl Exchange {
 fn read_request(
     stream: &mut TcpStream,
     head: &mut Vec<u8>,
-    is_local: bool,
+    hosts: Option<&[String]>,
 ) -> io::Result<Result<Request, BadRequest>> {
     loop {
         let mut bytes = [0; READ_BYTES];
@@ -114,7 +118,7 @@ fn read_request(
             return Err(ErrorKind::UnexpectedEof.into());
         }
         head.extend_from_slice(&bytes[..n]);
-        if let Some(request) = Request::parse(head, is_local) {
+        if let Some(request) = Request::parse(head, hosts) {
             return Ok(request);
         }
     }

@@ -39,10 +39,12 @@ impl HttpServer {
     /// Listens, and answers from what `observed` knows.
     ///
     /// On an address that is not loopback figures are for those who tell `token`, if there is one;
-    /// health checks are for all.
+    /// health checks are for all. `hosts` are names that it may be asked under, see
+    /// [`request::Request::parse`].
     pub(crate) fn start(
         address: SocketAddr,
         token: Option<Token>,
+        hosts: Vec<String>,
         observed: Arc<Observed>,
     ) -> Result<Self, ServerError> {
         let error = |source| ServerError::Listen { address: address.to_string(), source };
@@ -50,13 +52,14 @@ impl HttpServer {
         listener.set_nonblocking(true).map_err(error)?;
         let address = listener.local_addr().map_err(error)?;
         let token = token.filter(|_| !address.ip().is_loopback());
+        let door = Door { token, hosts };
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| ServerError::Thread(e.into()))?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("lode-http".into())
-            .spawn(move || run(&listener, token.as_ref(), &observed, &stopped))
+            .spawn(move || run(&listener, &door, &observed, &stopped))
             .map_err(ServerError::Thread)?;
         Ok(Self { address, stop, thread: Some(thread) })
     }
@@ -76,7 +79,15 @@ impl Drop for HttpServer {
     }
 }
 
-fn run(listener: &TcpListener, token: Option<&Token>, observed: &Observed, stop: &OwnedFd) {
+/// Whom the port answers.
+struct Door {
+    /// What those must tell who want figures.
+    token: Option<Token>,
+    /// Names of this machine that lead here for everybody.
+    hosts: Vec<String>,
+}
+
+fn run(listener: &TcpListener, door: &Door, observed: &Observed, stop: &OwnedFd) {
     // The one that is open longest first.
     let mut open: Vec<Exchange> = Vec::new();
     let complaints = Complaints::default();
@@ -104,7 +115,7 @@ fn run(listener: &TcpListener, token: Option<&Token>, observed: &Observed, stop:
         let mut flags = ready[2..].iter();
         open.retain_mut(|exchange| {
             let is_ready = flags.next().is_some_and(|ready| *ready);
-            exchange.is_in_time(now) && (!is_ready || exchange.go_on(token, observed))
+            exchange.is_in_time(now) && (!is_ready || exchange.go_on(door, observed))
         });
         if ready[1] {
             accept(listener, &mut open, &complaints);

@@ -30,30 +30,33 @@ pub(super) enum BadRequest {
     Method,
     /// A request with a body.
     Body,
-    /// It came to this machine itself, under a name that anybody may have given it.
+    /// It came under a name that anybody may have given this machine.
     Host,
 }
 
 impl Request {
     /// Reads a request; `None` while it is not whole. What follows it is not looked at.
     ///
-    /// One that came to a loopback address (`is_local`) must name it by number or as `localhost`.
-    /// A site whose name leads its own pages there ("DNS rebinding") would have them read the answers
-    /// as its own; a browser says that name in `Host`.
-    pub(super) fn parse(head: &[u8], is_local: bool) -> Option<Result<Self, BadRequest>> {
+    /// Where no token keeps others out (`hosts`) it must name this machine by number, as `localhost`, or
+    /// by one of these names. A site whose name leads its own pages here ("DNS rebinding") would have
+    /// them read the answers as its own; a browser says that name in `Host`.
+    pub(super) fn parse(head: &[u8], hosts: Option<&[String]>) -> Option<Result<Self, BadRequest>> {
         let mut headers = [EMPTY_HEADER; HTTP_HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(head) {
             Ok(Status::Partial) if head.len() <= HTTP_HEAD_BYTES_MAX => None,
             Ok(Status::Complete(n_bytes)) if n_bytes <= HTTP_HEAD_BYTES_MAX => {
-                Some(Self::check(&request, is_local))
+                Some(Self::check(&request, hosts))
             }
             Ok(_) | Err(Error::TooManyHeaders) => Some(Err(BadRequest::TooLarge)),
             Err(_) => Some(Err(BadRequest::Malformed)),
         }
     }
 
-    fn check(request: &httparse::Request<'_, '_>, is_local: bool) -> Result<Self, BadRequest> {
+    fn check(
+        request: &httparse::Request<'_, '_>,
+        known: Option<&[String]>,
+    ) -> Result<Self, BadRequest> {
         let (Some(method), Some(target)) = (request.method, request.path) else {
             return Err(BadRequest::Malformed);
         };
@@ -66,7 +69,9 @@ impl Request {
             return Err(BadRequest::Body);
         }
         let mut hosts = request.headers.iter().filter(|header| is(header, "host"));
-        if is_local && !hosts.all(|host| names_this_machine(host.value)) {
+        if let Some(known) = known
+            && !hosts.all(|host| names_this_machine(host.value, known))
+        {
             return Err(BadRequest::Host);
         }
         let tokens = request.headers.iter().filter(|header| is(header, "authorization"));
@@ -91,9 +96,9 @@ fn bearer(value: &[u8]) -> Option<Token> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| Token::new(token.trim_ascii()).ok())?
 }
 
-/// Whether a `Host`, with or without a port, is an address or `localhost`: no name that leads
-/// elsewhere for others.
-fn names_this_machine(host: &[u8]) -> bool {
+/// Whether a `Host`, with or without a port, is an address, `localhost` or one of these: no name that
+/// leads elsewhere for others.
+fn names_this_machine(host: &[u8], known: &[String]) -> bool {
     let Ok(host) = str::from_utf8(host.trim_ascii()) else { return false };
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, port)) if address.parse::<Ipv6Addr>().is_ok() => ("localhost", port),
@@ -101,7 +106,9 @@ fn names_this_machine(host: &[u8]) -> bool {
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let is_port = port.strip_prefix(':').unwrap_or(port).bytes().all(|b| b.is_ascii_digit());
-    let is_known = name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok();
+    let is_known = name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok()
+        || known.iter().any(|known| name.eq_ignore_ascii_case(known));
     is_known && is_port && (port.is_empty() || port.starts_with(':'))
 }
 
@@ -110,7 +117,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Option<Result<Request, BadRequest>> {
-        Request::parse(text.as_bytes(), false)
+        Request::parse(text.as_bytes(), None)
     }
 
     #[test]
@@ -160,10 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_this_machine_itself_names_it_by_number_or_as_localhost() {
-        let is_taken = |host: &str, is_local| {
+    fn what_comes_names_this_machine_by_number_as_localhost_or_as_told() {
+        let hosts = ["rows.lan".to_owned()];
+        let is_taken = |host: &str, is_asked: bool| {
             let head = format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n");
-            match Request::parse(head.as_bytes(), is_local).unwrap() {
+            match Request::parse(head.as_bytes(), is_asked.then_some(&hosts)).unwrap() {
                 Ok(_) => true,
                 Err(bad) => {
                     assert_eq!(bad, BadRequest::Host, "{host}");
@@ -171,12 +179,30 @@ mod tests {
                 }
             }
         };
-        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:80", "10.1.2.3", "[::1]", "[::1]:80"] {
+        for host in [
+            "localhost",
+            "LOCALHOST:1",
+            "127.0.0.1:80",
+            "10.1.2.3",
+            "[::1]",
+            "[::1]:80",
+            "Rows.lan:9171",
+        ] {
             assert!(is_taken(host, true), "{host}");
         }
-        for host in
-            ["a", "", ":80", "127.0.0.1.a", "a:127.0.0.1", "[::1].a", "[a]", "::1", "localhost."]
-        {
+        for host in [
+            "a",
+            "",
+            ":80",
+            "127.0.0.1.a",
+            "a:127.0.0.1",
+            "[::1].a",
+            "[a]",
+            "::1",
+            "localhost.",
+            "rows.lan.a",
+            "lan",
+        ] {
             assert!(!is_taken(host, true) && is_taken(host, false), "{host}");
         }
     }
@@ -196,7 +222,7 @@ mod tests {
         fn no_bytes_panic_nor_wait_for_ever(
             bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..9000)
         ) {
-            let found = Request::parse(&bytes, true);
+            let found = Request::parse(&bytes, Some(&[]));
             proptest::prop_assert!(found.is_some() || bytes.len() <= HTTP_HEAD_BYTES_MAX);
         }
     }

@@ -37,8 +37,14 @@ pub struct ServerFigures {
     pub failures: BTreeMap<String, u64>,
     /// Connections that broke by reason, over all shards.
     pub connections_broken: BTreeMap<String, u64>,
+    /// Connections closed as they came, before any shard had them.
+    #[serde(default)]
+    pub connections_dropped: u64,
     /// Latencies of bucket i are below so many seconds, and not below the bound before.
     pub latency_bounds: Vec<f64>,
+    /// How long what comes to a shard waits until the shard sees it, sampled, over all shards.
+    #[serde(default)]
+    pub shard_delay: LatencyFigures,
     /// Calls that wait for threads of the store: `overlay`, `write`.
     pub store_calls_waiting: BTreeMap<String, u64>,
     /// Versions and compactions.
@@ -70,6 +76,10 @@ pub struct ShardFigures {
     pub connections_taken: u64,
     /// Connections refused because too many were open.
     pub connections_refused: u64,
+    /// Connections ended before they were let in, because more came than can be let in at once.
+    pub connections_evicted: u64,
+    /// Connections closed because they were idle while others came and too many were open.
+    pub connections_idle_closed: u64,
     /// Time in which the shard was not idle.
     pub busy_seconds: f64,
     /// How long ago it told the figures that only it knows.
@@ -115,7 +125,8 @@ pub struct KindFigures {
     pub begun: u64,
     /// That have come and are not answered.
     pub in_progress: u64,
-    /// From the head of a request to the last byte of its answer handed to the system.
+    /// From when a request was sent, as far as that is known, to the last byte of its answer handed to
+    /// the system.
     pub latency: LatencyFigures,
 }
 
@@ -181,6 +192,7 @@ impl ServerFigures {
             uptime_seconds: observed.uptime().as_secs_f64(),
             started_unix_seconds: observed.started_unix.as_secs_f64(),
             latency_bounds: (0..N_BUCKETS).map(|b| bound_us(b) as f64 / 1e6).collect(),
+            connections_dropped: observed.n_dropped(),
             process: ProcessFigures::read(),
             ..Self::default()
         };
@@ -203,13 +215,13 @@ impl ServerFigures {
             let figures = KindFigures {
                 begun: of_kind().map(|kind| get(&kind.begun)).sum(),
                 in_progress: of_kind().map(KindCounters::in_progress).sum(),
-                latency: LatencyFigures {
-                    buckets: latency.buckets.to_vec(),
-                    sum_seconds: latency.sum_ns as f64 / 1e9,
-                },
+                latency: latency.into(),
             };
             self.kinds.insert(kind.name().to_owned(), figures);
         }
+        let mut delay = LatencySum::default();
+        counters().for_each(|shard| shard.beat.delay.add_to(&mut delay));
+        self.shard_delay = delay.into();
         for code in FailureCode::ALL {
             let n = counters().map(|shard| get(&shard.failures[code as usize])).sum();
             self.failures.insert(code.name().to_owned(), n);
@@ -238,6 +250,8 @@ impl ShardFigures {
             connections: from.connections.load(Ordering::Relaxed).into(),
             connections_taken: get(&from.connections_taken),
             connections_refused: get(&from.connections_refused),
+            connections_evicted: get(&from.connections_evicted),
+            connections_idle_closed: get(&from.connections_idle_closed),
             busy_seconds: get(&from.beat.busy_ns) as f64 / 1e9,
             beat_age_seconds,
             in_flight_bytes: get(&from.beat.room_taken),
@@ -276,6 +290,12 @@ impl UpdateFigures {
             compaction_bytes_total: stats.run_bytes_total,
             compaction_failure: stats.run_failure,
         }
+    }
+}
+
+impl From<LatencySum> for LatencyFigures {
+    fn from(sum: LatencySum) -> Self {
+        Self { buckets: sum.buckets.to_vec(), sum_seconds: sum.sum_ns as f64 / 1e9 }
     }
 }
 

@@ -6,7 +6,7 @@ mod process;
 mod prometheus;
 mod table;
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -27,6 +27,8 @@ pub(crate) struct Observed {
     started: Instant,
     started_unix: Duration,
     phase: AtomicU8,
+    /// Connections that were closed as they came.
+    dropped: AtomicU64,
     served: OnceLock<Served>,
 }
 
@@ -65,7 +67,8 @@ impl Observed {
     pub(crate) fn new() -> Self {
         let started_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let phase = AtomicU8::new(Phase::Opening as u8);
-        Self { started: Instant::now(), started_unix, phase, served: OnceLock::new() }
+        let (dropped, served) = (AtomicU64::new(0), OnceLock::new());
+        Self { started: Instant::now(), started_unix, phase, dropped, served }
     }
 
     /// The graph is open, and the shards are about to start.
@@ -89,6 +92,16 @@ impl Observed {
     /// Time since the start.
     pub(crate) fn uptime(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// Notes that a connection was closed as it came.
+    pub(crate) fn dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections that were closed as they came.
+    pub(crate) fn n_dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Notes that a shard has told its figures just now.

@@ -37,9 +37,11 @@ impl ServerFigures {
             }
             Source::KindHistogram => {
                 for (kind, figures) in &self.kinds {
-                    self.write_histogram((name, kind), &figures.latency, text)?;
+                    let label = format!("kind=\"{kind}\"");
+                    self.write_histogram((name, &label), &figures.latency, text)?;
                 }
             }
+            Source::Histogram(figures) => self.write_histogram((name, ""), figures(self), text)?,
         }
         Ok(())
     }
@@ -47,21 +49,22 @@ impl ServerFigures {
     /// Every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
     fn write_histogram(
         &self,
-        (name, kind): (&str, &str),
+        (name, label): (&str, &str),
         latency: &LatencyFigures,
         text: &mut String,
     ) -> std::fmt::Result {
-        let mut below = 0;
+        let (mut below, comma) = (0, if label.is_empty() { "" } else { "," });
         for (bucket, (n, bound)) in latency.buckets.iter().zip(&self.latency_bounds).enumerate() {
             below += n;
             // The last bucket has no bound: whatever took longer is in it too.
             if bucket % 4 == 3 && bucket + 1 < latency.buckets.len() {
-                writeln!(text, "{name}_bucket{{kind=\"{kind}\",le=\"{bound}\"}} {below}")?;
+                writeln!(text, "{name}_bucket{{{label}{comma}le=\"{bound}\"}} {below}")?;
             }
         }
-        writeln!(text, "{name}_bucket{{kind=\"{kind}\",le=\"+Inf\"}} {below}")?;
-        writeln!(text, "{name}_sum{{kind=\"{kind}\"}} {}", latency.sum_seconds)?;
-        writeln!(text, "{name}_count{{kind=\"{kind}\"}} {below}")
+        writeln!(text, "{name}_bucket{{{label}{comma}le=\"+Inf\"}} {below}")?;
+        let label = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
+        writeln!(text, "{name}_sum{label} {}", latency.sum_seconds)?;
+        writeln!(text, "{name}_count{label} {below}")
     }
 }
 
@@ -84,9 +87,13 @@ mod tests {
         let latency_bounds = (1..=8).map(f64::from).collect();
         let figures = ServerFigures { latency_bounds, ..ServerFigures::default() };
         let mut text = String::new();
-        figures.write_histogram(("x", "push"), &latency, &mut text).unwrap();
+        figures.write_histogram(("x", "kind=\"push\""), &latency, &mut text).unwrap();
         let expected = "x_bucket{kind=\"push\",le=\"4\"} 3\nx_bucket{kind=\"push\",le=\"+Inf\"} 7\n\
                         x_sum{kind=\"push\"} 2.5\nx_count{kind=\"push\"} 7\n";
+        assert_eq!(text, expected);
+        text.clear();
+        figures.write_histogram(("x", ""), &latency, &mut text).unwrap();
+        let expected = "x_bucket{le=\"4\"} 3\nx_bucket{le=\"+Inf\"} 7\nx_sum 2.5\nx_count 7\n";
         assert_eq!(text, expected);
     }
 }

@@ -1,7 +1,7 @@
 //! Every metric there is: its name, what it means, and where its figures come from. `docs/metrics.md`
 //! holds the same table; a test holds the two to each other.
 
-use super::figures::{ServerFigures, ShardFigures};
+use super::figures::{LatencyFigures, ServerFigures, ShardFigures};
 
 /// One metric.
 pub(super) struct Metric {
@@ -21,6 +21,8 @@ pub(super) enum Source {
     /// One for each value of a label.
     LabelledGauge(&'static str, fn(&ServerFigures) -> Vec<(String, f64)>),
     LabelledCounter(&'static str, fn(&ServerFigures) -> Vec<(String, f64)>),
+    /// Times over all shards.
+    Histogram(fn(&ServerFigures) -> &LatencyFigures),
     /// Latencies by kind of request.
     KindHistogram,
 }
@@ -30,13 +32,13 @@ impl Source {
         match self {
             Self::Gauge(_) | Self::ShardGauge(_) | Self::LabelledGauge(..) => "gauge",
             Self::Counter(_) | Self::ShardCounter(_) | Self::LabelledCounter(..) => "counter",
-            Self::KindHistogram => "histogram",
+            Self::Histogram(_) | Self::KindHistogram => "histogram",
         }
     }
 
     fn label(&self) -> &'static str {
         match self {
-            Self::Gauge(_) | Self::Counter(_) => "",
+            Self::Gauge(_) | Self::Counter(_) | Self::Histogram(_) => "",
             Self::ShardGauge(_) | Self::ShardCounter(_) => "shard",
             Self::LabelledGauge(label, _) | Self::LabelledCounter(label, _) => label,
             Self::KindHistogram => "kind",
@@ -59,7 +61,8 @@ pub fn metrics_table() -> String {
 }
 
 use Source::{
-    Counter, Gauge, KindHistogram, LabelledCounter, LabelledGauge, ShardCounter, ShardGauge,
+    Counter, Gauge, Histogram, KindHistogram, LabelledCounter, LabelledGauge, ShardCounter,
+    ShardGauge,
 };
 
 const fn metric(name: &'static str, source: Source, help: &'static str) -> Metric {
@@ -91,7 +94,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_request_seconds",
         KindHistogram,
-        "time from the head of a request to the last byte of its answer handed to the system, its body and failures included",
+        "time from when a request was sent, as far as the clock that came with it tells, to the last byte of its answer handed to the system; failures included",
     ),
     metric(
         "lodestore_failures_total",
@@ -133,6 +136,21 @@ pub(super) const METRICS: &[Metric] = &[
         "connections refused because too many were open",
     ),
     metric(
+        "lodestore_connections_dropped_total",
+        Counter(|f| f.connections_dropped as f64),
+        "connections closed as they came, since too many of them waited for their shard",
+    ),
+    metric(
+        "lodestore_connections_evicted_total",
+        ShardCounter(|s| s.connections_evicted as f64),
+        "connections ended before they were let in, because more came than can be let in at once",
+    ),
+    metric(
+        "lodestore_connections_idle_closed_total",
+        ShardCounter(|s| s.connections_idle_closed as f64),
+        "connections closed because they were idle while others came and too many were open",
+    ),
+    metric(
         "lodestore_connections_broken_total",
         LabelledCounter("reason", |f| by(&f.connections_broken, |&n| n as f64)),
         "connections that ended otherwise than by their client's leave between two requests",
@@ -156,6 +174,11 @@ pub(super) const METRICS: &[Metric] = &[
         "lodestore_shard_busy_seconds_total",
         ShardCounter(|s| s.busy_seconds),
         "time in which the shard was not idle",
+    ),
+    metric(
+        "lodestore_shard_delay_seconds",
+        Histogram(|f| &f.shard_delay),
+        "time that what comes to a shard waits until the shard sees it, sampled ten times a second on each",
     ),
     metric(
         "lodestore_shard_beat_age_seconds",

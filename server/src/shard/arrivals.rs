@@ -4,49 +4,75 @@ use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use futures_lite::FutureExt;
+use futures_util::future::{AbortHandle, Abortable};
 use glommio::TaskQueueHandle;
 use glommio::net::TcpStream;
 use lodestore_schema::{Failure, FailureCode};
 use rustix::net::{Shutdown, shutdown};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Shard;
+use super::inside::{Idle, Room};
 use crate::connection::{Connection, Ended};
 use crate::error::failure;
 use crate::guard::Guard;
-use crate::limits::{CONNECTIONS_PER_SHARD_MAX, ENTERING_PER_SHARD_MAX, REFUSALS_PER_SHARD_MAX};
+use crate::limits::CONNECTIONS_PER_SHARD_MAX;
 use crate::listen::Arrival;
 use crate::stats::count;
 
 impl Shard {
-    /// Serves a connection in a task of its own, or refuses it.
+    /// Lets a connection in and serves it, or shows it out, in a task of its own.
     pub(super) fn take(self: &Rc<Self>, arrival: Arrival, sync: TaskQueueHandle) {
-        let Ok(socket) = arrival.socket.try_clone() else { return };
-        // glommio's stream only sends to and receives from the descriptor: a Unix socket serves as
-        // well.
-        let stream = TcpStream::from(socket2::Socket::from(socket));
-        let socket = Rc::new(arrival.socket);
-        if self.let_in.get() >= CONNECTIONS_PER_SHARD_MAX {
-            self.refuse(stream, socket, arrival.is_trusted);
-            return;
-        }
+        let is_trusted = arrival.source.is_trusted();
+        let (stream, socket) = match arrival.socket.try_clone() {
+            // glommio's stream only sends to and receives from the descriptor: a Unix socket serves
+            // as well.
+            Ok(twin) => (TcpStream::from(socket2::Socket::from(twin)), Rc::new(arrival.socket)),
+            Err(error) => {
+                count(&self.counters().connections_refused, 1);
+                if let Some(untold) = self.complaints.tell(Instant::now()) {
+                    warn!(shard = self.id, %error, untold, "a connection was closed at once");
+                }
+                return;
+            }
+        };
         let number = self.next_connection.get();
         self.next_connection.set(number + 1);
         self.open.borrow_mut().insert(number, Rc::clone(&socket));
-        self.begin_entry(number);
+        let (end, ended) = AbortHandle::new_pair();
+        if let Some((other, end)) = self.entering.borrow_mut().admit(number, arrival.source, end) {
+            count(&self.counters().connections_evicted, 1);
+            end.abort();
+            if let Some(socket) = self.open.borrow().get(&other) {
+                // It has not been let in, so nothing of it is under way.
+                let _ = shutdown(socket, Shutdown::Both);
+            }
+        }
         self.counters().connections.fetch_add(1, Ordering::Relaxed);
         count(&self.counters().connections_taken, 1);
         let shard = Rc::clone(self);
         let task = async move {
-            let serve = shard.let_in_and_serve(number, stream, socket, arrival.is_trusted);
+            let enter = shard.let_in(number, stream, socket, is_trusted);
+            let serve = async {
+                // Whoever had to go for another is gone with all that it had.
+                let entered = Abortable::new(enter, ended).await.unwrap_or(Ok(None));
+                shard.entering.borrow_mut().remove(number);
+                match entered? {
+                    Some((connection, idle)) => connection.serve(&shard, &idle).await,
+                    None => Ok(()),
+                }
+            };
             // One panicking task would stop the whole executor.
             let served = AssertUnwindSafe(serve).catch_unwind().await;
             if let Err(reason) = served.unwrap_or(Err(Ended::Panic)) {
                 shard.counters().broken(reason.reason());
                 debug!(shard = shard.id, %reason, "connection ended");
             }
+            shard.entering.borrow_mut().remove(number);
+            shard.inside.leave(number);
             shard.open.borrow_mut().remove(&number);
             shard.counters().connections.fetch_sub(1, Ordering::Relaxed);
         };
@@ -56,71 +82,30 @@ impl Shard {
         }
     }
 
-    async fn let_in_and_serve(
-        self: &Rc<Self>,
+    /// Lets a connection in if there is a place for it; else tells it that there is none.
+    async fn let_in(
+        &self,
         number: u64,
         stream: TcpStream,
         socket: Rc<OwnedFd>,
         is_trusted: bool,
-    ) -> Result<(), Ended> {
+    ) -> Result<Option<(Connection, Rc<Idle>)>, Ended> {
         let open = Guard::default();
         let guard = if is_trusted { &open } else { &*self.plan.guard };
-        let entered = Connection::enter(stream, socket, guard, is_trusted, &self.handshakes).await;
-        self.entering.borrow_mut().retain(|&entering| entering != number);
-        let connection = entered?;
-        let _place = LetIn::new(Rc::clone(self));
-        if self.let_in.get() > CONNECTIONS_PER_SHARD_MAX {
-            count(&self.counters().connections_refused, 1);
-            return connection.turn_away(too_many()).await;
+        let twin = Rc::clone(&socket);
+        let entered = Connection::enter(stream, twin, guard, is_trusted, &self.handshakes).await?;
+        match self.inside.make_room(Instant::now()) {
+            Room::Free => {}
+            Room::OfIdle => count(&self.counters().connections_idle_closed, 1),
+            Room::None => {
+                count(&self.counters().connections_refused, 1);
+                debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
+                self.entering.borrow_mut().told(number);
+                entered.turn_away(too_many()).await?;
+                return Ok(None);
+            }
         }
-        connection.serve(self).await
-    }
-
-    /// Notes a connection that is to be let in. One too many ends the oldest of them.
-    fn begin_entry(&self, number: u64) {
-        let mut entering = self.entering.borrow_mut();
-        entering.push_back(number);
-        if entering.len() > ENTERING_PER_SHARD_MAX
-            && let Some(oldest) = entering.pop_front()
-            && let Some(socket) = self.open.borrow().get(&oldest)
-        {
-            // It has not been let in, so nothing of it is under way.
-            let _ = shutdown(socket, Shutdown::Both);
-        }
-    }
-
-    /// Tells a client that there are too many; under TLS it only sees the end, since a handshake is
-    /// what there is no room for.
-    fn refuse(self: &Rc<Self>, stream: TcpStream, socket: Rc<OwnedFd>, is_trusted: bool) {
-        count(&self.counters().connections_refused, 1);
-        debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
-        let is_in_clear = is_trusted || self.plan.guard.tls.is_none();
-        if !is_in_clear || self.refusals.get() >= REFUSALS_PER_SHARD_MAX {
-            return;
-        }
-        self.refusals.set(self.refusals.get() + 1);
-        let shard = Rc::clone(self);
-        let task = async move {
-            Connection::refuse(stream, socket, too_many()).await;
-            shard.refusals.set(shard.refusals.get() - 1);
-        };
-        glommio::spawn_local(task).detach();
-    }
-}
-
-/// A connection that is let in, counted until it ends however that is.
-struct LetIn(Rc<Shard>);
-
-impl LetIn {
-    fn new(shard: Rc<Shard>) -> Self {
-        shard.let_in.set(shard.let_in.get() + 1);
-        Self(shard)
-    }
-}
-
-impl Drop for LetIn {
-    fn drop(&mut self) {
-        self.0.let_in.set(self.0.let_in.get() - 1);
+        Ok(Some((entered, self.inside.enter(number, socket))))
     }
 }
 

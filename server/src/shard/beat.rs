@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lodestore_schema::{Failure, FailureCode};
 use tracing::warn;
@@ -15,14 +15,17 @@ impl Shard {
     /// told last, and the shard does not wait for them.
     pub(super) fn start_beat(self: &Rc<Self>) {
         let shard = Rc::downgrade(self);
-        let beat = async move {
+        self.spawn_guarded("what tells metrics", async move {
+            let mut delay = Duration::ZERO;
             while let Some(shard) = shard.upgrade() {
                 shard.tell();
+                shard.counters().beat.delay.record(delay);
                 drop(shard);
+                let start = Instant::now();
                 glommio::timer::sleep(BEAT).await;
+                delay = start.elapsed().saturating_sub(BEAT);
             }
-        };
-        glommio::spawn_local(beat).detach();
+        });
     }
 
     fn tell(&self) {

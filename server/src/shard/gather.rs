@@ -1,14 +1,12 @@
 //! A pull at a shard: admission, then rows from here and from the other owners.
 
-use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
-use lodestore_schema::{Failure, FailureCode};
+use lodestore_schema::{Failure, FailureCode, PullKind};
 
 use super::Shard;
 use crate::connection::{Buffers, HEAD_ROOM, within};
@@ -51,7 +49,7 @@ impl Shard {
     /// Rows of any shard: straight from here if all are ours, else split by owner and merged.
     pub(crate) async fn gather(
         &self,
-        tensor: u16,
+        (tensor, kind): (u16, PullKind),
         ids: &[NodeId],
         out: &mut [u8],
         deadline: Instant,
@@ -69,7 +67,7 @@ impl Shard {
                 self.gather_owned(tensor, &ids).await
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
-                let question = Question::Gather(Wanted::until(deadline));
+                let question = Question::Gather(kind, Wanted::until(deadline));
                 self.post.ask(owner, question, tensor, ids).await
             };
             rows.map(|rows| (rows, positions))
@@ -97,13 +95,7 @@ impl Shard {
         }
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
         let room = self.take_room(n_bytes)?;
-        // One panicking task would stop the whole executor.
-        let gather = AssertUnwindSafe(self.gather_owned(tensor, ids)).catch_unwind();
-        let gather = async {
-            let panicked = |_| Err(failure(FailureCode::Internal, "a gather panicked"));
-            gather.await.unwrap_or_else(panicked)
-        };
-        Ok((within(wanted.until, gather).await?, room))
+        Ok((within(wanted.until, self.gather_owned(tensor, ids)).await?, room))
     }
 
     /// Fails when a request means another graph than this.

@@ -1,12 +1,14 @@
 //! How threads without an executor reach a shard.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use glommio::GlommioError;
 use glommio::channels::shared_channel::ForeignSender;
 use lodestore_graph::PartId;
+use tracing::warn;
 
+use crate::limits::DRAIN_TIMEOUT;
 use crate::listen::Arrival;
 
 /// What other threads tell a shard.
@@ -17,6 +19,9 @@ pub(crate) enum Event {
     Rebased(usize, PartId),
     /// Finish what is in flight and end.
     Stop,
+    /// Panic.
+    #[cfg(test)]
+    Die,
 }
 
 /// The sending end of a shard's events, for threads without an executor.
@@ -42,9 +47,20 @@ impl Inbox {
         self.send(|| Event::Stop);
     }
 
+    /// Has the shard die.
+    #[cfg(test)]
+    pub(crate) fn die(&self) {
+        self.send(|| Event::Die);
+    }
+
     fn send(&self, event: impl Fn() -> Event) {
+        let end = Instant::now() + DRAIN_TIMEOUT;
         while let Err(GlommioError::WouldBlock(_)) = self.lock().try_send(event()) {
-            // A full mailbox empties: the shard still takes events.
+            // A full mailbox empties, unless its shard is dead.
+            if Instant::now() > end {
+                warn!("a shard does not take what it is told");
+                return;
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -1,27 +1,30 @@
 //! One shard: an executor on its own thread with its rows, its connections, and its mailboxes.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use futures_lite::FutureExt;
-use futures_util::future::join_all;
+use futures_util::future::{AbortHandle, join_all};
 use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
 use lodestore_cache::{Governor, PolicyKind};
 use lodestore_graph::NodeId;
-use lodestore_schema::{Reply, ServerStats};
-use tracing::warn;
+use lodestore_schema::{FailureCode, PullKind, Reply, ServerStats};
+use tracing::{error, warn};
 
 use crate::compactor::Runs;
 use crate::complaints::Complaints;
 use crate::connection::{Buffers, Turns};
+use crate::error::failure;
 use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::limits::{
@@ -36,13 +39,18 @@ use crate::store_threads::StoreThreads;
 
 mod arrivals;
 mod beat;
+mod door;
 mod gather;
 mod inbox;
+mod inside;
 mod parts;
 mod pool;
 mod update;
 
+use door::Entering;
 pub(crate) use inbox::{Event, Inbox};
+pub(crate) use inside::Idle;
+use inside::Inside;
 use pool::Pool;
 
 /// What a shard needs to start.
@@ -87,11 +95,10 @@ pub(crate) struct Shard {
     handshakes: Turns,
     buffers: Pool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
-    /// Numbers of connections that are not let in yet, the oldest first.
-    entering: RefCell<VecDeque<u64>>,
+    /// Connections that are not let in yet.
+    entering: RefCell<Entering<AbortHandle>>,
     /// Connections that are let in; those that are not do not take their places.
-    let_in: Cell<usize>,
-    refusals: Cell<usize>,
+    inside: Inside,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
     /// Frame that answers `describe`, the version that it tells, and how often the list of
@@ -142,9 +149,8 @@ pub(crate) async fn run(
         handshakes: Turns::default(),
         buffers: Pool::new(POOLED_BYTES_PER_SHARD),
         open: RefCell::default(),
-        entering: RefCell::default(),
-        let_in: Cell::new(0),
-        refusals: Cell::new(0),
+        entering: RefCell::new(Entering::new(RandomState::new().hash_one(id))),
+        inside: Inside::default(),
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),
         description: RefCell::new((0, 0, Rc::from([]))),
@@ -189,16 +195,21 @@ impl Shard {
         while let Some(event) = inbox.recv().await {
             match event {
                 Event::Stop => return,
-                Event::Connection(arrival) => self.take(arrival, sync),
+                #[cfg(test)]
+                Event::Die => panic!("told to die"),
+                Event::Connection(arrival) => {
+                    self.take(arrival, sync);
+                    // However many come, those that end for them are put away between.
+                    glommio::yield_if_needed().await;
+                }
                 Event::Rebased(tensor, part) => {
                     let shard = Rc::clone(self);
-                    let rebase = async move {
+                    self.spawn_guarded("a switch to another segment", async move {
                         let Some(rows) = shard.tensors.get(tensor) else { return };
                         if let Err(reason) = rows.rebase(part).await {
                             warn!(shard = shard.id, %reason, "the next pull tries again");
                         }
-                    };
-                    glommio::spawn_local(rebase).detach();
+                    });
                 }
             }
         }
@@ -238,12 +249,26 @@ impl Shard {
                     match letter {
                         Letter::Answer { ticket, rows } => shard.post.deliver(ticket, rows),
                         Letter::Ask { ticket, question, tensor, ids } => {
+                            // For a client of another shard as for one of this.
+                            let queue = match question {
+                                Question::Gather(PullKind::Vector, _) => shard.bulk,
+                                _ => sync,
+                            };
                             let task = async move {
+                                // One panicking task would stop the whole executor.
+                                let answer = shard.answer(question, tensor, &ids);
+                                let answer = AssertUnwindSafe(answer).catch_unwind().await;
+                                let panicked = |_| {
+                                    let what = "another shard panicked over what it was asked";
+                                    (Err(failure(FailureCode::Internal, what)), None)
+                                };
                                 // Until the rows are on their way they have room here.
-                                let (rows, _room) = shard.answer(question, tensor, &ids).await;
+                                let (rows, _room) = answer.unwrap_or_else(panicked);
                                 shard.post.answer(peer, ticket, rows).await;
                             };
-                            glommio::spawn_local(task).detach();
+                            if let Ok(task) = glommio::spawn_local_into(task, queue) {
+                                task.detach();
+                            }
                         }
                     }
                 }
@@ -262,7 +287,7 @@ impl Shard {
         ids: &[NodeId],
     ) -> (Rows, Option<StaticPermit>) {
         match question {
-            Question::Gather(wanted) => match self.gather_asked(tensor, ids, &wanted).await {
+            Question::Gather(_, wanted) => match self.gather_asked(tensor, ids, &wanted).await {
                 Ok((rows, room)) => (Ok(rows), Some(room)),
                 Err(refusal) => (Err(refusal), None),
             },
@@ -270,6 +295,18 @@ impl Shard {
             Question::Open(part) => (self.open_part(part).await.map(|()| Vec::new()), None),
             Question::Close(part) => (self.close_part(part).await.map(|()| Vec::new()), None),
         }
+    }
+
+    /// Runs what nobody waits for.
+    fn spawn_guarded(&self, what: &'static str, task: impl Future<Output = ()> + 'static) {
+        let shard = self.id;
+        let guarded = async move {
+            // One panicking task would stop the whole executor.
+            if AssertUnwindSafe(task).catch_unwind().await.is_err() {
+                error!(shard, "{what} panicked");
+            }
+        };
+        glommio::spawn_local(guarded).detach();
     }
 
     /// Runs bulk work behind latency-bound work.

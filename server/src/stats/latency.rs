@@ -36,7 +36,7 @@ impl Default for LatencySum {
 }
 
 impl LatencyCounts {
-    pub(super) fn record(&self, latency: Duration) {
+    pub(crate) fn record(&self, latency: Duration) {
         let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         add(&self.buckets[bucket_of(us)], 1);
         add(&self.sum_ns, u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));

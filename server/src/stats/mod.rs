@@ -38,6 +38,10 @@ pub(crate) struct Counters {
     pub(crate) connections: AtomicU32,
     pub(crate) connections_taken: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
+    /// Ended before they were let in, for others.
+    pub(crate) connections_evicted: AtomicU64,
+    /// Closed while they were idle, for others.
+    pub(crate) connections_idle_closed: AtomicU64,
     pub(crate) connections_broken: [AtomicU64; BreakReason::ALL.len()],
     pub(crate) beat: Beat,
 }
@@ -59,6 +63,8 @@ pub(crate) struct Beat {
     pub(crate) at_ms: AtomicU64,
     /// Time in which it was not idle.
     pub(crate) busy_ns: AtomicU64,
+    /// How much later than it wanted to it told: so long an event waits until the shard sees it.
+    pub(crate) delay: LatencyCounts,
     /// Bytes that its requests hold.
     pub(crate) room_taken: AtomicU64,
     /// Bytes that clients map.
@@ -187,11 +193,11 @@ impl BreakReason {
 }
 
 impl Counters {
-    /// A request has come.
-    pub(crate) fn begin(&self, kind: RequestKind) -> RunningRequest<'_> {
+    /// A request has come, or was sent, at `begun`.
+    pub(crate) fn begin(&self, kind: RequestKind, begun: Instant) -> RunningRequest<'_> {
         let counters = &self.kinds[kind as usize];
         add(&counters.begun, 1);
-        RunningRequest { counters, begun: Instant::now() }
+        RunningRequest { counters, begun }
     }
 
     /// A disk read starts.
@@ -289,8 +295,8 @@ mod tests {
     #[test]
     fn a_request_that_is_given_up_is_over_and_has_no_latency() {
         let counters = Counters::default();
-        let (given_up, answered) =
-            (counters.begin(RequestKind::Push), counters.begin(RequestKind::Push));
+        let begin = || counters.begin(RequestKind::Push, Instant::now());
+        let (given_up, answered) = (begin(), begin());
         let push = &counters.kinds[RequestKind::Push as usize];
         assert_eq!(push.in_progress(), 2);
         drop(given_up);

@@ -20,8 +20,16 @@ pub(super) struct ConfigFile {
     #[serde(rename = "parts-here")]
     pub(super) parts_here: Option<bool>,
     pub(super) listen: Option<SocketAddr>,
+    #[serde(rename = "shard-port-base", deserialize_with = "port")]
+    pub(super) shard_port_base: Option<u16>,
     pub(super) unix: Option<PathBuf>,
+    #[serde(rename = "unix-mode", deserialize_with = "mode")]
+    pub(super) unix_mode: Option<u32>,
     pub(super) metrics: Option<SocketAddr>,
+    #[serde(rename = "metrics-insecure")]
+    pub(super) metrics_insecure: Option<bool>,
+    #[serde(rename = "metrics-host")]
+    pub(super) metrics_host: Option<Vec<String>>,
     #[serde(deserialize_with = "shards")]
     pub(super) shards: Option<u16>,
     #[serde(deserialize_with = "size")]
@@ -77,6 +85,25 @@ fn shards<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::
     }
 }
 
+fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    match u16::deserialize(deserializer)? {
+        0 => Err(de::Error::custom("expected a port from 1 to 65535, found 0")),
+        port => Ok(Some(port)),
+    }
+}
+
+/// The mode of a file that is nothing but a way in: its bits for user, group and others, in octal.
+pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode @ 0..=0o777) => Ok(mode),
+        _ => Err(format!("expected a mode in octal such as 660, found `{text}`")),
+    }
+}
+
+fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    parse_mode(&String::deserialize(deserializer)?).map(Some).map_err(de::Error::custom)
+}
+
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Address>, D::Error> {
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
@@ -109,6 +136,7 @@ mod tests {
         assert_eq!(found.log_level, Some(LogLevel::default()));
         assert_eq!(found.log_format, Some(LogFormat::default()));
         assert_eq!(found.insecure, Some(defaults.insecure));
+        assert_eq!(found.metrics_insecure, Some(defaults.metrics_insecure));
         let is_setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
         let all = text.lines().map(|line| match is_setting(&line) {
             true => &line[2..],
@@ -120,8 +148,12 @@ mod tests {
             parts,
             parts_here,
             listen,
+            shard_port_base,
             unix,
+            unix_mode,
             metrics,
+            metrics_insecure,
+            metrics_host,
             shards,
             memory,
             policy,
@@ -138,6 +170,8 @@ mod tests {
         } = found;
         assert_eq!((parts, parts_here, shards), (Some(vec![0, 1]), Some(true), Some(2)));
         assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
+        assert_eq!((shard_port_base, unix_mode), (Some(7172), Some(0o600)));
+        assert_eq!((metrics_insecure, metrics_host.unwrap().len()), (Some(false), 1));
         assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());
         assert!(token_file.is_some() && tls_cert.is_some());
@@ -154,6 +188,10 @@ mod tests {
             ("shards = 0", "1 to 256"),
             ("policy = \"best\"", "unknown policy `best`"),
             ("listen = \"nowhere\"", "listen"),
+            ("shard-port-base = 0", "1 to 65535"),
+            ("unix-mode = 384", "unix-mode"),
+            ("unix-mode = \"1777\"", "in octal"),
+            ("unix-mode = \"rw\"", "in octal"),
             ("parts = [70000]", "parts"),
             ("writable", "writable"),
             ("metrics = \"9171\"", "metrics"),
@@ -166,5 +204,23 @@ mod tests {
         }
         assert!(read(&"#".repeat(70_000)).unwrap_err().contains("at most 65536"));
         assert!(read("memory = 5").unwrap().memory == Some(5));
+    }
+
+    /// Who follows the comments of one file with the other has one that works.
+    #[test]
+    fn the_documented_file_names_folders_that_the_unit_makes() {
+        let text = include_str!("../../../../docs/serve.toml");
+        let unit = include_str!("../../../../docs/lode.service");
+        assert!(
+            unit.contains("\nRuntimeDirectory=lode\n") && unit.contains(" --config /etc/lode/")
+        );
+        let paths = text.split('"').filter(|part| part.starts_with('/'));
+        let n_known = paths
+            .map(|path| {
+                let is_known = path.starts_with("/run/lode/") || path.starts_with("/etc/lode/");
+                assert!(is_known, "{path}");
+            })
+            .count();
+        assert!(n_known > 3);
     }
 }

@@ -1,10 +1,11 @@
 //! The figures of a server, over HTTP.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use lodestore_client::Address;
 use lodestore_server::{ServerFigures, Token};
 
 /// Longest time for a look.
@@ -13,16 +14,16 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Asks the metrics port at `address`.
-pub(super) fn fetch(address: SocketAddr, token: Option<&Token>) -> Result<ServerFigures> {
+pub(super) fn fetch(address: &Address, token: Option<&Token>) -> Result<ServerFigures> {
     let answer = ask(address, token).with_context(|| {
         format!("cannot ask {address}; is it the address of a server's --metrics?")
     })?;
     figures(&answer).with_context(|| format!("{address} is no metrics port of a lode server"))
 }
 
-fn ask(address: SocketAddr, token: Option<&Token>) -> std::io::Result<Vec<u8>> {
+fn ask(address: &Address, token: Option<&Token>) -> std::io::Result<Vec<u8>> {
     let deadline = Instant::now() + DEADLINE;
-    let mut stream = TcpStream::connect_timeout(&address, DEADLINE)?;
+    let (mut stream, address) = connect(address)?;
     stream.set_write_timeout(Some(DEADLINE))?;
     let mut request = format!("GET /status.json HTTP/1.1\r\nHost: {address}\r\n").into_bytes();
     if let Some(token) = token {
@@ -42,6 +43,20 @@ fn ask(address: SocketAddr, token: Option<&Token>) -> std::io::Result<Vec<u8>> {
             n => answer.extend_from_slice(&bytes[..n]),
         }
     }
+}
+
+/// The first address that takes the connection. It is named by number: a server without a token answers
+/// under few names.
+fn connect(address: &Address) -> std::io::Result<(TcpStream, SocketAddr)> {
+    let found: Vec<SocketAddr> = address.to_string().to_socket_addrs()?.collect();
+    let mut result = Err(std::io::Error::other("the name has no address"));
+    for address in found {
+        result = TcpStream::connect_timeout(&address, DEADLINE).map(|stream| (stream, address));
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }
 
 /// The body of an answer: the server closes the connection behind it.

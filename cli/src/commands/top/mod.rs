@@ -4,12 +4,12 @@ mod fetch;
 mod screen;
 
 use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_client::Address;
 
 use crate::console::Console;
 use crate::secrets::read_token;
@@ -30,8 +30,9 @@ The address is that of --metrics. The first look shows averages since the server
 has happened since the look before. Ctrl-C ends it; without a terminal, with --once and with --json it
 looks once.")]
 pub(crate) struct TopArgs {
-    /// Address of the server's metrics.
-    address: SocketAddr,
+    /// Address of the server's metrics, HOST:PORT.
+    #[arg(value_parser = metrics_address)]
+    address: Address,
     /// Look once.
     #[arg(long)]
     once: bool,
@@ -47,9 +48,9 @@ pub(crate) struct TopArgs {
 
 impl TopArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let address = self.address;
+        let address = &self.address;
         let token = self.token_file.as_deref().map(read_token).transpose()?;
-        let fetch = |address| fetch(address, token.as_ref());
+        let fetch = |address: &Address| fetch(address, token.as_ref());
         let mut before = fetch(address)?;
         if self.once || console.is_json() || !std::io::stdout().is_terminal() {
             return console.report(&before, |now| screen(address, now, None));
@@ -68,6 +69,15 @@ impl TopArgs {
                 }
             }
         }
+    }
+}
+
+/// An address that HTTP can be spoken to.
+fn metrics_address(text: &str) -> Result<Address, String> {
+    match text.parse() {
+        Ok(Address::Unix(_)) => Err("metrics are had over TCP: HOST:PORT".to_owned()),
+        Ok(address) => Ok(address),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Figures of a server as a screen of text.
 
-use std::net::SocketAddr;
-
+use lodestore_client::Address;
 use lodestore_server::{KindFigures, ServerFigures, ShardFigures};
 
 use crate::human;
@@ -9,7 +8,7 @@ use crate::table::Table;
 
 /// What has happened since `before`, or since the server started.
 pub(super) fn screen(
-    address: SocketAddr,
+    address: &Address,
     now: &ServerFigures,
     before: Option<&ServerFigures>,
 ) -> String {
@@ -165,7 +164,7 @@ mod tests {
     }
 
     fn look(now: &ServerFigures, before: Option<&ServerFigures>) -> String {
-        screen(([127, 0, 0, 1], 9171).into(), now, before)
+        screen(&"127.0.0.1:9171".parse().unwrap(), now, before)
     }
 
     #[test]

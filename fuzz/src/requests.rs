@@ -1,0 +1,112 @@
+//! Heads of requests and replies: whatever the bytes, they are refused or mean what they say when they
+//! are sent again.
+
+use std::time::Duration;
+
+use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::{
+    Copied, CopyStep, Description, Failure, FailureCode, Prefix, PullKind, Reply, Request,
+    RequestBody, ServerStats, ShardStats, TensorDescription, Token,
+};
+
+use crate::memory::bounded;
+use crate::sparse;
+
+/// A frame without its body, as it is spelt by [`sparse`].
+pub fn run(data: &[u8]) {
+    let frame = sparse::expand(data);
+    let Some((prefix, head)) = frame.split_first_chunk::<PREFIX_BYTES>() else { return };
+    for found in [Prefix::of_request(*prefix), Prefix::of_reply(*prefix)].into_iter().flatten() {
+        assert_eq!(found.to_bytes(), *prefix);
+    }
+    if let Ok(request) = bounded(head.len(), || Request::decode(head)) {
+        let mut again = Vec::new();
+        request.append_to(0, &mut again);
+        assert_eq!(Request::decode(&again[PREFIX_BYTES..]).expect("what was sent"), request);
+    }
+    // Those of several lists that are one are longer when they are sent again.
+    let _ = bounded(head.len(), || Reply::decode(head));
+}
+
+/// Every kind of request and of reply.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let frame = |append: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        append(&mut bytes);
+        sparse::squeeze(&bytes)
+    };
+    let requests = requests();
+    let replies = replies();
+    let requests = requests.iter().map(|request| frame(&|out| request.append_to(64, out)));
+    requests.chain(replies.iter().map(|reply| frame(&|out| reply.append_to(64, out)))).collect()
+}
+
+fn requests() -> Vec<Request> {
+    let token = Token::new(b"0123456789abcdef").expect("a token");
+    let copy = |step| RequestBody::Copy { part: 3, step };
+    let bodies = [
+        RequestBody::Describe,
+        RequestBody::Stat,
+        RequestBody::Compact,
+        RequestBody::Share,
+        RequestBody::Taken,
+        RequestBody::Authenticate { token },
+        RequestBody::Pull { tensor: 1, kind: PullKind::Sync },
+        RequestBody::Pull { tensor: 2, kind: PullKind::Vector },
+        RequestBody::Push { tensor: 1, n_rows: 16 },
+        RequestBody::Commit { version: 2 },
+        copy(CopyStep::Open { id: 7 }),
+        copy(CopyStep::Read { file: 1, offset: 4096 }),
+        copy(CopyStep::Pairs),
+        copy(CopyStep::Seal),
+        copy(CopyStep::Release),
+        copy(CopyStep::Adopt),
+        copy(CopyStep::Expect { id: 7 }),
+    ];
+    let request = |body| Request {
+        deadline: Some(Duration::from_millis(2500)),
+        sent: Duration::from_micros(1_000_001),
+        graph: 0x0123_4567_89ab_cdef,
+        version: 5,
+        body,
+    };
+    bodies.into_iter().map(request).collect()
+}
+
+fn replies() -> Vec<Reply> {
+    let name = |text: &str| text.to_owned();
+    let tensor = TensorDescription {
+        name: name("feat"),
+        dtype: name("f32"),
+        width: 100,
+        row_bytes: 400,
+        stripe_rows: 1000,
+    };
+    let description = Description {
+        graph: [7; 16],
+        n_edges: 1000,
+        bounds: vec![0, 100, 200],
+        parts: vec![0, 1],
+        tensors: vec![tensor],
+        shard_ports: vec![7172, 7173],
+        n_shards: 2,
+        version: 1,
+        ..Description::default()
+    };
+    let failure = |code| Failure { code, message: name("why"), retry_after: Duration::ZERO };
+    let stats = ServerStats { shards: vec![ShardStats::default(); 2], ..ServerStats::default() };
+    let copied = Copied { files: vec![(name("feat.v1.seg"), 4096)], ..Copied::default() };
+    let mut replies = vec![
+        Reply::Rows { first_row: 5, n_rows: 6 },
+        Reply::Description(description),
+        Reply::Stats(stats),
+        Reply::Pushed { version: 2 },
+        Reply::Committed { version: 2 },
+        Reply::Compacting { run: 1 },
+        Reply::Shared { n_bytes: 1 << 20 },
+        Reply::SharedRows { first_row: 5, n_rows: 6, offset: 7, awaited: true },
+        Reply::Copied(copied),
+    ];
+    replies.extend(FailureCode::ALL.map(|code| Reply::Failure(failure(code))));
+    replies
+}

@@ -1,0 +1,152 @@
+//! Who stands at a shard's door and is not let in yet, and who goes when there are too many.
+
+use crate::limits::{ENTERING_PER_SHARD_MAX, ENTERING_PER_SOURCE_MAX};
+use crate::listen::Source;
+
+/// Connections that are to be let in, each with what ends it.
+///
+/// One too many ends another, drawn at random: whoever floods the door then ends mostly its own. To
+/// end the oldest would end just those who are nearly in, and to refuse the newest would leave the
+/// places to those who say nothing.
+pub(super) struct Entering<H> {
+    waiting: Vec<Waiting<H>>,
+    random: u64,
+}
+
+struct Waiting<H> {
+    number: u64,
+    source: Source,
+    /// It knows that it is not let in, and only reads that.
+    is_told: bool,
+    end: H,
+}
+
+impl<H> Entering<H> {
+    /// Nobody; `seed` says who will be drawn.
+    pub(super) fn new(seed: u64) -> Self {
+        // Zero would stay zero.
+        Self { waiting: Vec::new(), random: seed | 1 }
+    }
+
+    /// Takes one more, and gives whoever has to go for it: of the same source where that has its
+    /// share already, of any where all places are taken, and one that is told rather than others.
+    pub(super) fn admit(&mut self, number: u64, source: Source, end: H) -> Option<(u64, H)> {
+        let of_source = |waiting: &Waiting<H>| waiting.source == source;
+        let n_of_source = self.waiting.iter().filter(|waiting| of_source(waiting)).count();
+        let evicted = if n_of_source >= ENTERING_PER_SOURCE_MAX {
+            Some(self.draw(n_of_source, of_source))
+        } else if self.waiting.len() >= ENTERING_PER_SHARD_MAX {
+            Some(self.draw(self.waiting.len(), |_| true))
+        } else {
+            None
+        };
+        let evicted = evicted.map(|at| self.waiting.swap_remove(at));
+        self.waiting.push(Waiting { number, source, is_told: false, end });
+        evicted.map(|evicted| (evicted.number, evicted.end))
+    }
+
+    /// It is told that there is no place for it.
+    pub(super) fn told(&mut self, number: u64) {
+        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.number == number) {
+            waiting.is_told = true;
+        }
+    }
+
+    /// It is let in, or gone.
+    pub(super) fn remove(&mut self, number: u64) {
+        self.waiting.retain(|waiting| waiting.number != number);
+    }
+
+    /// Where one of the `n` candidates stands.
+    fn draw(&mut self, n: usize, is_candidate: impl Fn(&Waiting<H>) -> bool) -> usize {
+        let told = self.waiting.iter().position(|waiting| waiting.is_told && is_candidate(waiting));
+        if let Some(told) = told {
+            return told;
+        }
+        let drawn = (self.next_random() % n as u64) as usize;
+        let mut candidates =
+            self.waiting.iter().enumerate().filter(|(_, waiting)| is_candidate(waiting));
+        let (at, _) = candidates.nth(drawn).expect("one of n");
+        at
+    }
+
+    /// xorshift64: what strangers could learn of it does not help them.
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn from(n: u32) -> Source {
+        Source::V4(Ipv4Addr::from(n))
+    }
+
+    #[test]
+    fn there_are_never_more_than_the_bounds_whoever_comes() {
+        let (mut door, mut numbers) = (Entering::new(1), 0..);
+        let mut come = |door: &mut Entering<()>, source| {
+            door.admit(numbers.next().unwrap(), source, ());
+            let of_source = door.waiting.iter().filter(|waiting| waiting.source == source).count();
+            assert!(of_source <= ENTERING_PER_SOURCE_MAX);
+            assert!(door.waiting.len() <= ENTERING_PER_SHARD_MAX);
+        };
+        for _ in 0..10 * ENTERING_PER_SHARD_MAX {
+            come(&mut door, from(1));
+        }
+        assert_eq!(door.waiting.len(), ENTERING_PER_SOURCE_MAX, "others have places left");
+        for n in 0..10 * ENTERING_PER_SHARD_MAX as u32 {
+            come(&mut door, from(n));
+        }
+        assert_eq!(door.waiting.len(), ENTERING_PER_SHARD_MAX);
+    }
+
+    #[test]
+    fn one_source_that_floods_the_door_ends_its_own_alone() {
+        let mut door = Entering::new(7);
+        assert!(door.admit(0, from(1), "honest").is_none());
+        for number in 1..100_000 {
+            let evicted = door.admit(number, from(2), "flood");
+            assert_ne!(evicted.map(|(_, who)| who), Some("honest"));
+        }
+        assert_eq!(door.waiting[0].number, 0);
+    }
+
+    /// The share of those that are still there after as many others have come as fill the door: each of
+    /// these ends it with one chance in so many, which leaves 1/e.
+    #[test]
+    fn who_goes_is_drawn_evenly() {
+        let (mut door, n_all) = (Entering::new(3), 200_000u64);
+        let (mut ages, mut n_evicted) = (0, 0);
+        for number in 0..n_all {
+            // So many sources that none has its share.
+            if let Some((evicted, ())) = door.admit(number, from(number as u32), ()) {
+                ages += number - evicted;
+                n_evicted += 1;
+            }
+        }
+        let mean = ages as f64 / f64::from(n_evicted);
+        let expected = ENTERING_PER_SHARD_MAX as f64;
+        assert!((0.9..1.1).contains(&(mean / expected)), "{mean} of {expected}");
+    }
+
+    #[test]
+    fn who_is_told_goes_first() {
+        let mut door = Entering::new(9);
+        for number in 0..ENTERING_PER_SHARD_MAX as u64 {
+            door.admit(number, from(number as u32), ());
+        }
+        door.told(5);
+        door.told(1_000_000);
+        assert_eq!(door.admit(1000, from(1000), ()).map(|(number, ())| number), Some(5));
+        door.remove(6);
+        assert!(door.admit(1001, from(1001), ()).is_none(), "there is room");
+    }
+}

@@ -1,0 +1,121 @@
+//! Who is let in, and who has been idle longest when there is no place for another.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Instant;
+
+use rustix::net::{Shutdown, shutdown};
+
+use crate::limits::{CONNECTIONS_PER_SHARD_MAX, IDLE_MIN};
+
+/// The connections of a shard that are let in, by number.
+#[derive(Default)]
+pub(super) struct Inside(RefCell<HashMap<u64, Rc<Idle>>>);
+
+/// Since when a connection has asked for nothing.
+pub(crate) struct Idle {
+    since: Cell<Option<Instant>>,
+    socket: Rc<OwnedFd>,
+}
+
+/// What there is for a connection that shall be let in.
+pub(super) enum Room {
+    /// A place.
+    Free,
+    /// The place of one that was idle, which is closed.
+    OfIdle,
+    /// Nothing: all are at work, or were just now.
+    None,
+}
+
+impl Inside {
+    /// Makes room for one more, if need be by closing the connection that is idle longest.
+    pub(super) fn make_room(&self, now: Instant) -> Room {
+        let mut places = self.0.borrow_mut();
+        if places.len() < CONNECTIONS_PER_SHARD_MAX {
+            return Room::Free;
+        }
+        let idle_for = |idle: &Idle| Some(now.saturating_duration_since(idle.since.get()?));
+        let idlest = places
+            .iter()
+            .filter_map(|(&number, idle)| idle_for(idle).map(|time| (time, number)))
+            .max()
+            .filter(|(time, _)| *time >= IDLE_MIN);
+        let Some(idle) = idlest.and_then(|(_, number)| places.remove(&number)) else {
+            return Room::None;
+        };
+        // Between two requests: it reads the end, and so does its client.
+        let _ = shutdown(&*idle.socket, Shutdown::Both);
+        Room::OfIdle
+    }
+
+    /// Lets a connection in.
+    pub(super) fn enter(&self, number: u64, socket: Rc<OwnedFd>) -> Rc<Idle> {
+        let idle = Rc::new(Idle { since: Cell::new(None), socket });
+        self.0.borrow_mut().insert(number, Rc::clone(&idle));
+        idle
+    }
+
+    /// It is gone, unless it had to go before.
+    pub(super) fn leave(&self, number: u64) {
+        self.0.borrow_mut().remove(&number);
+    }
+}
+
+impl Idle {
+    /// It waits for a request from now on.
+    pub(crate) fn begin(&self) {
+        self.since.set(Some(Instant::now()));
+    }
+
+    /// A request comes.
+    pub(crate) fn end(&self) {
+        self.since.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_full_shard_closes_the_one_that_is_idle_longest_and_none_that_is_at_work() {
+        let (inside, now) = (Inside::default(), Instant::now());
+        let mut peers = Vec::new();
+        for number in 0..CONNECTIONS_PER_SHARD_MAX as u64 {
+            assert!(matches!(inside.make_room(now), Room::Free));
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            theirs.set_nonblocking(true).unwrap();
+            peers.push(theirs);
+            inside.enter(number, Rc::new(ours.into()));
+        }
+        assert!(matches!(inside.make_room(now + 100 * IDLE_MIN), Room::None), "all are at work");
+        let set = |number: u64, time| inside.0.borrow()[&number].since.set(Some(time));
+        set(5, now + Duration::from_secs(1));
+        set(9, now);
+        set(200, now + Duration::from_secs(2));
+        let soon = now + IDLE_MIN - Duration::from_millis(1);
+        assert!(matches!(inside.make_room(soon), Room::None), "nobody for long");
+        let late = now + IDLE_MIN + Duration::from_secs(1);
+        for closed in [9, 5] {
+            assert!(matches!(inside.make_room(late), Room::OfIdle));
+            inside.enter(1000 + closed, Rc::new(UnixStream::pair().unwrap().0.into()));
+            let end = std::io::Read::read(&mut &peers[closed as usize], &mut [0]);
+            assert_eq!(end.unwrap(), 0, "{closed} is closed");
+        }
+        assert!(
+            matches!(inside.make_room(late), Room::None),
+            "the other has not been idle for long"
+        );
+        // Whoever had to go does not leave another's place.
+        inside.leave(9);
+        assert_eq!(inside.0.borrow().len(), CONNECTIONS_PER_SHARD_MAX);
+        inside.leave(1009);
+        assert!(matches!(inside.make_room(late), Room::Free));
+    }
+}

@@ -36,6 +36,10 @@ impl RowSource for EmbeddedSource {
         Ok(TensorInfo { name: spec.name.clone(), dtype: spec.dtype, width: spec.width })
     }
 
+    fn travels(&self) -> bool {
+        false
+    }
+
     fn pull(
         &self,
         tensor: &str,

@@ -1,5 +1,6 @@
 //! MassiveGNN's buffer before a source: rows that are wanted come with those that a batch misses.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -23,6 +24,7 @@ pub struct HaloBuffer {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
     state: Mutex<State>,
+    n_bytes: AtomicU64,
 }
 
 struct State {
@@ -63,13 +65,21 @@ impl HaloBuffer {
             positions: Vec::new(),
         };
         let pulled = state.fill(&*inner, &tensor)?;
-        Ok((Self { inner, tensor, state: Mutex::new(state) }, pulled))
+        let n_bytes = AtomicU64::new(state.bytes());
+        Ok((Self { inner, tensor, state: Mutex::new(state), n_bytes }, pulled))
     }
 
     /// Takes rows out of the buffer, for they have changed: a pull that begins afterwards asks for
     /// them. Waits for the pull that is under way.
     pub fn forget(&self, ids: &[NodeId]) {
         self.lock().tier.remove(bytemuck::cast_slice(ids));
+    }
+
+    /// Its memory after the last pull, in bytes: slots, scores, and the rows that a pull brought, for
+    /// which there is room again and again. Waits for nobody.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.n_bytes.load(Ordering::Relaxed)
     }
 
     /// Number of rows that fit.
@@ -92,6 +102,13 @@ impl HaloBuffer {
 }
 
 impl State {
+    fn bytes(&self) -> u64 {
+        let Self { tier, misses, wanted, missing, ids, rows, positions, .. } = self;
+        let lists = [misses, wanted, missing, ids, positions];
+        let words: usize = lists.iter().map(|list| list.capacity()).sum();
+        (tier.bytes() + words * size_of::<u32>() + rows.capacity()) as u64
+    }
+
     /// Pulls what the policy wants at first.
     fn fill(
         &mut self,
@@ -163,6 +180,14 @@ impl RowSource for HaloBuffer {
         self.inner.tensor(name)
     }
 
+    fn travels(&self) -> bool {
+        self.inner.travels()
+    }
+
+    fn halo_buffer(&self) -> Option<&HaloBuffer> {
+        Some(self)
+    }
+
     /// As of any source; the stats are of the rows that the buffer lacked or wanted.
     fn pull(
         &self,
@@ -192,6 +217,7 @@ impl RowSource for HaloBuffer {
         let start = Instant::now();
         scatter(&state.rows[..n_missing * row_bytes], row_bytes, &state.misses, out);
         state.admit();
+        self.n_bytes.store(state.bytes(), Ordering::Relaxed);
         pulled.copy += start.elapsed();
         Ok(pulled)
     }

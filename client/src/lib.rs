@@ -8,6 +8,7 @@
 pub mod load;
 
 mod address;
+mod beside;
 mod budget;
 mod buffer;
 mod cluster;

@@ -12,7 +12,8 @@ use std::{
 use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
-use crate::scatter::pull_scattered;
+use crate::beside::Beside;
+use crate::scatter::spread;
 use crate::{ClientError, LoadStats, PullKind, PullStats, RowSource, TierRows, Turn};
 use split::{Counts, Split};
 
@@ -27,7 +28,12 @@ pub struct BatchLoader {
     row_bytes: usize,
     owned: Vec<Range<u32>>,
     split: Split,
+    beside: Beside,
 }
+
+/// Own rows that are gathered beside a pull take so many bytes at least: fewer are there before another
+/// thread is awake.
+const BESIDE_BYTES: usize = 16 << 10;
 
 /// Where remote rows of a batch may lie already.
 pub enum Kept {
@@ -59,8 +65,8 @@ impl BatchLoader {
             });
         }
         let owned = owned.iter().map(|&part| local.book().range(part)).collect();
-        let (tensor, split) = (tensor.to_owned(), Split::default());
-        Ok(Self { local, remote, tensor, row_bytes, owned, split })
+        let (tensor, split, beside) = (tensor.to_owned(), Split::default(), Beside::default());
+        Ok(Self { local, remote, tensor, row_bytes, owned, split, beside })
     }
 
     /// Bytes of one row.
@@ -87,6 +93,8 @@ impl BatchLoader {
     ///
     /// A row that several batches need is read once: local ones under one plan of reads, remote ones
     /// that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule is used batch by batch.
+    /// While rows travel, those of the worker's own that can be in place already are read, under a plan
+    /// of their own: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
     ///
     /// Turns must come in their order, and each once. Gives stats for each batch: a row that an earlier
     /// one pulls counts as found there, requests stand with the first, and time is shared in equal parts.
@@ -102,7 +110,7 @@ impl BatchLoader {
             return Err(ClientError::TooManyRows { n_rows });
         };
         let mut took = Took::default();
-        let mut stats = self.load_unplanned(batches, &mut took, out)?;
+        let (mut stats, n_placed) = self.load_unplanned(batches, &mut took, out)?;
         let mut first = 0;
         for (stats, (nodes, kept)) in stats.iter_mut().zip(&mut *batches) {
             if let Kept::Planned(turn) = kept {
@@ -112,6 +120,7 @@ impl BatchLoader {
         }
         debug_assert_eq!(first, n_rows);
         let Split { local, local_at, .. } = &self.split;
+        let (local, local_at) = (&local[n_placed..], &local_at[n_placed..]);
         self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
         self.copy_hot(batches, out);
         took.share(start.elapsed(), &mut stats);
@@ -129,13 +138,14 @@ impl BatchLoader {
     }
 
     /// Splits the batches that have hot sets, and pulls what these lack: before anything else is
-    /// written to `out`, of which the pull may overwrite every row.
+    /// written to `out`, of which the pull may overwrite every row. Gives also how many own rows are in
+    /// place.
     fn load_unplanned(
         &mut self,
         batches: &[(&[NodeId], Kept)],
         took: &mut Took,
         out: &mut [u8],
-    ) -> Result<Vec<LoadStats>, ClientError> {
+    ) -> Result<(Vec<LoadStats>, usize), ClientError> {
         let start = Instant::now();
         self.split.clear();
         let (mut counts, mut first) = (Vec::with_capacity(batches.len()), 0);
@@ -151,15 +161,46 @@ impl BatchLoader {
             self.split.find_repeats(&mut counts);
         }
         let split = Instant::now();
-        let Split { missing, missing_at, .. } = &self.split;
-        let (remote, tensor, kind) = (&*self.remote, &self.tensor, PullKind::Sync);
-        let pulled = pull_scattered(remote, tensor, missing, missing_at, out, kind)?;
-        took.count(split - start, split.elapsed(), pulled);
+        let (pulled, pull_time, n_placed) = self.pull_missing(out)?;
+        took.count(split - start, pull_time, pulled);
         for &(from, to) in &self.split.repeats {
             let [from, to] = [from, to].map(|row| row as usize * self.row_bytes);
             out.copy_within(from..from + self.row_bytes, to);
         }
-        Ok(count(&counts, pulled))
+        Ok((count(&counts, pulled), n_placed))
+    }
+
+    /// Pulls what is missing, into the last rows of `out`, and spreads it from there, so that a batch
+    /// needs no second copy. Meanwhile own rows that belong before those are gathered: gives what the
+    /// pull moved, how long it took, and how many own rows are in place.
+    fn pull_missing(&self, out: &mut [u8]) -> Result<(PullStats, Duration, usize), ClientError> {
+        let Split { missing, missing_at, local, local_at, .. } = &self.split;
+        if missing.is_empty() {
+            return Ok((PullStats::default(), Duration::ZERO, 0));
+        }
+        let (start, kind) = (Instant::now(), PullKind::Sync);
+        let (before, landing) = out.split_at_mut(out.len() - missing.len() * self.row_bytes);
+        let mut pull = || {
+            let pulled = self.remote.pull(&self.tensor, missing, landing, kind);
+            (pulled, start.elapsed())
+        };
+        let n_before = before.len().checked_div(self.row_bytes).unwrap_or(0);
+        let mut n_placed = local_at.partition_point(|&at| (at as usize) < n_before);
+        if !self.remote.travels() || n_placed * self.row_bytes < BESIDE_BYTES {
+            n_placed = 0;
+        }
+        let (pulled, pull_time) = if n_placed == 0 {
+            pull()
+        } else {
+            let (local, local_at) = (&local[..n_placed], &local_at[..n_placed]);
+            let gather = || self.local.pull_at(&self.tensor, local, local_at, before, kind);
+            let (pulled, gathered) = self.beside.both(pull, gather);
+            gathered?;
+            pulled
+        };
+        let pulled = pulled?;
+        spread(out, self.row_bytes, missing_at);
+        Ok((pulled, pull_time, n_placed))
     }
 
     /// The rows that hot sets have.

@@ -53,6 +53,10 @@ impl RowSource for MemorySource {
         self.find(name).map(|(info, _)| info.clone())
     }
 
+    fn travels(&self) -> bool {
+        false
+    }
+
     fn pull(
         &self,
         tensor: &str,

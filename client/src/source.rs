@@ -5,8 +5,8 @@ use std::{ops::AddAssign, time::Duration};
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
 
-use crate::ClientError;
 use crate::scatter::scatter;
+use crate::{ClientError, HaloBuffer};
 
 /// A place that has the rows of a graph: servers, the embedded store, or memory.
 ///
@@ -29,6 +29,16 @@ pub trait RowSource: Send + Sync {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError>;
+
+    /// Whether rows come from elsewhere, so that there is time for other work until they do.
+    fn travels(&self) -> bool {
+        true
+    }
+
+    /// The buffer of `massive` that this is, if it is one.
+    fn halo_buffer(&self) -> Option<&HaloBuffer> {
+        None
+    }
 
     /// Writes row `ids[i]` to row `at[i]` of `out`, and leaves its other rows as they are.
     ///

@@ -106,6 +106,10 @@ impl RowSource for TieredSource {
         self.inner.tensor(name)
     }
 
+    fn travels(&self) -> bool {
+        self.inner.travels()
+    }
+
     /// As of any source; the stats are of the rows that the tier lacked.
     fn pull(
         &self,

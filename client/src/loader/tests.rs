@@ -80,6 +80,74 @@ proptest! {
     }
 }
 
+/// A source that waits in each pull for one of its twin.
+struct Meeting {
+    rows: TestSource,
+    told: std::sync::Mutex<std::sync::mpsc::Sender<()>>,
+    heard: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl RowSource for Meeting {
+    fn book(&self) -> &lodestore_graph::PartitionBook {
+        self.rows.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<crate::TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.told.lock().unwrap().send(()).unwrap();
+        let met = self.heard.lock().unwrap().recv_timeout(Duration::from_secs(20));
+        met.map_err(|_| ClientError::Panicked { thread: "test source that met nobody:" })?;
+        self.rows.pull(tensor, ids, out, kind)
+    }
+}
+
+/// MassiveGNN, Eq. 2.
+#[test]
+fn own_rows_are_gathered_while_others_travel() {
+    let ((told, other_heard), (other_told, heard)) =
+        (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let source = |told, heard| {
+        let rows = TestSource::new(Duration::ZERO, u64::MAX);
+        let (told, heard) = (std::sync::Mutex::new(told), std::sync::Mutex::new(heard));
+        Arc::new(Meeting { rows, told, heard })
+    };
+    let (local, remote) = (source(told, heard), source(other_told, other_heard));
+    let mut loader = BatchLoader::new(local, remote, "x", &[PartId(1)]).unwrap();
+    // All own rows but the last belong before the place where the others land.
+    let n_local = (BESIDE_BYTES / ROW_BYTES) as u32;
+    let mut ids = nodes((0..n_local).map(|i| 10 + i % 20));
+    ids.extend(nodes([3, 35, 4]));
+    let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+    let stats = loader.load(&ids, &mut out).unwrap();
+    assert!(out == rows_of(&ids));
+    assert_eq!((stats.local_rows, stats.remote_rows), (n_local.into(), 3));
+}
+
+proptest! {
+    #[test]
+    fn rows_are_in_place_whatever_is_gathered_beside_the_pull(
+        pattern in prop::collection::vec(0u32..40, 1..50), n in 4096usize..12_000,
+    ) {
+        let (remote, ids) = (remote(), nodes(pattern.iter().copied().cycle().take(n)));
+        let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+        let stats = loader(&remote).load(&ids, &mut out).unwrap();
+        prop_assert!(out == rows_of(&ids));
+        let n_local = ids.iter().filter(|id| (10..30).contains(&id.0)).count() as u64;
+        prop_assert_eq!((stats.local_rows, stats.remote_rows), (n_local, n as u64 - n_local));
+        let parts = stats.lookup_seconds + stats.pull_seconds + stats.copy_seconds;
+        prop_assert!((parts - stats.seconds).abs() < 1e-6);
+    }
+}
+
 #[test]
 fn a_slow_source_shows_as_time_of_the_pull() {
     let slow = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));

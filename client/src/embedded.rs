@@ -36,10 +36,6 @@ impl RowSource for EmbeddedSource {
         Ok(TensorInfo { name: spec.name.clone(), dtype: spec.dtype, width: spec.width })
     }
 
-    fn travels(&self) -> bool {
-        false
-    }
-
     fn pull(
         &self,
         tensor: &str,

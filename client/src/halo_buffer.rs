@@ -121,7 +121,7 @@ impl State {
         for ids in wanted.chunks((FILL_BYTES / tensor.row_bytes()).max(1)) {
             self.ids.clear();
             self.ids.extend_from_slice(ids);
-            pulled += self.pull(inner, tensor, PullKind::Vector)?;
+            pulled += self.pull(inner, tensor, (PullKind::Vector, &mut || ()))?;
             self.admit();
         }
         self.wanted = wanted;
@@ -157,10 +157,11 @@ impl State {
         &mut self,
         inner: &dyn RowSource,
         tensor: &TensorInfo,
-        kind: PullKind,
+        (kind, meanwhile): (PullKind, &mut dyn FnMut()),
     ) -> Result<PullStats, ClientError> {
         self.rows.resize(self.ids.len() * tensor.row_bytes(), 0);
-        inner.pull(&tensor.name, bytemuck::cast_slice(&self.ids), &mut self.rows, kind)
+        let ids = bytemuck::cast_slice(&self.ids);
+        inner.pull_while(&tensor.name, ids, &mut self.rows, kind, meanwhile)
     }
 
     /// Offers all that was pulled.
@@ -180,10 +181,6 @@ impl RowSource for HaloBuffer {
         self.inner.tensor(name)
     }
 
-    fn travels(&self) -> bool {
-        self.inner.travels()
-    }
-
     fn halo_buffer(&self) -> Option<&HaloBuffer> {
         Some(self)
     }
@@ -196,8 +193,19 @@ impl RowSource for HaloBuffer {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
+        self.pull_while(tensor, ids, out, kind, &mut || ())
+    }
+
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
         if tensor != self.tensor.name {
-            return self.inner.pull(tensor, ids, out, kind);
+            return self.inner.pull_while(tensor, ids, out, kind, meanwhile);
         }
         let row_bytes = self.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
@@ -211,7 +219,7 @@ impl RowSource for HaloBuffer {
         if state.ids.is_empty() {
             return Ok(stats);
         }
-        let mut pulled = state.pull(&*self.inner, &self.tensor, kind)?;
+        let mut pulled = state.pull(&*self.inner, &self.tensor, (kind, meanwhile))?;
         pulled.ahead_rows = pulled.rows.saturating_sub(n_missing as u64);
         pulled += stats;
         let start = Instant::now();

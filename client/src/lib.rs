@@ -8,7 +8,6 @@
 pub mod load;
 
 mod address;
-mod beside;
 mod budget;
 mod buffer;
 mod cluster;

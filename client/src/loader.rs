@@ -12,7 +12,6 @@ use std::{
 use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
-use crate::beside::Beside;
 use crate::scatter::spread;
 use crate::{ClientError, LoadStats, PullKind, PullStats, RowSource, TierRows, Turn};
 use split::{Counts, Split};
@@ -28,12 +27,11 @@ pub struct BatchLoader {
     row_bytes: usize,
     owned: Vec<Range<u32>>,
     split: Split,
-    beside: Beside,
 }
 
-/// Own rows that are gathered beside a pull take so many bytes at least: fewer are there before another
-/// thread is awake.
-const BESIDE_BYTES: usize = 16 << 10;
+/// Most bytes of own rows that are gathered while others travel, so that no server waits for long until
+/// its answer is taken.
+const MEANWHILE_BYTES: usize = 8 << 20;
 
 /// Where remote rows of a batch may lie already.
 pub enum Kept {
@@ -65,8 +63,8 @@ impl BatchLoader {
             });
         }
         let owned = owned.iter().map(|&part| local.book().range(part)).collect();
-        let (tensor, split, beside) = (tensor.to_owned(), Split::default(), Beside::default());
-        Ok(Self { local, remote, tensor, row_bytes, owned, split, beside })
+        let (tensor, split) = (tensor.to_owned(), Split::default());
+        Ok(Self { local, remote, tensor, row_bytes, owned, split })
     }
 
     /// Bytes of one row.
@@ -180,25 +178,19 @@ impl BatchLoader {
         }
         let (start, kind) = (Instant::now(), PullKind::Sync);
         let (before, landing) = out.split_at_mut(out.len() - missing.len() * self.row_bytes);
-        let mut pull = || {
-            let pulled = self.remote.pull(&self.tensor, missing, landing, kind);
-            (pulled, start.elapsed())
-        };
         let n_before = before.len().checked_div(self.row_bytes).unwrap_or(0);
-        let mut n_placed = local_at.partition_point(|&at| (at as usize) < n_before);
-        if !self.remote.travels() || n_placed * self.row_bytes < BESIDE_BYTES {
-            n_placed = 0;
-        }
-        let (pulled, pull_time) = if n_placed == 0 {
-            pull()
-        } else {
-            let (local, local_at) = (&local[..n_placed], &local_at[..n_placed]);
-            let gather = || self.local.pull_at(&self.tensor, local, local_at, before, kind);
-            let (pulled, gathered) = self.beside.both(pull, gather);
-            gathered?;
-            pulled
+        let n_placed = local_at.partition_point(|&at| (at as usize) < n_before);
+        let n_placed = n_placed.min(MEANWHILE_BYTES / self.row_bytes.max(1));
+        let (local, local_at) = (&local[..n_placed], &local_at[..n_placed]);
+        let (mut gathered, mut took) = (None, Duration::ZERO);
+        let mut gather = || {
+            let start = Instant::now();
+            gathered = Some(self.local.pull_at(&self.tensor, local, local_at, before, kind));
+            took = start.elapsed();
         };
-        let pulled = pulled?;
+        let pulled = self.remote.pull_while(&self.tensor, missing, landing, kind, &mut gather)?;
+        let pull_time = start.elapsed().saturating_sub(took);
+        let n_placed = if gathered.transpose()?.is_some() { n_placed } else { 0 };
         spread(out, self.row_bytes, missing_at);
         Ok((pulled, pull_time, n_placed))
     }

@@ -53,10 +53,6 @@ impl RowSource for MemorySource {
         self.find(name).map(|(info, _)| info.clone())
     }
 
-    fn travels(&self) -> bool {
-        false
-    }
-
     fn pull(
         &self,
         tensor: &str,

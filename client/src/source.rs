@@ -30,9 +30,17 @@ pub trait RowSource: Send + Sync {
         kind: PullKind,
     ) -> Result<PullStats, ClientError>;
 
-    /// Whether rows come from elsewhere, so that there is time for other work until they do.
-    fn travels(&self) -> bool {
-        true
+    /// The same, and does `meanwhile` once while rows travel, if they do: after the requests are sent,
+    /// before the answers are taken. A source whose rows are here need not.
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        _meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        self.pull(tensor, ids, out, kind)
     }
 
     /// The buffer of `massive` that this is, if it is one.

@@ -80,20 +80,16 @@ proptest! {
     }
 }
 
-/// A source that waits in each pull for one of its twin.
-struct Meeting {
-    rows: TestSource,
-    told: std::sync::Mutex<std::sync::mpsc::Sender<()>>,
-    heard: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
-}
+/// A source whose rows travel: what is done meanwhile comes before them.
+struct Travelling(Arc<TestSource>);
 
-impl RowSource for Meeting {
+impl RowSource for Travelling {
     fn book(&self) -> &lodestore_graph::PartitionBook {
-        self.rows.book()
+        self.0.book()
     }
 
     fn tensor(&self, name: &str) -> Result<crate::TensorInfo, ClientError> {
-        self.rows.tensor(name)
+        self.0.tensor(name)
     }
 
     fn pull(
@@ -103,46 +99,59 @@ impl RowSource for Meeting {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.told.lock().unwrap().send(()).unwrap();
-        let met = self.heard.lock().unwrap().recv_timeout(Duration::from_secs(20));
-        met.map_err(|_| ClientError::Panicked { thread: "test source that met nobody:" })?;
-        self.rows.pull(tensor, ids, out, kind)
+        self.pull_while(tensor, ids, out, kind, &mut || ())
     }
+
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        out.fill(0xDD);
+        meanwhile();
+        self.0.pull(tensor, ids, out, kind)
+    }
+}
+
+/// A loader through `remote`, whose rows travel, and the source of own rows.
+fn over_travelling(remote: &Arc<TestSource>) -> (BatchLoader, Arc<TestSource>) {
+    let local = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
+    let travelling = Arc::new(Travelling(Arc::clone(remote)));
+    (BatchLoader::new(Arc::clone(&local) as _, travelling, "x", &[PartId(1)]).unwrap(), local)
 }
 
 /// MassiveGNN, Eq. 2.
 #[test]
 fn own_rows_are_gathered_while_others_travel() {
-    let ((told, other_heard), (other_told, heard)) =
-        (std::sync::mpsc::channel(), std::sync::mpsc::channel());
-    let source = |told, heard| {
-        let rows = TestSource::new(Duration::ZERO, u64::MAX);
-        let (told, heard) = (std::sync::Mutex::new(told), std::sync::Mutex::new(heard));
-        Arc::new(Meeting { rows, told, heard })
-    };
-    let (local, remote) = (source(told, heard), source(other_told, other_heard));
-    let mut loader = BatchLoader::new(local, remote, "x", &[PartId(1)]).unwrap();
-    // All own rows but the last belong before the place where the others land.
-    let n_local = (BESIDE_BYTES / ROW_BYTES) as u32;
-    let mut ids = nodes((0..n_local).map(|i| 10 + i % 20));
-    ids.extend(nodes([3, 35, 4]));
+    let remote = remote();
+    let (mut loader, local) = over_travelling(&remote);
+    // The last own row lies where the others land.
+    let ids = nodes([12, 13, 3, 14, 35, 15]);
     let mut out = vec![0xEE; ids.len() * ROW_BYTES];
     let stats = loader.load(&ids, &mut out).unwrap();
-    assert!(out == rows_of(&ids));
-    assert_eq!((stats.local_rows, stats.remote_rows), (n_local.into(), 3));
+    assert_eq!(out, rows_of(&ids));
+    assert_eq!((stats.local_rows, stats.remote_rows), (4, 2));
+    let pulls: Vec<Vec<NodeId>> =
+        local.pulls.lock().unwrap().iter().map(|(ids, _)| ids.clone()).collect();
+    assert_eq!(pulls, [nodes([12, 13, 14]), nodes([15])]);
 }
 
 proptest! {
     #[test]
     fn rows_are_in_place_whatever_is_gathered_beside_the_pull(
-        pattern in prop::collection::vec(0u32..40, 1..50), n in 4096usize..12_000,
+        ids in prop::collection::vec(0u32..40, 0..90), hot_ids in prop::collection::btree_set(0u32..40, 0..9),
     ) {
-        let (remote, ids) = (remote(), nodes(pattern.iter().copied().cycle().take(n)));
+        let (n, ids, set) = (ids.len(), nodes(ids), hot(hot_ids.into_iter().collect()));
         let mut out = vec![0xEE; ids.len() * ROW_BYTES];
-        let stats = loader(&remote).load(&ids, &mut out).unwrap();
+        let mut one = [(&ids[..], Kept::Hot(set))];
+        let (mut loader, _) = over_travelling(&remote());
+        let stats = loader.load_together(&mut one, &mut out).unwrap()[0];
         prop_assert!(out == rows_of(&ids));
         let n_local = ids.iter().filter(|id| (10..30).contains(&id.0)).count() as u64;
-        prop_assert_eq!((stats.local_rows, stats.remote_rows), (n_local, n as u64 - n_local));
+        prop_assert_eq!((stats.local_rows, stats.hit_rows + stats.remote_rows), (n_local, n as u64 - n_local));
         let parts = stats.lookup_seconds + stats.pull_seconds + stats.copy_seconds;
         prop_assert!((parts - stats.seconds).abs() < 1e-6);
     }

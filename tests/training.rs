@@ -88,8 +88,9 @@ fn sum(report: &Value, key: &str) -> u64 {
 fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     let Some(data) = data("cora") else { return };
     let served = Served::start(&data);
-    let settings = "--model sage --epochs 60 --batch 70 --fanout -1,-1 --normalize --hot 500";
-    let (ondemand, rapid) = (served.train("ondemand", settings), served.train("rapid", settings));
+    let settings = "--model sage --epochs 60 --batch 70 --fanout -1,-1 --normalize";
+    let rapid = served.train("rapid", &format!("{settings} --hot 500"));
+    let ondemand = served.train("ondemand", settings);
     assert_eq!(losses(&ondemand), losses(&rapid));
     let (ondemand, rapid) = (ondemand.json(), rapid.json());
     assert_eq!(test_accuracy(&ondemand), test_accuracy(&rapid));
@@ -371,11 +372,11 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
     lode_line(&other).failed(2, &["rapid cannot follow `lru`; one of: frequency, oracle"]);
     // The bound is what was asked for at most, and the report says what was held.
     let tight =
-        format!("train --graph {g} --workers 2 --epochs 2 --batch 100 --memory 40KiB --json");
+        format!("train --graph {g} --workers 2 --epochs 2 --batch 100 --memory 200KiB --json");
     for policy in ["frequency", "oracle"] {
         let report = lode_line(&format!("{tight} --policy {policy}")).succeeded().json();
         let bytes = |key: &str| report[key].as_u64().unwrap();
-        assert!(bytes("memory_bound_bytes") <= 40 << 10, "{report}");
+        assert!(bytes("memory_bound_bytes") <= 200 << 10, "{report}");
         assert!(bytes("memory_measured_bytes") <= bytes("memory_bound_bytes"), "{report}");
         assert_eq!(report["hot_policy"], policy);
     }
@@ -451,7 +452,7 @@ fn a_saved_model_does_on_the_graph_what_its_run_told() {
         "train --graph {graph} --epochs 1 --save-model {}/no/m",
         dir.path().display()
     ))
-    .failed(1, &["--save-model", "is no folder"]);
+    .failed(1, &["model", "cannot write it", "no/m"]);
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl Run {
             run_seconds: report.setup_seconds
                 + report.epochs.iter().map(|epoch| epoch.seconds).sum::<f64>(),
             memory_bytes: report.memory_measured_bytes,
-            memory_bound_bytes: report.memory_bound_bytes,
+            memory_bound_bytes: report.memory_bound_bytes.unwrap_or_default(),
             parameters_digest: report.parameters_digest,
             losses: report.step_losses,
         })

@@ -1,11 +1,12 @@
 //! MassiveGNN's buffer: how large, and when it lets rows go.
 
 use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Scoreboard, Tier};
-use lodestore_client::{HaloBuffer, PullStats, RowSource};
+use lodestore_client::{ClientError, HaloBuffer, PullStats, RowSource};
 use lodestore_trainer::Strategy;
 
 use super::known::Known;
@@ -94,17 +95,17 @@ impl BufferArgs {
 }
 
 impl Tiers {
-    /// A worker's buffer before `remote`, and what filled it: its halo, then others (MassiveGNN,
+    /// What a worker's buffer keeps its rows in: of its halo first, then of others (MassiveGNN,
     /// Algorithm 1). Candidates are all nodes that it does not own: batches of more than one hop reach
     /// past the halo, which has the sources of one.
-    pub(super) fn buffer(
+    pub(super) fn of_buffer(
         &mut self,
         choice: BufferChoice,
         worker: u32,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
         known: &Known<'_>,
-    ) -> Result<(Arc<dyn RowSource>, PullStats)> {
+    ) -> Result<Tier> {
         let halo = known.halo(worker)?;
         let n_rows = match choice.size {
             BufferSize::HaloShare(share) => (share * halo.len() as f64).round() as u32,
@@ -115,12 +116,35 @@ impl Tiers {
         // A share of more than all nodes is all nodes.
         let tier = Tier::of_slots(n_rows, row_bytes, n_nodes, &spec)?;
         self.take(tier.bytes()).context("--buffer")?;
-        let (buffer, filled) = HaloBuffer::new(Arc::clone(remote), tensor, tier)?;
-        self.filled_rows += filled.rows;
-        let buffer = Arc::new(buffer);
         self.has_eviction = choice.eviction.is_some();
-        self.buffers.push(Arc::clone(&buffer));
-        Ok((buffer, filled))
+        Ok(tier)
+    }
+
+    /// The buffers before `remote` of workers whose tiers these are, each filled in a thread of its own,
+    /// and what that pulled.
+    pub(super) fn fill(
+        &mut self,
+        tiers: Vec<Tier>,
+        remote: &Arc<dyn RowSource>,
+        tensor: &str,
+    ) -> Result<Vec<(Arc<dyn RowSource>, PullStats)>> {
+        let filled: Vec<_> = thread::scope(|scope| {
+            let fill = |tier| scope.spawn(|| HaloBuffer::new(Arc::clone(remote), tensor, tier));
+            let threads: Vec<_> = tiers.into_iter().map(fill).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or(Err(ClientError::Panicked { thread: "fill" }))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let mut sources = Vec::new();
+        for filled in filled {
+            let (buffer, pulled) = filled?;
+            let buffer = Arc::new(buffer);
+            self.filled_rows += pulled.rows;
+            self.buffers.push(Arc::clone(&buffer));
+            sources.push((buffer as Arc<dyn RowSource>, pulled));
+        }
+        Ok(sources)
     }
 }
 

@@ -196,16 +196,25 @@ fn kill(pid: u32) {
 fn a_worker_that_is_killed_ends_the_run_with_an_error_and_no_process_stays() {
     let dir = tempfile::tempdir().unwrap();
     let graph = generated(dir.path());
+    // Epochs of a schedule take place on the disk.
     let line = |strategy: &str| {
+        let epochs = if strategy.starts_with("rapid") { 300 } else { 100_000 };
         format!(
-            "train --graph {graph} --workers 4 --processes --epochs 100000 --batch 64 --fanout 5,5 \
+            "train --graph {graph} --workers 4 --processes --epochs {epochs} --batch 64 --fanout 5,5 \
              --strategy {strategy} --evaluate-every 0 --json"
         )
     };
     // At once, while it begins, and later, while it trains.
-    for (n, then_ms) in [0, 5, 15, 30, 60, 400].into_iter().enumerate() {
-        let line = line(["ondemand", "massive"][n % 2]);
+    let strategies = ["ondemand", "massive", "rapid", "rapid --policy frequency"];
+    for (n, then_ms) in [0, 5, 15, 30, 60, 400, 20, 40].into_iter().enumerate() {
+        let log = dir.path().join(format!("{n}.jsonl"));
+        let line = format!("{} --log {}", line(strategies[n % 4]), log.display());
         let (run, processes) = started(&line, None);
+        let (start, trains) = (Instant::now(), n >= 5);
+        while trains && fs::metadata(&log).map_or(0, |log| log.len()) == 0 {
+            assert!(start.elapsed() < DEADLINE, "no step");
+            sleep(Duration::from_millis(1));
+        }
         sleep(Duration::from_millis(then_ms));
         kill(processes[n % 3]);
         let found = finish(run, DEADLINE).failed(1, &["of the run is gone", "SIGKILL"]);

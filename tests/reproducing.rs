@@ -124,7 +124,8 @@ fn one_graph_without_figures_and_with_room_for_all_rows() {
                 // partition lacks a few rows more than a set has.
                 assert!(missed < 0.6 * asked && missed < all, "{asked} {run}");
             } else {
-                assert!(missed == all && all < asked, "{asked} {run}");
+                // What the first epoch uses fills the oracle's tier before it.
+                assert!(missed < all && all < asked, "{asked} {run}");
             }
         }
     }

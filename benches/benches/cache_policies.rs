@@ -93,7 +93,7 @@ impl Accesses {
     fn specs(&self) -> Vec<PolicySpec> {
         let ranked = rank_by_frequency(&self.ids);
         let degrees: Vec<u32> = (0..ranked.len() as u32).rev().collect();
-        let candidate = |(&id, &degree): (&u32, &u32)| Candidate { id, degree };
+        let candidate = |(&id, &degree): (&u32, &u32)| Candidate { id, degree, is_halo: true };
         let mut ratios = vec![0; self.id_space as usize];
         for (rank, &id) in (1u32..).zip(&ranked) {
             ratios[id as usize] = 8 - (rank.ilog2() / 4) as u16;

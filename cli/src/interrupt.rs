@@ -1,33 +1,70 @@
-//! Ctrl-C while a folder is being made: the half-made folder goes away with the process.
+//! Ctrl-C, and a request to end: what is half-made goes away with the process, and a run that can end in
+//! good order is told to.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
+use thiserror::Error;
 
 /// Folders that must not outlive an interrupted process.
 static HALF_MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static WATCHER: Once = Once::new();
+/// Whether somebody ends the run when asked to.
+static IS_HEEDED: AtomicBool = AtomicBool::new(false);
+/// The signal that asked for the end; 0: none.
+static ASKED: AtomicI32 = AtomicI32::new(0);
 
 /// Removes a folder if the process is interrupted while this lives.
 pub(crate) struct RemovedOnInterrupt {
     dir: PathBuf,
 }
 
+/// While this lives the first signal asks for the end, and only a second one ends the process at once.
+pub(crate) struct Heeded(());
+
+/// A run has ended since a signal asked for that.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("ended by {}", signal_name(*.0).unwrap_or("a signal"))]
+pub(crate) struct Interrupted(i32);
+
+impl Interrupted {
+    /// As a shell reports a process that died of the signal.
+    pub(crate) fn exit_code(self) -> u8 {
+        u8::try_from(128 + self.0).unwrap_or(u8::MAX)
+    }
+}
+
+impl Heeded {
+    /// Heeds signals from now on.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        watch()?;
+        IS_HEEDED.store(true, Ordering::SeqCst);
+        Ok(Self(()))
+    }
+
+    /// Fails once a signal has asked for the end.
+    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+        match ASKED.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            signal => Err(Interrupted(signal)),
+        }
+    }
+}
+
+impl Drop for Heeded {
+    fn drop(&mut self) {
+        IS_HEEDED.store(false, Ordering::SeqCst);
+    }
+}
+
 impl RemovedOnInterrupt {
     /// Watches over `dir`, which the caller removes itself on every other way out.
     pub(crate) fn watch(dir: impl Into<PathBuf>) -> std::io::Result<Self> {
-        let mut signals = None;
-        WATCHER.call_once(|| signals = Some(Signals::new([SIGINT, SIGTERM])));
-        if let Some(signals) = signals {
-            let mut signals = signals?;
-            std::thread::spawn(move || {
-                if let Some(signal) = signals.forever().next() {
-                    give_up(signal);
-                }
-            });
-        }
+        watch()?;
         let dir = dir.into();
         half_made().push(dir.clone());
         Ok(Self { dir })
@@ -40,6 +77,24 @@ impl Drop for RemovedOnInterrupt {
     }
 }
 
+/// Starts the thread that signals go to, once.
+fn watch() -> std::io::Result<()> {
+    let mut signals = None;
+    WATCHER.call_once(|| signals = Some(Signals::new([SIGINT, SIGTERM])));
+    if let Some(signals) = signals {
+        let mut signals = signals?;
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                let asks = || ASKED.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
+                if !IS_HEEDED.load(Ordering::SeqCst) || asks().is_err() {
+                    give_up(signal);
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
 fn give_up(signal: i32) -> ! {
     for dir in &*half_made() {
         // The threads that fill it still run, so a file may appear in a folder just emptied.
@@ -48,8 +103,7 @@ fn give_up(signal: i32) -> ! {
             eprintln!("lode: cannot remove {}", dir.display());
         }
     }
-    // As a shell reports a process that died of the signal.
-    std::process::exit(128 + signal)
+    std::process::exit(Interrupted(signal).exit_code().into())
 }
 
 /// Holds a list of paths, which no panic leaves half-changed.

@@ -38,6 +38,7 @@ use clap::Parser;
 
 use crate::commands::Command;
 use crate::console::Console;
+use crate::interrupt::Interrupted;
 use crate::log::{LogFormat, LogLevel};
 use crate::usage::UsageError;
 
@@ -46,7 +47,7 @@ use crate::usage::UsageError;
 #[command(name = "lode", version, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Start with `lode quickstart`; `lode COMMAND --help` shows an example of each command.
-Exit codes: 0 done, 1 failed, 2 wrong usage. LODE_LOG=debug logs to stderr.")]
+Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + the signal that ended it. LODE_LOG=debug logs to stderr.")]
 struct Cli {
     /// Print one JSON object on stdout instead of text; rates are fractions, sizes bytes, times
     /// seconds.
@@ -71,7 +72,11 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             console.failed(&error);
-            if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            match error.downcast_ref::<Interrupted>() {
+                Some(interrupted) => ExitCode::from(interrupted.exit_code()),
+                None if error.is::<UsageError>() => ExitCode::from(2),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How much memory hot sets and window may take, and what fits into it.
+//! How much memory hot sets and batches may take, and what fits into it.
 
 /// Sizes of the steady cache and of the prefetch window of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,30 +9,39 @@ pub struct RowBudget {
     pub window: usize,
 }
 
+/// Batches that have memory where `window` are prepared ahead: those, the one that is trained on, and
+/// one that the trainer prepares itself.
+fn n_batches(window: u64) -> u64 {
+    if window == 0 { 1 } else { window.saturating_add(2) }
+}
+
 impl RowBudget {
-    /// RapidGNN's bound (section 3), 2·n_hot·d + Q·m_max·d, in bytes: `row_bytes` is d, and
-    /// `max_nodes` the input nodes of the largest batch.
+    /// 2·n_hot·d + (Q + 2)·m_max·d, in bytes, or 2·n_hot·d + m_max·d without a window: `row_bytes` is d,
+    /// and `max_nodes` the input nodes of the largest batch. RapidGNN's bound (section 3) has Q batches,
+    /// and counts neither the one that is trained on nor one that the trainer prepares itself.
     #[must_use]
     pub fn bound_bytes(self, max_nodes: usize, row_bytes: usize) -> u64 {
         let rows = (self.n_hot as u64).saturating_mul(2);
-        let rows = rows.saturating_add((self.window as u64).saturating_mul(max_nodes as u64));
-        rows.saturating_mul(row_bytes as u64)
+        let of_batches = n_batches(self.window as u64).saturating_mul(max_nodes as u64);
+        rows.saturating_add(of_batches).saturating_mul(row_bytes as u64)
     }
 
-    /// The same or smaller sizes whose bound is at most `budget_bytes`.
+    /// The same or smaller sizes whose bound is at most `budget_bytes`; none if that holds no batch.
     ///
     /// The window shrinks first, down to one batch: more batches ahead save no bytes. Then the
-    /// hot sets shrink, and the last batch of the window goes if it alone is too large.
+    /// hot sets shrink, and the last batch of the window goes if it is too large even without them.
     #[must_use]
-    pub fn fit(self, budget_bytes: u64, max_nodes: usize, row_bytes: usize) -> Self {
+    pub fn fit(self, budget_bytes: u64, max_nodes: usize, row_bytes: usize) -> Option<Self> {
         let rows = budget_bytes / (row_bytes as u64).max(1);
         let max_nodes = (max_nodes as u64).max(1);
-        let least = if rows >= max_nodes { self.window.min(1) } else { 0 };
-        let for_hot = (rows - least as u64 * max_nodes) / 2;
-        let n_hot = (self.n_hot as u64).min(for_hot);
-        let window = (self.window as u64).min((rows - 2 * n_hot) / max_nodes);
+        let window = self.window as u64;
+        let least = [window.min(1), 0].into_iter().map(|window| n_batches(window) * max_nodes);
+        let least = least.into_iter().find(|least| *least <= rows)?;
+        let n_hot = (self.n_hot as u64).min((rows - least) / 2);
+        let n_fit = (rows - 2 * n_hot) / max_nodes;
+        let window = if n_fit < n_batches(1) { 0 } else { window.min(n_fit - 2) };
         // Both are at most what they were.
-        Self { n_hot: n_hot as usize, window: window as usize }
+        Some(Self { n_hot: n_hot as usize, window: window as usize })
     }
 }
 
@@ -44,27 +53,34 @@ mod tests {
     #[test]
     fn the_window_gives_way_first() {
         let asked = RowBudget { n_hot: 100, window: 4 };
-        assert_eq!(asked.bound_bytes(50, 8), 3200);
-        let fit = |bytes| asked.fit(bytes, 50, 8);
-        assert_eq!(fit(3200), asked);
-        assert_eq!(fit(3199), RowBudget { n_hot: 100, window: 3 });
-        assert_eq!(fit(2000), RowBudget { n_hot: 100, window: 1 });
-        assert_eq!(fit(1200), RowBudget { n_hot: 50, window: 1 });
-        assert_eq!(fit(399), RowBudget { n_hot: 24, window: 0 });
-        assert_eq!(fit(0), RowBudget { n_hot: 0, window: 0 });
+        assert_eq!(asked.bound_bytes(50, 8), 8 * (200 + 6 * 50));
+        assert_eq!(RowBudget { n_hot: 100, window: 0 }.bound_bytes(50, 8), 8 * (200 + 50));
+        let fit = |bytes| asked.fit(bytes, 50, 8).map(|fit| (fit.n_hot, fit.window));
+        assert_eq!(fit(4000), Some((100, 4)));
+        assert_eq!(fit(3999), Some((100, 3)));
+        assert_eq!(fit(2800), Some((100, 1)));
+        assert_eq!(fit(2799), Some((99, 1)), "hot rows give way to the first batch of the window");
+        assert_eq!(fit(1200), Some((0, 1)));
+        assert_eq!(fit(1199), Some((49, 0)));
+        assert_eq!(fit(400), Some((0, 0)), "one batch at a time");
+        assert_eq!(fit(399), None);
     }
 
     proptest! {
         #[test]
         fn what_fits_is_within_the_budget_and_no_larger_than_asked(
-            n_hot in 0usize..1000, window in 0usize..9, max_nodes in 0usize..300,
+            n_hot in 0usize..1000, window in 0usize..9, max_nodes in 1usize..300,
             row_bytes in 1usize..9, budget in 0u64..20_000,
         ) {
             let asked = RowBudget { n_hot, window };
-            let fit = asked.fit(budget, max_nodes, row_bytes);
+            let Some(fit) = asked.fit(budget, max_nodes, row_bytes) else {
+                let least = RowBudget { n_hot: 0, window: 0 }.bound_bytes(max_nodes, row_bytes);
+                prop_assert!(budget < least);
+                return Ok(());
+            };
             prop_assert!(fit.bound_bytes(max_nodes, row_bytes) <= budget);
             prop_assert!(fit.n_hot <= n_hot && fit.window <= window);
-            if asked.bound_bytes(max_nodes.max(1), row_bytes) <= budget {
+            if asked.bound_bytes(max_nodes, row_bytes) <= budget {
                 prop_assert_eq!(fit, asked);
             }
         }

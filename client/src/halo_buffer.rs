@@ -1,5 +1,6 @@
 //! MassiveGNN's buffer before a source: rows that are wanted come with those that a batch misses.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -23,6 +24,7 @@ pub struct HaloBuffer {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
     state: Mutex<State>,
+    n_bytes: AtomicU64,
 }
 
 struct State {
@@ -63,13 +65,21 @@ impl HaloBuffer {
             positions: Vec::new(),
         };
         let pulled = state.fill(&*inner, &tensor)?;
-        Ok((Self { inner, tensor, state: Mutex::new(state) }, pulled))
+        let n_bytes = AtomicU64::new(state.bytes());
+        Ok((Self { inner, tensor, state: Mutex::new(state), n_bytes }, pulled))
     }
 
     /// Takes rows out of the buffer, for they have changed: a pull that begins afterwards asks for
     /// them. Waits for the pull that is under way.
     pub fn forget(&self, ids: &[NodeId]) {
         self.lock().tier.remove(bytemuck::cast_slice(ids));
+    }
+
+    /// Its memory after the last pull, in bytes: slots, scores, and the rows that a pull brought, for
+    /// which there is room again and again. Waits for nobody.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.n_bytes.load(Ordering::Relaxed)
     }
 
     /// Number of rows that fit.
@@ -92,6 +102,13 @@ impl HaloBuffer {
 }
 
 impl State {
+    fn bytes(&self) -> u64 {
+        let Self { tier, misses, wanted, missing, ids, rows, positions, .. } = self;
+        let lists = [misses, wanted, missing, ids, positions];
+        let words: usize = lists.iter().map(|list| list.capacity()).sum();
+        (tier.bytes() + words * size_of::<u32>() + rows.capacity()) as u64
+    }
+
     /// Pulls what the policy wants at first.
     fn fill(
         &mut self,
@@ -104,7 +121,7 @@ impl State {
         for ids in wanted.chunks((FILL_BYTES / tensor.row_bytes()).max(1)) {
             self.ids.clear();
             self.ids.extend_from_slice(ids);
-            pulled += self.pull(inner, tensor, PullKind::Vector)?;
+            pulled += self.pull(inner, tensor, (PullKind::Vector, &mut || ()))?;
             self.admit();
         }
         self.wanted = wanted;
@@ -140,10 +157,11 @@ impl State {
         &mut self,
         inner: &dyn RowSource,
         tensor: &TensorInfo,
-        kind: PullKind,
+        (kind, meanwhile): (PullKind, &mut dyn FnMut()),
     ) -> Result<PullStats, ClientError> {
         self.rows.resize(self.ids.len() * tensor.row_bytes(), 0);
-        inner.pull(&tensor.name, bytemuck::cast_slice(&self.ids), &mut self.rows, kind)
+        let ids = bytemuck::cast_slice(&self.ids);
+        inner.pull_while(&tensor.name, ids, &mut self.rows, kind, meanwhile)
     }
 
     /// Offers all that was pulled.
@@ -163,6 +181,10 @@ impl RowSource for HaloBuffer {
         self.inner.tensor(name)
     }
 
+    fn halo_buffer(&self) -> Option<&HaloBuffer> {
+        Some(self)
+    }
+
     /// As of any source; the stats are of the rows that the buffer lacked or wanted.
     fn pull(
         &self,
@@ -171,8 +193,19 @@ impl RowSource for HaloBuffer {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
+        self.pull_while(tensor, ids, out, kind, &mut || ())
+    }
+
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
         if tensor != self.tensor.name {
-            return self.inner.pull(tensor, ids, out, kind);
+            return self.inner.pull_while(tensor, ids, out, kind, meanwhile);
         }
         let row_bytes = self.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
@@ -186,12 +219,13 @@ impl RowSource for HaloBuffer {
         if state.ids.is_empty() {
             return Ok(stats);
         }
-        let mut pulled = state.pull(&*self.inner, &self.tensor, kind)?;
+        let mut pulled = state.pull(&*self.inner, &self.tensor, (kind, meanwhile))?;
         pulled.ahead_rows = pulled.rows.saturating_sub(n_missing as u64);
         pulled += stats;
         let start = Instant::now();
         scatter(&state.rows[..n_missing * row_bytes], row_bytes, &state.misses, out);
         state.admit();
+        self.n_bytes.store(state.bytes(), Ordering::Relaxed);
         pulled.copy += start.elapsed();
         Ok(pulled)
     }

@@ -12,7 +12,7 @@ use std::{
 use lodestore_cache::HotSet;
 use lodestore_graph::{NodeId, PartId};
 
-use crate::scatter::pull_scattered;
+use crate::scatter::spread;
 use crate::{ClientError, LoadStats, PullKind, PullStats, RowSource, TierRows, Turn};
 use split::{Counts, Split};
 
@@ -28,6 +28,10 @@ pub struct BatchLoader {
     owned: Vec<Range<u32>>,
     split: Split,
 }
+
+/// Most bytes of own rows that are gathered while others travel, so that no server waits for long until
+/// its answer is taken.
+const MEANWHILE_BYTES: usize = 8 << 20;
 
 /// Where remote rows of a batch may lie already.
 pub enum Kept {
@@ -87,6 +91,8 @@ impl BatchLoader {
     ///
     /// A row that several batches need is read once: local ones under one plan of reads, remote ones
     /// that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule is used batch by batch.
+    /// While rows travel, those of the worker's own that can be in place already are read, under a plan
+    /// of their own: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
     ///
     /// Turns must come in their order, and each once. Gives stats for each batch: a row that an earlier
     /// one pulls counts as found there, requests stand with the first, and time is shared in equal parts.
@@ -102,7 +108,7 @@ impl BatchLoader {
             return Err(ClientError::TooManyRows { n_rows });
         };
         let mut took = Took::default();
-        let mut stats = self.load_unplanned(batches, &mut took, out)?;
+        let (mut stats, n_placed) = self.load_unplanned(batches, &mut took, out)?;
         let mut first = 0;
         for (stats, (nodes, kept)) in stats.iter_mut().zip(&mut *batches) {
             if let Kept::Planned(turn) = kept {
@@ -112,6 +118,7 @@ impl BatchLoader {
         }
         debug_assert_eq!(first, n_rows);
         let Split { local, local_at, .. } = &self.split;
+        let (local, local_at) = (&local[n_placed..], &local_at[n_placed..]);
         self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
         self.copy_hot(batches, out);
         took.share(start.elapsed(), &mut stats);
@@ -129,13 +136,14 @@ impl BatchLoader {
     }
 
     /// Splits the batches that have hot sets, and pulls what these lack: before anything else is
-    /// written to `out`, of which the pull may overwrite every row.
+    /// written to `out`, of which the pull may overwrite every row. Gives also how many own rows are in
+    /// place.
     fn load_unplanned(
         &mut self,
         batches: &[(&[NodeId], Kept)],
         took: &mut Took,
         out: &mut [u8],
-    ) -> Result<Vec<LoadStats>, ClientError> {
+    ) -> Result<(Vec<LoadStats>, usize), ClientError> {
         let start = Instant::now();
         self.split.clear();
         let (mut counts, mut first) = (Vec::with_capacity(batches.len()), 0);
@@ -151,15 +159,40 @@ impl BatchLoader {
             self.split.find_repeats(&mut counts);
         }
         let split = Instant::now();
-        let Split { missing, missing_at, .. } = &self.split;
-        let (remote, tensor, kind) = (&*self.remote, &self.tensor, PullKind::Sync);
-        let pulled = pull_scattered(remote, tensor, missing, missing_at, out, kind)?;
-        took.count(split - start, split.elapsed(), pulled);
+        let (pulled, pull_time, n_placed) = self.pull_missing(out)?;
+        took.count(split - start, pull_time, pulled);
         for &(from, to) in &self.split.repeats {
             let [from, to] = [from, to].map(|row| row as usize * self.row_bytes);
             out.copy_within(from..from + self.row_bytes, to);
         }
-        Ok(count(&counts, pulled))
+        Ok((count(&counts, pulled), n_placed))
+    }
+
+    /// Pulls what is missing, into the last rows of `out`, and spreads it from there, so that a batch
+    /// needs no second copy. Meanwhile own rows that belong before those are gathered: gives what the
+    /// pull moved, how long it took, and how many own rows are in place.
+    fn pull_missing(&self, out: &mut [u8]) -> Result<(PullStats, Duration, usize), ClientError> {
+        let Split { missing, missing_at, local, local_at, .. } = &self.split;
+        if missing.is_empty() {
+            return Ok((PullStats::default(), Duration::ZERO, 0));
+        }
+        let (start, kind) = (Instant::now(), PullKind::Sync);
+        let (before, landing) = out.split_at_mut(out.len() - missing.len() * self.row_bytes);
+        let n_before = before.len().checked_div(self.row_bytes).unwrap_or(0);
+        let n_placed = local_at.partition_point(|&at| (at as usize) < n_before);
+        let n_placed = n_placed.min(MEANWHILE_BYTES / self.row_bytes.max(1));
+        let (local, local_at) = (&local[..n_placed], &local_at[..n_placed]);
+        let (mut gathered, mut took) = (None, Duration::ZERO);
+        let mut gather = || {
+            let start = Instant::now();
+            gathered = Some(self.local.pull_at(&self.tensor, local, local_at, before, kind));
+            took = start.elapsed();
+        };
+        let pulled = self.remote.pull_while(&self.tensor, missing, landing, kind, &mut gather)?;
+        let pull_time = start.elapsed().saturating_sub(took);
+        let n_placed = if gathered.transpose()?.is_some() { n_placed } else { 0 };
+        spread(out, self.row_bytes, missing_at);
+        Ok((pulled, pull_time, n_placed))
     }
 
     /// The rows that hot sets have.

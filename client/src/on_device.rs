@@ -64,7 +64,7 @@ impl DeviceSource {
         batch: &mut BatchTensor,
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.gather_with(&mut self.lock().levels, ids, batch, kind)
+        self.gather_with(&mut self.lock().levels, ids, batch, (kind, &mut || ()))
     }
 
     /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards asks
@@ -97,14 +97,14 @@ impl DeviceSource {
         levels: &mut Levels,
         ids: &[NodeId],
         batch: &mut BatchTensor,
-        kind: PullKind,
+        (kind, meanwhile): (PullKind, &mut dyn FnMut()),
     ) -> Result<PullStats, ClientError> {
         let (start, mut fetching) = (Instant::now(), Duration::ZERO);
         let mut pulled = PullStats::default();
         let fetch = |missing: &[u32], rows: &mut [u8]| {
             let start = Instant::now();
             let missing = bytemuck::cast_slice(missing);
-            pulled += self.inner.pull(&self.tensor.name, missing, rows, kind)?;
+            pulled += self.inner.pull_while(&self.tensor.name, missing, rows, kind, meanwhile)?;
             fetching += start.elapsed();
             Ok(())
         };
@@ -144,15 +144,26 @@ impl RowSource for DeviceSource {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
+        self.pull_while(tensor, ids, out, kind, &mut || ())
+    }
+
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
         if tensor != self.tensor.name {
-            return self.inner.pull(tensor, ids, out, kind);
+            return self.inner.pull_while(tensor, ids, out, kind, meanwhile);
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
         let State { levels, batch } = &mut *self.lock();
         if batch.capacity_bytes() < out.len() {
             *batch = levels.tensor(ids.len().next_power_of_two())?;
         }
-        let mut pulled = self.gather_with(levels, ids, batch, kind)?;
+        let mut pulled = self.gather_with(levels, ids, batch, (kind, meanwhile))?;
         let start = Instant::now();
         batch.read(out)?;
         pulled.copy += start.elapsed();

@@ -4,12 +4,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use lodestore_cache::{PolicySpec, Tier};
+use lodestore_cache::{NEVER, PolicySpec, Tier};
+use lodestore_graph::NodeId;
 
-use crate::ClientError;
+use crate::{BatchLoader, ClientError, LoadStats, PullKind, PullStats, RowBuffer};
 
 /// One worker's tier under `oracle`, which keeps the rows that are needed soonest. It is filled by
-/// what batches miss; nothing is pulled beside that.
+/// what batches miss, and before them with the rows of soonest use, if it is told of them
+/// ([`PlannedTier::filled`]).
 ///
 /// The policy decides batch by batch, and two threads may prepare batches at a time: each batch takes
 /// its turn, in the order of training.
@@ -19,6 +21,8 @@ pub struct PlannedTier {
     state: Mutex<State>,
     turned: Condvar,
     held_bytes: AtomicU64,
+    /// Look-ups of the tier before that of the first batch.
+    n_fills: u32,
 }
 
 struct State {
@@ -49,12 +53,57 @@ impl PlannedTier {
         n_nodes: u32,
         batches: &Range<u32>,
     ) -> Result<Self, ClientError> {
+        Self::with_fills(n_slots, row_bytes, n_nodes, batches, 0)
+    }
+
+    /// The same with rows in it before the first batch, by VectorPulls of at most `most_rows` each, for
+    /// which there is memory meanwhile: of `soonest`, which names each node once, in order of the
+    /// batches that use it first, and these as in [`Turn::announce`]. Gives what the pulls took.
+    ///
+    /// The rows moved in all are not more for that: none of them gives way before it is used, since
+    /// whatever is missed before then would have been named before it.
+    pub fn filled(
+        (n_slots, most_rows): (usize, usize),
+        loader: &BatchLoader,
+        n_nodes: u32,
+        batches: &Range<u32>,
+        soonest: &[(NodeId, u32)],
+    ) -> Result<(Self, LoadStats), ClientError> {
+        let (row_bytes, most_rows) = (loader.row_bytes(), most_rows.max(1));
+        let soonest = &soonest[..soonest.len().min(n_slots)];
+        let n_fills = u32::try_from(soonest.len().div_ceil(most_rows)).unwrap_or(u32::MAX);
+        let mut planned = Self::with_fills(n_slots, row_bytes, n_nodes, batches, n_fills)?;
+        let state = planned.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (tier, mut rows, mut misses) = (&mut state.tier, RowBuffer::default(), Vec::new());
+        let mut pulled = PullStats::default();
+        for soonest in soonest.chunks(most_rows) {
+            let ids: Vec<NodeId> = soonest.iter().map(|(id, _)| *id).collect();
+            let uses: Vec<u32> = soonest.iter().map(|(_, next)| next + n_fills).collect();
+            rows.resize(ids.len() * row_bytes);
+            let kind = PullKind::Vector;
+            pulled += loader.remote().pull(loader.tensor(), &ids, rows.bytes_mut(), kind)?;
+            let ids = bytemuck::cast_slice(&ids);
+            tier.announce(&uses);
+            tier.lookup(ids, rows.bytes_mut(), &mut misses);
+            tier.admit(ids, rows.bytes(), &misses);
+        }
+        planned.held_bytes = AtomicU64::new((tier.n_resident() * row_bytes) as u64);
+        Ok((planned, LoadStats::from_pull(pulled)))
+    }
+
+    fn with_fills(
+        n_slots: usize,
+        row_bytes: usize,
+        n_nodes: u32,
+        batches: &Range<u32>,
+        n_fills: u32,
+    ) -> Result<Self, ClientError> {
         let n_slots = u32::try_from(n_slots).unwrap_or(u32::MAX).min(n_nodes);
-        let spec = PolicySpec::Oracle { n_batches: batches.end.saturating_sub(batches.start) };
-        let tier = Tier::of_slots(n_slots, row_bytes, n_nodes, &spec)?;
+        let n_batches = batches.end.saturating_sub(batches.start).saturating_add(n_fills);
+        let tier = Tier::of_slots(n_slots, row_bytes, n_nodes, &PolicySpec::Oracle { n_batches })?;
         let state = State { tier, next: batches.start, given_up: None };
         let (state, held_bytes) = (Mutex::new(state), AtomicU64::new(0));
-        Ok(Self { state, turned: Condvar::new(), held_bytes })
+        Ok(Self { state, turned: Condvar::new(), held_bytes, n_fills })
     }
 
     /// The turn of batch `index`; [`Turn::announce`] it before the batch is loaded.
@@ -78,7 +127,10 @@ impl PlannedTier {
 impl Turn {
     /// Says for each node of the batch which later batch needs it next: numbers from that of the
     /// tier's first batch on, 0 for it.
-    pub fn announce(&mut self, next_uses: Vec<u32>) {
+    pub fn announce(&mut self, mut next_uses: Vec<u32>) {
+        for next in next_uses.iter_mut().filter(|next| **next != NEVER) {
+            *next += self.tier.n_fills;
+        }
         self.next_uses = next_uses;
     }
 

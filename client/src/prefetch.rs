@@ -20,10 +20,10 @@ use std::{
 
 use lodestore_graph::{NodeId, batch::Batch};
 
-use crate::{BatchLoader, ClientError, Kept, LoadStats, RowBuffer};
+use crate::{BatchLoader, ClientError, Kept, LoadStats};
 use ahead::{Ready, prepare, prepare_ahead};
 pub use rows::BatchRows;
-use rows::Free;
+use rows::{Free, Held, Memory};
 
 /// The batches of one worker, in the order of training.
 pub trait BatchSource: Send + Sync {
@@ -92,7 +92,8 @@ struct Shape {
 ///
 /// Memory: the window and the batch that the trainer has hold at most (Q + 1)·m_max·d bytes of rows
 /// (m_max: input nodes of the largest batch, d: bytes of a row). A batch that the trainer prepared
-/// itself is one more.
+/// itself is one more, whose memory stays for the next such: (Q + 2)·m_max·d, or m_max·d without a
+/// window, as long as the trainer drops a batch before it takes the next.
 pub struct Prefetcher<'scope> {
     source: Arc<dyn BatchSource + 'scope>,
     loader: BatchLoader,
@@ -145,19 +146,19 @@ pub struct PrefetchStats {
     pub default_path: u64,
     /// Seconds in which the trainer had no batch: waits and default paths.
     pub wait_seconds: f64,
-    /// Most bytes of rows that the window held at once.
-    pub peak_window_bytes: u64,
+    /// Most bytes that the memory of batches had at once: those in the window, those that the trainer
+    /// had or prepared itself, and what lay there for the next.
+    pub peak_bytes: u64,
     /// Input nodes of the largest batch so far: m_max.
     pub max_nodes: u64,
 }
 
-/// What the two threads share: the claim, and what the window holds.
+/// What the two threads share: the claim, and what their memory holds.
 #[derive(Debug, Default)]
 struct Shared {
     next: AtomicU32,
-    window_bytes: AtomicU64,
-    peak_window_bytes: AtomicU64,
     max_nodes: AtomicU64,
+    held: Arc<Held>,
 }
 
 #[derive(Debug)]
@@ -186,7 +187,7 @@ impl<'scope> Prefetcher<'scope> {
             // Room for all that may be said: places, memory, the end.
             let (free, heard) = sync_channel(window.places as usize + window.memories as usize + 1);
             for _ in 0..window.memories {
-                let _ = free.try_send(Free::Memory(RowBuffer::default()));
+                let _ = free.try_send(Free::Memory(Memory::new(&shared.held)));
             }
             let (done, ready) = sync_channel(window.places as usize);
             let (shared, loader, home) = (Arc::clone(&shared), loader.clone(), free.clone());
@@ -213,7 +214,7 @@ impl<'scope> Prefetcher<'scope> {
         let start = Instant::now();
         let claimed = self.shared.claim(index);
         let prepared = match self.background.as_mut() {
-            Some(background) if !claimed => background.take(&self.shared, &mut self.stats),
+            Some(background) if !claimed => background.take(&mut self.stats),
             _ => self.prepare_now(index),
         };
         let (found, mut prepared) = prepared.inspect_err(|_| self.position = self.n_batches)?;
@@ -230,10 +231,10 @@ impl<'scope> Prefetcher<'scope> {
         let (home, free) = &self.own;
         let rows = match free.try_recv() {
             Ok(Free::Memory(rows)) => rows,
-            _ => RowBuffer::default(),
+            _ => Memory::new(&self.shared.held),
         };
         let (one, loader) = (index..index + 1, &mut self.loader);
-        let ready = prepare(&*self.source, loader, one, rows, home, |_| ());
+        let ready = prepare(&*self.source, loader, one, rows, home);
         ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
     }
 
@@ -241,7 +242,7 @@ impl<'scope> Prefetcher<'scope> {
     #[must_use]
     pub fn stats(&self) -> PrefetchStats {
         PrefetchStats {
-            peak_window_bytes: self.shared.peak_window_bytes.load(Ordering::Relaxed),
+            peak_bytes: self.shared.held.peak_bytes(),
             max_nodes: self.shared.max_nodes.load(Ordering::Relaxed),
             ..self.stats
         }
@@ -263,7 +264,7 @@ impl Drop for Prefetcher<'_> {
 
 impl Background<'_> {
     /// Waits for the next batch, which the thread has claimed.
-    fn take(&mut self, shared: &Shared, stats: &mut PrefetchStats) -> Ready {
+    fn take(&mut self, stats: &mut PrefetchStats) -> Ready {
         let (received, met) = match self.ready.try_recv() {
             Ok(received) => {
                 stats.ready += 1;
@@ -276,8 +277,6 @@ impl Background<'_> {
             }
         };
         let (index, prepared) = received?;
-        let n_bytes = prepared.rows.bytes().len() as u64;
-        shared.window_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
         // The thread may have ended after its last batch.
         let _ = self.free.try_send(Free::Place);
         Ok((index, PreparedBatch { met, ..prepared }))
@@ -298,12 +297,6 @@ impl Shared {
         let step = |next| (next < n_batches).then(|| end_of(next).clamp(next + 1, n_batches));
         let claimed = self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, step);
         claimed.ok().map(|first| first..step(first).unwrap_or(n_batches))
-    }
-
-    /// Counts `n_bytes` more rows in the window.
-    fn grow(&self, n_bytes: u64) {
-        let held = self.window_bytes.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes;
-        self.peak_window_bytes.fetch_max(held, Ordering::Relaxed);
     }
 
     fn saw(&self, nodes: &[NodeId]) {

@@ -5,8 +5,8 @@ use std::{ops::AddAssign, time::Duration};
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
 
-use crate::ClientError;
 use crate::scatter::scatter;
+use crate::{ClientError, HaloBuffer};
 
 /// A place that has the rows of a graph: servers, the embedded store, or memory.
 ///
@@ -29,6 +29,24 @@ pub trait RowSource: Send + Sync {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError>;
+
+    /// The same, and does `meanwhile` once while rows travel, if they do: after the requests are sent,
+    /// before the answers are taken. A source whose rows are here need not.
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        _meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        self.pull(tensor, ids, out, kind)
+    }
+
+    /// The buffer of `massive` that this is, if it is one.
+    fn halo_buffer(&self) -> Option<&HaloBuffer> {
+        None
+    }
 
     /// Writes row `ids[i]` to row `at[i]` of `out`, and leaves its other rows as they are.
     ///

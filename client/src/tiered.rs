@@ -78,7 +78,7 @@ impl TieredSource {
         &self,
         ids: &[NodeId],
         out: &mut [u8],
-        kind: PullKind,
+        (kind, meanwhile): (PullKind, &mut dyn FnMut()),
         scratch: &mut Scratch,
     ) -> Result<PullStats, ClientError> {
         let row_bytes = self.tensor.row_bytes();
@@ -90,7 +90,7 @@ impl TieredSource {
         missing.clear();
         missing.extend(positions.iter().map(|&position| ids[position as usize]));
         rows.resize(missing.len() * row_bytes, 0);
-        let pulled = self.inner.pull(&self.tensor.name, missing, rows, kind)?;
+        let pulled = self.inner.pull_while(&self.tensor.name, missing, rows, kind, meanwhile)?;
         let start = Instant::now();
         scatter(rows, row_bytes, positions, out);
         Ok(PullStats { copy: pulled.copy + start.elapsed(), ..pulled })
@@ -114,8 +114,19 @@ impl RowSource for TieredSource {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
+        self.pull_while(tensor, ids, out, kind, &mut || ())
+    }
+
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
         if tensor != self.tensor.name {
-            return self.inner.pull(tensor, ids, out, kind);
+            return self.inner.pull_while(tensor, ids, out, kind, meanwhile);
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
         let (raw_ids, mut scratch) = (bytemuck::cast_slice(ids), self.scratch());
@@ -123,7 +134,7 @@ impl RowSource for TieredSource {
         self.tier.advance(self.n_pulls.fetch_add(1, Ordering::Relaxed).saturating_add(1));
         self.tier.lookup(raw_ids, out, &mut scratch.passage);
         let (lookup, n_missing) = (start.elapsed(), scratch.passage.misses().len());
-        let mut pulled = self.pull_missing(ids, out, kind, &mut scratch);
+        let mut pulled = self.pull_missing(ids, out, (kind, meanwhile), &mut scratch);
         if let Ok(pulled) = &mut pulled {
             let start = Instant::now();
             self.tier.admit(raw_ids, out, &mut scratch.passage);

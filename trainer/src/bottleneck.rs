@@ -153,6 +153,7 @@ mod tests {
             seconds,
             rows: crate::step::RowsBySource::default(),
             bytes: crate::step::RowsBySource::default(),
+            late_swaps: 0,
         }
     }
 

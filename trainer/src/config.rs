@@ -54,12 +54,14 @@ pub struct TrainConfig {
     /// `rapid`: most batches of the window whose rows are read together; as many as the window allows
     /// unless given.
     pub together: Option<usize>,
-    /// `rapid`: most bytes of rows that one worker's hot sets and window may hold; `window` and
-    /// `n_hot` shrink to it.
+    /// `rapid`: most bytes of rows that one worker's hot sets and batches may hold; `window` and
+    /// `n_hot` shrink to it, down to one batch at a time. Less than a batch takes is an error.
     pub memory_budget_bytes: Option<u64>,
-    /// `rapid`: where the schedule is written, in place of what is there unless that is the schedule of
-    /// this very run.
+    /// `rapid`: where the schedule is written, unless that of this very run is there. A file that is no
+    /// schedule stays, and is an error.
     pub schedule_path: PathBuf,
+    /// `rapid`: whether the schedule of another run may be replaced there; otherwise it is an error.
+    pub replace_schedule: bool,
     /// Where checkpoints go, if there are to be any.
     pub checkpoint: Option<CheckpointConfig>,
     /// Where the best parameters go when the run is over or ended, as safetensors.
@@ -104,7 +106,8 @@ pub enum HotPolicy {
     /// Those that an epoch uses most, pulled before it (RapidGNN, section 4.5).
     Frequency,
     /// Those that are used soonest, kept when a batch has pulled them: Belady's MIN, in the memory of
-    /// both hot sets. The default: on no schedule does it move more rows.
+    /// both hot sets; those of the first epoch before it. The default: on no schedule does it move more
+    /// rows.
     Oracle,
 }
 
@@ -133,6 +136,7 @@ impl Default for TrainConfig {
             together: None,
             memory_budget_bytes: None,
             schedule_path: PathBuf::from("train.schedule"),
+            replace_schedule: false,
             checkpoint: None,
             save_model: None,
             feature_tensor: "feat".to_owned(),

@@ -57,6 +57,54 @@ pub enum TrainError {
         #[source]
         source: Box<ScheduleError>,
     },
+    /// The memory for rows does not even hold a batch.
+    #[error(
+        "{found} bytes for rows are less than the largest batch takes: {max_nodes} rows of {row_bytes} \
+         bytes; allow {least} bytes or more (--memory), or train with smaller batches or fan-outs"
+    )]
+    Memory {
+        /// What was allowed.
+        found: u64,
+        /// The least that works.
+        least: u64,
+        /// Input nodes of the largest batch.
+        max_nodes: usize,
+        /// Bytes of a row.
+        row_bytes: usize,
+    },
+    /// `massive` was given a source without its buffer.
+    #[error(
+        "strategy massive keeps rows in a buffer, and the remote source of worker {worker} is none: put a \
+         `HaloBuffer` before it"
+    )]
+    NoBuffer {
+        /// The worker.
+        worker: u32,
+    },
+    /// A schedule would replace that of another run.
+    #[error(
+        "{path} is the schedule of another run or graph, or it is damaged; name another file, or remove it"
+    )]
+    OtherSchedule {
+        /// The file.
+        path: String,
+    },
+    /// The disk cannot hold the schedule.
+    #[error(
+        "the schedule of {epochs} epochs will take some {expected} bytes with what is worked out from it, \
+         and there are {found} free where {path} is; train for fewer epochs, or name another place \
+         (--schedule)"
+    )]
+    ScheduleRoom {
+        /// Where it would be.
+        path: String,
+        /// Bytes that it will take, by its first batches.
+        expected: u64,
+        /// Bytes that are free.
+        found: u64,
+        /// Epochs of the run.
+        epochs: u32,
+    },
     /// Threads could not be started.
     #[error("cannot start compute threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),

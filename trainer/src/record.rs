@@ -71,6 +71,7 @@ impl Record {
         let (sum, mut hot, mut prefetch) =
             (take(&mut self.epoch), LoadStats::default(), PrefetchStats::default());
         let Measured { n_roots, n_right, loss, .. } = self.measured;
+        let (mut late_swaps, mut kept_rows) = (0, 0);
         for (now, before) in stats.iter().zip(&self.before) {
             hot.remote_rows += now.pulled.remote_rows - before.pulled.remote_rows;
             hot.remote_bytes += now.pulled.remote_bytes - before.pulled.remote_bytes;
@@ -79,6 +80,8 @@ impl Record {
             prefetch.waited += now.prefetch.waited - before.prefetch.waited;
             prefetch.default_path += now.prefetch.default_path - before.prefetch.default_path;
             prefetch.wait_seconds += now.prefetch.wait_seconds - before.prefetch.wait_seconds;
+            late_swaps += now.steady.late - before.steady.late;
+            kept_rows += now.steady.kept_rows - before.steady.kept_rows;
         }
         let filled = take(&mut self.filled);
         let remote_bytes = sum.load.remote_bytes + hot.remote_bytes + filled.remote_bytes;
@@ -101,6 +104,8 @@ impl Record {
             remote_rows: sum.load.remote_rows + hot.remote_rows + filled.remote_rows,
             remote_bytes,
             hot_set_rows: hot.remote_rows,
+            kept_rows,
+            late_swaps,
             filled_rows: filled.remote_rows,
             ahead_rows: sum.load.ahead_rows,
             pulls: sum.load.pulls + hot.pulls + filled.pulls,
@@ -134,6 +139,7 @@ impl Record {
 impl Run<'_> {
     /// The whole run; `stats` are each worker's figures since this process began.
     pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
+        let save_error = self.save_error.as_ref().map(ToString::to_string);
         let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
         let Self { config, adam, best, record, resumed_at, checkpoints, is_interrupted, .. } = self;
         let epochs = record.measured.epochs;
@@ -144,7 +150,9 @@ impl Run<'_> {
         let remote_rows: u64 = epochs.iter().map(|epoch| epoch.remote_rows).sum();
         let remote_bytes: u64 = epochs.iter().map(|epoch| epoch.remote_bytes).sum();
         let written = setup.written.as_ref();
-        let held = |stats: &MemberStats| stats.steady.peak_bytes + stats.prefetch.peak_window_bytes;
+        let held = |stats: &MemberStats| {
+            stats.steady.peak_bytes + stats.prefetch.peak_bytes + stats.buffer_bytes
+        };
         TrainReport {
             strategy: config.strategy,
             model: config.model,
@@ -157,6 +165,7 @@ impl Run<'_> {
             best_epoch: best.epoch,
             stopped_early: !within_epoch && best.is_stale(config.patience),
             interrupted: is_interrupted && !is_over,
+            save_error,
             parameters_digest: digest(&adam.values()),
             best_parameters_digest: digest(&best.parameters),
             mean_step_seconds: seconds / n_steps.max(1) as f64,
@@ -171,10 +180,11 @@ impl Run<'_> {
             schedule_stored: written.is_some_and(|written| written.is_stored),
             schedule_bytes: written.map_or(0, |written| written.schedule.n_bytes()),
             schedule_digest: written.map(|written| written.schedule.digest_hex()),
-            memory_bound_bytes: written.map_or(0, |written| written.bound_bytes),
+            memory_bound_bytes: written.map(|written| written.bound_bytes),
             hot_policy: written.map(|_| config.hot_policy),
             n_hot: written.map_or(0, |written| written.budget.n_hot as u64),
             window: written.map_or(0, |written| written.budget.window as u64),
+            window_asked: written.map_or(0, |_| config.window as u64),
             memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
             peak_rss_bytes: peak_rss_bytes(),
             epochs,

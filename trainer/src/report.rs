@@ -42,6 +42,9 @@ pub struct TrainReport {
     /// Whether whoever was told of the run ended it before it was over: epochs are those that were
     /// over then.
     pub interrupted: bool,
+    /// Why the model that was asked for could not be saved, if it could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_error: Option<String>,
     /// BLAKE3 of the last parameters, in hex: equal for equal parameters only.
     pub parameters_digest: String,
     /// BLAKE3 of the best parameters, in hex; of nothing before the first evaluation.
@@ -81,9 +84,14 @@ pub struct TrainReport {
     pub n_hot: u64,
     /// Batches prepared ahead, after the memory budget.
     pub window: u64,
-    /// 2·n_hot·d + Q·m_max·d, for each worker (RapidGNN, section 3).
-    pub memory_bound_bytes: u64,
-    /// Most bytes of rows that hot sets (or the oracle's tier) and window of one worker really held.
+    /// What it was to be.
+    pub window_asked: u64,
+    /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches that
+    /// it does not count ([`lodestore_client::RowBudget`]). Absent where batches are not known ahead,
+    /// and so nothing bounds them.
+    pub memory_bound_bytes: Option<u64>,
+    /// Most bytes that hot sets (or the oracle's tier, or a buffer with its scores) and batches of one
+    /// worker really had.
     pub memory_measured_bytes: u64,
     /// Most memory that the process ever had resident, summed over processes; 0 where the system does
     /// not tell.
@@ -124,8 +132,14 @@ pub struct EpochReport {
     pub remote_rows: u64,
     /// Bytes of them.
     pub remote_bytes: u64,
-    /// Part of `remote_rows` that filled hot sets.
+    /// Part of `remote_rows` that filled hot sets, or the oracle's tier before the first batch.
     pub hot_set_rows: u64,
+    /// Rows of hot sets built meanwhile that were taken over from the set before, and did not travel.
+    #[serde(default)]
+    pub kept_rows: u64,
+    /// Workers whose hot set was not there when the epoch began: the one before served until it came.
+    #[serde(default)]
+    pub late_swaps: u64,
     /// Part of `remote_rows` that filled buffers before the first batch.
     pub filled_rows: u64,
     /// Part of `remote_rows` that a buffer brought beside what batches missed.

@@ -3,7 +3,7 @@
 use std::{ops::ControlFlow, time::Instant};
 
 use crate::{
-    Place, Progress, TrainConfig, TrainError,
+    Place, Progress, SavedModelError, TrainConfig, TrainError,
     adam::Adam,
     best::Best,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
@@ -14,7 +14,7 @@ use crate::{
     saved,
     setup::Setup,
     step::{RowsBySource, StepSeconds, WorkerStep, word_of},
-    team::{Team, TeamStep},
+    team::{MemberStats, Team, TeamStep},
     worker::StepOutcome,
 };
 
@@ -33,6 +33,8 @@ pub(crate) struct Run<'a> {
     pub(crate) resumed_at: Option<Place>,
     /// Whether whoever is told of the run has ended it.
     pub(crate) is_interrupted: bool,
+    /// Why the model could not be saved.
+    pub(crate) save_error: Option<SavedModelError>,
 }
 
 impl<'a> Run<'a> {
@@ -55,7 +57,11 @@ impl<'a> Run<'a> {
             row_bytes: setup.row_bytes as u64,
             resumed_at: None,
             is_interrupted: false,
+            save_error: None,
         };
+        if let Some(path) = config.save_model.as_ref().filter(|_| group.leads()) {
+            saved::check_place(path)?;
+        }
         if let Some(wanted) = config.checkpoint.as_ref().filter(|_| group.leads()) {
             let identity = Identity {
                 graph_uuid: setup.graph.uuid,
@@ -176,17 +182,19 @@ impl<'a> Run<'a> {
             let update = Instant::now();
             self.adam.step(&outcome.gradients)?;
             let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
-            let workers = self.worker_steps(&outcome, began.elapsed().as_secs_f64(), update);
+            let step_seconds = began.elapsed().as_secs_f64();
+            let workers = self.worker_steps(&outcome, team.stats(epoch), [step_seconds, update]);
             self.record.stepped(&outcome, &workers);
             self.place.step += 1;
             let is_due = |c: &Checkpoints| c.is_due(self.adam.n_steps());
-            if self.checkpoints.as_ref().is_some_and(is_due) {
+            let is_saved = self.checkpoints.as_ref().is_some_and(is_due);
+            if is_saved {
                 self.save()?;
             }
             let (done, workers) = (step + 1, &workers[..]);
             if progress(&Progress::Step { epoch, done, total, loss, workers }).is_break() {
                 self.is_interrupted = true;
-                return Ok(());
+                return if is_saved { Ok(()) } else { self.save() };
             }
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
@@ -195,7 +203,12 @@ impl<'a> Run<'a> {
     }
 
     /// What each worker did in the present step.
-    fn worker_steps(&self, team: &TeamStep, step_seconds: f64, update: f64) -> Vec<WorkerStep> {
+    fn worker_steps(
+        &self,
+        team: &TeamStep,
+        stats: &[MemberStats],
+        [step_seconds, update]: [f64; 2],
+    ) -> Vec<WorkerStep> {
         let Place { epoch, step } = self.place;
         let of_worker = |(worker, outcome): &(u32, StepOutcome)| {
             let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
@@ -210,25 +223,23 @@ impl<'a> Run<'a> {
                 seconds: StepSeconds { step: step_seconds, update, ..outcome.seconds },
                 rows,
                 bytes,
+                late_swaps: stats[*worker as usize].steady.late,
             }
         };
         team.outcomes.iter().map(of_worker).collect()
     }
 
-    /// Writes the best parameters, or the last before any evaluation, if they are asked for.
-    pub(crate) fn save_model(
-        &self,
-        setup: &Setup<'_>,
-        group: &Group<'_>,
-    ) -> Result<(), TrainError> {
+    /// Writes the best parameters, or the last before any evaluation, if they are asked for. The run is
+    /// told of even if that fails.
+    pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &Group<'_>) {
         let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
-            return Ok(());
+            return;
         };
         let values = match &self.best.parameters {
             none if none.is_empty() => &self.adam.values(),
             best => best,
         };
-        Ok(saved::save(path, self.config, &setup.model, values)?)
+        self.save_error = saved::save(path, self.config, &setup.model, values).err();
     }
 
     fn save(&mut self) -> Result<(), TrainError> {

@@ -55,6 +55,25 @@ pub struct Evaluation {
     pub test_accuracy: Option<f64>,
 }
 
+/// Fails unless a model can be written to `path`: makes the file beside it, and takes it away again.
+pub(crate) fn check_place(path: &Path) -> Result<(), SavedModelError> {
+    let partial = partial_of(path);
+    let source = match File::create(&partial).and_then(|_| fs::remove_file(&partial)) {
+        Ok(()) if path.is_dir() => io::ErrorKind::IsADirectory.into(),
+        Ok(()) => return Ok(()),
+        Err(source) => source,
+    };
+    let fault = Box::new(Fault::Io { action: "write", source });
+    Err(SavedModelError { path: path.to_owned(), fault })
+}
+
+/// The file's name until it is whole.
+fn partial_of(path: &Path) -> PathBuf {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    PathBuf::from(partial)
+}
+
 /// Writes the parameters `values`, one flat list each, of a model of `config`, to `path`: beside it
 /// first, then in place of what is there.
 pub(crate) fn save(
@@ -72,8 +91,7 @@ pub(crate) fn save(
     let views = views.collect::<Result<Vec<_>, SafeTensorError>>();
     let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata(config))));
     let bytes = bytes.map_err(|error| failed(error.into()))?;
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
+    let partial = partial_of(path);
     let write = || -> io::Result<()> {
         let mut file = File::create(&partial)?;
         file.write_all(&bytes)?;

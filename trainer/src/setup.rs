@@ -1,18 +1,18 @@
 //! Everything that stands before the first step.
 
+mod schedule;
+
 use std::{
     ops::ControlFlow,
-    path::PathBuf,
     sync::Arc,
-    thread::{Scope, available_parallelism},
+    thread::{self, Scope, ScopedJoinHandle},
     time::Instant,
 };
 
-use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, RowBudget, Window};
+use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, Window};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook,
     sampler::{Fanout, Sampler},
-    schedule::{Schedule, ScheduleSpec, is_schedule_of, write_schedule},
 };
 
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
     team::Recruit,
     worker::Worker,
 };
+use schedule::Written;
 
 /// What a run needs and never changes, but for the model's parameters.
 pub(crate) struct Setup<'a> {
@@ -46,18 +47,6 @@ pub(crate) struct Setup<'a> {
     pub(crate) n_processes: u32,
 }
 
-/// A schedule on disk.
-pub(crate) struct Written {
-    pub(crate) schedule: Schedule,
-    path: PathBuf,
-    /// Whether it lay there whole, from a run before.
-    pub(crate) is_stored: bool,
-    pub(crate) seconds: f64,
-    /// Sizes of hot sets and window as they fit into the memory budget.
-    pub(crate) budget: RowBudget,
-    pub(crate) bound_bytes: u64,
-}
-
 impl<'a> Setup<'a> {
     /// Reads labels and makes the model; `workers` are those of this process.
     pub(crate) fn new(
@@ -68,6 +57,7 @@ impl<'a> Setup<'a> {
     ) -> Result<Self, TrainError> {
         config.validate()?;
         check_sources(graph, sources, &workers)?;
+        check_buffers(config.strategy, sources, &workers)?;
         let owned = owned_parts(config, graph, workers[0]);
         let labels = Labels::read(&sources[0], &owned, graph.book, config)?;
         if config.patience > 0 && labels.validation.is_empty() {
@@ -178,7 +168,21 @@ impl<'a> Setup<'a> {
         scope: &'scope Scope<'scope, 'env>,
         place: Place,
     ) -> Result<Vec<Recruit<'scope>>, TrainError> {
-        self.workers.iter().map(|&worker| self.recruit(scope, worker, place)).collect()
+        let recruit = |worker| self.recruit(scope, worker, place);
+        if let [worker] = self.workers[..] {
+            return Ok(vec![recruit(worker)?]);
+        }
+        // At once: each reads its schedule, and pulls what it keeps.
+        thread::scope(|starting| {
+            let start = |&worker| (worker, starting.spawn(move || recruit(worker)));
+            let started: Vec<_> = self.workers.iter().map(start).collect();
+            let join = |(worker, thread): (u32, ScopedJoinHandle<'_, _>)| {
+                thread.join().unwrap_or(Err(TrainError::WorkerPanicked { worker }))
+            };
+            // All are waited for before the first error is told.
+            let recruits: Vec<_> = started.into_iter().map(join).collect();
+            recruits.into_iter().collect()
+        })
     }
 
     /// Batches of an epoch of each worker of the run.
@@ -201,13 +205,14 @@ impl<'a> Setup<'a> {
     ) -> Result<Recruit<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
         let (loader, share) = (self.loader(worker)?, self.share(worker));
+        let remote = Arc::clone(&self.sources_of(worker).remote);
         let n_batches = self.n_batches[worker as usize];
         let first = place.first_batch(n_batches);
         let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
-            Some(Written { schedule, path, budget, .. }) => {
-                let planned = Planned { schedule, path, place };
-                let kept = (config.hot_policy, budget.n_hot);
-                let rapid = Arc::new(Rapid::start(scope, worker, planned, &loader, kept)?);
+            &Some(Written { ref schedule, ref path, budget, n_spare, .. }) => {
+                let (policy, n_hot) = (config.hot_policy, budget.n_hot);
+                let planned = Planned { schedule, path, place, policy, n_hot, n_spare };
+                let rapid = Arc::new(Rapid::start(scope, worker, planned, &loader)?);
                 let joined = Window::joined(budget.window);
                 // An epoch's batches are not loaded together with the next one's.
                 let together = config.together.unwrap_or(joined.together).min(n_batches as usize);
@@ -231,72 +236,42 @@ impl<'a> Setup<'a> {
             topology,
             labels: &self.labels,
         };
-        Ok(Recruit { worker, n_batches, rapid })
+        Ok(Recruit { worker, n_batches, rapid, remote })
     }
 
     fn loader(&self, worker: u32) -> Result<BatchLoader, TrainError> {
         let owned = owned_parts(self.config, self.graph, worker);
+        Ok(self.sources_of(worker).loader(&self.config.feature_tensor, &owned)?)
+    }
+
+    fn sources_of(&self, worker: u32) -> &WorkerSources {
         let here = self.workers.iter().zip(self.sources).find(|(here, _)| **here == worker);
         let Some((_, sources)) = here else { unreachable!("a worker of this process") };
-        Ok(sources.loader(&self.config.feature_tensor, &owned)?)
+        sources
     }
 
     fn share(&self, worker: u32) -> Share<'_> {
         let (config, book, train) = (self.config, self.graph.book, &*self.labels.train);
         Share { worker, config, book, train }
     }
-
-    fn schedule_spec(&self) -> ScheduleSpec {
-        let config = self.config;
-        ScheduleSpec {
-            graph_uuid: self.graph.uuid,
-            seed: config.seed,
-            fanouts: config.fanouts.clone(),
-            batch_size: config.batch_size,
-            epochs: config.epochs,
-            workers: config.workers,
-        }
-    }
-
-    /// Writes the schedule, unless it is there; true if it is.
-    fn write_schedule(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<bool, TrainError> {
-        let (path, spec, train) =
-            (&self.config.schedule_path, self.schedule_spec(), &self.labels.train);
-        let (topology, book) = (self.graph.topology, self.graph.book);
-        if is_schedule_of(&spec, topology.n_nodes(), book, train, path) {
-            return Ok(true);
-        }
-        let n_threads = available_parallelism().map_or(1, usize::from);
-        write_schedule(topology, book, train, &spec, path, progress, n_threads)?;
-        Ok(false)
-    }
-
-    fn open_schedule(
-        &self,
-        path: PathBuf,
-        is_stored: bool,
-        seconds: f64,
-    ) -> Result<Written, TrainError> {
-        let config = self.config;
-        let elsewhere = |source| TrainError::ScheduleElsewhere {
-            path: path.display().to_string(),
-            source: Box::new(source),
-        };
-        let schedule = Schedule::open(&path).map_err(elsewhere)?;
-        schedule.expect_graph(self.graph.uuid, self.graph.topology.n_nodes())?;
-        let (max_nodes, row_bytes) = (schedule.max_ids() as usize, self.row_bytes);
-        let mut budget = RowBudget { n_hot: config.n_hot, window: config.window };
-        if let Some(budget_bytes) = config.memory_budget_bytes {
-            budget = budget.fit(budget_bytes, max_nodes, row_bytes);
-        }
-        let bound_bytes = budget.bound_bytes(max_nodes, row_bytes);
-        Ok(Written { schedule, path, is_stored, seconds, budget, bound_bytes })
-    }
 }
 
 /// The partitions of worker w: those that leave w when divided by the number of workers.
 fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<PartId> {
     graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
+}
+
+/// `massive` without a buffer would be `ondemand` with a batch ahead.
+fn check_buffers(
+    strategy: Strategy,
+    sources: &[WorkerSources],
+    workers: &[u32],
+) -> Result<(), TrainError> {
+    let has_none = |of: &WorkerSources| of.remote.halo_buffer().is_none();
+    match sources.iter().position(has_none).filter(|_| strategy == Strategy::Massive) {
+        Some(at) => Err(TrainError::NoBuffer { worker: workers[at] }),
+        None => Ok(()),
+    }
 }
 
 /// One source per worker of this process, at least one, and all of the same graph.

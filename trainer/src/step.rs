@@ -29,6 +29,8 @@ pub struct WorkerStep {
     pub rows: RowsBySource,
     /// Bytes of these rows; of remote ones as they travelled.
     pub bytes: RowsBySource,
+    /// Epochs so far that began before the worker's hot set was there.
+    pub late_swaps: u64,
 }
 
 /// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `copy`) is part of `wait` on the

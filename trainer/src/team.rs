@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::{LoadStats, PrefetchStats, SteadyStats};
+use lodestore_client::{HaloBuffer, LoadStats, PrefetchStats, RowSource, SteadyStats};
 
 use crate::{
     TrainError,
@@ -35,6 +35,8 @@ pub(crate) struct Recruit<'scope> {
     pub(crate) n_batches: u32,
     /// Its schedule and hot sets, when the strategy has any.
     pub(crate) rapid: Option<Arc<Rapid<'scope>>>,
+    /// Where its remote rows come from: perhaps a buffer.
+    pub(crate) remote: Arc<dyn RowSource>,
 }
 
 /// One step of the whole team.
@@ -61,6 +63,8 @@ pub(crate) struct MemberStats {
     pub(crate) steady: SteadyStats,
     /// VectorPulls for hot sets up to the epoch asked for.
     pub(crate) pulled: LoadStats,
+    /// Memory of the buffer of `massive`.
+    pub(crate) buffer_bytes: u64,
 }
 
 struct Member<'scope> {
@@ -70,6 +74,7 @@ struct Member<'scope> {
     thread: ScopedJoinHandle<'scope, ()>,
     n_batches: u32,
     rapid: Option<Arc<Rapid<'scope>>>,
+    remote: Arc<dyn RowSource>,
     prefetch: PrefetchStats,
 }
 
@@ -86,14 +91,15 @@ impl<'scope> Team<'scope> {
         let n_cores = available_parallelism().map_or(1, usize::from);
         let n_pools = recruits.len().max(1) * n_processes as usize;
         let n_threads = (n_cores / n_pools).max(1);
-        let start = |Recruit { worker, n_batches, rapid }| {
+        let start = |Recruit { worker, n_batches, rapid, remote }| {
             let number = worker.worker;
             let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
             let (orders, inbox) = sync_channel(1);
             let (outbox, outcomes) = sync_channel(1);
             let thread = scope.spawn(move || pool.install(move || worker.run(&inbox, &outbox)));
             let prefetch = PrefetchStats::default();
-            Ok(Member { worker: number, orders, outcomes, thread, n_batches, rapid, prefetch })
+            let worker = number;
+            Ok(Member { worker, orders, outcomes, thread, n_batches, rapid, remote, prefetch })
         };
         let members = recruits.into_iter().map(start).collect::<Result<_, TrainError>>()?;
         Ok(Self { members, n_steps, stats: vec![MemberStats::default(); n_workers as usize] })
@@ -145,6 +151,7 @@ impl<'scope> Team<'scope> {
                 prefetch: member.prefetch,
                 steady: rapid.map_or_else(SteadyStats::default, |rapid| rapid.stats()),
                 pulled: rapid.map_or_else(LoadStats::default, |rapid| rapid.pulled_until(epoch)),
+                buffer_bytes: member.remote.halo_buffer().map_or(0, HaloBuffer::bytes),
             };
         }
     }

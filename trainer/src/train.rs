@@ -98,8 +98,11 @@ pub enum Progress<'a> {
 /// with the same parameters as one that was not. Nothing notices features that have changed meanwhile.
 ///
 /// `progress` ends the run by breaking: after the step or the epoch that it was told of, or when
-/// the schedule is written. What there is then is reported, as `interrupted`; a run with checkpoints goes
-/// on from the last of them.
+/// the schedule is written. What there is then is reported, as `interrupted`; a run with checkpoints has
+/// one of that step, and goes on from there.
+///
+/// Whether a model can be saved where it shall be is looked at before the first step. Should that fail at
+/// the end all the same, the report says so.
 pub fn train(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,
@@ -156,7 +159,7 @@ fn run_all(
         if group.leads() && run.lacks_last_evaluation() {
             run.evaluate(config.epochs - 1, &setup.model, &mut setup.evaluator()?)?;
         }
-        run.save_model(&setup, group)?;
+        run.save_model(&setup, group);
         return Ok(Some(run.report(&setup, &[])));
     }
     if setup.prepare(group, progress)?.is_break() {
@@ -175,7 +178,7 @@ fn run_all(
             let evaluator = evaluator.as_mut();
             run.finish_epoch((&mut team, group), &setup.model, evaluator, progress)?;
         }
-        run.save_model(&setup, group)?;
+        run.save_model(&setup, group);
         let stats = team.stats(config.epochs).to_vec();
         Ok(Some(run.report(&setup, &stats)))
     })

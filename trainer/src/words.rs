@@ -181,19 +181,21 @@ fn each_of_outcome(outcome: &mut StepOutcome, each: &mut dyn FnMut(Figure<'_>)) 
 }
 
 fn each_of_stats(stats: &mut MemberStats, each: &mut dyn FnMut(Figure<'_>)) {
-    let MemberStats { prefetch, steady, pulled } = stats;
+    let MemberStats { prefetch, steady, pulled, buffer_bytes } = stats;
     each_of_prefetch(prefetch, each);
     let SteadyStats { kept_rows, late, peak_bytes } = steady;
-    [kept_rows, late, peak_bytes].into_iter().for_each(|count| each(Figure::Count(count)));
+    [kept_rows, late, peak_bytes, buffer_bytes]
+        .into_iter()
+        .for_each(|count| each(Figure::Count(count)));
     each_of_load(pulled, each);
 }
 
 fn each_of_prefetch(prefetch: &mut PrefetchStats, each: &mut dyn FnMut(Figure<'_>)) {
-    let PrefetchStats { ready, waited, default_path, wait_seconds, peak_window_bytes, max_nodes } =
+    let PrefetchStats { ready, waited, default_path, wait_seconds, peak_bytes, max_nodes } =
         prefetch;
     [ready, waited, default_path].into_iter().for_each(|count| each(Figure::Count(count)));
     each(Figure::Seconds(wait_seconds));
-    [peak_window_bytes, max_nodes].into_iter().for_each(|count| each(Figure::Count(count)));
+    [peak_bytes, max_nodes].into_iter().for_each(|count| each(Figure::Count(count)));
 }
 
 fn each_of_load(load: &mut LoadStats, each: &mut dyn FnMut(Figure<'_>)) {

@@ -57,14 +57,15 @@ fn every_row_of_every_step_has_a_source_and_all_times_fit_into_the_step() {
             report.epochs.iter().map(of).sum::<u64>()
         };
         assert_eq!(sum(|s| s.rows.local), of_epochs(|e| e.local_rows));
-        assert_eq!(sum(|s| s.rows.hot_set), of_epochs(|e| e.hit_rows));
+        assert_eq!(sum(|s| s.rows.hot_set + s.rows.buffer), of_epochs(|e| e.hit_rows));
+        assert_eq!(sum(|s| s.rows.buffer) > 0, strategy == Strategy::Massive);
         let pulled = of_epochs(|e| e.remote_rows - e.hot_set_rows - e.filled_rows);
         let filled: Vec<u64> = report.epochs.iter().map(|epoch| epoch.filled_rows).collect();
         assert_eq!(filled, [2 * FILLED.rows, 0, 0]);
         let bytes = of_epochs(|e| e.remote_bytes);
         assert_eq!(bytes, of_epochs(|e| e.remote_rows) * ROW_BYTES);
         assert_eq!(sum(|s| s.rows.remote + s.rows.ahead), pulled);
-        assert_eq!(sum(|s| s.bytes.remote), pulled * ROW_BYTES);
+        assert_eq!(sum(|s| s.bytes.remote + s.bytes.ahead), pulled * ROW_BYTES);
         let ready = steps.iter().filter(|s| s.batch == "ready").count() as u64;
         assert_eq!(ready, of_epochs(|e| e.ready_batches));
         let shares = report.step.unwrap();

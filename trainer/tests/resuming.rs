@@ -12,8 +12,8 @@ use std::{
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Progress, Strategy,
-    TrainConfig, TrainError, TrainReport,
+    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Place, Progress,
+    Strategy, TrainConfig, TrainError, TrainReport,
 };
 use planted::{Failing, Planted, config, planted, run, run_from, run_telling};
 
@@ -155,6 +155,26 @@ fn a_listener_ends_the_run_at_its_step_and_epochs_tell_what_was_timed() {
         let mean = seconds / f64::from(2 * n_steps - 2);
         assert!((found.mean_step_seconds / mean - 1.0).abs() < 1e-9);
     }
+}
+
+#[test]
+fn a_run_that_its_listener_ends_goes_on_from_that_very_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let plain = config(Strategy::Rapid, 2, dir.path());
+    let expected = run(&graph, &plain).unwrap();
+    let n_steps = expected.epochs[0].steps;
+    // Without a checkpoint within epochs.
+    let config = with_checkpoints(&plain, &dir.path().join("of-run"), 0);
+    // With those of the epochs that it ends on its way.
+    for (epoch, step, checkpoints) in [(0, 3, 1), (1, n_steps, 2), (2, 1, 2), (2, 2, 1)] {
+        let found = until(&graph, &config, epoch, step);
+        assert_eq!((found.interrupted, found.checkpoints), (true, checkpoints), "{epoch} {step}");
+        assert_eq!(found.step_losses.len() as u32, epoch * n_steps + step);
+    }
+    let found = run(&graph, &config).unwrap();
+    assert_eq!(found.resumed_at, Some(Place { epoch: 2, step: 2 }));
+    assert_eq!(computed(&found), computed(&expected));
 }
 
 #[test]

@@ -42,7 +42,8 @@ fn reactive() -> impl Iterator<Item = PolicySpec> {
 /// Policies that need a plan, but for the oracle.
 fn planned(id_space: u32) -> [PolicySpec; 4] {
     let ids: std::sync::Arc<[u32]> = (0..id_space).rev().step_by(2).collect();
-    let candidates = (0..id_space).map(|id| Candidate { id, degree: id % 7 }).collect();
+    let candidates =
+        (0..id_space).map(|id| Candidate { id, degree: id % 7, is_halo: true }).collect();
     let (gamma, interval, scoreboard) = (0.9, 2, Scoreboard::Compact);
     [
         PolicySpec::Degree(std::sync::Arc::clone(&ids)),

@@ -1,7 +1,8 @@
 //! `decay`: MassiveGNN's prefetch and eviction by score (Algorithms 1 and 2, section IV-B).
 //!
-//! - Candidates are the halo nodes. The slots are filled with those of the highest degree; a
-//!   resident has an eviction score S_E, 1 for these, any other candidate an access score S_A, 0.
+//! - Candidates are the halo nodes, and what else a batch of several hops reaches. The slots are filled
+//!   with the halo nodes of the highest degree, and with others only where slots are left; a resident
+//!   has an eviction score S_E, 1 for these, any other candidate an access score S_A, 0.
 //! - A batch multiplies S_E of the residents that it does not sample by γ, and adds 1 to S_A of
 //!   the candidates that it misses.
 //! - Every Δ batches, its own misses counted, residents with S_E < α = γ^Δ are victims, lowest
@@ -35,7 +36,7 @@ use victims::Victims;
 /// What MassiveGNN's policy must be told.
 #[derive(Clone, Debug)]
 pub struct DecaySpec {
-    /// The halo nodes, in any order, each once.
+    /// The halo nodes and others that may be asked for, in any order, each once.
     pub candidates: Arc<[Candidate]>,
     /// γ, by which scores decay: above 0, at most 1.
     pub gamma: f64,
@@ -104,7 +105,8 @@ impl Decay {
             n_rounds: 0,
             scores,
         };
-        decay.want(n_slots as usize);
+        decay.n_rounds += 1;
+        decay.scores.want_first(n_slots as usize, &mut decay.wanted);
         Ok(decay)
     }
 

@@ -35,8 +35,11 @@ fn specs(trace: &Trace) -> (Vec<PolicySpec>, Telling) {
         .collect();
     let ids = trace.distinct();
     let degrees: Vec<u32> = ids.iter().map(|id| id * 7 % 5).collect();
-    let candidates =
-        ids.iter().zip(&degrees).map(|(&id, &degree)| Candidate { id, degree }).collect();
+    let candidates = ids
+        .iter()
+        .zip(&degrees)
+        .map(|(&id, &degree)| Candidate { id, degree, is_halo: true })
+        .collect();
     let mut specs: Vec<PolicySpec> =
         PolicyKind::ALL.into_iter().filter_map(|kind| kind.try_into().ok()).collect();
     specs.extend([

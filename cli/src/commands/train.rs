@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use lodestore_client::ClientConfig;
 use lodestore_graph::peak_rss_bytes;
@@ -28,6 +28,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
+use crate::interrupt::{Heeded, RemovedOnInterrupt};
 use crate::scratch::ScratchFolder;
 use crate::secrets::SecurityArgs;
 use crate::topology::open_topology;
@@ -56,7 +57,10 @@ Example: the same, each worker a process; then as an MPI job (a lode built with 
 
 Needs tensors `feat` (float), `label` (i64) and `split` (u8: 0 train, 1 validation, 2 test).
 Partition p belongs to worker p mod W. Losses depend on the seed alone, never on the strategy, nor on
-whether workers are threads, processes or an MPI job.")]
+whether workers are threads, processes or an MPI job.
+SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
+what was done is reported, and the exit code is 130 or 143. A second one, or one before the first step,
+ends it at once.")]
 pub(crate) struct TrainArgs {
     /// Folder of the graph: topology, and rows of each worker's own partitions.
     #[arg(long, value_name = "G")]
@@ -195,6 +199,8 @@ impl TrainArgs {
     fn check(self) -> Result<TrainRun, UsageError> {
         let patience = Duration::from_secs(self.peer_timeout.into());
         let form = Form::of(self.processes, self.peer, patience)?;
+        self.hot.check(self.strategy)?;
+        let usual = TrainConfig::default();
         let train = TrainConfig {
             strategy: self.strategy,
             model: self.model,
@@ -215,12 +221,12 @@ impl TrainArgs {
             checkpoint: self.checkpoint.check()?,
             save_model: self.save_model,
             hot_policy: hot_policy(self.strategy, self.tiers.policy)?,
-            n_hot: self.hot.n_hot,
-            window: self.hot.window,
+            n_hot: self.hot.n_hot.unwrap_or(usual.n_hot),
+            window: self.hot.window.unwrap_or(usual.window),
             together: self.hot.together.map(|n| n as usize),
             memory_budget_bytes: self.hot.memory,
             schedule_path: self.hot.schedule.clone().unwrap_or_default(),
-            ..TrainConfig::default()
+            ..usual
         };
         train.validate().map_err(UsageError::of)?;
         let tiers = self.tiers.check(self.strategy)?;
@@ -248,7 +254,7 @@ impl TrainArgs {
             return follow(&run);
         }
         let mut has_head = false;
-        let (trained, told) = train_telling(&run, console, &mut |epoch| {
+        let (trained, told) = train_telling(&run, console, true, &mut |epoch| {
             if !has_head {
                 console.line(&report::epoch_head())?;
                 has_head = true;
@@ -262,7 +268,7 @@ impl TrainArgs {
 
 /// Trains, and tells nobody of its epochs.
 pub(crate) fn train(run: &TrainRun, console: &Console) -> Result<Trained> {
-    let (trained, told) = train_telling(run, console, &mut |_| Ok(()))?;
+    let (trained, told) = train_telling(run, console, false, &mut |_| Ok(()))?;
     told.map(|()| trained)
 }
 
@@ -275,6 +281,8 @@ fn follow(run: &TrainRun) -> Result<()> {
         Err(error) => return Err(joined.failed_before(error)),
     };
     let (on, sources) = (opened.train_graph(run), &opened.sources);
+    // The first process is asked too, or alone, and ends the run for all at the same step.
+    let _heeded = Heeded::start()?;
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     match train_together(&run.train, &on, sources, joined.peers(), no_progress) {
         Err(error) => Err(joined.failed(error)),
@@ -286,10 +294,12 @@ fn follow(run: &TrainRun) -> Result<()> {
 }
 
 /// Trains; `on_epoch` is told of each epoch when it is done. An error of it, or of the log, ends the
-/// run at once; what there is then is given beside it.
+/// run at once; what there is then is given beside it. So does a signal, from the first step on, if the
+/// run `heeds` any; before that, nothing is lost, and the process ends.
 fn train_telling(
     run: &TrainRun,
     console: &Console,
+    heeds: bool,
     on_epoch: &mut dyn FnMut(&EpochReport) -> Result<()>,
 ) -> Result<(Trained, Result<()>)> {
     if run.form.starts_processes() {
@@ -303,9 +313,10 @@ fn train_telling(
     };
     // A schedule that nobody asked to keep goes away with the folder.
     let folder = ScratchFolder::new("lode-train-")?;
+    let _interrupt = RemovedOnInterrupt::watch(folder.path())?;
     let config = run.with_schedule(folder.path());
     console.stage("setup");
-    let mut told = Ok(());
+    let (mut told, mut heeded) = (Ok(()), None);
     let (on, sources) = (opened.train_graph(run), &opened.sources);
     let trained = train_together(&config, &on, sources, joined.peers(), &mut |progress| {
         match progress {
@@ -321,6 +332,9 @@ fn train_telling(
             }
             Progress::Epoch(epoch) => told = on_epoch(epoch),
         }
+        if heeds && told.is_ok() && !matches!(progress, Progress::Schedule { .. }) {
+            told = heed(&mut heeded);
+        }
         if told.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     let mut report = match trained {
@@ -334,8 +348,20 @@ fn train_telling(
         report.peak_rss_bytes = sums[0];
         tiers.iter_mut().zip(sums[1..].as_chunks().0).for_each(|(tier, sums)| tier.set(*sums));
     }
+    if let (Ok(()), Some(error)) = (&told, &report.save_error) {
+        told = Err(anyhow!("--save-model: {error}"));
+    }
     let error = told.as_ref().err().map(|error| format!("{error:#}"));
     Ok((Trained { report, tiers, error }, told))
+}
+
+/// Fails once a signal has asked for the end; heeds them from the first call on.
+fn heed(heeded: &mut Option<Heeded>) -> Result<()> {
+    if heeded.is_none() {
+        *heeded = Some(Heeded::start()?);
+    }
+    heeded.iter().try_for_each(Heeded::check)?;
+    Ok(())
 }
 
 /// What a process tells of itself at the end: its memory, and what each tier did.
@@ -370,7 +396,6 @@ impl Opened {
         console: &Console,
     ) -> Result<(Self, Option<StepLog>)> {
         let opened = Self::new(run, joined, console)?;
-        check_place(run.train.save_model.as_deref())?;
         let resumes = run.train.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
         let open_log = |path| StepLog::open(path, resumes);
         Ok((opened, run.log.as_deref().map(open_log).transpose()?))
@@ -389,20 +414,13 @@ impl TrainRun {
     /// a run that goes on finds it, else in `scratch`.
     fn with_schedule(&self, scratch: &Path) -> TrainConfig {
         let mut config = self.train.clone();
+        // At a place that nobody has named nobody else's schedule lies.
+        config.replace_schedule = !self.keep_schedule;
         if !self.keep_schedule {
             let folder = config.checkpoint.as_ref().map_or(scratch, |checkpoint| &checkpoint.dir);
             config.schedule_path = folder.join("schedule");
         }
         config
-    }
-}
-
-/// A model is written when all is done: a folder that is not there must not be found then.
-fn check_place(model: Option<&Path>) -> Result<()> {
-    let parent = model.and_then(Path::parent).filter(|parent| *parent != Path::new(""));
-    match parent.filter(|parent| !parent.is_dir()) {
-        Some(parent) => bail!("--save-model: {} is no folder", parent.display()),
-        None => Ok(()),
     }
 }
 

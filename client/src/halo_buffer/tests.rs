@@ -27,7 +27,7 @@ fn source() -> Arc<MemorySource> {
 /// Candidates are the even nodes; the lower the id, the higher the degree.
 fn spec(interval: u32) -> PolicySpec {
     let even = (0..N_NODES).step_by(2);
-    let candidates = even.map(|id| Candidate { id, degree: N_NODES - id }).collect();
+    let candidates = even.map(|id| Candidate { id, degree: N_NODES - id, is_halo: true }).collect();
     PolicySpec::Decay(DecaySpec { candidates, gamma: 0.5, interval, scoreboard: Scoreboard::Dense })
 }
 

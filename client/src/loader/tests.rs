@@ -80,6 +80,83 @@ proptest! {
     }
 }
 
+/// A source whose rows travel: what is done meanwhile comes before them.
+struct Travelling(Arc<TestSource>);
+
+impl RowSource for Travelling {
+    fn book(&self) -> &lodestore_graph::PartitionBook {
+        self.0.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<crate::TensorInfo, ClientError> {
+        self.0.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.pull_while(tensor, ids, out, kind, &mut || ())
+    }
+
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        out.fill(0xDD);
+        meanwhile();
+        self.0.pull(tensor, ids, out, kind)
+    }
+}
+
+/// A loader through `remote`, whose rows travel, and the source of own rows.
+fn over_travelling(remote: &Arc<TestSource>) -> (BatchLoader, Arc<TestSource>) {
+    let local = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
+    let travelling = Arc::new(Travelling(Arc::clone(remote)));
+    (BatchLoader::new(Arc::clone(&local) as _, travelling, "x", &[PartId(1)]).unwrap(), local)
+}
+
+/// MassiveGNN, Eq. 2.
+#[test]
+fn own_rows_are_gathered_while_others_travel() {
+    let remote = remote();
+    let (mut loader, local) = over_travelling(&remote);
+    // The last own row lies where the others land.
+    let ids = nodes([12, 13, 3, 14, 35, 15]);
+    let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+    let stats = loader.load(&ids, &mut out).unwrap();
+    assert_eq!(out, rows_of(&ids));
+    assert_eq!((stats.local_rows, stats.remote_rows), (4, 2));
+    let pulls: Vec<Vec<NodeId>> =
+        local.pulls.lock().unwrap().iter().map(|(ids, _)| ids.clone()).collect();
+    assert_eq!(pulls, [nodes([12, 13, 14]), nodes([15])]);
+}
+
+proptest! {
+    #[test]
+    fn rows_are_in_place_whatever_is_gathered_beside_the_pull(
+        ids in prop::collection::vec(0u32..40, 0..90), hot_ids in prop::collection::btree_set(0u32..40, 0..9),
+    ) {
+        let (n, ids, set) = (ids.len(), nodes(ids), hot(hot_ids.into_iter().collect()));
+        let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+        let mut one = [(&ids[..], Kept::Hot(set))];
+        let (mut loader, _) = over_travelling(&remote());
+        let stats = loader.load_together(&mut one, &mut out).unwrap()[0];
+        prop_assert!(out == rows_of(&ids));
+        let n_local = ids.iter().filter(|id| (10..30).contains(&id.0)).count() as u64;
+        prop_assert_eq!((stats.local_rows, stats.hit_rows + stats.remote_rows), (n_local, n as u64 - n_local));
+        let parts = stats.lookup_seconds + stats.pull_seconds + stats.copy_seconds;
+        prop_assert!((parts - stats.seconds).abs() < 1e-6);
+    }
+}
+
 #[test]
 fn a_slow_source_shows_as_time_of_the_pull() {
     let slow = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));

@@ -27,6 +27,27 @@ impl Known {
         Self { tier: Arc::new(tier), first, batches, fails_at: None }
     }
 
+    /// The same with a tier that is filled before the first batch, and what that pulled.
+    fn filled(
+        (n_slots, most_rows): (usize, usize),
+        first: u32,
+        batches: Vec<Vec<NodeId>>,
+        remote: &Arc<TestSource>,
+    ) -> (Self, LoadStats) {
+        let (loader, mut soonest) = (loader(remote), Vec::<(NodeId, u32)>::new());
+        for (number, batch) in (0..).zip(&batches[first as usize..]) {
+            for &node in batch.iter().filter(|&&node| loader.is_remote(node)) {
+                if soonest.iter().all(|(known, _)| *known != node) {
+                    soonest.push((node, number));
+                }
+            }
+        }
+        let (sizes, numbers) = ((n_slots, most_rows), first..batches.len() as u32);
+        let (tier, pulled) =
+            PlannedTier::filled(sizes, &loader, N_NODES, &numbers, &soonest).unwrap();
+        (Self { tier: Arc::new(tier), first, batches, fails_at: None }, pulled)
+    }
+
     /// By looking ahead, node by node.
     fn next_uses(&self, index: u32) -> Vec<u32> {
         let later = || index + 1..self.batches.len() as u32;
@@ -85,11 +106,27 @@ proptest! {
     #[test]
     fn every_row_is_right_and_as_few_travel_as_the_optimum_needs(
         batches in batches(), n_slots in 0usize..24, window in 0usize..8, together in 1usize..5, first in 0usize..6,
+        fill in prop::option::of(1usize..9),
     ) {
         let first = first.min(batches.len());
         let remote = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
         let expected = optimum(n_slots as u32, &batches[first..]);
-        let source = Arc::new(Known::new(n_slots, first as u32, batches.clone()));
+        let (source, filled) = match fill {
+            None => (Known::new(n_slots, first as u32, batches.clone()), 0),
+            Some(most_rows) => {
+                let sizes = (n_slots, most_rows);
+                let (known, filled) =
+                    Known::filled(sizes, first as u32, batches.clone(), &remote);
+                let pulls = remote.pulls.lock().unwrap();
+                let is_fill = |(ids, kind): &(Vec<NodeId>, PullKind)| {
+                    ids.len() <= most_rows && *kind == PullKind::Vector
+                };
+                prop_assert!(pulls.iter().all(is_fill));
+                prop_assert_eq!(known.tier.held_bytes(), filled.remote_bytes);
+                (known, filled.remote_rows)
+            }
+        };
+        let source = Arc::new(source);
         let travelled = thread::scope(|scope| {
             let loader = loader(&remote);
             let (source, first) = (Arc::clone(&source) as _, first as u32);
@@ -106,7 +143,7 @@ proptest! {
             }
             travelled
         });
-        prop_assert_eq!(travelled, expected);
+        prop_assert_eq!(travelled + filled, expected);
         prop_assert!(source.tier.held_bytes() <= (n_slots * ROW_BYTES) as u64);
     }
 }

@@ -8,9 +8,9 @@ use std::{
 
 use lodestore_graph::NodeId;
 
-use super::rows::{BatchRows, Free};
+use super::rows::{BatchRows, Free, Memory};
 use super::{BatchSource, PreparedBatch, Shape, Shared};
-use crate::{BatchLoader, ClientError, Kept, RowBuffer};
+use crate::{BatchLoader, ClientError, Kept};
 
 /// A prepared batch and its index, or why there is none.
 pub(super) type Ready = Result<(u32, PreparedBatch), ClientError>;
@@ -38,8 +38,7 @@ pub(super) fn prepare_ahead(
             let Some(claimed) = shared.claim_next(source, together.min(places)) else { return };
             places -= claimed.len() as u32;
             together = (2 * together).min(window.together);
-            let grow = |n_bytes| shared.grow(n_bytes);
-            for ready in prepare(source, &mut loader, claimed, rows, home, grow) {
+            for ready in prepare(source, &mut loader, claimed, rows, home) {
                 let failed = ready.is_err();
                 if done.send(ready).is_err() || failed {
                     return;
@@ -49,15 +48,14 @@ pub(super) fn prepare_ahead(
     }
 }
 
-/// Gets the batches `claimed` and their rows, up to the first that fails; `about_to_load` hears how
-/// many bytes they take. Their memory goes `home` when they are dropped.
+/// Gets the batches `claimed` and their rows, up to the first that fails. Their memory goes `home` when
+/// they are dropped.
 pub(super) fn prepare(
     source: &dyn BatchSource,
     loader: &mut BatchLoader,
     claimed: Range<u32>,
-    rows: RowBuffer,
+    rows: Memory,
     home: &SyncSender<Free>,
-    about_to_load: impl FnOnce(u64),
 ) -> Vec<Ready> {
     let (mut prepared, mut kept, mut failed) = (Vec::new(), Vec::new(), None);
     for index in claimed.clone() {
@@ -74,7 +72,7 @@ pub(super) fn prepare(
             }
         }
     }
-    if let Err(error) = load(loader, &mut prepared, kept, rows, home, about_to_load) {
+    if let Err(error) = load(loader, &mut prepared, kept, rows, home) {
         return vec![Err(error)];
     }
     claimed.zip(prepared).map(Ok).chain(failed.map(Err)).collect()
@@ -84,18 +82,15 @@ fn load(
     loader: &mut BatchLoader,
     prepared: &mut [PreparedBatch],
     kept: Vec<Kept>,
-    mut rows: RowBuffer,
+    mut rows: Memory,
     home: &SyncSender<Free>,
-    about_to_load: impl FnOnce(u64),
 ) -> Result<(), ClientError> {
     let row_bytes = loader.row_bytes();
     let bytes_of = |nodes: &[NodeId]| nodes.len().saturating_mul(row_bytes);
     let n_bytes = prepared.iter().map(|of| bytes_of(&of.batch.nodes)).sum();
-    about_to_load(n_bytes as u64);
-    rows.resize(n_bytes);
     let nodes = prepared.iter().map(|of| &of.batch.nodes[..]);
     let mut batches: Vec<_> = nodes.zip(kept).collect();
-    let stats = loader.load_together(&mut batches, rows.bytes_mut())?;
+    let stats = loader.load_together(&mut batches, rows.resize(n_bytes))?;
     let lengths = prepared.iter().map(|of| bytes_of(&of.batch.nodes)).collect::<Vec<_>>();
     let rows = BatchRows::split(rows, lengths.into_iter(), home.clone());
     for ((of, load), rows) in prepared.iter_mut().zip(stats).zip(rows) {

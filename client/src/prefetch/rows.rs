@@ -1,9 +1,12 @@
 //! The memory that rows of batches lie in, and its way back.
 
 use std::{
-    mem::take,
     ops::Range,
-    sync::{Arc, mpsc::SyncSender},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::SyncSender,
+    },
 };
 
 use bytemuck::Pod;
@@ -21,16 +24,58 @@ pub struct BatchRows {
 
 /// Memory with the place that it goes back to.
 #[derive(Debug, Default)]
-pub(super) struct Lent {
+pub(super) struct Lent(Option<(Memory, SyncSender<Free>)>);
+
+/// Memory for rows, counted for as long as it is there, also while nobody uses it.
+#[derive(Debug)]
+pub(super) struct Memory {
     rows: RowBuffer,
-    home: Option<SyncSender<Free>>,
+    /// Most bytes of rows that it has held, which it keeps.
+    n_bytes: usize,
+    held: Arc<Held>,
+}
+
+/// What the memories of a prefetcher hold together.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    bytes: AtomicU64,
+    peak_bytes: AtomicU64,
+}
+
+impl Held {
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Memory {
+    pub(super) fn new(held: &Arc<Held>) -> Self {
+        Self { rows: RowBuffer::default(), n_bytes: 0, held: Arc::clone(held) }
+    }
+
+    /// Room for exactly `n_bytes`, to be written.
+    pub(super) fn resize(&mut self, n_bytes: usize) -> &mut [u8] {
+        if let Some(more) = n_bytes.checked_sub(self.n_bytes) {
+            let held = self.held.bytes.fetch_add(more as u64, Ordering::Relaxed) + more as u64;
+            self.held.peak_bytes.fetch_max(held, Ordering::Relaxed);
+            self.n_bytes = n_bytes;
+        }
+        self.rows.resize(n_bytes);
+        self.rows.bytes_mut()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.held.bytes.fetch_sub(self.n_bytes as u64, Ordering::Relaxed);
+    }
 }
 
 /// What the owner of memory hears.
 #[derive(Debug)]
 pub(super) enum Free {
     /// Nobody reads this memory any more.
-    Memory(RowBuffer),
+    Memory(Memory),
     /// A batch was taken out of the window.
     Place,
     /// Nobody wants more batches.
@@ -40,11 +85,11 @@ pub(super) enum Free {
 impl BatchRows {
     /// The rows of batches that lie one after the other in `rows`, each of so many bytes.
     pub(super) fn split(
-        rows: RowBuffer,
+        rows: Memory,
         lengths: impl Iterator<Item = usize>,
         home: SyncSender<Free>,
     ) -> impl Iterator<Item = Self> {
-        let (memory, mut start) = (Arc::new(Lent { rows, home: Some(home) }), 0);
+        let (memory, mut start) = (Arc::new(Lent(Some((rows, home)))), 0);
         lengths.map(move |length| {
             let bytes = start..start + length;
             start = bytes.end;
@@ -55,7 +100,8 @@ impl BatchRows {
     /// The rows.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.memory.rows.bytes()[self.bytes.clone()]
+        let rows = self.memory.0.as_ref().map(|(memory, _)| memory.rows.bytes());
+        &rows.unwrap_or_default()[self.bytes.clone()]
     }
 
     /// The rows as elements of their tensor's type; bytes past the last whole element are left out.
@@ -72,9 +118,9 @@ impl BatchRows {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(home) = self.home.take() {
+        if let Some((memory, home)) = self.0.take() {
             // There is room for all memory that an owner has lent, unless it is gone.
-            let _ = home.try_send(Free::Memory(take(&mut self.rows)));
+            let _ = home.try_send(Free::Memory(memory));
         }
     }
 }

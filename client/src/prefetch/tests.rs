@@ -132,7 +132,7 @@ fn a_run_may_begin_at_any_batch() {
 #[test]
 fn a_window_of_none_is_the_default_path() {
     let (stats, _) = run(7, Window::joined(0), 1, 0);
-    assert_eq!((stats.default_path, stats.peak_window_bytes), (7, 0));
+    assert_eq!((stats.default_path, stats.peak_bytes), (7, 6 * ROW_BYTES as u64));
     assert!(stats.wait_seconds >= 0.007);
 }
 
@@ -150,15 +150,80 @@ fn a_slow_source_is_shared_by_both_paths() {
 }
 
 #[test]
-fn the_window_never_holds_more_than_its_batches() {
+fn memory_is_for_two_batches_more_than_the_window_has() {
     for n_batches in [1, 2, 5, 8] {
         for together in [1, 2, 4] {
-            let window = Window { n_batches, together };
-            let (stats, _) = run(30, window, 0, 1);
-            let bound = (n_batches * 6 * ROW_BYTES) as u64;
-            assert!((1..=bound).contains(&stats.peak_window_bytes), "{window:?} {stats:?}");
+            for (pull_ms, train_ms) in [(0, 1), (1, 0)] {
+                let window = Window { n_batches, together };
+                let (stats, _) = run(30, window, pull_ms, train_ms);
+                let bound = ((n_batches + 2) * 6 * ROW_BYTES) as u64;
+                assert!((1..=bound).contains(&stats.peak_bytes), "{window:?} {stats:?}");
+            }
         }
     }
+}
+
+/// Batches of five nodes each.
+struct Equal;
+
+impl BatchSource for Equal {
+    fn n_batches(&self) -> u32 {
+        40
+    }
+
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+        Ok((Batch { nodes: nodes(index % 7..index % 7 + 5), ..Batch::default() }, Kept::Nothing))
+    }
+
+    fn end_of_epoch(&self, _index: u32) -> u32 {
+        40
+    }
+}
+
+/// Batches of one length never move, so that as many places are memory as batches were found at.
+#[test]
+fn all_memory_is_counted_the_default_path_s_too_and_no_more_than_that() {
+    for n_batches in [0, 1, 2, 5] {
+        for (pull_ms, train_ms) in [(0, 0), (1, 0), (0, 1)] {
+            thread::scope(|scope| {
+                let window = Window::one_by_one(n_batches);
+                let loader = loader(&slow(pull_ms));
+                let mut prefetcher = Prefetcher::start(scope, Arc::new(Equal), loader, window, 0);
+                let mut places = std::collections::BTreeSet::new();
+                while let Some(prepared) = prefetcher.next_batch().unwrap() {
+                    places.insert(prepared.rows.bytes().as_ptr() as usize);
+                    thread::sleep(Duration::from_millis(train_ms));
+                }
+                let (stats, one) = (prefetcher.stats(), 5 * ROW_BYTES);
+                let has_own = usize::from(stats.default_path > 0);
+                let most = if n_batches == 0 { 1 } else { n_batches + 1 + has_own };
+                assert!(places.len() <= most, "{stats:?}");
+                // Memory that was filled and never handed out is none: all 40 were taken.
+                assert_eq!(stats.peak_bytes, (places.len() * one) as u64, "{stats:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn batches_that_are_kept_count_and_those_that_are_dropped_do_not() {
+    thread::scope(|scope| {
+        let (loader, window) = (loader(&slow(0)), Window::one_by_one(0));
+        let mut prefetcher = Prefetcher::start(scope, Arc::new(Equal), loader, window, 0);
+        let one = 5 * ROW_BYTES as u64;
+        for _ in 0..3 {
+            drop(prefetcher.next_batch().unwrap());
+            assert_eq!(prefetcher.stats().peak_bytes, one);
+        }
+        let mut kept: Vec<_> = (0..4).map(|_| prefetcher.next_batch().unwrap()).collect();
+        assert_eq!(prefetcher.stats().peak_bytes, 4 * one);
+        // One goes back home, for the next batch; there is no place for the others.
+        kept.drain(..3);
+        kept.extend((0..3).map(|_| prefetcher.next_batch().unwrap()));
+        assert_eq!(prefetcher.stats().peak_bytes, 4 * one);
+        kept.push(prefetcher.next_batch().unwrap());
+        assert_eq!(prefetcher.stats().peak_bytes, 5 * one);
+    });
 }
 
 #[test]

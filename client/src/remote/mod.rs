@@ -260,6 +260,17 @@ impl RowSource for Client {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
+        self.pull_while(tensor, ids, out, kind, &mut || ())
+    }
+
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
         let position = self.position(tensor)?;
         let row_bytes = self.tensors[position].row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
@@ -274,7 +285,7 @@ impl RowSource for Client {
             deadline: Instant::now() + self.config.deadline,
         };
         let mut buckets = lock(&self.scratch).pop().unwrap_or_default();
-        let result = self.pull_all(&pull, ids, out, &mut buckets);
+        let result = self.pull_all(&pull, ids, out, &mut buckets, meanwhile);
         lock(&self.scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
         let Tries { n_answers, n_rivals } = result?;

@@ -30,22 +30,25 @@ pub(super) struct Pull {
 }
 
 impl Client {
-    /// Tries all buckets until none is left.
+    /// Tries all buckets until none is left. Does `meanwhile` once the first requests are sent.
     pub(super) fn pull_all(
         &self,
         pull: &Pull,
         ids: &[NodeId],
         out: &mut [u8],
         buckets: &mut Vec<Bucket>,
+        meanwhile: &mut dyn FnMut(),
     ) -> Result<Tries, ClientError> {
         let mut fleet = self.fleet_now(pull.deadline)?;
         fleet.routes.choose(Instant::now());
         let mut patience = Patience::new(&self.config, pull.deadline);
         let (mut tries, mut left) = (Tries::default(), Vec::<u32>::new());
+        let mut meanwhile = Some(meanwhile);
         fleet = self.split(fleet, pull, ids, &(0..row_count(ids)), buckets, &mut patience)?;
         loop {
             let attempt = patience.attempts();
-            let failures = tries.try_all((&fleet, pull, &self.hedges), attempt, out, buckets)?;
+            let how = (&*fleet, pull, &self.hedges);
+            let failures = tries.try_all(how, attempt, out, buckets, &mut meanwhile)?;
             if failures.is_empty() {
                 return Ok(tries);
             }
@@ -223,6 +226,7 @@ impl Tries {
         attempt: u32,
         out: &mut [u8],
         buckets: &mut [Bucket],
+        meanwhile: &mut Option<&mut dyn FnMut()>,
     ) -> Result<Vec<Failed>, ClientError> {
         let mut failures: Vec<(usize, Failed)> = Vec::new();
         let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
@@ -237,6 +241,9 @@ impl Tries {
                 let end = ids.len().min(start + IDS_PER_PULL_MAX);
                 let (ids, positions) = (&ids[start..end], &positions[start..end]);
                 round.ask(Piece { endpoint, ids, positions, parts }, attempt);
+            }
+            if let Some(meanwhile) = meanwhile.take() {
+                round.wait_for(meanwhile);
             }
             round.receive(out)?;
             self.n_answers += round.n_answers;

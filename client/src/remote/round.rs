@@ -102,6 +102,18 @@ impl<'a> Round<'a> {
         Some(asked.sent + patience).filter(|&at| at < asked.until)
     }
 
+    /// Does something else while answers come. Nobody is late for the time that it took, and no rival is
+    /// asked for that.
+    pub(super) fn wait_for(&mut self, meanwhile: &mut dyn FnMut()) {
+        let start = Instant::now();
+        meanwhile();
+        let took = start.elapsed();
+        for one in &mut self.under_way {
+            one.asked.until = (one.asked.until + took).min(self.pull.deadline);
+            one.rival_at = one.rival_at.map(|at| at + took).filter(|&at| at < one.asked.until);
+        }
+    }
+
     /// Takes all answers, to the rows of `out` where they belong.
     pub(super) fn receive(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
         self.asked = Instant::now();

@@ -174,3 +174,56 @@ fn dropped_while_building_it_ends() {
         drop(SteadyCache::start(scope, &loader(&remote), 0..9, Arc::new(sliding)).unwrap());
     });
 }
+
+/// As the prefetcher and the trainer's default path do: both ask, each for the epochs in their order.
+#[test]
+fn two_threads_that_ask_at_once_get_sets_of_their_epoch_or_one_before() {
+    const N_EPOCHS: u32 = 30;
+    for delay_us in [0, 200] {
+        let remote = Arc::new(TestSource::new(Duration::from_micros(delay_us), u64::MAX));
+        // Nodes e mod 6 and on; of the worker's partition are 10 to 29.
+        let choose = |epoch: u32| Ok(nodes(epoch % 6..epoch % 6 + 4));
+        let ids_of = |epoch: u32| (epoch % 6..epoch % 6 + 4).collect::<Vec<_>>();
+        let stats = thread::scope(|scope| {
+            let loader = loader(&remote);
+            let cache = SteadyCache::start(scope, &loader, 0..N_EPOCHS, Arc::new(choose)).unwrap();
+            let furthest = std::sync::atomic::AtomicU32::new(0);
+            let ask = |seed: u64| {
+                let mut random = seed;
+                while furthest.load(Ordering::SeqCst) < N_EPOCHS {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let step = u32::from(random >> 33 & 31 == 0);
+                    let epoch = furthest.fetch_add(step, Ordering::SeqCst).min(N_EPOCHS - 1);
+                    let set = cache.for_epoch(epoch).unwrap();
+                    for &id in set.ids() {
+                        assert_eq!(set.get(id).unwrap(), rows_of(&nodes([id])));
+                    }
+                    // Others may be further by now, and a set may be late.
+                    let newest = furthest.load(Ordering::SeqCst).min(N_EPOCHS - 1);
+                    assert!((0..=newest).any(|of| set.ids() == ids_of(of)), "{:?}", set.ids());
+                }
+            };
+            thread::scope(|asking| {
+                asking.spawn(|| ask(1));
+                asking.spawn(|| ask(2));
+            });
+            wait_until(|| cache.for_epoch(N_EPOCHS - 1).unwrap().ids() == ids_of(N_EPOCHS - 1));
+            (cache.stats(), cache.pulled_until(N_EPOCHS))
+        });
+        let (SteadyStats { late, kept_rows, peak_bytes }, pulled) = stats;
+        assert!(peak_bytes <= 8 * ROW_BYTES as u64, "two sets at most: {peak_bytes}");
+        assert!(late < u64::from(N_EPOCHS));
+        // Every row of every set that was built came by a pull or from the set before; the first set
+        // and the last were built.
+        let n_rows = pulled.remote_rows + kept_rows;
+        assert!(n_rows % 4 == 0 && (8..=u64::from(N_EPOCHS) * 4).contains(&n_rows), "{n_rows}");
+    }
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it never came");
+        thread::sleep(Duration::from_millis(1));
+    }
+}

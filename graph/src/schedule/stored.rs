@@ -1,8 +1,11 @@
 //! Whether a schedule that lies there is the one that would be written.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
-use super::partial::is_of;
+use super::header;
+use super::partial::{io_error, is_of};
 use super::{Schedule, ScheduleError, ScheduleSpec};
 use crate::sampler::{batches_of, epoch_order};
 use crate::{NodeId, PartitionBook};
@@ -25,6 +28,30 @@ pub fn is_schedule_of(
         return false;
     }
     has_roots(&schedule, book, train_roots).unwrap_or(false)
+}
+
+impl Schedule {
+    /// Fails if there is a file at `path` that does not begin as a schedule does: it is somebody else's,
+    /// and nothing may take its place.
+    pub fn refuse_other_file(path: &Path) -> Result<(), ScheduleError> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(io_error(path, "look at")(error)),
+        };
+        let mut found = Vec::new();
+        let read = file.take(header::MAGIC.len() as u64).read_to_end(&mut found);
+        read.map_err(io_error(path, "read"))?;
+        if header::MAGIC.starts_with(&found) {
+            return Ok(());
+        }
+        Err(ScheduleError::Format {
+            path: path.to_owned(),
+            what: "the name is taken",
+            expected: "no file, or a schedule".to_owned(),
+            found: "another file; move it away, or give another name".to_owned(),
+        })
+    }
 }
 
 fn has_roots(

@@ -514,3 +514,36 @@ fn a_schedule_that_is_there_is_known_by_its_run_and_its_roots() {
     std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
     assert!(!is_of(&spec(), N_NODES, &all));
 }
+
+#[test]
+fn an_estimate_is_near_what_is_written() {
+    let topology = topology();
+    for spec in [spec(), short(), ScheduleSpec { epochs: 200, ..spec() }] {
+        let (_dir, _path, summary) = written_as(&spec);
+        let estimate = estimate_bytes(&topology, &book(), &roots(), &spec).unwrap();
+        let found = summary.bytes - header::HEADER_BYTES as u64 + 4 * summary.ids;
+        let ratio = estimate as f64 / found as f64;
+        assert!((0.7..1.4).contains(&ratio), "{estimate} for {found}");
+    }
+    let most = ScheduleSpec { epochs: u32::MAX, ..spec() };
+    assert!(estimate_bytes(&topology, &book(), &roots(), &most).unwrap() > 1 << 40);
+}
+
+#[test]
+fn a_file_that_is_no_schedule_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("features.npy");
+    for bytes in [&b"my features"[..], b"LODESEG1 and rows", b"x"] {
+        std::fs::write(&path, bytes).unwrap();
+        let error =
+            write_schedule(&topology(), &book(), &roots(), &spec(), &path, &mut |_, _| {}, 1);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("the name is taken") && error.contains("features.npy"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1, "nothing beside it");
+    }
+    // An empty file, or the schedule of another run, gives way.
+    std::fs::write(&path, b"").unwrap();
+    write(&short(), &path, 1);
+    write(&spec(), &path, 1);
+}

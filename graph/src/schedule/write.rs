@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::block::{self, Encoded, MAX_RAW_BYTES, Place};
 use super::partial::Partial;
-use super::{ScheduleError, ScheduleSpec};
+use super::{Schedule, ScheduleError, ScheduleSpec};
 use crate::sampler::{Sampler, batch_seed, batches_of, epoch_order};
 use crate::topology::Topology;
 use crate::{NodeId, PartitionBook};
@@ -36,8 +36,8 @@ pub struct ScheduleSummary {
 }
 
 /// Samples every batch of the run that `spec` describes and writes them to `path`, in place of a
-/// file that may be there; a failure leaves that file as it was. `progress` is told batches
-/// written and batches to write.
+/// schedule that may be there; a failure leaves that as it was, and so does a file that is none.
+/// `progress` is told batches written and batches to write.
 ///
 /// Until it is whole the file is called `PATH.partial`. A failure or a crash leaves that file, with
 /// all batches but those that were being written; the same call takes it up where it ends, once it
@@ -58,20 +58,14 @@ pub fn write_schedule(
 ) -> Result<ScheduleSummary, ScheduleError> {
     let start = Instant::now();
     let n_nodes = topology.n_nodes();
-    spec.check()?;
-    if book.n_nodes() != n_nodes {
-        return Err(ScheduleError::Book { book: book.n_nodes(), topology: n_nodes });
-    }
-    if let Some(position) = train_roots.iter().position(|root| root.0 >= n_nodes) {
-        let found = train_roots[position];
-        return Err(ScheduleError::Root { position, found, n_nodes });
-    }
+    check(topology, book, train_roots, spec)?;
     let sampler = || Sampler::new(topology, &spec.fanouts);
     let mut samplers: Vec<_> = (0..n_threads.max(1)).map(|_| sampler()).collect();
     if path.is_dir() {
         let source = std::io::ErrorKind::IsADirectory.into();
         return Err(ScheduleError::Io { path: path.to_owned(), action: "replace", source });
     }
+    Schedule::refuse_other_file(path)?;
     let mut file = Partial::open(path, spec, n_nodes)?;
     let mut resumed = 0;
     for epoch in 0..spec.epochs {
@@ -99,6 +93,57 @@ pub fn write_schedule(
         bytes,
         seconds: start.elapsed().as_secs_f64(),
     })
+}
+
+/// Fails for what no schedule can be made of.
+fn check(
+    topology: &Topology,
+    book: &PartitionBook,
+    train_roots: &[NodeId],
+    spec: &ScheduleSpec,
+) -> Result<(), ScheduleError> {
+    let n_nodes = topology.n_nodes();
+    spec.check()?;
+    if book.n_nodes() != n_nodes {
+        return Err(ScheduleError::Book { book: book.n_nodes(), topology: n_nodes });
+    }
+    match train_roots.iter().position(|root| root.0 >= n_nodes) {
+        Some(position) => {
+            Err(ScheduleError::Root { position, found: train_roots[position], n_nodes })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Workers whose first batch is sampled for an estimate.
+const N_ESTIMATED: usize = 8;
+
+/// Bytes on disk that [`write_schedule`] will roughly take for the same arguments, and after it the
+/// [`super::NextUses`] of all workers: by the first batches of some.
+pub fn estimate_bytes(
+    topology: &Topology,
+    book: &PartitionBook,
+    train_roots: &[NodeId],
+    spec: &ScheduleSpec,
+) -> Result<u64, ScheduleError> {
+    check(topology, book, train_roots, spec)?;
+    let jobs = jobs_of(spec, book, train_roots, 0);
+    let mut sampler = Sampler::new(topology, &spec.fanouts);
+    let first: Vec<&Job> = jobs.iter().filter(|job| job.place.batch == 0).collect();
+    let every = first.len().div_ceil(N_ESTIMATED).max(1);
+    let (mut n_bytes, mut n_sampled) = (0u64, 0);
+    for job in first.into_iter().step_by(every) {
+        let encoded = match sampler.sample_at_most(&job.roots, job.seed, MAX_WORDS) {
+            Ok(batch) => block::encode(&batch, job.place, 0),
+            Err(_) => continue, // writing will say so
+        };
+        let Ok(Encoded { bytes, n_ids, .. }) = encoded else { continue };
+        // With its place in the index, and when each node is needed next.
+        n_bytes += bytes.len() as u64 + 8 + 4 * u64::from(n_ids);
+        n_sampled += 1;
+    }
+    let n_batches = jobs.len() as u64 * u64::from(spec.epochs);
+    Ok(n_bytes.saturating_mul(n_batches).checked_div(n_sampled).unwrap_or(0))
 }
 
 /// Edges of a batch at most: a block that holds more is past its bound in any case.

@@ -1,5 +1,10 @@
 //! Processes that `mpirun` has started, on one machine or several.
 
+use std::{
+    panic::{set_hook, take_hook},
+    thread::current,
+};
+
 use mpi::{
     Count, Threading,
     datatype::PartitionMut,
@@ -27,10 +32,23 @@ impl MpiPeers {
     pub fn start() -> Option<Self> {
         let (universe, _) = mpi::initialize_with_threading(Threading::Funneled)?;
         let world = universe.world();
+        abort_on_panic();
         let n_here = world.split_shared(world.rank()).size().cast_unsigned();
         let counts = vec![0; world.size().cast_unsigned() as usize];
         Some(Self { world, n_here, counts, words: Vec::new(), _universe: universe })
     }
+}
+
+/// Ends the whole job when the thread that may call MPI panics. The others would wait for it: an MPI job
+/// ends with a process that dies, not with one that unwinds and then waits for them in MPI's own end.
+fn abort_on_panic() {
+    let (mine, told) = (current().id(), take_hook());
+    set_hook(Box::new(move |panic| {
+        told(panic);
+        if current().id() == mine {
+            SimpleCommunicator::world().abort(1);
+        }
+    }));
 }
 
 impl Peers for MpiPeers {

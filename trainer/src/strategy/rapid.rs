@@ -15,6 +15,7 @@ use lodestore_client::{
     BatchLoader, BatchSource, ClientError, Kept, LoadStats, PlannedTier, SteadyCache, SteadyStats,
 };
 use lodestore_graph::{
+    NodeId,
     batch::Batch,
     schedule::{NEVER, NextUses, Schedule, ScheduleError, hot_set},
 };
@@ -34,8 +35,8 @@ pub(crate) struct Rapid<'scope> {
 enum Keeper<'scope> {
     /// The rows that an epoch uses most, in two buffers (section 4.6).
     Frequency(SteadyCache<'scope>),
-    /// The rows that are used soonest, in as much memory as both buffers have.
-    Oracle(Arc<PlannedTier>, NextUses),
+    /// The rows that are used soonest, in as much memory as both buffers have, and what filled it.
+    Oracle(Arc<PlannedTier>, NextUses, LoadStats),
 }
 
 /// Where a schedule lies, and where its batches are to be gone through from.
@@ -44,19 +45,24 @@ pub(crate) struct Planned<'a> {
     pub(crate) schedule: &'a Schedule,
     pub(crate) path: &'a Path,
     pub(crate) place: Place,
+    /// Which rows are kept, of sets of so many.
+    pub(crate) policy: HotPolicy,
+    pub(crate) n_hot: usize,
+    /// Rows that there is memory for before the first batch is prepared.
+    pub(crate) n_spare: usize,
 }
 
 impl<'scope> Rapid<'scope> {
-    /// Begins to keep rows under `policy`, of sets of at most `n_hot`. Under `frequency` the first
-    /// set is pulled now, the others follow in the background.
+    /// Begins to keep rows. What the first epoch needs is pulled now, as far as there is room: under
+    /// `frequency` the first set, which the others follow in the background; of the oracle the rows of
+    /// soonest use, so that the first epoch has no more to wait for than others.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
         planned: Planned<'scope>,
         loader: &BatchLoader,
-        (policy, n_hot): (HotPolicy, usize),
     ) -> Result<Self, ClientError> {
-        let Planned { schedule, path, place } = planned;
+        let Planned { schedule, path, place, policy, n_hot, n_spare } = planned;
         let (per_epoch, epochs) = (schedule.n_batches(worker), schedule.spec().epochs);
         let first = place.first_batch(per_epoch);
         let keeper = match policy {
@@ -70,10 +76,14 @@ impl<'scope> Rapid<'scope> {
                 Keeper::Frequency(SteadyCache::start(scope, loader, epochs, choose)?)
             }
             HotPolicy::Oracle => {
-                let (n_slots, row_bytes) = (n_hot.saturating_mul(2), loader.row_bytes());
+                let n_slots = n_hot.saturating_mul(2);
                 let batches = first..per_epoch.saturating_mul(epochs);
-                let tier = PlannedTier::new(n_slots, row_bytes, schedule.n_nodes(), &batches)?;
-                Keeper::Oracle(Arc::new(tier), next_uses(schedule, worker, path)?)
+                let is_remote = |node| loader.is_remote(node);
+                let soonest = soonest(schedule, worker, place, n_slots, &is_remote)?;
+                let (sizes, n_nodes) = ((n_slots, n_spare), schedule.n_nodes());
+                let (tier, filled) =
+                    PlannedTier::filled(sizes, loader, n_nodes, &batches, &soonest)?;
+                Keeper::Oracle(Arc::new(tier), next_uses(schedule, worker, path)?, filled)
             }
         };
         Ok(Self { schedule, worker, first, keeper })
@@ -83,17 +93,17 @@ impl<'scope> Rapid<'scope> {
     pub(crate) fn stats(&self) -> SteadyStats {
         match &self.keeper {
             Keeper::Frequency(steady) => steady.stats(),
-            Keeper::Oracle(tier, _) => {
+            Keeper::Oracle(tier, ..) => {
                 SteadyStats { peak_bytes: tier.held_bytes(), ..SteadyStats::default() }
             }
         }
     }
 
-    /// The VectorPulls for hot sets up to and with `epoch`.
+    /// The VectorPulls for hot sets up to and with `epoch`, or what filled the oracle's tier.
     pub(crate) fn pulled_until(&self, epoch: u32) -> LoadStats {
         match &self.keeper {
             Keeper::Frequency(steady) => steady.pulled_until(epoch),
-            Keeper::Oracle(..) => LoadStats::default(),
+            Keeper::Oracle(_, _, filled) => *filled,
         }
     }
 
@@ -123,7 +133,7 @@ impl BatchSource for Rapid<'_> {
         // Before anything can fail: a turn that is given up lets the others end.
         let kept = match &self.keeper {
             Keeper::Frequency(steady) => Kept::Hot(steady.for_epoch(epoch)?),
-            Keeper::Oracle(tier, uses) => {
+            Keeper::Oracle(tier, uses, _) => {
                 let mut turn = tier.turn(index);
                 turn.announce(self.next_uses(uses, epoch, position)?);
                 Kept::Planned(turn)
@@ -136,6 +146,33 @@ impl BatchSource for Rapid<'_> {
         let per_epoch = self.schedule.n_batches(self.worker).max(1);
         (index / per_epoch + 1).saturating_mul(per_epoch)
     }
+}
+
+/// The first `n` remote rows that what is left of the first epoch uses, and in which batch from the
+/// first on, in that order.
+fn soonest(
+    schedule: &Schedule,
+    worker: u32,
+    place: Place,
+    n: usize,
+    is_remote: &dyn Fn(NodeId) -> bool,
+) -> Result<Vec<(NodeId, u32)>, ClientError> {
+    let mut seen = vec![0u64; schedule.n_nodes().div_ceil(64) as usize];
+    let mut soonest = Vec::new();
+    for (number, position) in (0..).zip(place.step..schedule.n_batches(worker)) {
+        if soonest.len() >= n {
+            break;
+        }
+        let nodes = schedule.get(worker, place.epoch, position)?.nodes;
+        soonest.extend(nodes.into_iter().filter_map(|node| {
+            let (word, bit) = (&mut seen[node.index() / 64], 1 << (node.index() % 64));
+            let is_new = *word & bit == 0;
+            *word |= bit;
+            (is_new && is_remote(node)).then_some((node, number))
+        }));
+    }
+    soonest.truncate(n);
+    Ok(soonest)
 }
 
 /// Works out the next uses, in a file of this run's own: several may train by one schedule. It lies

@@ -3,17 +3,19 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::{
+    collections::BTreeMap,
     ops::ControlFlow,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Scoreboard, Tier};
 use lodestore_client::{
-    ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo, TierRows,
+    ClientError, HaloBuffer, MemorySource, PullKind, PullStats, RowSource, TensorInfo, TierRows,
 };
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
@@ -123,6 +125,7 @@ pub(crate) fn config(strategy: Strategy, workers: u32, dir: &Path) -> TrainConfi
         n_hot: 60,
         window: 2,
         schedule_path: dir.join(format!("{strategy}-{workers}.schedule")),
+        replace_schedule: true,
         ..TrainConfig::default()
     }
 }
@@ -156,17 +159,97 @@ pub(crate) fn run_telling(
     [local, remote]: [&Arc<dyn RowSource>; 2],
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<TrainReport, TrainError> {
-    let sources: Vec<WorkerSources> = (0..config.workers)
-        .map(|_| WorkerSources {
-            local: Arc::clone(local),
-            remote: Arc::clone(remote),
-            untiered: Arc::clone(remote),
-            filled: FILLED,
-        })
-        .collect();
+    let sources = (0..config.workers).map(|worker| {
+        let (local, mut of_worker) = (Arc::clone(local), Arc::clone(remote));
+        if config.strategy == Strategy::Massive {
+            of_worker = Arc::new(buffer(graph, config, worker, remote)?);
+        }
+        Ok(WorkerSources { local, remote: of_worker, untiered: Arc::clone(remote), filled: FILLED })
+    });
+    let sources = sources.collect::<Result<Vec<_>, ClientError>>()?;
     let (topology, book) = (&graph.topology, &graph.book);
     let graph = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
     train(config, &graph, &sources, progress)
+}
+
+/// A worker's buffer before `remote`, of a fifth of what it does not own.
+fn buffer(
+    graph: &Planted,
+    config: &TrainConfig,
+    worker: u32,
+    remote: &Arc<dyn RowSource>,
+) -> Result<HaloBuffer, ClientError> {
+    let book = &graph.book;
+    let others = book.parts().filter(|part| u32::from(part.0) % config.workers != worker);
+    let candidates: Vec<Candidate> = others
+        .flat_map(|part| book.range(part))
+        .map(|id| Candidate { id, degree: graph.topology.in_degree(NodeId(id)), is_halo: true })
+        .collect();
+    let n_slots = candidates.len() as u32 / 5;
+    let (gamma, interval, scoreboard) = (0.9, 3, Scoreboard::Dense);
+    let spec = DecaySpec { candidates: candidates.into(), gamma, interval, scoreboard };
+    let row_bytes = remote.tensor("feat")?.row_bytes();
+    let tier = Tier::of_slots(n_slots, row_bytes, book.n_nodes(), &PolicySpec::Decay(spec))?;
+    HaloBuffer::new(Arc::clone(remote), "feat", tier).map(|(buffer, _)| buffer)
+}
+
+/// A graph in which every node is every other's neighbour: each batch has all nodes, and so the same
+/// length.
+pub(crate) fn complete(n_parts: u16) -> Planted {
+    const N: u32 = 60;
+    let edges = (0..N).flat_map(|from| (0..from).map(move |to| [from, to])).collect();
+    let assignment: Vec<PartId> =
+        (0..N).map(|id| PartId((id % u32::from(n_parts)) as u16)).collect();
+    let relabelling = Relabelling::new(&assignment, n_parts).unwrap();
+    let edges = MemoryEdges::new(edges).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+    let book = relabelling.book;
+    let mut rows = MemorySource::new(book.clone());
+    let features: Vec<f32> = (0..N * WIDTH).map(|i| (i % 7) as f32).collect();
+    let labels: Vec<i64> = (0..N).map(|id| (id % N_CLASSES).into()).collect();
+    rows.add("feat", Dtype::F32, WIDTH, bytes_of(&features, f32::to_le_bytes)).unwrap();
+    rows.add("label", Dtype::I64, 1, bytes_of(&labels, i64::to_le_bytes)).unwrap();
+    rows.add("split", Dtype::U8, 1, vec![0; N as usize]).unwrap();
+    Planted { topology, book, rows: Arc::new(rows) }
+}
+
+/// A source that notes what memory rows of features are put into.
+pub(crate) struct Noting {
+    pub(crate) rows: Arc<MemorySource>,
+    /// Where each begins, and bytes of it.
+    pub(crate) memory: Mutex<BTreeMap<usize, usize>>,
+}
+
+impl RowSource for Noting {
+    fn book(&self) -> &PartitionBook {
+        self.rows.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.rows.pull(tensor, ids, out, kind)
+    }
+
+    fn pull_at(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        at: &[u32],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.memory.lock().unwrap().insert(out.as_ptr() as usize, out.len());
+        self.rows.pull_at(tensor, ids, at, out, kind)
+    }
 }
 
 /// A source that fails after so many pulls of features.

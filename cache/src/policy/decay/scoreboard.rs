@@ -12,13 +12,15 @@ use crate::pages::PageVec;
 
 pub(super) use best::in_order;
 
-/// A halo node.
+/// A node whose row may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its id.
     pub id: u32,
     /// Its degree in the whole graph.
     pub degree: u32,
+    /// Whether it is a halo node: these fill the slots first. Batches of more than one hop reach others.
+    pub is_halo: bool,
 }
 
 /// How `decay` finds the access score of an id (section IV-B, end). Decisions are the same.
@@ -47,7 +49,8 @@ struct Rest {
     /// Logarithm of the fraction that S_A has beside whole misses.
     fraction_log: f64,
     degree: u32,
-    _padding: u32,
+    /// 1 for a halo node.
+    halo: u32,
 }
 
 const CANDIDATE: u32 = 1 << 31;
@@ -127,8 +130,9 @@ impl Scores {
             }
             let at = scores.place(rank);
             scores.counts[at].word = CANDIDATE;
-            let degree = candidate.degree;
-            scores.rests[at] = Rest { fraction_log: f64::NEG_INFINITY, degree, _padding: 0 };
+            let Candidate { degree, is_halo, .. } = *candidate;
+            let (fraction_log, halo) = (f64::NEG_INFINITY, is_halo.into());
+            scores.rests[at] = Rest { fraction_log, degree, halo };
         }
         Ok(scores)
     }
@@ -210,7 +214,16 @@ impl Scores {
         for place in self.wanted.drain(..) {
             self.counts[place as usize].word &= !WANTED;
         }
-        for rank in self.best(n) {
+        self.want_all(self.best(n), ids);
+    }
+
+    /// Before the first batch, that the first `n` may come (Algorithm 1, line 18): appends their ids.
+    pub(super) fn want_first(&mut self, n: usize, ids: &mut Vec<u32>) {
+        self.want_all(self.first(n), ids);
+    }
+
+    fn want_all(&mut self, ranks: Vec<u32>, ids: &mut Vec<u32>) {
+        for rank in ranks {
             let place = self.place(rank as usize);
             self.counts[place].word |= WANTED;
             self.wanted.push(place as u32);

@@ -9,7 +9,8 @@ const ID_SPACE: u32 = 30;
 fn spec(n: u32, gamma: f64, interval: u32, scoreboard: Scoreboard) -> PolicySpec {
     // Every third id is no candidate; some degrees are equal.
     let candidates = (0..n).filter(|id| id % 3 != 1).rev();
-    let candidates = candidates.map(|id| Candidate { id, degree: id * 5 % 7 }).collect();
+    let candidate = |id| Candidate { id, degree: id * 5 % 7, is_halo: id % 2 == 0 };
+    let candidates = candidates.map(candidate).collect();
     PolicySpec::Decay(DecaySpec { candidates, gamma, interval, scoreboard })
 }
 
@@ -55,7 +56,9 @@ impl NaiveDecay {
         let (log_gamma, interval) = (spec.gamma.ln(), spec.interval);
         let wanted = HashSet::new();
         let mut naive = Self { states, n_slots, log_gamma, interval, n_batches: 0, wanted };
-        naive.want(n_slots);
+        let mut first = spec.candidates.to_vec();
+        first.sort_by_key(|c| (!c.is_halo, Reverse(c.degree), c.id));
+        naive.wanted = first.iter().take(n_slots).map(|c| c.id).collect();
         naive
     }
 
@@ -158,13 +161,21 @@ proptest! {
 }
 
 #[test]
-fn the_highest_degrees_are_there_before_the_first_batch() {
-    let mut directory = Directory::new(3, 9, &spec(9, 0.5, 4, Scoreboard::Compact)).unwrap();
-    // Degrees of 0, 2, 3, 5, 6, 8 are 0, 3, 1, 4, 2, 5.
-    let (mut wanted, mut placements) = (Vec::new(), Vec::new());
-    directory.wanted(&mut wanted);
-    wanted.sort_unstable();
-    assert_eq!(wanted, [2, 5, 8]);
+fn halo_nodes_of_the_highest_degree_are_there_before_the_first_batch_then_others() {
+    // Degrees of 0, 2, 3, 5, 6, 8 are 0, 3, 1, 4, 2, 5; 3 and 5 are no halo nodes.
+    let first = |n_slots, scoreboard| {
+        let directory = Directory::new(n_slots, 9, &spec(9, 0.5, 4, scoreboard)).unwrap();
+        let mut wanted = Vec::new();
+        directory.wanted(&mut wanted);
+        wanted.sort_unstable();
+        (directory, wanted)
+    };
+    for scoreboard in [Scoreboard::Dense, Scoreboard::Compact] {
+        assert_eq!(first(3, scoreboard).1, [2, 6, 8]);
+        assert_eq!(first(5, scoreboard).1, [0, 2, 5, 6, 8]);
+        assert_eq!(first(9, scoreboard).1, [0, 2, 3, 5, 6, 8]);
+    }
+    let ((mut directory, wanted), mut placements) = (first(3, Scoreboard::Compact), Vec::new());
     directory.admit(&wanted, &[0, 1, 2], &mut placements);
     assert_eq!(serve(&mut directory, &[8, 1, 2, 3]), [true, false, true, false]);
 }
@@ -176,12 +187,12 @@ fn a_row_stays_for_an_interval_even_where_the_threshold_is_below_all_numbers() {
     let spec = spec(9, 0.5, INTERVAL, Scoreboard::Dense);
     let mut directory = Directory::new(2, 9, &spec).unwrap();
     serve(&mut directory, &[]);
-    assert_eq!(resident(&directory), [5, 8]);
+    assert_eq!(resident(&directory), [2, 8]);
     for _ in 1..INTERVAL {
         serve(&mut directory, &[3]);
     }
-    // 5 and 8 came in the first batch and were not sampled in the others: one less than Δ.
-    assert_eq!(resident(&directory), [5, 8]);
+    // 2 and 8 came in the first batch and were not sampled in the others: one less than Δ.
+    assert_eq!(resident(&directory), [2, 8]);
     for _ in 0..INTERVAL {
         serve(&mut directory, &[3, 8]);
     }

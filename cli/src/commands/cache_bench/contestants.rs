@@ -181,11 +181,12 @@ fn decay(choice: &Choice, trace: &Trace, degrees: Option<&Degrees>) -> Vec<Conte
     let (candidates, knew): (Arc<[Candidate]>, _) = match degrees {
         Some(known) => {
             let pairs = known.ids.iter().zip(&known.degrees);
-            let candidates = pairs.map(|(&id, &degree)| Candidate { id, degree }).collect();
+            let candidates =
+                pairs.map(|(&id, &degree)| Candidate { id, degree, is_halo: true }).collect();
             (candidates, "the rows that the trace asks for, and their in-degrees")
         }
         None => {
-            let candidate = |id| Candidate { id, degree: 0 };
+            let candidate = |id| Candidate { id, degree: 0, is_halo: true };
             let candidates = trace.distinct().into_iter().map(candidate).collect();
             (candidates, "the rows that the trace asks for; no degrees, so low ids came first")
         }

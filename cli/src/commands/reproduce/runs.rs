@@ -163,7 +163,7 @@ impl Run {
             run_seconds: report.setup_seconds
                 + report.epochs.iter().map(|epoch| epoch.seconds).sum::<f64>(),
             memory_bytes: report.memory_measured_bytes,
-            memory_bound_bytes: report.memory_bound_bytes,
+            memory_bound_bytes: report.memory_bound_bytes.unwrap_or_default(),
             parameters_digest: report.parameters_digest,
             losses: report.step_losses,
         })
@@ -178,7 +178,7 @@ pub(super) struct WarmUp {
     pub(super) first_seconds: f64,
     /// Mean of the others.
     pub(super) others_seconds: f64,
-    /// Bytes that one worker pulled in the first epoch beyond those of a mean other one.
+    /// Bytes that one worker pulled meanwhile.
     pub(super) filled_bytes: f64,
 }
 
@@ -188,15 +188,13 @@ impl WarmUp {
         let mean = |of: fn(&EpochReport) -> f64| {
             others.iter().map(of).sum::<f64>() / others.len().max(1) as f64
         };
-        let bytes = |epoch: &EpochReport| {
-            let missed = epoch.remote_rows - epoch.hot_set_rows - epoch.filled_rows;
-            epoch.remote_bytes as f64 * missed as f64 / epoch.remote_rows.max(1) as f64
-        };
+        let row_bytes = first.remote_bytes as f64 / first.remote_rows.max(1) as f64;
+        let n_filled = (first.hot_set_rows + first.filled_rows) as f64;
         Self {
             before_seconds: report.setup_seconds - report.schedule_seconds,
             first_seconds: first.seconds,
             others_seconds: mean(|epoch| epoch.seconds),
-            filled_bytes: (bytes(first) - mean(bytes)) / f64::from(report.workers),
+            filled_bytes: row_bytes * n_filled / f64::from(report.workers),
         }
     }
 }

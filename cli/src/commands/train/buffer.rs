@@ -1,12 +1,12 @@
 //! MassiveGNN's buffer: how large, and when it lets rows go.
 
 use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use lodestore_cache::{Candidate, DecaySpec, PolicyKind, PolicySpec, Scoreboard, Tier};
-use lodestore_client::{HaloBuffer, PullStats, RowSource};
-use lodestore_graph::halo::Halo;
+use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Scoreboard, Tier};
+use lodestore_client::{ClientError, HaloBuffer, PullStats, RowSource};
 use lodestore_trainer::Strategy;
 
 use super::known::Known;
@@ -33,7 +33,7 @@ pub(super) struct BufferArgs {
     /// massive: batches from one round of eviction to the next [default: 64].
     #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..))]
     delta: Option<u32>,
-    /// massive: keep the rows of the first fill, those of the highest degree.
+    /// massive: keep the rows of the first fill: the halo's of the highest degree, then others.
     #[arg(long, conflicts_with_all = ["gamma", "delta"])]
     no_eviction: bool,
 }
@@ -95,54 +95,80 @@ impl BufferArgs {
 }
 
 impl Tiers {
-    /// A worker's buffer before `remote`, and what filled it. Candidates are all nodes that the worker
-    /// does not own: batches reach past the halo, which has the sources of one hop.
-    pub(super) fn buffer(
+    /// What a worker's buffer keeps its rows in: of its halo first, then of others (MassiveGNN,
+    /// Algorithm 1). Candidates are all nodes that it does not own: batches of more than one hop reach
+    /// past the halo, which has the sources of one.
+    pub(super) fn of_buffer(
         &mut self,
         choice: BufferChoice,
         worker: u32,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
         known: &Known<'_>,
-    ) -> Result<(Arc<dyn RowSource>, PullStats)> {
+    ) -> Result<Tier> {
+        let halo = known.halo(worker)?;
         let n_rows = match choice.size {
-            BufferSize::HaloShare(share) => (share * n_halo(worker, known)? as f64).round() as u32,
+            BufferSize::HaloShare(share) => (share * halo.len() as f64).round() as u32,
             BufferSize::Rows(n_rows) => n_rows,
         };
-        let n_nodes = remote.book().n_nodes();
-        let spec = match choice.eviction {
-            None => known.spec(PolicyKind::Degree, Some(worker))?,
-            Some((gamma, interval)) => {
-                let (ids, degrees) = known.remote(Some(worker));
-                let pairs = ids.into_iter().zip(degrees);
-                let candidates = pairs.map(|(id, degree)| Candidate { id, degree }).collect();
-                let scoreboard = Scoreboard::Dense;
-                PolicySpec::Decay(DecaySpec { candidates, gamma, interval, scoreboard })
-            }
-        };
-        let row_bytes = remote.tensor(tensor)?.row_bytes();
+        let spec = policy(choice.eviction, worker, &halo, known);
+        let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
         // A share of more than all nodes is all nodes.
         let tier = Tier::of_slots(n_rows, row_bytes, n_nodes, &spec)?;
         self.take(tier.bytes()).context("--buffer")?;
-        let (buffer, filled) = HaloBuffer::new(Arc::clone(remote), tensor, tier)?;
-        self.filled_rows += filled.rows;
-        let buffer = Arc::new(buffer);
         self.has_eviction = choice.eviction.is_some();
-        self.buffers.push(Arc::clone(&buffer));
-        Ok((buffer, filled))
+        Ok(tier)
+    }
+
+    /// The buffers before `remote` of workers whose tiers these are, each filled in a thread of its own,
+    /// and what that pulled.
+    pub(super) fn fill(
+        &mut self,
+        tiers: Vec<Tier>,
+        remote: &Arc<dyn RowSource>,
+        tensor: &str,
+    ) -> Result<Vec<(Arc<dyn RowSource>, PullStats)>> {
+        let filled: Vec<_> = thread::scope(|scope| {
+            let fill = |tier| scope.spawn(|| HaloBuffer::new(Arc::clone(remote), tensor, tier));
+            let threads: Vec<_> = tiers.into_iter().map(fill).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or(Err(ClientError::Panicked { thread: "fill" }))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let mut sources = Vec::new();
+        for filled in filled {
+            let (buffer, pulled) = filled?;
+            let buffer = Arc::new(buffer);
+            self.filled_rows += pulled.rows;
+            self.buffers.push(Arc::clone(&buffer));
+            sources.push((buffer as Arc<dyn RowSource>, pulled));
+        }
+        Ok(sources)
     }
 }
 
-/// Nodes that a worker's partitions need and it does not own.
-fn n_halo(worker: u32, known: &Known<'_>) -> Result<usize> {
-    let (book, uuid) = (known.graph.book(), *known.graph.uuid().as_bytes());
-    let mut ids = Vec::new();
-    let is_own = |part: lodestore_graph::PartId| u32::from(part.0) % known.n_workers == worker;
-    for part in book.parts().filter(|&part| is_own(part)) {
-        ids.extend(Halo::open(&known.graph.halo_path(part), book, part, uuid)?.ids);
-    }
-    ids.retain(|&id| !book.part_of(id).is_some_and(is_own));
-    ids.sort_unstable();
-    ids.dedup();
-    Ok(ids.len())
+/// Which rows a worker's buffer keeps; `halo` ascends.
+fn policy(
+    eviction: Option<(f64, u32)>,
+    worker: u32,
+    halo: &[u32],
+    known: &Known<'_>,
+) -> PolicySpec {
+    let Some((gamma, interval)) = eviction else {
+        let by_degree = known.remote_by_degree(Some(worker));
+        let is_halo = |id: &&u32| halo.binary_search(id).is_ok();
+        let others = by_degree.iter().filter(|id| !is_halo(id));
+        return PolicySpec::Degree(
+            by_degree.iter().filter(is_halo).chain(others).copied().collect(),
+        );
+    };
+    let (ids, degrees) = known.remote(Some(worker));
+    let mut halo = halo.iter().peekable();
+    let candidates = ids.into_iter().zip(degrees).map(|(id, degree)| {
+        let is_halo = halo.next_if_eq(&&id).is_some();
+        Candidate { id, degree, is_halo }
+    });
+    let (candidates, scoreboard) = (candidates.collect(), Scoreboard::Dense);
+    PolicySpec::Decay(DecaySpec { candidates, gamma, interval, scoreboard })
 }

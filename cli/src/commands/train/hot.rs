@@ -14,22 +14,43 @@ use crate::usage::UsageError;
 pub(super) struct HotArgs {
     /// rapid: rows in each worker's hot set under --policy frequency, of which there are two; the oracle,
     /// the policy unless given, keeps twice as many.
-    #[arg(long = "hot", value_name = "ROWS", default_value_t = 10_000)]
-    pub(super) n_hot: usize,
-    /// rapid: batches prepared ahead.
-    #[arg(long, value_name = "Q", default_value_t = 4)]
-    pub(super) window: usize,
+    /// At most what it does not own [default: 10000].
+    #[arg(long = "hot", value_name = "ROWS")]
+    pub(super) n_hot: Option<usize>,
+    /// rapid: batches prepared ahead [default: 4].
+    #[arg(long, value_name = "Q")]
+    pub(super) window: Option<usize>,
     /// rapid: batches of the window whose rows are read together: a row that several need once, and
     /// neighbours on disk at once [default: half of the window].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) together: Option<u32>,
-    /// rapid: most bytes of rows that one worker's kept rows and window may take; both shrink to it.
+    /// rapid: most bytes of rows that one worker's kept rows and batches may take: those of the window,
+    /// the one that is trained on, and one that the trainer had to prepare itself. Both shrink to it;
+    /// less than one batch takes is an error that says how much that is.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) memory: Option<u64>,
     /// rapid: where the schedule is kept, and used if it is there already; beside the checkpoints unless
-    /// given, or in a temporary file without any.
+    /// given, or in a temporary file without any. Another file, or the schedule of another run, is an
+    /// error, and stays.
     #[arg(long, value_name = "FILE")]
     pub(super) schedule: Option<PathBuf>,
+}
+
+impl HotArgs {
+    /// Fails where a flag would do nothing.
+    pub(super) fn check(&self, strategy: Strategy) -> Result<(), UsageError> {
+        let used = [
+            ("--hot", self.n_hot.is_some()),
+            ("--window", self.window.is_some()),
+            ("--together", self.together.is_some()),
+            ("--memory", self.memory.is_some()),
+            ("--schedule", self.schedule.is_some()),
+        ];
+        match used.into_iter().find(|(_, used)| *used && strategy != Strategy::Rapid) {
+            Some((flag, _)) => Err(UsageError::new(format!("{flag} is for --strategy rapid"))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Which rows are kept, by `--policy`; of other strategies the flag is for a tier.

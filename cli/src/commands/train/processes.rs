@@ -22,9 +22,13 @@ use crate::usage::UsageError;
 /// less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The variables by which starters of MPI jobs say how many processes there are, and which this is.
-const MPI_VARIABLES: [[&str; 2]; 2] =
-    [["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"], ["PMI_SIZE", "PMI_RANK"]];
+/// The variables by which starters of MPI jobs say how many processes there are, and which this is; the
+/// last is that of a step of Slurm (`srun`), whatever it lets processes find each other by.
+const MPI_VARIABLES: [[&str; 2]; 3] = [
+    ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"],
+    ["PMI_SIZE", "PMI_RANK"],
+    ["SLURM_STEP_NUM_TASKS", "SLURM_PROCID"],
+];
 
 /// How the workers of a run are spread over processes.
 #[derive(Clone, Debug, Default)]
@@ -90,14 +94,14 @@ impl Form {
         if let Some(peer) = peer {
             return Ok(Self::StartedAs(peer, patience));
         }
-        match (mpi_job(), processes) {
+        match (mpi_job(&|name| env::var(name).ok()), processes) {
             (Some(_), true) => Err(UsageError::new(
                 "--processes starts processes of its own, but these are of an MPI job; leave it out",
             )),
             (Some(job), false) if cfg!(feature = "mpi") => Ok(Self::Mpi(job)),
             (Some([n_ranks, _]), false) => Err(UsageError::new(format!(
-                "one of {n_ranks} processes of an MPI job, but this lode was built without MPI; build \
-                 it with --features mpi, or use --processes on one machine"
+                "one of {n_ranks} processes of an MPI job or a step of Slurm, but this lode was built \
+                 without MPI; build it with --features mpi, or start it once (`srun -n 1`) with --processes"
             ))),
             (None, true) => Ok(Self::Processes(env::args_os().skip(1).collect(), patience)),
             (None, false) => Ok(Self::Threads),
@@ -138,6 +142,16 @@ impl Form {
             Self::StartedAs(peer, patience) => Box::new(peer.join(*patience)?),
             Self::Mpi(_) => mpi_peers()?,
         };
+        if let Self::Mpi([expected, _]) = *self
+            && peers.n_ranks() != expected
+        {
+            // Each would train by itself, all in the same files.
+            let found = peers.n_ranks();
+            bail!(
+                "one of {expected} processes that were started together, but MPI finds {found}; under Slurm \
+                 name what your MPI library speaks, such as `srun --mpi=pmix`"
+            );
+        }
         if peers.n_ranks() > n_workers {
             let (n_ranks, n_workers) = (peers.n_ranks(), n_workers);
             bail!("{n_ranks} processes for {n_workers} workers; start as many processes or fewer");
@@ -158,11 +172,16 @@ fn mpi_peers() -> Result<Box<dyn Peers>> {
 }
 
 /// Processes of the MPI job that this one belongs to, and its rank, if it belongs to one of several.
-fn mpi_job() -> Option<[u32; 2]> {
-    let number = |name: &str| env::var(name).ok()?.parse().ok();
-    let job =
-        MPI_VARIABLES.into_iter().find_map(|[size, rank]| Some([number(size)?, number(rank)?]));
-    job.filter(|[n_ranks, _]| *n_ranks > 1)
+fn mpi_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<[u32; 2]> {
+    let number = |name: &str| variable(name)?.parse::<u32>().ok();
+    let job = MPI_VARIABLES.into_iter();
+    let job = job.filter_map(|[size, rank]| Some([number(size)?, number(rank)?]));
+    // A script of Slurm's has its job's tasks, and is one process: only a step has this or a rank.
+    let of_step = || {
+        let rank = number("PMIX_RANK").or_else(|| number("SLURM_PROCID").filter(|&rank| rank > 0));
+        Some([number("SLURM_NTASKS")?, rank?])
+    };
+    job.chain(of_step()).find(|[n_ranks, _]| *n_ranks > 1)
 }
 
 impl Peer {
@@ -312,6 +331,27 @@ impl Joined {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_is_known_by_its_variables() {
+        let job = |variables: &[(&str, &str)]| {
+            let find = |name: &str| variables.iter().find(|(of, _)| *of == name);
+            mpi_job(&|name| find(name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert_eq!(
+            job(&[("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "2")]),
+            Some([4, 2])
+        );
+        assert_eq!(job(&[("PMI_SIZE", "3"), ("PMI_RANK", "0")]), Some([3, 0]));
+        assert_eq!(job(&[("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "0")]), Some([2, 0]));
+        assert_eq!(job(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "7")]), Some([8, 7]));
+        assert_eq!(job(&[("SLURM_NTASKS", "8"), ("PMIX_RANK", "0")]), Some([8, 0]));
+        // A batch script, a step of one process, one of something else.
+        assert_eq!(job(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")]), None);
+        assert_eq!(job(&[("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_PROCID", "0")]), None);
+        assert_eq!(job(&[("PMI_SIZE", "many"), ("PMI_RANK", "0")]), None);
+        assert_eq!(job(&[]), None);
+    }
 
     #[test]
     fn a_process_knows_which_it_is() {

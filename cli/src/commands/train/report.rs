@@ -1,7 +1,8 @@
 //! What a run tells: a line per epoch, then the summary.
 
 use lodestore_trainer::{
-    Bottleneck, EpochReport, HotPolicy, Place, Preparation, RowsFrom, StepShares, WorkerStep,
+    Bottleneck, EpochReport, HotPolicy, Place, Preparation, RowsBySource, RowsFrom, StepSeconds,
+    StepShares, Strategy, WorkerStep,
 };
 
 use super::{TierReport, Trained};
@@ -39,15 +40,59 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
     ])
 }
 
-/// The present step, short enough for a line of progress.
+/// The present step, short enough for a line of progress: shares of its time in %, and rows by source.
 pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
-    let sum = |of: fn(&WorkerStep) -> f64| workers.iter().map(of).sum::<f64>();
-    let all = sum(|worker| worker.seconds.step).max(1e-9);
-    let share = |seconds| human::percent(seconds / all);
-    let compute = share(sum(|worker| worker.seconds.compute));
-    let wait = share(sum(|worker| worker.seconds.wait));
-    let remote: u64 = workers.iter().map(|worker| worker.bytes.remote + worker.bytes.ahead).sum();
-    format!("loss {loss:.4}, compute {compute}, wait {wait}, {} remote", human::bytes(remote))
+    let mut seconds = StepSeconds::default();
+    workers.iter().for_each(|worker| seconds += worker.seconds);
+    let StepSeconds { step, sample, lookup, pull, copy, wait, compute, .. } = seconds;
+    let share = |of: f64| format!("{:.0}", 100.0 * of / step.max(1e-9));
+    let [sample, lookup, pull, copy] = [sample, lookup, pull, copy].map(share);
+    let (wait, compute) = (share(wait), share(compute));
+    let sum = |of: fn(&RowsBySource) -> u64| -> u64 { workers.iter().map(|w| of(&w.rows)).sum() };
+    let kept = sum(kept);
+    let [local, kept, remote] =
+        [sum(|rows| rows.local), kept, sum(|rows| rows.remote + rows.ahead)].map(human::count);
+    let bytes: u64 = workers.iter().map(|worker| worker.bytes.remote + worker.bytes.ahead).sum();
+    format!(
+        "loss {loss:.4}; compute {compute} %, wait {wait}, sample {sample}, lookup {lookup}, pull {pull}, \
+         copy {copy}; {local} rows local, {kept} kept, {remote} remote ({})",
+        human::bytes(bytes)
+    )
+}
+
+/// Remote rows that did not travel for their batch.
+fn kept(rows: &RowsBySource) -> u64 {
+    rows.hot_set + rows.buffer + rows.device_tier + rows.host_tier + rows.together
+}
+
+/// Where a mean step's time went, and what it took to prepare its batch: perhaps beside other steps.
+fn shares(step: &StepShares) -> [String; 2] {
+    let StepShares { compute, wait, update, others, sample, lookup, pull, copy, .. } = *step;
+    let [compute, wait, update, others] = [compute, wait, update, others].map(human::percent);
+    let [sample, lookup, pull, copy] = [sample, lookup, pull, copy].map(human::percent);
+    [
+        format!("compute {compute}, wait {wait}, update {update}, other workers {others}"),
+        format!("sample {sample} of a step, lookup {lookup}, pull {pull}, copy {copy}"),
+    ]
+}
+
+/// Rows that batches used, by where they came from.
+fn rows(epochs: &[EpochReport]) -> String {
+    let sum = |of: fn(&EpochReport) -> u64| human::count(epochs.iter().map(of).sum());
+    let travelled =
+        |epoch: &EpochReport| epoch.remote_rows - epoch.hot_set_rows - epoch.filled_rows;
+    let missed = human::count(epochs.iter().map(|e| travelled(e) - e.ahead_rows).sum());
+    let together: u64 = epochs.iter().map(|epoch| epoch.together_rows).sum();
+    let together = match together {
+        0 => String::new(),
+        n => format!("{} of a batch loaded with it, ", human::count(n)),
+    };
+    let [local, kept, ahead] = [
+        sum(|epoch| epoch.local_rows),
+        sum(|epoch| epoch.hit_rows - epoch.together_rows),
+        sum(|epoch| epoch.hot_set_rows + epoch.filled_rows + epoch.ahead_rows),
+    ];
+    format!("{local} local, {kept} kept, {together}{missed} remote; {ahead} pulled to be kept")
 }
 
 /// What held the steps up, such as `compute, 71 % of a step; waiting for rows 12 %`.
@@ -97,7 +142,8 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     }
     if report.interrupted {
         let n_steps = human::count(report.step_losses.len() as u64);
-        lines.push(("interrupted", format!("after {n_steps} steps of the run; see the error")));
+        let what = if report.checkpoints > 0 { "; --resume goes on from there" } else { "" };
+        lines.push(("interrupted", format!("after {n_steps} steps of the run{what}")));
     }
     if let Some(Place { epoch, step }) = report.resumed_at {
         lines.push(("resumed", format!("in epoch {}, after step {step}", epoch + 1)));
@@ -119,7 +165,10 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         ("remote rows from", rows_from.to_owned()),
         ("model", format!("{}, {workers}, on {}", report.model, report.device)),
     ]);
+    lines.push(("rows", rows(&report.epochs)));
     if let Some(step) = &report.step {
+        let [of_step, of_batch] = shares(step);
+        lines.extend([("step", of_step), ("batches", of_batch)]);
         lines.push(("bottleneck", bottleneck(step)));
         if let Some(overlap) = step.overlap_efficiency {
             lines.push(("overlap", format!("{} of the time not waiting", human::percent(overlap))));
@@ -129,13 +178,31 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         let (size, seconds) = (report.schedule_bytes, report.schedule_seconds);
         let (size, seconds) = (human::bytes(size), human::seconds(seconds));
         lines.push(("schedule", format!("{size} in {seconds}, digest {}", &digest[..16])));
+        if report.window < report.window_asked {
+            let (window, asked) = (report.window, report.window_asked);
+            let what = match window {
+                0 => "the memory has no room for batches ahead: each is prepared when it is needed",
+                _ => "the memory has room for no more",
+            };
+            lines.push(("window", format!("{window} of {asked} batches; {what}")));
+        }
+        let late: u64 = report.epochs.iter().map(|epoch| epoch.late_swaps).sum();
+        if late > 0 {
+            let what = format!("{late} times not there at the start of an epoch");
+            lines.push(("hot sets", format!("{what}: the one before served meanwhile")));
+        }
+    }
+    if report.memory_measured_bytes > 0 {
         let held = human::bytes(report.memory_measured_bytes);
-        let bound = human::bytes(report.memory_bound_bytes);
-        let kept = match report.hot_policy {
-            Some(HotPolicy::Oracle) => "oracle + window",
-            _ => "hot sets + window",
+        let bound = report.memory_bound_bytes.map(human::bytes);
+        let bound = bound.map(|bound| format!(", at most {bound}")).unwrap_or_default();
+        let kept = match (report.strategy, report.hot_policy) {
+            (Strategy::Ondemand, _) => "batch",
+            (Strategy::Massive, _) => "buffer + batches",
+            (Strategy::Rapid, Some(HotPolicy::Frequency)) => "hot sets + window",
+            (Strategy::Rapid, _) => "oracle + window",
         };
-        lines.push((kept, format!("{held} held, at most {bound} per worker")));
+        lines.push((kept, format!("{held} held{bound} per worker")));
     }
     lines.extend(tiers.iter().map(of_tier));
     lines.push(("peak memory", human::bytes(report.peak_rss_bytes)));

@@ -25,18 +25,28 @@ pub(super) fn open(
     let (n_workers, tensor) = (run.train.workers, &run.train.feature_tensor);
     let known = Known::new(graph, topology, n_workers, here);
     let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known)?;
+    let workers = &known.here.workers;
+    let before: Vec<(Arc<dyn RowSource>, PullStats)> = match run.buffer {
+        Some(choice) => {
+            let of_worker = |&worker| tiers.of_buffer(choice, worker, &remote, tensor, &known);
+            let buffers = workers.iter().map(of_worker).collect::<Result<_>>()?;
+            tiers.fill(buffers, &remote, tensor)?
+        }
+        None => {
+            let of_worker = |&worker| {
+                Ok((tiers.of_worker(worker, &remote, tensor, &known)?, PullStats::default()))
+            };
+            workers.iter().map(of_worker).collect::<Result<_>>()?
+        }
+    };
     let mut sources = Vec::new();
-    for &worker in &known.here.workers {
+    for (&worker, (of_worker, filled)) in workers.iter().zip(before) {
         let parts = graph.book().parts();
         let owned: Vec<PartId> = parts.filter(|p| u32::from(p.0) % n_workers == worker).collect();
         let store = EmbeddedStore::with(graph.clone(), Some(&owned), &run.store)?;
         let local: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
         let untiered = Arc::clone(&remote);
-        let (remote, filled) = match run.buffer {
-            Some(choice) => tiers.buffer(choice, worker, &remote, tensor, &known)?,
-            None => (tiers.of_worker(worker, &remote, tensor, &known)?, PullStats::default()),
-        };
-        sources.push(WorkerSources { local, remote, untiered, filled });
+        sources.push(WorkerSources { local, remote: of_worker, untiered, filled });
     }
     Ok((sources, tiers))
 }

@@ -165,8 +165,11 @@ fn tier(
             for_training()
         ),
         Some(_) if size == TierSize::NONE => format!("{policy_name} is for {name}; give its size"),
-        _ if size != TierSize::NONE && strategy != Strategy::Ondemand => format!(
-            "{name} is for --strategy ondemand; {strategy} keeps rows by its schedule, see --hot"
+        _ if size != TierSize::NONE && strategy == Strategy::Massive => {
+            format!("{name} is for --strategy ondemand; massive keeps rows in its --buffer")
+        }
+        _ if size != TierSize::NONE && strategy == Strategy::Rapid => format!(
+            "{name} is for --strategy ondemand; rapid keeps rows by its schedule, see --hot"
         ),
         _ if size == TierSize::NONE => return Ok(None),
         _ => return Ok(Some((size, policy.unwrap_or(PolicyKind::TinyLfu)))),

@@ -52,6 +52,16 @@ impl Scores {
         best
     }
 
+    /// Ranks of the first `n`: halo nodes before others, then by degree, then by id.
+    pub(super) fn first(&self, n: usize) -> Vec<u32> {
+        let key = |rank: u32| {
+            let Rest { degree, halo, .. } = self.rests[self.place(rank as usize)];
+            (halo, degree, Reverse(rank))
+        };
+        let keys = (0..self.ids.len() as u32).map(key).collect();
+        best_of(keys, n).into_iter().map(|(_, _, Reverse(rank))| rank).collect()
+    }
+
     fn ties<'a>(&'a self, ranks: &'a [u32]) -> impl Iterator<Item = Tie> + 'a {
         ranks.iter().enumerate().map(|(at, &rank)| {
             let ahead = ranks.get(at + N_AHEAD).map(|&rank| self.ids[rank as usize]);
@@ -134,7 +144,9 @@ mod tests {
         ) {
             let id = |rank: usize| 3 * rank as u32 + 1;
             let degrees = scores.iter().enumerate();
-            let degrees = degrees.map(|(rank, score)| Candidate { id: id(rank), degree: score.2 });
+            let degrees = degrees.map(|(rank, score)| Candidate {
+                id: id(rank), degree: score.2, is_halo: score.3 & 8 == 0,
+            });
             let scoreboard = if is_dense { Scoreboard::Dense } else { Scoreboard::Compact };
             let candidates = degrees.collect();
             let spec = DecaySpec { candidates, gamma: 0.9, interval: 1, scoreboard };

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::super::runs::{Contestant, Run};
+use super::super::runs::Run;
 use super::super::{FAST, GraphRuns, Group, Reproduction, SLOW};
 use super::{groups, percent, setting, title};
 
@@ -47,14 +47,7 @@ pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {
 fn massive_row(text: &mut String, graph: &GraphRuns, group: &Group, run: &Run) -> fmt::Result {
     let base = &group.runs[0];
     let overlap = run.overlap_efficiency.map_or_else(String::new, percent);
-    // The trainer counts what `rapid` keeps, and of `massive` the batches ahead alone.
-    let buffer_bytes = match run.contestant {
-        Contestant::Massive | Contestant::MassiveKept => {
-            u64::from(graph.kept_rows) * graph.row_bytes
-        }
-        _ => 0,
-    };
-    let held_mb = format!("{:.1}", (run.memory_bytes + buffer_bytes) as f64 / 1e6);
+    let held_mb = format!("{:.1}", run.memory_bytes as f64 / 1e6);
     writeln!(
         text,
         "| {} | {} | {:.2} | {} | {:.1} | {} | {:.2} | {} | {} | {} | {} | {overlap} |",

@@ -1,0 +1,253 @@
+//! Training that is asked to end by a signal, and what stays of it; places that it must not write to.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Child,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::graph::generated;
+use support::names_in;
+use support::process::{
+    Finished, children_of, command, finish, lode_line, signal, wait_until_gone,
+};
+
+/// Longest time until a run has come so far, or has ended.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A graph, and a folder in the place of the system's for temporary files.
+struct Place {
+    dir: tempfile::TempDir,
+    graph: String,
+    tmp: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (graph, tmp) = (generated(dir.path()), dir.path().join("tmp"));
+        fs::create_dir(&tmp).unwrap();
+        Self { dir, graph, tmp }
+    }
+
+    fn start(&self, line: &str) -> Child {
+        command(line.split_whitespace()).env("TMPDIR", &self.tmp).spawn().unwrap()
+    }
+
+    /// Starts `line`, which logs to `log`, waits until it has made `n_steps` steps, and sends `asks`.
+    fn ended(&self, line: &str, log: &Path, n_steps: usize, asks: Signal) -> Finished {
+        let mut run = self.start(&format!("{line} --log {}", log.display()));
+        let (start, before) = (Instant::now(), n_lines(log));
+        while n_lines(log) < before + n_steps {
+            assert!(run.try_wait().unwrap().is_none(), "the run has ended");
+            assert!(start.elapsed() < DEADLINE, "the run does not come so far");
+            sleep(Duration::from_micros(300));
+        }
+        let processes = children_of(run.id());
+        signal(&run, asks);
+        let found = finish(run, DEADLINE);
+        wait_until_gone(&processes);
+        assert_eq!(names_in(&self.tmp), Vec::<String>::new(), "nothing is left behind");
+        found
+    }
+}
+
+fn n_lines(log: &Path) -> usize {
+    fs::read(log).map_or(0, |bytes| bytes.iter().filter(|&&byte| byte == b'\n').count())
+}
+
+/// What was computed, every bit of it.
+fn computed(report: &Value) -> Vec<String> {
+    let keys = ["step_losses", "parameters_digest", "best_parameters_digest", "best_epoch"];
+    assert!(keys.iter().all(|key| !report[key].is_null()));
+    keys.iter().map(|key| report[key].to_string()).collect()
+}
+
+#[test]
+fn a_run_that_is_asked_to_end_does_so_at_its_step_and_goes_on_from_there() {
+    let place = Place::new();
+    let settings = format!(
+        "train --graph {} --workers 4 --epochs 30 --batch 32 --fanout 5,5 --hidden 16 --seed 9 \
+         --evaluate-every 0 --json",
+        place.graph
+    );
+    let plain = lode_line(&format!("{settings} --strategy ondemand")).succeeded().json();
+    let batches = |epoch: &Value| epoch["batches"].as_u64().unwrap();
+    let n_batches: u64 = plain["epochs"].as_array().unwrap().iter().map(batches).sum();
+    for (n, (form, strategy, asks, code)) in [
+        ("", "rapid", Signal::INT, 130),
+        ("", "massive", Signal::TERM, 143),
+        ("--processes", "ondemand", Signal::INT, 130),
+        ("--processes", "rapid --policy frequency", Signal::TERM, 143),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (of_run, log) =
+            (place.dir.path().join(n.to_string()), place.dir.path().join(format!("{n}.jsonl")));
+        // One checkpoint an epoch, and one where it ends.
+        let line = format!(
+            "{settings} {form} --strategy {strategy} --checkpoint {} --resume",
+            of_run.display()
+        );
+        let mut n_before = 0;
+        for n_steps in [4, 24] {
+            let found = place.ended(&line, &log, n_steps, asks);
+            assert_eq!(found.code, Some(code), "{strategy} {form}: {found:?}");
+            assert!(found.stderr.contains("ended by SIG"), "{found:?}");
+            let report = found.json();
+            assert_eq!(report["interrupted"], true, "{strategy} {form}");
+            assert!(report["error"].as_str().unwrap().contains("ended by SIG"));
+            let n_losses = report["step_losses"].as_array().unwrap().len();
+            assert!(n_losses > n_before, "{n_losses} after {n_before}");
+            n_before = n_losses;
+        }
+        let report = lode_line(&format!("{line} --log {}", log.display())).succeeded().json();
+        let n_steps = report["epochs"][0]["steps"].as_u64().unwrap();
+        let at = ["epoch", "step"].map(|key| report["resumed_at"][key].as_u64().unwrap());
+        assert_eq!(at[0] * n_steps + at[1], n_before as u64, "from where it ended");
+        assert_eq!(computed(&report), computed(&plain), "{strategy} {form}");
+        // No step was made twice, and none is missing.
+        assert_eq!(n_lines(&log) as u64, n_batches, "{strategy} {form}");
+    }
+}
+
+#[test]
+fn a_signal_before_the_first_step_or_a_second_one_ends_it_at_once_and_leaves_nothing() {
+    let place = Place::new();
+    // Its schedule alone takes longer than the test waits.
+    let line = format!("train --graph {} --epochs 2000 --batch 8 --fanout 5,5", place.graph);
+    let run = place.start(&line);
+    let start = Instant::now();
+    let has_begun = || {
+        let folders = fs::read_dir(&place.tmp).unwrap().flatten();
+        folders.into_iter().any(|folder| folder.path().join("schedule.partial").exists())
+    };
+    while !has_begun() {
+        assert!(start.elapsed() < DEADLINE, "no schedule");
+        sleep(Duration::from_millis(1));
+    }
+    signal(&run, Signal::INT);
+    let found = finish(run, DEADLINE);
+    assert_eq!(found.code, Some(130), "{found:?}");
+    assert_eq!(names_in(&place.tmp), Vec::<String>::new());
+    // A text says where it ended, and the model is there.
+    let (log, model) = (place.dir.path().join("log"), place.dir.path().join("model"));
+    let line = format!(
+        "train --graph {} --epochs 100000 --batch 64 --strategy ondemand --save-model {}",
+        place.graph,
+        model.display()
+    );
+    let found = place.ended(&line, &log, 3, Signal::TERM);
+    assert_eq!(found.code, Some(143), "{found:?}");
+    assert!(found.stdout.contains("interrupted") && found.stdout.contains("steps of the run"));
+    lode_line(&format!("evaluate {} --model {}", place.graph, model.display())).succeeded();
+}
+
+#[test]
+fn a_schedule_takes_no_other_file_s_place() {
+    let place = Place::new();
+    let file = place.dir.path().join("labels.npy");
+    let line = format!(
+        "train --graph {} --epochs 2 --batch 200 --fanout 3 --json --schedule {}",
+        place.graph,
+        file.display()
+    );
+    fs::write(&file, "the work of years").unwrap();
+    lode_line(&line).failed(1, &["the name is taken", &file.display().to_string()]);
+    assert_eq!(fs::read(&file).unwrap(), b"the work of years");
+    fs::remove_file(&file).unwrap();
+    assert_eq!(lode_line(&line).succeeded().json()["schedule_stored"], false);
+    assert_eq!(lode_line(&line).succeeded().json()["schedule_stored"], true);
+    let before = fs::read(&file).unwrap();
+    lode_line(&format!("{line} --seed 3")).failed(1, &["the schedule of another run"]);
+    assert_eq!(fs::read(&file).unwrap(), before);
+    // Beside checkpoints it is replaced: nobody has named that place.
+    let kept = place.dir.path().join("kept").display().to_string();
+    let line = format!(
+        "train --graph {} --batch 200 --fanout 3 --json --checkpoint {kept} --resume --epochs",
+        place.graph
+    );
+    for epochs in [1, 2] {
+        assert_eq!(
+            lode_line(&format!("{line} {epochs}")).succeeded().json()["schedule_stored"],
+            false
+        );
+    }
+}
+
+#[test]
+fn memory_that_no_batch_fits_into_is_refused_with_the_least_that_works() {
+    let place = Place::new();
+    let line = format!(
+        "train --graph {} --workers 2 --epochs 2 --batch 200 --fanout 5,5 --json",
+        place.graph
+    );
+    let found = lode_line(&format!("{line} --hot 0 --memory 4KiB"));
+    let found = found.failed(1, &["less than the largest batch takes", "--memory"]);
+    let least: u64 =
+        found.stderr.split("allow ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let expected = lode_line(&format!("{line} --strategy ondemand")).succeeded().json();
+    for (memory, window) in [(least, 0), (3 * least, 1), (4 * least - 1, 1), (4 * least, 2)] {
+        let found = lode_line(&format!("{line} --hot 0 --memory {memory}")).succeeded().json();
+        let of = |key: &str| found[key].as_u64().unwrap();
+        assert_eq!((of("window"), of("window_asked")), (window, 4), "{memory}");
+        assert!(of("memory_measured_bytes") <= of("memory_bound_bytes"), "{memory}");
+        assert!(of("memory_bound_bytes") <= memory, "{memory}");
+        // A batch is as long as one of them at least.
+        assert!(of("memory_measured_bytes") >= least, "{memory}");
+        assert_eq!(computed(&found), computed(&expected), "{memory}");
+    }
+    lode_line(&format!("{line} --memory {}", least - 1)).failed(1, &["less than the largest"]);
+    let text = lode_line(&format!("{} --memory {least}", line.replace("--json", "")));
+    let text = text.succeeded().stdout;
+    assert!(text.contains("0 of 4 batches; the memory has no room for batches ahead"), "{text}");
+    let massive = lode_line(&format!("{line} --strategy massive")).succeeded().json();
+    assert!(massive["memory_bound_bytes"].is_null());
+    // Of every node 24 bytes of scores.
+    assert!(massive["memory_measured_bytes"].as_u64() > Some(3000 * 24));
+}
+
+#[test]
+fn flags_that_would_do_nothing_are_refused() {
+    for strategy in ["ondemand", "massive"] {
+        for flag in ["--memory 1MB", "--hot 5", "--window 2", "--together 2", "--schedule s"] {
+            let name = flag.split(' ').next().unwrap();
+            lode_line(&format!("train --graph g --strategy {strategy} {flag}"))
+                .failed(2, &[name, "is for --strategy rapid"]);
+        }
+    }
+}
+
+#[test]
+fn one_of_many_tasks_of_slurm_does_not_train_by_itself() {
+    let mut run = command("train --graph g".split_whitespace());
+    run.env("SLURM_STEP_NUM_TASKS", "4").env("SLURM_PROCID", "0");
+    // Of MPI there is nobody to meet, or it is not in this program.
+    let found = finish(run.spawn().unwrap(), DEADLINE);
+    assert_ne!(found.code, Some(0), "{found:?}");
+    assert!(found.stderr.contains("one of 4 processes"), "{found:?}");
+}
+
+#[test]
+fn a_run_tells_where_rows_came_from_and_where_time_went() {
+    let place = Place::new();
+    let text = lode_line(&format!(
+        "train --graph {} --workers 2 --epochs 2 --batch 200 --policy frequency --hot 50",
+        place.graph
+    ));
+    let text = text.succeeded().stdout;
+    for part in
+        [" local, ", " kept, ", " remote; ", "compute ", "sample ", "lookup ", "pull ", "copy "]
+    {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+}

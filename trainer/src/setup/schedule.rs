@@ -1,0 +1,130 @@
+//! The schedule of `rapid`: where it comes from, and the memory that goes with it.
+
+use std::{
+    path::{Path, PathBuf},
+    thread::available_parallelism,
+};
+
+use lodestore_client::RowBudget;
+use lodestore_graph::{
+    NodeId, PartitionBook,
+    schedule::{Schedule, ScheduleSpec, estimate_bytes, is_schedule_of, write_schedule},
+    topology::Topology,
+};
+
+use super::{Setup, owned_parts};
+use crate::{HotPolicy, TrainError};
+
+/// A schedule on disk.
+pub(crate) struct Written {
+    pub(crate) schedule: Schedule,
+    pub(super) path: PathBuf,
+    /// Whether it lay there whole, from a run before.
+    pub(crate) is_stored: bool,
+    pub(crate) seconds: f64,
+    /// Sizes of hot sets and window as they fit into the memory budget.
+    pub(crate) budget: RowBudget,
+    pub(crate) bound_bytes: u64,
+    /// Rows that the window and the batch in hand may have.
+    pub(super) n_spare: usize,
+}
+
+impl Setup<'_> {
+    fn schedule_spec(&self) -> ScheduleSpec {
+        let config = self.config;
+        ScheduleSpec {
+            graph_uuid: self.graph.uuid,
+            seed: config.seed,
+            fanouts: config.fanouts.clone(),
+            batch_size: config.batch_size,
+            epochs: config.epochs,
+            workers: config.workers,
+        }
+    }
+
+    /// Writes the schedule, unless it is there; true if it is.
+    pub(super) fn write_schedule(
+        &self,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<bool, TrainError> {
+        let (path, spec, train) =
+            (&self.config.schedule_path, self.schedule_spec(), &self.labels.train);
+        let (topology, book) = (self.graph.topology, self.graph.book);
+        if is_schedule_of(&spec, topology.n_nodes(), book, train, path) {
+            return Ok(true);
+        }
+        if !self.config.replace_schedule && path.exists() {
+            Schedule::refuse_other_file(path)?;
+            return Err(TrainError::OtherSchedule { path: path.display().to_string() });
+        }
+        check_room(path, &spec, topology, book, train)?;
+        let n_threads = available_parallelism().map_or(1, usize::from);
+        write_schedule(topology, book, train, &spec, path, progress, n_threads)?;
+        Ok(false)
+    }
+
+    pub(super) fn open_schedule(
+        &self,
+        path: PathBuf,
+        is_stored: bool,
+        seconds: f64,
+    ) -> Result<Written, TrainError> {
+        let config = self.config;
+        let elsewhere = |source| TrainError::ScheduleElsewhere {
+            path: path.display().to_string(),
+            source: Box::new(source),
+        };
+        let schedule = Schedule::open(&path).map_err(elsewhere)?;
+        schedule.expect_graph(self.graph.uuid, self.graph.topology.n_nodes())?;
+        let (max_nodes, row_bytes) = (schedule.max_ids() as usize, self.row_bytes);
+        let n_hot = config.n_hot.min(self.most_kept());
+        let mut budget = RowBudget { n_hot, window: config.window };
+        if let Some(found) = config.memory_budget_bytes {
+            let least = RowBudget { n_hot: 0, window: 0 }.bound_bytes(max_nodes, row_bytes);
+            let fit = budget.fit(found, max_nodes, row_bytes);
+            budget = fit.ok_or(TrainError::Memory { found, least, max_nodes, row_bytes })?;
+        }
+        let bound_bytes = budget.bound_bytes(max_nodes, row_bytes);
+        let kept_bytes = budget.bound_bytes(0, row_bytes);
+        let n_spare = (bound_bytes - kept_bytes) / (row_bytes as u64).max(1);
+        let n_spare = usize::try_from(n_spare).unwrap_or(usize::MAX);
+        Ok(Written { schedule, path, is_stored, seconds, budget, bound_bytes, n_spare })
+    }
+
+    /// Rows of a hot set at most: those that a worker does not own, of which the oracle has two sets.
+    fn most_kept(&self) -> usize {
+        let n_owned = |worker| -> usize {
+            let owned = owned_parts(self.config, self.graph, worker);
+            owned.into_iter().map(|part| self.graph.book.range(part).len()).sum()
+        };
+        let n_owned = (0..self.config.workers).map(n_owned).min().unwrap_or(0);
+        let n_remote = self.graph.book.n_nodes() as usize - n_owned;
+        match self.config.hot_policy {
+            HotPolicy::Frequency => n_remote,
+            HotPolicy::Oracle => n_remote.div_ceil(2),
+        }
+    }
+}
+
+/// Fails where the disk has no room for the schedule, with what `rapid` works out from it.
+fn check_room(
+    path: &Path,
+    spec: &ScheduleSpec,
+    topology: &Topology,
+    book: &PartitionBook,
+    train: &[NodeId],
+) -> Result<(), TrainError> {
+    let expected = estimate_bytes(topology, book, train, spec)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // A disk that does not tell is tried.
+    let Ok(disk) = rustix::fs::statvfs(folder.unwrap_or(Path::new("."))) else { return Ok(()) };
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let begun = std::fs::metadata(partial).map_or(0, |of| of.len());
+    let found = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(begun);
+    if expected <= found {
+        return Ok(());
+    }
+    let path = path.display().to_string();
+    Err(TrainError::ScheduleRoom { path, expected, found, epochs: spec.epochs })
+}

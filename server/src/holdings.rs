@@ -5,9 +5,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::{Description, Stripes, TensorDescription, UpdateStats, graph_tag};
+use lodestore_schema::{
+    Description, Membership, Stripes, TensorDescription, UpdateStats, graph_tag,
+};
 use lodestore_store::{
-    DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind, TensorSpec,
+    Arrival, DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind,
+    StoreError, TensorSpec,
 };
 
 use crate::{ServerConfig, ServerError};
@@ -18,6 +21,8 @@ pub(crate) struct Holdings {
     /// The partitions that are served now, ascending, and how often that has changed.
     parts: RwLock<Arc<[PartId]>>,
     changes: AtomicU64,
+    /// Those that are on their way here, ascending.
+    arriving: RwLock<Arc<[PartId]>>,
     /// Whether partitions come and go; else those that it was started with stay.
     pub(crate) roams: bool,
     /// Whether one comes or goes at this moment.
@@ -61,11 +66,13 @@ impl Holdings {
         let profile = DeviceProfile::load(&**graph.device(), graph.dir());
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
+        let arriving = if config.parts_here { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
         Ok(Self {
             book,
             parts: RwLock::new(parts.into()),
             changes: AtomicU64::new(0),
+            arriving: RwLock::new(arriving.into()),
             roams: config.parts_here,
             is_moving: AtomicBool::new(false),
             tensors,
@@ -99,7 +106,31 @@ impl Holdings {
             changed.sort_unstable();
         }
         *parts = changed.into();
+        self.has_changed();
+    }
+
+    /// Clients are to be told something else from now on.
+    pub(crate) fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Tells clients which partitions are on their way here. Blocks on the folder.
+    pub(crate) fn look_for_arrivals(&self) -> Result<(), StoreError> {
+        let found = Arrival::begun_in(self.live.graph())?;
+        *self.arriving.write().unwrap_or_else(PoisonError::into_inner) = found.into();
+        self.has_changed();
+        Ok(())
+    }
+
+    /// How many servers are to hold each of `parts`; none where nobody has said of any.
+    fn memberships(&self, parts: &[PartId]) -> Vec<Membership> {
+        let all = parts.iter().map(|&part| self.live.membership(part));
+        let told = |it: lodestore_store::Membership| {
+            let (generation, n_holders) = (it.generation, it.n_holders);
+            Membership { generation, n_holders }
+        };
+        let all: Vec<Membership> = all.map(told).collect();
+        if all.iter().all(|it| it.generation == 0) { Vec::new() } else { all }
     }
 
     /// Lets one partition come or go at a time; `None` while another does.
@@ -109,12 +140,13 @@ impl Holdings {
 
     /// What clients are told.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
-        let meta = self.live.graph().meta();
+        let (meta, parts) = (self.live.graph().meta(), self.parts());
+        let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
         Description {
             graph: *meta.uuid.as_bytes(),
             n_edges: meta.edges,
             bounds: self.book.bounds().to_vec(),
-            parts: self.parts().iter().map(|part| part.0).collect(),
+            parts: parts.iter().map(|part| part.0).collect(),
             tensors: self.tensors.iter().map(|tensor| tensor.description.clone()).collect(),
             shard_ports: shard_ports.to_vec(),
             n_shards,
@@ -122,6 +154,8 @@ impl Holdings {
             writable: self.writable,
             shares: true,
             roams: self.roams,
+            memberships: self.memberships(&parts),
+            arriving: arriving.iter().map(|part| part.0).collect(),
         }
     }
 

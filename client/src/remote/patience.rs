@@ -73,13 +73,16 @@ pub(super) struct Patience {
     deadline: Instant,
     attempts: u32,
     refusals: u32,
+    /// How often in a row nobody had what is asked for, and nobody was away.
+    nowhere: u32,
     words: RandomState,
 }
 
 impl Patience {
     pub(super) fn new(config: &ClientConfig, deadline: Instant) -> Self {
         let attempts_max = config.attempts;
-        Self { attempts_max, deadline, attempts: 0, refusals: 0, words: RandomState::new() }
+        let words = RandomState::new();
+        Self { attempts_max, deadline, attempts: 0, refusals: 0, nowhere: 0, words }
     }
 
     /// Failures so far that were not for want of room.
@@ -90,6 +93,13 @@ impl Patience {
     /// It has come forward: whatever held it up is over.
     pub(super) fn forgive(&mut self) {
         (self.attempts, self.refusals) = (0, 0);
+    }
+
+    /// Nobody has what is asked for, and nobody is away, if that `is_so` now; whether it was so the last
+    /// time too. What moves between two answers of one round is found in the next.
+    pub(super) fn is_nowhere(&mut self, is_so: bool) -> bool {
+        self.nowhere = if is_so { self.nowhere + 1 } else { 0 };
+        self.nowhere > 1
     }
 
     /// How long to wait before the next try; `None` when there shall be none.

@@ -59,6 +59,7 @@ impl Catalog {
         for (key, value) in pairs {
             let is_known = match super::pairs::told_apart(key, value) {
                 Pair::Version | Pair::Row { .. } => true,
+                Pair::Holders(found) => found.is_some(),
                 Pair::Segment { record, .. } | Pair::Lost { record, .. } => record.is_ok(),
                 _ => false,
             };

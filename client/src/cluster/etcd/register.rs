@@ -76,6 +76,17 @@ impl Registered {
         }
         let is_new = self.lease.is_none();
         if is_new {
+            let (ours, place) = (&entry.graph, self.gateway.place());
+            let claimed = self.gateway.claim(ours)?;
+            if claimed != *ours {
+                return Err(format!(
+                    "{} is for servers of graph {claimed}, and this one has {ours}; register it below \
+                     another prefix, or remove the key {}",
+                    place.prefix,
+                    String::from_utf8_lossy(&place.graph())
+                ));
+            }
+
             self.lease = Some(self.gateway.grant(LEASE.as_secs())?);
         }
         let lease = self.lease.as_deref().unwrap_or_default();

@@ -184,6 +184,10 @@ impl Scan {
     ) {
         match pair {
             Pair::Identity | Pair::Version | Pair::Newer { .. } => {}
+            Pair::Holders(Some(_)) => {}
+            Pair::Holders(None) => {
+                self.faults.push("its number of holders cannot be read".to_owned());
+            }
             Pair::Losses(text) => {
                 let text = String::from_utf8_lossy(text);
                 self.losses.extend(text.lines().map(str::to_owned));

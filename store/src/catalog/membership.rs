@@ -56,11 +56,6 @@ impl Catalog {
     pub(crate) fn set_membership(&self, membership: Membership) -> Result<(), StoreError> {
         self.write(&[Change::Put(keys::HOLDERS.to_vec(), membership.to_bytes())])
     }
-
-    /// The pair that says how many, if there is one.
-    pub(crate) fn membership_pair(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
-        Ok(self.get(keys::HOLDERS)?.map(|value| (keys::HOLDERS.to_vec(), value)))
-    }
 }
 
 #[cfg(test)]

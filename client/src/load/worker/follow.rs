@@ -7,6 +7,7 @@ use rustix::event::epoll;
 
 use super::Worker;
 use crate::ClientError;
+use crate::load::socket::LoadSocket;
 use crate::load::tally::LoadError;
 use crate::remote::Fleet;
 
@@ -59,7 +60,7 @@ impl Worker<'_> {
         self.unsent = self.unsent.iter().filter_map(|&at| moved(at)).collect();
         (self.sockets, self.fleet) = (sockets, fleet);
         for at in 0..self.sockets.len() {
-            let has_unsent = self.sockets[at].as_ref().is_some_and(|socket| socket.has_unsent());
+            let has_unsent = self.sockets[at].as_ref().is_some_and(LoadSocket::has_unsent);
             let room = if has_unsent { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
             self.watch_for(at, epoll::EventFlags::IN | room)?;
         }

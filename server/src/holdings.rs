@@ -1,7 +1,7 @@
 //! What a server holds, opened and checked once before any shard starts, shared by all.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
@@ -23,6 +23,10 @@ pub(crate) struct Holdings {
     changes: AtomicU64,
     /// Those that are on their way here, ascending.
     arriving: RwLock<Arc<[PartId]>>,
+    /// The one that is being given up, until that is decided.
+    leaving: RwLock<Option<PartId>>,
+    /// Held while the folder is looked at: the last look counts.
+    looking: Mutex<()>,
     /// Whether partitions come and go; else those that it was started with stay.
     pub(crate) roams: bool,
     /// Whether one comes or goes at this moment.
@@ -73,6 +77,8 @@ impl Holdings {
             parts: RwLock::new(parts.into()),
             changes: AtomicU64::new(0),
             arriving: RwLock::new(arriving.into()),
+            leaving: RwLock::new(None),
+            looking: Mutex::new(()),
             roams: config.parts_here,
             is_moving: AtomicBool::new(false),
             tensors,
@@ -114,9 +120,23 @@ impl Holdings {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Tells clients which partitions are on their way here. Blocks on the folder.
+    /// Tells clients that a partition is not served, and may be again: it is being given up, until
+    /// that is decided; `None` once it is.
+    pub(crate) fn set_leaving(&self, part: Option<PartId>) {
+        *self.leaving.write().unwrap_or_else(PoisonError::into_inner) = part;
+        self.has_changed();
+    }
+
+    /// Tells clients which partitions are on their way here: those whose copies come together, and
+    /// those that are in their place and not served yet, or not again. Blocks on the folder.
     pub(crate) fn look_for_arrivals(&self) -> Result<(), StoreError> {
-        let found = Arrival::begun_in(self.live.graph())?;
+        let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let graph = self.live.graph();
+        let mut found = Arrival::begun_in(graph)?;
+        let served = self.parts();
+        found.extend(graph.parts_here().into_iter().filter(|part| !served.contains(part)));
+        found.sort_unstable();
+        found.dedup();
         *self.arriving.write().unwrap_or_else(PoisonError::into_inner) = found.into();
         self.has_changed();
         Ok(())
@@ -140,8 +160,12 @@ impl Holdings {
 
     /// What clients are told.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
+        // First: what is given up is in one list or the other at every moment.
+        let leaving = self.leaving.read().unwrap_or_else(PoisonError::into_inner);
         let (meta, parts) = (self.live.graph().meta(), self.parts());
         let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
+        let is_coming = |part: &PartId| arriving.contains(part) || *leaving == Some(*part);
+        let coming = self.book.parts().filter(|part| is_coming(part) && !parts.contains(part));
         Description {
             graph: *meta.uuid.as_bytes(),
             n_edges: meta.edges,
@@ -155,7 +179,7 @@ impl Holdings {
             shares: true,
             roams: self.roams,
             memberships: self.memberships(&parts),
-            arriving: arriving.iter().map(|part| part.0).collect(),
+            arriving: coming.map(|part| part.0).collect(),
         }
     }
 

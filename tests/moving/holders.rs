@@ -175,3 +175,44 @@ fn joins_though_cut_off_after(n_steps: usize) {
     let left = crate::support::names_in(&two.folders[1]).join(" ");
     assert!(!left.contains(".copy-"), "{left}");
 }
+
+#[test]
+fn a_copy_in_a_folder_is_no_holder_and_is_not_taken_for_one_later() {
+    let two = Two::new();
+    let first = two.serve(0, "127.0.0.1:0");
+    let a = first.address.clone();
+    let of_first = client(&[&a]);
+    put(&of_first, 1).unwrap();
+    of_first.set_holders(PART, 1, false).unwrap();
+    lode_line(&format!("copy-part 1 --from {a} --into {} --keep", two.folders[1].display()))
+        .succeeded();
+    put(&of_first, 2).unwrap();
+    let second = two.serve(1, "127.0.0.1:0");
+    let b = second.address.clone();
+    let join = || MovePlan {
+        keep: true,
+        unserved: false,
+        ..plan(&first, PART.0, &two.folders[1], Some(&second))
+    };
+    let refused = PartMove::run(join(), &mut |_, _| {}).unwrap_err().to_string();
+    assert!(refused.contains("copy it anew"), "{refused}");
+    for addresses in [[&*a, &*b], [&*b, &*a]] {
+        let client = client(&addresses);
+        assert_eq!(turn(&client), 2, "the copy lacks it");
+        put(&client, 2).unwrap();
+    }
+    // Anew, with the copy out of the way.
+    second.stop();
+    std::fs::remove_dir_all(two.folders[1].join("part-001")).unwrap();
+    let second = two.serve(1, &b);
+    let join = MovePlan {
+        keep: true,
+        unserved: false,
+        ..plan(&first, PART.0, &two.folders[1], Some(&second))
+    };
+    assert_eq!(PartMove::run(join, &mut |_, _| {}).unwrap().n_holders, 2);
+    put(&client(&[&a, &b]), 3).unwrap();
+    assert_eq!(turn(&client(&[&b])), 3);
+    first.stop();
+    second.stop();
+}

@@ -138,6 +138,11 @@ fn partitions_are_moved_and_counted_by_whoever_tells_the_admin_token() {
     }
     let told = server.stop_and_take_log();
     assert!(!told.contains("admin-admin"), "{told}");
+    let both = format!("--token-file {0} --admin-token-file {0}", token.display());
+    lode_line(&format!("serve nowhere --listen 127.0.0.1:0 {both}"))
+        .failed(2, &["the same token", "--admin-token-file"]);
+    lode_line("holders 0 --connect etcd:127.0.0.1:1/g")
+        .failed(2, &["below that prefix", "HOST:PORT"]);
     // Without an admin token that is for those of this machine.
     let server = start("");
     let line = format!("holders 1 --set 1 --connect {} --token-file", server.address);

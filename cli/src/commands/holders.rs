@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::human;
 use crate::secrets::SecurityArgs;
+use crate::usage::UsageError;
 
 /// Tell which servers hold a partition that takes puts, or say how many are to: then puts are refused
 /// unless all of them are there.
@@ -68,6 +69,7 @@ impl HoldersArgs {
         let deadline = Duration::from_secs(self.deadline);
         let config =
             ClientConfig { deadline, security: self.security.read()?, ..ClientConfig::default() };
+        check_map(&self.connect)?;
         let (client, part) = (Client::connect(&self.connect, config)?, PartId(self.part));
         if let Some(n_holders) = self.set {
             client.set_holders(part, n_holders, self.include_behind)?;
@@ -83,6 +85,17 @@ impl HoldersArgs {
         let (generation, holders) = newest;
         console.report(&HoldersReport { part: self.part, holders, generation, found }, text)
     }
+}
+
+/// Fails for servers that are looked up in etcd: they are shown the admin token, and whoever writes
+/// there says who they are.
+fn check_map(connect: &[String]) -> Result<()> {
+    let Some(map) = connect.iter().find(|it| it.starts_with("etcd:")) else { return Ok(()) };
+    Err(UsageError::new(format!(
+        "--connect {map}: whoever can write below that prefix would be shown the admin token; name the \
+         servers themselves, HOST:PORT for each"
+    ))
+    .into())
 }
 
 fn text(report: &HoldersReport) -> String {

@@ -176,6 +176,14 @@ impl ServeArgs {
         let tls = self.tls()?;
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         let admin_token = self.admin_token_file.as_deref().map(read_token).transpose()?;
+        if token.is_some() && token == admin_token {
+            return Err(UsageError::new(
+                "--token-file and --admin-token-file have the same token, so that whoever pulls rows \
+                 could move partitions; make another for admins: openssl rand -hex 32"
+                    .to_owned(),
+            )
+            .into());
+        }
         let defaults = ServerConfig::new(&self.graph);
         Ok(ServerConfig {
             parts: self.parts.iter().copied().map(PartId).collect(),
@@ -199,6 +207,12 @@ impl ServeArgs {
         let this = self.with_file()?;
         let config = this.check()?;
         log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default());
+        if let Some(listen) = config.listen
+            && !listen.ip().is_loopback()
+            && (config.admin_token.is_some() && config.tls.is_none())
+        {
+            tracing::warn!(%listen, "the admin token crosses the network in the clear: there is no TLS");
+        }
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(this.exit_with_stdin)?;
         let server = Arc::new(Server::start(&config)?);

@@ -4,9 +4,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use lodestore_graph::PartId;
-use lodestore_schema::{Copied, CopyStep, FailureCode, Reply, RequestBody};
-use lodestore_store::{Graph, LiveGraph, LiveMode, OpenOptions, StoreError};
+use lodestore_schema::{Copied, CopyStep, FailureCode, Membership, Reply, RequestBody};
+use lodestore_store::{
+    Graph, LiveGraph, LiveMode, Membership as StoredMembership, OpenOptions, StoreError,
+};
 
+use super::source::PartSource;
 use super::{MovePlan, MoveStats, PAUSE};
 use crate::remote::{ask_server, describe};
 use crate::{Address, ClientError};
@@ -26,16 +29,15 @@ pub(super) enum Kind {
 pub(super) fn was_here(plan: &MovePlan, kind: Kind) -> Result<MoveStats, ClientError> {
     let deadline = Instant::now() + plan.config.deadline;
     let source = describe(&plan.from, &plan.config.security, deadline)?;
-    let (version, generation) = state_here(plan)?;
-    let is_theirs = generation == source.membership(plan.part.0).generation;
+    let (version, _) = state_here(plan)?;
     let has_it = source.parts.contains(&plan.part.0);
     let reason = match (has_it, plan.keep) {
         (true, false) => "the source has it as well: nothing was moved",
-        (true, true) if !is_theirs => "its holders are not those that the source tells of",
+        (_, true) if plan.to.is_none() => "nothing was copied",
+        (true, true) if !is_counted(plan, kind)? => NOT_THEIRS,
         (true, true) if kind == Kind::Copy && version != source.version => {
             "it is of another version than the source's"
         }
-        (_, true) if plan.to.is_none() => "nothing was copied",
         _ => {
             ask_target(plan, CopyStep::Adopt)?;
             return Ok(MoveStats { version, was_here: true, ..MoveStats::default() });
@@ -45,11 +47,41 @@ pub(super) fn was_here(plan: &MovePlan, kind: Kind) -> Result<MoveStats, ClientE
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 
-/// The committed version of the partition in its place, and the generation of its holders.
-fn state_here(plan: &MovePlan) -> Result<(u32, u32), ClientError> {
+/// Why a copy in its place is not served.
+const NOT_THEIRS: &str = "this move has not made a holder of it, or its holders have changed since: \
+                          where `lode holders` tells of it, and not as left out, there is nothing to \
+                          do; else it may be of an earlier time: remove it, and copy it anew";
+
+/// Fails where what an earlier run has left in its place is not what the source counts by now.
+pub(super) fn check_taken(plan: &MovePlan, kind: Kind) -> Result<(), ClientError> {
+    if kind == Kind::Move || is_counted(plan, kind)? {
+        return Ok(());
+    }
+    let reason = format!("{} has a copy of it; {NOT_THEIRS}", plan.into.display());
+    Err(StoreError::MoveRefused { part: plan.part, reason }.into())
+}
+
+/// Whether the partition in its place is what the source counts: a holder that the source itself has
+/// added, by the same move and as the last change; a mere copy only of the same holders.
+fn is_counted(plan: &MovePlan, kind: Kind) -> Result<bool, ClientError> {
+    let (_, here) = state_here(plan)?;
+    let told = Membership { generation: here.generation, n_holders: here.n_holders };
+    if kind == Kind::Join {
+        if here.by == 0 {
+            return Ok(false);
+        }
+        let source = PartSource::open(&plan.from, &plan.config, plan.part, here.by)?;
+        return Ok(source.joined() == Some(told));
+    }
+    let deadline = Instant::now() + plan.config.deadline;
+    Ok(describe(&plan.from, &plan.config.security, deadline)?.membership(plan.part.0) == told)
+}
+
+/// The committed version of the partition in its place, and what it says of its holders.
+fn state_here(plan: &MovePlan) -> Result<(u32, StoredMembership), ClientError> {
     let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
     let live = LiveGraph::open(graph, Some(&[plan.part]), LiveMode::Read, &options)?;
-    Ok((live.version(), live.membership(plan.part).generation))
+    Ok((live.version(), live.membership(plan.part)))
 }
 
 /// Has the target's server take a step, if there is one; waits within the deadline while it is busy.

@@ -15,7 +15,7 @@ use lodestore_schema::{CopyStep, Membership};
 use lodestore_store::Arrival;
 
 use crate::{Address, ClientConfig, ClientError};
-use ends::{Kind, ask_target, check_ends, is_busy, is_in_place, was_here};
+use ends::{Kind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
 use source::PartSource;
 
 /// Pause before a server that is busy (it compacts, another partition comes or goes) is asked again.
@@ -85,7 +85,10 @@ impl PartMove {
         // Never 0, which is the number of copies that take nothing away.
         let id = RandomState::new().build_hasher().finish() | 1;
         let arrival = Arrival::find_or_begin(&plan.into, plan.part, id)?;
-        if let Err(error) = ask_target(&plan, CopyStep::Expect { id: arrival.id() }) {
+        // Before anything is fetched; what comes is given at the end.
+        let given = arrival.give_to_owner().map_err(ClientError::from);
+        let expect = || ask_target(&plan, CopyStep::Expect { id: arrival.id() });
+        if let Err(error) = given.and_then(|()| expect()) {
             // What this run has made in a folder that is not the server's is in nobody's way.
             if arrival.id() == id {
                 arrival.remove()?;
@@ -96,13 +99,14 @@ impl PartMove {
     }
 
     /// What an earlier run may have left undone after its decision: `true` if the source had given
-    /// the partition up, or counted the copy, or it is in its place already, so that [`PartMove::take`] is next. Else the
-    /// copy begins.
+    /// the partition up, or counted the copy, or it is in its place already, so that
+    /// [`PartMove::take`] is next. Else the copy begins.
     ///
     /// # Errors
-    /// What keeps the source from being asked.
+    /// What keeps the source from being asked, and a copy in its place that is of an earlier time.
     pub fn open(&mut self) -> Result<bool, ClientError> {
         if self.arrival.is_taken() {
+            check_taken(&self.plan, self.kind)?;
             return Ok(true);
         }
         let id = if self.kind == Kind::Copy { 0 } else { self.arrival.id() };
@@ -166,11 +170,16 @@ impl PartMove {
         let Some(source) = &mut self.source else { return Ok(()) };
         let catalog = self.arrival.catalog_again()?;
         let start = Instant::now();
-        self.stats.version = source.step(CopyStep::Seal, &mut Vec::new())?.version;
+        self.stats.version = source.seal()?.version;
         self.stats.late_bytes = source.pairs(&catalog, &mut Vec::new())?;
         self.stats.catalog_bytes += self.stats.late_bytes;
+        if self.kind == Kind::Copy && self.plan.to.is_none() {
+            catalog.forget_membership()?;
+        }
         catalog.close()?;
         self.arrival.sync()?;
+        // While the partition is the source's: the folder's server must be able to open it.
+        self.arrival.give_to_owner()?;
         self.stats.sealed = start.elapsed();
         Ok(())
     }
@@ -215,6 +224,7 @@ impl PartMove {
     pub fn take(self) -> Result<MoveStats, ClientError> {
         assert!(self.source.is_none(), "the source has let go of it");
         let (plan, stats) = (self.plan, self.stats);
+        self.arrival.give_to_owner()?;
         self.arrival.take()?;
         ask_target(&plan, CopyStep::Adopt)?;
         Ok(stats)

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{Copied, CopyStep, Membership, Reply, Request, RequestBody, WireError};
+use lodestore_schema::{
+    Copied, CopyStep, FailureCode, Membership, Reply, Request, RequestBody, WireError,
+};
 use lodestore_store::ArrivingCatalog;
 
 use super::PAUSE;
@@ -49,6 +51,22 @@ impl PartSource {
                     std::thread::sleep(PAUSE);
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes the step of the seal; waits within the deadline while the source must take puts.
+    pub(super) fn seal(&mut self) -> Result<Copied, ClientError> {
+        let end = Instant::now() + self.deadline;
+        loop {
+            match self.step(CopyStep::Seal, &mut Vec::new()) {
+                Err(ClientError::Refused { failure, .. })
+                    if failure.code == FailureCode::Overloaded
+                        && Instant::now() + failure.retry_after.max(PAUSE) < end =>
+                {
+                    std::thread::sleep(failure.retry_after.max(PAUSE));
+                }
+                sealed => return sealed,
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Builder, ScopedJoinHandle, scope};
 
 /// Threads that ask at once: each mostly waits.
 const THREADS_MAX: usize = 32;
@@ -20,13 +21,17 @@ pub(super) fn at_once<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Syn
             answers.push((at, ask(item)));
         }
     };
-    let mut answers: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let n_threads = items.len().min(THREADS_MAX);
-        let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(ask_some)).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+    let mut answers: Vec<(usize, R)> = scope(|scope| {
+        // This one asks too: where the system gives no other it asks alone.
+        let n_others = items.len().min(THREADS_MAX) - 1;
+        let spawn = |_| Builder::new().name("lode-ask".to_owned()).spawn_scoped(scope, ask_some);
+        let threads: Vec<_> = (0..n_others).map_while(|at| spawn(at).ok()).collect();
+        let mut answers = ask_some();
+        let join = |thread: ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         };
-        threads.into_iter().flat_map(join).collect()
+        answers.extend(threads.into_iter().flat_map(join));
+        answers
     });
     answers.sort_unstable_by_key(|&(at, _)| at);
     answers.into_iter().map(|(_, answer)| answer).collect()

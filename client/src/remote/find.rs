@@ -48,9 +48,8 @@ fn ask_once_more(
     security: &Security,
     deadline: Instant,
 ) -> Vec<(Address, Description)> {
-    let until = deadline.min(Instant::now() + DESCRIBE_TIMEOUT);
     let asked = at_once(&servers, |(address, _)| {
-        describe(address, security, until).map(|found| (address.clone(), found))
+        describe(address, security, patience(deadline)).map(|found| (address.clone(), found))
     });
     let now = |(known, found): (_, Result<_, _>)| found.unwrap_or(known);
     servers.into_iter().zip(asked).map(now).collect()
@@ -163,9 +162,9 @@ fn find_some(
     security: &Security,
     deadline: Instant,
 ) -> Result<Asked, ClientError> {
-    let until = deadline.min(Instant::now() + DESCRIBE_TIMEOUT);
     let members = map.members()?;
-    let ask = |address: &Address| (address.clone(), describe(address, security, until));
+    let ask =
+        |address: &Address| (address.clone(), describe(address, security, patience(deadline)));
     let all = at_once(&members, |member| ask(&member.address));
     let mut asked = Asked { servers: Vec::new(), absent: Vec::new() };
     for (address, described) in all {
@@ -175,6 +174,12 @@ fn find_some(
         }
     }
     Ok(asked)
+}
+
+/// Until when a server that is asked now is waited for: each has its own time, however many that kept
+/// silent were asked before it.
+fn patience(deadline: Instant) -> Instant {
+    deadline.min(Instant::now() + DESCRIBE_TIMEOUT)
 }
 
 /// Whether every server that the map names is among these.

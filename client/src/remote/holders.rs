@@ -109,7 +109,7 @@ fn next_generation(
              there for all puts, as after a change that was cut off, add --include-behind"
         ));
     }
-    match newest.checked_add(1) {
+    match newest.checked_add(1).filter(|&next| next < u32::MAX) {
         Some(generation) => Ok(generation),
         None => refused("there is no generation after the last number".to_owned()),
     }
@@ -143,6 +143,6 @@ mod tests {
         assert_eq!(next(&behind, 2, true), Ok(5));
         let closed = [one, holder(2, false, 4)];
         assert!(next(&closed, 2, true).unwrap_err().contains("--writable"));
-        assert!(next(&[holder(1, true, u32::MAX)], 1, true).is_err());
+        assert!(next(&[holder(1, true, u32::MAX - 1)], 1, true).is_err());
     }
 }

@@ -94,7 +94,7 @@ impl Client {
         };
         let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
         // Whom to wait for?
-        if patience.is_nowhere(all_answered && fleet.is_nowhere(part)) {
+        if patience.is_nowhere(part, all_answered && fleet.is_nowhere(part)) {
             return Err(error);
         }
         // A move may take long, and a server that comes back, or was away, too.

@@ -120,6 +120,10 @@ pub(super) fn read(from: description::Reader<'_>) -> Result<Description, WireErr
         return Err(bad(format!("{} ports for {n_shards} shards", shard_ports.len())));
     }
     let parts: Vec<u16> = from.get_parts().map_err(bad)?.iter().collect();
+    let arriving: Vec<u16> = from.get_arriving().map_err(bad)?.iter().collect();
+    if !parts.is_sorted_by(|a, b| a < b) || !arriving.is_sorted_by(|a, b| a < b) {
+        return Err(bad("partitions out of order, or named twice"));
+    }
     let generations = from.get_generations().map_err(bad)?;
     let holders = from.get_holders().map_err(bad)?;
     let n_told = generations.len();
@@ -137,7 +141,7 @@ pub(super) fn read(from: description::Reader<'_>) -> Result<Description, WireErr
         n_edges: from.get_n_edges(),
         bounds: from.get_bounds().map_err(bad)?.iter().collect(),
         memberships: memberships.collect(),
-        arriving: from.get_arriving().map_err(bad)?.iter().collect(),
+        arriving,
         parts,
         tensors: tensors.iter().map(read_tensor).collect::<Result<_, _>>()?,
         shard_ports,

@@ -118,6 +118,10 @@ fn what_cannot_be_is_refused() {
     assert!(zero_rows(|d| d.tensors[0].stripe_rows = 0).is_err());
     assert!(zero_rows(|d| d.memberships.truncate(1)).is_err());
     assert!(zero_rows(|d| d.memberships.clear()).is_ok());
+    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![1, 2])).is_ok());
+    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![2, 1])).is_err());
+    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![1, 1])).is_err());
+    assert!(zero_rows(|d| d.arriving = vec![3, 3]).is_err());
 }
 
 proptest! {

@@ -110,16 +110,35 @@ impl Shard {
         let adopted = self.call_store(move |live| live.adopt(part)).await?;
         let version = adopted.map_err(|error| store_failure(&error))?;
         self.serve_again(part).await?;
-        let holdings = Arc::clone(&self.plan.holdings);
-        let looked = self.call_store(move |_| holdings.look_for_arrivals()).await?;
-        looked.map_err(|error| store_failure(&error))?;
+        self.look_for_arrivals(part).await;
         info!(%part, version, "a partition has come");
         Ok(version)
     }
 
-    async fn release_now(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
+    /// Looks at what is on its way here, after a move that is over whether or not that can be seen.
+    async fn look_for_arrivals(&self, part: PartId) {
+        let holdings = Arc::clone(&self.plan.holdings);
+        match self.call_store(move |_| holdings.look_for_arrivals()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(%part, %error, "clients are not told what is on its way here"),
+            Err(error) => warn!(%part, %error, "clients are not told what is on its way here"),
+        }
+    }
+
+    async fn release_now(&self, copy: PartCopy, id: u64) -> Result<(), Failure> {
         let _moving = self.begin_move().await?;
         self.check_writable()?;
+        let part = copy.part();
+        // Until that is decided it may come back here: clients wait.
+        self.plan.holdings.set_leaving(Some(part));
+        let decided = self.decide(copy, id).await;
+        self.look_for_arrivals(part).await;
+        self.plan.holdings.set_leaving(None);
+        decided
+    }
+
+    /// Closes a partition and gives it up, or takes it back.
+    async fn decide(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
         let part = copy.part();
         let (mut copy, given_up) = self
             .call_store(move |_| {

@@ -56,6 +56,11 @@ impl Catalog {
     pub(crate) fn set_membership(&self, membership: Membership) -> Result<(), StoreError> {
         self.write(&[Change::Put(keys::HOLDERS.to_vec(), membership.to_bytes())])
     }
+
+    /// Forgets what was said.
+    pub(crate) fn forget_membership(&self) -> Result<(), StoreError> {
+        self.write(&[Change::Delete(keys::HOLDERS.to_vec())])
+    }
 }
 
 #[cfg(test)]

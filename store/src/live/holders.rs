@@ -69,6 +69,9 @@ impl LiveGraph {
         if n_holders == 0 {
             return refused("it must have a holder".to_owned());
         }
+        if generation == u32::MAX {
+            return refused("no change could follow this generation".to_owned());
+        }
         if generation <= known.generation {
             return refused(format!(
                 "its holders are {} by generation {}, which generation {generation} does not follow; \

@@ -9,6 +9,7 @@ use lodestore_graph::PartId;
 
 use super::catalog::ArrivingCatalog;
 use super::file::ArrivingFile;
+use super::owner;
 use crate::catalog::Catalog;
 use crate::device::{Device, Disk, Guard};
 use crate::error::StoreError;
@@ -179,6 +180,14 @@ impl Arrival {
         self.remove()?;
         let reason = format!("its copy is damaged ({}); nothing has changed", damage.reason);
         Err(StoreError::MoveRefused { part: self.part, reason })
+    }
+
+    /// Gives what has come to the owner of the folder, if that is another user than who brings it: the
+    /// folder's server must be able to open it.
+    ///
+    /// Fails with [`StoreError::MoveRefused`] where only the superuser, or that user, could.
+    pub fn give_to_owner(&self) -> Result<(), StoreError> {
+        owner::give(&self.staging, &self.dir, self.part)
     }
 
     /// Makes durable which files there are; each was synced when it was finished.

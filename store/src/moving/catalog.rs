@@ -34,6 +34,11 @@ impl ArrivingCatalog {
         self.catalog.set_membership(membership)
     }
 
+    /// Leaves out what came of the holders: the copy is none of them. Durable when it returns.
+    pub fn forget_membership(&self) -> Result<(), StoreError> {
+        self.catalog.forget_membership()
+    }
+
     /// Moves what was written into tables and closes it.
     pub fn close(self) -> Result<(), StoreError> {
         self.catalog.flush()

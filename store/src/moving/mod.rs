@@ -6,6 +6,7 @@
 mod arrival;
 mod catalog;
 mod file;
+mod owner;
 pub(crate) mod piece;
 
 pub use arrival::Arrival;

@@ -45,15 +45,18 @@ impl Registration {
         let work = move || {
             let (gateway, told) = (Gateway::new(place), ServerEntry::default());
             let mut this = Registered { gateway, lease: None, told, told_at: Instant::now() };
-            let mut is_well = true;
+            let mut told_at: Option<Instant> = None;
             loop {
                 let kept = this.keep(entry());
                 if let Err(failure) = &kept
-                    && is_well
+                    && told_at.is_none_or(|at| at.elapsed() >= TELL)
                 {
                     warn!(%failure, "not registered in etcd for now; clients that know the server go on");
+                    told_at = Some(Instant::now());
                 }
-                is_well = kept.is_ok();
+                if kept.is_ok() {
+                    told_at = None;
+                }
                 if ended.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
                     return this.end();
                 }

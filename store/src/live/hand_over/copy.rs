@@ -185,7 +185,9 @@ impl PartCopy {
 impl Drop for PartCopy {
     fn drop(&mut self) {
         self.part.tensors.iter().for_each(|tensor| tensor.journal().stop());
-        *self.part.hand_over.seal() = None;
+        if self.part.hand_over.seal().take().is_some() {
+            self.part.hand_over.seals().end(Instant::now());
+        }
         self.part.hand_over.is_copied.store(false, Ordering::Release);
     }
 }

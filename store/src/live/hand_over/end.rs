@@ -19,18 +19,31 @@ impl PartCopy {
         Ok(())
     }
 
-    /// Counts the copy as one more holder, by move `id`, for good: from then on puts must go to it as
-    /// well. Gives what the copy has to have stored.
+    /// Counts the copy as one more holder, by move `id`, for good and once: from then on puts must go
+    /// to it as well. Gives what the copy has to have stored.
     ///
-    /// Fails as [`PartCopy::give_up`] does; nothing has changed then.
+    /// Fails as [`PartCopy::give_up`] does, and for number 0, which is nobody's; nothing has changed
+    /// then.
     pub fn join(&self, id: u64) -> Result<Membership, StoreError> {
         let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
-        self.check_complete()?;
         let known = self.part.membership();
-        let next = known.generation.checked_add(1).zip(known.n_holders.checked_add(1));
-        let Some((generation, n_holders)) = next.filter(|_| known.generation > 0) else {
-            let reason = "nobody has said how many holders there are: lode holders".to_owned();
-            return Err(StoreError::MoveRefused { part: self.part(), reason });
+        let refused = |reason: &str| {
+            let (part, reason) = (self.part(), reason.to_owned());
+            Err(StoreError::MoveRefused { part, reason })
+        };
+        if id == 0 {
+            return refused("a copy under number 0 becomes no holder: it is that of mere copies");
+        }
+        if known.by == id {
+            return Ok(known);
+        }
+        self.check_complete()?;
+        if known.generation == 0 {
+            return refused("nobody has said how many holders there are: lode holders");
+        }
+        let next = known.generation.checked_add(1).filter(|&next| next < u32::MAX);
+        let Some((generation, n_holders)) = next.zip(known.n_holders.checked_add(1)) else {
+            return refused("its holders have changed as often, or are as many, as can be counted");
         };
         let joined = Membership { generation, n_holders, by: id };
         self.live.change(&self.part, joined)?;

@@ -5,24 +5,36 @@ use std::time::{Duration, Instant};
 
 use super::SEAL_MAX;
 
-/// Seals within [`WINDOW`]: as many as a move takes that must begin anew.
-const SEALS_MAX: usize = 3;
-/// Time in which no more than [`SEALS_MAX`] seals begin, so that puts have half of it at least.
-const WINDOW: Duration = SEAL_MAX.saturating_mul(2 * SEALS_MAX as u32);
+/// Seals of full length within [`WINDOW`]: as many as a move takes that must begin anew.
+const SEALS_MAX: u32 = 3;
+/// Time of which a partition is sealed for half at most.
+const WINDOW: Duration = SEAL_MAX.saturating_mul(2 * SEALS_MAX);
+/// What a seal counts for at least, however soon it ends.
+const COUNTED_MIN: Duration = Duration::from_secs(1);
 
-/// When the last seals began.
+/// When the last seals began and ended, or would end by themselves.
 #[derive(Debug, Default)]
-pub(super) struct Seals(VecDeque<Instant>);
+pub(super) struct Seals(VecDeque<(Instant, Instant)>);
 
 impl Seals {
-    /// Notes a seal that begins now; `false`, and nothing noted, where that is one too many.
+    /// Notes a seal that begins now, where the one before ends; `false`, and nothing noted, where puts
+    /// might have less than half of the time then.
     pub(super) fn begin(&mut self, now: Instant) -> bool {
-        self.0.retain(|&begun| now.saturating_duration_since(begun) < WINDOW);
-        let may_begin = self.0.len() < SEALS_MAX;
+        self.end(now);
+        self.0.retain(|&(_, end)| now.saturating_duration_since(end) < WINDOW);
+        let lasted = |&(begun, end): &(Instant, Instant)| (end - begun).max(COUNTED_MIN);
+        let may_begin = self.0.iter().map(lasted).sum::<Duration>() <= SEAL_MAX * (SEALS_MAX - 1);
         if may_begin {
-            self.0.push_back(now);
+            self.0.push_back((now, now + SEAL_MAX));
         }
         may_begin
+    }
+
+    /// The last one ends now, if it has not yet.
+    pub(super) fn end(&mut self, now: Instant) {
+        if let Some((begun, end)) = self.0.back_mut() {
+            *end = now.clamp(*begun, *end);
+        }
     }
 }
 
@@ -44,5 +56,20 @@ mod tests {
         }
         let all = 10 * WINDOW.as_millis() as u64;
         assert!(sealed_ms > 0 && sealed_ms <= all / 2, "{sealed_ms} of {all} ms");
+    }
+
+    #[test]
+    fn seals_that_end_soon_count_for_what_they_lasted_and_not_for_nothing() {
+        let (start, mut seals) = (Instant::now(), Seals::default());
+        let mut n_seals = 0;
+        while seals.begin(start) {
+            seals.end(start);
+            n_seals += 1;
+            assert!(n_seals < 100, "as often as somebody likes");
+        }
+        assert!(n_seals > 10, "{n_seals}");
+        let mut seals = Seals::default();
+        assert!((0..3).all(|_| seals.begin(start + SEAL_MAX)) && seals.0.len() == 3);
+        assert!(seals.begin(start + SEAL_MAX), "each has ended the one before it");
     }
 }

@@ -28,7 +28,7 @@ fn puts_are_for_the_holders_that_there_are_and_a_change_is_durable() {
     try_put_for(&live, Holders::Generation(0)).unwrap();
     live.set_holders(PART, 2, 2).unwrap();
     live.set_holders(PART, 2, 2).unwrap();
-    for (generation, n_holders) in [(2, 3), (1, 2), (0, 1), (3, 0)] {
+    for (generation, n_holders) in [(2, 3), (1, 2), (0, 1), (3, 0), (u32::MAX, 2)] {
         let refused = live.set_holders(PART, generation, n_holders).unwrap_err();
         assert!(matches!(refused, StoreError::MoveRefused { .. }), "{refused}");
     }
@@ -101,6 +101,8 @@ fn a_copy_joins_where_it_is_whole_and_its_move_is_known_again() {
     super::moving::pairs(&mut copy, &catalog, &mut || {});
     let joined = copy.join(7).unwrap();
     assert_eq!(joined, Membership { generation: 2, n_holders: 2, by: 7 });
+    assert_eq!(copy.join(7).unwrap(), joined, "it is counted once");
+    assert!(copy.join(0).unwrap_err().to_string().contains("number 0"));
     drop(copy);
     let refused = try_put_for(&live, Holders::Generation(1)).unwrap_err();
     assert!(matches!(refused, StoreError::HoldersChanged { .. }), "{refused}");

@@ -133,7 +133,7 @@ mod tests {
             next_generation(part, found, n, include_behind).map_err(|error| error.to_string())
         };
         assert_eq!(next(&[one.clone(), other.clone()], 2, false), Ok(5));
-        assert_eq!(next(&[one.clone()], 1, false), Ok(5));
+        assert_eq!(next(std::slice::from_ref(&one), 1, false), Ok(5));
         for (found, n) in [(vec![], 0), (vec![one.clone()], 2), (vec![one.clone(), other], 1)] {
             let told = next(&found, n, true).unwrap_err();
             assert!(told.contains("partition 3") && told.contains("name all servers"), "{told}");

@@ -15,6 +15,9 @@ const BEAT: Duration = Duration::from_secs(1);
 /// How often it is told even if nothing has changed: somebody may have removed or changed the key.
 const TELL: Duration = Duration::from_secs(20);
 
+/// How often it is told that a server is not registered, for as long as that lasts.
+const WARN: Duration = Duration::from_secs(60);
+
 /// A server that is registered until this is dropped.
 pub struct Registration {
     end: Option<Sender<()>>,
@@ -49,7 +52,7 @@ impl Registration {
             loop {
                 let kept = this.keep(entry());
                 if let Err(failure) = &kept
-                    && told_at.is_none_or(|at| at.elapsed() >= TELL)
+                    && told_at.is_none_or(|at| at.elapsed() >= WARN)
                 {
                     warn!(%failure, "not registered in etcd for now; clients that know the server go on");
                     told_at = Some(Instant::now());
@@ -68,6 +71,12 @@ impl Registration {
     }
 }
 
+/// Another graph than `ours` that a server's value names.
+fn graph_of_others(values: &[Vec<u8>], ours: &str) -> Option<String> {
+    let graph = |value: &Vec<u8>| Some(serde_json::from_slice::<ServerEntry>(value).ok()?.graph);
+    values.iter().filter_map(graph).find(|graph| !graph.is_empty() && graph != ours)
+}
+
 impl Registered {
     /// Keeps the lease, or takes a new one, and tells what has changed.
     fn keep(&mut self, entry: ServerEntry) -> Told<()> {
@@ -80,7 +89,13 @@ impl Registered {
         let is_new = self.lease.is_none();
         if is_new {
             let (ours, place) = (&entry.graph, self.gateway.place());
-            let claimed = self.gateway.claim(ours)?;
+            // Servers that are there say of which graph the prefix is, too, where somebody has removed
+            // the key.
+            let claimed = match self.gateway.range()? {
+                (values, None, _) => graph_of_others(&values, ours),
+                _ => None,
+            };
+            let claimed = claimed.map_or_else(|| self.gateway.claim(ours), Ok)?;
             if claimed != *ours {
                 return Err(format!(
                     "{} is for servers of graph {claimed}, and this one has {ours}; register it below \
@@ -89,7 +104,6 @@ impl Registered {
                     String::from_utf8_lossy(&place.graph())
                 ));
             }
-
             self.lease = Some(self.gateway.grant(LEASE.as_secs())?);
         }
         let lease = self.lease.as_deref().unwrap_or_default();
@@ -130,5 +144,26 @@ impl Drop for Registration {
             // It has told what went wrong.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_of_another_graph_keep_a_prefix_that_nobody_claims() {
+        let entry = |graph: &str| {
+            let graph = graph.to_owned();
+            serde_json::to_vec(&ServerEntry { graph, ..ServerEntry::default() }).unwrap()
+        };
+        let of = |graphs: &[&str]| {
+            let values: Vec<Vec<u8>> = graphs.iter().map(|graph| entry(graph)).collect();
+            graph_of_others(&values, "aa")
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&["aa", ""]), None, "an entry may name no graph");
+        assert_eq!(of(&["aa", "bb"]).as_deref(), Some("bb"));
+        assert_eq!(graph_of_others(&[b"nonsense".to_vec()], "aa"), None);
     }
 }

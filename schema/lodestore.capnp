@@ -61,7 +61,18 @@ struct Copy {
     adopt @6 :Void;         # Asked of the target: its folder is there now, serve it. Needs no `open`.
     expect @7 :UInt64;      # Asked of the target: fails unless the copy of the move with this number
                             # comes together in its folder. Needs no `open`.
+    join @8 :Void;          # Instead of `release`: the copy is one holder more, for good, and puts must
+                            # go to it too.
+    count @9 :Membership;   # Says how many holders there are to be, from a later generation on. Needs
+                            # no `open`.
   }
+}
+
+struct Membership {
+  # How many servers are to hold a partition that takes puts. Of two that hold it the one with the
+  # higher generation is right, and of one generation the one with more holders.
+  generation @0 :UInt32;    # counts changes; 0 where nobody has said how many there are
+  holders @1 :UInt16;
 }
 
 struct CopyRead {
@@ -75,6 +86,8 @@ struct Push {
   # later counts. Repeating a push is safe.
   tensor @0 :UInt16;
   nRows @1 :UInt32;
+  generation @2 :UInt32;
+  # Of the partition's holders, all of which are sent the rows: `elsewhere` where they have changed.
 }
 
 struct Commit {
@@ -115,6 +128,7 @@ struct Copied {
   isGivenUp @2 :Bool;             # of `open`: this move has taken the partition away before
   isLast @3 :Bool;                # of `read` and `pairs`: no piece comes after this one
   crc32 @4 :UInt32;               # of the body: a piece of a file, or pairs
+  membership @5 :Membership;      # of `join`; of `open` where this move has joined before
 }
 
 struct CopiedFile {
@@ -170,6 +184,9 @@ struct Description {
   writable @8 :Bool;            # whether pushes, commits and compactions are taken
   shares @9 :Bool;              # whether `share` is known, over Unix sockets
   roams @10 :Bool;              # whether partitions come and go: `copy` may release and adopt them
+  generations @11 :List(UInt32);  # of the holders of each of `parts`, see Membership; empty where
+  holders @12 :List(UInt16);      # nobody has said of any how many there are to be
+  arriving @13 :List(UInt16);   # partitions that are on their way to this server
 }
 
 struct Tensor {

@@ -7,6 +7,8 @@ mod support;
 
 #[path = "moving/cut_off.rs"]
 mod cut_off;
+#[path = "moving/holders.rs"]
+mod holders;
 #[path = "moving/refused.rs"]
 mod refused;
 #[path = "moving/under_load.rs"]

@@ -1,13 +1,15 @@
 //! Everything that can go wrong between a node id and its row.
 
+mod checks;
+
 use lodestore_cache::{DeviceError, DirectoryError, HotSetError};
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{BookError, NodeId, PartId};
-use lodestore_schema::{Failure, FailureCode, WireError};
+use lodestore_schema::{Failure, WireError};
 use lodestore_store::StoreError;
 use thiserror::Error;
 
-use crate::{Address, TensorInfo};
+use crate::Address;
 
 /// Why rows could not be had.
 #[derive(Debug, Error)]
@@ -226,6 +228,33 @@ pub enum ClientError {
         /// The partition.
         part: PartId,
     },
+    /// A partition has other than the number of holders that it is to have.
+    #[error(
+        "partition {part} is to have {expected} holders, and {found} {} to be found ({found_at}): rows \
+         that are put would be missing at {}; start {}, or see that the map names all; if {found} are \
+         right, say so: lode holders {part} --set {found} --connect ...",
+        if *found == 1 { "is" } else { "are" },
+        if found < expected { "the others" } else { "one that comes and goes" },
+        if found < expected { "those that are missing" } else { "no more than that" },
+    )]
+    HolderCount {
+        /// The partition.
+        part: PartId,
+        /// Holders that there are to be.
+        expected: usize,
+        /// Holders of the same generation that are to be found.
+        found: usize,
+        /// Their addresses, separated by commas.
+        found_at: String,
+    },
+    /// The holders of a partition cannot be counted so.
+    #[error("the holders of partition {part} stay as they are: {reason}")]
+    Holders {
+        /// The partition.
+        part: PartId,
+        /// What keeps them.
+        reason: String,
+    },
     /// A server takes no updates.
     #[error(
         "{address} takes no updates; start it with --writable, or connect to servers that were{of}"
@@ -288,42 +317,4 @@ pub enum ClientError {
         /// What the thread was for.
         thread: &'static str,
     },
-}
-
-impl ClientError {
-    /// Whether the connection that it came over is in step, and serves the next request as well. A
-    /// server may close it all the same.
-    pub(crate) fn leaves_connection(&self) -> bool {
-        let Self::Refused { failure, .. } = self else { return false };
-        !matches!(failure.code, FailureCode::Unauthenticated | FailureCode::Stopping)
-    }
-
-    /// No tensor `name` among those that are `known`.
-    pub(crate) fn unknown_tensor<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
-        let known: Vec<_> = known.collect();
-        Self::UnknownTensor { name: name.to_owned(), known: known.join(", ") }
-    }
-
-    /// Checks that a tier is for rows as `tensor` has them.
-    pub(crate) fn check_tier(tensor: &TensorInfo, found: usize) -> Result<(), Self> {
-        let expected = tensor.row_bytes();
-        if expected == found {
-            return Ok(());
-        }
-        Err(Self::TierWidth { tensor: tensor.name.clone(), expected, found })
-    }
-
-    /// Checks that a buffer of `found` bytes holds exactly `n_ids` rows.
-    pub(crate) fn check_buffer(
-        tensor: &str,
-        n_ids: usize,
-        row_bytes: usize,
-        found: usize,
-    ) -> Result<(), Self> {
-        let expected = n_ids.saturating_mul(row_bytes);
-        if expected == found {
-            return Ok(());
-        }
-        Err(Self::BufferSize { tensor: tensor.to_owned(), n_ids, expected, found })
-    }
 }

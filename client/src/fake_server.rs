@@ -43,6 +43,11 @@ struct State {
 
 impl FakeServer {
     pub(crate) fn start(parts: &[u16]) -> Self {
+        Self::start_as(parts, |_| {})
+    }
+
+    /// One that describes itself otherwise.
+    pub(crate) fn start_as(parts: &[u16], change: impl Fn(&mut Description)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let tensor = TensorDescription {
@@ -52,7 +57,7 @@ impl FakeServer {
             row_bytes: ROW_BYTES as u32,
             stripe_rows: 1000,
         };
-        let description = Description {
+        let mut description = Description {
             graph: [7; 16],
             n_edges: 0,
             bounds: vec![0, PART_NODES, 2 * PART_NODES],
@@ -64,7 +69,9 @@ impl FakeServer {
             writable: false,
             shares: false,
             roams: false,
+            ..Description::default()
         };
+        change(&mut description);
         let state = Arc::new(State {
             description,
             hello_us: 0.into(),

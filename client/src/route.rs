@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lodestore_graph::{NodeId, PartId, PartitionBook};
-use lodestore_schema::{Description, Stripes};
+use lodestore_schema::{Description, Membership, Stripes};
 
 use crate::health::Health;
 use crate::{Address, ClientError};
@@ -19,6 +19,11 @@ pub(crate) struct Routes {
     servers: Vec<ServerRoutes>,
     /// By partition: the servers that hold it, and which of them is asked now.
     holders: Vec<Holders>,
+    /// By partition: the newest that any server tells of its holders.
+    memberships: Vec<Membership>,
+    /// Servers and partitions of an earlier generation, which may lack what was put since: they are
+    /// asked for nothing.
+    pub(crate) behind: Vec<(usize, PartId)>,
 }
 
 /// One shard of one server.
@@ -96,7 +101,10 @@ impl Routes {
             book,
             endpoints: Vec::new(),
             servers: Vec::new(),
+            memberships: Vec::new(),
+            behind: Vec::new(),
         };
+        routes.memberships = newest_memberships(&routes.book, servers);
         for (address, description) in servers {
             if !same_graph(description, first) {
                 let (address, other) = (address.clone(), first_address.clone());
@@ -121,8 +129,15 @@ impl Routes {
             .filter_map(|tensor| Stripes::new(description.n_shards, tensor.stripe_rows));
         let (stripes, health) = (stripes.collect(), Health::default());
         self.servers.push(ServerRoutes { first_endpoint, stripes, health });
-        for &part in &description.parts {
-            if let Some(holders) = self.holders.get_mut(PartId(part).index()) {
+        for (part, told) in description.held() {
+            let at = PartId(part).index();
+            let Some((holders, newest)) = self.holders.get_mut(at).zip(self.memberships.get(at))
+            else {
+                continue;
+            };
+            if told.generation < newest.generation {
+                self.behind.push((server, PartId(part)));
+            } else {
                 holders.servers.push(server);
             }
         }
@@ -166,6 +181,11 @@ impl Routes {
             Some(part) => ClientError::NoHolder { part },
             None => ClientError::UnknownNode { node: id, n_nodes: self.book.n_nodes() },
         }
+    }
+
+    /// What the holders of a partition say of their number; generation 0 where none does.
+    pub(crate) fn membership(&self, part: PartId) -> Membership {
+        self.memberships[part.index()]
     }
 
     /// The servers that hold a partition.
@@ -254,6 +274,19 @@ impl Holders {
     }
 }
 
+/// By partition: the newest that any of these servers tells of its holders.
+fn newest_memberships(book: &PartitionBook, servers: &[(Address, Description)]) -> Vec<Membership> {
+    let mut newest = vec![Membership::default(); book.n_parts().into()];
+    for (_, description) in servers {
+        for (part, told) in description.held() {
+            if let Some(known) = newest.get_mut(PartId(part).index()) {
+                *known = told.max(*known);
+            }
+        }
+    }
+    newest
+}
+
 /// Whether two servers describe one graph with the same tensors in the same order.
 pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
     let tensors = |d: &Description| -> Vec<(String, String, u32)> {
@@ -288,6 +321,7 @@ mod tests {
             writable: false,
             shares: false,
             roams: false,
+            ..Description::default()
         }
     }
 

@@ -1,14 +1,16 @@
 //! What a server answers.
 
+mod description;
+
 use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX, WIRE_VERSION};
-use crate::lodestore_capnp::{
-    self as wire, copied, copied_file, description, failure, reply, tensor,
-};
-use crate::{ServerStats, WireError, message};
+use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
+use crate::lodestore_capnp::{self as wire, copied, copied_file, failure, reply};
+use crate::{Membership, ServerStats, WireError, message};
+
+pub use description::{Description, TensorDescription, graph_tag};
 
 /// A reply less its body: the rows of a chunk follow the head.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,48 +78,9 @@ pub struct Copied {
     pub is_last: bool,
     /// Of the body.
     pub crc32: u32,
-}
-
-/// The graph behind a server, and how to reach the owner of each row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Description {
-    /// Identity of the graph (uuid).
-    pub graph: [u8; 16],
-    /// Edges of the whole graph.
-    pub n_edges: u64,
-    /// Partition book: parts + 1 bounds.
-    pub bounds: Vec<u32>,
-    /// Partitions that this server holds.
-    pub parts: Vec<u16>,
-    /// Tensors that this server serves.
-    pub tensors: Vec<TensorDescription>,
-    /// TCP port of each shard; empty without a TCP listener.
-    pub shard_ports: Vec<u16>,
-    /// Shards of this server, at least 1.
-    pub n_shards: u16,
-    /// The newest committed version.
-    pub version: u32,
-    /// Whether pushes, commits and compactions are taken.
-    pub writable: bool,
-    /// Whether memory can be asked for, over Unix sockets.
-    pub shares: bool,
-    /// Whether partitions come and go.
-    pub roams: bool,
-}
-
-/// One tensor as the wire tells it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TensorDescription {
-    /// Name, unique in the graph.
-    pub name: String,
-    /// Name of the element type.
-    pub dtype: String,
-    /// Elements of a row.
-    pub width: u32,
-    /// Bytes of a row, 1 to 1 MiB.
-    pub row_bytes: u32,
-    /// Rows of a stripe: stripe `s` of partition `p` belongs to shard `(s + p) mod n_shards`.
-    pub stripe_rows: u32,
+    /// What the holders of the partition are by a copy that has joined them; generation 0 where none
+    /// has.
+    pub joined: Membership,
 }
 
 /// Why a request failed.
@@ -198,21 +161,6 @@ impl FailureCode {
     }
 }
 
-impl Description {
-    /// The graph as requests name it, so that no other graph's rows are taken for its own.
-    #[must_use]
-    pub fn graph_tag(&self) -> u64 {
-        graph_tag(self.graph)
-    }
-}
-
-/// The first eight bytes of a graph's uuid, which are random.
-#[must_use]
-pub fn graph_tag(graph: [u8; 16]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = graph;
-    u64::from_be_bytes([a, b, c, d, e, f, g, h])
-}
-
 impl Reply {
     /// Appends prefix and head for a reply whose body will be `body_bytes` long.
     pub fn append_to(&self, body_bytes: usize, out: &mut Vec<u8>) {
@@ -225,7 +173,7 @@ impl Reply {
                 rows.set_n_rows(*n_rows);
             }
             Self::Description(description) => {
-                write_description(description, root.init_description());
+                description::write(description, root.init_description());
             }
             Self::Failure(failure) => write_failure(failure, root.init_failure()),
             Self::Stats(stats) => stats.write(root.init_stats()),
@@ -258,7 +206,7 @@ impl Reply {
                 Self::Rows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows() }
             }
             reply::Description(description) => {
-                Self::Description(read_description(description.map_err(bad)?)?)
+                Self::Description(description::read(description.map_err(bad)?)?)
             }
             reply::Failure(failure) => Self::Failure(read_failure(failure.map_err(bad)?)?),
             reply::Stats(stats) => Self::Stats(ServerStats::read(stats.map_err(bad)?)?),
@@ -286,78 +234,14 @@ pub(crate) fn bad(reason: impl ToString) -> WireError {
     WireError::malformed("reply", reason)
 }
 
-fn write_description(from: &Description, mut to: description::Builder<'_>) {
-    to.set_graph(&from.graph);
-    to.set_n_edges(from.n_edges);
-    to.set_n_shards(from.n_shards);
-    to.set_version(from.version);
-    to.set_writable(from.writable);
-    to.set_shares(from.shares);
-    to.set_roams(from.roams);
-    to.set_bounds(&from.bounds[..]).expect("the list fits a message");
-    to.set_parts(&from.parts[..]).expect("the list fits a message");
-    to.set_shard_ports(&from.shard_ports[..]).expect("the list fits a message");
-    let n = u32::try_from(from.tensors.len()).unwrap_or(u32::MAX);
-    let mut tensors = to.init_tensors(n);
-    for (i, from) in (0..n).zip(&from.tensors) {
-        let mut to: tensor::Builder<'_> = tensors.reborrow().get(i);
-        to.set_name(&from.name);
-        to.set_dtype(&from.dtype);
-        to.set_width(from.width);
-        to.set_row_bytes(from.row_bytes);
-        to.set_stripe_rows(from.stripe_rows);
-    }
-}
-
-fn read_description(from: description::Reader<'_>) -> Result<Description, WireError> {
-    let graph = from.get_graph().map_err(bad)?;
-    let graph = graph.try_into().map_err(|_| bad(format!("uuid of {} bytes", graph.len())))?;
-    let n_shards = from.get_n_shards();
-    if n_shards == 0 {
-        return Err(bad("a server without shards"));
-    }
-    let shard_ports: Vec<u16> = from.get_shard_ports().map_err(bad)?.iter().collect();
-    if !shard_ports.is_empty() && shard_ports.len() != usize::from(n_shards) {
-        return Err(bad(format!("{} ports for {n_shards} shards", shard_ports.len())));
-    }
-    let tensors = from.get_tensors().map_err(bad)?;
-    Ok(Description {
-        graph,
-        n_edges: from.get_n_edges(),
-        bounds: from.get_bounds().map_err(bad)?.iter().collect(),
-        parts: from.get_parts().map_err(bad)?.iter().collect(),
-        tensors: tensors.iter().map(read_tensor).collect::<Result<_, _>>()?,
-        shard_ports,
-        n_shards,
-        version: from.get_version(),
-        writable: from.get_writable(),
-        shares: from.get_shares(),
-        roams: from.get_roams(),
-    })
-}
-
-fn read_tensor(from: tensor::Reader<'_>) -> Result<TensorDescription, WireError> {
-    let tensor = TensorDescription {
-        name: from.get_name().map_err(bad)?.to_string().map_err(bad)?,
-        dtype: from.get_dtype().map_err(bad)?.to_string().map_err(bad)?,
-        width: from.get_width(),
-        row_bytes: from.get_row_bytes(),
-        stripe_rows: from.get_stripe_rows(),
-    };
-    if tensor.row_bytes == 0 || tensor.row_bytes as usize > ROW_BYTES_MAX {
-        return Err(bad(format!("rows of {} bytes", tensor.row_bytes)));
-    }
-    if tensor.stripe_rows == 0 {
-        return Err(bad("stripes of 0 rows"));
-    }
-    Ok(tensor)
-}
-
 fn write_copied(from: &Copied, mut to: copied::Builder<'_>) {
     to.set_version(from.version);
     to.set_is_given_up(from.is_given_up);
     to.set_is_last(from.is_last);
     to.set_crc32(from.crc32);
+    if from.joined.generation > 0 {
+        from.joined.write(to.reborrow().init_membership());
+    }
     let n = u32::try_from(from.files.len()).unwrap_or(u32::MAX);
     let mut files = to.init_files(n);
     for (i, (name, n_bytes)) in (0..n).zip(&from.files) {
@@ -379,6 +263,7 @@ fn read_copied(from: copied::Reader<'_>) -> Result<Copied, WireError> {
         is_given_up: from.get_is_given_up(),
         is_last: from.get_is_last(),
         crc32: from.get_crc32(),
+        joined: Membership::read(from.get_membership().map_err(bad)?),
     })
 }
 

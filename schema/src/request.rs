@@ -1,10 +1,14 @@
 //! What a client asks.
 
+mod copy;
+
 use std::time::Duration;
 
 use crate::limits::REQUEST_TRAVERSAL_WORDS_MAX;
-use crate::lodestore_capnp::{self as wire, copy, request};
+use crate::lodestore_capnp::{self as wire, request};
 use crate::{Token, WireError, message};
+
+pub use copy::CopyStep;
 
 /// A request less its body: the node ids of a pull follow the head as u32, little-endian; those of
 /// a push, and then its rows.
@@ -43,6 +47,9 @@ pub enum RequestBody {
         tensor: u16,
         /// Number of ids, and of rows.
         n_rows: u32,
+        /// Generation of the partition's holders, all of which are sent the rows; see
+        /// [`Membership`].
+        generation: u32,
     },
     /// What was put becomes a version.
     Commit {
@@ -66,36 +73,6 @@ pub enum RequestBody {
         part: u16,
         /// What is to be done.
         step: CopyStep,
-    },
-}
-
-/// Steps of copying or moving a partition; `docs/moving.md` has all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopyStep {
-    /// Begins, on this connection.
-    Open {
-        /// Number of the move; 0 for a copy that takes nothing away.
-        id: u64,
-    },
-    /// A piece of a file.
-    Read {
-        /// Position in [`Copied::files`](crate::Copied::files).
-        file: u16,
-        /// Of its first byte.
-        offset: u64,
-    },
-    /// The next pairs of the catalog; once sealed, those put since.
-    Pairs,
-    /// No more puts for a moment.
-    Seal,
-    /// The source gives the partition up.
-    Release,
-    /// The target serves the folder that it has now.
-    Adopt,
-    /// The target says whether the copy comes together in its folder.
-    Expect {
-        /// Number of the move.
-        id: u64,
     },
 }
 
@@ -130,10 +107,11 @@ impl Request {
             RequestBody::Share => root.set_share(()),
             RequestBody::Taken => root.set_taken(()),
             RequestBody::Authenticate { token } => root.set_authenticate(token.as_bytes()),
-            RequestBody::Copy { part, step } => write_copy(*part, *step, root.init_copy()),
+            RequestBody::Copy { part, step } => copy::write(*part, *step, root.init_copy()),
             RequestBody::Commit { version } => root.init_commit().set_version(*version),
-            RequestBody::Push { tensor, n_rows } => {
+            RequestBody::Push { tensor, n_rows, generation } => {
                 let mut push = root.init_push();
+                push.set_generation(*generation);
                 push.set_tensor(*tensor);
                 push.set_n_rows(*n_rows);
             }
@@ -173,9 +151,10 @@ impl Request {
             }
             request::Push(push) => {
                 let push = push.map_err(bad)?;
-                RequestBody::Push { tensor: push.get_tensor(), n_rows: push.get_n_rows() }
+                let (n_rows, generation) = (push.get_n_rows(), push.get_generation());
+                RequestBody::Push { tensor: push.get_tensor(), n_rows, generation }
             }
-            request::Copy(copy) => read_copy(copy.map_err(bad)?)?,
+            request::Copy(copy) => copy::read(copy.map_err(bad)?)?,
             request::Pull(pull) => {
                 let pull = pull.map_err(bad)?;
                 let kind = pull.get_kind().map_err(|e| WireError::malformed("request", e))?;
@@ -200,41 +179,6 @@ impl Request {
     }
 }
 
-fn write_copy(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
-    to.set_part(part);
-    let mut to = to.init_step();
-    match step {
-        CopyStep::Open { id } => to.set_open(id),
-        CopyStep::Read { file, offset } => {
-            let mut read = to.init_read();
-            read.set_file(file);
-            read.set_offset(offset);
-        }
-        CopyStep::Pairs => to.set_pairs(()),
-        CopyStep::Seal => to.set_seal(()),
-        CopyStep::Release => to.set_release(()),
-        CopyStep::Adopt => to.set_adopt(()),
-        CopyStep::Expect { id } => to.set_expect(id),
-    }
-}
-
-fn read_copy(from: copy::Reader<'_>) -> Result<RequestBody, WireError> {
-    let step = from.get_step().which().map_err(|e| WireError::malformed("request", e))?;
-    let step = match step {
-        copy::step::Open(id) => CopyStep::Open { id },
-        copy::step::Read(read) => {
-            let read = read.map_err(|e| WireError::malformed("request", e))?;
-            CopyStep::Read { file: read.get_file(), offset: read.get_offset() }
-        }
-        copy::step::Pairs(()) => CopyStep::Pairs,
-        copy::step::Seal(()) => CopyStep::Seal,
-        copy::step::Release(()) => CopyStep::Release,
-        copy::step::Adopt(()) => CopyStep::Adopt,
-        copy::step::Expect(id) => CopyStep::Expect { id },
-    };
-    Ok(RequestBody::Copy { part: from.get_part(), step })
-}
-
 /// At least 1: a deadline below a millisecond must not read as none.
 fn deadline_ms(deadline: Duration) -> u32 {
     u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX).max(1)
@@ -245,6 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Membership;
     use crate::Prefix;
     use crate::limits::{PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 
@@ -264,8 +209,8 @@ mod tests {
             RequestBody::Stat,
             RequestBody::Pull { tensor: 7, kind: PullKind::Sync },
             RequestBody::Pull { tensor: u16::MAX, kind: PullKind::Vector },
-            RequestBody::Push { tensor: 3, n_rows: 0 },
-            RequestBody::Push { tensor: u16::MAX, n_rows: u32::MAX },
+            RequestBody::Push { tensor: 3, n_rows: 0, generation: 0 },
+            RequestBody::Push { tensor: u16::MAX, n_rows: u32::MAX, generation: u32::MAX },
             RequestBody::Commit { version: u32::MAX },
             RequestBody::Compact,
             RequestBody::Share,
@@ -280,6 +225,11 @@ mod tests {
             RequestBody::Copy { part: 1, step: CopyStep::Release },
             RequestBody::Copy { part: 1, step: CopyStep::Adopt },
             RequestBody::Copy { part: 1, step: CopyStep::Expect { id: u64::MAX } },
+            RequestBody::Copy { part: 1, step: CopyStep::Join },
+            RequestBody::Copy {
+                part: 1,
+                step: CopyStep::Count(Membership { generation: u32::MAX, n_holders: u16::MAX }),
+            },
             RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
             RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
         ];
@@ -303,7 +253,7 @@ mod tests {
     #[test]
     fn a_truncated_head_is_refused() {
         let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-        for body in [pull, RequestBody::Push { tensor: 1, n_rows: 9 }] {
+        for body in [pull, RequestBody::Push { tensor: 1, n_rows: 9, generation: 1 }] {
             let mut bytes = Vec::new();
             Request::new(body).append_to(0, &mut bytes);
             for end in PREFIX_BYTES..bytes.len() {
@@ -324,7 +274,8 @@ mod tests {
         fn no_flipped_bit_panics(bit in 0usize..512, is_push: bool) {
             let mut bytes = Vec::new();
             let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-            let body = if is_push { RequestBody::Push { tensor: 1, n_rows: 9 } } else { pull };
+            let push = RequestBody::Push { tensor: 1, n_rows: 9, generation: 1 };
+            let body = if is_push { push } else { pull };
             Request::new(body).append_to(0, &mut bytes);
             let bit = bit % ((bytes.len() - PREFIX_BYTES) * 8);
             bytes[PREFIX_BYTES + bit / 8] ^= 1 << (bit % 8);

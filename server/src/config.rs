@@ -47,6 +47,9 @@ pub struct ServerConfig {
     pub writable: bool,
     /// What clients over TCP must tell first. Over a Unix socket its mode says who may.
     pub token: Option<Token>,
+    /// What clients over TCP must tell first to move partitions or to count their holders; it lets
+    /// them in as `token` does. Without one that is for clients of the same machine.
+    pub admin_token: Option<Token>,
     /// TLS on every TCP port of rows; in the clear unless given.
     pub tls: Option<TlsFiles>,
     /// Allow an address that others can reach, without authentication.
@@ -75,6 +78,7 @@ impl ServerConfig {
             policy: POLICY_DEFAULT,
             writable: false,
             token: None,
+            admin_token: None,
             tls: None,
             insecure: false,
             metrics_insecure: false,

@@ -148,7 +148,7 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
         | StoreError::DamagedGroup { .. }
         | StoreError::DamagedOverlay { .. } => FailureCode::Damaged,
         StoreError::Fixed { .. } | StoreError::MoveRefused { .. } => FailureCode::Invalid,
-        StoreError::NoPart { .. } => FailureCode::Elsewhere,
+        StoreError::NoPart { .. } | StoreError::HoldersChanged { .. } => FailureCode::Elsewhere,
         StoreError::Busy { .. } => FailureCode::Overloaded,
         StoreError::ReadOnly { .. } | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
         _ => FailureCode::Internal,

@@ -28,13 +28,15 @@ pub struct TlsFiles {
 pub(crate) struct Guard {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) token: Option<Token>,
+    /// What those who move partitions must tell.
+    pub(crate) admin_token: Option<Token>,
 }
 
 impl Guard {
     /// Reads certificates and keys.
     pub(crate) fn new(config: &ServerConfig) -> Result<Self, ServerError> {
         let tls = config.tls.as_ref().map(tls_config).transpose()?;
-        Ok(Self { tls, token: config.token })
+        Ok(Self { tls, token: config.token, admin_token: config.admin_token })
     }
 }
 

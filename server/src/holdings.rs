@@ -1,13 +1,16 @@
 //! What a server holds, opened and checked once before any shard starts, shared by all.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::{Description, Stripes, TensorDescription, UpdateStats, graph_tag};
+use lodestore_schema::{
+    Description, Membership, Stripes, TensorDescription, UpdateStats, graph_tag,
+};
 use lodestore_store::{
-    DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind, TensorSpec,
+    Arrival, DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind,
+    StoreError, TensorSpec,
 };
 
 use crate::{ServerConfig, ServerError};
@@ -18,6 +21,12 @@ pub(crate) struct Holdings {
     /// The partitions that are served now, ascending, and how often that has changed.
     parts: RwLock<Arc<[PartId]>>,
     changes: AtomicU64,
+    /// Those that are on their way here, ascending.
+    arriving: RwLock<Arc<[PartId]>>,
+    /// The one that is being given up, until that is decided.
+    leaving: RwLock<Option<PartId>>,
+    /// Held while the folder is looked at: the last look counts.
+    looking: Mutex<()>,
     /// Whether partitions come and go; else those that it was started with stay.
     pub(crate) roams: bool,
     /// Whether one comes or goes at this moment.
@@ -61,11 +70,15 @@ impl Holdings {
         let profile = DeviceProfile::load(&**graph.device(), graph.dir());
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
+        let arriving = if config.parts_here { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
         Ok(Self {
             book,
             parts: RwLock::new(parts.into()),
             changes: AtomicU64::new(0),
+            arriving: RwLock::new(arriving.into()),
+            leaving: RwLock::new(None),
+            looking: Mutex::new(()),
             roams: config.parts_here,
             is_moving: AtomicBool::new(false),
             tensors,
@@ -99,7 +112,45 @@ impl Holdings {
             changed.sort_unstable();
         }
         *parts = changed.into();
+        self.has_changed();
+    }
+
+    /// Clients are to be told something else from now on.
+    pub(crate) fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Tells clients that a partition is not served, and may be again: it is being given up, until
+    /// that is decided; `None` once it is.
+    pub(crate) fn set_leaving(&self, part: Option<PartId>) {
+        *self.leaving.write().unwrap_or_else(PoisonError::into_inner) = part;
+        self.has_changed();
+    }
+
+    /// Tells clients which partitions are on their way here: those whose copies come together, and
+    /// those that are in their place and not served yet, or not again. Blocks on the folder.
+    pub(crate) fn look_for_arrivals(&self) -> Result<(), StoreError> {
+        let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let graph = self.live.graph();
+        let mut found = Arrival::begun_in(graph)?;
+        let served = self.parts();
+        found.extend(graph.parts_here().into_iter().filter(|part| !served.contains(part)));
+        found.sort_unstable();
+        found.dedup();
+        *self.arriving.write().unwrap_or_else(PoisonError::into_inner) = found.into();
+        self.has_changed();
+        Ok(())
+    }
+
+    /// How many servers are to hold each of `parts`; none where nobody has said of any.
+    fn memberships(&self, parts: &[PartId]) -> Vec<Membership> {
+        let all = parts.iter().map(|&part| self.live.membership(part));
+        let told = |it: lodestore_store::Membership| {
+            let (generation, n_holders) = (it.generation, it.n_holders);
+            Membership { generation, n_holders }
+        };
+        let all: Vec<Membership> = all.map(told).collect();
+        if all.iter().all(|it| it.generation == 0) { Vec::new() } else { all }
     }
 
     /// Lets one partition come or go at a time; `None` while another does.
@@ -109,12 +160,17 @@ impl Holdings {
 
     /// What clients are told.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
-        let meta = self.live.graph().meta();
+        // First: what is given up is in one list or the other at every moment.
+        let leaving = self.leaving.read().unwrap_or_else(PoisonError::into_inner);
+        let (meta, parts) = (self.live.graph().meta(), self.parts());
+        let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
+        let is_coming = |part: &PartId| arriving.contains(part) || *leaving == Some(*part);
+        let coming = self.book.parts().filter(|part| is_coming(part) && !parts.contains(part));
         Description {
             graph: *meta.uuid.as_bytes(),
             n_edges: meta.edges,
             bounds: self.book.bounds().to_vec(),
-            parts: self.parts().iter().map(|part| part.0).collect(),
+            parts: parts.iter().map(|part| part.0).collect(),
             tensors: self.tensors.iter().map(|tensor| tensor.description.clone()).collect(),
             shard_ports: shard_ports.to_vec(),
             n_shards,
@@ -122,6 +178,8 @@ impl Holdings {
             writable: self.writable,
             shares: true,
             roams: self.roams,
+            memberships: self.memberships(&parts),
+            arriving: coming.map(|part| part.0).collect(),
         }
     }
 

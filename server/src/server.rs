@@ -169,6 +169,12 @@ impl Server {
         self.holdings.parts().to_vec()
     }
 
+    /// Identity of the graph (uuid).
+    #[must_use]
+    pub fn graph(&self) -> [u8; 16] {
+        *self.holdings.live.graph().meta().uuid.as_bytes()
+    }
+
     /// The newest committed version.
     #[must_use]
     pub fn version(&self) -> u32 {

@@ -1,7 +1,9 @@
 //! What can go wrong between a stored graph and the rows asked of it.
 
+mod about;
+
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lodestore_graph::{NodeId, PartId};
 use thiserror::Error;
@@ -246,6 +248,30 @@ pub enum StoreError {
         /// What holds it up.
         reason: &'static str,
     },
+    /// Rows of a partition that several servers hold were to be put at one of them.
+    #[error(
+        "partition {part} is held by {n_holders} servers, and rows that are put into the files of one are \
+         not at the others; put them through the servers (--connect)"
+    )]
+    Replicated {
+        /// The partition.
+        part: PartId,
+        /// Servers that are to hold it.
+        n_holders: u16,
+    },
+    /// Rows were put for other holders than a partition has by now.
+    #[error(
+        "rows of partition {part} come for its holders of generation {found}, and those here are of \
+         generation {expected}; ask all servers anew what they hold"
+    )]
+    HoldersChanged {
+        /// The partition.
+        part: PartId,
+        /// Generation that is stored.
+        expected: u32,
+        /// Generation that the rows were put for.
+        found: u32,
+    },
     /// A partition cannot be copied or moved so.
     #[error("partition {part} is not moved: {reason}")]
     MoveRefused {
@@ -275,64 +301,4 @@ pub enum StoreError {
     /// The rows cannot be planned on this segment.
     #[error(transparent)]
     Plan(#[from] PlanError),
-}
-
-impl StoreError {
-    /// The file or folder that the error is about, where there is one.
-    #[must_use]
-    pub fn file(&self) -> Option<&Path> {
-        match self {
-            Self::Io { file, .. }
-            | Self::Read { file, .. }
-            | Self::Meta { file, .. }
-            | Self::DamagedSegment { file, .. }
-            | Self::DamagedPage { file, .. }
-            | Self::DamagedGroup { file, .. }
-            | Self::FileLength { file, .. }
-            | Self::Misplaced { file, .. }
-            | Self::NewerFormat { file, .. }
-            | Self::Unrepairable { file, .. }
-            | Self::Catalog { dir: file, .. }
-            | Self::DamagedOverlay { dir: file, .. }
-            | Self::Locked { dir: file }
-            | Self::ReadOnly { dir: file }
-            | Self::WritesStopped { dir: file, .. } => Some(file),
-            Self::NoTensor { .. }
-            | Self::NoPart { .. }
-            | Self::Busy { .. }
-            | Self::MoveRefused { .. }
-            | Self::NoNode { .. }
-            | Self::OutputLength { .. }
-            | Self::NoVersion { .. }
-            | Self::Fixed { .. }
-            | Self::Stopped
-            | Self::PutLength { .. }
-            | Self::PutTooLarge { .. }
-            | Self::Plan(_) => None,
-        }
-    }
-
-    /// Whether the error says something about the files, or only about the system.
-    #[must_use]
-    pub fn cause(&self) -> Cause {
-        match self {
-            Self::Io { source, .. } | Self::Read { source, .. } => Cause::of(source),
-            Self::Catalog { cause, .. } => *cause,
-            Self::Locked { .. } | Self::Busy { .. } | Self::Stopped => Cause::System,
-            _ => Cause::Damage,
-        }
-    }
-
-    /// Whether a file is gone that the catalog named a moment ago: a compaction may have taken its
-    /// place, and a fresh look at the catalog tells.
-    pub(crate) fn is_gone(&self) -> bool {
-        let gone = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
-        matches!(self, Self::Io { source, .. } if gone.contains(&source.kind()))
-    }
-
-    /// Turns an [`io::Error`] at `file` into a [`StoreError::Io`].
-    pub(crate) fn io(file: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
-        let file = file.to_owned();
-        move |source| Self::Io { file, action, source }
-    }
 }

@@ -43,7 +43,9 @@ pub mod synthetic;
 mod tensor;
 mod verify;
 
-pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, OverlayRow, RowKeys, SegmentRecord};
+pub use catalog::{
+    CATALOG_FORMAT_VERSION, Catalog, Membership, OverlayRow, RowKeys, SegmentRecord,
+};
 pub use cause::Cause;
 pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use compact::Compacted;
@@ -60,7 +62,9 @@ pub use inspect::{
     DeviceSummary, GraphSummary, OverlaySummary, PartSummary, ReaderSummary, TensorSummary, inspect,
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
-pub use live::{Base, LiveGraph, LiveMode, LiveTensor, PartCopy, SEAL_MAX, TensorView, View};
+pub use live::{
+    Base, Holders, LiveGraph, LiveMode, LiveTensor, PartCopy, SEAL_MAX, TensorView, View,
+};
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};
 pub use nan::{NanPolicy, first_nan};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lodestore_client::{ClientError, PartMove};
 
+use crate::support::process::lode_line;
 use crate::support::workload::{EndOnDrop, N_WRITERS, Workload};
 use crate::{N_NODES, Two, plan};
 
@@ -63,6 +64,34 @@ fn clients_see_nothing_of_a_move_but_a_pause() {
     }
     servers.into_iter().for_each(crate::support::process::Serving::stop);
     two.assert_whole();
+}
+
+#[test]
+fn a_load_generator_follows_a_partition_and_counts_no_error() {
+    let two = Two::new();
+    let servers = [two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0")];
+    let connect = format!("--connect {} --connect {}", servers[0].address, servers[1].address);
+    let verify = format!("--verify {}", two.folders[0].display());
+    for window in [1, 4] {
+        let line = format!(
+            "load {connect} --connections 4 --window {window} --rows 300 --warm-up 0 --duration 4 --json"
+        );
+        // Rows can be compared for as long as their folder is there: the first time.
+        let line = if window == 1 { format!("{line} {verify}") } else { line };
+        let load = thread::spawn(move || lode_line(&line));
+        thread::sleep(Duration::from_millis(1000));
+        let (from, to) = if window == 1 { (0, 1) } else { (1, 0) };
+        let plan = plan(&servers[from], 1, &two.folders[to], Some(&servers[to]));
+        PartMove::run(plan, &mut |_, _| {}).unwrap();
+        let report = load.join().unwrap().succeeded().json();
+        assert_eq!(report["errors"], serde_json::json!({}), "{report}");
+        assert!(report["rows"].as_f64().unwrap() > 10_000.0, "{report}");
+        for name in crate::support::names_in(&two.folders[from]) {
+            if name.contains(".moved-") {
+                std::fs::remove_dir_all(two.folders[from].join(name)).unwrap();
+            }
+        }
+    }
 }
 
 fn load_client(load: &Workload, addresses: &[String]) -> lodestore_client::Client {

@@ -102,6 +102,55 @@ fn no_door_of_a_shard_is_open_either() {
 }
 
 #[test]
+fn partitions_are_moved_and_counted_by_whoever_tells_the_admin_token() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 2, "hash");
+    let (token, admin) = (source.file("token"), source.file("admin"));
+    write_file(&token, SECRET, 0o600);
+    write_file(&admin, "admin-admin-admin-admin", 0o600);
+    let (unix, into) = (source.file("rows.sock"), source.file("copy"));
+    let start = |more: &str| {
+        let (unix, token) = (unix.display(), token.display());
+        let args = format!(
+            "--listen 127.0.0.1:0 --shards 2 --writable --parts-here --unix {unix} --token-file {token} {more}"
+        );
+        Serving::start(&graph, &args)
+    };
+    let server = start(&format!("--admin-token-file {}", admin.display()));
+    let (at, unix, into) = (&server.address, unix.display(), into.display());
+    let commands = [
+        ("copy-part 0 --keep --into", format!("{into} --from")),
+        ("holders 0 --set 1", "--connect".to_owned()),
+    ];
+    for (command, door) in &commands {
+        let tell = |token: &PathBuf| {
+            lode_line(&format!("{command} {door} {at} --token-file {}", token.display()))
+        };
+        tell(&token).failed(1, &["the admin token", "--admin-token-file"]);
+        tell(&admin).succeeded();
+        let _ = std::fs::remove_dir_all(source.file("copy"));
+        lode_line(&format!("{command} {door} unix:{unix}")).succeeded();
+        let _ = std::fs::remove_dir_all(source.file("copy"));
+    }
+    // It lets its bearer in for rows too, and who tells the other pulls as before.
+    for token in [&token, &admin] {
+        lode_line(&format!("stat {at} --token-file {}", token.display())).succeeded();
+    }
+    let told = server.stop_and_take_log();
+    assert!(!told.contains("admin-admin"), "{told}");
+    let both = format!("--token-file {0} --admin-token-file {0}", token.display());
+    lode_line(&format!("serve nowhere --listen 127.0.0.1:0 {both}"))
+        .failed(2, &["the same token", "--admin-token-file"]);
+    lode_line("holders 0 --connect etcd:127.0.0.1:1/g")
+        .failed(2, &["below that prefix", "HOST:PORT"]);
+    // Without an admin token that is for those of this machine.
+    let server = start("");
+    let line = format!("holders 1 --set 1 --connect {} --token-file", server.address);
+    lode_line(&format!("{line} {}", token.display())).succeeded();
+    server.stop();
+}
+
+#[test]
 fn strangers_take_next_to_nothing_and_are_gone_soon() {
     let guarded = Guarded::start("");
     let (server, pid) = (&guarded.server, guarded.server.child.id());

@@ -1,6 +1,7 @@
 //! `lode serve`: serve rows until told to stop.
 
 mod config;
+mod doors;
 mod register;
 
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::Address;
 use lodestore_graph::PartId;
-use lodestore_server::{PolicyKind, Server, ServerConfig, ServerError, TlsFiles};
+use lodestore_server::{PolicyKind, Server, ServerConfig, ServerError};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -22,7 +23,7 @@ use signal_hook::low_level::{self, pipe};
 use crate::console::Console;
 use crate::human;
 use crate::log::{self, LogFormat, LogLevel};
-use crate::secrets::{check_key, read_token};
+use crate::secrets::read_token;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
@@ -99,6 +100,10 @@ pub(crate) struct ServeArgs {
     /// port wants it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// File with the token of those who move partitions and count their holders over TCP; it lets them
+    /// in as that of --token-file does. Without it that is for clients of this machine.
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
     /// TLS for clients over TCP: the server's certificate and those up to its authority (PEM).
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -166,6 +171,7 @@ impl ServeArgs {
         self.policy = self.policy.or(file.policy);
         self.writable |= file.writable.unwrap_or_default();
         self.token_file = self.token_file.or(file.token_file);
+        self.admin_token_file = self.admin_token_file.or(file.admin_token_file);
         self.tls_cert = self.tls_cert.or(file.tls_cert);
         self.tls_key = self.tls_key.or(file.tls_key);
         self.tls_client_ca = self.tls_client_ca.or(file.tls_client_ca);
@@ -193,6 +199,15 @@ impl ServeArgs {
         self.check_exposure(listen)?;
         let tls = self.tls()?;
         let token = self.token_file.as_deref().map(read_token).transpose()?;
+        let admin_token = self.admin_token_file.as_deref().map(read_token).transpose()?;
+        if token.is_some() && token == admin_token {
+            return Err(UsageError::new(
+                "--token-file and --admin-token-file have the same token, so that whoever pulls rows \
+                 could move partitions; make another for admins: openssl rand -hex 32"
+                    .to_owned(),
+            )
+            .into());
+        }
         let defaults = ServerConfig::new(&self.graph);
         Ok(ServerConfig {
             parts: self.parts.iter().copied().map(PartId).collect(),
@@ -209,67 +224,23 @@ impl ServeArgs {
             policy: self.policy.unwrap_or(defaults.policy),
             writable: self.writable,
             token,
+            admin_token,
             tls,
             insecure: self.insecure,
             ..defaults
         })
     }
 
-    /// Fails for an address that others can reach when nothing says who may ask there, or that all
-    /// may.
-    fn check_exposure(&self, listen: Option<SocketAddr>) -> Result<(), UsageError> {
-        let is_exposed = |address: &SocketAddr| !address.ip().is_loopback();
-        if let Some(address) = listen.filter(is_exposed).filter(|_| !self.insecure)
-            && self.token_file.is_none()
-            && self.tls_cert.is_none()
-        {
-            return Err(UsageError::new(format!(
-                "address {address} can be reached from outside, and connections are neither \
-                 authenticated nor encrypted; listen on 127.0.0.1, use --unix, give --token-file or \
-                 --tls-cert, or add --insecure on a trusted network"
-            )));
-        }
-        let metrics = self.metrics.filter(is_exposed).filter(|_| !self.metrics_insecure);
-        if let Some(address) = metrics
-            && self.token_file.is_none()
-        {
-            return Err(UsageError::new(format!(
-                "metrics on {address} can be read from outside; listen on 127.0.0.1, give \
-                 --token-file, or add --metrics-insecure on a trusted network"
-            )));
-        }
-        if let Some(address) = metrics
-            && self.tls_cert.is_some()
-        {
-            return Err(UsageError::new(format!(
-                "metrics on {address} want the token, and that port speaks no TLS, so that others can \
-                 read it on its way; listen on 127.0.0.1, or add --metrics-insecure on a trusted \
-                 network"
-            )));
-        }
-        Ok(())
-    }
-
-    fn tls(&self) -> Result<Option<TlsFiles>> {
-        match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
-            (None, None, None) => Ok(None),
-            (Some(cert), Some(key), client_ca) => {
-                check_key(key)?;
-                let (cert, key, client_ca) = (cert.clone(), key.clone(), client_ca.clone());
-                Ok(Some(TlsFiles { cert, key, client_ca }))
-            }
-            _ => Err(UsageError::new(
-                "TLS needs both --tls-cert and --tls-key, and --tls-client-ca goes with them"
-                    .to_owned(),
-            )
-            .into()),
-        }
-    }
-
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let this = self.with_file()?;
         let config = this.check()?;
         log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default())?;
+        if let Some(listen) = config.listen
+            && !listen.ip().is_loopback()
+            && (config.admin_token.is_some() && config.tls.is_none())
+        {
+            tracing::warn!(%listen, "the admin token crosses the network in the clear: there is no TLS");
+        }
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(this.exit_with_stdin)?;
         let (sender, events) = mpsc::channel();

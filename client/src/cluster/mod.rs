@@ -74,6 +74,11 @@ impl ClusterMap {
         self.0.iter().any(|source| !matches!(source, Source::Address(_)))
     }
 
+    /// Whether it tells of this moment: while etcd is away it does not.
+    pub(crate) fn is_current(&self) -> bool {
+        self.0.iter().all(Source::is_current)
+    }
+
     /// How often the map is known to have changed; only etcd tells.
     pub(crate) fn changes(&self) -> u64 {
         self.0.iter().map(Source::changes).sum()
@@ -103,6 +108,15 @@ impl Source {
             Self::File(path) => file::read(path),
             #[cfg(feature = "etcd")]
             Self::Etcd(watch) => watch.members(),
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        match self {
+            // It is read anew each time.
+            Self::Address(_) | Self::File(_) => true,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(watch) => watch.is_current(),
         }
     }
 

@@ -6,6 +6,9 @@
 //! compared; they are not put into a batch, so a trainer takes longer by that copy. One thread
 //! drives many connections by epoll, and is not itself what limits a shard.
 //!
+//! A request whose partition is on its way to another server is asked again, where that is by then, and
+//! counts from when it was to start at first.
+//!
 //! In an open loop latency counts from when a request was to start, not from when it could be
 //! sent: a server that stalls is charged for everything that was due meanwhile (no "coordinated
 //! omission"). Requests that were due and never sent count with the time that they had waited at
@@ -137,6 +140,8 @@ impl LoadConfig {
 /// What all threads of a load share.
 struct Target<'a> {
     config: &'a LoadConfig,
+    /// Who finds servers anew.
+    client: &'a Client,
     fleet: Arc<Fleet>,
     tensor: u16,
     row_bytes: usize,
@@ -169,7 +174,7 @@ impl Client {
         }
         let tensor = u16::try_from(position).unwrap_or(u16::MAX);
         let (fleet, row_bytes) = (self.fleet(), info.row_bytes());
-        let target = Target { config, fleet, tensor, row_bytes, truth };
+        let target = Target { config, client: self, fleet, tensor, row_bytes, truth };
         let nodes = self.nodes_to_ask(&target)?;
         let position = Arc::default();
         let workers = (0..config.threads).map(|thread| {

@@ -3,18 +3,19 @@
 //! `docs/moving.md` has the steps and who owns the partition at each. [`PartMove`] takes them one by
 //! one, so that whoever drives it can stop between any two; nothing is lost then.
 
+mod ends;
 mod source;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{Copied, CopyStep, Description, FailureCode, Reply, RequestBody};
-use lodestore_store::{Arrival, Graph, LiveGraph, LiveMode, OpenOptions, StoreError};
+use lodestore_schema::{CopyStep, Membership};
+use lodestore_store::Arrival;
 
-use crate::remote::{ask_server, describe};
 use crate::{Address, ClientConfig, ClientError};
+use ends::{Kind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
 use source::PartSource;
 
 /// Pause before a server that is busy (it compacts, another partition comes or goes) is asked again.
@@ -35,7 +36,7 @@ pub struct MovePlan {
     pub to: Option<Address>,
     /// The partition may be left where nobody serves it.
     pub unserved: bool,
-    /// Whether the source keeps it.
+    /// Whether the source keeps it. Where source and target take puts the copy is one holder more.
     pub keep: bool,
     /// Time for one step, and what servers are shown.
     pub config: ClientConfig,
@@ -44,6 +45,7 @@ pub struct MovePlan {
 /// A move under way, or a copy.
 pub struct PartMove {
     plan: MovePlan,
+    kind: Kind,
     arrival: Arrival,
     /// `None` once the source has given the partition up.
     source: Option<PartSource>,
@@ -67,6 +69,8 @@ pub struct MoveStats {
     pub version: u32,
     /// Time in which it took no puts, until it was given up.
     pub sealed: Duration,
+    /// Holders that there are to be from now on, where the copy has become one; else 0.
+    pub n_holders: u16,
     /// It was in its place already: an earlier run had moved or copied it.
     pub was_here: bool,
 }
@@ -77,34 +81,42 @@ impl PartMove {
     /// # Errors
     /// What keeps the partition from being moved so, before anything is fetched.
     pub fn begin(plan: MovePlan) -> Result<Self, ClientError> {
-        check_ends(&plan)?;
+        let kind = check_ends(&plan)?;
         // Never 0, which is the number of copies that take nothing away.
         let id = RandomState::new().build_hasher().finish() | 1;
         let arrival = Arrival::find_or_begin(&plan.into, plan.part, id)?;
-        if let Err(error) = ask_target(&plan, CopyStep::Expect { id: arrival.id() }) {
+        // Before anything is fetched; what comes is given at the end.
+        let given = arrival.give_to_owner().map_err(ClientError::from);
+        let expect = || ask_target(&plan, CopyStep::Expect { id: arrival.id() });
+        if let Err(error) = given.and_then(|()| expect()) {
             // What this run has made in a folder that is not the server's is in nobody's way.
             if arrival.id() == id {
                 arrival.remove()?;
             }
             return Err(error);
         }
-        Ok(Self { plan, arrival, source: None, stats: MoveStats::default() })
+        Ok(Self { plan, kind, arrival, source: None, stats: MoveStats::default() })
     }
 
     /// What an earlier run may have left undone after its decision: `true` if the source had given
-    /// the partition up, or it is in its place already, so that [`PartMove::take`] is next. Else the
-    /// copy begins.
+    /// the partition up, or counted the copy, or it is in its place already, so that
+    /// [`PartMove::take`] is next. Else the copy begins.
     ///
     /// # Errors
-    /// What keeps the source from being asked.
+    /// What keeps the source from being asked, and a copy in its place that is of an earlier time.
     pub fn open(&mut self) -> Result<bool, ClientError> {
         if self.arrival.is_taken() {
+            check_taken(&self.plan, self.kind)?;
             return Ok(true);
         }
-        let id = if self.plan.keep { 0 } else { self.arrival.id() };
+        let id = if self.kind == Kind::Copy { 0 } else { self.arrival.id() };
         let source = PartSource::open(&self.plan.from, &self.plan.config, self.plan.part, id)?;
-        let is_given_up = source.is_given_up();
         self.stats.version = source.version();
+        if let Some(joined) = source.joined() {
+            self.note_joined(joined)?;
+            return Ok(true);
+        }
+        let is_given_up = source.is_given_up();
         self.source = (!is_given_up).then_some(source);
         Ok(is_given_up)
     }
@@ -158,26 +170,49 @@ impl PartMove {
         let Some(source) = &mut self.source else { return Ok(()) };
         let catalog = self.arrival.catalog_again()?;
         let start = Instant::now();
-        self.stats.version = source.step(CopyStep::Seal, &mut Vec::new())?.version;
+        self.stats.version = source.seal()?.version;
         self.stats.late_bytes = source.pairs(&catalog, &mut Vec::new())?;
         self.stats.catalog_bytes += self.stats.late_bytes;
+        if self.kind == Kind::Copy && self.plan.to.is_none() {
+            catalog.forget_membership()?;
+        }
         catalog.close()?;
         self.arrival.sync()?;
+        // While the partition is the source's: the folder's server must be able to open it.
+        self.arrival.give_to_owner()?;
         self.stats.sealed = start.elapsed();
         Ok(())
     }
 
-    /// Has the source give the partition up for good, unless it keeps it.
+    /// Has the source give the partition up for good, or count the copy as a holder, unless it is a
+    /// mere copy.
     ///
     /// # Errors
     /// What broke. Then nobody but the source knows whether it has: [`PartMove::open`] asks.
     pub fn release(&mut self) -> Result<(), ClientError> {
         let Some(mut source) = self.source.take() else { return Ok(()) };
-        if !self.plan.keep {
-            let start = Instant::now();
-            source.step(CopyStep::Release, &mut Vec::new())?;
-            self.stats.sealed += start.elapsed();
+        let start = Instant::now();
+        match self.kind {
+            Kind::Copy => return Ok(()),
+            Kind::Move => drop(source.step(CopyStep::Release, &mut Vec::new())?),
+            Kind::Join => {
+                let joined = source.step(CopyStep::Join, &mut Vec::new())?.joined;
+                self.note_joined(joined)?;
+            }
         }
+        self.stats.sealed += start.elapsed();
+        Ok(())
+    }
+
+    /// Has the copy say what the source says of the holders, before it is one.
+    fn note_joined(&mut self, joined: Membership) -> Result<(), ClientError> {
+        let Membership { generation, n_holders } = joined;
+        let catalog = self.arrival.catalog_again()?;
+        let by = self.arrival.id();
+        catalog.set_membership(lodestore_store::Membership { generation, n_holders, by })?;
+        catalog.close()?;
+        self.arrival.sync()?;
+        self.stats.n_holders = n_holders;
         Ok(())
     }
 
@@ -189,6 +224,7 @@ impl PartMove {
     pub fn take(self) -> Result<MoveStats, ClientError> {
         assert!(self.source.is_none(), "the source has let go of it");
         let (plan, stats) = (self.plan, self.stats);
+        self.arrival.give_to_owner()?;
         self.arrival.take()?;
         ask_target(&plan, CopyStep::Adopt)?;
         Ok(stats)
@@ -202,9 +238,9 @@ impl PartMove {
         plan: MovePlan,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<MoveStats, ClientError> {
-        check_ends(&plan)?;
+        let kind = check_ends(&plan)?;
         if !Arrival::is_begun(&plan.into, plan.part)? && is_in_place(&plan.into, plan.part) {
-            return was_here(&plan);
+            return was_here(&plan, kind);
         }
         let mut this = Self::begin(plan)?;
         for attempts_left in (0..RELEASES_MAX).rev() {
@@ -223,96 +259,4 @@ impl PartMove {
         }
         this.take()
     }
-}
-
-/// The rename was the last that an earlier run did, and its server may not know.
-fn was_here(plan: &MovePlan) -> Result<MoveStats, ClientError> {
-    let deadline = Instant::now() + plan.config.deadline;
-    let source = describe(&plan.from, &plan.config.security, deadline)?;
-    let version = version_here(plan)?;
-    let has_it = source.parts.contains(&plan.part.0);
-    let reason = match (has_it, plan.keep) {
-        (true, false) => "the source has it as well: nothing was moved",
-        (true, true) if version != source.version => "it is of another version than the source's",
-        (_, true) if plan.to.is_none() => "nothing was copied",
-        _ => {
-            ask_target(plan, CopyStep::Adopt)?;
-            return Ok(MoveStats { version, was_here: true, ..MoveStats::default() });
-        }
-    };
-    let reason = format!("{} is there already; {reason}", plan.into.display());
-    Err(StoreError::MoveRefused { part: plan.part, reason }.into())
-}
-
-/// The committed version of the partition in its place.
-fn version_here(plan: &MovePlan) -> Result<u32, ClientError> {
-    let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
-    let live = LiveGraph::open(graph, Some(&[plan.part]), LiveMode::Read, &options)?;
-    Ok(live.version())
-}
-
-/// Has the target's server take a step, if there is one; waits within the deadline while it is busy.
-fn ask_target(plan: &MovePlan, step: CopyStep) -> Result<(), ClientError> {
-    let Some(to) = &plan.to else { return Ok(()) };
-    let deadline = Instant::now() + plan.config.deadline;
-    let body = RequestBody::Copy { part: plan.part.0, step };
-    loop {
-        match ask_server(to, &plan.config.security, 0, body, deadline) {
-            Ok(Reply::Copied(Copied { .. })) => return Ok(()),
-            Ok(_) => return Err(ClientError::Confused { address: to.clone() }),
-            Err(error) if is_busy(&error) && Instant::now() + PAUSE < deadline => {
-                std::thread::sleep(PAUSE);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Whether a server has no room for it now, and will have later.
-fn is_busy(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
-}
-
-fn is_in_place(into: &Path, part: PartId) -> bool {
-    Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
-}
-
-/// What can be wrong before the first byte is fetched.
-fn check_ends(plan: &MovePlan) -> Result<(), ClientError> {
-    let deadline = Instant::now() + plan.config.deadline;
-    let refused = |address: &Address, reason: &str| {
-        let (address, reason) = (address.clone(), reason.to_owned());
-        Err(ClientError::Move { address, reason })
-    };
-    let Some(to) = &plan.to else {
-        if plan.keep || plan.unserved {
-            return Ok(());
-        }
-        let reason = "it would give the partition up, and nobody would serve it; name the server of \
-                      the folder (--to), leave it at the source too (--keep), or say that it is to be \
-                      so (--unserved)";
-        return refused(&plan.from, reason);
-    };
-    if *to == plan.from {
-        return refused(to, "it is the source as well as the target; name two servers");
-    }
-    let target = describe(to, &plan.config.security, deadline)?;
-    let source = describe(&plan.from, &plan.config.security, deadline)?;
-    if target.graph != source.graph {
-        let (address, other) = (to.clone(), plan.from.clone());
-        return Err(ClientError::GraphsDiffer { address, other });
-    }
-    if !target.roams {
-        return refused(to, "it takes in no partition; start it with --parts-here");
-    }
-    let writable = |description: &Description| description.writable;
-    if plan.keep && (writable(&source) || writable(&target)) {
-        let reason = "two servers that take puts cannot both have the partition: clients that do not \
-                      know of the second would leave it behind; move it, or leave the server out";
-        return refused(to, reason);
-    }
-    if !plan.keep && !writable(&target) {
-        return refused(to, "it takes no puts, and so owns no partition; start it with --writable");
-    }
-    Ok(())
 }

@@ -4,10 +4,13 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{Copied, CopyStep, Reply, Request, RequestBody, WireError};
+use lodestore_schema::{
+    Copied, CopyStep, FailureCode, Membership, Reply, Request, RequestBody, WireError,
+};
 use lodestore_store::ArrivingCatalog;
 
-use super::{PAUSE, is_busy};
+use super::PAUSE;
+use super::ends::is_busy;
 use crate::connection::{Connection, time_left};
 use crate::{Address, ClientConfig, ClientError};
 
@@ -52,9 +55,30 @@ impl PartSource {
         }
     }
 
+    /// Takes the step of the seal; waits within the deadline while the source must take puts.
+    pub(super) fn seal(&mut self) -> Result<Copied, ClientError> {
+        let end = Instant::now() + self.deadline;
+        loop {
+            match self.step(CopyStep::Seal, &mut Vec::new()) {
+                Err(ClientError::Refused { failure, .. })
+                    if failure.code == FailureCode::Overloaded
+                        && Instant::now() + failure.retry_after.max(PAUSE) < end =>
+                {
+                    std::thread::sleep(failure.retry_after.max(PAUSE));
+                }
+                sealed => return sealed,
+            }
+        }
+    }
+
     /// Whether the same move has taken the partition away before.
     pub(super) fn is_given_up(&self) -> bool {
         self.opened.is_given_up
+    }
+
+    /// What the same move has made of the holders before, if it has.
+    pub(super) fn joined(&self) -> Option<Membership> {
+        Some(self.opened.joined).filter(|joined| joined.generation > 0)
     }
 
     pub(super) fn version(&self) -> u32 {

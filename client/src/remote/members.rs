@@ -1,177 +1,14 @@
-//! Which servers there are, and what each of them holds by now.
+//! What the servers hold by now, asked anew as often as something has changed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_schema::Description;
-use tracing::warn;
-
-use super::describe::describe;
-use super::fleet::{Fleet, replicas};
+use super::Client;
+use super::find::{are_all, find_settled};
+use super::fleet::{Fleet, Refreshed};
 use super::patience::{Patience, Remedy};
-use super::{Client, ClientConfig};
-use crate::cluster::{ClusterMap, Member};
-use crate::{Address, ClientError, Security};
-
-/// Longest wait for the first words of a server that a map names, where others may do.
-const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How often all servers are asked anew until they agree about replicas.
-const ROUNDS_MAX: usize = 8;
-
-/// The servers of a map with what they hold, all of it of one moment where puts depend on that: while
-/// one of several holders of a partition is on its way, one may have been asked before and another
-/// after. Then a second answer differs from the first.
-pub(super) fn find_settled(
-    map: &ClusterMap,
-    config: &ClientConfig,
-    deadline: Instant,
-) -> Result<Vec<(Address, Description)>, ClientError> {
-    let mut servers = find(map, config, deadline)?;
-    for _ in 0..ROUNDS_MAX {
-        let counts = replicas(&servers);
-        if counts.values().all(|&n_holders| n_holders < 2) {
-            break;
-        }
-        servers = find(map, config, deadline)?;
-        if replicas(&servers) == counts {
-            break;
-        }
-    }
-    Ok(servers)
-}
-
-/// The servers of a map with what they hold.
-fn find(
-    map: &ClusterMap,
-    config: &ClientConfig,
-    deadline: Instant,
-) -> Result<Vec<(Address, Description)>, ClientError> {
-    if map.is_live() {
-        find_living(map, config, deadline)
-    } else {
-        find_named(map, &config.security, deadline)
-    }
-}
-
-/// Of the servers of a live map one is enough, and it is waited for within the deadline: etcd, or the
-/// server, may be about to start.
-fn find_living(
-    map: &ClusterMap,
-    config: &ClientConfig,
-    deadline: Instant,
-) -> Result<Vec<(Address, Description)>, ClientError> {
-    let mut patience = Patience::new(config, deadline);
-    loop {
-        let error = match find_some(map, &config.security, deadline) {
-            Ok(asked) if !asked.servers.is_empty() => return Ok(asked.servers),
-            Ok(asked) => asked.absent.into_iter().next().map_or(ClientError::NoServers, |it| it.1),
-            Err(error) => error,
-        };
-        let remedy =
-            if comes_later(&error) { Remedy::Later(Duration::ZERO) } else { Remedy::Again };
-        std::thread::sleep(patience.pause(remedy).ok_or(error)?);
-    }
-}
-
-/// Of servers that are named one by one any may be away if others have every partition.
-///
-/// # Errors
-/// A server that is there and is not what was expected, or cannot be reached and has rows that no
-/// other has; one that is silent has until the deadline.
-fn find_named(
-    map: &ClusterMap,
-    security: &Security,
-    deadline: Instant,
-) -> Result<Vec<(Address, Description)>, ClientError> {
-    loop {
-        let Asked { servers, mut absent } = find_some(map, security, deadline)?;
-        if let Some(at) = absent.iter().position(|(_, error)| !is_absence(error)) {
-            return Err(absent.swap_remove(at).1);
-        }
-        let Some((_, error)) = absent.first() else { return Ok(servers) };
-        if has_all_parts(&servers) {
-            let all: Vec<String> = absent.iter().map(|(address, _)| address.to_string()).collect();
-            warn!(absent = all.join(", "), %error, "others have their rows");
-            return Ok(servers);
-        }
-        let silent = absent.iter().position(|(_, error)| is_silence(error));
-        if silent.is_none() || Instant::now() >= deadline {
-            return Err(absent.swap_remove(silent.unwrap_or(0)).1);
-        }
-    }
-}
-
-/// Whether etcd, or a server, may be about to start; a file that is not there is a slip of the pen.
-fn comes_later(error: &ClientError) -> bool {
-    match error {
-        ClientError::NoServers | ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
-            true
-        }
-        ClientError::Map { map, .. } => map.starts_with("etcd:"),
-        _ => false,
-    }
-}
-
-/// A map's servers, in its order.
-struct Asked {
-    servers: Vec<(Address, Description)>,
-    absent: Vec<(Address, ClientError)>,
-}
-
-/// Whether a server cannot be reached, or not now; anything else is a mistake that somebody should
-/// hear of.
-fn is_absence(error: &ClientError) -> bool {
-    is_silence(error) || matches!(Remedy::of(error), Remedy::Again | Remedy::Later(_))
-}
-
-fn is_silence(error: &ClientError) -> bool {
-    match error {
-        ClientError::Deadline { .. } => true,
-        ClientError::Connect { source, .. } | ClientError::Unavailable { source, .. } => {
-            source.kind() == std::io::ErrorKind::TimedOut
-        }
-        _ => false,
-    }
-}
-
-fn has_all_parts(servers: &[(Address, Description)]) -> bool {
-    let Some((_, first)) = servers.first() else { return false };
-    let n_parts = first.bounds.len().saturating_sub(1);
-    (0..n_parts)
-        .all(|part| servers.iter().any(|(_, it)| it.parts.iter().any(|&p| usize::from(p) == part)))
-}
-
-/// Asks all of a map's servers at once.
-fn find_some(
-    map: &ClusterMap,
-    security: &Security,
-    deadline: Instant,
-) -> Result<Asked, ClientError> {
-    let until = deadline.min(Instant::now() + DESCRIBE_TIMEOUT);
-    let members = map.members()?;
-    let ask = |address: &Address| (address.clone(), describe(address, security, until));
-    let all: Vec<_> = std::thread::scope(|scope| {
-        let threads = members.iter().map(|it| scope.spawn(|| ask(&it.address)));
-        let threads: Vec<_> = threads.collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
-    });
-    let mut asked = Asked { servers: Vec::new(), absent: Vec::new() };
-    for (address, described) in all {
-        match described {
-            Ok(description) => asked.servers.push((address, description)),
-            Err(error) => asked.absent.push((address, error)),
-        }
-    }
-    Ok(asked)
-}
-
-/// Whether every server that the map names is among these.
-pub(super) fn are_all(map: &ClusterMap, servers: &[(Address, Description)]) -> bool {
-    let is_there = |member: &Member| servers.iter().any(|(known, _)| *known == member.address);
-    map.members().is_ok_and(|members| members.iter().all(is_there))
-}
+use crate::{Address, ClientError};
 
 impl Client {
     /// The fleet for puts, commits and whatever else concerns every holder: of all servers that are
@@ -226,11 +63,16 @@ impl Client {
     pub(super) fn fleet_for_all(&self, deadline: Instant) -> Result<Arc<Fleet>, ClientError> {
         let mut patience = Patience::new(&self.config, deadline);
         let mut fleet = self.whole_fleet(deadline, &mut patience)?;
-        if !fleet.roams() && !self.map.is_live() {
-            return Ok(fleet);
+        let is_fixed = !fleet.roams() && !self.map.is_live();
+        if !is_fixed {
+            fleet = self.refresh(fleet, deadline)?;
         }
-        fleet = self.refresh(fleet, deadline)?;
-        while let Err(gap) = self.book.parts().try_for_each(|part| fleet.check_holders(part)) {
+        // Servers that are named one by one may be some of all.
+        let check = |fleet: &Fleet, part| match is_fixed {
+            true => fleet.check_count(part),
+            false => fleet.check_holders(part),
+        };
+        while let Err(gap) = self.book.parts().try_for_each(|part| check(&fleet, part)) {
             fleet = self.after_gap(fleet, gap, deadline, &mut patience)?;
         }
         Ok(fleet)
@@ -244,10 +86,17 @@ impl Client {
         deadline: Instant,
         patience: &mut Patience,
     ) -> Result<Arc<Fleet>, ClientError> {
-        if !matches!(error, ClientError::NoHolder { .. } | ClientError::LostHolder { .. }) {
+        let part = match error {
+            ClientError::NoHolder { part }
+            | ClientError::LostHolder { part }
+            | ClientError::HolderCount { part, .. } => part,
+            error => return Err(error),
+        };
+        let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
+        // Whom to wait for?
+        if patience.is_nowhere(part, all_answered && fleet.is_nowhere(part)) {
             return Err(error);
         }
-        let fleet = self.refresh(fleet, deadline)?;
         // A move may take long, and a server that comes back, or was away, too.
         let may_come =
             fleet.roams() || self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
@@ -260,16 +109,27 @@ impl Client {
     }
 
     /// The fleet with all servers asked anew, unless another thread has done that since `fleet`.
-    pub(super) fn refresh(
+    pub(crate) fn refresh(
         &self,
         fleet: Arc<Fleet>,
         deadline: Instant,
     ) -> Result<Arc<Fleet>, ClientError> {
+        Ok(self.ask_all(fleet, deadline)?.0)
+    }
+
+    /// The same, and whether all servers that are known or named have answered just now.
+    fn ask_all(
+        &self,
+        fleet: Arc<Fleet>,
+        deadline: Instant,
+    ) -> Result<(Arc<Fleet>, bool), ClientError> {
         let current = self.fleet();
         if !Arc::ptr_eq(&current, &fleet) {
-            return Ok(current);
+            return Ok((current, false));
         }
-        let members = self.map.members().unwrap_or_else(|error| {
+        let members = self.map.members();
+        let is_current = members.is_ok() && self.map.is_current();
+        let members = members.unwrap_or_else(|error| {
             tracing::warn!(%error, "the servers known so far stay");
             Vec::new()
         });
@@ -277,13 +137,15 @@ impl Client {
         if addresses.is_empty() {
             addresses = fleet.addresses().cloned().collect();
         }
-        let Some(found) = fleet.refreshed(&addresses, deadline)? else { return Ok(fleet) };
+        let Refreshed { fleet: found, all_answered } = fleet.refreshed(&addresses, deadline)?;
+        let all_answered = all_answered && is_current;
+        let Some(found) = found else { return Ok((fleet, all_answered)) };
         let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
         // Who was faster has asked at the same time.
         if Arc::ptr_eq(&current, &fleet) {
             found.hear(&members);
             *current = found;
         }
-        Ok(Arc::clone(&current))
+        Ok((Arc::clone(&current), all_answered))
     }
 }

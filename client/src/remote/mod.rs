@@ -17,9 +17,12 @@ use pull::{Pull, Tries};
 use put::Put;
 
 mod ask;
+mod at_once;
 mod describe;
+mod find;
 mod fleet;
 mod hedges;
+mod holders;
 mod members;
 mod patience;
 mod pull;
@@ -31,6 +34,7 @@ mod version;
 
 pub(crate) use describe::{ask_server, describe};
 pub(crate) use fleet::Fleet;
+pub use holders::Holder;
 pub use put::PutStats;
 pub use version::CompactionRun;
 
@@ -111,8 +115,8 @@ impl Client {
         let deadline = Instant::now() + config.deadline;
         let map = ClusterMap::of(addresses)?;
         let map_changes = map.changes().into();
-        let servers = members::find_settled(&map, &config, deadline)?;
-        let has_heard_all = members::are_all(&map, &servers).into();
+        let servers = find::find_settled(&map, &config, deadline)?;
+        let has_heard_all = find::are_all(&map, &servers).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };

@@ -1,8 +1,10 @@
 //! Whether something that failed is tried again, and after which pause.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::PartId;
 use lodestore_schema::FailureCode;
 
 use super::ClientConfig;
@@ -73,13 +75,16 @@ pub(super) struct Patience {
     deadline: Instant,
     attempts: u32,
     refusals: u32,
+    /// What nobody had the last time that it was asked for, and nobody was away.
+    nowhere: BTreeSet<PartId>,
     words: RandomState,
 }
 
 impl Patience {
     pub(super) fn new(config: &ClientConfig, deadline: Instant) -> Self {
         let attempts_max = config.attempts;
-        Self { attempts_max, deadline, attempts: 0, refusals: 0, words: RandomState::new() }
+        let words = RandomState::new();
+        Self { attempts_max, deadline, attempts: 0, refusals: 0, nowhere: BTreeSet::new(), words }
     }
 
     /// Failures so far that were not for want of room.
@@ -90,6 +95,16 @@ impl Patience {
     /// It has come forward: whatever held it up is over.
     pub(super) fn forgive(&mut self) {
         (self.attempts, self.refusals) = (0, 0);
+    }
+
+    /// Nobody has a partition, and nobody is away, if that `is_so` now; whether it was so the last time
+    /// too. What moves between two answers of one round is found in the next.
+    pub(super) fn is_nowhere(&mut self, part: PartId, is_so: bool) -> bool {
+        if !is_so {
+            self.nowhere.remove(&part);
+            return false;
+        }
+        !self.nowhere.insert(part)
     }
 
     /// How long to wait before the next try; `None` when there shall be none.
@@ -174,5 +189,13 @@ mod tests {
         assert_ne!(all, others);
         let long = Duration::from_secs(5);
         assert!(pauses(long).iter().all(|&pause| pause >= long));
+    }
+    #[test]
+    fn nobody_has_a_partition_where_that_was_so_twice_in_a_row_for_itself() {
+        let mut one = patience(Duration::from_secs(1));
+        let (a, b) = (PartId(1), PartId(2));
+        assert!(!one.is_nowhere(a, true) && !one.is_nowhere(b, true));
+        assert!(!one.is_nowhere(b, false) && !one.is_nowhere(b, true));
+        assert!(one.is_nowhere(a, true) && one.is_nowhere(b, true));
     }
 }

@@ -231,7 +231,7 @@ impl Tries {
         let mut failures: Vec<(usize, Failed)> = Vec::new();
         let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
         for number in 0..n_rounds.unwrap_or(0) {
-            let mut round = Round::new(fleet, pull, hedges);
+            let (mut round, mut pieces) = (Round::new(fleet, pull, hedges), Vec::new());
             for (endpoint, Bucket { ids, positions, parts }) in buckets.iter().enumerate() {
                 let has_failed = failures.iter().any(|(failed, _)| *failed == endpoint);
                 let start = number * IDS_PER_PULL_MAX;
@@ -240,8 +240,9 @@ impl Tries {
                 }
                 let end = ids.len().min(start + IDS_PER_PULL_MAX);
                 let (ids, positions) = (&ids[start..end], &positions[start..end]);
-                round.ask(Piece { endpoint, ids, positions, parts }, attempt);
+                pieces.push(Piece { endpoint, ids, positions, parts });
             }
+            round.ask(&pieces, attempt);
             if let Some(meanwhile) = meanwhile.take() {
                 round.wait_for(meanwhile);
             }

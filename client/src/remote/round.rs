@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::debug;
 
 use super::ask::{Asked, Piece, may_be_hedged};
+use super::at_once::at_once;
 use super::fleet::Fleet;
 use super::hedges::Hedges;
 use super::pull::{Failed, Pull};
@@ -79,9 +80,23 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Sends the request for a piece.
-    pub(super) fn ask(&mut self, piece: Piece<'a>, attempt: u32) {
-        match Asked::new(self.fleet, self.pull, piece.endpoint, piece, attempt) {
+    /// Sends the requests for all pieces. Connections that must be opened are opened together: none
+    /// waits until a server before it has said hello.
+    pub(super) fn ask(&mut self, pieces: &[Piece<'a>], attempt: u32) {
+        let ask =
+            |&piece: &Piece<'a>| Asked::new(self.fleet, self.pull, piece.endpoint, piece, attempt);
+        let is_new = |piece: &&Piece<'a>| !self.fleet.has_connection(piece.endpoint);
+        let asked: Vec<_> = match pieces.iter().filter(is_new).count() {
+            0 | 1 => pieces.iter().map(ask).collect(),
+            _ => at_once(pieces, ask),
+        };
+        for (&piece, asked) in pieces.iter().zip(asked) {
+            self.note_asked(piece, asked);
+        }
+    }
+
+    fn note_asked(&mut self, piece: Piece<'a>, asked: Result<Asked, Box<Failed>>) {
+        match asked {
             Ok(asked) => {
                 let rival_at = self.rival_at(&asked);
                 self.hedges.earn();

@@ -1,5 +1,7 @@
 //! Pulls from servers of which some are slow.
 
+mod away;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};

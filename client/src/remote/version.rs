@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// Asks again what may be asked again, within the attempts and the deadline.
-    fn patiently<T>(
+    pub(super) fn patiently<T>(
         &self,
         deadline: Instant,
         ask: impl Fn() -> Result<T, ClientError>,

@@ -32,6 +32,11 @@ fn description() -> Description {
         writable: true,
         shares: true,
         roams: true,
+        memberships: vec![
+            Membership { generation: 1, n_holders: 2 },
+            Membership { generation: u32::MAX, n_holders: u16::MAX },
+        ],
+        arriving: vec![1],
     }
 }
 
@@ -76,6 +81,7 @@ fn replies_survive_the_trip() {
             is_given_up: true,
             is_last: true,
             crc32: u32::MAX,
+            joined: Membership { generation: 9, n_holders: 2 },
         }),
     ] {
         assert_eq!(Reply::decode(&head_of(&reply)), Ok(reply));
@@ -86,8 +92,13 @@ fn replies_survive_the_trip() {
 fn the_largest_book_fits_a_head() {
     let parts = u16::MAX;
     let bounds = (0..=u32::from(parts)).collect();
-    let reply =
-        Reply::Description(Description { bounds, parts: (0..parts).collect(), ..description() });
+    let reply = Reply::Description(Description {
+        bounds,
+        parts: (0..parts).collect(),
+        memberships: vec![Membership { generation: 1, n_holders: 1 }; parts.into()],
+        arriving: (0..parts).collect(),
+        ..description()
+    });
     let head = head_of(&reply);
     assert!(head.len() <= REPLY_HEAD_BYTES_MAX);
     assert_eq!(Reply::decode(&head), Ok(reply));
@@ -105,6 +116,12 @@ fn what_cannot_be_is_refused() {
     assert!(zero_rows(|d| d.tensors[0].row_bytes = 0).is_err());
     assert!(zero_rows(|d| d.tensors[0].row_bytes = u32::MAX).is_err());
     assert!(zero_rows(|d| d.tensors[0].stripe_rows = 0).is_err());
+    assert!(zero_rows(|d| d.memberships.truncate(1)).is_err());
+    assert!(zero_rows(|d| d.memberships.clear()).is_ok());
+    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![1, 2])).is_ok());
+    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![2, 1])).is_err());
+    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![1, 1])).is_err());
+    assert!(zero_rows(|d| d.arriving = vec![3, 3]).is_err());
 }
 
 proptest! {

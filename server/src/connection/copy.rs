@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{Copied, CopyStep, Failure, FailureCode, Reply};
+use lodestore_schema::{Copied, CopyStep, Failure, FailureCode, Membership, Reply};
 use lodestore_store::{PartCopy, StoreError};
 
 use super::{Connection, Ended};
@@ -16,6 +16,16 @@ pub(super) struct Copying {
     copy: PartCopy,
     /// Number of the move.
     id: u64,
+}
+
+/// What a copy is at its beginning.
+enum Opened {
+    /// The same move has taken the partition away before.
+    GivenUp,
+    /// The same move has made a holder of its copy before.
+    Joined(Membership),
+    /// It begins, at this version.
+    Copy(PartCopy, u32),
 }
 
 /// What a step gives: the reply, and the piece that follows it.
@@ -47,7 +57,12 @@ impl Connection {
     }
 
     async fn copy_step(&mut self, shard: &Rc<Shard>, part: PartId, step: CopyStep) -> Step {
+        self.rights.check_moves()?;
         match step {
+            CopyStep::Count(membership) => {
+                shard.count_holders(part, membership).await?;
+                return Ok(Default::default());
+            }
             CopyStep::Adopt => {
                 let version = shard.adopt(part).await?;
                 return Ok((Copied { version, ..Copied::default() }, Vec::new()));
@@ -68,6 +83,11 @@ impl Connection {
             shard.release(copy, id).await?;
             return Ok(Default::default());
         }
+        if step == CopyStep::Join {
+            let (copy, joined) = shard.join(copy, id).await?;
+            self.copying = Some(Copying { copy, id });
+            return Ok((Copied { joined: joined?, ..Copied::default() }, Vec::new()));
+        }
         let _room = shard.take_piece_room()?;
         let done = shard.call_store(move |_| {
             let done = step_of(&mut copy, step);
@@ -86,15 +106,25 @@ impl Connection {
         }
         let opened = shard.call_store(move |live| {
             if live.was_given_up(part, id)? {
-                return Ok(None);
+                return Ok(Opened::GivenUp);
+            }
+            if let Some(joined) = live.was_joined(part, id) {
+                let (generation, n_holders) = (joined.generation, joined.n_holders);
+                return Ok(Opened::Joined(Membership { generation, n_holders }));
             }
             let copy = live.begin_copy(part)?;
             let version = copy.version()?;
-            Ok(Some((copy, version)))
+            Ok(Opened::Copy(copy, version))
         });
         let opened = opened.await?.map_err(|error: StoreError| store_failure(&error))?;
-        let Some((copy, version)) = opened else {
-            return Ok((Copied { is_given_up: true, ..Copied::default() }, Vec::new()));
+        let (copy, version) = match opened {
+            Opened::GivenUp => {
+                return Ok((Copied { is_given_up: true, ..Copied::default() }, Vec::new()));
+            }
+            Opened::Joined(joined) => {
+                return Ok((Copied { joined, ..Copied::default() }, Vec::new()));
+            }
+            Opened::Copy(copy, version) => (copy, version),
         };
         let files = copy.files().map(|(name, n_bytes)| (name.to_owned(), n_bytes)).collect();
         self.copying = Some(Copying { copy, id });
@@ -111,7 +141,13 @@ fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), Sto
         }
         CopyStep::Pairs => copied.is_last = copy.next_pairs(COPY_PIECE_BYTES, &mut piece)?,
         CopyStep::Seal => copied.version = copy.seal()?,
-        CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt | CopyStep::Expect { .. } => {}
+        // Whoever takes these steps does not come here.
+        CopyStep::Open { .. }
+        | CopyStep::Release
+        | CopyStep::Join
+        | CopyStep::Adopt
+        | CopyStep::Expect { .. }
+        | CopyStep::Count(_) => {}
     }
     Ok((copied, piece))
 }

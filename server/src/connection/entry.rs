@@ -17,6 +17,7 @@ use lodestore_schema::{
 };
 
 use super::handshake::{Turns, in_turn};
+use super::rights::Rights;
 use super::stream::Stream;
 use super::time::{Lag, Pace, before};
 use super::{Connection, Ended};
@@ -49,7 +50,9 @@ impl Connection {
             };
             let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
             let (pace, shared, copying) = (Pace::default(), None, None);
-            let mut this = Self { stream, socket, is_local, shared, copying, lag, pace, head };
+            let rights = Rights::of(guard, &*socket, is_local);
+            let mut this =
+                Self { stream, socket, is_local, rights, shared, copying, lag, pace, head };
             this.stream.write_all(&hello()).await?;
             this.stream.flush().await?;
             let mut theirs = [0; HELLO_BYTES];
@@ -57,7 +60,7 @@ impl Connection {
             check_hello(&theirs)?;
             let is_known = match &guard.token {
                 None => true,
-                Some(token) => this.tells(token).await?,
+                Some(token) => this.tells(guard, token).await?,
             };
             Ok((this, is_known))
         };
@@ -72,8 +75,8 @@ impl Connection {
         Err(Ended::Unauthenticated)
     }
 
-    /// Whether the first request tells this token.
-    async fn tells(&mut self, token: &Token) -> Result<bool, Ended> {
+    /// Whether the first request tells this token, or the admin's, which is worth more.
+    async fn tells(&mut self, guard: &Guard, token: &Token) -> Result<bool, Ended> {
         let mut prefix = [0; PREFIX_BYTES];
         self.stream.read_exact(&mut prefix).await?;
         let prefix = Prefix::of_request(prefix)?;
@@ -84,7 +87,8 @@ impl Connection {
             RequestBody::Authenticate { token } if prefix.body_bytes == 0 => Some(token),
             _ => None,
         };
-        Ok(found.is_some_and(|found| found == *token))
+        // Both are compared, whatever either comes to.
+        Ok(found.is_some_and(|found| self.rights.hear(guard, &found) | (found == *token)))
     }
 
     /// Tells a client that would be let in why it is not served.

@@ -4,6 +4,8 @@ mod copy;
 mod entry;
 mod handshake;
 mod pull;
+mod push;
+mod rights;
 mod shared;
 mod stream;
 mod time;
@@ -28,6 +30,7 @@ use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT};
 use crate::shard::{Idle, Shard};
 use crate::stats::{BreakReason, RequestKind};
 use copy::Copying;
+use rights::Rights;
 use shared::Shared;
 use stream::Stream;
 use time::{Lag, Pace, in_time};
@@ -47,6 +50,7 @@ pub(crate) struct Connection {
     socket: Rc<OwnedFd>,
     /// Whether that is a Unix socket.
     is_local: bool,
+    rights: Rights,
     /// Memory that the client reads rows from, if it has asked for some.
     shared: Option<Shared>,
     /// A partition that is copied over it.
@@ -131,11 +135,12 @@ impl Connection {
             glommio::executor().yield_now().await;
             let request = self.read_head(prefix).await?;
             let was_first = std::mem::take(&mut is_first);
-            if let RequestBody::Authenticate { .. } = request.body {
+            if let RequestBody::Authenticate { token } = request.body {
                 if !was_first {
                     return Err(told_again());
                 }
                 // It is in; who tells a token that nobody wants is not answered.
+                self.rights.hear(shard.guard(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
             }
@@ -214,8 +219,9 @@ impl Connection {
                 };
                 shard.spawn_bulk(task).await
             }
-            RequestBody::Push { tensor, n_rows } => {
-                let pushed = self.push(shard, tensor, n_rows, prefix.body_bytes, deadline).await?;
+            RequestBody::Push { tensor, n_rows, generation } => {
+                let (put, n_bytes) = ((tensor, n_rows, generation), prefix.body_bytes);
+                let pushed = self.push(shard, put, n_bytes, deadline).await?;
                 let pushed = pushed.map(|version| Reply::Pushed { version });
                 self.reply_or_refuse(shard, pushed).await
             }
@@ -238,34 +244,6 @@ impl Connection {
                 self.reply_or_refuse(shard, reply).await
             }
         }
-    }
-
-    /// Reads the body of a push and has it put. The inner result is what the client is told.
-    async fn push(
-        &mut self,
-        shard: &Rc<Shard>,
-        tensor: u16,
-        n_rows: u32,
-        body_bytes: usize,
-        deadline: Instant,
-    ) -> Result<Result<u32, Failure>, Ended> {
-        let (room, mut buffers) = match shard.admit_push(tensor, n_rows, body_bytes) {
-            Ok(admitted) => admitted,
-            Err(refusal) => {
-                self.drain(body_bytes).await?;
-                return Ok(Err(refusal));
-            }
-        };
-        set_len(&mut buffers.ids, n_rows as usize);
-        let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
-        set_len(&mut buffers.frame, body_bytes - ids.len());
-        let stream = &mut self.stream;
-        let read = async {
-            stream.read_exact(ids).await?;
-            stream.read_exact(&mut buffers.frame).await
-        };
-        in_time(FRAME_TIMEOUT, read).await?;
-        Ok(within(deadline, shard.push(tensor, buffers, room)).await)
     }
 
     /// Sends a reply that has no rows, or why there is none.

@@ -330,6 +330,11 @@ impl Shard {
         self.buffers.take_back(buffers);
     }
 
+    /// What those who connect must show.
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.plan.guard
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.plan.counters[self.id]
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use lodestore_graph::PartId;
-use lodestore_schema::{Failure, FailureCode};
+use lodestore_schema::{Failure, FailureCode, Membership};
 use lodestore_store::{Arrival, LiveGraph, PartCopy};
 use tracing::{info, warn};
 
@@ -52,10 +52,57 @@ impl Shard {
     /// Fails unless a copy comes together in this server's folder.
     pub(crate) async fn check_arrives(&self, part: PartId, id: u64) -> Result<(), Failure> {
         self.check_roams()?;
-        let name = self.call_store(move |live| Arrival::missing_at(live.graph(), part, id)).await?;
+        let holdings = Arc::clone(&self.plan.holdings);
+        let look = move |live: &Arc<LiveGraph>| {
+            holdings.look_for_arrivals()?;
+            Ok(Arrival::missing_at(live.graph(), part, id))
+        };
+        let name = self.call_store(look).await?.map_err(|error| store_failure(&error))?;
         let Some(name) = name else { return Ok(()) };
         let message = format!("the server's folder has no {name}: it is of another folder");
         Err(failure(FailureCode::Invalid, message))
+    }
+
+    /// Says how many servers are to hold a partition; the same.
+    pub(crate) async fn count_holders(
+        self: &Rc<Self>,
+        part: PartId,
+        Membership { generation, n_holders }: Membership,
+    ) -> Result<(), Failure> {
+        self.check_writable()?;
+        let shard = Rc::clone(self);
+        to_its_end(async move {
+            let set = move |live: &Arc<LiveGraph>| live.set_holders(part, generation, n_holders);
+            shard.call_store(set).await?.map_err(|error| store_failure(&error))?;
+            shard.plan.holdings.has_changed();
+            info!(%part, generation, n_holders, "a partition has other holders");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Counts a copy as one more holder; gives the copy back, and what it must have stored; the same.
+    pub(crate) async fn join(
+        self: &Rc<Self>,
+        copy: PartCopy,
+        id: u64,
+    ) -> Result<(PartCopy, Result<Membership, Failure>), Failure> {
+        let shard = Rc::clone(self);
+        to_its_end(async move {
+            let join = move |_: &Arc<LiveGraph>| {
+                let joined = copy.join(id);
+                (copy, joined)
+            };
+            let (copy, joined) = shard.call_store(join).await?;
+            shard.plan.holdings.has_changed();
+            let told = |it: lodestore_store::Membership| {
+                info!(part = %copy.part(), n_holders = it.n_holders, "a copy is a holder more");
+                Membership { generation: it.generation, n_holders: it.n_holders }
+            };
+            let joined = joined.map(told).map_err(|error| store_failure(&error));
+            Ok((copy, joined))
+        })
+        .await
     }
 
     async fn adopt_now(&self, part: PartId) -> Result<u32, Failure> {
@@ -63,13 +110,35 @@ impl Shard {
         let adopted = self.call_store(move |live| live.adopt(part)).await?;
         let version = adopted.map_err(|error| store_failure(&error))?;
         self.serve_again(part).await?;
+        self.look_for_arrivals(part).await;
         info!(%part, version, "a partition has come");
         Ok(version)
     }
 
-    async fn release_now(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
+    /// Looks at what is on its way here, after a move that is over whether or not that can be seen.
+    async fn look_for_arrivals(&self, part: PartId) {
+        let holdings = Arc::clone(&self.plan.holdings);
+        match self.call_store(move |_| holdings.look_for_arrivals()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(%part, %error, "clients are not told what is on its way here"),
+            Err(error) => warn!(%part, %error, "clients are not told what is on its way here"),
+        }
+    }
+
+    async fn release_now(&self, copy: PartCopy, id: u64) -> Result<(), Failure> {
         let _moving = self.begin_move().await?;
         self.check_writable()?;
+        let part = copy.part();
+        // Until that is decided it may come back here: clients wait.
+        self.plan.holdings.set_leaving(Some(part));
+        let decided = self.decide(copy, id).await;
+        self.look_for_arrivals(part).await;
+        self.plan.holdings.set_leaving(None);
+        decided
+    }
+
+    /// Closes a partition and gives it up, or takes it back.
+    async fn decide(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
         let part = copy.part();
         let (mut copy, given_up) = self
             .call_store(move |_| {

@@ -10,6 +10,7 @@ use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
 use lodestore_schema::{Failure, FailureCode};
+use lodestore_store::Holders;
 
 use super::Shard;
 use crate::compactor::{Scope, pays};
@@ -47,13 +48,13 @@ impl Shard {
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Puts the rows of a push; gives the version that they are for.
+    /// Puts the rows of a push, which go to all holders of a `generation`; gives the version that they are for.
     ///
     /// Runs to its end whether or not somebody waits for it: a row that is durable must leave the
     /// tiers.
     pub(crate) async fn push(
         self: &Rc<Self>,
-        tensor: u16,
+        (tensor, generation): (u16, u32),
         buffers: Buffers,
         room: StaticPermit,
     ) -> Result<u32, Failure> {
@@ -61,7 +62,9 @@ impl Shard {
         let task = async move {
             let _room = room;
             // One panicking task would stop the whole executor.
-            let pushed = AssertUnwindSafe(shard.push_all(tensor, buffers)).catch_unwind().await;
+            let pushed = AssertUnwindSafe(shard.push_all((tensor, generation), buffers))
+                .catch_unwind()
+                .await;
             pushed.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a push panicked")))
         };
         let pushed = glommio::spawn_local(task).detach().await;
@@ -104,12 +107,18 @@ impl Shard {
     }
 
     /// Durable first, then out of every tier: the order that a pull after the answer relies on.
-    async fn push_all(&self, tensor: u16, buffers: Buffers) -> Result<u32, Failure> {
+    async fn push_all(
+        &self,
+        (tensor, generation): (u16, u32),
+        buffers: Buffers,
+    ) -> Result<u32, Failure> {
         self.check_one_part(&buffers.ids)?;
         let holdings = Arc::clone(&self.plan.holdings);
         let put = move || {
             let name = &holdings.tensors[usize::from(tensor)].description.name;
-            (holdings.live.put_rows(name, &buffers.ids, &buffers.frame), buffers)
+            let holders = Holders::Generation(generation);
+            let put = holdings.live.put_rows_for(holders, name, &buffers.ids, &buffers.frame);
+            (put, buffers)
         };
         let (put, buffers) = self.plan.threads.writes.call(put)?.wait().await?;
         let version = put.map_err(|error| store_failure(&error))?;

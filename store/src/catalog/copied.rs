@@ -29,6 +29,11 @@ impl Catalog {
         Ok((keys::VERSION.to_vec(), version.to_le_bytes().to_vec()))
     }
 
+    /// The pair that says how many servers are to hold the partition, if there is one.
+    pub(crate) fn membership_pair(&self) -> Result<Option<RawPair>, StoreError> {
+        Ok(self.get(keys::HOLDERS)?.map(|value| (keys::HOLDERS.to_vec(), value)))
+    }
+
     /// The pair of a row that was put.
     pub(crate) fn row_pair(
         &self,
@@ -59,6 +64,7 @@ impl Catalog {
         for (key, value) in pairs {
             let is_known = match super::pairs::told_apart(key, value) {
                 Pair::Version | Pair::Row { .. } => true,
+                Pair::Holders(found) => found.is_some(),
                 Pair::Segment { record, .. } | Pair::Lost { record, .. } => record.is_ok(),
                 _ => false,
             };

@@ -6,6 +6,7 @@ pub(super) const IDENTITY: &[u8] = b"identity";
 pub(super) const VERSION: &[u8] = b"version";
 pub(super) const GRAPH_COPY: &[u8] = b"graph";
 pub(super) const LOSSES: &[u8] = b"losses";
+pub(super) const HOLDERS: &[u8] = b"holders";
 
 /// What the keys of all segments start with, those of segments that were given up, and those of
 /// all overlay rows.

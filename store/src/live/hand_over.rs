@@ -6,6 +6,9 @@
 
 mod adopt;
 mod copy;
+mod end;
+mod files;
+mod seals;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +18,11 @@ use std::time::{Duration, Instant};
 use lodestore_graph::PartId;
 
 use super::{LiveGraph, LivePart};
+use crate::catalog::Membership;
 use crate::error::StoreError;
 use crate::graph::{Graph, part_dir};
+
+use seals::Seals;
 
 pub use copy::PartCopy;
 
@@ -30,6 +36,8 @@ pub(super) struct HandOver {
     is_copied: AtomicBool,
     /// Until when it takes no puts; changed under the gate, held alone.
     sealed_until: Mutex<Option<Instant>>,
+    /// When it was sealed lately.
+    seals: Mutex<Seals>,
 }
 
 impl HandOver {
@@ -39,6 +47,10 @@ impl HandOver {
 
     fn is_sealed(&self) -> bool {
         self.seal().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn seals(&self) -> MutexGuard<'_, Seals> {
+        self.seals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seal(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -93,6 +105,15 @@ impl LiveGraph {
         let dir = self.graph.dir();
         self.graph.device().sync(dir).map_err(StoreError::io(dir, "sync"))?;
         Ok(true)
+    }
+}
+
+impl LiveGraph {
+    /// What move `id` has made of a partition's holders, if it has added one.
+    #[must_use]
+    pub fn was_joined(&self, part: PartId, id: u64) -> Option<Membership> {
+        let membership = self.membership(part);
+        (id != 0 && membership.by == id).then_some(membership)
     }
 }
 

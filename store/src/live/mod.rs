@@ -17,6 +17,7 @@ mod commit;
 mod compact;
 mod garbage;
 mod hand_over;
+mod holders;
 mod journal;
 mod open;
 mod parallel;
@@ -31,13 +32,14 @@ use lodestore_graph::PartId;
 
 pub use base::Base;
 pub use hand_over::{PartCopy, SEAL_MAX};
+pub use holders::Holders;
 pub use tensor::LiveTensor;
 pub use view::{TensorView, View};
 
 pub(crate) use open::OpenedPart;
 pub(crate) use tensor::Pinned;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Membership};
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::reader::ReaderKind;
@@ -86,6 +88,8 @@ struct LivePart {
     /// As in the graph's description.
     tensors: Vec<Arc<LiveTensor>>,
     hand_over: HandOver,
+    /// How many servers are to hold it; changed under the gate, held alone.
+    membership: Mutex<Membership>,
 }
 
 impl LiveGraph {

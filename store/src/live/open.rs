@@ -163,6 +163,7 @@ impl OpenedPart {
     }
 
     pub(super) fn live(self, reader: ReaderKind) -> Result<LivePart, StoreError> {
+        let membership = Mutex::new(self.catalog.membership()?);
         let catalog = Arc::new(self.catalog);
         let live = |(spec, segment, overlay)| {
             let (base, catalog) = (Base::open(segment, reader)?, Arc::clone(&catalog));
@@ -170,7 +171,8 @@ impl OpenedPart {
             Ok(Arc::new(LiveTensor::new(spec, catalog, base, frozen, pending)))
         };
         let tensors = self.tensors.into_iter().map(live).collect::<Result<_, StoreError>>()?;
-        Ok(LivePart { part: self.part, catalog, tensors, hand_over: HandOver::default() })
+        let (part, hand_over) = (self.part, HandOver::default());
+        Ok(LivePart { part, catalog, tensors, hand_over, membership })
     }
 
     /// Removes files that a compaction did not finish, and segments that none needs any more.

@@ -1,13 +1,15 @@
 //! The folder where a partition comes together, beside its place.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
 
+use super::catalog::ArrivingCatalog;
 use super::file::ArrivingFile;
-use super::piece;
+use super::owner;
 use crate::catalog::Catalog;
 use crate::device::{Device, Disk, Guard};
 use crate::error::StoreError;
@@ -30,13 +32,6 @@ pub struct Arrival {
     staging: PathBuf,
     /// Of the folder that it is made in: there is one who brings it.
     _lock: Guard,
-}
-
-/// Its catalog while pairs come.
-#[derive(Debug)]
-pub struct ArrivingCatalog {
-    part: PartId,
-    catalog: Catalog,
 }
 
 impl Arrival {
@@ -90,6 +85,20 @@ impl Arrival {
     /// Whether an earlier run has begun an arrival that is not over.
     pub fn is_begun(dir: &Path, part: PartId) -> Result<bool, StoreError> {
         Ok(Disk.exists(dir) && find(&Disk, dir, part)?.is_some())
+    }
+
+    /// The partitions that are on their way to a folder, ascending.
+    pub fn begun_in(graph: &Graph) -> Result<Vec<PartId>, StoreError> {
+        let dir = graph.dir();
+        let entries = graph.device().list(dir).map_err(StoreError::io(dir, "list"))?;
+        let begun: BTreeSet<&str> =
+            entries.iter().filter_map(|entry| Some(entry.name.split_once(SUFFIX)?.0)).collect();
+        let is_begun = |part: &PartId| begun.contains(&*name_of(&part_dir(dir, *part)));
+        Ok(if begun.is_empty() {
+            Vec::new()
+        } else {
+            graph.book().parts().filter(is_begun).collect()
+        })
     }
 
     /// Name of the folder in which move `id` brings a partition, if the graph's folder has none.
@@ -173,6 +182,14 @@ impl Arrival {
         Err(StoreError::MoveRefused { part: self.part, reason })
     }
 
+    /// Gives what has come to the owner of the folder, if that is another user than who brings it: the
+    /// folder's server must be able to open it.
+    ///
+    /// Fails with [`StoreError::MoveRefused`] where only the superuser, or that user, could.
+    pub fn give_to_owner(&self) -> Result<(), StoreError> {
+        owner::give(&self.staging, &self.dir, self.part)
+    }
+
     /// Makes durable which files there are; each was synced when it was finished.
     pub fn sync(&self) -> Result<(), StoreError> {
         let part_dir = part_dir(&self.staging, self.part);
@@ -221,28 +238,6 @@ impl Arrival {
             part: self.part,
             reason: format!("the source names a file {name:?}, which no partition has"),
         })
-    }
-}
-
-impl ArrivingCatalog {
-    /// Writes the pairs of a piece, durable when it returns.
-    ///
-    /// Fails for what is no piece, and for pairs that no catalog has.
-    pub fn write(&self, mut bytes: &[u8]) -> Result<(), StoreError> {
-        let mut pairs = Vec::new();
-        while !bytes.is_empty() {
-            let Some((key, value)) = piece::take(&mut bytes) else {
-                let reason = "a piece of its catalog is cut off".to_owned();
-                return Err(StoreError::MoveRefused { part: self.part, reason });
-            };
-            pairs.push((key, value));
-        }
-        self.catalog.write_copied(&pairs)
-    }
-
-    /// Moves what was written into tables and closes it.
-    pub fn close(self) -> Result<(), StoreError> {
-        self.catalog.flush()
     }
 }
 

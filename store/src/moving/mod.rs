@@ -4,8 +4,11 @@
 //! [`PartCopy`](crate::PartCopy).
 
 mod arrival;
+mod catalog;
 mod file;
+mod owner;
 pub(crate) mod piece;
 
-pub use arrival::{Arrival, ArrivingCatalog};
+pub use arrival::Arrival;
+pub use catalog::ArrivingCatalog;
 pub use file::ArrivingFile;

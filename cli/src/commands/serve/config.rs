@@ -43,6 +43,8 @@ pub(super) struct ConfigFile {
     pub(super) log_format: Option<LogFormat>,
     #[serde(rename = "token-file")]
     pub(super) token_file: Option<PathBuf>,
+    #[serde(rename = "admin-token-file")]
+    pub(super) admin_token_file: Option<PathBuf>,
     #[serde(rename = "tls-cert")]
     pub(super) tls_cert: Option<PathBuf>,
     #[serde(rename = "tls-key")]
@@ -161,6 +163,7 @@ mod tests {
             log_level,
             log_format,
             token_file,
+            admin_token_file,
             tls_cert,
             tls_key,
             tls_client_ca,
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!((metrics_insecure, metrics_host.unwrap().len()), (Some(false), 1));
         assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());
-        assert!(token_file.is_some() && tls_cert.is_some());
+        assert!(token_file.is_some() && admin_token_file.is_some() && tls_cert.is_some());
         assert!(register.is_some() && advertise.is_some());
         assert!(tls_key.is_some() && tls_client_ca.is_some());
     }

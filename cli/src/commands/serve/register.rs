@@ -46,6 +46,7 @@ pub(super) fn start(
             parts: server.parts().iter().map(|part| part.0).collect(),
             version: server.version(),
             busy: share.clamp(0.0, 1.0),
+            graph: format!("{:032x}", u128::from_be_bytes(server.graph())),
         }
     };
     Ok(lodestore_client::Registration::start(map, entry)?)

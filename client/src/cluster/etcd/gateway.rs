@@ -45,10 +45,23 @@ struct Ranged {
     kvs: Vec<Pair>,
 }
 
+/// A range within a transaction.
+#[derive(Deserialize)]
+struct Found {
+    #[serde(default)]
+    kvs: Vec<Pair>,
+}
+
 #[derive(Deserialize)]
 struct Pair {
     #[serde(default)]
     value: String,
+}
+
+/// The graph that a value names; nonsense is no graph's name.
+fn graph_in(pair: &Pair) -> String {
+    let bytes = STANDARD.decode(&pair.value).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Gateway {
@@ -65,15 +78,41 @@ impl Gateway {
         &self.place
     }
 
-    /// Values of all servers' keys, and the revision that they are of.
-    pub(super) fn range(&self) -> Told<(Vec<Vec<u8>>, u64)> {
+    /// Values of all servers' keys, the graph of the prefix, and the revision that they are of.
+    pub(super) fn range(&self) -> Told<(Vec<Vec<u8>>, Option<String>, u64)> {
         let (key, range_end) = self.servers();
         let body = json!({"key": key, "range_end": range_end, "limit": SERVERS_MAX});
         let ranged: Ranged = self.call("kv/range", &body)?;
         let revision = ranged.header.revision.parse().map_err(|_| "no revision".to_owned())?;
         // What is no base64 is no value of etcd's, and so no server's.
         let values = ranged.kvs.into_iter().map(|pair| STANDARD.decode(pair.value));
-        Ok((values.map(Result::unwrap_or_default).collect(), revision))
+        let values = values.map(Result::unwrap_or_default).collect();
+        // After the servers, none of which is there before it.
+        Ok((values, self.graph()?, revision))
+    }
+
+    fn graph(&self) -> Told<Option<String>> {
+        let key = STANDARD.encode(self.place.graph());
+        let ranged: Ranged = self.call("kv/range", &json!({"key": key}))?;
+        Ok(ranged.kvs.first().map(graph_in))
+    }
+
+    /// Says of which graph the prefix is, unless that was said before; gives what stands there then.
+    pub(super) fn claim(&self, graph: &str) -> Told<String> {
+        let key = STANDARD.encode(self.place.graph());
+        let absent = json!({
+            "key": key, "target": "CREATE", "create_revision": "0", "result": "EQUAL"
+        });
+        let put = json!({"request_put": {"key": key, "value": STANDARD.encode(graph)}});
+        let look = json!({"request_range": {"key": key}});
+        let body = json!({"compare": [absent], "success": [put], "failure": [look]});
+        let done: Value = self.call("kv/txn", &body)?;
+        if done["succeeded"] == Value::Bool(true) {
+            return Ok(graph.to_owned());
+        }
+        let found = done["responses"][0]["response_range"].clone();
+        let found: Found = serde_json::from_value(found).map_err(|error| error.to_string())?;
+        Ok(found.kvs.first().map(graph_in).unwrap_or_default())
     }
 
     /// Waits until a server's key changes after `revision`, [`WATCH_TIMEOUT`] at most.

@@ -1,6 +1,7 @@
 //! A map in etcd: servers register under leases, clients watch.
 //!
-//! Under `PREFIX/servers/` each server has a key, its address, with what it says of itself as JSON.
+//! A prefix is of one graph, which `PREFIX/graph` names: the first server that registers says which, and
+//! those of others do not register. Under `PREFIX/servers/` each server has a key, its address, with what it says of itself as JSON.
 //! The key goes with its lease: when the server has ended, or has not been heard of for
 //! [`LEASE`].
 
@@ -34,6 +35,9 @@ pub struct ServerEntry {
     pub version: u32,
     /// Share of its time in which its shards were not idle, 0 to 1.
     pub busy: f64,
+    /// Identity of its graph (uuid), in 32 hexadecimal digits; that of the prefix.
+    #[serde(default)]
+    pub graph: String,
 }
 
 /// A map's place: `HOST:PORT,HOST:PORT/PREFIX`.
@@ -63,29 +67,53 @@ impl Place {
         Ok(Self { endpoints, prefix: prefix.trim_end_matches('/').to_owned() })
     }
 
+    /// The key that names the graph.
+    fn graph(&self) -> Vec<u8> {
+        format!("{}/graph", self.prefix).into_bytes()
+    }
+
     /// What the keys of all servers start with.
     fn servers(&self) -> Vec<u8> {
         format!("{}/servers/", self.prefix).into_bytes()
     }
 }
 
-/// The servers that these values name; what is no entry is left out.
-fn members(values: impl Iterator<Item = Vec<u8>>) -> Vec<Member> {
-    let member = |value: Vec<u8>| {
-        if value.len() > ENTRY_BYTES_MAX {
-            return None;
+/// The servers that values name.
+#[derive(Debug, Default)]
+struct Told {
+    members: Vec<Member>,
+    /// Values that are no entries, and left out.
+    n_nonsense: usize,
+    /// Servers of other graphs than the prefix's, and left out.
+    strangers: Vec<String>,
+}
+
+impl Told {
+    /// What these values say where the prefix is of `graph`, as far as that is known.
+    fn of(values: impl Iterator<Item = Vec<u8>>, graph: Option<&str>) -> Self {
+        let mut told = Self::default();
+        for value in values {
+            let entry = Some(value).filter(|value| value.len() <= ENTRY_BYTES_MAX);
+            let entry = entry.and_then(|value| serde_json::from_slice::<ServerEntry>(&value).ok());
+            let member = entry.and_then(|entry| {
+                let busy = Some(entry.busy).filter(|busy| (0.0..=1.0).contains(busy));
+                let address = entry.address.parse().ok()?;
+                Some((Member { address, busy, parts: entry.parts }, entry.graph))
+            });
+            let Some((member, of)) = member else {
+                told.n_nonsense += 1;
+                continue;
+            };
+            // Earlier releases do not say: those are asked.
+            let is_stranger = !of.is_empty() && graph.is_some_and(|graph| graph != of);
+            if is_stranger {
+                told.strangers.push(member.address.to_string());
+            } else if told.members.len() < SERVERS_MAX {
+                told.members.push(member);
+            }
         }
-        let entry: ServerEntry = serde_json::from_slice(&value).ok()?;
-        let busy = Some(entry.busy).filter(|busy| (0.0..=1.0).contains(busy));
-        Some(Member { address: entry.address.parse().ok()?, busy, parts: entry.parts })
-    };
-    let mut left_out = 0;
-    let count = |found: &Option<Member>| left_out += u32::from(found.is_none());
-    let found = values.map(member).inspect(count).flatten().take(SERVERS_MAX).collect();
-    if left_out > 0 {
-        tracing::warn!("{left_out} keys of the map in etcd are no servers, and are left out");
+        told
     }
-    found
 }
 
 #[cfg(test)]
@@ -119,8 +147,25 @@ mod tests {
             vec![b' '; ENTRY_BYTES_MAX + 1],
             [b"[".repeat(100_000), b"]".repeat(100_000)].concat(),
         ];
-        let found = members(values.into_iter());
-        let told: Vec<_> = found.iter().map(|it| (it.address.to_string(), it.busy)).collect();
+        let found = Told::of(values.into_iter(), None);
+        assert_eq!(found.n_nonsense, 6);
+        let told = found.members.iter().map(|it| (it.address.to_string(), it.busy));
+        let told: Vec<_> = told.collect();
         assert_eq!(told, [("127.0.0.1:7".into(), Some(0.25)), ("127.0.0.1:8".into(), None)]);
+    }
+
+    #[test]
+    fn servers_of_another_graph_than_the_prefix_is_of_are_left_out() {
+        let entry = |address: &str, graph: &str| {
+            let (address, graph) = (address.to_owned(), graph.to_owned());
+            serde_json::to_vec(&ServerEntry { address, graph, ..Default::default() }).unwrap()
+        };
+        let values = ["ours", "", "theirs"].into_iter().zip(1..);
+        let values: Vec<_> =
+            values.map(|(graph, port)| entry(&format!("127.0.0.1:{port}"), graph)).collect();
+        let told = Told::of(values.iter().cloned(), Some("ours"));
+        assert_eq!((told.members.len(), told.strangers), (2, vec!["127.0.0.1:3".to_owned()]));
+        let told = Told::of(values.into_iter(), None);
+        assert_eq!((told.members.len(), told.strangers.len()), (3, 0));
     }
 }

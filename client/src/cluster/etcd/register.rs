@@ -15,6 +15,9 @@ const BEAT: Duration = Duration::from_secs(1);
 /// How often it is told even if nothing has changed: somebody may have removed or changed the key.
 const TELL: Duration = Duration::from_secs(20);
 
+/// How often it is told that a server is not registered, for as long as that lasts.
+const WARN: Duration = Duration::from_secs(60);
+
 /// A server that is registered until this is dropped.
 pub struct Registration {
     end: Option<Sender<()>>,
@@ -45,15 +48,18 @@ impl Registration {
         let work = move || {
             let (gateway, told) = (Gateway::new(place), ServerEntry::default());
             let mut this = Registered { gateway, lease: None, told, told_at: Instant::now() };
-            let mut is_well = true;
+            let mut told_at: Option<Instant> = None;
             loop {
                 let kept = this.keep(entry());
                 if let Err(failure) = &kept
-                    && is_well
+                    && told_at.is_none_or(|at| at.elapsed() >= WARN)
                 {
                     warn!(%failure, "not registered in etcd for now; clients that know the server go on");
+                    told_at = Some(Instant::now());
                 }
-                is_well = kept.is_ok();
+                if kept.is_ok() {
+                    told_at = None;
+                }
                 if ended.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
                     return this.end();
                 }
@@ -63,6 +69,12 @@ impl Registration {
         let thread = thread.map_err(|source| ClientError::Poll { source })?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
+}
+
+/// Another graph than `ours` that a server's value names.
+fn graph_of_others(values: &[Vec<u8>], ours: &str) -> Option<String> {
+    let graph = |value: &Vec<u8>| Some(serde_json::from_slice::<ServerEntry>(value).ok()?.graph);
+    values.iter().filter_map(graph).find(|graph| !graph.is_empty() && graph != ours)
 }
 
 impl Registered {
@@ -76,6 +88,22 @@ impl Registered {
         }
         let is_new = self.lease.is_none();
         if is_new {
+            let (ours, place) = (&entry.graph, self.gateway.place());
+            // Servers that are there say of which graph the prefix is, too, where somebody has removed
+            // the key.
+            let claimed = match self.gateway.range()? {
+                (values, None, _) => graph_of_others(&values, ours),
+                _ => None,
+            };
+            let claimed = claimed.map_or_else(|| self.gateway.claim(ours), Ok)?;
+            if claimed != *ours {
+                return Err(format!(
+                    "{} is for servers of graph {claimed}, and this one has {ours}; register it below \
+                     another prefix, or remove the key {}",
+                    place.prefix,
+                    String::from_utf8_lossy(&place.graph())
+                ));
+            }
             self.lease = Some(self.gateway.grant(LEASE.as_secs())?);
         }
         let lease = self.lease.as_deref().unwrap_or_default();
@@ -116,5 +144,26 @@ impl Drop for Registration {
             // It has told what went wrong.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_of_another_graph_keep_a_prefix_that_nobody_claims() {
+        let entry = |graph: &str| {
+            let graph = graph.to_owned();
+            serde_json::to_vec(&ServerEntry { graph, ..ServerEntry::default() }).unwrap()
+        };
+        let of = |graphs: &[&str]| {
+            let values: Vec<Vec<u8>> = graphs.iter().map(|graph| entry(graph)).collect();
+            graph_of_others(&values, "aa")
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&["aa", ""]), None, "an entry may name no graph");
+        assert_eq!(of(&["aa", "bb"]).as_deref(), Some("bb"));
+        assert_eq!(graph_of_others(&[b"nonsense".to_vec()], "aa"), None);
     }
 }

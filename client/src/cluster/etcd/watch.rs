@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::gateway::{CALL_PATIENCE, Gateway};
-use super::{Member, Place, members};
+use super::{Member, Place, Told};
 use crate::ClientError;
 
 /// Pauses before an etcd that does not answer is asked again; they double.
@@ -27,6 +27,8 @@ struct State {
     /// As last seen; while etcd is away they stay.
     members: Option<Vec<Member>>,
     failure: String,
+    /// What was left out, as it was told last.
+    left_out: (usize, Vec<String>),
 }
 
 impl Watch {
@@ -61,6 +63,12 @@ impl Watch {
         })
     }
 
+    /// Whether etcd has answered the last time.
+    pub(in super::super) fn is_current(&self) -> bool {
+        let state = self.0.lock();
+        state.members.is_some() && state.failure.is_empty()
+    }
+
     /// How often the servers have changed.
     pub(in super::super) fn changes(&self) -> u64 {
         self.0.changes.load(Ordering::Acquire)
@@ -72,8 +80,19 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self, members: Vec<Member>) {
+    fn seen(&self, Told { members, n_nonsense, strangers }: Told) {
         let mut state = self.lock();
+        let left_out = (n_nonsense, strangers);
+        if left_out != state.left_out {
+            let (map, strangers) = (&self.place, left_out.1.join(", "));
+            tracing::warn!(
+                map,
+                n_nonsense,
+                strangers,
+                "keys that are left out: no servers, and servers \
+                           of other graphs"
+            );
+        }
         // Not their load, which clients measure themselves.
         let same = |(a, b): (&Member, &Member)| a.address == b.address && a.parts == b.parts;
         let known = state.members.as_ref();
@@ -83,7 +102,7 @@ impl Shared {
         if !is_known {
             self.changes.fetch_add(1, Ordering::Release);
         }
-        *state = State { members: Some(members), failure: String::new() };
+        *state = State { members: Some(members), failure: String::new(), left_out };
         self.has_looked.notify_all();
     }
 
@@ -103,8 +122,8 @@ fn watch(gateway: &Gateway, shared: &Weak<Shared>) {
         let looked = gateway.range();
         let Some(of_client) = shared.upgrade() else { return };
         let waited = match looked {
-            Ok((values, revision)) => {
-                of_client.seen(members(values.into_iter()));
+            Ok((values, graph, revision)) => {
+                of_client.seen(Told::of(values.into_iter(), graph.as_deref()));
                 drop(of_client);
                 let start = Instant::now();
                 let waited = gateway.wait_for_change(revision);

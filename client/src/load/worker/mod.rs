@@ -1,5 +1,6 @@
 //! One thread of a load: its connections, driven by what comes and by the clock.
 
+mod follow;
 mod requests;
 mod sockets;
 
@@ -21,7 +22,7 @@ use super::tally::Tally;
 use crate::ClientError;
 use crate::remote::Fleet;
 use crate::route::Bucket;
-use requests::Running;
+use requests::{PutOff, Running};
 
 /// Longest wait for anything: answers that are overdue are looked for as often.
 const TICK: Duration = Duration::from_millis(50);
@@ -34,6 +35,8 @@ pub(super) struct Worker<'a> {
     target: &'a Target<'a>,
     /// As last described: a server that was started anew has other ports.
     fleet: Arc<Fleet>,
+    /// The client's when this went over to it.
+    known: Arc<Fleet>,
     /// The same with another number of shards, to go over to when nothing is being asked.
     reshaped: Option<Arc<Fleet>>,
     sockets: Vec<Option<LoadSocket>>,
@@ -41,8 +44,15 @@ pub(super) struct Worker<'a> {
     running: Vec<Option<Running>>,
     /// Slots that may start a request, the one that is free longest first.
     free: VecDeque<usize>,
+    /// By slot: the ids that it asks for.
+    slot_ids: Vec<Vec<NodeId>>,
     /// Slots that rest, and until when.
     resting: Vec<(Instant, usize)>,
+    /// Requests whose rows are at another server by now, and when they are asked again.
+    put_off: Vec<(Instant, PutOff)>,
+    /// Since when somebody has not had what it had, until all are asked anew.
+    strayed: bool,
+    next_look: Instant,
     drawer: Drawer,
     words: Words,
     /// In an open loop.
@@ -54,7 +64,6 @@ pub(super) struct Worker<'a> {
     /// Sockets with something to send.
     unsent: Vec<usize>,
     ended: Vec<(usize, Result<(), Failure>)>,
-    ids: Vec<NodeId>,
     buckets: Vec<Bucket>,
     /// Rows as they must be.
     expected: Vec<u8>,
@@ -78,11 +87,16 @@ impl<'a> Worker<'a> {
         let mut worker = Self {
             target,
             fleet: Arc::clone(&target.fleet),
+            known: Arc::clone(&target.fleet),
             reshaped: None,
             sockets: Vec::new(),
             running: (0..n_slots).map(|_| None).collect(),
             free: free.collect(),
+            slot_ids: vec![Vec::new(); n_slots],
             resting: Vec::new(),
+            put_off: Vec::new(),
+            strayed: false,
+            next_look: now,
             drawer,
             words,
             arrivals: None,
@@ -91,7 +105,6 @@ impl<'a> Worker<'a> {
             window: (now, now),
             unsent: Vec::new(),
             ended: Vec::new(),
-            ids: Vec::new(),
             buckets: Vec::new(),
             expected: Vec::new(),
         };
@@ -124,6 +137,7 @@ impl<'a> Worker<'a> {
             if now >= window.1 {
                 break;
             }
+            self.follow(now)?;
             self.start_due(now)?;
             self.wait(self.wait_until(now), &mut events)?;
             self.serve(&mut events)?;
@@ -141,7 +155,8 @@ impl<'a> Worker<'a> {
     fn wait_until(&self, now: Instant) -> Instant {
         let arrival = self.arrivals.as_ref().filter(|_| !self.free.is_empty()).map(Arrivals::next);
         let rested = self.resting.iter().map(|&(until, _)| until);
-        let all = rested.chain(arrival).chain([self.window.1, now + TICK]);
+        let again = self.put_off.iter().map(|&(at, _)| at);
+        let all = rested.chain(arrival).chain(again).chain([self.window.1, now + TICK]);
         // Once the measured time is over only answers count.
         all.filter(|&at| at > now || now < self.window.1).min().unwrap_or(now + TICK)
     }
@@ -208,8 +223,12 @@ impl<'a> Worker<'a> {
             self.tally.due(intended);
             self.tally.never_sent(kind, intended);
         }
-        // All answers come, or are late, within the deadline and its grace.
-        while self.running.iter().any(Option::is_some) {
+        // All answers come, or are late, within the deadline and its grace. What was put off is asked
+        // again within it.
+        while self.running.iter().any(Option::is_some) || !self.put_off.is_empty() {
+            let now = Instant::now();
+            self.follow(now)?;
+            self.start_put_off(now)?;
             self.wait(Instant::now() + TICK, events)?;
             self.serve(events)?;
             self.give_up_late();

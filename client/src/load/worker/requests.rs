@@ -4,26 +4,44 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
-use lodestore_schema::{Failure, PullKind as WireKind, Request, RequestBody};
+use lodestore_schema::{Failure, FailureCode, PullKind as WireKind, Request, RequestBody};
 
 use super::Worker;
 use crate::load::LoadConfig;
 use crate::load::tally::LoadError;
+use crate::route::Bucket;
 use crate::{ClientError, PullKind};
 
 /// After a connection has failed its slots rest for this long.
 const REST: Duration = Duration::from_millis(200);
+/// Pause before what is at another server by now is asked again.
+const STRAY: Duration = Duration::from_millis(20);
 
 /// A request that is running, over one or several shards.
 pub(super) struct Running {
-    pub(super) kind: PullKind,
-    /// When it was to start.
-    intended: Instant,
+    pub(super) begun: Begun,
     n_rows: usize,
     /// Shards that have not answered.
     n_open: usize,
     pub(super) error: Option<LoadError>,
     retry_after: Duration,
+}
+
+/// A request that was begun, however often it is asked.
+#[derive(Clone, Copy)]
+pub(super) struct Begun {
+    pub(super) kind: PullKind,
+    /// When it was to start.
+    intended: Instant,
+    /// When it has failed, if it is not answered.
+    until: Instant,
+}
+
+/// A request that is asked again.
+#[derive(Clone, Copy)]
+pub(super) struct PutOff {
+    slot: usize,
+    begun: Begun,
 }
 
 impl Worker<'_> {
@@ -36,6 +54,7 @@ impl Worker<'_> {
             }
             until > now
         });
+        self.start_put_off(now)?;
         while let Some(&slot) = self.free.front() {
             let intended = match &mut self.arrivals {
                 None => Instant::now(),
@@ -49,46 +68,73 @@ impl Worker<'_> {
             };
             self.free.pop_front();
             self.start(slot, intended)?;
-            if let Some(fleet) = self.reshaped.take() {
-                self.reshape(fleet);
-            }
         }
+        self.flush_unsent()
+    }
+
+    /// Asks again what was put off until now.
+    pub(super) fn start_put_off(&mut self, now: Instant) -> Result<(), ClientError> {
+        let due: Vec<_> = self.put_off.extract_if(.., |(at, _)| *at <= now).collect();
+        for (_, PutOff { slot, begun }) in due {
+            self.ask_shards(slot, begun)?;
+        }
+        self.flush_unsent()
+    }
+
+    fn flush_unsent(&mut self) -> Result<(), ClientError> {
         for at in std::mem::take(&mut self.unsent) {
             self.flush(at)?;
         }
         Ok(())
     }
 
-    /// Asks every shard that owns some of the rows.
+    /// Draws a request and asks for its rows.
     fn start(&mut self, slot: usize, intended: Instant) -> Result<(), ClientError> {
-        let target = self.target;
-        let LoadConfig { rows, deadline, window, .. } = target.config;
-        let mut ids = std::mem::take(&mut self.ids);
-        let mut buckets = std::mem::take(&mut self.buckets);
+        let LoadConfig { rows, deadline, .. } = self.target.config;
+        let mut ids = std::mem::take(&mut self.slot_ids[slot]);
         self.drawer.next(*rows, &mut ids);
+        self.slot_ids[slot] = ids;
+        let (kind, now) = (self.draw_kind(), Instant::now());
+        self.tally.sent(intended, now);
+        self.ask_shards(slot, Begun { kind, intended, until: now + *deadline })
+    }
+
+    /// Asks every shard that owns some of the rows of a slot.
+    fn ask_shards(&mut self, slot: usize, begun: Begun) -> Result<(), ClientError> {
+        let target = self.target;
+        let ids = std::mem::take(&mut self.slot_ids[slot]);
+        let mut buckets = std::mem::take(&mut self.buckets);
         let positions = 0..u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        self.fleet.routes.split(target.tensor.into(), &ids, positions, &mut buckets)?;
-        let kind = self.draw_kind();
         // One more than there are shards, until all are asked.
         let (n_rows, n_open, retry_after) = (ids.len(), 1, Duration::ZERO);
-        self.running[slot] =
-            Some(Running { kind, intended, n_rows, n_open, error: None, retry_after });
-        let wire_kind = match kind {
+        let mut running = Running { begun, n_rows, n_open, error: None, retry_after };
+        match self.fleet.routes.split(target.tensor.into(), &ids, positions, &mut buckets) {
+            Ok(()) => {}
+            Err(ClientError::NoHolder { .. }) => {
+                running.error = Some(LoadError::Refused(FailureCode::Elsewhere));
+                buckets.iter_mut().for_each(Bucket::clear);
+            }
+            Err(error) => return Err(error),
+        }
+        self.running[slot] = Some(running);
+        let kind = match begun.kind {
             PullKind::Sync => WireKind::Sync,
             PullKind::Vector => WireKind::Vector,
         };
-        let body = RequestBody::Pull { tensor: target.tensor, kind: wire_kind };
-        let (deadline, graph) = (Some(*deadline), self.fleet.graph);
-        let request = Request { deadline, graph, ..Request::new(body) };
-        let first_socket = slot / window * self.n_endpoints();
+        let body = RequestBody::Pull { tensor: target.tensor, kind };
+        let deadline = Some(begun.until.saturating_duration_since(Instant::now()));
+        let request = Request { deadline, graph: self.fleet.graph, ..Request::new(body) };
+        let first_socket = slot / target.config.window * self.n_endpoints();
         for (endpoint, bucket) in buckets.iter().enumerate() {
             for ids in bucket.ids.chunks(IDS_PER_PULL_MAX) {
                 self.ask(first_socket + endpoint, slot, &request, ids);
             }
         }
-        self.tally.sent(intended, Instant::now());
+        (self.slot_ids[slot], self.buckets) = (ids, buckets);
         self.end_part(slot, Ok(()));
-        (self.ids, self.buckets) = (ids, buckets);
+        if let Some(fleet) = self.reshaped.take() {
+            self.reshape(fleet)?;
+        }
         Ok(())
     }
 
@@ -127,16 +173,23 @@ impl Worker<'_> {
             return;
         }
         let Some(done) = self.running[slot].take() else { return };
-        let now = Instant::now();
+        let (now, Begun { kind, intended, until }) = (Instant::now(), done.begun);
+        if done.error == Some(LoadError::Refused(FailureCode::Elsewhere)) {
+            self.strayed = true;
+            if now + STRAY < until {
+                self.put_off.push((now + STRAY, PutOff { slot, begun: done.begun }));
+                return;
+            }
+        }
         let rest = match done.error {
             None => {
                 let (rows, bytes) = (done.n_rows, done.n_rows * self.target.row_bytes);
-                let times = (done.intended, now);
-                self.tally.answered(done.kind, times, (rows as u64, bytes as u64));
+                let times = (intended, now);
+                self.tally.answered(kind, times, (rows as u64, bytes as u64));
                 Duration::ZERO
             }
             Some(error) => {
-                self.tally.failed(done.kind, error, (done.intended, now));
+                self.tally.failed(kind, error, (intended, now));
                 // Many are refused at once, and must not all come back at once.
                 let spread = 1.0 + (slot % 16) as f64 / 16.0;
                 if matches!(error, LoadError::Refused(_)) {

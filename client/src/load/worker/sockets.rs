@@ -1,6 +1,5 @@
 //! The sockets of a worker: opened, watched, read, and given up.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
@@ -9,7 +8,6 @@ use rustix::event::epoll;
 use super::Worker;
 use crate::load::socket::LoadSocket;
 use crate::load::tally::{LoadError, Tally};
-use crate::remote::Fleet;
 use crate::{Address, ClientError, PullKind};
 
 /// Longest time for a connection that is opened again: the others of the thread wait meanwhile.
@@ -56,19 +54,6 @@ impl Worker<'_> {
             }
             _ => false,
         }
-    }
-
-    /// Goes over to servers with other shards: what is under way has failed, and sockets are opened
-    /// as they are needed.
-    pub(super) fn reshape(&mut self, fleet: Arc<Fleet>) {
-        let n_connections = self.sockets.len() / self.n_endpoints();
-        for at in 0..self.sockets.len() {
-            self.break_off(at, LoadError::Broken);
-        }
-        self.unsent.clear();
-        self.sockets.clear();
-        self.sockets.resize_with(n_connections * fleet.routes.endpoints.len(), || None);
-        self.fleet = fleet;
     }
 
     /// Where a socket leads.
@@ -134,7 +119,7 @@ impl Worker<'_> {
     }
 
     /// Gives a connection up; what was asked over it has failed.
-    fn break_off(&mut self, at: usize, error: LoadError) {
+    pub(super) fn break_off(&mut self, at: usize, error: LoadError) {
         let Some(socket) = self.sockets[at].take() else { return };
         for ask in socket.unanswered() {
             if let Some(running) = &mut self.running[ask.slot] {

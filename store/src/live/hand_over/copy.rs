@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::Instant;
@@ -11,10 +10,9 @@ use lodestore_graph::PartId;
 use roaring::RoaringBitmap;
 
 use super::super::{LiveGraph, LivePart};
+use super::files::{CopiedFile, open_files};
 use super::{SEAL_MAX, busy};
-use crate::device::FileReader;
 use crate::error::StoreError;
-use crate::graph::{Graph, META_FILE};
 use crate::live::LiveMode;
 use crate::moving::piece;
 use crate::row::RowIdx;
@@ -22,23 +20,15 @@ use crate::row::RowIdx;
 /// A copy of a partition that is under way; when it is dropped the partition goes on as before.
 #[derive(Debug)]
 pub struct PartCopy {
-    live: Arc<LiveGraph>,
-    part: Arc<LivePart>,
+    pub(super) live: Arc<LiveGraph>,
+    pub(super) part: Arc<LivePart>,
     files: Vec<CopiedFile>,
-    stage: Stage,
-}
-
-#[derive(Debug)]
-struct CopiedFile {
-    name: String,
-    path: PathBuf,
-    n_bytes: u64,
-    file: Box<dyn FileReader>,
+    pub(super) stage: Stage,
 }
 
 /// Which pairs come next.
 #[derive(Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// Those of the catalog from this key on; `None` when all have come.
     Catalog(Option<Vec<u8>>),
     /// The version unless it has come, and rows that were put since the start, by tensor and version.
@@ -145,6 +135,9 @@ impl PartCopy {
                 if std::mem::take(version_is_due) {
                     let (key, value) = self.part.catalog.version_pair()?;
                     piece::push(out, &key, &value);
+                    if let Some((key, value)) = self.part.catalog.membership_pair()? {
+                        piece::push(out, &key, &value);
+                    }
                 }
                 while let Some((tensor, version, left)) = rows.front_mut() {
                     let tensor = &self.part.tensors[*tensor];
@@ -168,10 +161,17 @@ impl PartCopy {
     /// Waits for the puts that run and takes no others, nor commits, for [`SEAL_MAX`] at most; gives
     /// the committed version. [`PartCopy::next_pairs`] then has what was put since the start. May be
     /// repeated.
+    ///
+    /// Fails with [`StoreError::Busy`] where the partition has been sealed too often lately: whoever
+    /// seals it for ever must not keep all puts away.
     pub fn seal(&mut self) -> Result<u32, StoreError> {
         let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
         if self.live.mode == LiveMode::Write {
-            *self.part.hand_over.seal() = Some(Instant::now() + SEAL_MAX);
+            let now = Instant::now();
+            if !self.part.hand_over.seals().begin(now) {
+                return Err(busy(self.part(), "it was sealed often just now, and must take puts"));
+            }
+            *self.part.hand_over.seal() = Some(now + SEAL_MAX);
         }
         let noted = self.part.tensors.iter().enumerate().flat_map(|(at, tensor)| {
             let noted = tensor.journal().noted().into_iter();
@@ -180,97 +180,14 @@ impl PartCopy {
         self.stage = Stage::Since { version_is_due: true, rows: noted.collect() };
         self.version()
     }
-
-    /// Takes the partition out of the graph: nobody gets at it any more who has not begun to.
-    ///
-    /// Fails with [`StoreError::MoveRefused`] unless it was sealed without a gap since all changes
-    /// were told, and where the graph is not open for writing.
-    pub fn give_up(&mut self) -> Result<(), StoreError> {
-        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
-        self.live.check_writable()?;
-        let is_told = matches!(
-            &self.stage, Stage::Since { version_is_due: false, rows } if rows.is_empty()
-        );
-        let refused = |reason: &str| {
-            let (part, reason) = (self.part(), reason.to_owned());
-            Err(StoreError::MoveRefused { part, reason })
-        };
-        if !is_told {
-            return refused("not all that was put since the copy began has been fetched");
-        }
-        if !self.part.hand_over.is_sealed() {
-            return refused(
-                "its seal has run out, and rows may have been put since; seal it again",
-            );
-        }
-        self.live.replace(self.part(), None);
-        Ok(())
-    }
-
-    /// Takes [`PartCopy::give_up`] back. Versions that were committed meanwhile are committed on it too:
-    /// it had no puts for any of them.
-    ///
-    /// After an error it stays given up, with its folder as it was.
-    pub fn put_back(&mut self) -> Result<(), StoreError> {
-        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
-        self.live.level(&self.part, self.version()?)?;
-        self.live.replace(self.part(), Some(Arc::clone(&self.part)));
-        Ok(())
-    }
-
-    /// Whether nobody else holds anything of the partition, once it is given up.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        let is_alone = |tensor| Arc::strong_count(tensor) == 1;
-        Arc::strong_count(&self.part) == 1 && self.part.tensors.iter().all(is_alone)
-    }
-
-    /// Closes the partition, which must have been given up and be idle, and renames its folder: that
-    /// is when it is given up for good. Gives the new name.
-    ///
-    /// After an error the folder is as it was, and may be opened again.
-    pub fn close(self, id: u64) -> Result<PathBuf, StoreError> {
-        assert!(self.is_idle(), "nobody reads from a partition that is closed");
-        // What is in the log alone would be there as well: this is for whoever reads the old folder.
-        self.part.catalog.flush()?;
-        let (live, part) = (Arc::clone(&self.live), self.part());
-        drop(self);
-        let graph = &live.graph;
-        let (from, to) = (graph.part_dir(part), graph.given_up_dir(part, id));
-        graph.device().rename(&from, &to).map_err(StoreError::io(&to, "move the partition to"))?;
-        // It is gone from here whether or not that is on disk yet; whoever cannot tell must not go on
-        // as its owner.
-        graph.device().sync(graph.dir()).map_err(StoreError::io(graph.dir(), "sync"))?;
-        Ok(to)
-    }
 }
 
 impl Drop for PartCopy {
     fn drop(&mut self) {
         self.part.tensors.iter().for_each(|tensor| tensor.journal().stop());
-        *self.part.hand_over.seal() = None;
+        if self.part.hand_over.seal().take().is_some() {
+            self.part.hand_over.seals().end(Instant::now());
+        }
         self.part.hand_over.is_copied.store(false, Ordering::Release);
     }
-}
-
-/// Opens what the folder of a partition has beside its catalog, and the description of the graph.
-fn open_files(graph: &Graph, part: &LivePart) -> Result<Vec<CopiedFile>, StoreError> {
-    let dir = graph.part_dir(part.part);
-    let mut paths = vec![graph.dir().join(META_FILE)];
-    let lists = [graph.topology_path(part.part), graph.halo_path(part.part)];
-    paths.extend(lists.into_iter().filter(|path| graph.device().exists(path)));
-    let segments = part.tensors.iter().map(|tensor| tensor.base().segment().path().to_owned());
-    paths.extend(segments);
-    debug_assert!(paths[1..].iter().all(|path| path.parent() == Some(&dir)));
-    paths.into_iter().map(|path| open_file(graph, path)).collect()
-}
-
-fn open_file(graph: &Graph, path: PathBuf) -> Result<CopiedFile, StoreError> {
-    let open = |path: &Path| {
-        let file = graph.device().open(path)?;
-        Ok((file.len_bytes()?, file))
-    };
-    let (n_bytes, file) = open(&path).map_err(StoreError::io(&path, "open"))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(CopiedFile { name, path, n_bytes, file })
 }

@@ -3,6 +3,7 @@
 mod concurrent;
 mod faults;
 mod garbage;
+mod holders;
 mod model;
 mod moving;
 mod versions;

@@ -13,7 +13,7 @@ const N_NODES: u32 = 120;
 const PART: PartId = PartId(1);
 
 /// Fetches the files, and the pairs up to now.
-fn fetch(copy: &mut PartCopy, arrival: &Arrival) -> crate::ArrivingCatalog {
+pub(super) fn fetch(copy: &mut PartCopy, arrival: &Arrival) -> crate::ArrivingCatalog {
     let files: Vec<(String, u64)> = copy.files().map(|(name, n)| (name.to_owned(), n)).collect();
     for (at, (name, n_bytes)) in files.iter().enumerate() {
         let mut file = arrival.file(name).unwrap();
@@ -33,7 +33,7 @@ fn fetch(copy: &mut PartCopy, arrival: &Arrival) -> crate::ArrivingCatalog {
 }
 
 /// Fetches pairs until there are no more; `between` is called after each piece.
-fn pairs(copy: &mut PartCopy, to: &crate::ArrivingCatalog, between: &mut dyn FnMut()) {
+pub(super) fn pairs(copy: &mut PartCopy, to: &crate::ArrivingCatalog, between: &mut dyn FnMut()) {
     loop {
         let mut piece = Vec::new();
         let is_last = copy.next_pairs(PIECE, &mut piece).unwrap();

@@ -8,13 +8,19 @@ use lodestore_graph::PartId;
 use super::super::partitions::Partition;
 use super::super::report::Lost;
 use super::super::workshop::Workshop;
-use crate::catalog::{CATALOG_FORMAT_VERSION, Catalog, Pair, SegmentRecord, TensorRecord};
+use crate::catalog::{
+    CATALOG_FORMAT_VERSION, Catalog, Membership, Pair, SegmentRecord, TensorRecord,
+};
 use crate::cause::Cause;
 use crate::device::Access;
 use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
 use crate::overlay::out_of_place;
 use crate::row::RowIdx;
+
+/// What is to be done about a number of holders that is lost.
+const SAY_IT_AGAIN: &str = "if several servers are to hold it, or it was left out of a change, copy it \
+                            anew from another, or say the number again (lode holders)";
 
 /// A catalog, read through.
 #[derive(Debug)]
@@ -27,6 +33,8 @@ pub(super) struct Contents {
     pub(super) version: Option<u32>,
     /// Records of segments that make sense; at most one of a tensor.
     pub(super) records: Vec<TensorRecord>,
+    /// How many servers are to hold the partition, if that was said.
+    pub(super) holders: Option<Membership>,
     /// Why the catalog must be built anew; `None` if it may stay.
     pub(super) broken: Option<String>,
     /// Its log is damaged: this is an earlier state, and segments may have moved on.
@@ -39,6 +47,7 @@ pub(super) struct Contents {
 #[derive(Default)]
 struct Scan {
     records: Vec<TensorRecord>,
+    holders: Option<Membership>,
     lost: Vec<(String, u32, SegmentRecord)>,
     faults: Vec<String>,
     /// Overlay rows that nobody can have put, by tensor: how many, and the first fault.
@@ -88,12 +97,13 @@ impl Contents {
             Err(_) => {
                 let told = format!(
                     "{reason}: rows that were put over the segments are lost, if there were any, \
-                     and so are versions after that of the newest segment"
+                     and so are versions after that of the newest segment, and its number of holders; \
+                     {SAY_IT_AGAIN}"
                 );
-                let (catalog, version, records) = (None, None, Vec::new());
+                let (catalog, version, records, holders) = (None, None, Vec::new(), None);
                 let (broken, salvaged, losses) = (Some(reason), false, vec![told]);
                 let contents =
-                    Self { part_dir, catalog, version, records, broken, salvaged, losses };
+                    Self { part_dir, catalog, version, records, holders, broken, salvaged, losses };
                 Ok(contents.tell(shop, &dir))
             }
         }
@@ -133,7 +143,8 @@ impl Contents {
             .map(|(tensor, n)| format!("{n} overlay rows of `{tensor}` that nobody can have put"));
         let losses = scan.losses.iter().cloned().chain(bad_rows).collect();
         let (catalog, version, salvaged) = (Some(catalog), Some(version), false);
-        Ok(Self { part_dir, catalog, version, records, broken, salvaged, losses })
+        let holders = scan.holders;
+        Ok(Self { part_dir, catalog, version, records, holders, broken, salvaged, losses })
     }
 
     /// The record of a tensor.
@@ -184,6 +195,12 @@ impl Scan {
     ) {
         match pair {
             Pair::Identity | Pair::Version | Pair::Newer { .. } => {}
+            Pair::Holders(Some(holders)) => self.holders = Some(holders),
+            Pair::Holders(None) => {
+                let reason = "its number of holders cannot be read";
+                self.faults.push(reason.to_owned());
+                self.losses.push(format!("{reason}: {SAY_IT_AGAIN}"));
+            }
             Pair::Losses(text) => {
                 let text = String::from_utf8_lossy(text);
                 self.losses.extend(text.lines().map(str::to_owned));

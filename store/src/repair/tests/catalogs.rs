@@ -176,3 +176,36 @@ fn only_the_partitions_that_are_named_are_repaired_and_locked() {
     assert!(verify_parts(&patient.graph(), &[PartId(1)], &mut |_, _| {}).unwrap().ok);
     assert_eq!(patient.verify().damaged.len(), 1);
 }
+
+#[test]
+fn a_catalog_that_is_built_anew_knows_how_many_holders_there_are_to_be() {
+    let part = lodestore_graph::PartId(0);
+    let counted = |patient: &Patient| {
+        let graph = Graph::open(&patient.path("")).unwrap();
+        let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+        live.set_holders(part, 3, 2).unwrap();
+    };
+    let found = |patient: &Patient| {
+        let graph = Graph::open(&patient.path("")).unwrap();
+        let live = LiveGraph::open(graph, None, LiveMode::Read, &OpenOptions::default()).unwrap();
+        let found = live.membership(part);
+        (found.generation, found.n_holders)
+    };
+    let patient = Patient::of(plain());
+    counted(&patient);
+    change(&patient, &[Change::Put(b"what is this".to_vec(), b"?".to_vec())]);
+    let report = patient.repair();
+    assert!(
+        report.ok && report.done.iter().any(|it| it.action.contains("unknown key")),
+        "{report:?}"
+    );
+    assert_eq!(found(&patient), (3, 2));
+
+    let patient = Patient::of(plain());
+    counted(&patient);
+    change(&patient, &[Change::Put(b"holders".to_vec(), b"two".to_vec())]);
+    let report = patient.repair();
+    assert!(!report.ok && report.lost[0].reason.contains("lode holders"), "{report:?}");
+    assert_eq!(found(&patient), (0, 0));
+    assert!(patient.verify().ok);
+}

@@ -1,0 +1,160 @@
+//! Source and target of a move: whether it can be, and what an earlier run has left.
+
+use std::path::Path;
+use std::time::Instant;
+
+use lodestore_graph::PartId;
+use lodestore_schema::{Copied, CopyStep, FailureCode, Membership, Reply, RequestBody};
+use lodestore_store::{
+    Graph, LiveGraph, LiveMode, Membership as StoredMembership, OpenOptions, StoreError,
+};
+
+use super::source::PartSource;
+use super::{MovePlan, MoveStats, PAUSE};
+use crate::remote::{ask_server, describe};
+use crate::{Address, ClientError};
+
+/// What becomes of the source, and of the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The copy takes the source's place.
+    Move,
+    /// The source stays, and the copy is one holder more.
+    Join,
+    /// Nothing is taken away, and nobody puts to the copy.
+    Copy,
+}
+
+/// The rename was the last that an earlier run did, and its server may not know.
+pub(super) fn was_here(plan: &MovePlan, kind: Kind) -> Result<MoveStats, ClientError> {
+    let deadline = Instant::now() + plan.config.deadline;
+    let source = describe(&plan.from, &plan.config.security, deadline)?;
+    let (version, _) = state_here(plan)?;
+    let has_it = source.parts.contains(&plan.part.0);
+    let reason = match (has_it, plan.keep) {
+        (true, false) => "the source has it as well: nothing was moved",
+        (_, true) if plan.to.is_none() => "nothing was copied",
+        (true, true) if !is_counted(plan, kind)? => NOT_THEIRS,
+        (true, true) if kind == Kind::Copy && version != source.version => {
+            "it is of another version than the source's"
+        }
+        _ => {
+            ask_target(plan, CopyStep::Adopt)?;
+            return Ok(MoveStats { version, was_here: true, ..MoveStats::default() });
+        }
+    };
+    let reason = format!("{} is there already; {reason}", plan.into.display());
+    Err(StoreError::MoveRefused { part: plan.part, reason }.into())
+}
+
+/// Why a copy in its place is not served.
+const NOT_THEIRS: &str = "this move has not made a holder of it, or its holders have changed since: \
+                          where `lode holders` tells of it, and not as left out, there is nothing to \
+                          do; else it may be of an earlier time: remove it, and copy it anew";
+
+/// Fails where what an earlier run has left in its place is not what the source counts by now.
+pub(super) fn check_taken(plan: &MovePlan, kind: Kind) -> Result<(), ClientError> {
+    if kind == Kind::Move || is_counted(plan, kind)? {
+        return Ok(());
+    }
+    let reason = format!("{} has a copy of it; {NOT_THEIRS}", plan.into.display());
+    Err(StoreError::MoveRefused { part: plan.part, reason }.into())
+}
+
+/// Whether the partition in its place is what the source counts: a holder that the source itself has
+/// added, by the same move and as the last change; a mere copy only of the same holders.
+fn is_counted(plan: &MovePlan, kind: Kind) -> Result<bool, ClientError> {
+    let (_, here) = state_here(plan)?;
+    let told = Membership { generation: here.generation, n_holders: here.n_holders };
+    if kind == Kind::Join {
+        if here.by == 0 {
+            return Ok(false);
+        }
+        let source = PartSource::open(&plan.from, &plan.config, plan.part, here.by)?;
+        return Ok(source.joined() == Some(told));
+    }
+    let deadline = Instant::now() + plan.config.deadline;
+    Ok(describe(&plan.from, &plan.config.security, deadline)?.membership(plan.part.0) == told)
+}
+
+/// The committed version of the partition in its place, and what it says of its holders.
+fn state_here(plan: &MovePlan) -> Result<(u32, StoredMembership), ClientError> {
+    let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
+    let live = LiveGraph::open(graph, Some(&[plan.part]), LiveMode::Read, &options)?;
+    Ok((live.version(), live.membership(plan.part)))
+}
+
+/// Has the target's server take a step, if there is one; waits within the deadline while it is busy.
+pub(super) fn ask_target(plan: &MovePlan, step: CopyStep) -> Result<(), ClientError> {
+    let Some(to) = &plan.to else { return Ok(()) };
+    let deadline = Instant::now() + plan.config.deadline;
+    let body = RequestBody::Copy { part: plan.part.0, step };
+    loop {
+        match ask_server(to, &plan.config.security, 0, body, deadline) {
+            Ok(Reply::Copied(Copied { .. })) => return Ok(()),
+            Ok(_) => return Err(ClientError::Confused { address: to.clone() }),
+            Err(error) if is_busy(&error) && Instant::now() + PAUSE < deadline => {
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether a server has no room for it now, and will have later.
+pub(super) fn is_busy(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
+}
+
+pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
+    Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
+}
+
+/// What a plan comes to; fails for what can be wrong before the first byte is fetched.
+pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
+    let deadline = Instant::now() + plan.config.deadline;
+    let refused = |address: &Address, reason: &str| {
+        let (address, reason) = (address.clone(), reason.to_owned());
+        Err(ClientError::Move { address, reason })
+    };
+    let Some(to) = &plan.to else {
+        if plan.keep || plan.unserved {
+            return Ok(if plan.keep { Kind::Copy } else { Kind::Move });
+        }
+        let reason = "it would give the partition up, and nobody would serve it; name the server of \
+                      the folder (--to), leave it at the source too (--keep), or say that it is to be \
+                      so (--unserved)";
+        return refused(&plan.from, reason);
+    };
+    if *to == plan.from {
+        return refused(to, "it is the source as well as the target; name two servers");
+    }
+    let target = describe(to, &plan.config.security, deadline)?;
+    let source = describe(&plan.from, &plan.config.security, deadline)?;
+    if target.graph != source.graph {
+        let (address, other) = (to.clone(), plan.from.clone());
+        return Err(ClientError::GraphsDiffer { address, other });
+    }
+    if !target.roams {
+        return refused(to, "it takes in no partition; start it with --parts-here");
+    }
+    if !plan.keep && !target.writable {
+        return refused(to, "it takes no puts, and so owns no partition; start it with --writable");
+    }
+    if !plan.keep {
+        return Ok(Kind::Move);
+    }
+    match (source.writable, target.writable) {
+        (false, false) => Ok(Kind::Copy),
+        (true, true) if source.membership(plan.part.0).generation > 0 => Ok(Kind::Join),
+        (true, true) => {
+            let part = plan.part;
+            let reason = format!(
+                "it takes puts, and nobody has said how many servers hold the partition: those that \
+                 clients do not know of would be left behind; say it first: lode holders {part} --set 1"
+            );
+            refused(&plan.from, &reason)
+        }
+        _ => refused(to, "of two servers that have a partition both take puts, or neither does"),
+    }
+}

@@ -1,0 +1,189 @@
+//! Which servers a map names, and what each of them holds.
+
+use std::time::{Duration, Instant};
+
+use lodestore_schema::Description;
+use tracing::warn;
+
+use super::ClientConfig;
+use super::at_once::at_once;
+use super::describe::describe;
+use super::fleet::replicas;
+use super::patience::{Patience, Remedy};
+use crate::cluster::{ClusterMap, Member};
+use crate::{Address, ClientError, Security};
+
+/// Longest wait for the first words of a server that a map names, where others may do.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often all servers are asked anew until they agree about replicas.
+const ROUNDS_MAX: usize = 8;
+
+/// The servers of a map with what they hold, all of it of one moment where puts depend on that: while
+/// one of several holders of a partition is on its way, one may have been asked before and another
+/// after. Then a second answer differs from the first.
+pub(super) fn find_settled(
+    map: &ClusterMap,
+    config: &ClientConfig,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    let mut servers = find(map, config, deadline)?;
+    for _ in 0..ROUNDS_MAX {
+        let counts = replicas(&servers);
+        if counts.values().all(|&n_holders| n_holders < 2) {
+            break;
+        }
+        servers = ask_once_more(servers, &config.security, deadline);
+        if replicas(&servers) == counts {
+            break;
+        }
+    }
+    Ok(servers)
+}
+
+/// What these servers hold by now; one that keeps silent is left as it was. Others have been waited for
+/// already.
+fn ask_once_more(
+    servers: Vec<(Address, Description)>,
+    security: &Security,
+    deadline: Instant,
+) -> Vec<(Address, Description)> {
+    let asked = at_once(&servers, |(address, _)| {
+        describe(address, security, patience(deadline)).map(|found| (address.clone(), found))
+    });
+    let now = |(known, found): (_, Result<_, _>)| found.unwrap_or(known);
+    servers.into_iter().zip(asked).map(now).collect()
+}
+
+/// The servers of a map with what they hold.
+fn find(
+    map: &ClusterMap,
+    config: &ClientConfig,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    if map.is_live() {
+        find_living(map, config, deadline)
+    } else {
+        find_named(map, &config.security, deadline)
+    }
+}
+
+/// Of the servers of a live map one is enough, and it is waited for within the deadline: etcd, or the
+/// server, may be about to start.
+fn find_living(
+    map: &ClusterMap,
+    config: &ClientConfig,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    let mut patience = Patience::new(config, deadline);
+    loop {
+        let error = match find_some(map, &config.security, deadline) {
+            Ok(asked) if !asked.servers.is_empty() => return Ok(asked.servers),
+            Ok(asked) => asked.absent.into_iter().next().map_or(ClientError::NoServers, |it| it.1),
+            Err(error) => error,
+        };
+        let remedy =
+            if comes_later(&error) { Remedy::Later(Duration::ZERO) } else { Remedy::Again };
+        std::thread::sleep(patience.pause(remedy).ok_or(error)?);
+    }
+}
+
+/// Of servers that are named one by one any may be away if others have every partition.
+///
+/// # Errors
+/// A server that is there and is not what was expected, or cannot be reached and has rows that no
+/// other has; one that is silent has until the deadline.
+fn find_named(
+    map: &ClusterMap,
+    security: &Security,
+    deadline: Instant,
+) -> Result<Vec<(Address, Description)>, ClientError> {
+    loop {
+        let Asked { servers, mut absent } = find_some(map, security, deadline)?;
+        if let Some(at) = absent.iter().position(|(_, error)| !is_absence(error)) {
+            return Err(absent.swap_remove(at).1);
+        }
+        let Some((_, error)) = absent.first() else { return Ok(servers) };
+        if has_all_parts(&servers) {
+            let all: Vec<String> = absent.iter().map(|(address, _)| address.to_string()).collect();
+            warn!(absent = all.join(", "), %error, "others have their rows");
+            return Ok(servers);
+        }
+        let silent = absent.iter().position(|(_, error)| is_silence(error));
+        if silent.is_none() || Instant::now() >= deadline {
+            return Err(absent.swap_remove(silent.unwrap_or(0)).1);
+        }
+    }
+}
+
+/// Whether etcd, or a server, may be about to start; a file that is not there is a slip of the pen.
+fn comes_later(error: &ClientError) -> bool {
+    match error {
+        ClientError::NoServers | ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
+            true
+        }
+        ClientError::Map { map, .. } => map.starts_with("etcd:"),
+        _ => false,
+    }
+}
+
+/// A map's servers, in its order.
+struct Asked {
+    servers: Vec<(Address, Description)>,
+    absent: Vec<(Address, ClientError)>,
+}
+
+/// Whether a server cannot be reached, or not now; anything else is a mistake that somebody should
+/// hear of.
+fn is_absence(error: &ClientError) -> bool {
+    is_silence(error) || matches!(Remedy::of(error), Remedy::Again | Remedy::Later(_))
+}
+
+fn is_silence(error: &ClientError) -> bool {
+    match error {
+        ClientError::Deadline { .. } => true,
+        ClientError::Connect { source, .. } | ClientError::Unavailable { source, .. } => {
+            source.kind() == std::io::ErrorKind::TimedOut
+        }
+        _ => false,
+    }
+}
+
+fn has_all_parts(servers: &[(Address, Description)]) -> bool {
+    let Some((_, first)) = servers.first() else { return false };
+    let n_parts = first.bounds.len().saturating_sub(1);
+    (0..n_parts)
+        .all(|part| servers.iter().any(|(_, it)| it.parts.iter().any(|&p| usize::from(p) == part)))
+}
+
+/// Asks all of a map's servers at once.
+fn find_some(
+    map: &ClusterMap,
+    security: &Security,
+    deadline: Instant,
+) -> Result<Asked, ClientError> {
+    let members = map.members()?;
+    let ask =
+        |address: &Address| (address.clone(), describe(address, security, patience(deadline)));
+    let all = at_once(&members, |member| ask(&member.address));
+    let mut asked = Asked { servers: Vec::new(), absent: Vec::new() };
+    for (address, described) in all {
+        match described {
+            Ok(description) => asked.servers.push((address, description)),
+            Err(error) => asked.absent.push((address, error)),
+        }
+    }
+    Ok(asked)
+}
+
+/// Until when a server that is asked now is waited for: each has its own time, however many that kept
+/// silent were asked before it.
+fn patience(deadline: Instant) -> Instant {
+    deadline.min(Instant::now() + DESCRIBE_TIMEOUT)
+}
+
+/// Whether every server that the map names is among these.
+pub(super) fn are_all(map: &ClusterMap, servers: &[(Address, Description)]) -> bool {
+    let is_there = |member: &Member| servers.iter().any(|(known, _)| *known == member.address);
+    map.members().is_ok_and(|members| members.iter().all(is_there))
+}

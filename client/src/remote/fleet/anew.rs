@@ -1,0 +1,166 @@
+//! Servers asked anew: what is known of the others stays.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lodestore_schema::Description;
+
+use super::super::at_once::at_once;
+use super::super::describe::describe;
+use super::Fleet;
+use crate::cluster::Member;
+use crate::route::same_graph;
+use crate::{Address, ClientError};
+
+/// Longest wait for a server that was just lost to describe itself anew.
+const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same where others hold what it holds.
+const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
+
+/// What asking all servers has come to.
+pub(in super::super) struct Refreshed {
+    /// `None` if nothing is new.
+    pub(in super::super) fleet: Option<Arc<Fleet>>,
+    /// Nobody was away.
+    pub(in super::super) all_answered: bool,
+}
+
+impl Fleet {
+    /// Whether `other` has a description of `server` that is not this one's.
+    pub(in super::super) fn describes_otherwise(&self, server: usize, other: &Self) -> bool {
+        self.servers[server].1 != other.servers[server].1
+    }
+
+    /// The fleet with `server` asked anew, if there is something new.
+    ///
+    /// # Errors
+    /// Another graph is served at its address now.
+    pub(crate) fn rediscover(
+        self: &Arc<Self>,
+        server: usize,
+        deadline: Instant,
+    ) -> Result<Option<Arc<Self>>, ClientError> {
+        let found = self.ask_again(server, deadline)?;
+        found.map(|found| self.with(server, found)).transpose()
+    }
+
+    /// What `server` holds now and where its shards listen.
+    ///
+    /// `None` when it does not answer, or holds what it held where it held it; a version committed
+    /// meanwhile is no difference.
+    ///
+    /// # Errors
+    /// Another graph is served at its address now.
+    pub(in super::super) fn ask_again(
+        &self,
+        server: usize,
+        deadline: Instant,
+    ) -> Result<Option<Description>, ClientError> {
+        let (address, known) = &self.servers[server];
+        let is_spare = self.routes.can_do_without(server);
+        let most = if is_spare { REDISCOVER_TIMEOUT_SPARE } else { REDISCOVER_TIMEOUT };
+        let deadline = deadline.min(Instant::now() + most);
+        match describe(address, &self.security, deadline) {
+            Ok(found) if !same_graph(&found, known) => {
+                let (address, other) = (address.clone(), address.clone());
+                Err(ClientError::GraphsDiffer { address, other })
+            }
+            Ok(found) if (Description { version: known.version, ..found.clone() }) != *known => {
+                Ok(Some(found))
+            }
+            // That it describes itself does not say that it has rows: it rests like others that
+            // failed.
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    /// The same fleet but for what is found of `server`.
+    pub(in super::super) fn with(
+        self: &Arc<Self>,
+        server: usize,
+        found: Description,
+    ) -> Result<Arc<Self>, ClientError> {
+        let mut servers = self.servers.clone();
+        servers[server].1 = found;
+        let fleet = self.of(servers)?;
+        fleet.routes.health(server).is_back();
+        Ok(fleet)
+    }
+
+    /// A fleet of all servers that the map names: from now on every partition has as many holders.
+    pub(in super::super) fn anew(
+        &self,
+        servers: Vec<(Address, Description)>,
+    ) -> Result<Arc<Self>, ClientError> {
+        let security = self.security.clone();
+        Self::new(servers, security, Arc::clone(&self.shares)).map(Arc::new)
+    }
+
+    /// A fleet of these servers, which takes over what is known of those that it had.
+    fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
+        let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
+        fleet.replicas = Arc::clone(&self.replicas);
+        fleet.find_lost(self);
+        for (now, (address, _)) in fleet.servers.iter().enumerate() {
+            if let Some(before) = self.position(address) {
+                fleet.routes.health(now).copy(self.routes.health(before));
+            }
+        }
+        Ok(Arc::new(fleet))
+    }
+
+    /// Takes over what a map says of servers that nobody knows yet.
+    pub(in super::super) fn hear(&self, members: &[Member]) {
+        for member in members {
+            if let (Some(at), Some(busy)) = (self.position(&member.address), member.busy) {
+                self.routes.health(at).tells(busy);
+            }
+        }
+    }
+
+    /// Place of a server among those that this fleet has.
+    pub(in super::super) fn position(&self, address: &Address) -> Option<usize> {
+        self.servers.iter().position(|(known, _)| known == address)
+    }
+
+    /// All servers asked anew, those at other `addresses` too. One that does not answer, or has another
+    /// graph, is left as it was known, or out. One that was known and is not at these any more, since its
+    /// lease has run out, stays if it answers and holds what too few others do.
+    pub(in super::super) fn refreshed(
+        &self,
+        addresses: &[Address],
+        deadline: Instant,
+    ) -> Result<Refreshed, ClientError> {
+        let first = &self.servers[0].1;
+        let ask = |address: &&Address| {
+            let address = *address;
+            let until = deadline.min(Instant::now() + REDISCOVER_TIMEOUT_SPARE);
+            (address.clone(), describe(address, &self.security, until))
+        };
+        let others = self.addresses().filter(|it| !addresses.contains(it));
+        let all: Vec<&Address> = addresses.iter().chain(others).collect();
+        let answers = at_once(&all, ask);
+        let all_answered = answers.iter().all(|(_, answer)| answer.is_ok());
+        let mut asked: Vec<(Address, Description)> = Vec::with_capacity(answers.len());
+        // Those at `addresses` come first.
+        for (address, answer) in answers {
+            let is_named = addresses.contains(&address);
+            let known = self.position(&address).map(|at| &self.servers[at].1);
+            let found = answer.ok().filter(|found| same_graph(found, first));
+            let found = found.or_else(|| known.filter(|_| is_named).cloned());
+            if let Some(found) = found
+                && (is_named || self.needs(&asked, &found))
+            {
+                asked.push((address, found));
+            }
+        }
+        let is_same = |(new, old): (&(Address, Description), &(Address, Description))| {
+            new.0 == old.0 && Description { version: old.1.version, ..new.1.clone() } == old.1
+        };
+        let nothing_new =
+            asked.len() == self.servers.len() && asked.iter().zip(&self.servers).all(is_same);
+        let is_old = asked.is_empty() || nothing_new;
+        let fleet = if is_old { None } else { Some(self.of(asked)?) };
+        Ok(Refreshed { fleet, all_answered })
+    }
+}

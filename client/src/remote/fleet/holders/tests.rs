@@ -1,0 +1,123 @@
+//! Holders that are lost, left out, not enough, or nowhere.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::Security;
+
+fn server(port: u16, parts: &[u16]) -> (Address, Description) {
+    let description = Description {
+        graph: [7; 16],
+        n_edges: 0,
+        bounds: vec![0, 5, 10],
+        parts: parts.to_vec(),
+        tensors: Vec::new(),
+        shard_ports: vec![port],
+        n_shards: 1,
+        version: 1,
+        writable: true,
+        shares: false,
+        roams: true,
+        ..Description::default()
+    };
+    (format!("127.0.0.1:{port}").parse().unwrap(), description)
+}
+
+#[test]
+fn a_holder_that_is_lost_holds_up_puts_of_its_partition_alone() {
+    let servers = vec![server(1, &[0, 1]), server(2, &[0])];
+    let shares = Arc::new(AtomicBool::new(false));
+    let fleet = Arc::new(Fleet::new(servers, Security::default(), shares).unwrap());
+    let check = |fleet: &Fleet, part| fleet.check_holders(PartId(part));
+    assert!(check(&fleet, 0).is_ok() && check(&fleet, 1).is_ok());
+    // The first partition has left a holder, and the other one has come there.
+    let fleet = fleet.with(1, server(2, &[1]).1).unwrap();
+    assert_eq!(fleet.routes.holders_of(PartId(1)), [0, 1], "what is new is believed");
+    assert!(matches!(check(&fleet, 0), Err(ClientError::LostHolder { part: PartId(0) })));
+    assert!(check(&fleet, 1).is_ok());
+    let fleet = fleet.with(0, server(1, &[0]).1).unwrap().with(1, server(2, &[0]).1).unwrap();
+    assert!(check(&fleet, 0).is_ok(), "it is found again");
+    assert!(matches!(check(&fleet, 1), Err(ClientError::NoHolder { part: PartId(1) })));
+}
+
+#[test]
+fn a_server_that_no_map_names_stays_for_what_too_few_others_hold() {
+    let servers = vec![server(1, &[0, 1]), server(2, &[0])];
+    let shares = Arc::new(AtomicBool::new(false));
+    let fleet = Fleet::new(servers.clone(), Security::default(), shares).unwrap();
+    assert!(fleet.needs(&servers[..1], &servers[1].1), "two held it");
+    assert!(fleet.needs(&[], &servers[1].1));
+    assert!(!fleet.needs(&[servers[0].clone(), server(3, &[0])], &servers[1].1));
+    assert!(!fleet.needs(&servers, &server(4, &[1]).1));
+}
+
+fn counted(port: u16, parts: &[u16], generation: u32, n_holders: u16) -> (Address, Description) {
+    let (address, description) = server(port, parts);
+    let memberships = vec![Membership { generation, n_holders }; parts.len()];
+    (address, Description { memberships, ..description })
+}
+
+fn fleet_of(servers: Vec<(Address, Description)>) -> Fleet {
+    Fleet::new(servers, Security::default(), Arc::new(AtomicBool::new(false))).unwrap()
+}
+
+#[test]
+fn puts_want_as_many_holders_as_those_that_are_there_tell_of() {
+    let check = |servers| fleet_of(servers).check_holders(PartId(0));
+    assert!(check(vec![counted(1, &[0, 1], 1, 1)]).is_ok());
+    assert!(check(vec![counted(1, &[0, 1], 1, 2), counted(2, &[0], 1, 2)]).is_ok());
+    // A holder is away, or one more is there; of one generation the higher number counts.
+    for (servers, numbers) in [
+        (vec![counted(1, &[0, 1], 4, 2)], (2, 1)),
+        (vec![counted(1, &[0, 1], 4, 1), counted(2, &[0], 4, 1)], (1, 2)),
+        (vec![counted(1, &[0, 1], 4, 2), counted(2, &[0], 4, 3)], (3, 2)),
+    ] {
+        let error = check(servers).unwrap_err();
+        let text = error.to_string();
+        let ClientError::HolderCount { part: PartId(0), expected, found, .. } = error else {
+            panic!("{text}")
+        };
+        assert_eq!((expected, found), numbers);
+        assert!(text.contains("127.0.0.1:1") && text.contains("lode holders 0"), "{text}");
+    }
+}
+
+#[test]
+fn one_that_was_left_out_of_a_change_is_asked_for_nothing() {
+    for servers in [
+        vec![counted(1, &[0, 1], 2, 1), counted(2, &[0], 1, 2)],
+        vec![server(2, &[0]), counted(1, &[0, 1], 2, 1)],
+    ] {
+        let fleet = fleet_of(servers.clone());
+        let right = servers.iter().position(|(_, it)| it.parts.len() == 2).unwrap();
+        assert_eq!(fleet.routes.holders_of(PartId(0)), [right]);
+        assert_eq!(fleet.routes.behind, [(1 - right, PartId(0))]);
+        assert!(fleet.check_holders(PartId(0)).is_ok());
+    }
+}
+
+#[test]
+fn a_partition_is_nowhere_unless_somebody_who_is_away_had_it_or_it_is_on_its_way() {
+    let before = fleet_of(vec![server(1, &[0]), server(2, &[1])]);
+    let after = |servers| {
+        let mut fleet = fleet_of(servers);
+        fleet.find_lost(&before);
+        fleet
+    };
+    assert!(!after(vec![server(1, &[0]), server(2, &[1])]).is_nowhere(PartId(1)));
+    assert!(after(vec![server(1, &[0]), server(2, &[])]).is_nowhere(PartId(1)));
+    let gone = after(vec![server(1, &[0])]);
+    assert!(!gone.is_nowhere(PartId(1)), "who had it may come back");
+    let mut later = fleet_of(vec![server(1, &[0]), server(3, &[])]);
+    later.find_lost(&gone);
+    assert!(!later.is_nowhere(PartId(1)), "for as long as nobody has it");
+    let mut back = fleet_of(vec![server(1, &[0]), server(3, &[1])]);
+    back.find_lost(&later);
+    let mut given_on = fleet_of(vec![server(1, &[0]), server(3, &[])]);
+    given_on.find_lost(&back);
+    assert!(given_on.is_nowhere(PartId(1)));
+    let (address, description) = server(2, &[]);
+    let target = (address, Description { arriving: vec![1], ..description });
+    assert!(!after(vec![server(1, &[0]), target]).is_nowhere(PartId(1)));
+}

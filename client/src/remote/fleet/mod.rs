@@ -1,0 +1,90 @@
+//! The servers as last described, and the connections to them.
+
+mod anew;
+mod connections;
+mod holders;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use lodestore_schema::Description;
+use tracing::warn;
+
+use crate::connection::Connection;
+use crate::route::Routes;
+use crate::{Address, ClientError, Security};
+
+pub(super) use anew::Refreshed;
+pub(super) use holders::replicas;
+
+/// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
+/// with other shards or ports.
+pub(crate) struct Fleet {
+    servers: Vec<(Address, Description)>,
+    security: Security,
+    /// What requests say of the graph.
+    pub(crate) graph: u64,
+    pub(crate) routes: Routes,
+    /// By endpoint: connections that nobody uses.
+    idle: Vec<Mutex<Vec<Connection>>>,
+    /// Holders of each partition that took puts when the client connected.
+    replicas: Arc<BTreeMap<u16, usize>>,
+    /// Partitions that several held, of whose holders one is not to be found: on its way to another
+    /// server, or away. A put would leave it behind.
+    lost: BTreeSet<u16>,
+    /// Partitions that nobody has, and that a server had which does not answer any more.
+    away: BTreeSet<u16>,
+    /// Whether rows may come through memory; not any more once that could not be mapped.
+    shares: Arc<AtomicBool>,
+}
+
+impl Fleet {
+    /// Fails when the servers are not of one graph.
+    pub(super) fn new(
+        servers: Vec<(Address, Description)>,
+        security: Security,
+        shares: Arc<AtomicBool>,
+    ) -> Result<Self, ClientError> {
+        let routes = Routes::new(&servers)?;
+        for &(server, part) in &routes.behind {
+            let address = &servers[server].0;
+            warn!(%address, %part, "left out: it is no holder any more, and may lack rows");
+        }
+        let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
+        let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
+        let replicas = Arc::new(replicas(&servers));
+        let (lost, away) = (BTreeSet::new(), BTreeSet::new());
+        Ok(Self { servers, security, graph, routes, idle, replicas, lost, away, shares })
+    }
+
+    /// The common addresses, in the order of connecting.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.servers.iter().map(|(address, _)| address)
+    }
+
+    /// The servers, and what each describes.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (&Address, &Description)> {
+        self.servers.iter().map(|(address, description)| (address, description))
+    }
+
+    /// The common address of a server.
+    pub(super) fn address(&self, server: usize) -> &Address {
+        &self.servers[server].0
+    }
+
+    /// Whether a server takes updates.
+    pub(super) fn is_writable(&self, server: usize) -> bool {
+        self.servers[server].1.writable
+    }
+
+    /// Whether partitions may come and go.
+    pub(super) fn roams(&self) -> bool {
+        self.servers.iter().any(|(_, description)| description.roams)
+    }
+
+    /// How connections to these servers are made.
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
+    }
+}

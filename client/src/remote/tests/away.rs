@@ -1,0 +1,70 @@
+//! Partitions that nobody has, servers that are away, and connections that take their time.
+
+use std::time::{Duration, Instant};
+
+use lodestore_schema::Description;
+
+use super::{MS, nobody, once_of, pull};
+use crate::fake_server::FakeServer;
+use crate::remote::{Client, ClientConfig};
+use crate::{ClientError, PullKind};
+
+/// How long a pull fails to find the second partition at these servers.
+fn looks_for(addresses: &[&str], deadline: Duration) -> Duration {
+    let config = ClientConfig { deadline, ..ClientConfig::default() };
+    let client = Client::connect(addresses, config).unwrap();
+    let start = Instant::now();
+    let error = pull(&client, PullKind::Sync).unwrap_err();
+    assert!(matches!(error, ClientError::NoHolder { part } if part.0 == 1), "{error}");
+    start.elapsed()
+}
+
+#[test]
+fn a_partition_that_nobody_has_is_told_at_once_unless_somebody_may_bring_it() {
+    let roams = |description: &mut Description| description.roams = true;
+    let one = FakeServer::start_as(&[0], roams);
+    let took = looks_for(&[&one.address], MS(20_000));
+    assert!(took < MS(5000), "all have answered: {took:?}");
+    // On its way to a server, which may take long.
+    let target = FakeServer::start_as(&[], |description| {
+        (description.roams, description.arriving) = (true, vec![1]);
+    });
+    let took = looks_for(&[&one.address, &target.address], MS(700));
+    assert!(took >= MS(400), "it may come: {took:?}");
+    // One that is away may have it.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{}\n{}\n", one.address, nobody())).unwrap();
+    let took = looks_for(&[&format!("map:{}", file.path().display())], MS(700));
+    assert!(took >= MS(400), "it may come back: {took:?}");
+    std::fs::write(file.path(), &one.address).unwrap();
+    let took = looks_for(&[&format!("map:{}", file.path().display())], MS(20_000));
+    assert!(took < MS(5000), "the map names no other: {took:?}");
+}
+
+#[test]
+fn servers_are_connected_to_together() {
+    once_of(5, || {
+        let servers = [FakeServer::start(&[0]), FakeServer::start(&[1])];
+        let config = ClientConfig { deadline: MS(20_000), ..ClientConfig::default() };
+        let client = Client::connect(&[&servers[0].address, &servers[1].address], config).unwrap();
+        servers.iter().for_each(|server| server.delay_hello(MS(400)));
+        let (stats, took) = pull(&client, PullKind::Sync).unwrap();
+        assert_eq!(stats.requests, 2);
+        (took < MS(700)).then_some(()).ok_or_else(|| format!("one after the other: {took:?}"))
+    });
+}
+
+#[test]
+fn one_that_is_silent_is_waited_for_once_though_the_others_are_asked_twice() {
+    once_of(3, || {
+        let writable = |description: &mut Description| description.writable = true;
+        let servers = [(); 3].map(|()| FakeServer::start_as(&[0, 1], writable));
+        servers[2].delay_hello(MS(60_000));
+        let config = ClientConfig { deadline: MS(20_000), ..ClientConfig::default() };
+        let addresses = [&servers[0].address, &servers[1].address, &servers[2].address];
+        let start = Instant::now();
+        pull(&Client::connect(&addresses, config).unwrap(), PullKind::Sync).unwrap();
+        let took = start.elapsed();
+        (took < MS(3500)).then_some(()).ok_or_else(|| format!("it was asked twice: {took:?}"))
+    });
+}

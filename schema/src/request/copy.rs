@@ -1,0 +1,81 @@
+//! Steps of copying and moving partitions.
+
+use super::RequestBody;
+use crate::lodestore_capnp::copy;
+use crate::{Membership, WireError};
+
+/// Steps of copying or moving a partition; `docs/moving.md` has all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyStep {
+    /// Begins, on this connection.
+    Open {
+        /// Number of the move; 0 for a copy that takes nothing away.
+        id: u64,
+    },
+    /// A piece of a file.
+    Read {
+        /// Position in [`Copied::files`](crate::Copied::files).
+        file: u16,
+        /// Of its first byte.
+        offset: u64,
+    },
+    /// The next pairs of the catalog; once sealed, those put since.
+    Pairs,
+    /// No more puts for a moment.
+    Seal,
+    /// The source gives the partition up.
+    Release,
+    /// The target serves the folder that it has now.
+    Adopt,
+    /// The target says whether the copy comes together in its folder.
+    Expect {
+        /// Number of the move.
+        id: u64,
+    },
+    /// The source counts the copy as one more holder.
+    Join,
+    /// A server is told how many holders there are to be.
+    Count(Membership),
+}
+
+pub(super) fn write(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
+    to.set_part(part);
+    let mut to = to.init_step();
+    match step {
+        CopyStep::Open { id } => to.set_open(id),
+        CopyStep::Read { file, offset } => {
+            let mut read = to.init_read();
+            read.set_file(file);
+            read.set_offset(offset);
+        }
+        CopyStep::Pairs => to.set_pairs(()),
+        CopyStep::Seal => to.set_seal(()),
+        CopyStep::Release => to.set_release(()),
+        CopyStep::Adopt => to.set_adopt(()),
+        CopyStep::Expect { id } => to.set_expect(id),
+        CopyStep::Join => to.set_join(()),
+        CopyStep::Count(membership) => membership.write(to.init_count()),
+    }
+}
+
+pub(super) fn read(from: copy::Reader<'_>) -> Result<RequestBody, WireError> {
+    let step = from.get_step().which().map_err(|e| WireError::malformed("request", e))?;
+    let step = match step {
+        copy::step::Open(id) => CopyStep::Open { id },
+        copy::step::Read(read) => {
+            let read = read.map_err(|e| WireError::malformed("request", e))?;
+            CopyStep::Read { file: read.get_file(), offset: read.get_offset() }
+        }
+        copy::step::Pairs(()) => CopyStep::Pairs,
+        copy::step::Seal(()) => CopyStep::Seal,
+        copy::step::Release(()) => CopyStep::Release,
+        copy::step::Adopt(()) => CopyStep::Adopt,
+        copy::step::Expect(id) => CopyStep::Expect { id },
+        copy::step::Join(()) => CopyStep::Join,
+        copy::step::Count(membership) => {
+            let membership = membership.map_err(|e| WireError::malformed("request", e))?;
+            CopyStep::Count(Membership::read(membership))
+        }
+    };
+    Ok(RequestBody::Copy { part: from.get_part(), step })
+}

@@ -1,0 +1,41 @@
+//! A push: its body is read once it has room, and then put.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use futures_lite::AsyncReadExt;
+use lodestore_schema::Failure;
+
+use super::time::{in_time, within};
+use super::{Connection, Ended, set_len};
+use crate::limits::FRAME_TIMEOUT;
+use crate::shard::Shard;
+
+impl Connection {
+    /// Reads the body of a push and has it put. The inner result is what the client is told.
+    pub(super) async fn push(
+        &mut self,
+        shard: &Rc<Shard>,
+        (tensor, n_rows, generation): (u16, u32, u32),
+        body_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Result<u32, Failure>, Ended> {
+        let (room, mut buffers) = match shard.admit_push(tensor, n_rows, body_bytes) {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                self.drain(body_bytes).await?;
+                return Ok(Err(refusal));
+            }
+        };
+        set_len(&mut buffers.ids, n_rows as usize);
+        let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
+        set_len(&mut buffers.frame, body_bytes - ids.len());
+        let stream = &mut self.stream;
+        let read = async {
+            stream.read_exact(ids).await?;
+            stream.read_exact(&mut buffers.frame).await
+        };
+        in_time(FRAME_TIMEOUT, read).await?;
+        Ok(within(deadline, shard.push((tensor, generation), buffers, room)).await)
+    }
+}

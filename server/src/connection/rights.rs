@@ -1,0 +1,85 @@
+//! What a connection may ask for beside rows: moves of partitions, and who may put to them.
+
+use std::os::fd::AsFd;
+
+use lodestore_schema::{Failure, FailureCode, Token};
+use rustix::net::getsockname;
+
+use crate::error::failure;
+use crate::guard::Guard;
+
+/// Whether a connection may have partitions copied, moved, and their holders counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rights {
+    /// It came by a Unix socket, told the admin token, or is of this machine where there is none.
+    Moves,
+    /// It has not told the admin token, which is wanted.
+    WantsAdminToken,
+    /// It is of another machine, and there is no admin token.
+    Elsewhere,
+}
+
+impl Rights {
+    /// Before it has told any token.
+    pub(super) fn of(guard: &Guard, socket: impl AsFd, is_local: bool) -> Self {
+        match guard.admin_token {
+            _ if is_local => Self::Moves,
+            Some(_) => Self::WantsAdminToken,
+            None if is_loopback(socket) => Self::Moves,
+            None => Self::Elsewhere,
+        }
+    }
+
+    /// It has told this token: whether that is the admin's.
+    pub(super) fn hear(&mut self, guard: &Guard, token: &Token) -> bool {
+        let is_admin = guard.admin_token.as_ref().is_some_and(|admin| admin == token);
+        if is_admin {
+            *self = Self::Moves;
+        }
+        is_admin
+    }
+
+    /// Fails for a connection that may not move partitions.
+    pub(super) fn check_moves(self) -> Result<(), Failure> {
+        let message = match self {
+            Self::Moves => return Ok(()),
+            Self::WantsAdminToken => {
+                "partitions are moved, and their holders counted, by whoever tells the admin token; give \
+                 --token-file the file that the server was started with: --admin-token-file"
+            }
+            Self::Elsewhere => {
+                "partitions are moved, and their holders counted, over a Unix socket or from the \
+                 server's own machine; for others start the server with --admin-token-file"
+            }
+        };
+        Err(failure(FailureCode::Unauthenticated, message))
+    }
+}
+
+/// Whether a connection came to an address that only this machine reaches.
+fn is_loopback(socket: impl AsFd) -> bool {
+    let address = getsockname(socket).ok().and_then(|at| std::net::SocketAddr::try_from(at).ok());
+    address.is_some_and(|at| at.ip().to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_are_for_admins_and_where_there_are_none_for_the_own_machine() {
+        let token = |text: &str| Token::new(text.as_bytes()).unwrap();
+        let (rows, admin) = (token("rows-rows-rows-rows"), token("admin-admin-admin-admin"));
+        let guard = |admin_token| Guard { admin_token, token: Some(rows), tls: None };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let may = |rights: Rights| rights.check_moves().is_ok();
+        assert!(may(Rights::of(&guard(None), &listener, false)));
+        assert!(may(Rights::of(&guard(Some(admin)), &listener, true)));
+        let mut told = Rights::of(&guard(Some(admin)), &listener, false);
+        assert!(!may(told) && !told.hear(&guard(Some(admin)), &rows) && !may(told));
+        assert!(told.hear(&guard(Some(admin)), &admin) && may(told));
+        let everywhere = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let mut other = Rights::of(&guard(None), &everywhere, false);
+        assert!(!may(other) && !other.hear(&guard(None), &admin) && !may(other));
+    }
+}

@@ -1,0 +1,73 @@
+//! What an error says of: a file, the system, or damage.
+
+use std::io;
+use std::path::Path;
+
+use super::StoreError;
+use crate::cause::Cause;
+
+impl StoreError {
+    /// The file or folder that the error is about, where there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Io { file, .. }
+            | Self::Read { file, .. }
+            | Self::Meta { file, .. }
+            | Self::DamagedSegment { file, .. }
+            | Self::DamagedPage { file, .. }
+            | Self::DamagedGroup { file, .. }
+            | Self::FileLength { file, .. }
+            | Self::Misplaced { file, .. }
+            | Self::NewerFormat { file, .. }
+            | Self::Unrepairable { file, .. }
+            | Self::Catalog { dir: file, .. }
+            | Self::DamagedOverlay { dir: file, .. }
+            | Self::Locked { dir: file }
+            | Self::ReadOnly { dir: file }
+            | Self::WritesStopped { dir: file, .. } => Some(file),
+            Self::NoTensor { .. }
+            | Self::NoPart { .. }
+            | Self::Busy { .. }
+            | Self::Replicated { .. }
+            | Self::HoldersChanged { .. }
+            | Self::MoveRefused { .. }
+            | Self::NoNode { .. }
+            | Self::OutputLength { .. }
+            | Self::NoVersion { .. }
+            | Self::Fixed { .. }
+            | Self::Stopped
+            | Self::PutLength { .. }
+            | Self::PutTooLarge { .. }
+            | Self::Plan(_) => None,
+        }
+    }
+
+    /// Whether the error says something about the files, or only about the system.
+    #[must_use]
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Io { source, .. } | Self::Read { source, .. } => Cause::of(source),
+            Self::Catalog { cause, .. } => *cause,
+            Self::Locked { .. }
+            | Self::Busy { .. }
+            | Self::Replicated { .. }
+            | Self::HoldersChanged { .. }
+            | Self::Stopped => Cause::System,
+            _ => Cause::Damage,
+        }
+    }
+
+    /// Whether a file is gone that the catalog named a moment ago: a compaction may have taken its
+    /// place, and a fresh look at the catalog tells.
+    pub(crate) fn is_gone(&self) -> bool {
+        let gone = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
+        matches!(self, Self::Io { source, .. } if gone.contains(&source.kind()))
+    }
+
+    /// Turns an [`io::Error`] at `file` into a [`StoreError::Io`].
+    pub(crate) fn io(file: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let file = file.to_owned();
+        move |source| Self::Io { file, action, source }
+    }
+}

@@ -1,0 +1,111 @@
+//! How a copy ends: the partition is given up, and perhaps taken back, or the copy is one holder more.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+
+use super::copy::{PartCopy, Stage};
+use crate::catalog::Membership;
+use crate::error::StoreError;
+
+impl PartCopy {
+    /// Takes the partition out of the graph: nobody gets at it any more who has not begun to.
+    ///
+    /// Fails with [`StoreError::MoveRefused`] unless it was sealed without a gap since all changes
+    /// were told, and where the graph is not open for writing.
+    pub fn give_up(&mut self) -> Result<(), StoreError> {
+        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.check_complete()?;
+        self.live.replace(self.part(), None);
+        Ok(())
+    }
+
+    /// Counts the copy as one more holder, by move `id`, for good and once: from then on puts must go
+    /// to it as well. Gives what the copy has to have stored.
+    ///
+    /// Fails as [`PartCopy::give_up`] does, and for number 0, which is nobody's; nothing has changed
+    /// then.
+    pub fn join(&self, id: u64) -> Result<Membership, StoreError> {
+        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let known = self.part.membership();
+        let refused = |reason: &str| {
+            let (part, reason) = (self.part(), reason.to_owned());
+            Err(StoreError::MoveRefused { part, reason })
+        };
+        if id == 0 {
+            return refused("a copy under number 0 becomes no holder: it is that of mere copies");
+        }
+        if known.by == id {
+            return Ok(known);
+        }
+        self.check_complete()?;
+        if known.generation == 0 {
+            return refused("nobody has said how many holders there are: lode holders");
+        }
+        let next = known.generation.checked_add(1).filter(|&next| next < u32::MAX);
+        let Some((generation, n_holders)) = next.zip(known.n_holders.checked_add(1)) else {
+            return refused("its holders have changed as often, or are as many, as can be counted");
+        };
+        let joined = Membership { generation, n_holders, by: id };
+        self.live.change(&self.part, joined)?;
+        Ok(joined)
+    }
+
+    /// Fails unless the copy has all that the partition has, and nobody can put more; the gate must be
+    /// held alone.
+    fn check_complete(&self) -> Result<(), StoreError> {
+        self.live.check_writable()?;
+        let is_told = matches!(
+            &self.stage, Stage::Since { version_is_due: false, rows } if rows.is_empty()
+        );
+        let refused = |reason: &str| {
+            let (part, reason) = (self.part(), reason.to_owned());
+            Err(StoreError::MoveRefused { part, reason })
+        };
+        if !is_told {
+            return refused("not all that was put since the copy began has been fetched");
+        }
+        if !self.part.hand_over.is_sealed() {
+            return refused(
+                "its seal has run out, and rows may have been put since; seal it again",
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes [`PartCopy::give_up`] back. Versions that were committed meanwhile are committed on it too:
+    /// it had no puts for any of them.
+    ///
+    /// After an error it stays given up, with its folder as it was.
+    pub fn put_back(&mut self) -> Result<(), StoreError> {
+        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.live.level(&self.part, self.version()?)?;
+        self.live.replace(self.part(), Some(Arc::clone(&self.part)));
+        Ok(())
+    }
+
+    /// Whether nobody else holds anything of the partition, once it is given up.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let is_alone = |tensor| Arc::strong_count(tensor) == 1;
+        Arc::strong_count(&self.part) == 1 && self.part.tensors.iter().all(is_alone)
+    }
+
+    /// Closes the partition, which must have been given up and be idle, and renames its folder: that
+    /// is when it is given up for good. Gives the new name.
+    ///
+    /// After an error the folder is as it was, and may be opened again.
+    pub fn close(self, id: u64) -> Result<PathBuf, StoreError> {
+        assert!(self.is_idle(), "nobody reads from a partition that is closed");
+        // What is in the log alone would be there as well: this is for whoever reads the old folder.
+        self.part.catalog.flush()?;
+        let (live, part) = (Arc::clone(&self.live), self.part());
+        drop(self);
+        let graph = &live.graph;
+        let (from, to) = (graph.part_dir(part), graph.given_up_dir(part, id));
+        graph.device().rename(&from, &to).map_err(StoreError::io(&to, "move the partition to"))?;
+        // It is gone from here whether or not that is on disk yet; whoever cannot tell must not go on
+        // as its owner.
+        graph.device().sync(graph.dir()).map_err(StoreError::io(graph.dir(), "sync"))?;
+        Ok(to)
+    }
+}

@@ -17,7 +17,7 @@ use serde_json::Value;
 use support::graph::generated;
 use support::names_in;
 use support::process::{
-    Finished, children_of, command, finish, lode_line, signal, wait_until_gone,
+    Finished, Serving, children_of, command, finish, lode_line, signal, wait_until_gone,
 };
 
 /// Longest time until a run has come so far, or has ended.
@@ -42,7 +42,8 @@ impl Place {
         command(line.split_whitespace()).env("TMPDIR", &self.tmp).spawn().unwrap()
     }
 
-    /// Starts `line`, which logs to `log`, waits until it has made `n_steps` steps, and sends `asks`.
+    /// Starts `line`, which logs to `log`, waits until it has made `n_steps` steps, and sends `asks` twice,
+    /// as GNU `timeout` does: to its child, and to the child's group.
     fn ended(&self, line: &str, log: &Path, n_steps: usize, asks: Signal) -> Finished {
         let mut run = self.start(&format!("{line} --log {}", log.display()));
         let (start, before) = (Instant::now(), n_lines(log));
@@ -52,6 +53,9 @@ impl Place {
             sleep(Duration::from_micros(300));
         }
         let processes = children_of(run.id());
+        signal(&run, asks);
+        // Two that are pending together are one.
+        sleep(Duration::from_millis(2));
         signal(&run, asks);
         let found = finish(run, DEADLINE);
         wait_until_gone(&processes);
@@ -75,7 +79,7 @@ fn computed(report: &Value) -> Vec<String> {
 fn a_run_that_is_asked_to_end_does_so_at_its_step_and_goes_on_from_there() {
     let place = Place::new();
     let settings = format!(
-        "train --graph {} --workers 4 --epochs 30 --batch 32 --fanout 5,5 --hidden 16 --seed 9 \
+        "train --graph {} --workers 4 --epochs 60 --batch 32 --fanout 5,5 --hidden 16 --seed 9 \
          --evaluate-every 0 --json",
         place.graph
     );
@@ -121,10 +125,38 @@ fn a_run_that_is_asked_to_end_does_so_at_its_step_and_goes_on_from_there() {
 }
 
 #[test]
-fn a_signal_before_the_first_step_or_a_second_one_ends_it_at_once_and_leaves_nothing() {
+fn a_later_second_signal_ends_at_once_what_does_not_come_to_its_end() {
+    let place = Place::new();
+    let server = Serving::start(Path::new(&place.graph), "--listen 127.0.0.1:0");
+    let log = place.dir.path().join("log");
+    let mut run = place.start(&format!(
+        "train --graph {} --connect {} --workers 2 --epochs 100000 --batch 32 --strategy ondemand --log {}",
+        place.graph,
+        server.address,
+        log.display()
+    ));
+    let start = Instant::now();
+    while n_lines(&log) < 4 {
+        assert!(start.elapsed() < DEADLINE, "the run does not come so far");
+        sleep(Duration::from_millis(1));
+    }
+    // Its step waits for rows.
+    signal(&server.child, Signal::STOP);
+    sleep(Duration::from_millis(100));
+    signal(&run, Signal::TERM);
+    sleep(Duration::from_millis(1100));
+    assert!(run.try_wait().unwrap().is_none(), "it has not waited for its step");
+    signal(&run, Signal::TERM);
+    let found = finish(run, Duration::from_secs(2));
+    assert_eq!((found.code, &found.stdout[..]), (Some(143), ""), "{found:?}");
+    assert_eq!(names_in(&place.tmp), Vec::<String>::new());
+}
+
+#[test]
+fn a_signal_before_the_first_step_ends_it_at_once_and_later_a_text_says_where() {
     let place = Place::new();
     // Its schedule alone takes longer than the test waits.
-    let line = format!("train --graph {} --epochs 2000 --batch 8 --fanout 5,5", place.graph);
+    let line = format!("train --graph {} --epochs 600 --batch 8 --fanout 20,20", place.graph);
     let run = place.start(&line);
     let start = Instant::now();
     let has_begun = || {
@@ -235,6 +267,7 @@ fn one_of_many_tasks_of_slurm_does_not_train_by_itself() {
     let found = finish(run.spawn().unwrap(), DEADLINE);
     assert_ne!(found.code, Some(0), "{found:?}");
     assert!(found.stderr.contains("one of 4 processes"), "{found:?}");
+    assert!(found.stderr.contains("env -u ") && found.stderr.contains("-u SLURM_STEP_NUM_TASKS"));
 }
 
 #[test]

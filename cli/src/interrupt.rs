@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,7 +24,12 @@ pub(crate) struct RemovedOnInterrupt {
     dir: PathBuf,
 }
 
-/// While this lives the first signal asks for the end, and only a second one ends the process at once.
+/// A signal within this of the first is the same request: `timeout` sends its own to the child and then to
+/// the child's group, and a terminal's may come beside that of whoever watches over the process.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
+
+/// While this lives the first signal asks for the end, and only one more than [`SAME_REQUEST`] later ends
+/// the process at once.
 pub(crate) struct Heeded(());
 
 /// A run has ended since a signal asked for that.
@@ -84,10 +90,16 @@ fn watch() -> std::io::Result<()> {
     if let Some(signals) = signals {
         let mut signals = signals?;
         std::thread::spawn(move || {
+            let mut asked_at: Option<Instant> = None;
             for signal in signals.forever() {
-                let asks = || ASKED.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
-                if !IS_HEEDED.load(Ordering::SeqCst) || asks().is_err() {
-                    give_up(signal);
+                match asked_at {
+                    // The run may have ended since, and be telling of itself.
+                    Some(at) if at.elapsed() < SAME_REQUEST => {}
+                    None if IS_HEEDED.load(Ordering::SeqCst) => {
+                        ASKED.store(signal, Ordering::SeqCst);
+                        asked_at = Some(Instant::now());
+                    }
+                    _ => give_up(signal),
                 }
             }
         });

@@ -29,9 +29,10 @@ pub struct BatchLoader {
     split: Split,
 }
 
-/// Most bytes of own rows that are gathered while others travel, so that no server waits for long until
-/// its answer is taken.
-const MEANWHILE_BYTES: usize = 8 << 20;
+/// Most bytes of own rows that are gathered while others travel: about a millisecond's. No answer is
+/// looked for meanwhile, and of one that may have lain there for longer than that nobody knows how long
+/// its server took, so that hedging and the choice of replicas would learn nothing.
+const MEANWHILE_BYTES: usize = 1 << 20;
 
 /// Where remote rows of a batch may lie already.
 pub enum Kept {
@@ -184,9 +185,11 @@ impl BatchLoader {
         let (local, local_at) = (&local[..n_placed], &local_at[..n_placed]);
         let (mut gathered, mut took) = (None, Duration::ZERO);
         let mut gather = || {
-            let start = Instant::now();
-            gathered = Some(self.local.pull_at(&self.tensor, local, local_at, before, kind));
-            took = start.elapsed();
+            if gathered.is_none() {
+                let start = Instant::now();
+                gathered = Some(self.local.pull_at(&self.tensor, local, local_at, before, kind));
+                took = start.elapsed();
+            }
         };
         let pulled = self.remote.pull_while(&self.tensor, missing, landing, kind, &mut gather)?;
         let pull_time = start.elapsed().saturating_sub(took);

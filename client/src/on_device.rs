@@ -101,10 +101,17 @@ impl DeviceSource {
     ) -> Result<PullStats, ClientError> {
         let (start, mut fetching) = (Instant::now(), Duration::ZERO);
         let mut pulled = PullStats::default();
+        // Once, though what is missing may come in several pieces.
+        let mut meanwhile = Some(meanwhile);
+        let mut once = || {
+            if let Some(meanwhile) = meanwhile.take() {
+                meanwhile();
+            }
+        };
         let fetch = |missing: &[u32], rows: &mut [u8]| {
             let start = Instant::now();
             let missing = bytemuck::cast_slice(missing);
-            pulled += self.inner.pull_while(&self.tensor.name, missing, rows, kind, meanwhile)?;
+            pulled += self.inner.pull_while(&self.tensor.name, missing, rows, kind, &mut once)?;
             fetching += start.elapsed();
             Ok(())
         };

@@ -9,6 +9,9 @@ use lodestore_graph::NodeId;
 
 use crate::{BatchLoader, ClientError, LoadStats, PullKind, PullStats, RowBuffer};
 
+/// Bytes of rows that filling the tier pulls at once at most.
+const FILL_BYTES: usize = 64 << 20;
+
 /// One worker's tier under `oracle`, which keeps the rows that are needed soonest. It is filled by
 /// what batches miss, and before them with the rows of soonest use, if it is told of them
 /// ([`PlannedTier::filled`]).
@@ -69,7 +72,8 @@ impl PlannedTier {
         batches: &Range<u32>,
         soonest: &[(NodeId, u32)],
     ) -> Result<(Self, LoadStats), ClientError> {
-        let (row_bytes, most_rows) = (loader.row_bytes(), most_rows.max(1));
+        let row_bytes = loader.row_bytes();
+        let most_rows = most_rows.min(FILL_BYTES / row_bytes.max(1)).max(1);
         let soonest = &soonest[..soonest.len().min(n_slots)];
         let n_fills = u32::try_from(soonest.len().div_ceil(most_rows)).unwrap_or(u32::MAX);
         let mut planned = Self::with_fills(n_slots, row_bytes, n_nodes, batches, n_fills)?;

@@ -31,7 +31,8 @@ pub trait RowSource: Send + Sync {
     ) -> Result<PullStats, ClientError>;
 
     /// The same, and does `meanwhile` once while rows travel, if they do: after the requests are sent,
-    /// before the answers are taken. A source whose rows are here need not.
+    /// before the answers are taken. A source whose rows are here need not. `meanwhile` must not use this
+    /// source, which may hold a lock that it would wait for.
     fn pull_while(
         &self,
         tensor: &str,

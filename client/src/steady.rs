@@ -34,7 +34,8 @@ pub struct SteadyCache<'scope> {
 pub struct SteadyStats {
     /// Rows taken over from the set before instead of pulled again.
     pub kept_rows: u64,
-    /// Epochs that began before their set was ready, and so were first served by an older one.
+    /// Epochs whose first batch was asked for before their set was ready, and so first served by an older
+    /// one.
     pub late: u64,
     /// Most bytes of rows that both buffers held at once.
     pub peak_bytes: u64,

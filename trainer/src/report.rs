@@ -90,8 +90,9 @@ pub struct TrainReport {
     /// it does not count ([`lodestore_client::RowBudget`]). Absent where batches are not known ahead,
     /// and so nothing bounds them.
     pub memory_bound_bytes: Option<u64>,
-    /// Most bytes that hot sets (or the oracle's tier, or a buffer with its scores) and batches of one
-    /// worker really had.
+    /// Most bytes that one worker really had: batches, with memory that waits for the next, and rows of
+    /// hot sets or of the oracle's tier, without ids and lists, which the bound does not have either;
+    /// of `massive` batches and its buffer with all of its scores and lists.
     pub memory_measured_bytes: u64,
     /// Most memory that the process ever had resident, summed over processes; 0 where the system does
     /// not tell.
@@ -137,7 +138,8 @@ pub struct EpochReport {
     /// Rows of hot sets built meanwhile that were taken over from the set before, and did not travel.
     #[serde(default)]
     pub kept_rows: u64,
-    /// Workers whose hot set was not there when the epoch began: the one before served until it came.
+    /// Hot sets, of all workers, that were not there when the first batch of their epoch was prepared, which
+    /// may be in the epoch before: the set before served until they came.
     #[serde(default)]
     pub late_swaps: u64,
     /// Part of `remote_rows` that filled buffers before the first batch.

@@ -59,8 +59,8 @@ Needs tensors `feat` (float), `label` (i64) and `split` (u8: 0 train, 1 validati
 Partition p belongs to worker p mod W. Losses depend on the seed alone, never on the strategy, nor on
 whether workers are threads, processes or an MPI job.
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
-what was done is reported, and the exit code is 130 or 143. A second one, or one before the first step,
-ends it at once.")]
+what was done is reported, and the exit code is 130 or 143. A second one that comes over a second later,
+or one before the first step, ends it at once.")]
 pub(crate) struct TrainArgs {
     /// Folder of the graph: topology, and rows of each worker's own partitions.
     #[arg(long, value_name = "G")]

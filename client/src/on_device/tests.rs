@@ -81,6 +81,56 @@ fn batches_stay_on_the_device_and_forgotten_rows_are_pulled_again() {
     assert_eq!(batch.as_host(), Some(&rows(&ids)[..]));
 }
 
+/// Travels, as a client's rows do: something else is done at each pull.
+struct Travelling(MemorySource);
+
+impl RowSource for Travelling {
+    fn book(&self) -> &PartitionBook {
+        self.0.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.0.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.0.pull(tensor, ids, out, kind)
+    }
+
+    fn pull_while(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        meanwhile();
+        self.pull(tensor, ids, out, kind)
+    }
+}
+
+#[test]
+fn a_pull_in_several_pieces_does_something_else_once() {
+    let travelling = Arc::new(Travelling(source()));
+    let device = DeviceSource::new(travelling, "x", tier(9, ROW_BYTES, PolicyKind::Lru)).unwrap();
+    // In pieces of the four rows that staging has room for; of no row none.
+    for (ids, expected) in [((0..24).collect::<Vec<_>>(), 1), ((24..50).collect(), 1), (vec![], 0)]
+    {
+        let (ids, mut n_calls) = (nodes(&ids), 0);
+        let mut out = vec![0xee; ids.len() * ROW_BYTES];
+        device.pull_while("x", &ids, &mut out, PullKind::Sync, &mut || n_calls += 1).unwrap();
+        assert!(out == rows(&ids));
+        assert_eq!(n_calls, expected);
+    }
+}
+
 #[test]
 fn other_tensors_pass_by_and_errors_keep_nothing() {
     let device = DeviceSource::new(Arc::new(source()), "x", tier(9, ROW_BYTES, PolicyKind::Lru));

@@ -118,7 +118,7 @@ impl<'a> Round<'a> {
     }
 
     /// Does something else while answers come. Nobody is late for the time that it took, and no rival is
-    /// asked for that.
+    /// asked for that. Longer than [`UNSEEN_MAX`] it hides how long the answers took.
     pub(super) fn wait_for(&mut self, meanwhile: &mut dyn FnMut()) {
         let start = Instant::now();
         meanwhile();

@@ -181,15 +181,18 @@ fn two_threads_that_ask_at_once_get_sets_of_their_epoch_or_one_before() {
     const N_EPOCHS: u32 = 30;
     for delay_us in [0, 200] {
         let remote = Arc::new(TestSource::new(Duration::from_micros(delay_us), u64::MAX));
-        // Nodes e mod 6 and on; of the worker's partition are 10 to 29.
-        let choose = |epoch: u32| Ok(nodes(epoch % 6..epoch % 6 + 4));
-        let ids_of = |epoch: u32| (epoch % 6..epoch % 6 + 4).collect::<Vec<_>>();
+        // No two epochs have the same; of the worker's partition are 10 to 29.
+        fn ids_of(epoch: u32) -> [u32; 4] {
+            let (low, high) = (epoch % 8, 30 + epoch / 8);
+            [low, low + 1, high, high + 1]
+        }
+        let choose = |epoch: u32| Ok(nodes(ids_of(epoch)));
         let stats = thread::scope(|scope| {
             let loader = loader(&remote);
             let cache = SteadyCache::start(scope, &loader, 0..N_EPOCHS, Arc::new(choose)).unwrap();
             let furthest = std::sync::atomic::AtomicU32::new(0);
             let ask = |seed: u64| {
-                let mut random = seed;
+                let (mut random, mut oldest) = (seed, 0);
                 while furthest.load(Ordering::SeqCst) < N_EPOCHS {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let step = u32::from(random >> 33 & 31 == 0);
@@ -200,7 +203,8 @@ fn two_threads_that_ask_at_once_get_sets_of_their_epoch_or_one_before() {
                     }
                     // Others may be further by now, and a set may be late.
                     let newest = furthest.load(Ordering::SeqCst).min(N_EPOCHS - 1);
-                    assert!((0..=newest).any(|of| set.ids() == ids_of(of)), "{:?}", set.ids());
+                    let of = (oldest..=newest).find(|&of| set.ids() == ids_of(of));
+                    oldest = of.unwrap_or_else(|| panic!("{:?} from {oldest}", set.ids()));
                 }
             };
             thread::scope(|asking| {

@@ -37,7 +37,7 @@ pub use next_use::{NEVER, NextUses};
 pub use read::Schedule;
 pub use remote::remote_mask;
 pub use stored::is_schedule_of;
-pub use write::{ScheduleSummary, estimate_bytes, write_schedule};
+pub use write::{Estimate, ScheduleSummary, estimate_bytes, write_schedule};
 
 /// What the batches of a run depend on, beside the topology and the training roots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -115,35 +115,49 @@ fn check(
     }
 }
 
-/// Workers whose first batch is sampled for an estimate.
+/// Batches that are sampled for an estimate.
 const N_ESTIMATED: usize = 8;
 
-/// Bytes on disk that [`write_schedule`] will roughly take for the same arguments, and after it the
-/// [`super::NextUses`] of all workers: by the first batches of some.
+/// Disk space that a run will roughly take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// Bytes of the schedule.
+    pub schedule_bytes: u64,
+    /// Bytes of the [`super::NextUses`] of all workers, which only the oracle has.
+    pub next_use_bytes: u64,
+}
+
+/// What [`write_schedule`] will take for the same arguments: by some batches of the first epoch, and the
+/// roots in them.
 pub fn estimate_bytes(
     topology: &Topology,
     book: &PartitionBook,
     train_roots: &[NodeId],
     spec: &ScheduleSpec,
-) -> Result<u64, ScheduleError> {
+) -> Result<Estimate, ScheduleError> {
     check(topology, book, train_roots, spec)?;
     let jobs = jobs_of(spec, book, train_roots, 0);
     let mut sampler = Sampler::new(topology, &spec.fanouts);
-    let first: Vec<&Job> = jobs.iter().filter(|job| job.place.batch == 0).collect();
-    let every = first.len().div_ceil(N_ESTIMATED).max(1);
-    let (mut n_bytes, mut n_sampled) = (0u64, 0);
-    for job in first.into_iter().step_by(every) {
+    let (mut n_bytes, mut n_sampled_ids, mut n_sampled_roots) = (0u64, 0u64, 0u64);
+    for job in jobs.iter().step_by(jobs.len().div_ceil(N_ESTIMATED).max(1)) {
         let encoded = match sampler.sample_at_most(&job.roots, job.seed, MAX_WORDS) {
             Ok(batch) => block::encode(&batch, job.place, 0),
             Err(_) => continue, // writing will say so
         };
         let Ok(Encoded { bytes, n_ids, .. }) = encoded else { continue };
-        // With its place in the index, and when each node is needed next.
-        n_bytes += bytes.len() as u64 + 8 + 4 * u64::from(n_ids);
-        n_sampled += 1;
+        // With its place in the index.
+        n_bytes += bytes.len() as u64 + 8;
+        n_sampled_ids += u64::from(n_ids);
+        n_sampled_roots += job.roots.len() as u64;
     }
-    let n_batches = jobs.len() as u64 * u64::from(spec.epochs);
-    Ok(n_bytes.saturating_mul(n_batches).checked_div(n_sampled).unwrap_or(0))
+    let n_roots: u64 = jobs.iter().map(|job| job.roots.len() as u64).sum();
+    let n_roots = u128::from(n_roots) * u128::from(spec.epochs);
+    let of_all = |sampled: u64| {
+        let all = (u128::from(sampled) * n_roots).checked_div(u128::from(n_sampled_roots));
+        u64::try_from(all.unwrap_or(0)).unwrap_or(u64::MAX)
+    };
+    let next_use_bytes = of_all(size_of::<u32>() as u64 * n_sampled_ids);
+    Ok(Estimate { schedule_bytes: of_all(n_bytes), next_use_bytes })
 }
 
 /// Edges of a batch at most: a block that holds more is past its bound in any case.

@@ -6,11 +6,11 @@ use std::{
 };
 
 use lodestore_client::RowBudget;
-use lodestore_graph::{
-    NodeId, PartitionBook,
-    schedule::{Schedule, ScheduleSpec, estimate_bytes, is_schedule_of, write_schedule},
-    topology::Topology,
+use lodestore_graph::schedule::{
+    Schedule, ScheduleSpec, estimate_bytes, is_schedule_of, write_schedule,
 };
+
+use tracing::warn;
 
 use super::{Setup, owned_parts};
 use crate::{HotPolicy, TrainError};
@@ -57,7 +57,13 @@ impl Setup<'_> {
             Schedule::refuse_other_file(path)?;
             return Err(TrainError::OtherSchedule { path: path.display().to_string() });
         }
-        check_room(path, &spec, topology, book, train)?;
+        let estimate = estimate_bytes(topology, book, train, &spec)?;
+        // Only the oracle works out when each node is needed next.
+        let next_use_bytes = match self.config.hot_policy {
+            HotPolicy::Frequency => 0,
+            HotPolicy::Oracle => estimate.next_use_bytes,
+        };
+        check_room(path, &spec, estimate.schedule_bytes.saturating_add(next_use_bytes))?;
         let n_threads = available_parallelism().map_or(1, usize::from);
         write_schedule(topology, book, train, &spec, path, progress, n_threads)?;
         Ok(false)
@@ -106,15 +112,9 @@ impl Setup<'_> {
     }
 }
 
-/// Fails where the disk has no room for the schedule, with what `rapid` works out from it.
-fn check_room(
-    path: &Path,
-    spec: &ScheduleSpec,
-    topology: &Topology,
-    book: &PartitionBook,
-    train: &[NodeId],
-) -> Result<(), TrainError> {
-    let expected = estimate_bytes(topology, book, train, spec)?;
+/// Fails where the disk has not nearly room for the `expected` bytes of the schedule, with what `rapid`
+/// works out from it; warns where it may have none, since a few batches tell no more than roughly.
+fn check_room(path: &Path, spec: &ScheduleSpec, expected: u64) -> Result<(), TrainError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     // A disk that does not tell is tried.
     let Ok(disk) = rustix::fs::statvfs(folder.unwrap_or(Path::new("."))) else { return Ok(()) };
@@ -126,5 +126,12 @@ fn check_room(
         return Ok(());
     }
     let path = path.display().to_string();
+    if expected <= found.saturating_add(found / 2) {
+        warn!(
+            path,
+            expected, found, "the schedule may not fit onto the disk, by its first batches"
+        );
+        return Ok(());
+    }
     Err(TrainError::ScheduleRoom { path, expected, found, epochs: spec.epochs })
 }

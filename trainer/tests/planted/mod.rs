@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::ControlFlow,
     path::Path,
     sync::{
@@ -249,6 +249,60 @@ impl RowSource for Noting {
     ) -> Result<PullStats, ClientError> {
         self.memory.lock().unwrap().insert(out.as_ptr() as usize, out.len());
         self.rows.pull_at(tensor, ids, at, out, kind)
+    }
+}
+
+/// What was pulled of features.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pulled {
+    /// SyncPulls, and rows of them.
+    pub(crate) n_sync: u64,
+    pub(crate) sync_rows: u64,
+    /// Rows of VectorPulls.
+    pub(crate) vector_rows: u64,
+    pub(crate) ids: BTreeSet<u32>,
+}
+
+/// A source that counts.
+pub(crate) struct Counting {
+    rows: Arc<MemorySource>,
+    pub(crate) pulled: Mutex<Pulled>,
+}
+
+impl Counting {
+    pub(crate) fn new(rows: &Arc<MemorySource>) -> Self {
+        Self { rows: Arc::clone(rows), pulled: Mutex::default() }
+    }
+}
+
+impl RowSource for Counting {
+    fn book(&self) -> &PartitionBook {
+        self.rows.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        if tensor == "feat" {
+            let mut pulled = self.pulled.lock().unwrap();
+            match kind {
+                PullKind::Sync => {
+                    pulled.n_sync += 1;
+                    pulled.sync_rows += ids.len() as u64;
+                }
+                PullKind::Vector => pulled.vector_rows += ids.len() as u64,
+            }
+            pulled.ids.extend(ids.iter().map(|id| id.0));
+        }
+        self.rows.pull(tensor, ids, out, kind)
     }
 }
 

@@ -101,7 +101,9 @@ impl Form {
             (Some(job), false) if cfg!(feature = "mpi") => Ok(Self::Mpi(job)),
             (Some([n_ranks, _]), false) => Err(UsageError::new(format!(
                 "one of {n_ranks} processes of an MPI job or a step of Slurm, but this lode was built \
-                 without MPI; build it with --features mpi, or start it once (`srun -n 1`) with --processes"
+                 without MPI; build it with --features mpi, or start it once (`srun -n 1`) with --processes; \
+                 {}",
+                by_itself()
             ))),
             (None, true) => Ok(Self::Processes(env::args_os().skip(1).collect(), patience)),
             (None, false) => Ok(Self::Threads),
@@ -149,7 +151,8 @@ impl Form {
             let found = peers.n_ranks();
             bail!(
                 "one of {expected} processes that were started together, but MPI finds {found}; under Slurm \
-                 name what your MPI library speaks, such as `srun --mpi=pmix`"
+                 name what your MPI library speaks, such as `srun --mpi=pmix`; {}",
+                by_itself()
             );
         }
         if peers.n_ranks() > n_workers {
@@ -182,6 +185,13 @@ fn mpi_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<[u32; 2]> {
         Some([number("SLURM_NTASKS")?, rank?])
     };
     job.chain(of_step()).find(|[n_ranks, _]| *n_ranks > 1)
+}
+
+/// How to start a process that stands in a job and is none of it.
+fn by_itself() -> String {
+    let sizes = MPI_VARIABLES.iter().map(|[size, _]| *size).chain(["SLURM_NTASKS"]);
+    let unset: String = sizes.map(|size| format!(" -u {size}")).collect();
+    format!("if it is to train by itself, start it by `env{unset} lode train`")
 }
 
 impl Peer {

@@ -144,6 +144,10 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         let n_steps = human::count(report.step_losses.len() as u64);
         let what = if report.checkpoints > 0 { "; --resume goes on from there" } else { "" };
         lines.push(("interrupted", format!("after {n_steps} steps of the run{what}")));
+        // Of any other run this is its error.
+        if let Some(error) = &report.save_error {
+            lines.push(("model", format!("not saved: {error}")));
+        }
     }
     if let Some(Place { epoch, step }) = report.resumed_at {
         lines.push(("resumed", format!("in epoch {}, after step {step}", epoch + 1)));

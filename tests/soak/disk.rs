@@ -3,9 +3,9 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::clients::Clients;
 use crate::cluster::ON_DISK;
 use crate::faults::{Faults, Scene};
-use crate::support::workload::Workload;
 use crate::told::{Kind, NO_SPACE};
 
 /// Longest time until puts find the disk full, and until they go through again: links may stand still
@@ -21,8 +21,8 @@ impl Faults {
         let n_refused = || scene.clients.told.count(Kind::WritesStopped);
         let before = n_refused();
         let left = self.below(100_000).into();
-        let load = scene.clients.load;
-        let wait_for = |what, is_so: &mut dyn FnMut() -> bool| wait_for(what, load, is_so);
+        let (clients, load) = (scene.clients, scene.clients.load);
+        let wait_for = |what, is_so: &mut dyn FnMut() -> bool| wait_for(what, clients, is_so);
         wait_for("no put was refused", &mut || {
             // A log whose rows have gone to a table makes room.
             disk.fill(left);
@@ -65,11 +65,12 @@ impl Faults {
     }
 }
 
-fn wait_for(what: &str, load: &Workload, is_so: &mut dyn FnMut() -> bool) {
-    let (end, before) = (Instant::now() + SEEN_MAX, load.finished());
+fn wait_for(what: &str, clients: &Clients<'_>, is_so: &mut dyn FnMut() -> bool) {
+    let now = || (clients.load.finished(), clients.told.counts());
+    let (end, before) = (Instant::now() + SEEN_MAX, now());
     while !is_so() {
         let is_late = Instant::now() > end;
-        assert!(!is_late, "{what}; turns of writers: {before:?}, then {:?}", load.finished());
+        assert!(!is_late, "{what}; turns of writers, errors told: {before:?}, then {:?}", now());
         sleep(Duration::from_millis(5));
     }
 }

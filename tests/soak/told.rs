@@ -75,6 +75,11 @@ impl Told {
         }
     }
 
+    /// How often each kind was told.
+    pub(crate) fn counts(&self) -> Vec<(Kind, u64)> {
+        Kind::ALL.iter().map(|&kind| (kind, self.count(kind))).collect()
+    }
+
     pub(crate) fn count(&self, kind: Kind) -> u64 {
         self.counts[kind as usize].load(Ordering::Relaxed)
     }

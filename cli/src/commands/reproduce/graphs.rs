@@ -40,8 +40,8 @@ pub(super) struct Made {
     n_roots: u32,
 }
 
-/// Rounds of eviction in a run, where its batches are enough for them; MassiveGNN's have many more.
-const ROUNDS: u32 = 16;
+/// Rounds of eviction in a run: each fetches more rows than a few batches miss, and pays over hundreds.
+const ROUNDS: u32 = 4;
 /// Most batches between two rounds.
 const MOST_DELTA: u32 = 64;
 

@@ -288,8 +288,9 @@ impl ServeArgs {
         };
         let deaths = server.deaths();
         tell(sender, move || {
-            // The log says which.
-            let _ = deaths.wait();
+            if let Some(thread) = deaths.wait() {
+                tracing::error!(thread, "a thread of the server has ended; it cannot go on without");
+            }
             Event::Died
         })?;
         this.serve_until(&events, &server, console)?;

@@ -134,8 +134,11 @@ impl Listeners {
             if !meta.file_type().is_socket() {
                 return Err(ServerError::SocketPath { path });
             }
-            if UnixStream::connect(&path).is_ok() {
-                return Err(error(io::ErrorKind::AddrInUse.into()));
+            match UnixStream::connect(&path) {
+                Ok(_) => return Err(error(io::ErrorKind::AddrInUse.into())),
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {}
+                // Whoever may not ask, or gets no answer, does not know that nobody listens.
+                Err(unknown) => return Err(error(unknown)),
             }
             std::fs::remove_file(&path).map_err(error)?;
         }

@@ -54,6 +54,7 @@ fn a_unix_socket_is_for_those_whom_its_mode_names() {
         server.stop();
     }
     lode_line("serve nowhere --unix-mode 999").failed(2, &["in octal"]);
+    lode_line("serve nowhere --unix-mode 460").failed(2, &["owner", "460"]);
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(crate) struct Arrival {
 }
 
 /// Where a connection comes from, as far as somebody has many of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// A Unix socket: whoever may open that is let in.
     Unix,

@@ -291,7 +291,10 @@ impl ServeArgs {
         let deaths = server.deaths();
         tell(sender, move || {
             if let Some(thread) = deaths.wait() {
-                tracing::error!(thread, "a thread of the server has ended; it cannot go on without");
+                tracing::error!(
+                    thread,
+                    "a thread of the server has ended; it cannot go on without"
+                );
             }
             Event::Died
         })?;

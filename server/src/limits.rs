@@ -22,6 +22,8 @@ pub const ENTERING_PER_SHARD_MAX: usize = 256;
 pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
+/// Most rows of a chunk of a reply: short rows take as long as others to find.
+pub const CHUNK_ROWS_MAX: usize = 8192;
 /// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more reads take
 /// their memory from the heap.
 pub const IO_BYTES_PER_SHARD: usize = 4 << 20;
@@ -81,8 +83,8 @@ pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is probed, and after three probes given up.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long a shard's tasks may go on, a chunk of rows aside, before it looks at what has come: so long
-/// a small pull waits behind large ones.
+/// How long a shard's tasks may go on, a chunk of rows aside, before it looks at what has come:
+/// about two of these a small pull waits behind large ones.
 pub const BULK_TURN: Duration = Duration::from_micros(500);
 /// Longest that a shard sleeps.
 pub const PULSE: Duration = Duration::from_millis(5);

@@ -15,15 +15,15 @@ pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
 /// A connection that has asked for nothing this long may have to go for another.
 pub const IDLE_MIN: Duration = Duration::from_secs(10);
 /// Most connections of a shard that have not been let in yet (TLS, hello, token), or are being told that
-/// they are not; one more ends another, drawn at random, so that strangers cannot keep others out.
+/// they are not; one more ends another, drawn at random among those of the address (of version 6: of the
+/// network of 64 bits), or of the Unix socket, that has most, so that strangers cannot keep others out.
 pub const ENTERING_PER_SHARD_MAX: usize = 256;
-/// Most of these of one address (of version 6: of one network of 64 bits), or that came by the Unix
-/// socket; one more ends another of the same.
-pub const ENTERING_PER_SOURCE_MAX: usize = 128;
 /// How long a connection that is refused is kept, so that its client hears why.
 pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
+/// Most rows of a chunk of a reply: short rows take as long as others to find.
+pub const CHUNK_ROWS_MAX: usize = 8192;
 /// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more reads take
 /// their memory from the heap.
 pub const IO_BYTES_PER_SHARD: usize = 4 << 20;
@@ -83,8 +83,8 @@ pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is probed, and after three probes given up.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long a shard's tasks may go on, a chunk of rows aside, before it looks at what has come: so long
-/// a small pull waits behind large ones.
+/// How long a shard's tasks may go on, a chunk of rows aside, before it looks at what has come:
+/// about two of these a small pull waits behind large ones.
 pub const BULK_TURN: Duration = Duration::from_micros(500);
 /// Longest that a shard sleeps.
 pub const PULSE: Duration = Duration::from_millis(5);
@@ -129,7 +129,6 @@ pub const HTTP_HEADERS_MAX: usize = 64;
 pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
 const _: () = assert!(IO_BYTES_PER_SHARD == READS_IN_FLIGHT * (64 << 10));
-const _: () = assert!(ENTERING_PER_SOURCE_MAX < ENTERING_PER_SHARD_MAX);
 const _: () = assert!(SHARED_SLOTS * CHUNK_BYTES <= SHARED_BYTES_MAX);
 
 #[cfg(test)]
@@ -150,7 +149,6 @@ mod tests {
         for (name, value) in [
             ("CONNECTIONS_PER_SHARD_MAX", CONNECTIONS_PER_SHARD_MAX.to_string()),
             ("ENTERING_PER_SHARD_MAX", ENTERING_PER_SHARD_MAX.to_string()),
-            ("ENTERING_PER_SOURCE_MAX", ENTERING_PER_SOURCE_MAX.to_string()),
             ("IDLE_MIN", seconds(IDLE_MIN)),
             ("HELLO_TIMEOUT", seconds(HELLO_TIMEOUT)),
             ("REQUEST_HEAD_BYTES_MAX", size(REQUEST_HEAD_BYTES_MAX)),

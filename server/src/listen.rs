@@ -39,7 +39,7 @@ pub(crate) struct Arrival {
 }
 
 /// Where a connection comes from, as far as somebody has many of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// A Unix socket: whoever may open that is let in.
     Unix,
@@ -134,8 +134,11 @@ impl Listeners {
             if !meta.file_type().is_socket() {
                 return Err(ServerError::SocketPath { path });
             }
-            if UnixStream::connect(&path).is_ok() {
-                return Err(error(io::ErrorKind::AddrInUse.into()));
+            match UnixStream::connect(&path) {
+                Ok(_) => return Err(error(io::ErrorKind::AddrInUse.into())),
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {}
+                // Whoever may not ask, or gets no answer, does not know that nobody listens.
+                Err(unknown) => return Err(error(unknown)),
             }
             std::fs::remove_file(&path).map_err(error)?;
         }

@@ -3,8 +3,6 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use tracing::error;
-
 /// Threads that must live as long as their server, seen from outside.
 #[derive(Clone, Default)]
 pub struct Deaths(Arc<(Mutex<State>, Condvar)>);
@@ -74,7 +72,7 @@ impl Drop for Lifeline {
         if state.is_stopping || state.dead.is_some() {
             return;
         }
-        error!(thread = self.name, "a thread of the server has ended; it cannot go on without");
+        // No log: this runs as the thread's locals are destroyed, and the log's buffer is one of them.
         state.dead = Some(std::mem::take(&mut self.name));
         self.deaths.0.1.notify_all();
     }

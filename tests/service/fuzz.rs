@@ -98,7 +98,7 @@ fn liars_do_a_live_server_no_harm() {
     println!(
         "{n_sent} messages, {n_read} of them read; {rss_early} bytes of memory early, {rss} at the end"
     );
-    assert!(n_read >= n_sent / 2, "{n_read} of {n_sent} messages were read");
+    assert!(n_read >= n_sent / 10, "{n_read} of {n_sent} messages were read");
     assert!(
         metric(&server, "lodestore_shared_bytes_total") > 0.0,
         "nobody was given rows in memory"

@@ -5,7 +5,9 @@ mod doors;
 mod register;
 
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::process::exit;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -259,8 +261,12 @@ impl ServeArgs {
         };
         let deaths = server.deaths();
         tell(sender, move || {
-            // The log says which.
-            let _ = deaths.wait();
+            if let Some(thread) = deaths.wait() {
+                tracing::error!(
+                    thread,
+                    "a thread of the server has ended; it cannot go on without"
+                );
+            }
             Event::Died
         })?;
         this.serve_until(&events, &server, console)?;
@@ -310,14 +316,17 @@ enum Event {
     Died,
 }
 
-/// Waits for an event on a thread of its own.
+/// Waits for an event on a thread of its own. A panic there ends the process, as one of the main thread
+/// does: nobody would wait for what it was to tell, a signal to stop for one.
 fn tell(
     to: mpsc::Sender<Event>,
     wait: impl FnOnce() -> Event + Send + 'static,
 ) -> std::io::Result<()> {
     let tell = move || {
+        // What it leaves behind nobody looks at any more.
+        let Ok(event) = catch_unwind(AssertUnwindSafe(wait)) else { exit(101) };
         // Nobody hears it who has gone another way.
-        let _ = to.send(wait());
+        let _ = to.send(event);
     };
     thread::Builder::new().name("lode-event".into()).spawn(tell).map(drop)
 }

@@ -79,6 +79,11 @@ impl Connection {
             let message = format!("partition {part} is not copied over this connection; open it");
             return Err(failure(FailureCode::Invalid, message));
         };
+        if step == CopyStep::Release && id == 0 {
+            self.copying = Some(Copying { copy, id });
+            let message = "this copy takes nothing away; open it under the number of a move";
+            return Err(failure(FailureCode::Invalid, message));
+        }
         if step == CopyStep::Release {
             shard.release(copy, id).await?;
             return Ok(Default::default());
@@ -105,7 +110,7 @@ impl Connection {
             shard.check_gives_up()?;
         }
         let opened = shard.call_store(move |live| {
-            if live.was_given_up(part, id)? {
+            if id != 0 && live.was_given_up(part, id)? {
                 return Ok(Opened::GivenUp);
             }
             if let Some(joined) = live.was_joined(part, id) {

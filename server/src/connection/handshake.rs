@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-/// Who waits for a turn: those who go on with a handshake before those who begin one, since these may
-/// be many and mean nothing by it, and among equals who waits longest. A turn is handed over: whoever
-/// comes as one ends does not go before those who wait.
+/// Who waits for a turn: those whom one more step completes before all others, since those who begin may
+/// be many and mean nothing by it, and among equals who waits longest. Only the second step goes first:
+/// whoever sends byte after byte has as many as it likes. A turn is handed over: whoever comes as one
+/// ends does not go before those who wait.
 #[derive(Default)]
 pub(crate) struct Turns(RefCell<Line>);
 
@@ -25,16 +26,16 @@ struct Line {
     n_given: u64,
 }
 
-/// Where one stands: whether it only begins, and when it came.
+/// Where one stands: whether others go first, and when it came.
 type Place = (bool, u64);
 
 impl Turns {
     /// Stands in line until it is its turn, which lasts as long as what comes back.
-    async fn next(&self, begins: bool) -> Turn<'_> {
+    async fn next(&self, can_wait: bool) -> Turn<'_> {
         let place = {
             let mut line = self.0.borrow_mut();
             line.n_given += 1;
-            (begins, line.n_given)
+            (can_wait, line.n_given)
         };
         let turn = Turn { turns: self, place };
         poll_fn(|cx| {
@@ -79,9 +80,10 @@ pub(super) async fn in_turn<T>(
     turns: &Turns,
     handshake: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
-    let (mut handshake, mut begins) = (pin!(handshake), true);
+    let (mut handshake, mut step_no) = (pin!(handshake), 0u64);
     loop {
-        let turn = turns.next(std::mem::take(&mut begins)).await;
+        let turn = turns.next(step_no != 1).await;
+        step_no += 1;
         let (start, mut called) = (Instant::now(), None);
         let step = poll_fn(|cx| {
             let bell = called.insert(Arc::new(Bell::new(cx.waker())));
@@ -134,6 +136,7 @@ impl Wake for Bell {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::pin::Pin;
 
     use super::*;
@@ -191,5 +194,35 @@ mod tests {
         assert!(called(&mut line).is_empty(), "a turn that is taken is not taken away");
         drop(first);
         assert_eq!([(); 3].map(|()| pass(&mut line)), [90, 91, 1]);
+    }
+
+    /// A handshake of this many steps, each of which could go on at once.
+    async fn steps(n: u64, n_taken: &Cell<u64>) -> io::Result<()> {
+        let mut n_left = n;
+        poll_fn(|cx| {
+            n_taken.set(n_taken.get() + 1);
+            n_left -= 1;
+            cx.waker().wake_by_ref();
+            if n_left == 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    #[test]
+    fn who_trickles_keeps_nobody_from_beginning() {
+        let run = async || {
+            let (turns, n_trickled, n_honest) = (Turns::default(), Cell::new(0), Cell::new(0));
+            let trickling = (0..3).map(|_| in_turn(&turns, steps(300, &n_trickled)));
+            let mut before = 0;
+            let honest = async {
+                in_turn(&turns, steps(3, &n_honest)).await.unwrap();
+                before = n_trickled.get();
+            };
+            futures_lite::future::zip(futures_util::future::join_all(trickling), honest).await;
+            before
+        };
+        let executor = glommio::LocalExecutorBuilder::default().spawn(run).unwrap();
+        let n_before = executor.join().unwrap();
+        assert!(n_before < 30, "{n_before} steps of others came before three of one");
     }
 }

@@ -2,10 +2,9 @@
 
 use futures_lite::AsyncReadExt;
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::CHUNK_BYTES;
 use lodestore_schema::{Failure, Reply};
 
-use super::shared::Ring;
+use super::shared::{Ring, chunk_rows};
 use super::stream::has_left;
 use super::time::{in_time, within};
 use super::{Asked, Buffers, Connection, Ended, set_len};
@@ -47,7 +46,7 @@ impl Connection {
         Buffers { ids, frame }: &mut Buffers,
     ) -> Result<Result<(), Failure>, Ended> {
         let row_bytes = shard.row_bytes(tensor);
-        let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
+        let chunk_rows = chunk_rows(row_bytes);
         let ring = Ring::new(ids.len(), chunk_rows, row_bytes);
         let (mut first_row, mut shares) = (0, self.shares(ring));
         // An empty list is answered by one empty chunk.

@@ -21,7 +21,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use super::time::in_time;
 use super::{Connection, Ended};
 use crate::error::failure;
-use crate::limits::SHARED_SLOTS;
+use crate::limits::{CHUNK_ROWS_MAX, SHARED_SLOTS};
 use crate::map::Region;
 use crate::shard::Shard;
 
@@ -34,6 +34,12 @@ pub(super) struct Shared {
     /// Awaited chunks that the client has not taken yet.
     pub(super) n_untaken: usize,
     _room: StaticPermit,
+}
+
+/// Rows of a chunk: as many as its bytes allow, and no more than are gathered between two looks of the
+/// executor, however short they are.
+pub(super) fn chunk_rows(row_bytes: usize) -> usize {
+    (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS_MAX)
 }
 
 /// How the chunks of one answer lie in the ring.
@@ -49,10 +55,10 @@ impl Ring {
         Self { n_rows, chunk_rows, row_bytes }
     }
 
-    /// Whether a chunk fits a slot; not one of a single long row. Then all chunks but the last are
-    /// longer than half of a slot, and so never too short.
+    /// Whether chunks fit a slot, which one of a single long row does not, and are worth one: then all
+    /// are but the last.
     fn fits(self) -> bool {
-        self.chunk_rows * self.row_bytes <= CHUNK_BYTES
+        (SHARED_CHUNK_BYTES_MIN..=CHUNK_BYTES).contains(&(self.chunk_rows * self.row_bytes))
     }
 
     /// Where the chunk that begins with this row stands; `None` for one that is too short to be
@@ -207,11 +213,11 @@ mod tests {
         #[test]
         fn a_place_is_used_again_only_after_its_chunk_was_awaited_and_taken(
             n_rows in 1usize..20_000,
-            row_bytes in 1usize..=CHUNK_BYTES + 100,
+            row_bytes in prop_oneof![1usize..200, 1usize..=CHUNK_BYTES + 100],
         ) {
-            let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
+            let chunk_rows = chunk_rows(row_bytes);
             let ring = Ring::new(n_rows, chunk_rows, row_bytes);
-            prop_assert_eq!(ring.fits(), row_bytes <= CHUNK_BYTES);
+            prop_assert_eq!(ring.fits(), (4..=CHUNK_BYTES).contains(&row_bytes));
             if !ring.fits() {
                 return Ok(());
             }

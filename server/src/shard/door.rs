@@ -1,6 +1,8 @@
 //! Who stands at a shard's door and is not let in yet, and who goes when there are too many.
 
-use crate::limits::{ENTERING_PER_SHARD_MAX, ENTERING_PER_SOURCE_MAX};
+use std::collections::HashMap;
+
+use crate::limits::ENTERING_PER_SHARD_MAX;
 use crate::listen::Source;
 
 /// Connections that are to be let in, each with what ends it.
@@ -28,18 +30,11 @@ impl<H> Entering<H> {
         Self { waiting: Vec::new(), random: seed | 1 }
     }
 
-    /// Takes one more, and gives whoever has to go for it: of the same source where that has its
-    /// share already, of any where all places are taken, and one that is told rather than others.
+    /// Takes one more, and gives whoever has to go for it once all places are taken: one that is told,
+    /// or of the source that has most with the new one.
     pub(super) fn admit(&mut self, number: u64, source: Source, end: H) -> Option<(u64, H)> {
-        let of_source = |waiting: &Waiting<H>| waiting.source == source;
-        let n_of_source = self.waiting.iter().filter(|waiting| of_source(waiting)).count();
-        let evicted = if n_of_source >= ENTERING_PER_SOURCE_MAX {
-            Some(self.draw(n_of_source, of_source))
-        } else if self.waiting.len() >= ENTERING_PER_SHARD_MAX {
-            Some(self.draw(self.waiting.len(), |_| true))
-        } else {
-            None
-        };
+        let is_full = self.waiting.len() >= ENTERING_PER_SHARD_MAX;
+        let evicted = is_full.then(|| self.draw(source));
         let evicted = evicted.map(|at| self.waiting.swap_remove(at));
         self.waiting.push(Waiting { number, source, is_told: false, end });
         evicted.map(|evicted| (evicted.number, evicted.end))
@@ -57,17 +52,21 @@ impl<H> Entering<H> {
         self.waiting.retain(|waiting| waiting.number != number);
     }
 
-    /// Where one of the `n` candidates stands.
-    fn draw(&mut self, n: usize, is_candidate: impl Fn(&Waiting<H>) -> bool) -> usize {
-        let told = self.waiting.iter().position(|waiting| waiting.is_told && is_candidate(waiting));
-        if let Some(told) = told {
+    /// Where the one stands that goes for one of `source`.
+    fn draw(&mut self, source: Source) -> usize {
+        if let Some(told) = self.waiting.iter().position(|waiting| waiting.is_told) {
             return told;
         }
-        let drawn = (self.next_random() % n as u64) as usize;
-        let mut candidates =
-            self.waiting.iter().enumerate().filter(|(_, waiting)| is_candidate(waiting));
-        let (at, _) = candidates.nth(drawn).expect("one of n");
-        at
+        let mut n_of = HashMap::from([(source, 1usize)]);
+        for waiting in &self.waiting {
+            *n_of.entry(waiting.source).or_default() += 1;
+        }
+        let most = n_of.values().copied().max().unwrap_or(0);
+        // Several have most where nobody floods the door.
+        let candidates = self.waiting.iter().enumerate();
+        let candidates = candidates.filter(|(_, waiting)| n_of[&waiting.source] == most);
+        let candidates: Vec<usize> = candidates.map(|(at, _)| at).collect();
+        candidates[(self.next_random() % candidates.len() as u64) as usize]
     }
 
     /// xorshift64: what strangers could learn of it does not help them.
@@ -94,18 +93,32 @@ mod tests {
         let (mut door, mut numbers) = (Entering::new(1), 0..);
         let mut come = |door: &mut Entering<()>, source| {
             door.admit(numbers.next().unwrap(), source, ());
-            let of_source = door.waiting.iter().filter(|waiting| waiting.source == source).count();
-            assert!(of_source <= ENTERING_PER_SOURCE_MAX);
             assert!(door.waiting.len() <= ENTERING_PER_SHARD_MAX);
         };
         for _ in 0..10 * ENTERING_PER_SHARD_MAX {
             come(&mut door, from(1));
         }
-        assert_eq!(door.waiting.len(), ENTERING_PER_SOURCE_MAX, "others have places left");
+        assert_eq!(
+            door.waiting.len(),
+            ENTERING_PER_SHARD_MAX,
+            "one may have all while nobody else comes"
+        );
         for n in 0..10 * ENTERING_PER_SHARD_MAX as u32 {
             come(&mut door, from(n));
         }
         assert_eq!(door.waiting.len(), ENTERING_PER_SHARD_MAX);
+        assert!(door.waiting.iter().filter(|waiting| waiting.source == from(1)).count() <= 1);
+    }
+
+    #[test]
+    fn who_has_many_sources_ends_nobody_who_has_fewer_than_each() {
+        let mut door = Entering::new(5);
+        assert!(door.admit(0, from(0), "honest").is_none());
+        assert!(door.admit(1, from(0), "honest").is_none());
+        for number in 2..20_000 {
+            let evicted = door.admit(number, from(1 + number as u32 % 50), "flood");
+            assert_ne!(evicted.map(|(_, who)| who), Some("honest"));
+        }
     }
 
     #[test]
@@ -126,7 +139,7 @@ mod tests {
         let (mut door, n_all) = (Entering::new(3), 200_000u64);
         let (mut ages, mut n_evicted) = (0, 0);
         for number in 0..n_all {
-            // So many sources that none has its share.
+            // So many sources that none has more than others.
             if let Some((evicted, ())) = door.admit(number, from(number as u32), ()) {
                 ages += number - evicted;
                 n_evicted += 1;

@@ -128,11 +128,6 @@ impl Run {
         (self.step_seconds - self.pull_seconds).max(1e-9)
     }
 
-    /// What every contestant does in a step: computing, and waiting for other workers' computing.
-    pub(super) fn busy_seconds(&self) -> f64 {
-        (self.compute_seconds + self.others_seconds).max(1e-9)
-    }
-
     fn of(contestant: Contestant, report: TrainReport, energy_joules: Option<f64>) -> Result<Self> {
         let step = report.step.as_ref().context("a run without steps; give a larger --scale")?;
         let step_seconds = report.mean_step_seconds;

@@ -91,7 +91,7 @@ fn rapid_row(text: &mut String, graph: &GraphRuns, group: &Group) -> fmt::Result
         group.rate_bits / 1e6,
         base.pull_seconds / base.rest_seconds(),
         base.step_seconds * 1e3,
-        base.step_seconds / base.busy_seconds(),
+        base.step_seconds / base.compute_seconds.max(1e-9),
         base.step_seconds / rapid.step_seconds,
         paper.step,
         base.step_seconds / oracle.step_seconds,
@@ -120,8 +120,8 @@ const MOST_UNLIKE: f64 = 1.15;
 
 /// Whether the baseline was slower at what all do alike, so that speed-ups would flatter.
 fn is_disturbed(group: &Group) -> bool {
-    let base = group.runs[0].busy_seconds();
-    group.runs.iter().any(|run| base > run.busy_seconds() * MOST_UNLIKE)
+    let base = group.runs[0].compute_seconds;
+    group.runs.iter().any(|run| base > run.compute_seconds * MOST_UNLIKE)
 }
 
 /// The middle one, or the mean of the middle two; none of none.

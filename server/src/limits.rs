@@ -85,7 +85,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long a shard's tasks may go on, a chunk of rows aside, before it looks at what has come:
 /// about two of these a small pull waits behind large ones.
-pub const BULK_TURN: Duration = Duration::from_micros(500);
+pub const BULK_TURN: Duration = Duration::from_millis(10);
 /// Longest that a shard sleeps.
 pub const PULSE: Duration = Duration::from_millis(5);
 /// A new connection must be let in within this time: TLS, hello and token together.

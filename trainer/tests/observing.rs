@@ -4,14 +4,14 @@
 
 mod planted;
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use lodestore_cache::{PolicyKind, PolicySpec, SharedSettings, SharedTier};
 use lodestore_client::{RowSource, TieredSource};
 use lodestore_trainer::{
     Bottleneck, HotPolicy, Preparation, Progress, Strategy, TrainConfig, TrainReport, WorkerStep,
 };
-use planted::{FILLED, N_NODES, Planted, ROW_BYTES, Slow, config, planted, run_telling};
+use planted::{FILLED, N_NODES, Planted, ROW_BYTES, config, planted, run_telling, slow};
 
 /// The report, and every worker's steps.
 fn observed(
@@ -98,8 +98,7 @@ fn a_slow_network_is_named_as_the_bottleneck_and_rapid_hides_it() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     // Far longer than a step computes, even beside other work.
-    let slow = Slow { rows: Arc::clone(&graph.rows), delay_ms: 300 };
-    let slow = Arc::new(slow) as Arc<dyn RowSource>;
+    let slow = slow(&graph.rows, Duration::from_millis(300));
     let observed =
         |config: TrainConfig| observed(&graph, &TrainConfig { epochs: 1, ..config }, &slow);
     let (report, _) = observed(config(Strategy::Ondemand, 2, dir.path()));

@@ -4,18 +4,14 @@
 
 mod planted;
 
-use std::{
-    ops::ControlFlow,
-    path::Path,
-    sync::{Arc, atomic::AtomicU64},
-};
+use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
     CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Place, Progress,
     Strategy, TrainConfig, TrainError, TrainReport,
 };
-use planted::{Failing, Planted, config, planted, run, run_from, run_telling};
+use planted::{Planted, config, failing, planted, run, run_from, run_telling};
 
 const STRATEGIES: [(Strategy, HotPolicy); 4] = [
     (Strategy::Ondemand, HotPolicy::Frequency),
@@ -34,8 +30,7 @@ fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> Train
 /// time, until a run ends. Gives its report, and how many were cut short.
 fn in_pieces(graph: &Planted, config: &TrainConfig) -> (TrainReport, u64) {
     for n_cut in 0..100 {
-        let (rows, good_pulls) = (Arc::clone(&graph.rows), AtomicU64::new(5 + 2 * n_cut));
-        let rows: Arc<dyn RowSource> = Arc::new(Failing { rows, good_pulls });
+        let rows = failing(&graph.rows, 5 + 2 * n_cut);
         match run_from(graph, config, &rows, &rows) {
             Ok(report) => return (report, n_cut),
             Err(error) => assert!(matches!(error, TrainError::Client(_)), "{error}"),

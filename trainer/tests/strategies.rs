@@ -8,7 +8,7 @@ use std::{
     fs,
     ops::ControlFlow,
     path::Path,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{Arc, Mutex},
 };
 
 use lodestore_client::{PullStats, RowSource};
@@ -19,7 +19,7 @@ use lodestore_trainer::{
     TrainGraph, TrainReport, WorkerSources, train,
 };
 use planted::{
-    Counting, Failing, N_NODES, Noting, ROW_BYTES, bytes_of, complete, config, planted, run,
+    N_NODES, Noting, ROW_BYTES, bytes_of, complete, config, counting, failing, planted, run,
     run_from, run_telling, run_with,
 };
 
@@ -181,8 +181,7 @@ fn a_source_that_fails_ends_the_run_with_its_error() {
         (Strategy::Massive, HotPolicy::Oracle),
     ] {
         for good_pulls in [0, 1, 4, 20] {
-            let (rows, good_pulls) = (Arc::clone(&graph.rows), AtomicU64::new(good_pulls));
-            let remote: Arc<dyn RowSource> = Arc::new(Failing { rows, good_pulls });
+            let remote = failing(&graph.rows, good_pulls);
             let config = TrainConfig { hot_policy, ..config(strategy, 3, dir.path()) };
             let found = run_with(&graph, &config, &remote);
             assert!(matches!(found, Err(TrainError::Client(_))), "{strategy} {found:?}");
@@ -356,11 +355,10 @@ fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
     let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
     // What was pulled when each step was done: before the evaluation at the end.
     let pulled_by = |config: &TrainConfig| {
-        let counting = Arc::new(Counting::new(&graph.rows));
-        let (remote, mut by_step) = (Arc::clone(&counting) as Arc<dyn RowSource>, Vec::new());
+        let ((remote, pulled), mut by_step) = (counting(&graph.rows), Vec::new());
         let report = run_telling(&graph, config, [&local, &remote], &mut |progress| {
             if matches!(progress, Progress::Step { .. }) {
-                by_step.push(counting.pulled.lock().unwrap().clone());
+                by_step.push(pulled.lock().unwrap().clone());
             }
             ControlFlow::Continue(())
         });

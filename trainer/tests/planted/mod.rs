@@ -263,19 +263,16 @@ pub(crate) struct Pulled {
     pub(crate) ids: BTreeSet<u32>,
 }
 
-/// A source that counts.
-pub(crate) struct Counting {
+/// A source that does something before each pull, which may fail it.
+struct Watched<F> {
     rows: Arc<MemorySource>,
-    pub(crate) pulled: Mutex<Pulled>,
+    before: F,
 }
 
-impl Counting {
-    pub(crate) fn new(rows: &Arc<MemorySource>) -> Self {
-        Self { rows: Arc::clone(rows), pulled: Mutex::default() }
-    }
-}
-
-impl RowSource for Counting {
+impl<F> RowSource for Watched<F>
+where
+    F: Fn(&str, &[NodeId], PullKind) -> Result<(), ClientError> + Send + Sync,
+{
     fn book(&self) -> &PartitionBook {
         self.rows.book()
     }
@@ -291,8 +288,18 @@ impl RowSource for Counting {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
+        (self.before)(tensor, ids, kind)?;
+        self.rows.pull(tensor, ids, out, kind)
+    }
+}
+
+/// A source that counts.
+pub(crate) fn counting(rows: &Arc<MemorySource>) -> (Arc<dyn RowSource>, Arc<Mutex<Pulled>>) {
+    let pulled = Arc::new(Mutex::new(Pulled::default()));
+    let counts = Arc::clone(&pulled);
+    let before = move |tensor: &str, ids: &[NodeId], kind: PullKind| {
         if tensor == "feat" {
-            let mut pulled = self.pulled.lock().unwrap();
+            let mut pulled = counts.lock().unwrap();
             match kind {
                 PullKind::Sync => {
                     pulled.n_sync += 1;
@@ -302,66 +309,32 @@ impl RowSource for Counting {
             }
             pulled.ids.extend(ids.iter().map(|id| id.0));
         }
-        self.rows.pull(tensor, ids, out, kind)
-    }
+        Ok(())
+    };
+    (Arc::new(Watched { rows: Arc::clone(rows), before }), pulled)
 }
 
-/// A source that fails after so many pulls of features.
-pub(crate) struct Failing {
-    pub(crate) rows: Arc<MemorySource>,
-    pub(crate) good_pulls: AtomicU64,
-}
-
-impl RowSource for Failing {
-    fn book(&self) -> &PartitionBook {
-        self.rows.book()
-    }
-
-    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
-        self.rows.tensor(name)
-    }
-
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
+/// A source whose pulls of features fail after so many pulls.
+pub(crate) fn failing(rows: &Arc<MemorySource>, good_pulls: u64) -> Arc<dyn RowSource> {
+    let good_pulls = AtomicU64::new(good_pulls);
+    let before = move |tensor: &str, _: &[NodeId], _: PullKind| {
         let less = |good: u64| good.checked_sub(1);
-        let good = self.good_pulls.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+        let good = good_pulls.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
         if tensor == "feat" && !good {
             return Err(ClientError::UnknownNode { node: NodeId(0), n_nodes: 0 });
         }
-        self.rows.pull(tensor, ids, out, kind)
-    }
+        Ok(())
+    };
+    Arc::new(Watched { rows: Arc::clone(rows), before })
 }
 
 /// A source whose pulls of features take so long.
-pub(crate) struct Slow {
-    pub(crate) rows: Arc<MemorySource>,
-    pub(crate) delay_ms: u64,
-}
-
-impl RowSource for Slow {
-    fn book(&self) -> &PartitionBook {
-        self.rows.book()
-    }
-
-    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
-        self.rows.tensor(name)
-    }
-
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
+pub(crate) fn slow(rows: &Arc<MemorySource>, delay: Duration) -> Arc<dyn RowSource> {
+    let before = move |tensor: &str, _: &[NodeId], _: PullKind| {
         if tensor == "feat" {
-            std::thread::sleep(Duration::from_millis(self.delay_ms));
+            std::thread::sleep(delay);
         }
-        self.rows.pull(tensor, ids, out, kind)
-    }
+        Ok(())
+    };
+    Arc::new(Watched { rows: Arc::clone(rows), before })
 }

@@ -10,7 +10,6 @@ use super::graphs::{Cut, Made, Size, make};
 use super::papers::Published;
 use super::runs::{Case, Cluster, Contestant, Run};
 use super::{Group, SLOW};
-use crate::shaping::LinkSpec;
 
 /// Steps of the other baselines over the slow links.
 #[derive(Default, Serialize)]
@@ -46,13 +45,9 @@ impl Baselines {
         let cut_at_random = make(of.model, Size { cut: Cut::Random, ..of.size }, &dir, of.console)?;
         let at_random = Cluster::start(&cut_at_random.dir, &dir, of.size.n_workers)?;
         for group in groups.iter().filter(|group| group.link == SLOW) {
-            let spec = LinkSpec {
-                rate_bits: group.rate_bits,
-                delay: std::time::Duration::from_secs_f64(group.delay_seconds),
-            };
             let run = |cluster: &Cluster, made: &Made, contestant| {
                 let case = Case::usual(contestant, group.batch, of.epochs);
-                cluster.run(made, case, Some(spec), of.console)
+                cluster.run(made, case, Some(group.spec()), of.console)
             };
             let of_batch = |of: &&Published| of.batch == group.published_batch;
             let published = of.model.rapidgnn.iter().find(of_batch).map(|of| of.others);

@@ -157,9 +157,8 @@ impl Reproduction {
     fn slow_link(&self) -> LinkSpec {
         let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
         let slow: Vec<&Group> = groups.iter().filter(|group| group.link == SLOW).collect();
-        let of = slow.get(slow.len() / 2).map(|of| (of.rate_bits, of.delay_seconds));
-        let (rate_bits, delay) = of.unwrap_or((1e9, 0.0));
-        LinkSpec { rate_bits, delay: Duration::from_secs_f64(delay) }
+        let of_none = LinkSpec { rate_bits: 1e9, delay: Duration::ZERO };
+        slow.get(slow.len() / 2).map_or(of_none, |group| group.spec())
     }
 }
 
@@ -193,6 +192,14 @@ struct Group {
     published_batch: u32,
     /// The baseline first.
     runs: Vec<Run>,
+}
+
+impl Group {
+    /// The link of its runs.
+    fn spec(&self) -> LinkSpec {
+        let (rate_bits, delay) = (self.rate_bits, Duration::from_secs_f64(self.delay_seconds));
+        LinkSpec { rate_bits, delay }
+    }
 }
 
 /// The link that was asked for.

@@ -9,6 +9,9 @@ use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
+mod cut_off;
+mod damage;
+
 const N_NODES: u32 = 97;
 
 fn topology() -> Topology {
@@ -234,91 +237,6 @@ fn a_failed_rename_leaves_nothing_half_made() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-/// Opens the file and reads all that the schedule of `spec` has.
-fn read_all(path: &Path) -> Result<(), ScheduleError> {
-    let schedule = Schedule::open(path)?;
-    for epoch in 0..schedule.spec().epochs {
-        for worker in 0..schedule.spec().workers {
-            schedule.batches(worker, epoch).collect::<Result<Vec<_>, _>>()?;
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn every_truncation_is_an_error_when_opened() {
-    let (_dir, path, _) = written_as(&short());
-    let whole = std::fs::read(&path).unwrap();
-    read_all(&path).unwrap();
-    for len in (0..whole.len()).chain([whole.len() + 1]) {
-        let mut bytes = whole.clone();
-        bytes.resize(len, 0);
-        std::fs::write(&path, &bytes).unwrap();
-        let error = Schedule::open(&path).unwrap_err().to_string();
-        assert!(error.contains("run.sched: "), "{len} bytes: {error}");
-    }
-}
-
-#[test]
-fn every_changed_byte_is_an_error_that_names_the_place() {
-    let (_dir, path, _) = written_as(&short());
-    let whole = std::fs::read(&path).unwrap();
-    // The zeros of the header page have a test of their own.
-    for at in (0..whole.len()).filter(|at| !(200..4000).contains(at)) {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 1 << (at % 8);
-        std::fs::write(&path, &bytes).unwrap();
-        let error = read_all(&path).unwrap_err().to_string();
-        assert!(error.contains("run.sched: "), "byte {at}: {error}");
-    }
-}
-
-/// The file of a short run with other index bytes under good checksums; what opening it says.
-fn with_forged_index(change: impl FnOnce(&mut [u8])) -> Result<Schedule, ScheduleError> {
-    let (_dir, path, summary) = written_as(&short());
-    let mut bytes = std::fs::read(&path).unwrap();
-    let header_crc = crc32fast::hash(&bytes[..header::HEADER_BYTES - 4]);
-    let footer_at = bytes.len() - footer::FOOTER_BYTES;
-    let index_at = footer_at - 4 * 3 - 8 * summary.batches as usize;
-    change(&mut bytes[index_at..footer_at]);
-    let mut footer = footer::Footer::decode(bytes[footer_at..].try_into().unwrap(), header_crc);
-    let footer = footer.as_mut().unwrap();
-    footer.index_crc = footer::crc_of(header_crc, &[&bytes[index_at..footer_at]]);
-    bytes.splice(footer_at.., footer.encode(header_crc));
-    std::fs::write(&path, bytes).unwrap();
-    Schedule::open(&path)
-}
-
-#[test]
-fn a_forged_index_is_refused() {
-    assert!(with_forged_index(|_| {}).is_ok());
-    // 3 counts, then offsets: the first is that of the header's end, 4096.
-    for (at, byte) in [(0, 9), (3, 255), (12, 1), (13, 0), (21, 0), (21, 16), (27, 1), (27, 255)] {
-        let error = with_forged_index(|index| index[at] = byte).unwrap_err();
-        assert!(matches!(error, ScheduleError::Format { what: "index", .. }), "{at}: {error}");
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn any_damage_is_an_error_or_no_change(
-        start in 0usize..1 << 20,
-        damage in prop::collection::vec(any::<u8>(), 1..200),
-    ) {
-        let (_dir, path, _) = written_as(&short());
-        let mut bytes = std::fs::read(&path).unwrap();
-        let start = start % bytes.len();
-        let whole = bytes.clone();
-        for (byte, damage) in bytes[start..].iter_mut().zip(damage) {
-            *byte = damage;
-        }
-        std::fs::write(&path, &bytes).unwrap();
-        prop_assert_eq!(read_all(&path).is_ok(), bytes == whole);
-    }
-}
-
 #[test]
 fn a_golden_schedule_is_pinned_for_ever() {
     let (_dir, path, summary) = written();
@@ -340,115 +258,6 @@ fn a_golden_schedule_is_pinned_for_ever() {
         hasher.finalize().to_hex().as_str(),
         "b88c231bf22c35e68e4113ddaafbe64b9e7bb4d159c5203850b835e2ceb119fb"
     );
-}
-
-/// Writes the schedule of `spec` over a partial file of these bytes; gives it and the summary.
-fn taken_up(spec: &ScheduleSpec, partial: &[u8]) -> (Vec<u8>, ScheduleSummary) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("run.sched");
-    std::fs::write(dir.path().join("run.sched.partial"), partial).unwrap();
-    let summary = write(spec, &path, 2);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    (std::fs::read(path).unwrap(), summary)
-}
-
-/// Where the blocks of a file end, by its index.
-fn block_ends(path: &Path) -> Vec<usize> {
-    let bytes = std::fs::read(path).unwrap();
-    let n_batches = Schedule::open(path).unwrap().spec().epochs as usize;
-    let footer_at = bytes.len() - footer::FOOTER_BYTES;
-    let n: usize = u64::from_le_bytes(header::array(&bytes, footer_at + 8)) as usize;
-    assert!(n >= n_batches);
-    let index_at = footer_at - 8 * n;
-    let starts = bytes[index_at..footer_at].chunks_exact(8);
-    let mut ends: Vec<usize> =
-        starts.skip(1).map(|b| u64::from_le_bytes(header::array(b, 0)) as usize).collect();
-    ends.push(index_at - 4 * spec().workers as usize);
-    ends
-}
-
-#[test]
-fn a_run_cut_off_anywhere_goes_on_to_the_same_file() {
-    let (_dir, path, whole_summary) = written();
-    let (whole, ends) = (std::fs::read(&path).unwrap(), block_ends(&path));
-    assert_eq!(ends.len() as u64, whole_summary.batches);
-    let near = |end: &usize| [end - 1, *end, end + 1, end + 30];
-    let mut cuts: Vec<usize> = ends.iter().step_by(3).flat_map(near).collect();
-    cuts.extend([0, 1, 4095, 4096, 4097, 4120, whole.len() - 1, whole.len()]);
-    for cut in cuts.into_iter().filter(|&cut| cut <= whole.len()) {
-        let (file, summary) = taken_up(&spec(), &whole[..cut]);
-        assert!(file == whole, "cut at {cut}");
-        assert_eq!(summary.digest, whole_summary.digest);
-        assert_eq!(summary.resumed, ends.iter().filter(|&&end| end <= cut).count() as u64);
-        assert_eq!((summary.batches, summary.ids), (whole_summary.batches, whole_summary.ids));
-    }
-    // What a power failure may leave: a file of the right length whose end never came to the disk.
-    let mut holes = whole.clone();
-    holes[ends[4] + 7..].fill(0);
-    let (file, summary) = taken_up(&spec(), &holes);
-    assert!(file == whole);
-    assert_eq!(summary.resumed, 5);
-}
-
-#[test]
-fn damage_in_what_a_run_has_left_is_found_and_sampled_again() {
-    let (_dir, path, _) = written();
-    let (whole, ends) = (std::fs::read(&path).unwrap(), block_ends(&path));
-    for at in (4096..ends[8]).step_by(37) {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 1 << (at % 8);
-        let (file, summary) = taken_up(&spec(), &damaged);
-        assert!(file == whole, "byte {at}");
-        assert_eq!(summary.resumed, ends.iter().filter(|&&end| end <= at).count() as u64);
-    }
-}
-
-#[test]
-fn what_another_run_has_left_is_overwritten() {
-    let (_dir, path, _) = written();
-    let whole = std::fs::read(&path).unwrap();
-    let others = [
-        ScheduleSpec { seed: 12, ..spec() },
-        ScheduleSpec { graph_uuid: [4; 16], ..spec() },
-        ScheduleSpec { epochs: 4, ..spec() },
-    ];
-    for other in others {
-        let (file, summary) = taken_up(&other, &whole);
-        assert_eq!(summary.resumed, 0);
-        let (_dir, path, _) = written_as(&other);
-        assert!(file == std::fs::read(path).unwrap());
-    }
-    // Other roots are the one thing that the header does not tell.
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    std::fs::write(at("a.partial"), &whole).unwrap();
-    let (topology, book) = (topology(), book());
-    let fewer: Vec<NodeId> = roots()[..40].to_vec();
-    let write = |name: &str| {
-        write_schedule(&topology, &book, &fewer, &spec(), &at(name), &mut |_, _| {}, 2).unwrap()
-    };
-    assert_eq!(write("a").resumed, 0);
-    write("b");
-    assert_eq!(std::fs::read(at("a")).unwrap(), std::fs::read(at("b")).unwrap());
-    // Roots that repeat are sampled once, and recognised.
-    let twice = [roots(), roots()].concat();
-    let write = |name: &str| {
-        write_schedule(&topology, &book, &twice, &spec(), &at(name), &mut |_, _| {}, 2).unwrap()
-    };
-    let batches = write("c").batches;
-    std::fs::rename(at("c"), at("d.partial")).unwrap();
-    assert_eq!(write("d").resumed, batches);
-}
-
-#[test]
-fn a_schedule_that_is_being_written_is_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("x");
-    let other = partial::Partial::open(&path, &spec(), N_NODES).unwrap();
-    let result = write_schedule(&topology(), &book(), &roots(), &spec(), &path, &mut |_, _| {}, 1);
-    assert!(matches!(result, Err(ScheduleError::Busy { .. })));
-    drop(other);
-    write(&spec(), &path, 1);
 }
 
 #[test]

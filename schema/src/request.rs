@@ -48,7 +48,7 @@ pub enum RequestBody {
         /// Number of ids, and of rows.
         n_rows: u32,
         /// Generation of the partition's holders, all of which are sent the rows; see
-        /// [`Membership`].
+        /// [`Membership`](crate::Membership).
         generation: u32,
     },
     /// What was put becomes a version.

@@ -145,10 +145,6 @@ impl Holdings {
     /// How many servers are to hold each of `parts`; none where nobody has said of any.
     fn memberships(&self, parts: &[PartId]) -> Vec<Membership> {
         let all = parts.iter().map(|&part| self.live.membership(part));
-        let told = |it: lodestore_store::Membership| {
-            let (generation, n_holders) = (it.generation, it.n_holders);
-            Membership { generation, n_holders }
-        };
         let all: Vec<Membership> = all.map(told).collect();
         if all.iter().all(|it| it.generation == 0) { Vec::new() } else { all }
     }
@@ -250,4 +246,9 @@ impl TensorHolding {
         };
         Ok(Self { description, stripes })
     }
+}
+
+/// What clients are told of what a partition's catalog says of its holders.
+pub(crate) fn told(stored: lodestore_store::Membership) -> Membership {
+    Membership { generation: stored.generation, n_holders: stored.n_holders }
 }

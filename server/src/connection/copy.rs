@@ -9,6 +9,7 @@ use lodestore_store::{PartCopy, StoreError};
 
 use super::{Connection, Ended};
 use crate::error::{failure, store_failure};
+use crate::holdings::told;
 use crate::shard::Shard;
 
 /// The copy of a connection; it ends with it.
@@ -114,8 +115,7 @@ impl Connection {
                 return Ok(Opened::GivenUp);
             }
             if let Some(joined) = live.was_joined(part, id) {
-                let (generation, n_holders) = (joined.generation, joined.n_holders);
-                return Ok(Opened::Joined(Membership { generation, n_holders }));
+                return Ok(Opened::Joined(told(joined)));
             }
             let copy = live.begin_copy(part)?;
             let version = copy.version()?;

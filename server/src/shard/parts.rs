@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::Shard;
 use crate::error::{failure, store_failure};
+use crate::holdings::told;
 use crate::limits::LAST_READS_MAX;
 use crate::post::Question;
 
@@ -95,11 +96,10 @@ impl Shard {
             };
             let (copy, joined) = shard.call_store(join).await?;
             shard.plan.holdings.has_changed();
-            let told = |it: lodestore_store::Membership| {
-                info!(part = %copy.part(), n_holders = it.n_holders, "a copy is a holder more");
-                Membership { generation: it.generation, n_holders: it.n_holders }
-            };
             let joined = joined.map(told).map_err(|error| store_failure(&error));
+            if let Ok(Membership { n_holders, .. }) = &joined {
+                info!(part = %copy.part(), n_holders, "a copy is a holder more");
+            }
             Ok((copy, joined))
         })
         .await

@@ -46,8 +46,7 @@ impl Fleet {
 
     /// What `server` holds now and where its shards listen.
     ///
-    /// `None` when it does not answer, or holds what it held where it held it; a version committed
-    /// meanwhile is no difference.
+    /// `None` when it does not answer, or is as it was known.
     ///
     /// # Errors
     /// Another graph is served at its address now.
@@ -65,9 +64,7 @@ impl Fleet {
                 let (address, other) = (address.clone(), address.clone());
                 Err(ClientError::GraphsDiffer { address, other })
             }
-            Ok(found) if (Description { version: known.version, ..found.clone() }) != *known => {
-                Ok(Some(found))
-            }
+            Ok(found) if !is_as_known(&found, known) => Ok(Some(found)),
             // That it describes itself does not say that it has rows: it rests like others that
             // failed.
             Ok(_) | Err(_) => Ok(None),
@@ -155,7 +152,7 @@ impl Fleet {
             }
         }
         let is_same = |(new, old): (&(Address, Description), &(Address, Description))| {
-            new.0 == old.0 && Description { version: old.1.version, ..new.1.clone() } == old.1
+            new.0 == old.0 && is_as_known(&new.1, &old.1)
         };
         let nothing_new =
             asked.len() == self.servers.len() && asked.iter().zip(&self.servers).all(is_same);
@@ -163,4 +160,9 @@ impl Fleet {
         let fleet = if is_old { None } else { Some(self.of(asked)?) };
         Ok(Refreshed { fleet, all_answered })
     }
+}
+
+/// Whether a server holds what it held where it held it; a version committed meanwhile is no difference.
+fn is_as_known(found: &Description, known: &Description) -> bool {
+    Description { version: known.version, ..found.clone() } == *known
 }

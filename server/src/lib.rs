@@ -17,6 +17,7 @@ mod config;
 mod connection;
 mod dma;
 mod error;
+mod executors;
 mod guard;
 mod holdings;
 mod http;

@@ -79,13 +79,13 @@ pub const SWEEPS_MAX: usize = 50;
 /// Pause between two such looks.
 pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 
-/// All shards of a server must be up within this time.
+/// All shards of a server must have begun, and found each other, within this time.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is probed, and after three probes given up.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long a shard's tasks may go on, a chunk of rows aside, before it looks at what has come:
 /// about two of these a small pull waits behind large ones.
-pub const BULK_TURN: Duration = Duration::from_millis(10);
+pub const BULK_TURN: Duration = Duration::from_micros(500);
 /// Longest that a shard sleeps.
 pub const PULSE: Duration = Duration::from_millis(5);
 /// A new connection must be let in within this time: TLS, hello and token together.

@@ -6,24 +6,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use glommio::channels::channel_mesh::MeshBuilder;
-use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use glommio::ExecutorJoinHandle;
 use lodestore_cache::Governor;
 use lodestore_graph::PartId;
 use lodestore_schema::ShardStats;
-use rustix::process::{Resource, getrlimit};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::acceptor::Acceptor;
 use crate::compactor::{Compactor, Runs};
+use crate::executors;
 use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::http::HttpServer;
-use crate::limits::{BULK_TURN, IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN};
+use crate::limits::START_TIMEOUT;
 use crate::listen::Listeners;
 use crate::metrics::{Observed, Phase, Served};
 use crate::pulse::Pulse;
-use crate::shard::{self, Inbox, ShardPlan, Started};
+use crate::shard::{Inbox, ShardPlan};
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
 use crate::tier_bytes::{shared_bytes, tier_bytes};
@@ -72,7 +71,7 @@ impl Server {
         let http = http.transpose()?;
         let holdings = Arc::new(Holdings::open(config, n_shards)?);
         let listeners = Listeners::bind(config, n_shards)?;
-        let io_bytes = io_bytes(n_shards);
+        let io_bytes = executors::io_bytes(n_shards);
         let address = listeners.tcp();
         let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
         let (started, starting) = mpsc::channel();
@@ -103,9 +102,10 @@ impl Server {
             observed: Arc::clone(&observed),
         };
         let deaths = Deaths::default();
-        let executors = spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
+        let executors = executors::spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
         drop(started);
-        let inboxes: Arc<[Inbox]> = collect_inboxes(&starting, n_shards)?.into();
+        let inboxes: Arc<[Inbox]> =
+            executors::collect_inboxes(&starting, n_shards, START_TIMEOUT)?.into();
         let of_shards = Arc::clone(&inboxes);
         let of_runs = Arc::clone(&holdings);
         let compactor = config.writable.then(|| Compactor::start(runs, of_runs, of_shards));
@@ -218,7 +218,7 @@ impl Server {
         }
         // Before the shards, whose mailboxes it writes to.
         drop(self.compactor.take());
-        let ended = join(self.executors.drain(..));
+        let ended = executors::join(self.executors.drain(..));
         self.threads.stop();
         drop(self.http.take());
         match self.deaths.first() {
@@ -233,94 +233,6 @@ impl Drop for Server {
         // Whoever wants to know how it ended calls `stop`.
         let _ = self.end();
     }
-}
-
-/// Starts one executor per shard. Where one cannot start, the others give up after
-/// `START_TIMEOUT`, since the mesh is never complete.
-fn spawn(
-    plan: &ShardPlan,
-    started: &Started,
-    n_shards: u16,
-    io_bytes: usize,
-    deaths: &Deaths,
-) -> Result<Vec<ExecutorJoinHandle<Result<(), String>>>, ServerError> {
-    let mesh = MeshBuilder::full(n_shards.into(), MAILBOX_LEN);
-    let executor_error =
-        |error: glommio::GlommioError<()>| ServerError::Executor { reason: error.to_string() };
-    (0..n_shards)
-        .map(|i| {
-            let (plan, mesh, started) = (plan.clone(), mesh.clone(), started.clone());
-            let name = format!("lode-shard-{i}");
-            let lifeline = deaths.lifeline(&name);
-            let run = move || {
-                lifeline.hold();
-                shard::run(plan, mesh, started)
-            };
-            LocalExecutorBuilder::new(Placement::Unbound)
-                .name(&name)
-                .preempt_timer(BULK_TURN)
-                .io_memory(io_bytes)
-                .spawn(run)
-                .map_err(executor_error)
-        })
-        .collect()
-}
-
-/// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings. With less
-/// than that allowed each executor says so in many lines, and goes on without; this says it in one.
-fn io_bytes(n_shards: u16) -> usize {
-    let allowed = getrlimit(Resource::Memlock).current;
-    let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
-    let is_bound = !rustix::process::geteuid().is_root();
-    if is_bound && allowed.is_some_and(|allowed| allowed < wanted) {
-        warn!(
-            allowed_bytes = allowed,
-            wanted_bytes = wanted,
-            "little locked memory is allowed, and reads from disk take longer; raise `ulimit -l`, or \
-             LimitMEMLOCK in the unit"
-        );
-    }
-    IO_BYTES_PER_SHARD
-}
-
-/// Waits until every shard is up, and puts their inboxes in the order of shards.
-fn collect_inboxes(
-    starting: &mpsc::Receiver<(usize, Result<Inbox, String>)>,
-    n_shards: u16,
-) -> Result<Vec<Inbox>, ServerError> {
-    let mut inboxes: Vec<Option<Inbox>> = (0..n_shards).map(|_| None).collect();
-    let mut failed = None;
-    // The channel ends when every shard has reported or died.
-    for (shard, inbox) in starting {
-        match inbox {
-            Ok(inbox) => inboxes[shard] = Some(inbox),
-            Err(reason) => failed = Some(reason),
-        }
-    }
-    let complete: Option<Vec<Inbox>> = if failed.is_some() {
-        for inbox in inboxes.iter().flatten() {
-            inbox.stop();
-        }
-        None
-    } else {
-        inboxes.into_iter().collect()
-    };
-    complete.ok_or_else(|| ServerError::Executor {
-        reason: failed.unwrap_or_else(|| "a shard died as it started".into()),
-    })
-}
-
-fn join(
-    executors: impl Iterator<Item = ExecutorJoinHandle<Result<(), String>>>,
-) -> Result<(), ServerError> {
-    let mut result = Ok(());
-    for executor in executors {
-        let ended = executor.join().map_err(|error| error.to_string());
-        if let Err(reason) = ended.and_then(|inner| inner) {
-            result = Err(ServerError::Executor { reason });
-        }
-    }
-    result
 }
 
 #[cfg(test)]

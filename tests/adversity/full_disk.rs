@@ -3,7 +3,8 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::NpyType;
@@ -19,6 +20,9 @@ use crate::support::mount::Disk;
 use crate::support::names_in;
 use crate::support::process::{Serving, lode, lode_line};
 use crate::support::write_npy;
+
+/// Disks that are filled up under writers.
+const ROUNDS: u32 = 3;
 
 #[test]
 fn an_import_to_a_full_disk_says_so_leaves_nothing_and_succeeds_when_there_is_room() {
@@ -144,6 +148,40 @@ fn a_put_to_a_full_disk_fails_whole_and_no_acknowledged_row_is_lost() {
     assert!(turn > 2, "there was room for some");
     assert_full(&on.graph, &error);
     ends_well(on, live, turn);
+}
+
+/// RocksDB holds writes back where tables are to be written first, for which there is no room either.
+#[test]
+fn of_many_writers_to_a_full_disk_none_waits_for_room() {
+    for round in 0..ROUNDS {
+        let Some(on) = OnDisk::new() else { return };
+        let live = open(&on.graph, LiveMode::Write).unwrap();
+        let (told, all) = mpsc::channel();
+        for writer in 0..4 {
+            let (live, told) = (Arc::clone(&live), told.clone());
+            std::thread::spawn(move || {
+                let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+                let put = |turn: u32| {
+                    let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
+                    live.put_rows("feat", &ids, &rows).err()
+                };
+                told.send((writer..).find_map(put)).unwrap();
+            });
+        }
+        drop(told);
+        let late = Instant::now() + Duration::from_secs(20);
+        let mut n_told = 0;
+        while n_told < 4 {
+            // A log whose rows have gone to a table makes room.
+            on.disk.fill(u64::from(round) * 20_011 % 400_000);
+            if let Ok(error) = all.recv_timeout(Duration::from_millis(5)) {
+                n_told += 1;
+                let error = error.unwrap();
+                assert!(error.to_string().contains("No space left on device"), "{error}");
+            }
+            assert!(Instant::now() < late, "round {round}: {} writers wait", 4 - n_told);
+        }
+    }
 }
 
 #[test]

@@ -28,7 +28,8 @@ use crate::error::failure;
 use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::limits::{
-    DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD, START_TIMEOUT,
+    BULK_TURN, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD,
+    START_TIMEOUT,
 };
 use crate::metrics::Observed;
 use crate::post::{Letter, Post, Question, Rows};
@@ -78,8 +79,18 @@ pub(crate) struct ShardPlan {
     pub(crate) observed: Arc<Observed>,
 }
 
-/// How a shard reports that it is up: its number and its inbox, or why not.
-pub(crate) type Started = mpsc::Sender<(usize, Result<Inbox, String>)>;
+/// Where a shard reports how far it is.
+pub(crate) type Started = mpsc::Sender<Step>;
+
+/// What a shard that starts has come to.
+pub(crate) enum Step {
+    /// It is woken regularly, and oversleeps nothing from now on.
+    Pulsed,
+    /// It serves: its number and its inbox.
+    Up(usize, Inbox),
+    /// It goes no further.
+    Failed(String),
+}
 
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {
@@ -114,6 +125,8 @@ pub(crate) async fn run(
     started: Started,
 ) -> Result<(), String> {
     plan.pulsed.join().await;
+    // The receiver waits for every shard; it is there.
+    let _ = started.send(Step::Pulsed);
     // A shard whose executor cannot start leaves its peers waiting here.
     let late = async {
         glommio::timer::sleep(START_TIMEOUT).await;
@@ -129,15 +142,14 @@ pub(crate) async fn run(
     let tensors = match open_tensors(&plan, id, &room).await {
         Ok(tensors) => tensors,
         Err(reason) => {
-            // The receiver waits for every shard; it is there.
-            let _ = started.send((id, Err(reason.clone())));
+            let _ = started.send(Step::Failed(reason.clone()));
             return Err(reason);
         }
     };
     let tier_bytes: u64 = tensors.iter().map(ShardRows::tier_bytes).sum();
     plan.counters[id].tier_bytes.store(tier_bytes, Ordering::Relaxed);
-    let bulk = queue("vector-pull", 100);
-    let sync = queue("sync-pull", 1000);
+    let bulk = queue("vector-pull", 100, Latency::Matters(BULK_TURN));
+    let sync = queue("sync-pull", 1000, Latency::NotImportant);
     let shard = Rc::new(Shard {
         id,
         plan,
@@ -158,7 +170,7 @@ pub(crate) async fn run(
     });
     shard.start_beat();
     shard.read_letters(receivers, sync);
-    let _ = started.send((id, Ok(Inbox::new(sender.into_foreign()))));
+    let _ = started.send(Step::Up(id, Inbox::new(sender.into_foreign())));
     drop(started);
     shard.serve(&inbox, sync).await;
     shard.end().await;
@@ -181,12 +193,10 @@ async fn open_tensors(
     Ok(tensors)
 }
 
-/// A task queue that gets the core in proportion to its shares.
-///
-/// By shares alone: `Latency::Matters` moves a queue's I/O to a ring of its own, and with glommio-ng
-/// 0.12 an executor that has parked sometimes does not notice what completes there.
-fn queue(name: &str, shares: usize) -> TaskQueueHandle {
-    glommio::executor().create_task_queue(Shares::Static(shares), Latency::NotImportant, name)
+/// A task queue that gets the core in proportion to its shares; with a latency, the executor looks
+/// that often at what has come while the queue has something to do.
+fn queue(name: &str, shares: usize, latency: Latency) -> TaskQueueHandle {
+    glommio::executor().create_task_queue(Shares::Static(shares), latency, name)
 }
 
 impl Shard {

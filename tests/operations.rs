@@ -18,6 +18,8 @@ mod settings;
 mod unit;
 #[path = "operations/watching.rs"]
 mod watching;
+#[path = "operations/webdriver.rs"]
+mod webdriver;
 
 use std::path::PathBuf;
 

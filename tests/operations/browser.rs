@@ -1,11 +1,13 @@
 //! The status page in a real browser, where one is installed.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::Watched;
 use crate::support::process::{finish, lode_line};
+use crate::webdriver::{Driven, ENTER};
 
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
@@ -49,5 +51,29 @@ fn a_browser_shows_the_figures() {
     for fault in ["Content Security Policy", "Uncaught", "SyntaxError"] {
         assert!(!shown.stderr.contains(fault), "{}", shown.stderr);
     }
+    watched.server.stop();
+}
+
+#[test]
+fn a_browser_shows_figures_to_whoever_types_the_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(browser) = Driven::start(dir.path().to_str().unwrap()) else { return };
+    let (token, file) = ("0123456789abcdef0123456789abcdef", dir.path().join("token"));
+    std::fs::write(&file, token).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let watched = Watched::with_metrics(&format!("0.0.0.0:0 --token-file {}", file.display()));
+    let port = watched.server.metrics.rsplit_once(':').unwrap().1;
+    browser.open(&format!("http://127.0.0.1:{port}/"));
+    browser.shows("#ask button", "show");
+    assert_eq!(browser.text("#shards").unwrap(), "", "strangers see no figures");
+
+    browser.type_into("#token", &format!("wrong{ENTER}"));
+    browser.shows("#lost", "That is not the token.");
+    browser.type_into("#token", &format!("{token}{ENTER}"));
+    browser.shows("#phase", "ready");
+    browser.shows("#ask", "");
+    browser.shows("#lost", "");
+    assert!(browser.text("#what").unwrap().contains("partitions 0, 1"));
+    assert_ne!(browser.text("#shards").unwrap(), "");
     watched.server.stop();
 }

@@ -16,6 +16,8 @@ mod fuzz;
 mod overload;
 #[path = "service/pinned.rs"]
 mod pinned;
+#[path = "service/ports.rs"]
+mod ports;
 #[path = "service/priority.rs"]
 mod priority;
 #[path = "service/strangers.rs"]

@@ -20,6 +20,8 @@ mod pinned;
 mod ports;
 #[path = "service/priority.rs"]
 mod priority;
+#[path = "service/renewal.rs"]
+mod renewal;
 #[path = "service/strangers.rs"]
 mod strangers;
 #[path = "service/tls.rs"]

@@ -70,3 +70,25 @@ fn clients_that_reach_the_common_port_alone_go_on_through_it_and_say_so_once() {
     assert!(!ended.stderr.contains("common port"), "{}", ended.stderr);
     server.stop();
 }
+
+#[test]
+fn where_the_common_socket_alone_is_shared_it_is_enough() {
+    let source = Source::random(900, 3000);
+    let graph = source.import("graph", 2, "hash");
+    let socket = source.file("rows.sock");
+    let server = Serving::start(&graph, &format!("--unix {} --shards 2", socket.display()));
+    for shard in 0..2 {
+        std::fs::remove_file(source.file(&format!("rows.sock.{shard}"))).unwrap();
+    }
+    let client = Client::connect(&[format!("unix:{}", socket.display())], Default::default());
+    let client = client.unwrap();
+    let (truth, ids) = (Truth::new(&source, &client), [NodeId(0), NodeId(899), NodeId(450)]);
+    // By the socket, and through shared memory.
+    for n_times in [1, 1000] {
+        let ids = ids.repeat(n_times);
+        let (expected, mut found) = (truth.rows("feat", &ids), vec![0xEE; n_times * 3 * 52]);
+        client.sync_pull("feat", &ids, &mut found).unwrap();
+        assert!(found == expected, "wrong rows");
+    }
+    server.stop();
+}

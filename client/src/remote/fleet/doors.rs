@@ -10,9 +10,9 @@ use tracing::warn;
 
 use super::super::describe::describe;
 use super::Fleet;
+use crate::ClientError;
 use crate::connection::Connection;
 use crate::route::same_graph;
-use crate::ClientError;
 
 /// Longest time for a first connection to a port of a shard to be taken: a packet that was lost on its
 /// way is sent again after a second.

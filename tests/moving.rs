@@ -11,6 +11,8 @@ mod cut_off;
 mod holders;
 #[path = "moving/refused.rs"]
 mod refused;
+#[path = "moving/stopped.rs"]
+mod stopped;
 #[path = "moving/under_load.rs"]
 mod under_load;
 

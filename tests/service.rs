@@ -16,8 +16,12 @@ mod fuzz;
 mod overload;
 #[path = "service/pinned.rs"]
 mod pinned;
+#[path = "service/ports.rs"]
+mod ports;
 #[path = "service/priority.rs"]
 mod priority;
+#[path = "service/renewal.rs"]
+mod renewal;
 #[path = "service/strangers.rs"]
 mod strangers;
 #[path = "service/tls.rs"]

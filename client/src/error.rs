@@ -288,6 +288,18 @@ pub enum ClientError {
         /// Its reason.
         reason: String,
     },
+    /// A server did not answer a step of a move in the time for one.
+    #[error(
+        "{address} has not answered a step of the move for {} s, the time for one: what it was asked \
+         for may be done or not; see that it goes on, then run the same command again, which finds out",
+        time.as_secs_f64()
+    )]
+    MoveStalled {
+        /// The source or the target.
+        address: Address,
+        /// Time for one step.
+        time: std::time::Duration,
+    },
     /// A partition cannot be moved to or from a server.
     #[error("{address}: the partition is not moved: {reason}")]
     Move {

@@ -205,6 +205,12 @@ impl Routes {
         server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
+    /// The server of an endpoint, and which of its shards it is.
+    pub(crate) fn shard_of(&self, endpoint: usize) -> (usize, usize) {
+        let server = self.endpoints[endpoint].server;
+        (server, endpoint - self.servers[server].first_endpoint)
+    }
+
     /// How a server has done.
     pub(crate) fn health(&self, server: usize) -> &Health {
         &self.servers[server].health

@@ -47,22 +47,26 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects, and agrees on keys where `security` asks for that.
+    /// Connects until `reach_by`, and agrees on keys where `security` asks for that.
+    ///
+    /// # Errors
+    /// `Connect` where nobody is reached; another where somebody is.
     pub(crate) fn connect(
         address: &Address,
         security: &Security,
-        deadline: Instant,
+        (reach_by, deadline): (Instant, Instant),
     ) -> Result<Self, ClientError> {
-        let failed = |source| ClientError::Connect { address: address.clone(), source };
         let by = deadline.min(Instant::now() + CONNECT_TIMEOUT);
+        let reach_by = reach_by.min(by);
         let kind = match address {
-            Address::Tcp(at) => Kind::tcp(&[*at], by),
+            Address::Tcp(at) => Kind::tcp(&[*at], reach_by),
             Address::Host { name, port } => {
-                resolve(name, *port, by).and_then(|found| Kind::tcp(&found, by))
+                resolve(name, *port, reach_by).and_then(|found| Kind::tcp(&found, reach_by))
             }
             Address::Unix(path) => Kind::unix(path),
         };
-        let kind = kind.map_err(failed)?;
+        let kind =
+            kind.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
         let socket = Socket { kind, deadline: Some(by), reads_wait: true };
         let Some((tls, name)) = security.tls.as_ref().zip(server_name(address)) else {
             return Ok(Self::Plain(socket));
@@ -74,7 +78,7 @@ impl Stream {
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => no_tls(plainly(error.to_string())),
-                _ => failed(error),
+                _ => ClientError::Unavailable { address: address.clone(), source: error },
             })?;
         }
         Ok(Self::Tls(Box::new(stream)))

@@ -1,7 +1,7 @@
 //! What a connection must show before it is served: certificates and a token.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use lodestore_schema::Token;
 use rustls::RootCertStore;
@@ -37,6 +37,25 @@ impl Guard {
     pub(crate) fn new(config: &ServerConfig) -> Result<Self, ServerError> {
         let tls = config.tls.as_ref().map(tls_config).transpose()?;
         Ok(Self { tls, token: config.token, admin_token: config.admin_token })
+    }
+}
+
+/// The guard of all doors, replaced as a whole: whoever comes later must show what the new one asks.
+#[derive(Default)]
+pub(crate) struct Gate(RwLock<Arc<Guard>>);
+
+impl Gate {
+    pub(crate) fn new(guard: Guard) -> Self {
+        Self(RwLock::new(Arc::new(guard)))
+    }
+
+    /// What is asked of those who connect now.
+    pub(crate) fn guard(&self) -> Arc<Guard> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn renew(&self, guard: Guard) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(guard);
     }
 }
 

@@ -15,7 +15,7 @@ use tracing::info;
 use crate::acceptor::Acceptor;
 use crate::compactor::{Compactor, Runs};
 use crate::executors;
-use crate::guard::Guard;
+use crate::guard::{Gate, Guard};
 use crate::holdings::Holdings;
 use crate::http::HttpServer;
 use crate::limits::START_TIMEOUT;
@@ -37,6 +37,7 @@ pub struct Server {
     address: Option<SocketAddr>,
     unix: Option<PathBuf>,
     n_shards: u16,
+    gate: Arc<Gate>,
     observed: Arc<Observed>,
     counters: Arc<[Counters]>,
     acceptor: Acceptor,
@@ -61,12 +62,12 @@ impl Server {
     /// Anything wrong with the settings, the graph, or an address: nothing is left running.
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         let n_shards = config.check()?;
-        let guard = Arc::new(Guard::new(config)?);
+        let gate = Arc::new(Gate::new(Guard::new(config)?));
         let observed = Arc::new(Observed::new());
         // First: to open a graph may take long, and whoever asks meanwhile is told so.
         let http = config.metrics.map(|at| {
             let hosts = config.metrics_hosts.clone();
-            HttpServer::start(at, config.token, hosts, Arc::clone(&observed))
+            HttpServer::start(at, Arc::clone(&gate), hosts, Arc::clone(&observed))
         });
         let http = http.transpose()?;
         let holdings = Arc::new(Holdings::open(config, n_shards)?);
@@ -91,7 +92,7 @@ impl Server {
             ),
             shared_bytes: shared_bytes(config, n_shards),
             policy: config.policy,
-            guard,
+            gate: Arc::clone(&gate),
             holdings: Arc::clone(&holdings),
             counters: Arc::clone(&counters),
             shard_ports: listeners.shard_ports().into(),
@@ -125,6 +126,7 @@ impl Server {
             address,
             unix: config.unix.clone(),
             n_shards,
+            gate,
             observed,
             counters,
             acceptor,
@@ -192,6 +194,16 @@ impl Server {
     #[must_use]
     pub fn stats(&self) -> Vec<ShardStats> {
         self.counters.iter().map(Counters::snapshot).collect()
+    }
+
+    /// From now on asks of those who connect what `config` says: tokens, certificates and keys, read
+    /// anew. All else in it counts for nothing, and who is let in already stays.
+    ///
+    /// # Errors
+    /// `Tls` when a file cannot be used; then all stays as it was.
+    pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
+        self.gate.renew(Guard::new(config)?);
+        Ok(())
     }
 
     /// Where to learn of a shard, or of the thread that accepts, that has ended: the server should be

@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, PartMove, RowSource};
+use lodestore_client::{Client, ClientConfig, MovePlan, PartMove, RowSource};
 
 use crate::support::process::Serving;
 use crate::support::workload::{EndOnDrop, N_WRITERS, Workload};
 use crate::{N_NODES, Two, plan};
 
 /// The steps of a move, and that it is over.
-const STEPS: [&str; 6] = ["begin", "open", "fetch", "seal", "release", "take"];
+pub(crate) const STEPS: [&str; 6] = ["begin", "open", "fetch", "seal", "release", "take"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
@@ -20,8 +20,7 @@ enum Victim {
 }
 
 /// Takes the first `n_steps`.
-fn take_steps(two: &Two, source: &Serving, target: &Serving, n_steps: usize) -> Option<PartMove> {
-    let plan = plan(source, 1, &two.folders[1], Some(target));
+pub(crate) fn take_steps(plan: MovePlan, n_steps: usize) -> Option<PartMove> {
     let mut this = PartMove::begin(plan).unwrap();
     for step in &STEPS[1..n_steps] {
         match *step {
@@ -58,7 +57,7 @@ fn cut_off_after(n_steps: usize, victim: Victim) {
         }
         let end = EndOnDrop(&load);
         thread::sleep(Duration::from_millis(30));
-        let moving = take_steps(&two, &source, &target, n_steps);
+        let moving = take_steps(plan(&source, 1, &two.folders[1], Some(&target)), n_steps);
         match victim {
             Victim::Mover => {}
             Victim::Source => restart(&two, 0, &mut source),
@@ -107,7 +106,8 @@ fn a_move_that_loses_its_target_at_any_step_is_taken_up_again() {
 fn a_seal_that_has_run_out_gives_nothing_up() {
     let two = Two::new();
     let (source, target) = (two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0"));
-    let mut moving = take_steps(&two, &source, &target, 4).unwrap();
+    let planned = plan(&source, 1, &two.folders[1], Some(&target));
+    let mut moving = take_steps(planned, 4).unwrap();
     let addresses = [source.address.clone(), target.address.clone()];
     let client = Client::connect(&addresses, ClientConfig::default()).unwrap();
     let (node, row) = (client.book().range(lodestore_graph::PartId(1)).start, [7; 104]);

@@ -3,6 +3,7 @@
 mod config;
 mod doors;
 mod register;
+mod renewal;
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +30,7 @@ use crate::secrets::read_token;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
+use renewal::{LOOK, Renewal};
 
 /// Where a server listens if nothing is said.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
@@ -235,6 +237,7 @@ impl ServeArgs {
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let this = self.with_file()?;
+        let mut renewal = Renewal::new(&this);
         let config = this.check()?;
         log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default())?;
         if let Some(listen) = config.listen
@@ -269,7 +272,7 @@ impl ServeArgs {
             }
             Event::Died
         })?;
-        this.serve_until(&events, &server, console)?;
+        this.serve_until(&events, &server, &mut renewal, console)?;
         tracing::info!("stopping: what is in flight is finished first");
         Arc::into_inner(server).context("the server is still registered")?.stop()?;
         tracing::info!("stopped");
@@ -277,11 +280,12 @@ impl ServeArgs {
     }
 
     /// Says where it listens, and registers it, until it shall stop: clients that look for a server
-    /// do not find it any more when this returns.
+    /// do not find it any more when this returns. Meanwhile its tokens and certificates may be renewed.
     fn serve_until(
         &self,
         events: &mpsc::Receiver<Event>,
         server: &Arc<Server>,
+        renewal: &mut Renewal,
         console: &Console,
     ) -> Result<()> {
         let registered = self.register.as_deref().map(|map| {
@@ -298,10 +302,14 @@ impl ServeArgs {
             writable: self.writable,
         };
         console.report(&report, text)?;
-        match events.recv()? {
-            Event::Stop(heard) => heard,
-            // To stop it tells which thread it was.
-            Event::Started(_) | Event::Died => Ok(()),
+        loop {
+            match events.recv_timeout(LOOK) {
+                Ok(Event::Stop(heard)) => return heard,
+                // To stop it tells which thread it was.
+                Ok(Event::Started(_) | Event::Died) => return Ok(()),
+                Err(mpsc::RecvTimeoutError::Timeout) => renewal.look(self, server),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 }

@@ -46,8 +46,17 @@ impl Connection {
         security: &Security,
         deadline: Instant,
     ) -> Result<Self, ClientError> {
+        Self::open_by(address, security, (deadline, deadline))
+    }
+
+    /// The same, where the address must be reached by the earlier of two times.
+    pub(crate) fn open_by(
+        address: &Address,
+        security: &Security,
+        (reach_by, deadline): (Instant, Instant),
+    ) -> Result<Self, ClientError> {
         time_left(address, deadline)?;
-        let stream = Stream::connect(address, security, deadline)?;
+        let stream = Stream::connect(address, security, (reach_by, deadline))?;
         let (address, opened) = (address.clone(), Instant::now());
         let (inbox, shared, declined, frame) = (Inbox::new(), None, None, Vec::new());
         let (has_asked, has_answered) = (false, false);

@@ -10,11 +10,11 @@ use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{Failure, Reply, Request, RequestBody};
 
 use super::tally::LoadError;
+use crate::ClientError;
 use crate::connection::{Connection, age};
 use crate::inbox::{Head, Inbox};
 use crate::map::SharedMemory;
 use crate::socket::Stream;
-use crate::{Address, ClientError, Security};
 
 /// Reads of one connection before the others get their turn.
 const READS_MAX: usize = 8;
@@ -55,17 +55,16 @@ pub(super) struct Ask {
 pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
-    /// Connects, and has the server put rows in memory if it `shares` some: then one request may be
-    /// in flight.
+    /// Connects by `open`, and has the server put rows in memory if it `shares` some: then one
+    /// request may be in flight.
     pub(super) fn connect(
-        address: &Address,
-        security: &Security,
+        open: impl Fn() -> Result<Connection, ClientError>,
         shares: bool,
         deadline: Instant,
     ) -> Result<Self, ClientError> {
-        let mut connection = Connection::open(address, security, deadline)?;
+        let mut connection = open()?;
         if shares && !connection.share(deadline)? {
-            connection = Connection::open(address, security, deadline)?;
+            connection = open()?;
         }
         let (stream, inbox, opened, shared) = connection.into_nonblocking();
         Ok(Self {

@@ -1,10 +1,12 @@
 //! Source and target of a move: whether it can be, and what an earlier run has left.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{Copied, CopyStep, FailureCode, Membership, Reply, RequestBody};
+use lodestore_schema::{
+    Copied, CopyStep, Description, FailureCode, Membership, Reply, RequestBody,
+};
 use lodestore_store::{
     Graph, LiveGraph, LiveMode, Membership as StoredMembership, OpenOptions, StoreError,
 };
@@ -27,8 +29,7 @@ pub(super) enum Kind {
 
 /// The rename was the last that an earlier run did, and its server may not know.
 pub(super) fn was_here(plan: &MovePlan, kind: Kind) -> Result<MoveStats, ClientError> {
-    let deadline = Instant::now() + plan.config.deadline;
-    let source = describe(&plan.from, &plan.config.security, deadline)?;
+    let source = describe_end(plan, &plan.from)?;
     let (version, _) = state_here(plan)?;
     let has_it = source.parts.contains(&plan.part.0);
     let reason = match (has_it, plan.keep) {
@@ -73,8 +74,7 @@ fn is_counted(plan: &MovePlan, kind: Kind) -> Result<bool, ClientError> {
         let source = PartSource::open(&plan.from, &plan.config, plan.part, here.by)?;
         return Ok(source.joined() == Some(told));
     }
-    let deadline = Instant::now() + plan.config.deadline;
-    Ok(describe(&plan.from, &plan.config.security, deadline)?.membership(plan.part.0) == told)
+    Ok(describe_end(plan, &plan.from)?.membership(plan.part.0) == told)
 }
 
 /// The committed version of the partition in its place, and what it says of its holders.
@@ -96,8 +96,23 @@ pub(super) fn ask_target(plan: &MovePlan, step: CopyStep) -> Result<(), ClientEr
             Err(error) if is_busy(&error) && Instant::now() + PAUSE < deadline => {
                 std::thread::sleep(PAUSE);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(stalled(error, plan.config.deadline)),
         }
+    }
+}
+
+/// What the source or the target holds.
+fn describe_end(plan: &MovePlan, address: &Address) -> Result<Description, ClientError> {
+    let time = plan.config.deadline;
+    let described = describe(address, &plan.config.security, Instant::now() + time);
+    described.map_err(|error| stalled(error, time))
+}
+
+/// An error of a step that had so much time.
+pub(super) fn stalled(error: ClientError, time: Duration) -> ClientError {
+    match error {
+        ClientError::Deadline { address } => ClientError::MoveStalled { address, time },
+        error => error,
     }
 }
 
@@ -112,7 +127,6 @@ pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
 
 /// What a plan comes to; fails for what can be wrong before the first byte is fetched.
 pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
-    let deadline = Instant::now() + plan.config.deadline;
     let refused = |address: &Address, reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());
         Err(ClientError::Move { address, reason })
@@ -129,8 +143,8 @@ pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
     if *to == plan.from {
         return refused(to, "it is the source as well as the target; name two servers");
     }
-    let target = describe(to, &plan.config.security, deadline)?;
-    let source = describe(&plan.from, &plan.config.security, deadline)?;
+    let target = describe_end(plan, to)?;
+    let source = describe_end(plan, &plan.from)?;
     if target.graph != source.graph {
         let (address, other) = (to.clone(), plan.from.clone());
         return Err(ClientError::GraphsDiffer { address, other });

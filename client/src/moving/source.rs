@@ -10,7 +10,7 @@ use lodestore_schema::{
 use lodestore_store::ArrivingCatalog;
 
 use super::PAUSE;
-use super::ends::is_busy;
+use super::ends::{is_busy, stalled};
 use crate::connection::{Connection, time_left};
 use crate::{Address, ClientConfig, ClientError};
 
@@ -37,7 +37,8 @@ impl PartSource {
         id: u64,
     ) -> Result<Self, ClientError> {
         let end = Instant::now() + config.deadline;
-        let connection = Connection::open(address, &config.security, end)?;
+        let connection = Connection::open(address, &config.security, end)
+            .map_err(|error| stalled(error, config.deadline))?;
         let (address, deadline) = (address.clone(), config.deadline);
         let opened = Copied::default();
         let mut this = Self { address, connection, part, deadline, opened };
@@ -99,9 +100,11 @@ impl PartSource {
         let left = Some(time_left(&self.address, deadline)?);
         let body = RequestBody::Copy { part: self.part.0, step };
         let request = Request { deadline: left, ..Request::new(body) };
-        self.connection.send(&request, &[], deadline)?;
         piece.clear();
-        let Reply::Copied(copied) = self.connection.receive_piece(piece, deadline)? else {
+        let sent = self.connection.send(&request, &[], deadline);
+        let answer = sent.and_then(|()| self.connection.receive_piece(piece, deadline));
+        let answer = answer.map_err(|error| stalled(error, self.deadline))?;
+        let Reply::Copied(copied) = answer else {
             return Err(ClientError::Confused { address: self.address.clone() });
         };
         let found = crc32fast::hash(piece);

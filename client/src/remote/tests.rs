@@ -1,6 +1,7 @@
 //! Pulls from servers of which some are slow.
 
 mod away;
+mod ports;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

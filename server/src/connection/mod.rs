@@ -140,7 +140,7 @@ impl Connection {
                     return Err(told_again());
                 }
                 // It is in; who tells a token that nobody wants is not answered.
-                self.rights.hear(shard.guard(), &token);
+                self.rights.hear(&shard.guard(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
             }

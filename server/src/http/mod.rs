@@ -21,6 +21,7 @@ use tracing::warn;
 
 use crate::ServerError;
 use crate::complaints::Complaints;
+use crate::guard::Gate;
 use crate::limits::HTTP_CONNECTIONS_MAX;
 use crate::metrics::Observed;
 use exchange::Exchange;
@@ -38,12 +39,13 @@ pub(crate) struct HttpServer {
 impl HttpServer {
     /// Listens, and answers from what `observed` knows.
     ///
-    /// On an address that is not loopback figures are for those who tell `token`, if there is one;
+    /// On an address that is not loopback figures are for those who tell the token of `gate`, if there
+    /// is one;
     /// health checks are for all. `hosts` are names that it may be asked under, see
     /// [`request::Request::parse`].
     pub(crate) fn start(
         address: SocketAddr,
-        token: Option<Token>,
+        gate: Arc<Gate>,
         hosts: Vec<String>,
         observed: Arc<Observed>,
     ) -> Result<Self, ServerError> {
@@ -51,8 +53,8 @@ impl HttpServer {
         let listener = TcpListener::bind(address).map_err(error)?;
         listener.set_nonblocking(true).map_err(error)?;
         let address = listener.local_addr().map_err(error)?;
-        let token = token.filter(|_| !address.ip().is_loopback());
-        let door = Door { token, hosts };
+        let gate = Some(gate).filter(|_| !address.ip().is_loopback());
+        let door = Door { gate, hosts };
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| ServerError::Thread(e.into()))?;
         let stop = Arc::new(stop);
@@ -81,10 +83,17 @@ impl Drop for HttpServer {
 
 /// Whom the port answers.
 struct Door {
-    /// What those must tell who want figures.
-    token: Option<Token>,
+    /// What those must show who want figures; nothing on loopback.
+    gate: Option<Arc<Gate>>,
     /// Names of this machine that lead here for everybody.
     hosts: Vec<String>,
+}
+
+impl Door {
+    /// What those must tell who want figures.
+    fn token(&self) -> Option<Token> {
+        self.gate.as_ref()?.guard().token
+    }
 }
 
 fn run(listener: &TcpListener, door: &Door, observed: &Observed, stop: &OwnedFd) {

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -90,10 +91,9 @@ impl Shard {
         socket: Rc<OwnedFd>,
         is_trusted: bool,
     ) -> Result<Option<(Connection, Rc<Idle>)>, Ended> {
-        let open = Guard::default();
-        let guard = if is_trusted { &open } else { &*self.plan.guard };
+        let guard = if is_trusted { Arc::new(Guard::default()) } else { self.guard() };
         let twin = Rc::clone(&socket);
-        let entered = Connection::enter(stream, twin, guard, is_trusted, &self.handshakes).await?;
+        let entered = Connection::enter(stream, twin, &guard, is_trusted, &self.handshakes).await?;
         match self.inside.make_room(Instant::now()) {
             Room::Free => {}
             Room::OfIdle => count(&self.counters().connections_idle_closed, 1),

@@ -25,7 +25,7 @@ use crate::compactor::Runs;
 use crate::complaints::Complaints;
 use crate::connection::{Buffers, Turns};
 use crate::error::failure;
-use crate::guard::Guard;
+use crate::guard::{Gate, Guard};
 use crate::holdings::Holdings;
 use crate::limits::{
     BULK_TURN, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD,
@@ -72,7 +72,7 @@ pub(crate) struct ShardPlan {
     pub(crate) shared_bytes: u64,
     pub(crate) policy: PolicyKind,
     /// What those who connect must show.
-    pub(crate) guard: Arc<Guard>,
+    pub(crate) gate: Arc<Gate>,
     /// Where it joins, to be woken regularly.
     pub(crate) pulsed: Shards,
     /// Where it tells that it is alive.
@@ -341,8 +341,8 @@ impl Shard {
     }
 
     /// What those who connect must show.
-    pub(crate) fn guard(&self) -> &Guard {
-        &self.plan.guard
+    pub(crate) fn guard(&self) -> Arc<Guard> {
+        self.plan.gate.guard()
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -8,7 +8,7 @@ use rustix::event::epoll;
 use super::Worker;
 use crate::load::socket::LoadSocket;
 use crate::load::tally::{LoadError, Tally};
-use crate::{Address, ClientError, PullKind};
+use crate::{ClientError, PullKind};
 
 /// Longest time for a connection that is opened again: the others of the thread wait meanwhile.
 const RECONNECT_TIMEOUT: Duration = Duration::from_millis(250);
@@ -28,10 +28,11 @@ impl Worker<'_> {
     }
 
     pub(super) fn open(&self, at: usize, deadline: Instant) -> Result<LoadSocket, ClientError> {
-        let server = self.fleet.routes.endpoints[at % self.n_endpoints()].server;
+        let endpoint = at % self.n_endpoints();
+        let server = self.fleet.routes.endpoints[endpoint].server;
         // A client that shares memory has one request in flight.
         let shares = self.target.config.window == 1 && self.fleet.may_share(server);
-        LoadSocket::connect(self.address(at), self.fleet.security(), shares, deadline)
+        LoadSocket::connect(|| self.fleet.open(endpoint, deadline), shares, deadline)
     }
 
     pub(super) fn n_endpoints(&self) -> usize {
@@ -54,11 +55,6 @@ impl Worker<'_> {
             }
             _ => false,
         }
-    }
-
-    /// Where a socket leads.
-    fn address(&self, at: usize) -> &Address {
-        &self.fleet.routes.endpoints[at % self.n_endpoints()].address
     }
 
     pub(super) fn watch(&self, at: usize, socket: &LoadSocket) -> rustix::io::Result<()> {

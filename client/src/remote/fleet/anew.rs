@@ -90,7 +90,9 @@ impl Fleet {
         servers: Vec<(Address, Description)>,
     ) -> Result<Arc<Self>, ClientError> {
         let security = self.security.clone();
-        Self::new(servers, security, Arc::clone(&self.shares)).map(Arc::new)
+        let mut fleet = Self::new(servers, security, Arc::clone(&self.shares))?;
+        fleet.inherit_doors(self);
+        Ok(Arc::new(fleet))
     }
 
     /// A fleet of these servers, which takes over what is known of those that it had.
@@ -98,6 +100,7 @@ impl Fleet {
         let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
         fleet.replicas = Arc::clone(&self.replicas);
         fleet.find_lost(self);
+        fleet.inherit_doors(self);
         for (now, (address, _)) in fleet.servers.iter().enumerate() {
             if let Some(before) = self.position(address) {
                 fleet.routes.health(now).copy(self.routes.health(before));

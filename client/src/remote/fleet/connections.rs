@@ -31,10 +31,7 @@ impl Fleet {
                 // Its server may have closed it.
                 Some(connection) if !connection.is_quiet() => {}
                 Some(connection) => return Ok(connection),
-                None => {
-                    let address = &self.routes.endpoints[endpoint].address;
-                    return Connection::open(address, &self.security, deadline);
-                }
+                None => return self.open(endpoint, deadline),
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod anew;
 mod connections;
+mod doors;
 mod holders;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use crate::route::Routes;
 use crate::{Address, ClientError, Security};
 
 pub(super) use anew::Refreshed;
+use doors::Doors;
 pub(super) use holders::replicas;
 
 /// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
@@ -28,6 +30,8 @@ pub(crate) struct Fleet {
     pub(crate) routes: Routes,
     /// By endpoint: connections that nobody uses.
     idle: Vec<Mutex<Vec<Connection>>>,
+    /// By server: which of its ports are reached.
+    doors: Vec<Arc<Doors>>,
     /// Holders of each partition that took puts when the client connected.
     replicas: Arc<BTreeMap<u16, usize>>,
     /// Partitions that several held, of whose holders one is not to be found: on its way to another
@@ -53,9 +57,10 @@ impl Fleet {
         }
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
+        let doors = servers.iter().map(|(_, it)| Doors::new(it.n_shards)).collect();
         let replicas = Arc::new(replicas(&servers));
         let (lost, away) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Self { servers, security, graph, routes, idle, replicas, lost, away, shares })
+        Ok(Self { servers, security, graph, routes, idle, doors, replicas, lost, away, shares })
     }
 
     /// The common addresses, in the order of connecting.
@@ -81,10 +86,5 @@ impl Fleet {
     /// Whether partitions may come and go.
     pub(super) fn roams(&self) -> bool {
         self.servers.iter().any(|(_, description)| description.roams)
-    }
-
-    /// How connections to these servers are made.
-    pub(crate) fn security(&self) -> &Security {
-        &self.security
     }
 }

@@ -1,0 +1,111 @@
+//! Tokens and certificates that are replaced while a server runs.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use lodestore_client::{Client, ClientConfig, Security, Token};
+use lodestore_graph::NodeId;
+
+use crate::support::graph::Source;
+use crate::support::http::exchange;
+use crate::support::process::{Finished, Serving, lode_line};
+use crate::tls::Authority;
+use crate::{wait_until, write_file};
+
+/// More than the time between two looks at the files.
+const LOOKED: Duration = Duration::from_secs(5);
+
+fn pull(client: &Client) {
+    client.sync_pull("label", &[NodeId(0)], &mut [0; 8]).unwrap();
+}
+
+/// Puts a file in the place of another.
+fn replace(path: &Path, text: &str) {
+    let next = path.with_extension("next");
+    write_file(&next, text, 0o600);
+    std::fs::rename(next, path).unwrap();
+}
+
+#[test]
+fn a_certificate_that_is_replaced_is_shown_to_new_connections_and_a_broken_one_is_not() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 1, "hash");
+    let (before, after) = (Authority::new(&source, "before"), Authority::new(&source, "after"));
+    let files = before.sign(&source, "server", &["127.0.0.1"]);
+    let server = Serving::start(&graph, &format!("--listen 127.0.0.1:0 --shards 1 {files}"));
+    let stat = |authority: &Authority| {
+        lode_line(&format!("stat --deadline 5 {} {}", server.address, authority.trusted()))
+    };
+    let security = Security::default().with_tls(&before.cert, None).unwrap();
+    let config = ClientConfig { security, ..ClientConfig::default() };
+    let client = Client::connect(&[&server.address], config).unwrap();
+    pull(&client);
+    stat(&after).failed(1, &["certificate"]);
+    // Another key and certificate under the same names.
+    after.sign(&source, "server", &["127.0.0.1"]);
+    wait_until("the new one is shown", || stat(&after).code == Some(0));
+    stat(&before).failed(1, &["certificate"]);
+    // It is in already.
+    pull(&client);
+    let key = source.file("server.key");
+    let whole = std::fs::read_to_string(&key).unwrap();
+    for broken in ["nothing", &whole[..whole.len() / 2]] {
+        replace(&key, broken);
+        thread::sleep(LOOKED);
+        stat(&after).succeeded();
+    }
+    std::fs::remove_file(&key).unwrap();
+    thread::sleep(LOOKED);
+    stat(&after).succeeded();
+    before.sign(&source, "server", &["127.0.0.1"]);
+    wait_until("the first authority's again", || stat(&before).code == Some(0));
+    let log = server.stop_and_take_log();
+    assert!(log.matches("cannot be used").count() >= 3, "{log}");
+    assert!(log.contains("server.key") && !log.contains("PRIVATE KEY"), "{log}");
+}
+
+#[test]
+fn a_token_that_is_replaced_lets_nobody_in_any_more() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 1, "hash");
+    let [served, old, new] = ["served", "old", "new"].map(|name| source.file(name));
+    let (first, second) = ("first-first-first-first", "second-second-second");
+    write_file(&served, first, 0o600);
+    write_file(&old, first, 0o600);
+    write_file(&new, second, 0o600);
+    let args = format!(
+        "--listen 127.0.0.1:0 --metrics 0.0.0.0:0 --shards 1 --token-file {}",
+        served.display()
+    );
+    let server = Serving::start(&graph, &args);
+    let metrics = server.metrics.replace("0.0.0.0", "127.0.0.1");
+    let scrape = |token: &str| {
+        let head = format!("GET /metrics HTTP/1.1\r\nHost: {metrics}\r\n");
+        let request = format!("{head}Authorization: Bearer {token}\r\n\r\n");
+        exchange(&metrics, request.as_bytes()).unwrap().status
+    };
+    let stat = |token: &Path| -> Finished {
+        lode_line(&format!("stat {} --token-file {}", server.address, token.display()))
+    };
+    let security = Security::default().with_token(Token::new(first.as_bytes()).unwrap());
+    let config = ClientConfig { security, ..ClientConfig::default() };
+    let client = Client::connect(&[&server.address], config).unwrap();
+    pull(&client);
+    stat(&old).succeeded();
+    stat(&new).failed(1, &["--token-file"]);
+    assert_eq!([scrape(first), scrape(second)], [200, 401]);
+    replace(&served, second);
+    wait_until("the old token is nobody's", || stat(&old).code == Some(1));
+    stat(&old).failed(1, &["--token-file"]);
+    stat(&new).succeeded();
+    assert_eq!([scrape(first), scrape(second)], [401, 200]);
+    pull(&client);
+    // One that others may read is none, and the one before goes on.
+    write_file(&served, first, 0o644);
+    thread::sleep(LOOKED);
+    stat(&old).failed(1, &["--token-file"]);
+    stat(&new).succeeded();
+    let log = server.stop_and_take_log();
+    assert!(log.contains("mode 644") && !log.contains("first-first"), "{log}");
+}

@@ -1,4 +1,4 @@
-# The wire of Lodestore, version 2.
+# The wire of Lodestore, version 3.
 #
 # A connection opens with a 16-byte hello in both directions (src/hello.rs). After it every message
 # is a frame (src/frame.rs): an 8-byte prefix with two lengths, a head, a body. The head is one of
@@ -70,9 +70,11 @@ struct Copy {
 
 struct Membership {
   # How many servers are to hold a partition that takes puts. Of two that hold it the one with the
-  # higher generation is right, and of one generation the one with more holders.
+  # higher generation is right; of one generation and two changes neither is.
   generation @0 :UInt32;    # counts changes; 0 where nobody has said how many there are
   holders @1 :UInt16;
+  change @2 :UInt64;        # a random number that whoever made the change has drawn, 0 for none: odd if
+                            # it is that of the move by which a copy has joined, even if a person's
 }
 
 struct CopyRead {
@@ -86,8 +88,9 @@ struct Push {
   # later counts. Repeating a push is safe.
   tensor @0 :UInt16;
   nRows @1 :UInt32;
-  generation @2 :UInt32;
-  # Of the partition's holders, all of which are sent the rows: `elsewhere` where they have changed.
+  change @2 :UInt64;
+  # The change that made those holders of the partition to whom the rows are sent, all of them: see
+  # Membership; `elsewhere` where there was another.
 }
 
 struct Commit {
@@ -187,6 +190,9 @@ struct Description {
   generations @11 :List(UInt32);  # of the holders of each of `parts`, see Membership; empty where
   holders @12 :List(UInt16);      # nobody has said of any how many there are to be
   arriving @13 :List(UInt16);   # partitions that are on their way to this server
+  changes @14 :List(UInt64);    # beside `generations` and `holders`
+  instance @15 :UInt64;
+  # Drawn by the server when it started, never 0: of two addresses that tell the same it has both.
 }
 
 struct Tensor {

@@ -7,6 +7,8 @@ mod support;
 
 #[path = "moving/cut_off.rs"]
 mod cut_off;
+#[path = "moving/histories.rs"]
+mod histories;
 #[path = "moving/holders.rs"]
 mod holders;
 #[path = "moving/refused.rs"]

@@ -247,6 +247,21 @@ pub enum ClientError {
         /// Their addresses, separated by commas.
         found_at: String,
     },
+    /// Holders of a partition were counted apart: each may lack rows that were put to the other.
+    #[error(
+        "partition {part} has holders by several changes of generation {generation}, which know nothing of \
+         each other ({found}): rows that were put to one are missing at the other; say which is right, with \
+         its servers alone: lode holders {part} --set N --connect ..., and copy the partition anew to the \
+         others, which are left out then"
+    )]
+    HoldersCountedApart {
+        /// The partition.
+        part: PartId,
+        /// The generation.
+        generation: u32,
+        /// Addresses, and by which change each is a holder.
+        found: String,
+    },
     /// The holders of a partition cannot be counted so.
     #[error("the holders of partition {part} stay as they are: {reason}")]
     Holders {

@@ -1,5 +1,7 @@
 //! Routing: which shard of which server answers for each id. Pure, batch-wise.
 
+mod newest;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -8,6 +10,7 @@ use lodestore_schema::{Description, Membership, Stripes};
 
 use crate::health::Health;
 use crate::{Address, ClientError};
+use newest::{Newest, newest};
 
 /// Part of what asking one holder costs that asking another must not reach to be chosen instead.
 const CLEARLY_BETTER: f64 = 0.7;
@@ -20,7 +23,9 @@ pub(crate) struct Routes {
     /// By partition: the servers that hold it, and which of them is asked now.
     holders: Vec<Holders>,
     /// By partition: the newest that any server tells of its holders.
-    memberships: Vec<Membership>,
+    memberships: Vec<Newest>,
+    /// Of the partitions whose holders were counted apart: who holds them, and by which change.
+    apart: Vec<(PartId, Address, u64)>,
     /// Servers and partitions of an earlier generation, which may lack what was put since: they are
     /// asked for nothing.
     pub(crate) behind: Vec<(usize, PartId)>,
@@ -40,8 +45,12 @@ struct ServerRoutes {
     health: Health,
 }
 
+/// Nobody at all where those of the newest generation were counted apart.
+#[derive(Default)]
 struct Holders {
     servers: Vec<usize>,
+    /// The same, each server once, however many addresses it has.
+    once: Vec<usize>,
     asked: AtomicUsize,
 }
 
@@ -94,29 +103,27 @@ impl Routes {
         let book = PartitionBook::new(first.bounds.clone())
             .map_err(|source| ClientError::BadBook { address: first_address.clone(), source })?;
         let mut routes = Self {
-            holders: book
-                .parts()
-                .map(|_| Holders { servers: Vec::new(), asked: AtomicUsize::new(0) })
-                .collect(),
+            holders: book.parts().map(|_| Holders::default()).collect(),
             book,
             endpoints: Vec::new(),
             servers: Vec::new(),
             memberships: Vec::new(),
+            apart: Vec::new(),
             behind: Vec::new(),
         };
-        routes.memberships = newest_memberships(&routes.book, servers);
-        for (address, description) in servers {
+        routes.memberships = newest(&routes.book, servers);
+        for (at, (address, description)) in servers.iter().enumerate() {
             if !same_graph(description, first) {
                 let (address, other) = (address.clone(), first_address.clone());
                 return Err(ClientError::GraphsDiffer { address, other });
             }
-            routes.add(address, description);
+            routes.add(at, servers);
         }
         Ok(routes)
     }
 
-    fn add(&mut self, address: &Address, description: &Description) {
-        let server = self.servers.len();
+    fn add(&mut self, server: usize, servers: &[(Address, Description)]) {
+        let (address, description) = &servers[server];
         let first_endpoint = self.endpoints.len();
         for shard in 0..description.n_shards {
             let port = description.shard_ports.get(usize::from(shard)).copied();
@@ -135,10 +142,16 @@ impl Routes {
             else {
                 continue;
             };
-            if told.generation < newest.generation {
+            if told.generation < newest.told.generation {
                 self.behind.push((server, PartId(part)));
+            } else if newest.is_apart {
+                self.apart.push((PartId(part), address.clone(), told.change));
             } else {
                 holders.servers.push(server);
+                let is_new = |&it: &usize| !servers[it].1.is_same_server(description);
+                if holders.once.iter().all(is_new) {
+                    holders.once.push(server);
+                }
             }
         }
     }
@@ -178,19 +191,22 @@ impl Routes {
     /// Why nobody can be asked for a row.
     fn why_nowhere(&self, id: NodeId) -> ClientError {
         match self.book.part_of(id) {
-            Some(part) => ClientError::NoHolder { part },
+            Some(part) => match self.check_one_history(part) {
+                Err(apart) => apart,
+                Ok(()) => ClientError::NoHolder { part },
+            },
             None => ClientError::UnknownNode { node: id, n_nodes: self.book.n_nodes() },
         }
     }
 
     /// What the holders of a partition say of their number; generation 0 where none does.
     pub(crate) fn membership(&self, part: PartId) -> Membership {
-        self.memberships[part.index()]
+        self.memberships[part.index()].told
     }
 
-    /// The servers that hold a partition.
+    /// The servers that hold a partition, each once.
     pub(crate) fn holders_of(&self, part: PartId) -> &[usize] {
-        &self.holders[part.index()].servers
+        &self.holders[part.index()].once
     }
 
     /// The shard of `server` that owns a row.
@@ -261,7 +277,7 @@ impl Routes {
         let (part, row) = self.book.locate(*ids.first()?)?;
         let has_all =
             |other: usize| self.holders_in(parts).all(|holders| holders.servers.contains(&other));
-        let others = self.holders_of(part).iter().copied().filter(|&other| {
+        let others = self.holders[part.index()].servers.iter().copied().filter(|&other| {
             other != server && has_all(other) && !self.health(other).is_resting(now)
         });
         let cost = |other: usize| self.health(other).cost(now);
@@ -280,19 +296,6 @@ impl Holders {
     }
 }
 
-/// By partition: the newest that any of these servers tells of its holders.
-fn newest_memberships(book: &PartitionBook, servers: &[(Address, Description)]) -> Vec<Membership> {
-    let mut newest = vec![Membership::default(); book.n_parts().into()];
-    for (_, description) in servers {
-        for (part, told) in description.held() {
-            if let Some(known) = newest.get_mut(PartId(part).index()) {
-                *known = told.max(*known);
-            }
-        }
-    }
-    newest
-}
-
 /// Whether two servers describe one graph with the same tensors in the same order.
 pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
     let tensors = |d: &Description| -> Vec<(String, String, u32)> {
@@ -302,115 +305,4 @@ pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use lodestore_schema::TensorDescription;
-
-    use super::*;
-
-    fn server(parts: &[u16], n_shards: u16) -> Description {
-        let tensor = TensorDescription {
-            name: "feat".into(),
-            dtype: "f32".into(),
-            width: 1,
-            row_bytes: 4,
-            stripe_rows: 2,
-        };
-        Description {
-            graph: [7; 16],
-            n_edges: 0,
-            bounds: vec![0, 5, 10],
-            parts: parts.to_vec(),
-            tensors: vec![tensor],
-            shard_ports: (0..n_shards).map(|shard| 9000 + shard).collect(),
-            n_shards,
-            version: 1,
-            writable: false,
-            shares: false,
-            roams: false,
-            ..Description::default()
-        }
-    }
-
-    fn address(port: u16) -> Address {
-        format!("127.0.0.1:{port}").parse().unwrap()
-    }
-
-    fn endpoints(routes: &Routes, ids: &[u32]) -> Vec<usize> {
-        ids.iter().map(|&id| routes.endpoint_of(0, NodeId(id)).unwrap().0).collect()
-    }
-
-    #[test]
-    fn rows_go_to_the_shard_that_owns_their_stripe() {
-        let servers = [(address(1), server(&[0], 2)), (address(2), server(&[1], 1))];
-        let routes = Routes::new(&servers).unwrap();
-        assert_eq!(endpoints(&routes, &[0, 1, 2, 3, 4, 5, 9]), [0, 0, 1, 1, 0, 2, 2]);
-        assert_eq!(routes.endpoints[1].address, address(9001));
-        let mut buckets = Vec::new();
-        let ids = [9, 0, 2, 0].map(NodeId);
-        routes.split(0, &ids, 0..4, &mut buckets).unwrap();
-        let positions: Vec<_> = buckets.iter().map(|b| b.positions.clone()).collect();
-        assert_eq!(positions, [vec![1, 3], vec![2], vec![0]]);
-    }
-
-    #[test]
-    fn another_holder_is_asked_after_a_failure() {
-        let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[1], 1))];
-        let routes = Routes::new(&servers).unwrap();
-        let now = Instant::now();
-        let parts = |ids: &[u32]| {
-            let (ids, mut buckets): (Vec<NodeId>, _) =
-                (ids.iter().copied().map(NodeId).collect(), Vec::new());
-            routes.split(0, &ids, 0..ids.len() as u32, &mut buckets).unwrap();
-            buckets.swap_remove(0).parts
-        };
-        let (both, second) = (parts(&[0, 5]), parts(&[5]));
-        assert!(!routes.can_do_without(0), "no other holds partition 0");
-        assert!(!routes.are_elsewhere(&both, 0) && routes.are_elsewhere(&second, 0));
-        assert!(routes.can_do_without(1) && routes.are_well_elsewhere(&second, 1, now));
-        routes.health(0).failed(now);
-        routes.choose(now);
-        assert_eq!(endpoints(&routes, &[0, 5]), [0, 1]);
-        assert!(routes.are_elsewhere(&second, 1), "it rests");
-        assert!(!routes.are_well_elsewhere(&second, 1, now), "it rests");
-        // Both rest: the one that failed longest ago.
-        let now = now + std::time::Duration::from_millis(5);
-        routes.health(1).failed(now);
-        routes.choose(now);
-        assert_eq!(endpoints(&routes, &[0, 5]), [0, 0]);
-    }
-
-    #[test]
-    fn the_holder_that_answers_soonest_is_asked() {
-        let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[0, 1], 1))];
-        let (routes, now) = (Routes::new(&servers).unwrap(), Instant::now());
-        let answered = |server, ms| {
-            routes.health(server).answered(std::time::Duration::from_millis(ms), now);
-            routes.choose(now);
-            endpoints(&routes, &[0])[0]
-        };
-        assert_eq!(answered(0, 10), 1, "nobody knows the other");
-        assert_eq!(answered(1, 100), 0);
-        assert_eq!(answered(1, 90), 0);
-        routes.health(1).copy(&Health::default());
-        assert_eq!(answered(1, 9), 0, "not clearly better");
-        routes.health(1).copy(&Health::default());
-        assert_eq!(answered(1, 2), 1);
-        let same = Routes::new(&servers).unwrap();
-        (0..2).for_each(|server| same.health(server).copy(routes.health(server)));
-        same.choose(now);
-        assert_eq!(endpoints(&same, &[0]), [1]);
-    }
-
-    #[test]
-    fn strangers_and_gaps_are_named() {
-        assert!(matches!(Routes::new(&[]), Err(ClientError::NoServers)));
-        let other = Description { graph: [8; 16], ..server(&[1], 1) };
-        let servers = [(address(1), server(&[0], 1)), (address(2), other)];
-        assert!(matches!(Routes::new(&servers), Err(ClientError::GraphsDiffer { .. })));
-        let routes = Routes::new(&[(address(1), server(&[0], 1))]).unwrap();
-        let split = |id| routes.split(0, &[NodeId(4), NodeId(id)], 0..2, &mut Vec::new());
-        assert!(matches!(split(5), Err(ClientError::NoHolder { part: PartId(1) })));
-        let unknown = split(10);
-        assert!(matches!(unknown, Err(ClientError::UnknownNode { node: NodeId(10), n_nodes: 10 })));
-    }
-}
+mod tests;

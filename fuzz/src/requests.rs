@@ -53,7 +53,7 @@ fn requests() -> Vec<Request> {
         RequestBody::Authenticate { token },
         RequestBody::Pull { tensor: 1, kind: PullKind::Sync },
         RequestBody::Pull { tensor: 2, kind: PullKind::Vector },
-        RequestBody::Push { tensor: 1, n_rows: 16, generation: 3 },
+        RequestBody::Push { tensor: 1, n_rows: 16, change: 8 },
         RequestBody::Commit { version: 2 },
         copy(CopyStep::Open { id: 7 }),
         copy(CopyStep::Read { file: 1, offset: 4096 }),
@@ -63,7 +63,7 @@ fn requests() -> Vec<Request> {
         copy(CopyStep::Adopt),
         copy(CopyStep::Expect { id: 7 }),
         copy(CopyStep::Join),
-        copy(CopyStep::Count(Membership { generation: 3, n_holders: 2 })),
+        copy(CopyStep::Count(Membership { generation: 3, n_holders: 2, change: 8 })),
     ];
     let request = |body| Request {
         deadline: Some(Duration::from_millis(2500)),
@@ -93,8 +93,9 @@ fn replies() -> Vec<Reply> {
         shard_ports: vec![7172, 7173],
         n_shards: 2,
         version: 1,
-        memberships: vec![Membership { generation: 3, n_holders: 2 }; 2],
+        memberships: vec![Membership { generation: 3, n_holders: 2, change: 8 }; 2],
         arriving: vec![2],
+        instance: 9,
         ..Description::default()
     };
     let failure = |code| Failure { code, message: name("why"), retry_after: Duration::ZERO };

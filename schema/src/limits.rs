@@ -5,7 +5,7 @@ pub const PREFIX_BYTES: usize = 8;
 /// Bytes of the hello that each side sends first.
 pub const HELLO_BYTES: usize = 16;
 /// Version of the wire that this crate speaks.
-pub const WIRE_VERSION: u16 = 2;
+pub const WIRE_VERSION: u16 = 3;
 
 /// Shortest token that is taken: 16 letters and digits at random cannot be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
@@ -14,8 +14,8 @@ pub const TOKEN_BYTES_MAX: usize = 128;
 
 /// Largest head of a request. Requests are a few words; the ids travel in the body.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 1024;
-/// Largest head of a reply: a description with the bounds of 65 535 partitions fits.
-pub const REPLY_HEAD_BYTES_MAX: usize = 1 << 20;
+/// Largest head of a reply: a description with the bounds and holders of 65 535 partitions fits.
+pub const REPLY_HEAD_BYTES_MAX: usize = 2 << 20;
 
 /// Most ids of one pull; clients split longer lists.
 pub const IDS_PER_PULL_MAX: usize = 1 << 18;
@@ -66,4 +66,4 @@ const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);
 const _: () = assert!(size_of::<u32>() + ROW_BYTES_MAX <= PUSH_BODY_BYTES_MAX);
-const _: () = assert!(REPLY_HEAD_BYTES_MAX >= 4 * (u16::MAX as usize + 1) + 10 * u16::MAX as usize);
+const _: () = assert!(REPLY_HEAD_BYTES_MAX >= 4 * (u16::MAX as usize + 1) + 18 * u16::MAX as usize);

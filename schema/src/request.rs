@@ -47,9 +47,9 @@ pub enum RequestBody {
         tensor: u16,
         /// Number of ids, and of rows.
         n_rows: u32,
-        /// Generation of the partition's holders, all of which are sent the rows; see
+        /// The change that made holders of those to whom the rows are sent, all of them; see
         /// [`Membership`](crate::Membership).
-        generation: u32,
+        change: u64,
     },
     /// What was put becomes a version.
     Commit {
@@ -109,9 +109,9 @@ impl Request {
             RequestBody::Authenticate { token } => root.set_authenticate(token.as_bytes()),
             RequestBody::Copy { part, step } => copy::write(*part, *step, root.init_copy()),
             RequestBody::Commit { version } => root.init_commit().set_version(*version),
-            RequestBody::Push { tensor, n_rows, generation } => {
+            RequestBody::Push { tensor, n_rows, change } => {
                 let mut push = root.init_push();
-                push.set_generation(*generation);
+                push.set_change(*change);
                 push.set_tensor(*tensor);
                 push.set_n_rows(*n_rows);
             }
@@ -151,8 +151,8 @@ impl Request {
             }
             request::Push(push) => {
                 let push = push.map_err(bad)?;
-                let (n_rows, generation) = (push.get_n_rows(), push.get_generation());
-                RequestBody::Push { tensor: push.get_tensor(), n_rows, generation }
+                let (n_rows, change) = (push.get_n_rows(), push.get_change());
+                RequestBody::Push { tensor: push.get_tensor(), n_rows, change }
             }
             request::Copy(copy) => copy::read(copy.map_err(bad)?)?,
             request::Pull(pull) => {
@@ -209,8 +209,8 @@ mod tests {
             RequestBody::Stat,
             RequestBody::Pull { tensor: 7, kind: PullKind::Sync },
             RequestBody::Pull { tensor: u16::MAX, kind: PullKind::Vector },
-            RequestBody::Push { tensor: 3, n_rows: 0, generation: 0 },
-            RequestBody::Push { tensor: u16::MAX, n_rows: u32::MAX, generation: u32::MAX },
+            RequestBody::Push { tensor: 3, n_rows: 0, change: 0 },
+            RequestBody::Push { tensor: u16::MAX, n_rows: u32::MAX, change: u64::MAX },
             RequestBody::Commit { version: u32::MAX },
             RequestBody::Compact,
             RequestBody::Share,
@@ -228,7 +228,11 @@ mod tests {
             RequestBody::Copy { part: 1, step: CopyStep::Join },
             RequestBody::Copy {
                 part: 1,
-                step: CopyStep::Count(Membership { generation: u32::MAX, n_holders: u16::MAX }),
+                step: CopyStep::Count(Membership {
+                    generation: u32::MAX,
+                    n_holders: u16::MAX,
+                    change: u64::MAX,
+                }),
             },
             RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
             RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
@@ -253,7 +257,7 @@ mod tests {
     #[test]
     fn a_truncated_head_is_refused() {
         let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-        for body in [pull, RequestBody::Push { tensor: 1, n_rows: 9, generation: 1 }] {
+        for body in [pull, RequestBody::Push { tensor: 1, n_rows: 9, change: 1 }] {
             let mut bytes = Vec::new();
             Request::new(body).append_to(0, &mut bytes);
             for end in PREFIX_BYTES..bytes.len() {
@@ -274,7 +278,7 @@ mod tests {
         fn no_flipped_bit_panics(bit in 0usize..512, is_push: bool) {
             let mut bytes = Vec::new();
             let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-            let push = RequestBody::Push { tensor: 1, n_rows: 9, generation: 1 };
+            let push = RequestBody::Push { tensor: 1, n_rows: 9, change: 1 };
             let body = if is_push { push } else { pull };
             Request::new(body).append_to(0, &mut bytes);
             let bit = bit % ((bytes.len() - PREFIX_BYTES) * 8);

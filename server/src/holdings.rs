@@ -1,5 +1,6 @@
 //! What a server holds, opened and checked once before any shard starts, shared by all.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -39,6 +40,8 @@ pub(crate) struct Holdings {
     pub(crate) profile: DeviceProfile,
     /// As configured; a write that fails ends it.
     pub(crate) writable: bool,
+    /// Drawn anew for each start: by it clients see that two addresses lead to one server.
+    instance: u64,
 }
 
 /// One tensor: the same on every partition.
@@ -85,6 +88,8 @@ impl Holdings {
             live,
             profile,
             writable: config.writable,
+            // Never 0, which stands for none.
+            instance: RandomState::new().build_hasher().finish() | 1,
         })
     }
 
@@ -176,6 +181,7 @@ impl Holdings {
             roams: self.roams,
             memberships: self.memberships(&parts),
             arriving: coming.map(|part| part.0).collect(),
+            instance: self.instance,
         }
     }
 
@@ -250,5 +256,6 @@ impl TensorHolding {
 
 /// What clients are told of what a partition's catalog says of its holders.
 pub(crate) fn told(stored: lodestore_store::Membership) -> Membership {
-    Membership { generation: stored.generation, n_holders: stored.n_holders }
+    let lodestore_store::Membership { generation, n_holders, change } = stored;
+    Membership { generation, n_holders, change }
 }

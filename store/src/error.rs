@@ -261,16 +261,18 @@ pub enum StoreError {
     },
     /// Rows were put for other holders than a partition has by now.
     #[error(
-        "rows of partition {part} come for its holders of generation {found}, and those here are of \
-         generation {expected}; ask all servers anew what they hold"
+        "rows of partition {part} come for its holders by change {found:016x}, and those here are by \
+         {expected:016x}, of generation {generation}; ask all servers anew what they hold"
     )]
     HoldersChanged {
         /// The partition.
         part: PartId,
         /// Generation that is stored.
-        expected: u32,
-        /// Generation that the rows were put for.
-        found: u32,
+        generation: u32,
+        /// Change that is stored.
+        expected: u64,
+        /// Change that the rows were put for.
+        found: u64,
     },
     /// A partition cannot be copied or moved so.
     #[error("partition {part} is not moved: {reason}")]

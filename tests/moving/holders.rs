@@ -11,9 +11,9 @@ use crate::support::process::{Serving, lode_line};
 use crate::support::workload::{EndOnDrop, N_WRITERS, ROW_BYTES, Workload, put_row};
 use crate::{N_NODES, Two, plan};
 
-const PART: PartId = PartId(1);
+pub(super) const PART: PartId = PartId(1);
 
-fn client(addresses: &[&str]) -> Client {
+pub(super) fn client(addresses: &[&str]) -> Client {
     let config = ClientConfig { deadline: Duration::from_secs(10), ..ClientConfig::default() };
     Client::connect(addresses, config).unwrap()
 }
@@ -23,19 +23,19 @@ fn nodes(client: &Client) -> Vec<NodeId> {
 }
 
 /// Puts a row of the partition.
-fn put(client: &Client, turn: u32) -> Result<(), ClientError> {
+pub(super) fn put(client: &Client, turn: u32) -> Result<(), ClientError> {
     let node = nodes(client)[0];
     client.put_rows("feat", &[node], &put_row(node, turn)).map(drop)
 }
 
 /// The turn of that row.
-fn turn(client: &Client) -> u32 {
+pub(super) fn turn(client: &Client) -> u32 {
     let mut row = vec![0; ROW_BYTES];
     client.sync_pull("feat", &nodes(client)[..1], &mut row).unwrap();
     u32::from_le_bytes(row[4..8].try_into().unwrap())
 }
 
-fn assert_refused(put: Result<(), ClientError>, numbers: (usize, usize)) {
+pub(super) fn assert_refused(put: Result<(), ClientError>, numbers: (usize, usize)) {
     let error = put.unwrap_err();
     let ClientError::HolderCount { part: PART, expected, found, .. } = error else {
         panic!("{error}")
@@ -45,7 +45,7 @@ fn assert_refused(put: Result<(), ClientError>, numbers: (usize, usize)) {
 }
 
 /// Two servers, both with the partition, copied while nobody put.
-fn replicated(two: &Two) -> [Serving; 2] {
+pub(super) fn replicated(two: &Two) -> [Serving; 2] {
     let first = two.serve(0, "127.0.0.1:0");
     let (from, into) = (&first.address, two.folders[1].display());
     lode_line(&format!("copy-part 1 --from {from} --into {into} --keep")).succeeded();

@@ -296,7 +296,7 @@ impl Liar {
             20..30 => (RequestBody::Stat, 0),
             30..32 => {
                 let n_rows = numbers.below(3);
-                (RequestBody::Push { tensor: SPOILT, n_rows, generation: 0 }, n_rows as usize)
+                (RequestBody::Push { tensor: SPOILT, n_rows, change: 0 }, n_rows as usize)
             }
             32 => (RequestBody::Commit { version: numbers.below(8) }, 0),
             33 => (RequestBody::Compact, 0),

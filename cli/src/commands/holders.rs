@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{Client, ClientConfig};
+use lodestore_client::{Client, ClientConfig, Holder};
 use lodestore_graph::PartId;
 use serde::Serialize;
 
@@ -34,7 +34,8 @@ pub(crate) struct HoldersArgs {
     /// Say that so many servers are to hold it: those that are connected and do.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     set: Option<u16>,
-    /// With --set: those too that were left out of an earlier change. They must have all rows.
+    /// With --set: those too that were left out of an earlier change, or counted apart. They must have
+    /// all rows.
     #[arg(long, requires = "set")]
     include_behind: bool,
     /// Give up after this many seconds.
@@ -62,6 +63,10 @@ struct FoundHolder {
     writable: bool,
     generation: u32,
     holders: u16,
+    /// The last change, in hexadecimal; empty where there was none.
+    change: String,
+    /// An address before it that is of the same server.
+    same_as: Option<String>,
 }
 
 impl HoldersArgs {
@@ -74,12 +79,16 @@ impl HoldersArgs {
         if let Some(n_holders) = self.set {
             client.set_holders(part, n_holders, self.include_behind)?;
         }
-        let found = client.holders(part)?.into_iter().map(|holder| FoundHolder {
-            address: holder.address.to_string(),
-            writable: holder.writable,
-            generation: holder.generation,
-            holders: holder.n_holders,
-        });
+        let found =
+            client.holders(part)?.into_iter().map(|Holder { address, writable, told, same_as }| {
+                let change = match told.generation {
+                    0 => String::new(),
+                    _ => format!("{:016x}", told.change),
+                };
+                let (generation, holders) = (told.generation, told.n_holders);
+                let (address, same_as) = (address.to_string(), same_as.map(|it| it.to_string()));
+                FoundHolder { address, writable, generation, holders, change, same_as }
+            });
         let found: Vec<FoundHolder> = found.collect();
         let newest = found.iter().map(|it| (it.generation, it.holders)).max().unwrap_or_default();
         let (generation, holders) = newest;
@@ -99,8 +108,13 @@ fn check_map(connect: &[String]) -> Result<()> {
 }
 
 fn text(report: &HoldersReport) -> String {
+    let is_newest = |it: &&FoundHolder| it.generation == report.generation;
+    let mut newest = report.found.iter().filter(is_newest);
+    let first = newest.next().map(|it| &it.change);
+    let are_apart = newest.any(|it| Some(&it.change) != first);
     let counted = match report.holders {
         0 => "nobody has said how many holders there are to be".to_owned(),
+        _ if are_apart => "holders by changes that know nothing of each other".to_owned(),
         n => {
             let (holders, change) = (human::counted(n.into(), "holder"), report.generation);
             format!("{holders} by change {change}")
@@ -110,7 +124,14 @@ fn text(report: &HoldersReport) -> String {
         let behind =
             if it.generation < report.generation { ", left out: it may lack rows" } else { "" };
         let puts = if it.writable { "" } else { ", takes no puts" };
-        format!("\n  {}{puts}{behind}", it.address)
+        let same = it.same_as.as_ref().map(|it| format!(", the same server as {it}"));
+        let same = same.unwrap_or_default();
+        let FoundHolder { address, generation, holders, change, .. } = it;
+        let apart = match are_apart && is_newest(&it) {
+            true => format!(", one of {holders} by change {generation} ({change})"),
+            false => String::new(),
+        };
+        format!("\n  {address}{same}{puts}{behind}{apart}")
     });
     format!("partition {}: {counted}{}", report.part, found.collect::<String>())
 }

@@ -220,9 +220,7 @@ impl Client {
                 let n_nodes = book.n_nodes();
                 let part =
                     book.part_of(id).ok_or(ClientError::UnknownNode { node: id, n_nodes })?;
-                if routes.holders_of(part).is_empty() {
-                    return Err(ClientError::NoHolder { part });
-                }
+                routes.check_held(part)?;
             }
         }
         let held = book.parts().filter(|&part| !routes.holders_of(part).is_empty());

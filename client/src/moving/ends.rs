@@ -66,12 +66,13 @@ pub(super) fn check_taken(plan: &MovePlan, kind: Kind) -> Result<(), ClientError
 /// added, by the same move and as the last change; a mere copy only of the same holders.
 fn is_counted(plan: &MovePlan, kind: Kind) -> Result<bool, ClientError> {
     let (_, here) = state_here(plan)?;
-    let told = Membership { generation: here.generation, n_holders: here.n_holders };
+    let StoredMembership { generation, n_holders, change } = here;
+    let told = Membership { generation, n_holders, change };
     if kind == Kind::Join {
-        if here.by == 0 {
+        if !here.is_by_move() {
             return Ok(false);
         }
-        let source = PartSource::open(&plan.from, &plan.config, plan.part, here.by)?;
+        let source = PartSource::open(&plan.from, &plan.config, plan.part, change)?;
         return Ok(source.joined() == Some(told));
     }
     Ok(describe_end(plan, &plan.from)?.membership(plan.part.0) == told)
@@ -145,6 +146,12 @@ pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
     }
     let target = describe_end(plan, to)?;
     let source = describe_end(plan, &plan.from)?;
+    if target.is_same_server(&source) {
+        return refused(
+            to,
+            "it is the source as well as the target, by another name; name two servers",
+        );
+    }
     if target.graph != source.graph {
         let (address, other) = (to.clone(), plan.from.clone());
         return Err(ClientError::GraphsDiffer { address, other });

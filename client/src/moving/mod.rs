@@ -206,10 +206,10 @@ impl PartMove {
 
     /// Has the copy say what the source says of the holders, before it is one.
     fn note_joined(&mut self, joined: Membership) -> Result<(), ClientError> {
-        let Membership { generation, n_holders } = joined;
+        let Membership { generation, n_holders, .. } = joined;
         let catalog = self.arrival.catalog_again()?;
-        let by = self.arrival.id();
-        catalog.set_membership(lodestore_store::Membership { generation, n_holders, by })?;
+        let change = self.arrival.id();
+        catalog.set_membership(lodestore_store::Membership { generation, n_holders, change })?;
         catalog.close()?;
         self.arrival.sync()?;
         self.stats.n_holders = n_holders;

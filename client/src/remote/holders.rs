@@ -1,9 +1,10 @@
 //! How many servers are to hold a partition: asked of them, and changed.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Instant;
 
 use lodestore_graph::PartId;
-use lodestore_schema::{CopyStep, Membership, Reply, RequestBody};
+use lodestore_schema::{CopyStep, Description, Membership, Reply, RequestBody};
 
 use super::Client;
 use super::describe::ask_server;
@@ -17,15 +18,16 @@ pub struct Holder {
     pub address: Address,
     /// Whether it takes puts.
     pub writable: bool,
-    /// How often the holders have changed, as far as it knows; 0 where nobody has said how many
-    /// there are. One with less than another was left out of a change, and may lack rows.
-    pub generation: u32,
-    /// Holders that there are to be.
-    pub n_holders: u16,
+    /// How many there are to be, as far as it knows; generation 0 where nobody has said. One of an
+    /// earlier generation than another was left out of a change, and one of the same by another change
+    /// was counted apart: it may lack rows.
+    pub told: Membership,
+    /// The address, of those before it in the list, that leads to the same server.
+    pub same_as: Option<Address>,
 }
 
 impl Client {
-    /// Every server that has a partition, of all that are named.
+    /// Every address of a server that has a partition, of all that are named.
     ///
     /// # Errors
     /// One of them has not been heard of within the deadline.
@@ -33,25 +35,26 @@ impl Client {
         let deadline = Instant::now() + self.config.deadline;
         let fleet = self.whole_fleet(deadline, &mut Patience::new(&self.config, deadline))?;
         let fleet = self.refresh(fleet, deadline)?;
-        let holder = |(address, description): (&Address, &lodestore_schema::Description)| {
-            let Membership { generation, n_holders } = description.membership(part.0);
-            let (address, writable) = (address.clone(), description.writable);
-            Holder { address, writable, generation, n_holders }
+        let has_it = || fleet.servers().filter(|(_, it)| it.parts.contains(&part.0));
+        let holder = |(at, (address, it)): (usize, (&Address, &Description))| {
+            let same = has_it().take(at).find(|(_, before)| before.is_same_server(it));
+            let same_as = same.map(|(before, _)| before.clone());
+            let (address, writable) = (address.clone(), it.writable);
+            Holder { address, writable, told: it.membership(part.0), same_as }
         };
-        let has_it = fleet.servers().filter(|(_, it)| it.parts.contains(&part.0));
-        Ok(has_it.map(holder).collect())
+        Ok(has_it().enumerate().map(holder).collect())
     }
 
     /// Says that `n_holders` servers are to hold a partition, all of which must be there; gives the
     /// generation. Whoever does not know of it puts nothing from then on, and asks anew.
     ///
     /// The servers are told one after the other. Between two of them, and after an error, puts wait or
-    /// are refused; say it again then. Those that were left out of an earlier change are taken only
-    /// with `include_behind`: the caller knows that they have all rows.
+    /// are refused; say it again then. Those that were left out of an earlier change, or counted apart,
+    /// are taken only with `include_behind`: the caller knows that they have all rows.
     ///
     /// # Errors
-    /// [`ClientError::Holders`], before anything is changed, where other servers have it than are to;
-    /// else what kept one from storing it.
+    /// [`ClientError::Holders`], before anything is changed, where other servers have it than are to, or
+    /// one is named twice; else what kept one from storing it.
     pub fn set_holders(
         &self,
         part: PartId,
@@ -62,7 +65,7 @@ impl Client {
         let generation = next_generation(part, &found, n_holders, include_behind)?;
         let deadline = Instant::now() + self.config.deadline;
         let (graph, security) = (self.fleet().graph, &self.config.security);
-        let step = CopyStep::Count(Membership { generation, n_holders });
+        let step = CopyStep::Count(Membership { generation, n_holders, change: drawn_change() });
         let body = RequestBody::Copy { part: part.0, step };
         for Holder { address, .. } in &found {
             self.patiently(deadline, || {
@@ -77,6 +80,12 @@ impl Client {
     }
 }
 
+/// A number for a person's change: even, and not 0.
+fn drawn_change() -> u64 {
+    let drawn = RandomState::new().build_hasher().finish() & !1;
+    drawn.max(2)
+}
+
 /// The generation in which these are all holders.
 fn next_generation(
     part: PartId,
@@ -89,6 +98,14 @@ fn next_generation(
         all.join(", ")
     };
     let refused = |reason: String| Err(ClientError::Holders { part, reason });
+    if let Some((holder, other)) =
+        found.iter().find_map(|it| it.same_as.as_ref().map(|other| (it, other)))
+    {
+        return refused(format!(
+            "{other} and {} are one server, which counts once: name it by the address that clients use",
+            holder.address
+        ));
+    }
     if found.len() != usize::from(n_holders) || found.is_empty() {
         let all = list(&mut found.iter());
         return refused(format!(
@@ -100,13 +117,22 @@ fn next_generation(
     if let Some(holder) = found.iter().find(|holder| !holder.writable) {
         return refused(format!("{} takes no puts; start it with --writable", holder.address));
     }
-    let newest = found.iter().map(|holder| holder.generation).max().unwrap_or(0);
-    let mut behind = found.iter().filter(|holder| holder.generation < newest).peekable();
+    let newest = found.iter().map(|holder| holder.told.generation).max().unwrap_or(0);
+    let mut behind = found.iter().filter(|holder| holder.told.generation < newest).peekable();
     if behind.peek().is_some() && !include_behind {
         let behind = list(&mut behind);
         return refused(format!(
             "{behind} was left out of an earlier change and may lack rows; copy it anew, or, if it was \
              there for all puts, as after a change that was cut off, add --include-behind"
+        ));
+    }
+    let are_apart = found.iter().any(|holder| holder.told != found[0].told);
+    if are_apart && !include_behind {
+        let all = list(&mut found.iter());
+        return refused(format!(
+            "{all} were counted apart, and each may lack rows that were put to another; say with the \
+             right one alone, --set 1, that it is, and copy the partition anew to the others; or, if \
+             nobody has put anything since they were, add --include-behind"
         ));
     }
     match newest.checked_add(1).filter(|&next| next < u32::MAX) {
@@ -120,12 +146,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn changes_of_persons_have_even_numbers_that_differ() {
+        let drawn: Vec<u64> = (0..100).map(|_| drawn_change()).collect();
+        assert!(drawn.iter().all(|&it| it != 0 && it.is_multiple_of(2)), "{drawn:?}");
+        assert!(drawn.iter().collect::<std::collections::BTreeSet<_>>().len() == drawn.len());
+    }
+
+    #[test]
     fn those_who_are_to_hold_it_must_be_there_take_puts_and_have_all_rows() {
         let holder = |port: u16, writable, generation| Holder {
             address: format!("127.0.0.1:{port}").parse().unwrap(),
             writable,
-            generation,
-            n_holders: 0,
+            told: Membership { generation, n_holders: 2, change: 8 },
+            same_as: None,
         };
         let (one, other) = (holder(1, true, 4), holder(2, true, 4));
         let part = PartId(3);
@@ -141,6 +174,19 @@ mod tests {
         let behind = [one.clone(), holder(2, true, 3)];
         assert!(next(&behind, 2, false).unwrap_err().contains("127.0.0.1:2 was left out"));
         assert_eq!(next(&behind, 2, true), Ok(5));
+        let mut apart = [one.clone(), holder(2, true, 4)];
+        apart[1].told.change = 6;
+        let told = next(&apart, 2, false).unwrap_err();
+        let says = ["127.0.0.1:1, 127.0.0.1:2 were counted apart", "--set 1", "--include-behind"];
+        assert!(says.iter().all(|it| told.contains(it)), "{told}");
+        assert_eq!(next(&apart, 2, true), Ok(5));
+        assert_eq!(next(&apart[..1], 1, false), Ok(5), "the right one");
+        let mut twice = [one.clone(), holder(2, true, 4)];
+        twice[1].same_as = Some(one.address.clone());
+        for n in 1..3 {
+            let told = next(&twice, n, true).unwrap_err();
+            assert!(told.contains("127.0.0.1:1 and 127.0.0.1:2 are one server"), "{told}");
+        }
         let closed = [one, holder(2, false, 4)];
         assert!(next(&closed, 2, true).unwrap_err().contains("--writable"));
         assert!(next(&[holder(1, true, u32::MAX - 1)], 1, true).is_err());

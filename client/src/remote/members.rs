@@ -89,10 +89,13 @@ impl Client {
         let part = match error {
             ClientError::NoHolder { part }
             | ClientError::LostHolder { part }
-            | ClientError::HolderCount { part, .. } => part,
+            | ClientError::HolderCount { part, .. }
+            | ClientError::HoldersCountedApart { part, .. } => part,
             error => return Err(error),
         };
         let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
+        // A person must end that, and may have: there is nothing to wait for.
+        fleet.routes.check_one_history(part)?;
         // Whom to wait for?
         if patience.is_nowhere(part, all_answered && fleet.is_nowhere(part)) {
             return Err(error);

@@ -237,8 +237,8 @@ fn push(
     let mut connection = fleet.connection(endpoint, put.deadline)?;
     let left = Some(time_left(fleet.address(share.server), put.deadline)?);
     let n_rows = u32::try_from(positions.len()).expect("a push has at most ROWS_PER_PUSH_MAX rows");
-    let generation = fleet.routes.membership(share.part).generation;
-    let body = RequestBody::Push { tensor: put.tensor, n_rows, generation };
+    let change = fleet.routes.membership(share.part).change;
+    let body = RequestBody::Push { tensor: put.tensor, n_rows, change };
     let request = Request { deadline: left, graph: fleet.graph, ..Request::new(body) };
     connection.send_push(&request, (put.ids, put.rows), positions, put.deadline)?;
     Ok((endpoint, connection))

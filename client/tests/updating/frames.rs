@@ -15,7 +15,7 @@ fn body(ids: &[u32], rows: &[u8]) -> Vec<u8> {
 }
 
 fn push(n_rows: u32) -> RequestBody {
-    RequestBody::Push { tensor: 0, n_rows, generation: 0 }
+    RequestBody::Push { tensor: 0, n_rows, change: 0 }
 }
 
 /// The answer to a push, without rows.
@@ -60,7 +60,7 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
         (push(2), body(&[3, 50], &two), Invalid),
         (push(2), body(&[3, 99], &two), Invalid),
         (push(2), body(&[3, 100], &two), NotFound),
-        (RequestBody::Push { tensor: 9, n_rows: 1, generation: 0 }, body(&[3], &row), NotFound),
+        (RequestBody::Push { tensor: 9, n_rows: 1, change: 0 }, body(&[3], &row), NotFound),
         (RequestBody::Commit { version: COMMIT_AHEAD_MAX + 2 }, vec![], Invalid),
         (RequestBody::Commit { version: u32::MAX }, vec![1, 2, 3], Invalid),
     ];

@@ -34,6 +34,8 @@ pub struct Description {
     pub memberships: Vec<Membership>,
     /// Partitions that are on their way to this server.
     pub arriving: Vec<u16>,
+    /// Drawn by the server when it started; 0 where none was told.
+    pub instance: u64,
 }
 
 /// One tensor as the wire tells it.
@@ -66,6 +68,12 @@ impl Description {
         self.parts.iter().copied().zip(memberships)
     }
 
+    /// Whether another address led to the same server, as it ran then.
+    #[must_use]
+    pub fn is_same_server(&self, other: &Self) -> bool {
+        self.instance != 0 && self.instance == other.instance
+    }
+
     /// How many servers are to hold a partition that is here; the same.
     #[must_use]
     pub fn membership(&self, part: u16) -> Membership {
@@ -95,7 +103,10 @@ pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
     let generations: Vec<u32> = from.memberships.iter().map(|it| it.generation).collect();
     let holders: Vec<u16> = from.memberships.iter().map(|it| it.n_holders).collect();
     to.set_generations(&generations[..]).expect("the list fits a message");
+    let changes: Vec<u64> = from.memberships.iter().map(|it| it.change).collect();
     to.set_holders(&holders[..]).expect("the list fits a message");
+    to.set_changes(&changes[..]).expect("the list fits a message");
+    to.set_instance(from.instance);
     let n = u32::try_from(from.tensors.len()).unwrap_or(u32::MAX);
     let mut tensors = to.init_tensors(n);
     for (i, from) in (0..n).zip(&from.tensors) {
@@ -126,15 +137,17 @@ pub(super) fn read(from: description::Reader<'_>) -> Result<Description, WireErr
     }
     let generations = from.get_generations().map_err(bad)?;
     let holders = from.get_holders().map_err(bad)?;
-    let n_told = generations.len();
-    if n_told != holders.len() || (n_told > 0 && n_told as usize != parts.len()) {
-        let (n_holders, n_parts) = (holders.len(), parts.len());
+    let changes = from.get_changes().map_err(bad)?;
+    let (n_told, n_holders, n_changes) = (generations.len(), holders.len(), changes.len());
+    if [n_holders, n_changes] != [n_told; 2] || (n_told > 0 && n_told as usize != parts.len()) {
+        let n_parts = parts.len();
         return Err(bad(format!(
-            "{n_told} generations, {n_holders} holders of {n_parts} partitions"
+            "{n_told} generations, {n_holders} holders, {n_changes} changes of {n_parts} partitions"
         )));
     }
-    let told = generations.iter().zip(holders.iter());
-    let memberships = told.map(|(generation, n_holders)| Membership { generation, n_holders });
+    let told = generations.iter().zip(holders.iter()).zip(changes.iter());
+    let memberships =
+        told.map(|((generation, n_holders), change)| Membership { generation, n_holders, change });
     let tensors = from.get_tensors().map_err(bad)?;
     Ok(Description {
         graph,
@@ -150,6 +163,7 @@ pub(super) fn read(from: description::Reader<'_>) -> Result<Description, WireErr
         writable: from.get_writable(),
         shares: from.get_shares(),
         roams: from.get_roams(),
+        instance: from.get_instance(),
     })
 }
 

@@ -33,10 +33,11 @@ fn description() -> Description {
         shares: true,
         roams: true,
         memberships: vec![
-            Membership { generation: 1, n_holders: 2 },
-            Membership { generation: u32::MAX, n_holders: u16::MAX },
+            Membership { generation: 1, n_holders: 2, change: 7 },
+            Membership { generation: u32::MAX, n_holders: u16::MAX, change: u64::MAX },
         ],
         arriving: vec![1],
+        instance: u64::MAX,
     }
 }
 
@@ -81,7 +82,7 @@ fn replies_survive_the_trip() {
             is_given_up: true,
             is_last: true,
             crc32: u32::MAX,
-            joined: Membership { generation: 9, n_holders: 2 },
+            joined: Membership { generation: 9, n_holders: 2, change: 8 },
         }),
     ] {
         assert_eq!(Reply::decode(&head_of(&reply)), Ok(reply));
@@ -95,7 +96,7 @@ fn the_largest_book_fits_a_head() {
     let reply = Reply::Description(Description {
         bounds,
         parts: (0..parts).collect(),
-        memberships: vec![Membership { generation: 1, n_holders: 1 }; parts.into()],
+        memberships: vec![Membership { generation: 1, n_holders: 1, change: 1 }; parts.into()],
         arriving: (0..parts).collect(),
         ..description()
     });

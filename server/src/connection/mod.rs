@@ -219,8 +219,8 @@ impl Connection {
                 };
                 shard.spawn_bulk(task).await
             }
-            RequestBody::Push { tensor, n_rows, generation } => {
-                let (put, n_bytes) = ((tensor, n_rows, generation), prefix.body_bytes);
+            RequestBody::Push { tensor, n_rows, change } => {
+                let (put, n_bytes) = ((tensor, n_rows, change), prefix.body_bytes);
                 let pushed = self.push(shard, put, n_bytes, deadline).await?;
                 let pushed = pushed.map(|version| Reply::Pushed { version });
                 self.reply_or_refuse(shard, pushed).await

@@ -16,7 +16,7 @@ impl Connection {
     pub(super) async fn push(
         &mut self,
         shard: &Rc<Shard>,
-        (tensor, n_rows, generation): (u16, u32, u32),
+        (tensor, n_rows, change): (u16, u32, u64),
         body_bytes: usize,
         deadline: Instant,
     ) -> Result<Result<u32, Failure>, Ended> {
@@ -36,6 +36,6 @@ impl Connection {
             stream.read_exact(&mut buffers.frame).await
         };
         in_time(FRAME_TIMEOUT, read).await?;
-        Ok(within(deadline, shard.push((tensor, generation), buffers, room)).await)
+        Ok(within(deadline, shard.push((tensor, change), buffers, room)).await)
     }
 }

@@ -68,15 +68,17 @@ impl Shard {
     pub(crate) async fn count_holders(
         self: &Rc<Self>,
         part: PartId,
-        Membership { generation, n_holders }: Membership,
+        Membership { generation, n_holders, change }: Membership,
     ) -> Result<(), Failure> {
         self.check_writable()?;
         let shard = Rc::clone(self);
         to_its_end(async move {
-            let set = move |live: &Arc<LiveGraph>| live.set_holders(part, generation, n_holders);
+            let new = lodestore_store::Membership { generation, n_holders, change };
+            let set = move |live: &Arc<LiveGraph>| live.set_holders(part, new);
             shard.call_store(set).await?.map_err(|error| store_failure(&error))?;
             shard.plan.holdings.has_changed();
-            info!(%part, generation, n_holders, "a partition has other holders");
+            let change = format_args!("{change:016x}");
+            info!(%part, generation, %change, n_holders, "a partition has other holders");
             Ok(())
         })
         .await

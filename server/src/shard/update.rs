@@ -48,13 +48,13 @@ impl Shard {
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Puts the rows of a push, which go to all holders of a `generation`; gives the version that they are for.
+    /// Puts the rows of a push, which go to all holders by a `change`; gives the version that they are for.
     ///
     /// Runs to its end whether or not somebody waits for it: a row that is durable must leave the
     /// tiers.
     pub(crate) async fn push(
         self: &Rc<Self>,
-        (tensor, generation): (u16, u32),
+        (tensor, change): (u16, u64),
         buffers: Buffers,
         room: StaticPermit,
     ) -> Result<u32, Failure> {
@@ -62,9 +62,8 @@ impl Shard {
         let task = async move {
             let _room = room;
             // One panicking task would stop the whole executor.
-            let pushed = AssertUnwindSafe(shard.push_all((tensor, generation), buffers))
-                .catch_unwind()
-                .await;
+            let pushed =
+                AssertUnwindSafe(shard.push_all((tensor, change), buffers)).catch_unwind().await;
             pushed.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a push panicked")))
         };
         let pushed = glommio::spawn_local(task).detach().await;
@@ -109,14 +108,14 @@ impl Shard {
     /// Durable first, then out of every tier: the order that a pull after the answer relies on.
     async fn push_all(
         &self,
-        (tensor, generation): (u16, u32),
+        (tensor, change): (u16, u64),
         buffers: Buffers,
     ) -> Result<u32, Failure> {
         self.check_one_part(&buffers.ids)?;
         let holdings = Arc::clone(&self.plan.holdings);
         let put = move || {
             let name = &holdings.tensors[usize::from(tensor)].description.name;
-            let holders = Holders::Generation(generation);
+            let holders = Holders::Change(change);
             let put = holdings.live.put_rows_for(holders, name, &buffers.ids, &buffers.frame);
             (put, buffers)
         };

@@ -113,7 +113,7 @@ impl LiveGraph {
     #[must_use]
     pub fn was_joined(&self, part: PartId, id: u64) -> Option<Membership> {
         let membership = self.membership(part);
-        (id != 0 && membership.by == id).then_some(membership)
+        (membership.is_by_move() && membership.change == id).then_some(membership)
     }
 }
 

@@ -13,8 +13,9 @@ use crate::error::StoreError;
 pub enum Holders {
     /// This process is the only one that has the partition.
     Alone,
-    /// The rows go to all holders of this generation.
-    Generation(u32),
+    /// The rows go to all holders that this change has made; 0 where nobody has said how many there
+    /// are.
+    Change(u64),
 }
 
 impl LivePart {
@@ -25,11 +26,11 @@ impl LivePart {
 
     /// Fails for puts that would not reach all holders; the gate must be held.
     pub(super) fn check_holders(&self, believed: Holders) -> Result<(), StoreError> {
-        let (part, Membership { generation, n_holders, .. }) = (self.part, self.membership());
+        let (part, Membership { generation, n_holders, change }) = (self.part, self.membership());
         match believed {
             Holders::Alone if n_holders > 1 => Err(StoreError::Replicated { part, n_holders }),
-            Holders::Generation(found) if found != generation => {
-                Err(StoreError::HoldersChanged { part, expected: generation, found })
+            Holders::Change(found) if found != change => {
+                Err(StoreError::HoldersChanged { part, generation, expected: change, found })
             }
             _ => Ok(()),
         }
@@ -46,28 +47,29 @@ impl LiveGraph {
         open.map(|open| open.membership()).unwrap_or_default()
     }
 
-    /// Says that `n_holders` servers are to hold a partition from now on: puts of earlier generations
-    /// are refused when it returns, and it is durable. Nothing happens if it was said before.
+    /// Says how many servers are to hold a partition from now on, as a person does: puts for holders of
+    /// other changes are refused when it returns, and it is durable. Nothing happens if it was said
+    /// before.
     ///
-    /// Fails with [`StoreError::MoveRefused`] unless `generation` is later than the one there is, and
-    /// with [`StoreError::Busy`] while the partition is handed over.
-    pub fn set_holders(
-        &self,
-        part: PartId,
-        generation: u32,
-        n_holders: u16,
-    ) -> Result<(), StoreError> {
+    /// Fails with [`StoreError::MoveRefused`] unless the generation is later than the one there is and
+    /// the change has a person's number, and with [`StoreError::Busy`] while the partition is handed
+    /// over.
+    pub fn set_holders(&self, part: PartId, new: Membership) -> Result<(), StoreError> {
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         let open = self.now().get(part.index()).cloned().flatten();
         let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
-        let (known, new) = (open.membership(), Membership { generation, n_holders, by: 0 });
-        if (known.generation, known.n_holders) == (generation, n_holders) {
+        let known = open.membership();
+        if known == new {
             return Ok(());
         }
+        let Membership { generation, n_holders, change } = new;
         let refused = |reason: String| Err(StoreError::MoveRefused { part, reason });
         if n_holders == 0 {
             return refused("it must have a holder".to_owned());
+        }
+        if change == 0 || new.is_by_move() {
+            return refused(format!("a person's change has an even number, not {change}"));
         }
         if generation == u32::MAX {
             return refused("no change could follow this generation".to_owned());

@@ -12,10 +12,7 @@ impl Fleet {
     /// Fails for a partition that nobody holds, or not all who are to hold it, as those say who do;
     /// where nobody says, not all who held it when the client connected.
     pub(in super::super) fn check_holders(&self, part: PartId) -> Result<(), ClientError> {
-        let holders = self.routes.holders_of(part);
-        if holders.is_empty() {
-            return Err(ClientError::NoHolder { part });
-        }
+        self.routes.check_held(part)?;
         if self.routes.membership(part).generation > 0 {
             return self.check_count(part);
         }
@@ -26,8 +23,9 @@ impl Fleet {
     }
 
     /// Fails unless a partition that is held has as many holders as there are to be, where that is
-    /// known.
+    /// known, all of them by one change.
     pub(in super::super) fn check_count(&self, part: PartId) -> Result<(), ClientError> {
+        self.routes.check_one_history(part)?;
         let (holders, membership) = (self.routes.holders_of(part), self.routes.membership(part));
         let (expected, found) = (usize::from(membership.n_holders), holders.len());
         if membership.generation == 0 || found == 0 || expected == found {
@@ -66,8 +64,11 @@ impl Fleet {
     /// Whether these servers hold something of another's less often than it is to be held, or was when
     /// this client connected, or not at all.
     pub(super) fn needs(&self, servers: &[(Address, Description)], other: &Description) -> bool {
+        if servers.iter().any(|(_, it)| it.is_same_server(other)) {
+            return false;
+        }
         let n_holders =
-            |part: &u16| servers.iter().filter(|(_, it)| it.parts.contains(part)).count();
+            |part: &u16| each_once(servers).filter(|it| it.parts.contains(part)).count();
         let expected = |part: u16, told: Membership| match told.generation {
             0 => self.replicas.get(&part).copied().unwrap_or(0).max(1),
             _ => usize::from(told.n_holders),
@@ -79,12 +80,20 @@ impl Fleet {
 /// How many of these servers take puts of each partition of which nobody says how many there are to be.
 pub(in super::super) fn replicas(servers: &[(Address, Description)]) -> BTreeMap<u16, usize> {
     let mut counts = BTreeMap::new();
-    let writable = servers.iter().filter(|(_, description)| description.writable);
-    let held = writable.flat_map(|(_, description)| description.held());
+    let writable = each_once(servers).filter(|description| description.writable);
+    let held = writable.flat_map(Description::held);
     for (part, _) in held.filter(|(_, told)| told.generation == 0) {
         *counts.entry(part).or_default() += 1;
     }
     counts
+}
+
+/// What each server describes, once for all of its addresses.
+fn each_once(servers: &[(Address, Description)]) -> impl Iterator<Item = &Description> {
+    let is_first = |(at, it): &(usize, &(Address, Description))| {
+        !servers[..*at].iter().any(|(_, before)| before.is_same_server(&it.1))
+    };
+    servers.iter().enumerate().filter(is_first).map(|(_, (_, description))| description)
 }
 
 #[cfg(test)]

@@ -55,6 +55,11 @@ impl Fleet {
             let address = &servers[server].0;
             warn!(%address, %part, "left out: it is no holder any more, and may lack rows");
         }
+        for part in routes.book.parts() {
+            if let Err(error) = routes.check_one_history(part) {
+                warn!(%error, "asked of nobody");
+            }
+        }
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
         let doors = servers.iter().map(|(_, it)| Doors::new(it.n_shards)).collect();

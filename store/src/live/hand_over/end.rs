@@ -22,8 +22,8 @@ impl PartCopy {
     /// Counts the copy as one more holder, by move `id`, for good and once: from then on puts must go
     /// to it as well. Gives what the copy has to have stored.
     ///
-    /// Fails as [`PartCopy::give_up`] does, and for number 0, which is nobody's; nothing has changed
-    /// then.
+    /// Fails as [`PartCopy::give_up`] does, and for even numbers, which are no moves'; nothing has
+    /// changed then.
     pub fn join(&self, id: u64) -> Result<Membership, StoreError> {
         let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
         let known = self.part.membership();
@@ -31,10 +31,10 @@ impl PartCopy {
             let (part, reason) = (self.part(), reason.to_owned());
             Err(StoreError::MoveRefused { part, reason })
         };
-        if id == 0 {
-            return refused("a copy under number 0 becomes no holder: it is that of mere copies");
+        if id.is_multiple_of(2) {
+            return refused("a move has an odd number; under another a copy becomes no holder");
         }
-        if known.by == id {
+        if known.change == id {
             return Ok(known);
         }
         self.check_complete()?;
@@ -45,7 +45,7 @@ impl PartCopy {
         let Some((generation, n_holders)) = next.zip(known.n_holders.checked_add(1)) else {
             return refused("its holders have changed as often, or are as many, as can be counted");
         };
-        let joined = Membership { generation, n_holders, by: id };
+        let joined = Membership { generation, n_holders, change: id };
         self.live.change(&self.part, joined)?;
         Ok(joined)
     }

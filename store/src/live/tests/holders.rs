@@ -14,6 +14,11 @@ fn ring_and_writer() -> (Ring, Arc<LiveGraph>) {
     (ring, live)
 }
 
+/// What a person says; each generation's change has a number of its own.
+fn said(generation: u32, n_holders: u16) -> Membership {
+    Membership { generation, n_holders, change: 2 * u64::from(generation) }
+}
+
 /// A row of the partition, put for holders that are believed.
 fn try_put_for(live: &LiveGraph, holders: Holders) -> Result<u32, StoreError> {
     let node = NodeId(live.graph().book().range(PART).start);
@@ -25,32 +30,36 @@ fn puts_are_for_the_holders_that_there_are_and_a_change_is_durable() {
     let (ring, live) = ring_and_writer();
     assert_eq!(live.membership(PART), Membership::default());
     try_put_for(&live, Holders::Alone).unwrap();
-    try_put_for(&live, Holders::Generation(0)).unwrap();
-    live.set_holders(PART, 2, 2).unwrap();
-    live.set_holders(PART, 2, 2).unwrap();
-    for (generation, n_holders) in [(2, 3), (1, 2), (0, 1), (3, 0), (u32::MAX, 2)] {
-        let refused = live.set_holders(PART, generation, n_holders).unwrap_err();
+    try_put_for(&live, Holders::Change(0)).unwrap();
+    live.set_holders(PART, said(2, 2)).unwrap();
+    live.set_holders(PART, said(2, 2)).unwrap();
+    let of_another = Membership { change: 6, ..said(2, 2) };
+    let numbered = |change| Membership { change, ..said(3, 2) };
+    let others = [said(2, 3), said(1, 2), said(0, 1), said(3, 0), said(u32::MAX, 2), of_another];
+    for new in others.into_iter().chain([numbered(0), numbered(7)]) {
+        let refused = live.set_holders(PART, new).unwrap_err();
         assert!(matches!(refused, StoreError::MoveRefused { .. }), "{refused}");
     }
     let check = |live: &LiveGraph| {
-        for found in [0, 1, 3] {
-            let refused = try_put_for(live, Holders::Generation(found)).unwrap_err();
-            let StoreError::HoldersChanged { part: PART, expected: 2, found: told } = refused
+        for other in [0, 2, 6] {
+            let refused = try_put_for(live, Holders::Change(other)).unwrap_err();
+            let StoreError::HoldersChanged { part: PART, generation: 2, expected: 4, found } =
+                refused
             else {
                 panic!("{refused}")
             };
-            assert_eq!(told, found);
+            assert_eq!(found, other);
         }
         let refused = try_put_for(live, Holders::Alone).unwrap_err();
         assert!(matches!(refused, StoreError::Replicated { n_holders: 2, .. }), "{refused}");
-        try_put_for(live, Holders::Generation(2)).unwrap();
+        try_put_for(live, Holders::Change(4)).unwrap();
     };
     check(&live);
     drop(live);
     let live = writer(&ring);
     check(&live);
     assert_eq!(live.membership(PartId(0)), Membership::default(), "it is one partition's");
-    live.set_holders(PART, 3, 1).unwrap();
+    live.set_holders(PART, said(3, 1)).unwrap();
     try_put_for(&live, Holders::Alone).unwrap();
     drop(live);
     assert!(ring.verify().ok);
@@ -63,9 +72,9 @@ fn a_copy_takes_along_what_was_counted_meanwhile_and_a_sealed_partition_is_not_c
     let mut copy = live.begin_copy(PART).unwrap();
     let arrival = Arrival::find_or_begin(&to, PART, 7).unwrap();
     let catalog = super::moving::fetch(&mut copy, &arrival);
-    live.set_holders(PART, 5, 2).unwrap();
+    live.set_holders(PART, said(5, 2)).unwrap();
     copy.seal().unwrap();
-    let refused = live.set_holders(PART, 6, 3).unwrap_err();
+    let refused = live.set_holders(PART, said(6, 3)).unwrap_err();
     assert!(matches!(refused, StoreError::Busy { .. }), "{refused}");
     super::moving::pairs(&mut copy, &catalog, &mut || {});
     catalog.close().unwrap();
@@ -76,7 +85,7 @@ fn a_copy_takes_along_what_was_counted_meanwhile_and_a_sealed_partition_is_not_c
     let options = OpenOptions::default();
     let graph = Graph::open(&to).unwrap();
     let taken = LiveGraph::open(graph, Some(&[PART]), LiveMode::Write, &options).unwrap();
-    assert_eq!(taken.membership(PART), Membership { generation: 5, n_holders: 2, by: 0 });
+    assert_eq!(taken.membership(PART), said(5, 2));
 }
 
 #[test]
@@ -92,26 +101,29 @@ fn a_copy_joins_where_it_is_whole_and_its_move_is_known_again() {
     let refused = copy.join(7).unwrap_err();
     assert!(refused.to_string().contains("lode holders"), "{refused}");
     drop(copy);
-    live.set_holders(PART, 1, 1).unwrap();
+    live.set_holders(PART, said(1, 1)).unwrap();
 
     let mut copy = live.begin_copy(PART).unwrap();
     super::moving::pairs(&mut copy, &catalog, &mut || {});
-    try_put_for(&live, Holders::Generation(1)).unwrap();
+    try_put_for(&live, Holders::Change(2)).unwrap();
     copy.seal().unwrap();
     super::moving::pairs(&mut copy, &catalog, &mut || {});
     let joined = copy.join(7).unwrap();
-    assert_eq!(joined, Membership { generation: 2, n_holders: 2, by: 7 });
+    assert_eq!(joined, Membership { generation: 2, n_holders: 2, change: 7 });
     assert_eq!(copy.join(7).unwrap(), joined, "it is counted once");
-    assert!(copy.join(0).unwrap_err().to_string().contains("number 0"));
+    for even in [0, 2] {
+        assert!(copy.join(even).unwrap_err().to_string().contains("odd number"));
+    }
     drop(copy);
-    let refused = try_put_for(&live, Holders::Generation(1)).unwrap_err();
+    let refused = try_put_for(&live, Holders::Change(2)).unwrap_err();
     assert!(matches!(refused, StoreError::HoldersChanged { .. }), "{refused}");
     drop(live);
     let live = writer(&ring);
     assert_eq!((live.was_joined(PART, 7), live.was_joined(PART, 8)), (Some(joined), None));
     assert_eq!(live.was_joined(PART, 0), None);
-    live.set_holders(PART, 3, 1).unwrap();
+    live.set_holders(PART, said(3, 1)).unwrap();
     assert_eq!(live.was_joined(PART, 7), None, "the change after it is a person's");
+    assert_eq!(live.was_joined(PART, 6), None, "which is no move");
 }
 
 #[test]

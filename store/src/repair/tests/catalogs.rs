@@ -1,5 +1,6 @@
 use super::Outcome::{Lost, Whole};
 use super::*;
+use crate::Membership;
 use crate::device::{Access, Change};
 
 const CATALOG: &str = "part-000/catalog";
@@ -183,13 +184,14 @@ fn a_catalog_that_is_built_anew_knows_how_many_holders_there_are_to_be() {
     let counted = |patient: &Patient| {
         let graph = Graph::open(&patient.path("")).unwrap();
         let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
-        live.set_holders(part, 3, 2).unwrap();
+        let counted = Membership { generation: 3, n_holders: 2, change: 8 };
+        live.set_holders(part, counted).unwrap();
     };
     let found = |patient: &Patient| {
         let graph = Graph::open(&patient.path("")).unwrap();
         let live = LiveGraph::open(graph, None, LiveMode::Read, &OpenOptions::default()).unwrap();
         let found = live.membership(part);
-        (found.generation, found.n_holders)
+        (found.generation, found.n_holders, found.change)
     };
     let patient = Patient::of(plain());
     counted(&patient);
@@ -199,13 +201,13 @@ fn a_catalog_that_is_built_anew_knows_how_many_holders_there_are_to_be() {
         report.ok && report.done.iter().any(|it| it.action.contains("unknown key")),
         "{report:?}"
     );
-    assert_eq!(found(&patient), (3, 2));
+    assert_eq!(found(&patient), (3, 2, 8));
 
     let patient = Patient::of(plain());
     counted(&patient);
     change(&patient, &[Change::Put(b"holders".to_vec(), b"two".to_vec())]);
     let report = patient.repair();
     assert!(!report.ok && report.lost[0].reason.contains("lode holders"), "{report:?}");
-    assert_eq!(found(&patient), (0, 0));
+    assert_eq!(found(&patient), (0, 0, 0));
     assert!(patient.verify().ok);
 }

@@ -54,7 +54,8 @@ fn a_server_that_no_map_names_stays_for_what_too_few_others_hold() {
 
 fn counted(port: u16, parts: &[u16], generation: u32, n_holders: u16) -> (Address, Description) {
     let (address, description) = server(port, parts);
-    let memberships = vec![Membership { generation, n_holders }; parts.len()];
+    let change = 2 * u64::from(generation);
+    let memberships = vec![Membership { generation, n_holders, change }; parts.len()];
     (address, Description { memberships, ..description })
 }
 
@@ -67,11 +68,10 @@ fn puts_want_as_many_holders_as_those_that_are_there_tell_of() {
     let check = |servers| fleet_of(servers).check_holders(PartId(0));
     assert!(check(vec![counted(1, &[0, 1], 1, 1)]).is_ok());
     assert!(check(vec![counted(1, &[0, 1], 1, 2), counted(2, &[0], 1, 2)]).is_ok());
-    // A holder is away, or one more is there; of one generation the higher number counts.
+    // A holder is away, or one more is there.
     for (servers, numbers) in [
         (vec![counted(1, &[0, 1], 4, 2)], (2, 1)),
         (vec![counted(1, &[0, 1], 4, 1), counted(2, &[0], 4, 1)], (1, 2)),
-        (vec![counted(1, &[0, 1], 4, 2), counted(2, &[0], 4, 3)], (3, 2)),
     ] {
         let error = check(servers).unwrap_err();
         let text = error.to_string();
@@ -80,6 +80,47 @@ fn puts_want_as_many_holders_as_those_that_are_there_tell_of() {
         };
         assert_eq!((expected, found), numbers);
         assert!(text.contains("127.0.0.1:1") && text.contains("lode holders 0"), "{text}");
+    }
+}
+
+#[test]
+fn holders_that_were_counted_apart_are_neither_put_to_nor_committed() {
+    let (a, (address, mut other)) = (counted(1, &[0, 1], 4, 1), counted(2, &[0], 4, 1));
+    assert!(matches!(
+        fleet_of(vec![a.clone(), (address.clone(), other.clone())]).check_holders(PartId(0)),
+        Err(ClientError::HolderCount { .. })
+    ));
+    other.memberships[0].change = 6;
+    let fleet = fleet_of(vec![a, (address, other)]);
+    for told in [fleet.check_holders(PartId(0)), fleet.check_count(PartId(0))] {
+        let error = told.unwrap_err();
+        assert!(matches!(error, ClientError::HoldersCountedApart { generation: 4, .. }), "{error}");
+    }
+    assert!(fleet.check_holders(PartId(1)).is_ok());
+}
+
+#[test]
+fn a_server_counts_once_whatever_its_names() {
+    let named = |port, instance, (address, description): (Address, Description)| {
+        let name = if port == 0 { address } else { format!("b:{port}").parse().unwrap() };
+        (name, Description { instance, ..description })
+    };
+    for (instances, n_holders) in [([5, 5], 1), ([5, 6], 2), ([0, 0], 2)] {
+        let of = |n: u16| {
+            let [one, other] = instances;
+            let held = || counted(1, &[0, 1], 4, n);
+            fleet_of(vec![named(0, one, held()), named(2, other, held())])
+        };
+        assert_eq!(of(1).routes.holders_of(PartId(0)).len(), n_holders);
+        assert!(of(n_holders as u16).check_holders(PartId(0)).is_ok());
+        assert!(of(3 - n_holders as u16).check_holders(PartId(0)).is_err());
+        // Where nobody has said a number too.
+        let [one, other] = instances;
+        let told = vec![named(0, one, server(1, &[0])), named(2, other, server(1, &[0]))];
+        assert_eq!(replicas(&told)[&0], n_holders);
+        let (_, second) = &told[1];
+        let is_needed = fleet_of(told.clone()).needs(&told[..1], second);
+        assert_eq!(is_needed, n_holders == 2, "of one server a name is enough");
     }
 }
 

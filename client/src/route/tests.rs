@@ -1,0 +1,157 @@
+//! Who is asked for which rows.
+
+use lodestore_schema::TensorDescription;
+use proptest::prelude::*;
+
+use super::*;
+
+fn server(parts: &[u16], n_shards: u16) -> Description {
+    let tensor = TensorDescription {
+        name: "feat".into(),
+        dtype: "f32".into(),
+        width: 1,
+        row_bytes: 4,
+        stripe_rows: 2,
+    };
+    Description {
+        graph: [7; 16],
+        n_edges: 0,
+        bounds: vec![0, 5, 10],
+        parts: parts.to_vec(),
+        tensors: vec![tensor],
+        shard_ports: (0..n_shards).map(|shard| 9000 + shard).collect(),
+        n_shards,
+        version: 1,
+        writable: false,
+        shares: false,
+        roams: false,
+        ..Description::default()
+    }
+}
+
+fn address(port: u16) -> Address {
+    format!("127.0.0.1:{port}").parse().unwrap()
+}
+
+fn endpoints(routes: &Routes, ids: &[u32]) -> Vec<usize> {
+    ids.iter().map(|&id| routes.endpoint_of(0, NodeId(id)).unwrap().0).collect()
+}
+
+#[test]
+fn rows_go_to_the_shard_that_owns_their_stripe() {
+    let servers = [(address(1), server(&[0], 2)), (address(2), server(&[1], 1))];
+    let routes = Routes::new(&servers).unwrap();
+    assert_eq!(endpoints(&routes, &[0, 1, 2, 3, 4, 5, 9]), [0, 0, 1, 1, 0, 2, 2]);
+    assert_eq!(routes.endpoints[1].address, address(9001));
+    let mut buckets = Vec::new();
+    let ids = [9, 0, 2, 0].map(NodeId);
+    routes.split(0, &ids, 0..4, &mut buckets).unwrap();
+    let positions: Vec<_> = buckets.iter().map(|b| b.positions.clone()).collect();
+    assert_eq!(positions, [vec![1, 3], vec![2], vec![0]]);
+}
+
+#[test]
+fn another_holder_is_asked_after_a_failure() {
+    let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[1], 1))];
+    let routes = Routes::new(&servers).unwrap();
+    let now = Instant::now();
+    let parts = |ids: &[u32]| {
+        let (ids, mut buckets): (Vec<NodeId>, _) =
+            (ids.iter().copied().map(NodeId).collect(), Vec::new());
+        routes.split(0, &ids, 0..ids.len() as u32, &mut buckets).unwrap();
+        buckets.swap_remove(0).parts
+    };
+    let (both, second) = (parts(&[0, 5]), parts(&[5]));
+    assert!(!routes.can_do_without(0), "no other holds partition 0");
+    assert!(!routes.are_elsewhere(&both, 0) && routes.are_elsewhere(&second, 0));
+    assert!(routes.can_do_without(1) && routes.are_well_elsewhere(&second, 1, now));
+    routes.health(0).failed(now);
+    routes.choose(now);
+    assert_eq!(endpoints(&routes, &[0, 5]), [0, 1]);
+    assert!(routes.are_elsewhere(&second, 1), "it rests");
+    assert!(!routes.are_well_elsewhere(&second, 1, now), "it rests");
+    // Both rest: the one that failed longest ago.
+    let now = now + std::time::Duration::from_millis(5);
+    routes.health(1).failed(now);
+    routes.choose(now);
+    assert_eq!(endpoints(&routes, &[0, 5]), [0, 0]);
+}
+
+#[test]
+fn the_holder_that_answers_soonest_is_asked() {
+    let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[0, 1], 1))];
+    let (routes, now) = (Routes::new(&servers).unwrap(), Instant::now());
+    let answered = |server, ms| {
+        routes.health(server).answered(std::time::Duration::from_millis(ms), now);
+        routes.choose(now);
+        endpoints(&routes, &[0])[0]
+    };
+    assert_eq!(answered(0, 10), 1, "nobody knows the other");
+    assert_eq!(answered(1, 100), 0);
+    assert_eq!(answered(1, 90), 0);
+    routes.health(1).copy(&Health::default());
+    assert_eq!(answered(1, 9), 0, "not clearly better");
+    routes.health(1).copy(&Health::default());
+    assert_eq!(answered(1, 2), 1);
+    let same = Routes::new(&servers).unwrap();
+    (0..2).for_each(|server| same.health(server).copy(routes.health(server)));
+    same.choose(now);
+    assert_eq!(endpoints(&same, &[0]), [1]);
+}
+
+/// Two servers of partition 0 as they tell of it, and a third of partition 1.
+fn routes_of(told: [(u32, u16, u64); 2], instances: [u64; 2]) -> Routes {
+    let mut servers = vec![(address(3), server(&[1], 1))];
+    for (((generation, n_holders, change), instance), port) in
+        told.into_iter().zip(instances).zip(1..)
+    {
+        let memberships = vec![Membership { generation, n_holders, change }];
+        let description = Description { memberships, instance, ..server(&[0], 1) };
+        servers.push((address(port), description));
+    }
+    Routes::new(&servers).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_asked_where_two_changes_made_one_generation(
+        told in prop::array::uniform2((0u32..3, 1u16..3, 0u64..3)),
+        instances in prop::array::uniform2(0u64..3),
+    ) {
+        let told = told.map(|(generation, n, change)| match generation {
+            0 => (0, 0, 0),
+            _ => (generation, n, change),
+        });
+        let routes = routes_of(told, instances);
+        let newest = told[0].0.max(told[1].0);
+        let right: Vec<usize> =
+            (0..2).filter(|&at| told[at].0 == newest).map(|at| at + 1).collect();
+        let are_apart = told[0].0 == told[1].0 && told[0] != told[1];
+        let is_one = instances[0] != 0 && instances[0] == instances[1];
+        let asked: &[usize] = if are_apart { &[] } else { &right };
+        prop_assert_eq!(&routes.holders[0].servers, asked);
+        let counted = if is_one { &asked[..asked.len().min(1)] } else { asked };
+        prop_assert_eq!(routes.holders_of(PartId(0)), counted);
+        let split = |id| routes.split(0, &[NodeId(id)], 0..1, &mut Vec::new());
+        prop_assert_eq!(split(0).is_err(), are_apart);
+        if let Err(error) = split(0) {
+            let text = error.to_string();
+            let says = ["127.0.0.1:1 by", "127.0.0.1:2 by", "lode holders 0 --set"];
+            prop_assert!(says.iter().all(|it| text.contains(it)), "{}", text);
+        }
+        prop_assert!(split(5).is_ok() && routes.check_held(PartId(1)).is_ok());
+    }
+}
+
+#[test]
+fn strangers_and_gaps_are_named() {
+    assert!(matches!(Routes::new(&[]), Err(ClientError::NoServers)));
+    let other = Description { graph: [8; 16], ..server(&[1], 1) };
+    let servers = [(address(1), server(&[0], 1)), (address(2), other)];
+    assert!(matches!(Routes::new(&servers), Err(ClientError::GraphsDiffer { .. })));
+    let routes = Routes::new(&[(address(1), server(&[0], 1))]).unwrap();
+    let split = |id| routes.split(0, &[NodeId(4), NodeId(id)], 0..2, &mut Vec::new());
+    assert!(matches!(split(5), Err(ClientError::NoHolder { part: PartId(1) })));
+    let unknown = split(10);
+    assert!(matches!(unknown, Err(ClientError::UnknownNode { node: NodeId(10), n_nodes: 10 })));
+}

@@ -148,8 +148,8 @@ pub(crate) async fn run(
     };
     let tier_bytes: u64 = tensors.iter().map(ShardRows::tier_bytes).sum();
     plan.counters[id].tier_bytes.store(tier_bytes, Ordering::Relaxed);
-    let bulk = queue("vector-pull", 100, Latency::Matters(BULK_TURN));
-    let sync = queue("sync-pull", 1000, Latency::NotImportant);
+    let bulk = queue("vector-pull", 100);
+    let sync = queue("sync-pull", 1000);
     let shard = Rc::new(Shard {
         id,
         plan,
@@ -193,9 +193,11 @@ async fn open_tensors(
     Ok(tensors)
 }
 
-/// A task queue that gets the core in proportion to its shares; with a latency, the executor looks
-/// that often at what has come while the queue has something to do.
-fn queue(name: &str, shares: usize, latency: Latency) -> TaskQueueHandle {
+/// A task queue that gets the core in proportion to its shares. While one has something to do the
+/// executor looks at what has come every `BULK_TURN`; glommio asks the queues that wait, not that which runs,
+/// so that all of them must want it.
+fn queue(name: &str, shares: usize) -> TaskQueueHandle {
+    let latency = Latency::Matters(BULK_TURN);
     glommio::executor().create_task_queue(Shares::Static(shares), latency, name)
 }
 

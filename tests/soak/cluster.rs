@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use lodestore_client::{Address, Client, ClientConfig, MovePlan, PartMove};
+use lodestore_client::{Address, Client, ClientConfig, ClientError, MovePlan, PartMove};
 use lodestore_graph::PartId;
 use tempfile::TempDir;
 
@@ -132,8 +132,9 @@ impl Cluster {
     pub(crate) fn check_running(&mut self) {
         for (at, server) in self.servers.iter_mut().enumerate() {
             let server = server.as_mut().unwrap_or_else(|| panic!("server {at} is down"));
-            let ended = server.child.try_wait().unwrap();
-            assert!(ended.is_none(), "server {at} has ended by itself: {ended:?}");
+            if let Some(how) = server.ended() {
+                panic!("server {at} has ended by itself, {how}");
+            }
         }
     }
 
@@ -188,13 +189,16 @@ impl Cluster {
             for name in crate::support::names_in(&self.folders[to]) {
                 let Some((part, _)) = name.split_once(".copy-") else { continue };
                 let part: u16 = part["part-".len()..].parse().unwrap();
-                self.take_up(part, to, &name);
+                if let Err(error) = self.take_up(part, to, &name) {
+                    self.check_running();
+                    panic!("{error}");
+                }
             }
         }
     }
 
     /// Goes on with a move that was cut off, from the server that has the partition, or had it.
-    fn take_up(&self, part: u16, to: usize, name: &str) {
+    fn take_up(&self, part: u16, to: usize, name: &str) -> Result<(), ClientError> {
         let id = name.split_once(".copy-").unwrap().1;
         let given_up = |at: usize| self.folders[at].join(format!("part-{part:03}.moved-{id}"));
         let others = || (0..N_SERVERS).filter(|&at| at != to);
@@ -208,12 +212,12 @@ impl Cluster {
         if self.owns(to, part) && had.is_none() {
             // A holder of its own; what is left of an attempt is not wanted any more.
             std::fs::remove_dir_all(self.folders[to].join(name)).unwrap();
-            return;
+            return Ok(());
         }
         // What an earlier run left may be of another holder, whose files have the same names: the
         // check finds that, and the next run begins from nothing.
         let run = || PartMove::run(self.plan(from, part, to), &mut |_, _| {});
-        run().or_else(|_| run()).unwrap();
+        run().or_else(|_| run()).map(drop)
     }
 }
 

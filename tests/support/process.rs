@@ -169,6 +169,12 @@ impl Serving {
         stderr
     }
 
+    /// How it ended, if it has by itself, and what it wrote to stderr.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().unwrap()?;
+        Some(format!("{status}: {}", self.stderr.recv_timeout(SERVER_DEADLINE).unwrap()))
+    }
+
     /// Kills it without a warning; it must have run until then, and nothing in it panicked.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

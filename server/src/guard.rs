@@ -1,15 +1,14 @@
 //! What a connection must show before it is served: certificates and a token.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use lodestore_schema::Token;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
+use crate::pem::{bad, certificates, private_key};
 use crate::{ServerConfig, ServerError};
 
 /// PEM files of a server that speaks TLS.
@@ -76,23 +75,7 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
             builder.with_client_cert_verifier(verifier.build().map_err(|error| bad(path, error))?)
         }
     };
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, error))?;
+    let private = private_key(key)?;
     let config = builder.with_single_cert(certificates(cert)?, private);
     Ok(Arc::new(config.map_err(|error| bad(cert, error))?))
-}
-
-/// All certificates of a file, of which there must be one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
-    let found =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.map_err(|error| bad(path, error))?;
-    if found.is_empty() {
-        return Err(bad(path, "no certificate stands in it"));
-    }
-    Ok(found)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
-fn bad(path: &Path, reason: impl ToString) -> ServerError {
-    ServerError::Tls { path: path.to_owned(), reason: reason.to_string() }
 }

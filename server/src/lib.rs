@@ -24,6 +24,7 @@ mod http;
 mod listen;
 mod map;
 mod metrics;
+mod pem;
 mod post;
 mod pulse;
 mod rows;

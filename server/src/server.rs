@@ -103,10 +103,13 @@ impl Server {
             observed: Arc::clone(&observed),
         };
         let deaths = Deaths::default();
-        let executors = executors::spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
+        let mut executors = executors::spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
         drop(started);
-        let inboxes: Arc<[Inbox]> =
-            executors::collect_inboxes(&starting, n_shards, START_TIMEOUT)?.into();
+        let begun = executors::collect_inboxes(&starting, n_shards, START_TIMEOUT);
+        let inboxes: Arc<[Inbox]> = match begun {
+            Ok(inboxes) => inboxes.into(),
+            Err(error) => return Err(executors::why_dead(error, &deaths, &mut executors)),
+        };
         let of_shards = Arc::clone(&inboxes);
         let of_runs = Arc::clone(&holdings);
         let compactor = config.writable.then(|| Compactor::start(runs, of_runs, of_shards));

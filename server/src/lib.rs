@@ -37,7 +37,7 @@ mod watch;
 
 pub use config::ServerConfig;
 pub use error::ServerError;
-pub use guard::TlsFiles;
+pub use guard::{Renewer, TlsFiles};
 pub use lodestore_cache::PolicyKind;
 pub use lodestore_schema::{BadToken, Token};
 pub use metrics::{

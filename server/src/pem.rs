@@ -1,7 +1,10 @@
 //! Certificates and keys in files, of which errors never tell a byte: any of them may be of a key.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustls::pki_types::pem::{Error, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -9,8 +12,7 @@ use crate::ServerError;
 
 /// All certificates of a file, of which there must be one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
-    let found =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(open_regular(path)?).collect();
     let found = found.map_err(|error| bad(path, plainly(error)))?;
     if found.is_empty() {
         return Err(bad(path, "no certificate stands in it"));
@@ -20,10 +22,22 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 
 /// The key in a file.
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ServerError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
+    PrivateKeyDer::from_pem_reader(open_regular(path)?).map_err(|error| match error {
         Error::NoItemsFound => bad(path, "no private key stands in it"),
         error => bad(path, plainly(error)),
     })
+}
+
+/// Opens a file without waiting for anybody, as whoever opens a pipe does.
+fn open_regular(path: &Path) -> Result<File, ServerError> {
+    let unread = |error: io::Error| bad(path, format!("cannot read: {error}"));
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty()).map_err(|error| unread(error.into()))?;
+    let mode = fstat(&file).map_err(|error| unread(error.into()))?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::RegularFile {
+        return Err(bad(path, "not a regular file"));
+    }
+    Ok(file.into())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]

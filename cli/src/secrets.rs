@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lodestore_client::{Security, Token};
 
-use crate::small_file::read_small_file;
+use crate::small_file::{read_small_file, read_small_regular_file};
 
 /// What a client shows to servers over TCP, and wants to see of them. Over a Unix socket none of it
 /// is used.
@@ -47,8 +47,17 @@ impl SecurityArgs {
 
 /// The token in a file, which nobody but its owner may read; white space around it does not count.
 pub(crate) fn read_token(path: &Path) -> Result<Token> {
+    token_in(path, read_small_file)
+}
+
+/// The same of a file that is read again while a server runs, and so must be one that stays.
+pub(crate) fn read_lasting_token(path: &Path) -> Result<Token> {
+    token_in(path, read_small_regular_file)
+}
+
+fn token_in(path: &Path, read: fn(&Path) -> Result<String>) -> Result<Token> {
     check_mode(path, 0o077, "a token")?;
-    let text = read_small_file(path)?;
+    let text = read(path)?;
     Token::new(text.trim_ascii().as_bytes()).with_context(|| format!("{}", path.display()))
 }
 

@@ -37,6 +37,7 @@ struct State {
     /// Whether it has no room for another connection.
     refuses: AtomicBool,
     n_pulls: AtomicU64,
+    n_described: AtomicU64,
     /// Pulls whose clients had left before the answer.
     n_given_up: AtomicU64,
 }
@@ -48,7 +49,15 @@ impl FakeServer {
 
     /// One that describes itself otherwise.
     pub(crate) fn start_as(parts: &[u16], change: impl Fn(&mut Description)) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at(TcpListener::bind("127.0.0.1:0").unwrap(), parts, change)
+    }
+
+    /// The same where somebody listens already.
+    pub(crate) fn start_at(
+        listener: TcpListener,
+        parts: &[u16],
+        change: impl Fn(&mut Description),
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let tensor = TensorDescription {
             name: "x".into(),
@@ -69,6 +78,7 @@ impl FakeServer {
             writable: false,
             shares: false,
             roams: false,
+            instance: address.port().into(),
             ..Description::default()
         };
         change(&mut description);
@@ -81,6 +91,7 @@ impl FakeServer {
             breaks: false.into(),
             refuses: false.into(),
             n_pulls: 0.into(),
+            n_described: 0.into(),
             n_given_up: 0.into(),
         });
         let served = Arc::clone(&state);
@@ -122,6 +133,10 @@ impl FakeServer {
         self.state.n_pulls.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn n_described(&self) -> u64 {
+        self.state.n_described.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn n_given_up(&self) -> u64 {
         self.state.n_given_up.load(Ordering::Relaxed)
     }
@@ -147,6 +162,7 @@ impl State {
             let mut frame = Vec::new();
             match Request::decode(&head).unwrap().body {
                 RequestBody::Describe => {
+                    self.n_described.fetch_add(1, Ordering::Relaxed);
                     Reply::Description(self.description.clone()).append_to(0, &mut frame);
                 }
                 RequestBody::Pull { .. } => {

@@ -25,6 +25,7 @@ mod map;
 mod memory;
 mod moving;
 mod on_device;
+mod pem;
 mod planned;
 mod prefetch;
 mod remote;

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use lodestore_schema::Token;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::ClientError;
+use crate::pem::{bad, certificates, private_key};
 
 /// Token and certificates of a client; by default none, and connections in the clear.
 ///
@@ -50,29 +49,13 @@ impl Security {
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
-                let private = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, error))?;
+                let private = private_key(key)?;
                 let config = builder.with_client_auth_cert(certificates(cert)?, private);
                 config.map_err(|error| bad(cert, error))?
             }
         };
         Ok(Self { tls: Some(Arc::new(config)), ..self })
     }
-}
-
-/// All certificates of a file, of which there must be one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
-    let found =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.map_err(|error| bad(path, error))?;
-    if found.is_empty() {
-        return Err(bad(path, "no certificate stands in it"));
-    }
-    Ok(found)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
-fn bad(path: &Path, reason: impl ToString) -> ClientError {
-    ClientError::Tls { path: path.to_owned(), reason: reason.to_string() }
 }
 
 impl fmt::Debug for Security {

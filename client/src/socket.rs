@@ -67,7 +67,8 @@ impl Stream {
         };
         let kind =
             kind.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
-        let socket = Socket { kind, deadline: Some(by), reads_wait: true };
+        // Whoever has taken the connection has the whole time, for keys as for the hello.
+        let socket = Socket { kind, deadline: Some(deadline), reads_wait: true };
         let Some((tls, name)) = security.tls.as_ref().zip(server_name(address)) else {
             return Ok(Self::Plain(socket));
         };
@@ -78,6 +79,7 @@ impl Stream {
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => no_tls(plainly(error.to_string())),
+                io::ErrorKind::TimedOut => ClientError::Deadline { address: address.clone() },
                 _ => ClientError::Unavailable { address: address.clone(), source: error },
             })?;
         }

@@ -88,6 +88,18 @@ pub enum ServerError {
         /// What is wrong with it.
         reason: String,
     },
+    /// What is asked of clients can be replaced, and neither added nor left out, while a server runs.
+    #[error(
+        "{setting} {} when the server started; replace tokens and certificates one for one, or start \
+         it anew",
+        if *is_asked { "was asked for" } else { "was not asked for" }
+    )]
+    Renewal {
+        /// What is added or left out.
+        setting: &'static str,
+        /// Whether it is asked for now.
+        is_asked: bool,
+    },
     /// An address or socket path that cannot be listened on.
     #[error("cannot listen on {address}: {source}; choose another address or stop its owner")]
     Listen {

@@ -28,7 +28,7 @@ pub(crate) fn spawn(
     (0..n_shards)
         .map(|i| {
             let (plan, mesh, started) = (plan.clone(), mesh.clone(), started.clone());
-            let name = format!("lode-shard-{i}");
+            let name = name_of(i.into());
             let lifeline = deaths.lifeline(&name);
             let run = move || {
                 lifeline.hold();
@@ -41,6 +41,28 @@ pub(crate) fn spawn(
                 .map_err(executor_error)
         })
         .collect()
+}
+
+fn name_of(shard: usize) -> String {
+    format!("lode-shard-{shard}")
+}
+
+/// Why a server did not start: what the first shard that has died said, rather than that it was not heard
+/// of, as where its executor could not be created.
+pub(crate) fn why_dead(
+    error: ServerError,
+    deaths: &Deaths,
+    executors: &mut Vec<ExecutorJoinHandle<Result<(), String>>>,
+) -> ServerError {
+    let Some(name) = deaths.first() else { return error };
+    let Some(at) = (0..executors.len()).find(|&at| name_of(at) == name) else { return error };
+    // It ends now, if it has not ended.
+    match join([executors.swap_remove(at)].into_iter()) {
+        Err(ServerError::Executor { reason }) => {
+            ServerError::Executor { reason: format!("{name}: {reason}") }
+        }
+        _ => error,
+    }
 }
 
 /// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings. With less
@@ -85,7 +107,10 @@ pub(crate) fn collect_inboxes(
             Ok(Step::Failed(reason)) => failed = Some(reason),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                failed = Some(format!("a shard did not begin within {begin_max:?}; try again"));
+                failed = Some(format!(
+                    "a shard did not begin within {begin_max:?}; try again in a new process, as what the \
+                     others have locked in memory stays so in this one"
+                ));
                 break;
             }
         }
@@ -142,5 +167,32 @@ mod tests {
         let error = collect_inboxes(&starting, 1, Duration::from_millis(20)).err().unwrap();
         assert!(error.to_string().contains("a row is damaged"), "{error}");
         late.join().unwrap();
+    }
+
+    /// Ends as a shard whose executor is created, or else before it is one.
+    fn dead(shard: usize, depth: usize, deaths: &Deaths) -> ExecutorJoinHandle<Result<(), String>> {
+        let lifeline = deaths.lifeline(name_of(shard));
+        let run = move || async move {
+            lifeline.hold();
+            Err("its disk is gone".to_owned())
+        };
+        LocalExecutorBuilder::new(Placement::Unbound).ring_depth(depth).spawn(run).unwrap()
+    }
+
+    #[test]
+    fn what_a_dead_shard_has_said_is_told_rather_than_that_it_was_not_heard_of() {
+        // The system makes no ring of so many entries.
+        for (depth, told) in [(128, "its disk is gone"), (1 << 24, "lode-shard-1: ")] {
+            let deaths = Deaths::default();
+            let unheard = || ServerError::Executor { reason: "did not begin".into() };
+            let error = why_dead(unheard(), &deaths, &mut Vec::new()).to_string();
+            assert!(error.contains("did not begin"), "{error}");
+            let first = LocalExecutorBuilder::new(Placement::Unbound).spawn(|| async { Ok(()) });
+            let mut executors = vec![first.unwrap(), dead(1, depth, &deaths)];
+            assert_eq!(deaths.wait().as_deref(), Some("lode-shard-1"));
+            let error = why_dead(unheard(), &deaths, &mut executors).to_string();
+            assert!(error.contains(told) && !error.contains("did not begin"), "{error}");
+            join(executors.into_iter()).unwrap();
+        }
     }
 }

@@ -1,15 +1,14 @@
 //! What a connection must show before it is served: certificates and a token.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use lodestore_schema::Token;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
+use crate::pem::{bad, certificates, private_key};
 use crate::{ServerConfig, ServerError};
 
 /// PEM files of a server that speaks TLS.
@@ -30,13 +29,27 @@ pub(crate) struct Guard {
     pub(crate) token: Option<Token>,
     /// What those who move partitions must tell.
     pub(crate) admin_token: Option<Token>,
+    /// Whether clients must show a certificate.
+    pub(crate) asks_certificate: bool,
 }
 
 impl Guard {
     /// Reads certificates and keys.
     pub(crate) fn new(config: &ServerConfig) -> Result<Self, ServerError> {
         let tls = config.tls.as_ref().map(tls_config).transpose()?;
-        Ok(Self { tls, token: config.token, admin_token: config.admin_token })
+        let asks_certificate = config.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let (token, admin_token) = (config.token, config.admin_token);
+        Ok(Self { tls, token, admin_token, asks_certificate })
+    }
+
+    /// By setting: whether it is asked for.
+    fn asks(&self) -> [(&'static str, bool); 4] {
+        [
+            ("token", self.token.is_some()),
+            ("admin_token", self.admin_token.is_some()),
+            ("tls", self.tls.is_some()),
+            ("tls.client_ca", self.asks_certificate),
+        ]
     }
 }
 
@@ -54,8 +67,38 @@ impl Gate {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn renew(&self, guard: Guard) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(guard);
+    /// Asks what a new guard does, which must be of the same kinds: nobody shall come in who had to show
+    /// something, and no connection is let in that was checked for less.
+    fn renew(&self, guard: Guard) -> Result<(), ServerError> {
+        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = inner.asks().into_iter().zip(guard.asks()).find(|(now, new)| now != new);
+        if let Some(((setting, is_asked), _)) = changed {
+            return Err(ServerError::Renewal { setting, is_asked });
+        }
+        *inner = Arc::new(guard);
+        Ok(())
+    }
+}
+
+/// Replaces tokens and certificates of a running server.
+#[derive(Clone)]
+pub struct Renewer(Arc<Gate>);
+
+impl Renewer {
+    pub(crate) fn new(gate: Arc<Gate>) -> Self {
+        Self(gate)
+    }
+
+    /// From now on asks of those who connect what `config` says: tokens, certificates and keys, read
+    /// anew. All else in it counts for nothing, and who is let in already stays.
+    ///
+    /// # Errors
+    /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what is
+    /// wrong with settings that [`Server::start`](crate::Server::start) would refuse. All stays as it was
+    /// then.
+    pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
+        config.check()?;
+        self.0.renew(Guard::new(config)?)
     }
 }
 
@@ -76,23 +119,56 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
             builder.with_client_cert_verifier(verifier.build().map_err(|error| bad(path, error))?)
         }
     };
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, error))?;
+    let private = private_key(key)?;
     let config = builder.with_single_cert(certificates(cert)?, private);
     Ok(Arc::new(config.map_err(|error| bad(cert, error))?))
 }
 
-/// All certificates of a file, of which there must be one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
-    let found =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.map_err(|error| bad(path, error))?;
-    if found.is_empty() {
-        return Err(bad(path, "no certificate stands in it"));
-    }
-    Ok(found)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
-fn bad(path: &Path, reason: impl ToString) -> ServerError {
-    ServerError::Tls { path: path.to_owned(), reason: reason.to_string() }
+    fn config(token: Option<&str>, admin: Option<&str>) -> ServerConfig {
+        let [token, admin_token] =
+            [token, admin].map(|it| it.map(|text| Token::new(text.as_bytes()).unwrap()));
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        ServerConfig { listen, token, admin_token, ..ServerConfig::new("graph") }
+    }
+
+    #[test]
+    fn tokens_are_replaced_and_none_is_added_or_left_out() {
+        let texts = ["first-first-first-first", "second-second-second", "third-third-third-third"];
+        let [first, second, third] = texts.map(Some);
+        let gate = Arc::new(Gate::new(Guard::new(&config(first, second)).unwrap()));
+        let renewer = Renewer::new(Arc::clone(&gate));
+        for (token, admin, named) in
+            [(None, second, "token"), (first, None, "admin_token"), (None, None, "token")]
+        {
+            let error = renewer.renew(&config(token, admin)).unwrap_err();
+            let is_it = matches!(&error, ServerError::Renewal { setting, is_asked: true }
+                if *setting == named);
+            assert!(is_it, "{error}");
+        }
+        let exposed = Some(([10, 0, 0, 1], 0).into());
+        let config_of = |token| ServerConfig { listen: exposed, ..config(token, None) };
+        let error = renewer.renew(&config_of(None)).unwrap_err();
+        assert!(matches!(error, ServerError::Exposed { .. }), "{error}");
+        assert_eq!(gate.guard().token, config(first, None).token, "it stays");
+        renewer.renew(&config(third, second)).unwrap();
+        assert_eq!(gate.guard().token, config(third, None).token);
+        let open = Renewer::new(Arc::new(Gate::new(Guard::new(&config(None, None)).unwrap())));
+        let error = open.renew(&config(first, None)).unwrap_err();
+        assert!(error.to_string().contains("token was not asked for"), "{error}");
+    }
+
+    #[test]
+    fn clients_that_had_to_show_a_certificate_have_to_go_on() {
+        let with = |asks_certificate| Guard { asks_certificate, ..Guard::default() };
+        for asked in [false, true] {
+            let gate = Gate::new(with(asked));
+            let error = gate.renew(with(!asked)).unwrap_err();
+            assert!(error.to_string().contains("tls.client_ca"), "{error}");
+            gate.renew(with(asked)).unwrap();
+        }
+    }
 }

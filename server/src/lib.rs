@@ -24,6 +24,7 @@ mod http;
 mod listen;
 mod map;
 mod metrics;
+mod pem;
 mod post;
 mod pulse;
 mod rows;
@@ -36,7 +37,7 @@ mod watch;
 
 pub use config::ServerConfig;
 pub use error::ServerError;
-pub use guard::TlsFiles;
+pub use guard::{Renewer, TlsFiles};
 pub use lodestore_cache::PolicyKind;
 pub use lodestore_schema::{BadToken, Token};
 pub use metrics::{

@@ -15,7 +15,7 @@ use tracing::info;
 use crate::acceptor::Acceptor;
 use crate::compactor::{Compactor, Runs};
 use crate::executors;
-use crate::guard::{Gate, Guard};
+use crate::guard::{Gate, Guard, Renewer};
 use crate::holdings::Holdings;
 use crate::http::HttpServer;
 use crate::limits::START_TIMEOUT;
@@ -103,10 +103,13 @@ impl Server {
             observed: Arc::clone(&observed),
         };
         let deaths = Deaths::default();
-        let executors = executors::spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
+        let mut executors = executors::spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
         drop(started);
-        let inboxes: Arc<[Inbox]> =
-            executors::collect_inboxes(&starting, n_shards, START_TIMEOUT)?.into();
+        let begun = executors::collect_inboxes(&starting, n_shards, START_TIMEOUT);
+        let inboxes: Arc<[Inbox]> = match begun {
+            Ok(inboxes) => inboxes.into(),
+            Err(error) => return Err(executors::why_dead(error, &deaths, &mut executors)),
+        };
         let of_shards = Arc::clone(&inboxes);
         let of_runs = Arc::clone(&holdings);
         let compactor = config.writable.then(|| Compactor::start(runs, of_runs, of_shards));
@@ -196,14 +199,10 @@ impl Server {
         self.counters.iter().map(Counters::snapshot).collect()
     }
 
-    /// From now on asks of those who connect what `config` says: tokens, certificates and keys, read
-    /// anew. All else in it counts for nothing, and who is let in already stays.
-    ///
-    /// # Errors
-    /// `Tls` when a file cannot be used; then all stays as it was.
-    pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
-        self.gate.renew(Guard::new(config)?);
-        Ok(())
+    /// Who replaces its tokens and certificates, also on another thread.
+    #[must_use]
+    pub fn renewer(&self) -> Renewer {
+        Renewer::new(Arc::clone(&self.gate))
     }
 
     /// Where to learn of a shard, or of the thread that accepts, that has ended: the server should be

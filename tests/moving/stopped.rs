@@ -2,17 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use lodestore_client::{ClientError, PartMove};
+use lodestore_client::{ClientError, PartMove, Security};
 use rustix::process::Signal;
 
 use crate::cut_off::{STEPS, take_steps};
+use crate::support::authority::Authority;
 use crate::support::process::{lode_line, signal};
 use crate::{Two, plan};
 
 /// Time for one step.
-const STEP: Duration = Duration::from_secs(2);
+const STEP: Duration = Duration::from_secs(5);
 /// Within which the move ends: the step, and some on a busy machine.
-const BOUND: Duration = Duration::from_secs(5);
+const BOUND: Duration = Duration::from_secs(12);
 
 /// Stops a server after so many steps of a move, which must end in time, and be taken up again.
 fn stands_still_after(n_steps: usize, is_source: bool) {
@@ -63,6 +64,41 @@ fn a_target_that_stands_still_ends_a_move_in_time_which_is_taken_up_again() {
     [0, STEPS.len() - 1].into_iter().for_each(|n_steps| stands_still_after(n_steps, false));
 }
 
+/// Keys are agreed on before the first hello, with a server that says nothing.
+#[test]
+fn under_tls_a_server_that_stands_still_is_told_alike() {
+    let two = Two::new();
+    let dir = two.folders[0].parent().unwrap();
+    let ours = Authority::new(dir, "ours");
+    let files = ours.sign(dir, "server", &["127.0.0.1"]);
+    let [source, target] = [0, 1].map(|at| two.serve(at, &format!("127.0.0.1:0 {files}")));
+    let security = Security::default().with_tls(&ours.cert, None).unwrap();
+    let planned = || {
+        let mut planned = plan(&source, 1, &two.folders[1], Some(&target));
+        (planned.config.deadline, planned.config.security) = (STEP, security.clone());
+        planned
+    };
+    let mut begun = take_steps(planned(), 1).unwrap();
+    signal(&source.child, Signal::STOP);
+    let start = Instant::now();
+    let errors = [PartMove::begin(planned()).map(drop), begun.open().map(drop)];
+    let took = start.elapsed();
+    let expected = source.address.parse().unwrap();
+    for error in errors.map(Result::unwrap_err) {
+        let is_told = matches!(&error, ClientError::MoveStalled { address, time }
+            if *address == expected && *time == STEP);
+        assert!(is_told, "{error}");
+    }
+    assert!((2 * STEP..2 * BOUND).contains(&took), "{took:?}");
+    signal(&source.child, Signal::CONT);
+    drop(begun);
+    PartMove::run(planned(), &mut |_, _| {}).unwrap();
+    assert_eq!(two.owners(), [1; 3]);
+    source.stop();
+    target.stop();
+    two.assert_whole();
+}
+
 #[test]
 fn the_command_says_who_stands_still_and_what_to_do() {
     let two = Two::new();
@@ -71,8 +107,8 @@ fn the_command_says_who_stands_still_and_what_to_do() {
     let (from, to, into) = (&source.address, &target.address, two.folders[1].display());
     let copy = format!("copy-part 1 --from {from} --to {to} --into {into}");
     let start = Instant::now();
-    lode_line(&format!("{copy} --deadline 2"))
-        .failed(1, &[from, "for 2 s", "run the same command"]);
+    lode_line(&format!("{copy} --deadline 5"))
+        .failed(1, &[from, "for 5 s", "run the same command"]);
     assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
     signal(&source.child, Signal::CONT);
     lode_line(&copy).succeeded();

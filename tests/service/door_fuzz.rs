@@ -12,10 +12,12 @@ use lodestore_schema::{PullKind, Request, RequestBody, Token, hello};
 
 use crate::fuzz::pull_honestly;
 use crate::support::Numbers;
+use crate::support::authority::Authority;
 use crate::support::graph::Source;
 use crate::support::process::Serving;
-use crate::tls::{Authority, first_flight};
-use crate::{Truth, broken, is_long, metric, rss_bytes, wait_until, write_file};
+use crate::support::write_file;
+use crate::tls::first_flight;
+use crate::{Truth, broken, is_long, metric, rss_bytes, wait_until};
 
 const SECRET: &[u8] = b"s3cret-s3cret-s3cret-0";
 const N_THREADS: u64 = 3;
@@ -37,8 +39,8 @@ fn doors(source: &Source) -> [Door; 2] {
     let graph = source.import("graph", 2, "hash");
     let token = source.file("token");
     write_file(&token, std::str::from_utf8(SECRET).unwrap(), 0o600);
-    let ours = Authority::new(source, "ours");
-    let files = ours.sign(source, "server", &["127.0.0.1"]);
+    let ours = Authority::new(source.dir.path(), "ours");
+    let files = ours.sign(source.dir.path(), "server", &["127.0.0.1"]);
     let serve = |more: &str| {
         let token = token.display();
         let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 2 {more}");

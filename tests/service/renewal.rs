@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use lodestore_client::{Client, ClientConfig, Security, Token};
 use lodestore_graph::NodeId;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
+use crate::support::authority::Authority;
 use crate::support::graph::Source;
 use crate::support::http::exchange;
 use crate::support::process::{Finished, Serving, lode_line};
-use crate::tls::Authority;
-use crate::{wait_until, write_file};
+use crate::support::write_file;
+use crate::wait_until;
 
 /// More than the time between two looks at the files.
 const LOOKED: Duration = Duration::from_secs(5);
@@ -31,8 +33,9 @@ fn replace(path: &Path, text: &str) {
 fn a_certificate_that_is_replaced_is_shown_to_new_connections_and_a_broken_one_is_not() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
-    let (before, after) = (Authority::new(&source, "before"), Authority::new(&source, "after"));
-    let files = before.sign(&source, "server", &["127.0.0.1"]);
+    let (before, after) =
+        (Authority::new(source.dir.path(), "before"), Authority::new(source.dir.path(), "after"));
+    let files = before.sign(source.dir.path(), "server", &["127.0.0.1"]);
     let server = Serving::start(&graph, &format!("--listen 127.0.0.1:0 --shards 1 {files}"));
     let stat = |authority: &Authority| {
         lode_line(&format!("stat --deadline 5 {} {}", server.address, authority.trusted()))
@@ -43,7 +46,7 @@ fn a_certificate_that_is_replaced_is_shown_to_new_connections_and_a_broken_one_i
     pull(&client);
     stat(&after).failed(1, &["certificate"]);
     // Another key and certificate under the same names.
-    after.sign(&source, "server", &["127.0.0.1"]);
+    after.sign(source.dir.path(), "server", &["127.0.0.1"]);
     wait_until("the new one is shown", || stat(&after).code == Some(0));
     stat(&before).failed(1, &["certificate"]);
     // It is in already.
@@ -58,10 +61,14 @@ fn a_certificate_that_is_replaced_is_shown_to_new_connections_and_a_broken_one_i
     std::fs::remove_file(&key).unwrap();
     thread::sleep(LOOKED);
     stat(&after).succeeded();
-    before.sign(&source, "server", &["127.0.0.1"]);
+    before.sign(source.dir.path(), "server", &["127.0.0.1"]);
     wait_until("the first authority's again", || stat(&before).code == Some(0));
     let log = server.stop_and_take_log();
-    assert!(log.matches("cannot be used").count() >= 3, "{log}");
+    for reason in ["no private key", "no END line", "cannot open"] {
+        let is_it = |line: &str| line.contains("cannot be used") && line.contains(reason);
+        assert!(log.lines().any(is_it), "{reason}: {log}");
+    }
+    assert!(log.contains("are read anew"), "by default too: {log}");
     assert!(log.contains("server.key") && !log.contains("PRIVATE KEY"), "{log}");
 }
 
@@ -108,4 +115,36 @@ fn a_token_that_is_replaced_lets_nobody_in_any_more() {
     stat(&new).succeeded();
     let log = server.stop_and_take_log();
     assert!(log.contains("mode 644") && !log.contains("first-first"), "{log}");
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 1, "hash");
+    let ours = Authority::new(source.dir.path(), "ours");
+    let files = ours.sign(source.dir.path(), "server", &["127.0.0.1"]);
+    let [token, key] = ["token", "server.key"].map(|name| source.file(name));
+    write_file(&token, "first-first-first-first", 0o600);
+    let (shown, trusted) = (token.display(), ours.trusted());
+    let args = format!("--listen 127.0.0.1:0 --shards 1 {files} --token-file {shown}");
+    let server = Serving::start(&graph, &args);
+    let kept = source.file("kept");
+    std::fs::copy(&token, &kept).unwrap();
+    for path in [&key, &token] {
+        let whole = std::fs::read_to_string(path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        thread::sleep(LOOKED);
+        let stat = format!("stat {} {trusted} --token-file {}", server.address, kept.display());
+        lode_line(&stat).succeeded();
+        if path == &key {
+            replace(path, &whole);
+        }
+    }
+    let log = server.stop_and_take_log();
+    for path in [&key, &token] {
+        let reason = format!("{}: not a regular file", path.display());
+        let is_it = |line: &str| line.contains("cannot be used") && line.contains(&reason);
+        assert!(log.lines().any(is_it), "{reason}: {log}");
+    }
 }

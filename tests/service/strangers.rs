@@ -12,9 +12,10 @@ use lodestore_schema::hello;
 use lodestore_schema::limits::HELLO_BYTES;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::support::authority::Authority;
 use crate::support::graph::Source;
 use crate::support::process::Serving;
-use crate::tls::{Authority, first_flight};
+use crate::tls::first_flight;
 use crate::{metric, wait_until};
 
 /// Connections of one shard that may be about to be let in.
@@ -137,8 +138,8 @@ fn silent_strangers_keep_nobody_out_who_takes_its_time() {
 fn strangers_that_begin_tls_and_wait_are_bounded_and_keep_nobody_out() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
-    let ours = Authority::new(&source, "ours");
-    let files = ours.sign(&source, "server", &["127.0.0.1"]);
+    let ours = Authority::new(source.dir.path(), "ours");
+    let files = ours.sign(source.dir.path(), "server", &["127.0.0.1"]);
     let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 {files}");
     let server = Serving::start(&graph, &args);
     let security = Security::default().with_tls(&ours.cert, None).unwrap();

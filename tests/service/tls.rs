@@ -2,58 +2,26 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientConfig, Security};
 use lodestore_graph::NodeId;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
+use crate::support::authority::Authority;
 use crate::support::graph::Source;
 use crate::support::process::{Serving, command, lode_line};
-use crate::{metric, wait_until, write_file};
-
-/// An authority, and the files of who it vouches for.
-pub(crate) struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pub(crate) cert: PathBuf,
-}
-
-impl Authority {
-    pub(crate) fn new(source: &Source, name: &str) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let cert = source.file(&format!("{name}.pem"));
-        write_file(&cert, &params.self_signed(&key).unwrap().pem(), 0o644);
-        Self { issuer: Issuer::new(params, key), cert }
-    }
-
-    /// Certificate and key for these names, as arguments.
-    pub(crate) fn sign(&self, source: &Source, file: &str, names: &[&str]) -> String {
-        let key = KeyPair::generate().unwrap();
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let params = CertificateParams::new(names).unwrap();
-        let cert = params.signed_by(&key, &self.issuer).unwrap();
-        let paths = [source.file(&format!("{file}.pem")), source.file(&format!("{file}.key"))];
-        write_file(&paths[0], &cert.pem(), 0o644);
-        write_file(&paths[1], &key.serialize_pem(), 0o600);
-        format!("--tls-cert {} --tls-key {}", paths[0].display(), paths[1].display())
-    }
-
-    pub(crate) fn trusted(&self) -> String {
-        format!("--tls-ca {}", self.cert.display())
-    }
-}
+use crate::support::write_file;
+use crate::{metric, wait_until};
 
 #[test]
 fn rows_come_under_tls_from_servers_whose_certificate_is_right_and_from_no_other() {
     let source = Source::random(900, 3000);
     let graph = source.import("graph", 2, "hash");
-    let (ours, theirs) = (Authority::new(&source, "ours"), Authority::new(&source, "theirs"));
-    let server_files = ours.sign(&source, "server", &["localhost", "127.0.0.1"]);
+    let (ours, theirs) =
+        (Authority::new(source.dir.path(), "ours"), Authority::new(source.dir.path(), "theirs"));
+    let server_files = ours.sign(source.dir.path(), "server", &["localhost", "127.0.0.1"]);
     let server = Serving::start(&graph, &format!("--listen 127.0.0.1:0 --shards 2 {server_files}"));
     let port = server.address.rsplit(':').next().unwrap();
     let verify = format!("--verify {} --duration 0.4 --warm-up 0", graph.display());
@@ -72,7 +40,7 @@ fn rows_come_under_tls_from_servers_whose_certificate_is_right_and_from_no_other
     lode_line(&stat).failed(1, &[&server.address]);
     server.stop();
     // A certificate for another name, and no TLS at all.
-    let elsewhere = ours.sign(&source, "elsewhere", &["elsewhere.lan"]);
+    let elsewhere = ours.sign(source.dir.path(), "elsewhere", &["elsewhere.lan"]);
     let server = Serving::start(&graph, &format!("--listen 127.0.0.1:0 {elsewhere}"));
     let stat = format!("stat --deadline 5 {} {}", server.address, ours.trusted());
     lode_line(&stat).failed(1, &["no TLS", "not valid for name"]);
@@ -87,16 +55,17 @@ fn rows_come_under_tls_from_servers_whose_certificate_is_right_and_from_no_other
 fn a_server_may_want_certificates_of_its_clients() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
-    let (ours, theirs) = (Authority::new(&source, "ours"), Authority::new(&source, "theirs"));
-    let server_files = ours.sign(&source, "server", &["127.0.0.1"]);
+    let (ours, theirs) =
+        (Authority::new(source.dir.path(), "ours"), Authority::new(source.dir.path(), "theirs"));
+    let server_files = ours.sign(source.dir.path(), "server", &["127.0.0.1"]);
     let args =
         format!("--listen 127.0.0.1:0 {server_files} --tls-client-ca {}", ours.cert.display());
     let server = Serving::start(&graph, &args);
     let stat = format!("stat --deadline 5 {} {}", server.address, ours.trusted());
-    let friend = ours.sign(&source, "friend", &["friend"]);
+    let friend = ours.sign(source.dir.path(), "friend", &["friend"]);
     lode_line(&format!("{stat} {friend}")).succeeded();
     lode_line(&stat).failed(1, &[&server.address]);
-    let stranger = theirs.sign(&source, "stranger", &["stranger"]);
+    let stranger = theirs.sign(source.dir.path(), "stranger", &["stranger"]);
     lode_line(&format!("{stat} {stranger}")).failed(1, &[&server.address]);
     server.stop();
     write_file(&source.file("server.key"), "", 0o644);
@@ -146,8 +115,8 @@ fn the_documented_certificates_are_taken() {
 /// A server of one shard that speaks TLS and tells its metrics, and who vouches for it.
 fn served_with_metrics(source: &Source) -> (Authority, Serving) {
     let graph = source.import("graph", 1, "hash");
-    let ours = Authority::new(source, "ours");
-    let files = ours.sign(source, "server", &["127.0.0.1"]);
+    let ours = Authority::new(source.dir.path(), "ours");
+    let files = ours.sign(source.dir.path(), "server", &["127.0.0.1"]);
     let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 {files}");
     (ours, Serving::start(&graph, &args))
 }

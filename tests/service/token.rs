@@ -13,8 +13,8 @@ use crate::support::graph::Source;
 use crate::support::http::{exchange, get};
 use crate::support::process::{Serving, lode_line};
 use crate::support::wire::PlainConnection;
-use crate::support::write_npy;
-use crate::{metric, rss_bytes, wait_until, write_file};
+use crate::support::{write_file, write_npy};
+use crate::{metric, rss_bytes, wait_until};
 
 const SECRET: &str = "s3cret-s3cret-s3cret-0";
 

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
+pub(crate) mod authority;
 pub(crate) mod graph;
 pub(crate) mod http;
 pub(crate) mod mount;
@@ -46,4 +47,11 @@ pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();
     names
+}
+
+/// A file with its mode.
+pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }

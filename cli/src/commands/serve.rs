@@ -26,11 +26,11 @@ use signal_hook::low_level::{self, pipe};
 use crate::console::Console;
 use crate::human;
 use crate::log::{self, LogFormat, LogLevel};
-use crate::secrets::read_token;
+use crate::secrets::read_lasting_token;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
-use renewal::{LOOK, Renewal};
+use renewal::Renewal;
 
 /// Where a server listens if nothing is said.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
@@ -202,8 +202,8 @@ impl ServeArgs {
         }
         self.check_exposure(listen)?;
         let tls = self.tls()?;
-        let token = self.token_file.as_deref().map(read_token).transpose()?;
-        let admin_token = self.admin_token_file.as_deref().map(read_token).transpose()?;
+        let token = self.token_file.as_deref().map(read_lasting_token).transpose()?;
+        let admin_token = self.admin_token_file.as_deref().map(read_lasting_token).transpose()?;
         if token.is_some() && token == admin_token {
             return Err(UsageError::new(
                 "--token-file and --admin-token-file have the same token, so that whoever pulls rows \
@@ -237,7 +237,7 @@ impl ServeArgs {
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let this = self.with_file()?;
-        let mut renewal = Renewal::new(&this);
+        let renewal = Renewal::new(&this);
         let config = this.check()?;
         log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default())?;
         if let Some(listen) = config.listen
@@ -262,7 +262,13 @@ impl ServeArgs {
             }
             Event::Died => unreachable!("nobody looks before it has started"),
         };
-        let deaths = server.deaths();
+        let (deaths, renewer) = (server.deaths(), server.renewer());
+        // To read a file may take as long as it likes, and a signal is to be heard meanwhile.
+        let this = Arc::new(this);
+        tell(sender.clone(), {
+            let this = Arc::clone(&this);
+            move || renewal.look_on(&this, &renewer)
+        })?;
         tell(sender, move || {
             if let Some(thread) = deaths.wait() {
                 tracing::error!(
@@ -272,7 +278,7 @@ impl ServeArgs {
             }
             Event::Died
         })?;
-        this.serve_until(&events, &server, &mut renewal, console)?;
+        this.serve_until(&events, &server, console)?;
         tracing::info!("stopping: what is in flight is finished first");
         Arc::into_inner(server).context("the server is still registered")?.stop()?;
         tracing::info!("stopped");
@@ -280,12 +286,11 @@ impl ServeArgs {
     }
 
     /// Says where it listens, and registers it, until it shall stop: clients that look for a server
-    /// do not find it any more when this returns. Meanwhile its tokens and certificates may be renewed.
+    /// do not find it any more when this returns.
     fn serve_until(
         &self,
         events: &mpsc::Receiver<Event>,
         server: &Arc<Server>,
-        renewal: &mut Renewal,
         console: &Console,
     ) -> Result<()> {
         let registered = self.register.as_deref().map(|map| {
@@ -302,14 +307,10 @@ impl ServeArgs {
             writable: self.writable,
         };
         console.report(&report, text)?;
-        loop {
-            match events.recv_timeout(LOOK) {
-                Ok(Event::Stop(heard)) => return heard,
-                // To stop it tells which thread it was.
-                Ok(Event::Started(_) | Event::Died) => return Ok(()),
-                Err(mpsc::RecvTimeoutError::Timeout) => renewal.look(self, server),
-                Err(error) => return Err(error.into()),
-            }
+        match events.recv()? {
+            Event::Stop(heard) => heard,
+            // To stop it tells which thread it was.
+            Event::Started(_) | Event::Died => Ok(()),
         }
     }
 }

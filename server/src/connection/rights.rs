@@ -70,7 +70,7 @@ mod tests {
     fn moves_are_for_admins_and_where_there_are_none_for_the_own_machine() {
         let token = |text: &str| Token::new(text.as_bytes()).unwrap();
         let (rows, admin) = (token("rows-rows-rows-rows"), token("admin-admin-admin-admin"));
-        let guard = |admin_token| Guard { admin_token, token: Some(rows), tls: None };
+        let guard = |admin_token| Guard { admin_token, token: Some(rows), ..Guard::default() };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let may = |rights: Rights| rights.check_moves().is_ok();
         assert!(may(Rights::of(&guard(None), &listener, false)));

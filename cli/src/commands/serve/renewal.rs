@@ -2,20 +2,26 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
-use lodestore_server::Server;
-use tracing::{error, info};
+use anyhow::Result;
+use lodestore_server::Renewer;
+use tracing::{error, warn};
 
 use super::ServeArgs;
 
 /// How often the files are looked at.
-pub(super) const LOOK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(2);
 
-/// The files of a server's tokens and certificates, as they were when they were read last.
+/// The files of a server's tokens and certificates, and how they were.
 pub(super) struct Renewal {
     files: Vec<PathBuf>,
-    seen: Vec<Stamp>,
+    /// As they were when the server took what is in them. What failed for another reason than theirs
+    /// is tried again, or a token that nobody shall have would be good for ever.
+    taken: Vec<Stamp>,
+    /// As they were when it was told that they cannot be used.
+    told: Vec<Stamp>,
 }
 
 /// What changes with a file: device, number, bytes, when it was written, and when renamed or given
@@ -33,29 +39,46 @@ impl Renewal {
             &args.tls_client_ca,
         ];
         let files: Vec<PathBuf> = files.into_iter().flatten().cloned().collect();
-        let seen = stamps(&files);
-        Self { files, seen }
+        let taken = stamps(&files);
+        Self { files, told: taken.clone(), taken }
     }
 
-    /// Has the server take what is in the files if they have changed. Where that cannot be used it
-    /// stays with what it has, which is told once for each change.
-    pub(super) fn look(&mut self, args: &ServeArgs, server: &Server) {
-        let now = stamps(&self.files);
-        if now == self.seen {
-            return;
-        }
-        self.seen = now;
-        let renewed = args.check().and_then(|config| Ok(server.renew(&config)?));
-        match renewed {
-            Ok(()) => info!("tokens and certificates are read anew: who connects must show those"),
-            Err(error) => {
-                let error = format!("{error:#}");
-                error!(
-                    error,
-                    "changed tokens or certificates cannot be used; those from before go on"
-                );
+    /// Looks at the files again and again, and has the server take what is in them when they have
+    /// changed. Where that cannot be used it stays with what it has.
+    pub(super) fn look_on(mut self, args: &ServeArgs, renewer: &Renewer) -> ! {
+        loop {
+            thread::sleep(LOOK);
+            match self.look(|| Ok(renewer.renew(&args.check()?)?)) {
+                None => {}
+                // Seen by default: who replaces a token wants to know since when the old one is none.
+                Some(Ok(())) => {
+                    warn!("tokens and certificates are read anew: who connects must show those");
+                }
+                Some(Err(error)) => {
+                    let error = format!("{error:#}");
+                    error!(
+                        error,
+                        "changed tokens or certificates cannot be used; those from before go on"
+                    );
+                }
             }
         }
+    }
+
+    /// Renews if the files are not as they were taken; gives what is to be told of that, a failure once
+    /// for each change.
+    fn look(&mut self, renew: impl FnOnce() -> Result<()>) -> Option<Result<()>> {
+        let now = stamps(&self.files);
+        if now == self.taken {
+            return None;
+        }
+        let renewed = renew();
+        let is_news = renewed.is_ok() || now != self.told;
+        match renewed {
+            Ok(()) => self.taken = now,
+            Err(_) => self.told = now,
+        }
+        is_news.then_some(renewed)
     }
 }
 
@@ -67,4 +90,34 @@ fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
         Some((meta.dev(), meta.ino(), meta.len(), written, changed))
     };
     files.iter().map(stamp).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_tried_until_it_is_taken_and_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = vec![dir.path().join("token"), dir.path().join("key")];
+        std::fs::write(&files[0], "first").unwrap();
+        let taken = stamps(&files);
+        let mut renewal = Renewal { files: files.clone(), told: taken.clone(), taken };
+        let unasked = || panic!("nothing has changed");
+        assert!(renewal.look(unasked).is_none());
+        std::fs::write(&files[0], "the second").unwrap();
+        let told =
+            |found: Option<Result<()>>| found.map(|it| it.map_err(|error| error.to_string()));
+        let full = || bail!("too many open files");
+        assert_eq!(told(renewal.look(full)), Some(Err("too many open files".to_owned())));
+        assert_eq!(told(renewal.look(full)), None, "it is known");
+        std::fs::write(&files[1], "a key").unwrap();
+        assert_eq!(told(renewal.look(full)), Some(Err("too many open files".to_owned())));
+        assert_eq!(told(renewal.look(|| Ok(()))), Some(Ok(())), "though nothing has changed since");
+        assert!(renewal.look(unasked).is_none());
+        std::fs::remove_file(&files[1]).unwrap();
+        assert_eq!(told(renewal.look(|| Ok(()))), Some(Ok(())));
+    }
 }

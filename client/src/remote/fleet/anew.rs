@@ -100,11 +100,9 @@ impl Fleet {
         let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
         fleet.replicas = Arc::clone(&self.replicas);
         fleet.find_lost(self);
-        fleet.inherit_doors(self);
-        for (now, (address, _)) in fleet.servers.iter().enumerate() {
-            if let Some(before) = self.position(address) {
-                fleet.routes.health(now).copy(self.routes.health(before));
-            }
+        // Where its shards listen elsewhere, those that failed are not those that are asked now.
+        for (now, before) in fleet.inherit_doors(self) {
+            fleet.routes.health(now).copy(self.routes.health(before));
         }
         Ok(Arc::new(fleet))
     }

@@ -1,11 +1,13 @@
 //! Shards whose own ports cannot be reached.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
-use super::{MS, nobody, pull};
+use super::{MS, pull};
 use crate::PullKind;
 use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
@@ -16,9 +18,13 @@ fn behind(port: u16) -> FakeServer {
 }
 
 fn connect(servers: &[&FakeServer]) -> Client {
-    let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
     // One attempt: what is not reached is no failure of a pull.
-    let config = ClientConfig { deadline: MS(20_000), attempts: 1, ..ClientConfig::default() };
+    connect_trying(servers, 1)
+}
+
+fn connect_trying(servers: &[&FakeServer], attempts: u32) -> Client {
+    let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
+    let config = ClientConfig { deadline: MS(20_000), attempts, ..ClientConfig::default() };
     Client::connect(&addresses, config).unwrap()
 }
 
@@ -28,12 +34,17 @@ fn took(client: &Client) -> Duration {
     pull(client, PullKind::Sync).unwrap().1
 }
 
+/// A port that refuses whoever comes, for as long as its socket is kept: nobody else gets it meanwhile.
+fn refusing() -> (SocketAddr, OwnedFd) {
+    let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    (SocketAddr::try_from(getsockname(&bound).unwrap()).unwrap(), bound)
+}
+
 /// A port whose queue is full, so that whoever comes gets no answer at all, and what keeps it so.
-fn swallowing() -> (u16, Vec<TcpStream>, impl Drop) {
-    let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    bind(&listener, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+fn swallowing() -> (u16, Vec<TcpStream>, OwnedFd) {
+    let (at, listener) = refusing();
     listen(&listener, 0).unwrap();
-    let at = std::net::SocketAddr::try_from(getsockname(&listener).unwrap()).unwrap();
     let mut waiting = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(&at, MS(100)) {
         waiting.push(stream);
@@ -44,7 +55,8 @@ fn swallowing() -> (u16, Vec<TcpStream>, impl Drop) {
 
 #[test]
 fn a_shard_whose_port_is_refused_is_asked_by_the_common_port() {
-    let server = behind(nobody().port());
+    let (at, _bound) = refusing();
+    let server = behind(at.port());
     let client = connect(&[&server]);
     let all = [(); 3].map(|()| took(&client));
     assert!(all.iter().all(|&took| took < MS(1000)), "{all:?}");
@@ -73,9 +85,10 @@ fn a_port_that_swallows_whoever_comes_is_waited_for_once() {
 fn a_server_that_others_could_stand_in_for_is_asked_by_its_common_port_too() {
     let (port, _waiting, _listener) = swallowing();
     let servers = [behind(port), behind(port)];
-    let client = connect(&[&servers[0], &servers[1]]);
+    // On a busy machine the time that such a server has may be over before it is asked at all.
+    let client = connect_trying(&[&servers[0], &servers[1]], 3);
     let first = took(&client);
-    assert!((400..2500).contains(&first.as_millis()), "{first:?}");
+    assert!((400..6000).contains(&first.as_millis()), "{first:?}");
     assert_eq!(servers[0].n_pulls() + servers[1].n_pulls(), 1);
 }
 
@@ -86,8 +99,57 @@ fn a_server_whose_shards_have_moved_to_other_ports_is_not_taken_for_one_behind_a
     let fleet = client.fleet();
     let mut servers: Vec<_> = fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
     // As it was before it was started anew.
-    servers[0].1.shard_ports = vec![nobody().port()];
+    let (at, _bound) = refusing();
+    servers[0].1.shard_ports = vec![at.port()];
     let before = fleet.anew(servers).unwrap();
     let error = before.open(0, Instant::now() + MS(5000)).err().unwrap().to_string();
     assert!(error.contains("refused"), "{error}");
+}
+
+#[test]
+fn a_server_that_was_started_anew_with_the_same_ports_is_not_one_behind_a_wall() {
+    let (at, _bound) = refusing();
+    let server = behind(at.port());
+    let client = connect(&[&server]);
+    let fleet = client.fleet();
+    let mut servers: Vec<_> = fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
+    // As the one that was there before.
+    servers[0].1.instance += 1;
+    let before = fleet.anew(servers).unwrap();
+    let error = before.open(0, Instant::now() + MS(5000)).err().unwrap().to_string();
+    assert!(error.contains("refused"), "{error}");
+}
+
+#[test]
+fn a_port_that_fails_once_is_not_one_behind_a_wall() {
+    let (at, bound) = refusing();
+    let server = behind(at.port());
+    let client = connect(&[&server]);
+    // Until it has said that its shard listens there, the shard does.
+    server.delay_hello(MS(1500));
+    let begins = thread::spawn(move || {
+        thread::sleep(MS(200));
+        listen(&bound, 16).unwrap();
+        FakeServer::start_at(TcpListener::from(bound), &[0, 1], |_| {})
+    });
+    let first = took(&client);
+    assert!(first >= MS(1400), "the server was asked: {first:?}");
+    let shard = begins.join().unwrap();
+    server.delay_hello(MS(0));
+    took(&client);
+    assert_eq!((shard.n_pulls(), server.n_pulls()), (2, 0));
+}
+
+#[test]
+fn of_several_that_reach_no_shard_one_finds_out() {
+    let (port, _waiting, _listener) = swallowing();
+    let server = behind(port);
+    let client = connect(&[&server]);
+    let n_asked = server.n_described();
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| took(&client));
+        }
+    });
+    assert_eq!((server.n_pulls(), server.n_described() - n_asked), (6, 1));
 }

@@ -1,0 +1,40 @@
+//! Certificates that tests sign themselves.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+use super::write_file;
+
+/// An authority, and the files of who it vouches for.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub(crate) cert: PathBuf,
+}
+
+impl Authority {
+    pub(crate) fn new(dir: &Path, name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let cert = dir.join(format!("{name}.pem"));
+        write_file(&cert, &params.self_signed(&key).unwrap().pem(), 0o644);
+        Self { issuer: Issuer::new(params, key), cert }
+    }
+
+    /// Certificate and key for these names, as arguments.
+    pub(crate) fn sign(&self, dir: &Path, file: &str, names: &[&str]) -> String {
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let params = CertificateParams::new(names).unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        let paths = [dir.join(format!("{file}.pem")), dir.join(format!("{file}.key"))];
+        write_file(&paths[0], &cert.pem(), 0o644);
+        write_file(&paths[1], &key.serialize_pem(), 0o600);
+        format!("--tls-cert {} --tls-key {}", paths[0].display(), paths[1].display())
+    }
+
+    pub(crate) fn trusted(&self) -> String {
+        format!("--tls-ca {}", self.cert.display())
+    }
+}

@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::route::Routes;
 use crate::{Address, ClientError, Security};
 
-pub(super) use anew::Refreshed;
+pub(super) use anew::{Refreshed, renewed};
 use doors::Doors;
 pub(super) use holders::replicas;
 

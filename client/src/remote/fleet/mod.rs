@@ -83,6 +83,11 @@ impl Fleet {
         &self.servers[server].0
     }
 
+    /// The number that a server has drawn when it started.
+    pub(super) fn instance(&self, server: usize) -> u64 {
+        self.servers[server].1.instance
+    }
+
     /// Whether a server takes updates.
     pub(super) fn is_writable(&self, server: usize) -> bool {
         self.servers[server].1.writable

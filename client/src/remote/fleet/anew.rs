@@ -85,16 +85,28 @@ impl Fleet {
                 *other = renewed.clone();
             }
         }
+        // One that merely starts anew, as others may again and again, rests like those that failed.
+        let is_back = !is_as_known(&Description { instance: known.instance, ..found }, &known);
         let fleet = self.of(servers)?;
-        fleet.routes.health(server).is_back();
+        if is_back {
+            fleet.routes.health(server).is_back();
+        }
         Ok(fleet)
     }
 
     /// A fleet of all servers that the map names: from now on every partition has as many holders.
+    ///
+    /// # Errors
+    /// One of them serves another graph than those that are known.
     pub(in super::super) fn anew(
         &self,
         servers: Vec<(Address, Description)>,
     ) -> Result<Arc<Self>, ClientError> {
+        let (known, first) = &self.servers[0];
+        if let Some((address, _)) = servers.iter().find(|(_, it)| !same_graph(it, first)) {
+            let (address, other) = (address.clone(), known.clone());
+            return Err(ClientError::GraphsDiffer { address, other });
+        }
         let security = self.security.clone();
         let mut fleet = Self::new(servers, security, Arc::clone(&self.shares))?;
         fleet.inherit_doors(self);

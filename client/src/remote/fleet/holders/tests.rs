@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use super::super::renewed;
 use super::*;
@@ -155,6 +156,38 @@ fn what_a_silent_address_led_to_is_told_by_another_of_its_server() {
     assert_eq!(renewed(other, told.into_iter()), None, "it goes on");
     assert_eq!(renewed(none, told.into_iter()), None, "nobody can know");
     assert_eq!(renewed(old, [(old, old)].into_iter()), None);
+}
+
+#[test]
+fn servers_of_another_graph_do_not_take_the_place_of_those_that_are_known() {
+    let fleet = fleet_of(vec![server(1, &[0, 1])]);
+    assert!(fleet.anew(vec![server(2, &[0]), server(1, &[1])]).is_ok());
+    let of_graph = |change: fn(&mut Description)| {
+        let (address, mut description) = server(2, &[0]);
+        change(&mut description);
+        vec![(address, description)]
+    };
+    for others in [
+        of_graph(|it| it.graph = [8; 16]),
+        of_graph(|it| it.bounds = vec![0, 10]),
+        of_graph(|it| it.bounds = vec![0, 3, 10]),
+    ] {
+        let error = fleet.anew(others).err().unwrap();
+        assert!(matches!(error, ClientError::GraphsDiffer { .. }), "{error}");
+    }
+}
+
+#[test]
+fn one_that_starts_anew_again_and_again_rests_and_one_that_has_changed_is_asked() {
+    let runs = |instance, parts: &[u16]| Description { instance, ..server(1, parts).1 };
+    let address = server(1, &[]).0;
+    let fleet = Arc::new(fleet_of(vec![(address, runs(5, &[0, 1])), server(2, &[0, 1])]));
+    let now = Instant::now();
+    fleet.routes.health(0).failed(now);
+    let fleet = fleet.with(0, runs(6, &[0, 1])).unwrap();
+    assert!(fleet.routes.health(0).is_resting(now));
+    let fleet = fleet.with(0, runs(7, &[0])).unwrap();
+    assert!(!fleet.routes.health(0).is_resting(now));
 }
 
 #[test]

@@ -250,9 +250,10 @@ pub enum ClientError {
     /// Holders of a partition were counted apart: each may lack rows that were put to the other.
     #[error(
         "partition {part} has holders by several changes of generation {generation}, which know nothing of \
-         each other ({found}): rows that were put to one are missing at the other; say which is right, with \
-         its servers alone: lode holders {part} --set N --connect ..., and copy the partition anew to the \
-         others, which are left out then"
+         each other ({found}): rows that were put to one may be missing at the other; stop all but the right \
+         one, A, then say so: lode holders {part} --set 1 --connect A, then remove the folders of the \
+         partition that the others have, and copy it to them anew; if nobody has put since, as where two \
+         have said the same number at once, say it again, with all of them and --include-behind"
     )]
     HoldersCountedApart {
         /// The partition.

@@ -102,6 +102,13 @@ fn a_server_of_two_names_is_one_holder_and_is_put_to_once() {
     assert_eq!(turn(&client(&[&b])), 3);
     let itself = format!("copy-part 1 --from {a} --into {into} --to {also_a}");
     lode_line(&itself).failed(1, &["the source as well as the target"]);
-    first.stop();
+
+    // Nor does it once it has started anew, and has been asked at one of its names since.
     second.stop();
+    let early = client(&[&a, &also_a]);
+    first.stop();
+    let first = Serving::start(&two.folders[0], &more.replace("127.0.0.1:0", &a));
+    pull(&early, early.book().range(crate::holders::PART).start).unwrap();
+    assert_refused(put(&early, 4), (2, 1));
+    first.stop();
 }

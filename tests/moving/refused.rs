@@ -53,6 +53,25 @@ fn what_cannot_be_moved_is_told_before_anything_is_fetched() {
 }
 
 #[test]
+fn what_a_copy_has_left_in_its_place_is_not_taken_for_a_move_that_the_source_has_not_made() {
+    let two = Two::new();
+    let source = two.serve(0, "127.0.0.1:0");
+    let copy = MovePlan { keep: true, ..plan(&source, 1, &two.folders[1], None) };
+    PartMove::run(copy, &mut |_, _| {}).unwrap();
+    // It ended between the rename and the end.
+    std::fs::create_dir(two.folders[1].join("part-001.copy-0000000000000007")).unwrap();
+    let again = || plan(&source, 1, &two.folders[1], None);
+    let told = error_of(again());
+    assert!(told.contains("the source has it as well"), "{told}");
+    assert_eq!(two.owners(), [1, 2, 1]);
+    // Once that is out of the way it is moved.
+    std::fs::remove_dir_all(two.folders[1].join("part-001")).unwrap();
+    PartMove::run(again(), &mut |_, _| {}).unwrap();
+    two.assert_whole();
+    source.stop();
+}
+
+#[test]
 fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() {
     let two = Two::new();
     let source = two.serve(0, "127.0.0.1:0");

@@ -33,7 +33,7 @@ pub(super) fn was_here(plan: &MovePlan, kind: Kind) -> Result<MoveStats, ClientE
     let (version, _) = state_here(plan)?;
     let has_it = source.parts.contains(&plan.part.0);
     let reason = match (has_it, plan.keep) {
-        (true, false) => "the source has it as well: nothing was moved",
+        (true, false) => NOT_GIVEN_UP,
         (_, true) if plan.to.is_none() => "nothing was copied",
         (true, true) if !is_counted(plan, kind)? => NOT_THEIRS,
         (true, true) if kind == Kind::Copy && version != source.version => {
@@ -48,17 +48,23 @@ pub(super) fn was_here(plan: &MovePlan, kind: Kind) -> Result<MoveStats, ClientE
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 
+/// Why a copy in its place is not what a move has made.
+const NOT_GIVEN_UP: &str = "the source has it as well: nothing was moved";
+
 /// Why a copy in its place is not served.
 const NOT_THEIRS: &str = "this move has not made a holder of it, or its holders have changed since: \
                           where `lode holders` tells of it, and not as left out, there is nothing to \
                           do; else it may be of an earlier time: remove it, and copy it anew";
 
-/// Fails where what an earlier run has left in its place is not what the source counts by now.
+/// Fails where what an earlier run has left in its place is not what the source counts by now, or where
+/// the source has not given up what is to be moved.
 pub(super) fn check_taken(plan: &MovePlan, kind: Kind) -> Result<(), ClientError> {
-    if kind == Kind::Move || is_counted(plan, kind)? {
-        return Ok(());
-    }
-    let reason = format!("{} has a copy of it; {NOT_THEIRS}", plan.into.display());
+    let why = match kind {
+        Kind::Move if describe_end(plan, &plan.from)?.parts.contains(&plan.part.0) => NOT_GIVEN_UP,
+        Kind::Join | Kind::Copy if !is_counted(plan, kind)? => NOT_THEIRS,
+        _ => return Ok(()),
+    };
+    let reason = format!("{} has a copy of it; {why}", plan.into.display());
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 

@@ -8,7 +8,7 @@ use tracing::warn;
 use super::ClientConfig;
 use super::at_once::at_once;
 use super::describe::describe;
-use super::fleet::replicas;
+use super::fleet::{renewed, replicas};
 use super::patience::{Patience, Remedy};
 use crate::cluster::{ClusterMap, Member};
 use crate::{Address, ClientError, Security};
@@ -33,7 +33,7 @@ pub(super) fn find_settled(
         if counts.values().all(|&n_holders| n_holders < 2) {
             break;
         }
-        servers = ask_once_more(servers, &config.security, deadline);
+        servers = ask_once_more(&servers, &config.security, deadline);
         if replicas(&servers) == counts {
             break;
         }
@@ -41,18 +41,24 @@ pub(super) fn find_settled(
     Ok(servers)
 }
 
-/// What these servers hold by now; one that keeps silent is left as it was. Others have been waited for
-/// already.
+/// What these servers hold by now; one that keeps silent is left as it was, unless another of its
+/// addresses tells that it has started anew. Others have been waited for already.
 fn ask_once_more(
-    servers: Vec<(Address, Description)>,
+    servers: &[(Address, Description)],
     security: &Security,
     deadline: Instant,
 ) -> Vec<(Address, Description)> {
-    let asked = at_once(&servers, |(address, _)| {
-        describe(address, security, patience(deadline)).map(|found| (address.clone(), found))
-    });
-    let now = |(known, found): (_, Result<_, _>)| found.unwrap_or(known);
-    servers.into_iter().zip(asked).map(now).collect()
+    let asked =
+        at_once(servers, |(address, _)| describe(address, security, patience(deadline)).ok());
+    let told = || {
+        let all = servers.iter().zip(&asked);
+        all.filter_map(|((_, known), found)| Some((known, found.as_ref()?)))
+    };
+    let now = |((address, known), found): (&(Address, Description), &Option<Description>)| {
+        let found = found.as_ref().or_else(|| renewed(known, told()));
+        (address.clone(), found.unwrap_or(known).clone())
+    };
+    servers.iter().zip(&asked).map(now).collect()
 }
 
 /// The servers of a map with what they hold.

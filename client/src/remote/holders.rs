@@ -130,9 +130,11 @@ fn next_generation(
     if are_apart && !include_behind {
         let all = list(&mut found.iter());
         return refused(format!(
-            "{all} were counted apart, and each may lack rows that were put to another; say with the \
-             right one alone, --set 1, that it is, and copy the partition anew to the others; or, if \
-             nobody has put anything since they were, add --include-behind"
+            "{all} were counted apart, and each may lack rows that were put to another; stop all but the \
+             right one, A, then say so: lode holders {part} --set 1 --connect A, then remove the folders \
+             of the partition that the others have, and copy it to them anew; or, if nobody has put \
+             anything since they were, as where two have said the same number at once, add \
+             --include-behind"
         ));
     }
     match newest.checked_add(1).filter(|&next| next < u32::MAX) {

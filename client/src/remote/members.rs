@@ -94,8 +94,10 @@ impl Client {
             error => return Err(error),
         };
         let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
-        // A person must end that, and may have: there is nothing to wait for.
-        fleet.routes.check_one_history(part)?;
+        // A person must end that, and may have: there is nothing to wait for, where all tell of now.
+        if all_answered {
+            fleet.routes.check_one_history(part)?;
+        }
         // Whom to wait for?
         if patience.is_nowhere(part, all_answered && fleet.is_nowhere(part)) {
             return Err(error);

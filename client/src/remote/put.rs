@@ -4,6 +4,8 @@
 //! not known is sent again, within the attempts and the deadline; one that a server had no room for
 //! until the deadline.
 
+mod shares;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ use super::pull::{Failed, worst};
 use crate::connection::{Connection, time_left};
 use crate::route::PartSet;
 use crate::{Address, ClientError};
+use shares::{Share, Taken, shares};
 
 /// Pushes that one put has under way at once.
 const PUSHES_AT_ONCE: usize = 8;
@@ -42,16 +45,6 @@ pub(super) struct Put<'a> {
     pub(super) rows: &'a [u8],
     pub(super) row_bytes: usize,
     pub(super) deadline: Instant,
-}
-
-/// The rows of one partition for one of its holders.
-struct Share<'a> {
-    part: PartId,
-    server: usize,
-    /// Of all these rows, in the order of the put.
-    positions: &'a [u32],
-    /// Rows that the holder has acknowledged: the first so many.
-    done: usize,
 }
 
 impl Put<'_> {
@@ -116,9 +109,8 @@ impl Client {
                 return Err(told(&fleet, &shares, at, worst(failures)));
             };
             std::thread::sleep(pause);
-            let before = fleet.addresses().cloned().collect::<Vec<_>>();
+            let known: Vec<Taken> = shares.iter().map(|share| share.taken(&fleet)).collect();
             fleet = self.after_failures(fleet, &failures, put.deadline)?;
-            let known: Vec<Taken> = shares.iter().map(|share| share.taken(&before)).collect();
             let deadline = put.deadline;
             (fleet, shares) = self.shares(fleet, &by_part, &known, deadline, &mut patience)?;
         }
@@ -142,42 +134,6 @@ impl Client {
             }
         }
     }
-}
-
-/// How many of its rows of a partition a holder has taken.
-type Taken = (PartId, Address, usize);
-
-impl Share<'_> {
-    fn taken(&self, addresses: &[Address]) -> Taken {
-        (self.part, addresses[self.server].clone(), self.done)
-    }
-}
-
-/// Every holder of every partition, all of which must take updates: a holder that does not would
-/// go on serving the rows before.
-fn shares<'a>(
-    fleet: &Fleet,
-    by_part: &'a [(PartId, Vec<u32>)],
-    known: &[Taken],
-) -> Result<Vec<Share<'a>>, ClientError> {
-    let mut shares = Vec::new();
-    for (part, positions) in by_part {
-        let part = *part;
-        let holders = fleet.routes.holders_of(part);
-        fleet.check_holders(part)?;
-        for &server in holders {
-            if !fleet.is_writable(server) {
-                let of = format!("; it holds partition {part}");
-                let address = fleet.address(server).clone();
-                return Err(ClientError::NotWritable { address, of });
-            }
-            let address = fleet.address(server);
-            let taken = known.iter().find(|(of, by, _)| *of == part && by == address);
-            let done = taken.map_or(0, |(.., done)| *done);
-            shares.push(Share { part, server, positions, done });
-        }
-    }
-    Ok(shares)
 }
 
 /// The next push of some shares that are not done: all sent, then all answers taken. Gives what

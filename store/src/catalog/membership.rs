@@ -58,8 +58,8 @@ impl Catalog {
     pub fn membership(&self) -> Result<Membership, StoreError> {
         let Some(bytes) = self.get(keys::HOLDERS)? else { return Ok(Membership::default()) };
         let read = Membership::from_bytes(&bytes);
-        let reason =
-            "its number of holders cannot be read, or is from before changes of it had a name";
+        let reason = "its number of holders cannot be read, or is from before changes of it had a name: run \
+             `lode repair`, then say the number again with `lode holders --set`";
         read.ok_or_else(|| broken(&self.dir, reason.to_owned()))
     }
 

@@ -71,24 +71,42 @@ impl Fleet {
         }
     }
 
-    /// The same fleet but for what is found of `server`.
+    /// The same fleet but for what is found of `server`: where it has started anew, by its other
+    /// addresses too.
     pub(in super::super) fn with(
         self: &Arc<Self>,
         server: usize,
         found: Description,
     ) -> Result<Arc<Self>, ClientError> {
         let mut servers = self.servers.clone();
-        servers[server].1 = found;
+        let known = std::mem::replace(&mut servers[server].1, found.clone());
+        for (_, other) in &mut servers {
+            if let Some(renewed) = renewed(other, std::iter::once((&known, &found))) {
+                *other = renewed.clone();
+            }
+        }
+        // One that merely starts anew, as others may again and again, rests like those that failed.
+        let is_back = !is_as_known(&Description { instance: known.instance, ..found }, &known);
         let fleet = self.of(servers)?;
-        fleet.routes.health(server).is_back();
+        if is_back {
+            fleet.routes.health(server).is_back();
+        }
         Ok(fleet)
     }
 
     /// A fleet of all servers that the map names: from now on every partition has as many holders.
+    ///
+    /// # Errors
+    /// One of them serves another graph than those that are known.
     pub(in super::super) fn anew(
         &self,
         servers: Vec<(Address, Description)>,
     ) -> Result<Arc<Self>, ClientError> {
+        let (known, first) = &self.servers[0];
+        if let Some((address, _)) = servers.iter().find(|(_, it)| !same_graph(it, first)) {
+            let (address, other) = (address.clone(), known.clone());
+            return Err(ClientError::GraphsDiffer { address, other });
+        }
         let security = self.security.clone();
         let mut fleet = Self::new(servers, security, Arc::clone(&self.shares))?;
         fleet.inherit_doors(self);
@@ -139,17 +157,24 @@ impl Fleet {
         let all: Vec<&Address> = addresses.iter().chain(others).collect();
         let answers = at_once(&all, ask);
         let all_answered = answers.iter().all(|(_, answer)| answer.is_ok());
+        let of_graph = |(address, answer): (_, Result<_, _>)| {
+            (address, answer.ok().filter(|found| same_graph(found, first)))
+        };
+        let answers: Vec<(Address, Option<Description>)> =
+            answers.into_iter().map(of_graph).collect();
+        let known = |address: &Address| self.position(address).map(|at| &self.servers[at].1);
+        let told = || answers.iter().filter_map(|(at, found)| Some((known(at)?, found.as_ref()?)));
         let mut asked: Vec<(Address, Description)> = Vec::with_capacity(answers.len());
         // Those at `addresses` come first.
-        for (address, answer) in answers {
-            let is_named = addresses.contains(&address);
-            let known = self.position(&address).map(|at| &self.servers[at].1);
-            let found = answer.ok().filter(|found| same_graph(found, first));
-            let found = found.or_else(|| known.filter(|_| is_named).cloned());
+        for (address, found) in &answers {
+            let is_named = addresses.contains(address);
+            let kept = || known(address).filter(|_| is_named);
+            let found =
+                found.as_ref().or_else(|| kept().map(|it| renewed(it, told()).unwrap_or(it)));
             if let Some(found) = found
-                && (is_named || self.needs(&asked, &found))
+                && (is_named || self.needs(&asked, found))
             {
-                asked.push((address, found));
+                asked.push((address.clone(), found.clone()));
             }
         }
         let is_same = |(new, old): (&(Address, Description), &(Address, Description))| {
@@ -161,6 +186,19 @@ impl Fleet {
         let fleet = if is_old { None } else { Some(self.of(asked)?) };
         Ok(Refreshed { fleet, all_answered })
     }
+}
+
+/// What a server that was known so is by now, if it has started anew: one of its addresses `told` what
+/// it was, and what it is. Else an address that has not been asked since, or is silent, would count as
+/// another server.
+pub(in super::super) fn renewed<'a>(
+    known: &Description,
+    mut told: impl Iterator<Item = (&'a Description, &'a Description)>,
+) -> Option<&'a Description> {
+    let is_renewed = |(was, is): &(&Description, &Description)| {
+        was.is_same_server(known) && !is.is_same_server(known)
+    };
+    told.find(is_renewed).map(|(_, is)| is)
 }
 
 /// Whether a server holds what it held where it held it; a version committed meanwhile is no difference.

@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::route::Routes;
 use crate::{Address, ClientError, Security};
 
-pub(super) use anew::Refreshed;
+pub(super) use anew::{Refreshed, renewed};
 use doors::Doors;
 pub(super) use holders::replicas;
 
@@ -81,6 +81,11 @@ impl Fleet {
     /// The common address of a server.
     pub(super) fn address(&self, server: usize) -> &Address {
         &self.servers[server].0
+    }
+
+    /// The number that a server has drawn when it started.
+    pub(super) fn instance(&self, server: usize) -> u64 {
+        self.servers[server].1.instance
     }
 
     /// Whether a server takes updates.

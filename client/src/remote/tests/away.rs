@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lodestore_schema::Description;
+use lodestore_schema::{Description, Membership};
 
 use super::{MS, nobody, once_of, pull};
 use crate::fake_server::FakeServer;
@@ -67,4 +67,30 @@ fn one_that_is_silent_is_waited_for_once_though_the_others_are_asked_twice() {
         let took = start.elapsed();
         (took < MS(3500)).then_some(()).ok_or_else(|| format!("it was asked twice: {took:?}"))
     });
+}
+
+#[test]
+fn holders_that_were_counted_apart_are_told_at_once_unless_somebody_has_not_answered() {
+    let servers = [8, 10].map(|change| {
+        FakeServer::start_as(&[0, 1], |description| {
+            let told = Membership { generation: 1, n_holders: 1, change };
+            (description.roams, description.memberships) = (true, vec![told; 2]);
+        })
+    });
+    let took = |addresses: &[&str], deadline| {
+        let config = ClientConfig { deadline, ..ClientConfig::default() };
+        let client = Client::connect(addresses, config).unwrap();
+        let start = Instant::now();
+        let error = pull(&client, PullKind::Sync).unwrap_err();
+        let is_apart = matches!(error, ClientError::HoldersCountedApart { generation: 1, .. });
+        assert!(is_apart, "{error}");
+        assert!(error.to_string().contains("--include-behind"), "{error}");
+        start.elapsed()
+    };
+    let [one, other] = &servers;
+    let all = took(&[&one.address, &other.address], MS(20_000));
+    assert!(all < MS(5000), "all tell of it: {all:?}");
+    let absent = nobody().to_string();
+    let some = took(&[&one.address, &other.address, &absent], MS(700));
+    assert!(some >= MS(200), "what is known may be of an earlier time: {some:?}");
 }

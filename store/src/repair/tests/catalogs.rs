@@ -206,6 +206,10 @@ fn a_catalog_that_is_built_anew_knows_how_many_holders_there_are_to_be() {
     let patient = Patient::of(plain());
     counted(&patient);
     change(&patient, &[Change::Put(b"holders".to_vec(), b"two".to_vec())]);
+    let graph = Graph::open(&patient.path("")).unwrap();
+    let opened = LiveGraph::open(graph, None, LiveMode::Read, &OpenOptions::default());
+    let told = opened.err().unwrap().to_string();
+    assert!(told.contains("`lode repair`") && told.contains("`lode holders --set`"), "{told}");
     let report = patient.repair();
     assert!(!report.ok && report.lost[0].reason.contains("lode holders"), "{report:?}");
     assert_eq!(found(&patient), (0, 0, 0));

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
+use super::super::renewed;
 use super::*;
 use crate::Security;
 
@@ -122,6 +124,70 @@ fn a_server_counts_once_whatever_its_names() {
         let is_needed = fleet_of(told.clone()).needs(&told[..1], second);
         assert_eq!(is_needed, n_holders == 2, "of one server a name is enough");
     }
+}
+
+#[test]
+fn a_server_that_has_started_anew_counts_once_by_addresses_that_were_not_asked_since() {
+    let name = |port: u16| format!("b:{port}").parse::<Address>().unwrap();
+    let runs = |instance| Description { instance, ..counted(1, &[0, 1], 4, 2).1 };
+    let other = Description { instance: 9, ..counted(3, &[0], 4, 2).1 };
+    let fleet = fleet_of(vec![(name(1), runs(5)), (name(2), runs(5))]);
+    let anew = Arc::new(fleet).with(1, runs(6)).unwrap();
+    assert_eq!(anew.routes.holders_of(PartId(0)).len(), 1);
+    let error = anew.check_holders(PartId(0)).unwrap_err();
+    assert!(matches!(error, ClientError::HolderCount { expected: 2, found: 1, .. }), "{error}");
+    // Who is another stays so.
+    let fleet = fleet_of(vec![(name(1), runs(5)), (name(2), runs(5)), (name(3), other.clone())]);
+    let anew = Arc::new(fleet).with(0, runs(6)).unwrap();
+    assert_eq!(anew.routes.holders_of(PartId(0)).len(), 2);
+    assert_eq!(anew.servers[2].1, other);
+    // Those of no number are never taken for one.
+    let fleet = fleet_of(vec![(name(1), runs(0)), (name(2), runs(0))]);
+    assert_eq!(Arc::new(fleet).with(0, runs(6)).unwrap().servers[1].1, runs(0));
+}
+
+#[test]
+fn what_a_silent_address_led_to_is_told_by_another_of_its_server() {
+    let runs = |instance| Description { instance, ..server(1, &[0]).1 };
+    let all = [0, 5, 6, 7].map(runs);
+    let [none, old, new, other] = &all;
+    let told = [(other, other), (none, new), (old, new)];
+    assert_eq!(renewed(old, told.into_iter()), Some(new));
+    assert_eq!(renewed(other, told.into_iter()), None, "it goes on");
+    assert_eq!(renewed(none, told.into_iter()), None, "nobody can know");
+    assert_eq!(renewed(old, [(old, old)].into_iter()), None);
+}
+
+#[test]
+fn servers_of_another_graph_do_not_take_the_place_of_those_that_are_known() {
+    let fleet = fleet_of(vec![server(1, &[0, 1])]);
+    assert!(fleet.anew(vec![server(2, &[0]), server(1, &[1])]).is_ok());
+    let of_graph = |change: fn(&mut Description)| {
+        let (address, mut description) = server(2, &[0]);
+        change(&mut description);
+        vec![(address, description)]
+    };
+    for others in [
+        of_graph(|it| it.graph = [8; 16]),
+        of_graph(|it| it.bounds = vec![0, 10]),
+        of_graph(|it| it.bounds = vec![0, 3, 10]),
+    ] {
+        let error = fleet.anew(others).err().unwrap();
+        assert!(matches!(error, ClientError::GraphsDiffer { .. }), "{error}");
+    }
+}
+
+#[test]
+fn one_that_starts_anew_again_and_again_rests_and_one_that_has_changed_is_asked() {
+    let runs = |instance, parts: &[u16]| Description { instance, ..server(1, parts).1 };
+    let address = server(1, &[]).0;
+    let fleet = Arc::new(fleet_of(vec![(address, runs(5, &[0, 1])), server(2, &[0, 1])]));
+    let now = Instant::now();
+    fleet.routes.health(0).failed(now);
+    let fleet = fleet.with(0, runs(6, &[0, 1])).unwrap();
+    assert!(fleet.routes.health(0).is_resting(now));
+    let fleet = fleet.with(0, runs(7, &[0])).unwrap();
+    assert!(!fleet.routes.health(0).is_resting(now));
 }
 
 #[test]

@@ -3,13 +3,16 @@
 //! Two crews with a queue each: a look-up of rows over a segment does not wait behind puts that
 //! wait for a sync. Both queues are bounded; a call that finds its queue full is told `overloaded`.
 
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-use glommio::channels::oneshot::{SharedReceiver, shared};
 use lodestore_schema::{Failure, FailureCode};
 use tracing::warn;
 
@@ -33,8 +36,29 @@ pub(crate) struct Crew {
 /// A call to make; `None` ends the thread that takes it.
 type Task = Option<Box<dyn FnOnce() + Send>>;
 
-/// The answer to a call, to be awaited on the shard that made it.
-pub(crate) struct Answer<T: Send>(SharedReceiver<T>);
+/// The answer to a call, to be awaited on the shard that made it, and to be let go of there.
+///
+/// A channel of the standard kind would have the thread that answers let go of the waker. With
+/// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so the
+/// waker is let go of by the shard alone.
+pub(crate) struct Answer<T> {
+    slot: Slot<T>,
+    /// Of one thread.
+    stays: PhantomData<Rc<()>>,
+}
+
+/// Where an answer is put.
+type Slot<T> = Arc<Mutex<Told<T>>>;
+
+struct Told<T> {
+    answer: Option<T>,
+    /// Nothing comes any more.
+    is_over: bool,
+    waker: Option<Waker>,
+}
+
+/// The end of a slot that the thread has which makes the call.
+struct Answering<T>(Slot<T>);
 
 impl StoreThreads {
     /// Starts the threads; those of writes only where there will be some.
@@ -76,11 +100,10 @@ impl Crew {
         &self,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Answer<T>, Failure> {
-        let (sender, receiver) = shared();
-        let task = move || {
-            // Whoever does not wait any more does not want to know.
-            let _ = sender.send(call());
-        };
+        let told = Told { answer: None, is_over: false, waker: None };
+        let slot = Arc::new(Mutex::new(told));
+        let answering = Answering(Arc::clone(&slot));
+        let task = move || answering.tell(call());
         // Ahead of the thread that takes it.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let sent = self.calls.try_send(Some(Box::new(task)));
@@ -96,7 +119,7 @@ impl Crew {
                 failure(FailureCode::Stopping, "the server is going down")
             }
         })?;
-        Ok(Answer(receiver))
+        Ok(Answer { slot, stays: PhantomData })
     }
 
     fn stop(&self) {
@@ -114,11 +137,54 @@ impl Crew {
     }
 }
 
-impl<T: Send> Answer<T> {
+impl<T> Answer<T> {
     /// Waits until the call has been made.
     pub(crate) async fn wait(self) -> Result<T, Failure> {
-        self.0.await.map_err(|_| failure(FailureCode::Internal, "a call of the store panicked"))
+        self.await.ok_or_else(|| failure(FailureCode::Internal, "a call of the store panicked"))
     }
+}
+
+/// `None` of a call that panicked.
+impl<T> Future for Answer<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut told = lock(&self.slot);
+        if told.is_over {
+            return Poll::Ready(told.answer.take());
+        }
+        if !told.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            told.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        drop(lock(&self.slot).waker.take());
+    }
+}
+
+impl<T> Answering<T> {
+    fn tell(self, answer: T) {
+        lock(&self.0).answer = Some(answer);
+    }
+}
+
+impl<T> Drop for Answering<T> {
+    fn drop(&mut self) {
+        let mut told = lock(&self.0);
+        told.is_over = true;
+        // Under the lock: the shard does not let go of it meanwhile.
+        if let Some(waker) = &told.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+fn lock<T>(slot: &Mutex<Told<T>>) -> MutexGuard<'_, Told<T>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
@@ -138,7 +204,11 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
+    use glommio::{Latency, Shares};
+
     use super::*;
+
+    const N_TURNS: u32 = 2000;
 
     fn answer<T: Send>(answer: Answer<T>) -> Result<T, Failure> {
         futures_lite::future::block_on(answer.wait())
@@ -152,6 +222,28 @@ mod tests {
             assert_eq!(answer::<()>(panicked).unwrap_err().code, FailureCode::Internal);
         }
         assert_eq!(answer(crew.call(|| 7).unwrap()), Ok(7));
+        crew.stop();
+    }
+
+    /// Tasks end, and are let go of, while the thread that has woken them is still about to.
+    #[test]
+    fn answers_wake_tasks_that_end_at_once() {
+        let crew = Arc::new(Crew::start("test", 4).unwrap());
+        let made = Arc::clone(&crew);
+        let run = move || async move {
+            let latency = Latency::Matters(Duration::from_micros(500));
+            let queue = glommio::executor().create_task_queue(Shares::default(), latency, "test");
+            for turn in 0..N_TURNS {
+                let tasks = (0..8u32).map(|i| {
+                    let answer = made.call(move || turn ^ i).unwrap();
+                    glommio::spawn_local_into(async move { answer.wait().await }, queue).unwrap()
+                });
+                for (i, task) in (0..).zip(tasks.collect::<Vec<_>>()) {
+                    assert_eq!(task.await.unwrap(), turn ^ i);
+                }
+            }
+        };
+        glommio::LocalExecutorBuilder::default().spawn(run).unwrap().join().unwrap();
         crew.stop();
     }
 

@@ -12,7 +12,9 @@
 #
 # Over a Unix socket a client may ask for memory that both map (`share`, where Description.shares says
 # that the server knows of it). Larger chunks of rows then come there, see SharedRows, and the client
-# sends nothing but `taken` between a pull and the end of its answer.
+# sends nothing but `taken` between a pull and the end of its answer. Where Shared.tensors says so it may
+# then also ask for a look at the rows that the server keeps in memory (`lend`), and be told where they
+# stand, see LentRows, instead of being given copies.
 
 @0xd4a6f0c1b7e2935c;
 
@@ -43,8 +45,11 @@ struct Request {
     # The token, as the first request of a connection where the server wants one. It has no answer of
     # its own: after a wrong one comes a failure, and then the end.
     share @11 :Void;   # Once, and with nothing in flight: memory for the rows of this connection.
-    taken @12 :Void;   # The oldest chunk of SharedRows that is awaited has been copied. No answer.
+    taken @12 :Void;   # The oldest chunk of SharedRows that is awaited has been copied, or all of an
+                       # answer of which some rows were lent. No answer.
     copy @13 :Copy;    # A step of copying or moving a partition; docs/moving.md has all of them.
+    lend @14 :UInt16;  # Once for each tensor (its position in Description.tensors), after `share` and
+                       # with nothing in flight: the memory of this shard that keeps rows of it.
   }
 }
 
@@ -122,6 +127,8 @@ struct Reply {
     shared @7 :Shared;
     sharedRows @8 :SharedRows;
     copied @9 :Copied;
+    lent @10 :Lent;
+    lentRows @11 :LentRows;
   }
 }
 
@@ -163,6 +170,22 @@ struct Shared {
   # With the first byte of this frame comes the descriptor of a memfd (SCM_RIGHTS), which the server
   # has sealed: its size does not change, and nobody but the server writes to it.
   nBytes @0 :UInt32;
+  tensors @1 :UInt16;  # how many may be asked for by `lend`: those at positions below
+}
+
+struct Lent {
+  # The descriptor comes as that of Shared, sealed like it. The memory is one slot after the other, a
+  # row long each.
+  nBytes @0 :UInt64;
+}
+
+struct LentRows {
+  # A chunk as Rows tells it, whose rows are taken from the memory that was lent; the body holds for
+  # each row its slot there (u32). The rows stay there until the client says `taken`, once, after the
+  # last chunk of the answer, or asks for something else; and, whatever happens to the connection, for
+  # 5 s after it sent the pull: what it has copied later than that it must not believe.
+  firstRow @0 :UInt32;
+  nRows @1 :UInt32;
 }
 
 struct SharedRows {

@@ -1,5 +1,8 @@
 //! The slots of a tier: equal pieces of one block of memory.
 
+use std::io;
+
+use memmap2::MmapMut;
 use thiserror::Error;
 
 use crate::index::NO_SLOT;
@@ -41,14 +44,31 @@ pub enum ArenaError {
 
 impl Arena {
     pub(crate) fn new(n_slots: u32, row_bytes: usize) -> Result<Self, ArenaError> {
+        let bytes = Self::checked_bytes(n_slots, row_bytes)?;
+        let slots = PageVec::new(bytes)?;
+        Ok(Self { slots, row_bytes })
+    }
+
+    /// The same in memory of so many bytes that `make` makes; without slots there is none.
+    pub(crate) fn made_by(
+        make: impl FnOnce(usize) -> io::Result<MmapMut>,
+        n_slots: u32,
+        row_bytes: usize,
+    ) -> Result<Self, ArenaError> {
+        let bytes = Self::checked_bytes(n_slots, row_bytes)?;
+        if bytes == 0 {
+            return Self::new(n_slots, row_bytes);
+        }
+        let memory = make(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
+        Ok(Self { slots: PageVec::of(memory, bytes), row_bytes })
+    }
+
+    fn checked_bytes(n_slots: u32, row_bytes: usize) -> Result<usize, ArenaError> {
         if row_bytes == 0 {
             return Err(ArenaError::NoRowBytes);
         }
-        let bytes = (n_slots as usize)
-            .checked_mul(row_bytes)
-            .ok_or(ArenaError::TooLarge { n_slots, row_bytes })?;
-        let slots = PageVec::new(bytes)?;
-        Ok(Self { slots, row_bytes })
+        let bytes = (n_slots as usize).checked_mul(row_bytes);
+        bytes.ok_or(ArenaError::TooLarge { n_slots, row_bytes })
     }
 
     pub(crate) fn row_bytes(&self) -> usize {

@@ -48,6 +48,8 @@ pub struct Directory {
     chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
+    /// How often it is lent.
+    n_lent: u32,
 }
 
 /// What was done since the start, counted in rows.
@@ -112,6 +114,7 @@ impl Directory {
             stats: TierStats::default(),
             chunk: Chunk::default(),
             chosen: Vec::new(),
+            n_lent: 0,
         })
     }
 
@@ -147,6 +150,42 @@ impl Directory {
         self.lookup_with(ids, |first, found| {
             slots[first..first + found.len()].copy_from_slice(found);
         });
+    }
+
+    /// The same where all ids are resident, and as long as rows can stay where they are although they
+    /// are [lent](Self::lend): while no row had to go for another, and none that was taken out has
+    /// left a slot that is wanted. Else `false`, and it is as if nobody had asked.
+    pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
+        let has_all = self.slots.n_slots() == self.id_space && self.slots.are_all_filled();
+        if !has_all && !self.slots.has_unused() {
+            return false;
+        }
+        slots.clear();
+        slots.resize(ids.len(), NO_SLOT);
+        let mut pieces = ids.chunks(CHUNK_IDS).zip(slots.chunks_mut(CHUNK_IDS));
+        let are_resident = pieces.all(|(ids, slots)| {
+            self.index.find(ids, slots);
+            !slots.contains(&NO_SLOT)
+        });
+        if are_resident {
+            self.lookup_with(ids, |_, _| {});
+        }
+        are_resident
+    }
+
+    /// Lends all slots: until as many [`Directory::take_back`] no slot that has had a row gets
+    /// another. Rows that come meanwhile go to slots that never had one, or are not kept.
+    pub fn lend(&mut self) {
+        self.n_lent += 1;
+    }
+
+    /// Ends a [`Directory::lend`].
+    ///
+    /// # Panics
+    ///
+    /// When it is not lent.
+    pub fn take_back(&mut self) {
+        self.n_lent = self.n_lent.checked_sub(1).expect("what is taken back was lent");
     }
 
     /// The same in pieces: `on_found` sees the slots from a position on.
@@ -229,8 +268,11 @@ impl Directory {
         }
         let is_remembered = self.ghosts.place(id, entry).is_some();
         let mut offer = Offer { id, position, is_remembered };
-        let free = self.slots.take_free();
-        let Some(slot) = free.or_else(|| self.policy.evict(offer, &mut self.slots)) else {
+        let slot = match self.n_lent {
+            0 => self.slots.take_free().or_else(|| self.policy.evict(offer, &mut self.slots)),
+            _ => self.slots.take_unused(),
+        };
+        let Some(slot) = slot else {
             if self.ghosts.is_some() && self.policy.remembers() {
                 let remembered = self.remember(id, chunk);
                 self.set((home, id), entry, remembered);

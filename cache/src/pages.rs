@@ -37,15 +37,20 @@ impl<T: Pod> PageVec<T> {
             n_slots: u32::try_from(len).unwrap_or(u32::MAX),
             row_bytes: size_of::<T>(),
         })?;
-        let mut memory =
+        let memory =
             MmapMut::map_anon(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
+        Ok(Self::of(memory, len))
+    }
+
+    /// Values in memory that was made elsewhere: zeros, `len` values long.
+    pub(crate) fn of(mut memory: MmapMut, len: usize) -> Self {
         #[cfg(target_os = "linux")]
         let _only_slower_without = memory.advise(memmap2::Advice::HugePage);
         // Checks alignment and length.
         let values: &mut [T] = bytemuck::cast_slice_mut(&mut memory);
-        debug_assert_eq!(values.len(), len);
+        assert_eq!(values.len(), len, "memory for so many values");
         let values = NonNull::from(values).cast();
-        Ok(Self { memory, values, len })
+        Self { memory, values, len }
     }
 
     pub(crate) fn filled(len: usize, value: T) -> Result<Self, ArenaError> {

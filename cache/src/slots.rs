@@ -155,12 +155,25 @@ impl Slots {
         self.free.is_empty() && self.n_used as usize == self.states.len()
     }
 
+    /// Whether each slot has a row.
+    pub(crate) fn are_all_filled(&self) -> bool {
+        self.n_resident as usize == self.states.len()
+    }
+
+    /// Whether there is a slot that never had a row.
+    pub(crate) fn has_unused(&self) -> bool {
+        (self.n_used as usize) < self.states.len()
+    }
+
     /// A slot without a row: the one that was freed last, then those never filled, from 0 on.
     #[inline]
     pub(crate) fn take_free(&mut self) -> Option<u32> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
-        }
+        self.free.pop().or_else(|| self.take_unused())
+    }
+
+    /// A slot that never had a row.
+    #[inline]
+    pub(crate) fn take_unused(&mut self) -> Option<u32> {
         let slot = self.n_used;
         if slot as usize == self.states.len() {
             return None;

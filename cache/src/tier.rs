@@ -1,5 +1,9 @@
 //! A tier: a directory of rows and the memory that holds them.
 
+use std::io;
+
+use memmap2::MmapMut;
+
 use crate::arena::Arena;
 use crate::capacity::Room;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
@@ -60,14 +64,24 @@ impl Tier {
         id_space: u32,
         spec: &PolicySpec,
     ) -> Result<Self, DirectoryError> {
+        let n_slots = Self::slots_within(capacity_bytes, row_bytes, id_space, spec);
+        Self::of_slots(n_slots, row_bytes, id_space, spec)
+    }
+
+    /// Slots that fit so many bytes with their bookkeeping.
+    fn slots_within(
+        capacity_bytes: usize,
+        row_bytes: usize,
+        id_space: u32,
+        spec: &PolicySpec,
+    ) -> u32 {
         let room = Room {
             free_bytes: capacity_bytes as u64,
             reserve_bytes: 0,
             row_bytes: row_bytes as u64,
             wanted_rows: id_space,
         };
-        let n_slots = room.rows_with_bookkeeping(0, id_space, spec);
-        Self::of_slots(n_slots, row_bytes, id_space, spec)
+        room.rows_with_bookkeeping(0, id_space, spec)
     }
 
     /// A tier of exactly `n_slots` rows, or one per id if there are fewer ids.
@@ -94,6 +108,21 @@ impl Tier {
     ) -> Result<Self, DirectoryError> {
         let directory = Directory::new(n_slots, id_space, spec)?;
         let arena = Arena::new(directory.n_slots(), row_bytes)?;
+        Ok(Self { arena, directory, placements: Vec::new() })
+    }
+
+    /// The same as [`Tier::with_policy`], its rows in memory that `make` makes of so many bytes, all
+    /// of them zero: one that others can look at, such as a shared file.
+    pub fn with_memory(
+        make: impl FnOnce(usize) -> io::Result<MmapMut>,
+        capacity_bytes: usize,
+        row_bytes: usize,
+        id_space: u32,
+        spec: &PolicySpec,
+    ) -> Result<Self, DirectoryError> {
+        let n_slots = Self::slots_within(capacity_bytes, row_bytes, id_space, spec);
+        let directory = Directory::new(n_slots, id_space, spec)?;
+        let arena = Arena::made_by(make, directory.n_slots(), row_bytes)?;
         Ok(Self { arena, directory, placements: Vec::new() })
     }
 
@@ -128,6 +157,22 @@ impl Tier {
             let start = position as usize * row_bytes;
             self.arena.row_mut(slot).copy_from_slice(&rows[start..start + row_bytes]);
         }
+    }
+
+    /// The slots of rows that are all resident, to be read where they stand by whoever has the memory
+    /// that the tier was made with: slot `i` is row `i` of it. See [`Directory::lookup_to_lend`].
+    pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
+        self.directory.lookup_to_lend(ids, slots)
+    }
+
+    /// Keeps the rows where they stand: see [`Directory::lend`].
+    pub fn lend(&mut self) {
+        self.directory.lend();
+    }
+
+    /// Ends that: see [`Directory::take_back`].
+    pub fn take_back(&mut self) {
+        self.directory.take_back();
     }
 
     /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids

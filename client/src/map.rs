@@ -1,12 +1,18 @@
-//! Memory that a server of this machine puts rows in: the one place of this crate with `unsafe`.
+//! Memory of a server of this machine with rows in it: the one place of this crate with `unsafe`.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use lodestore_schema::limits::SHARED_BYTES_MAX;
+use lodestore_schema::limits::{LENT_BYTES_MAX, SHARED_BYTES_MAX};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::SealFlags;
+
+/// Bytes of rows that are on their way from memory while one is copied: what a core can wait for at
+/// once, and few enough that they still are in its nearest cache when their turn comes.
+const AHEAD_BYTES: usize = 4 << 10;
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: usize = 64;
 
 /// Memory of a server, mapped to be read.
 #[derive(Debug)]
@@ -16,12 +22,28 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Maps `n_bytes` of what a server has sent; an error unless it has so many for good: to touch
-    /// what was cut off would end this process.
+    /// Maps `n_bytes` of what a server has sent, where it puts rows; an error unless it has so many for
+    /// good: to touch what was cut off would end this process.
     pub(crate) fn of(descriptor: OwnedFd, n_bytes: usize) -> io::Result<Self> {
+        Self::map(descriptor, n_bytes, SHARED_BYTES_MAX, MmapOptions::new().populate())
+    }
+
+    /// The same of the memory where it keeps rows. What of it has no pages yet gets none.
+    pub(crate) fn of_tier(descriptor: OwnedFd, n_bytes: u64) -> io::Result<Self> {
+        let (n_bytes, most) = (usize::try_from(n_bytes), usize::try_from(LENT_BYTES_MAX));
+        let n_bytes = n_bytes.unwrap_or(usize::MAX);
+        Self::map(descriptor, n_bytes, most.unwrap_or(usize::MAX), &MmapOptions::new())
+    }
+
+    fn map(
+        descriptor: OwnedFd,
+        n_bytes: usize,
+        most: usize,
+        options: &MmapOptions,
+    ) -> io::Result<Self> {
         let unfit = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        if n_bytes == 0 || n_bytes > SHARED_BYTES_MAX {
-            return unfit(format!("{n_bytes} bytes; the limit is {SHARED_BYTES_MAX}"));
+        if n_bytes == 0 || n_bytes > most {
+            return unfit(format!("{n_bytes} bytes; the limit is {most}"));
         }
         let file = File::from(descriptor);
         // Only files in memory have seals at all.
@@ -32,13 +54,63 @@ impl SharedMemory {
         if found_bytes < n_bytes as u64 {
             return unfit(format!("{found_bytes} bytes where {n_bytes} are expected"));
         }
-        let map = MmapOptions::new().len(n_bytes).populate().map_raw_read_only(&file)?;
+        let map = options.clone().len(n_bytes).map_raw_read_only(&file)?;
         Ok(Self { map, n_bytes })
     }
 
     /// Its length.
     pub(crate) fn len(&self) -> usize {
         self.n_bytes
+    }
+
+    /// Copies the rows in `slots`, each to its position in `out`; `false`, where a slot is none, with
+    /// some of them copied.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is a row in `out` for each position.
+    pub(crate) fn gather(
+        &self,
+        slots: &[u32],
+        row_bytes: usize,
+        positions: impl Iterator<Item = usize>,
+        out: &mut [u8],
+    ) -> bool {
+        let n_slots = self.n_bytes / row_bytes.max(1);
+        if slots.iter().any(|&slot| slot as usize >= n_slots) {
+            return false;
+        }
+        // Rows at random are mostly not in the processor's cache, and copying alone has it wait for
+        // few of them at once (benches/RESULTS.md, Rows asked for ahead).
+        let n_ahead = (AHEAD_BYTES / row_bytes.max(1)).max(1).min(slots.len());
+        slots[..n_ahead].iter().for_each(|&slot| self.prefetch(slot as usize, row_bytes));
+        let mut ahead = slots[n_ahead..].iter();
+        for (&slot, position) in slots.iter().zip(positions) {
+            if let Some(&slot) = ahead.next() {
+                self.prefetch(slot as usize, row_bytes);
+            }
+            let row = &mut out[position * row_bytes..][..row_bytes];
+            self.copy_to(slot as usize * row_bytes, row);
+        }
+        true
+    }
+
+    /// Tells the processor that a row will be needed, which must lie within.
+    #[inline]
+    fn prefetch(&self, slot: usize, row_bytes: usize) {
+        #[cfg(target_arch = "x86_64")]
+        for at in
+            (slot * row_bytes / LINE_BYTES * LINE_BYTES..(slot + 1) * row_bytes).step_by(LINE_BYTES)
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            #[expect(unsafe_code, reason = "the instruction has no other name")]
+            // SAFETY: it changes nothing, and no address makes it fail.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(self.map.as_ptr().wrapping_add(at).cast());
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (slot, row_bytes);
     }
 
     /// Copies the bytes from `start` on that fill `out`; they must lie within.

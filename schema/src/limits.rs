@@ -1,5 +1,7 @@
 //! Every bound of the wire, in one place. Both ends check them before they allocate.
 
+use std::time::Duration;
+
 /// Bytes of the prefix of a frame.
 pub const PREFIX_BYTES: usize = 8;
 /// Bytes of the hello that each side sends first.
@@ -40,6 +42,16 @@ pub const SHARED_BYTES_MAX: usize = 16 << 20;
 /// Shorter chunks than this travel in the socket although there is shared memory: it gains nothing
 /// there (benches/RESULTS.md, Rows through shared memory).
 pub const SHARED_CHUNK_BYTES_MIN: usize = 32 << 10;
+/// Most bytes of a memory of resident rows that a client maps: what an address space has room for.
+pub const LENT_BYTES_MAX: u64 = 1 << 44;
+/// Rows that are lent stay as they are for so long from when they were asked for, whatever happens.
+pub const LENT_FOR: Duration = Duration::from_secs(5);
+/// Rows of a chunk that is lent: few enough that the client soon has the first, enough to hide a
+/// system call.
+pub const LENT_CHUNK_ROWS: usize = 1024;
+/// Answers with fewer bytes than this are not lent: to say that they have been taken costs more than
+/// another copy.
+pub const LENT_PULL_BYTES_MIN: usize = 128 << 10;
 /// Most bytes of a file in one piece of a copy of its partition, and about as many of pairs.
 pub const COPY_PIECE_BYTES: usize = 1 << 20;
 /// Bytes that a pair takes in a piece beside its row: lengths, and a key with the name of a tensor.
@@ -62,6 +74,7 @@ const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(COPY_PIECE_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(SHARED_BYTES_MAX <= u32::MAX as usize);
+const _: () = assert!(LENT_CHUNK_ROWS * size_of::<u32>() <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);

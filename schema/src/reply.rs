@@ -48,6 +48,20 @@ pub enum Reply {
     Shared {
         /// Its length.
         n_bytes: u32,
+        /// Tensors of which the memory that keeps rows can be asked for too.
+        n_tensors: u16,
+    },
+    /// The memory that keeps rows of a tensor; its descriptor comes with the frame.
+    Lent {
+        /// Its length.
+        n_bytes: u64,
+    },
+    /// A chunk as in `Rows`, whose rows are in that memory, in the slots that follow as u32.
+    LentRows {
+        /// Position of the chunk's first row in the request's ids.
+        first_row: u32,
+        /// Rows in the chunk.
+        n_rows: u32,
     },
     /// A chunk as in `Rows`, which stands in that memory.
     SharedRows {
@@ -180,7 +194,17 @@ impl Reply {
             Self::Pushed { version } => root.init_pushed().set_version(*version),
             Self::Committed { version } => root.init_committed().set_version(*version),
             Self::Compacting { run } => root.init_compacting().set_run(*run),
-            Self::Shared { n_bytes } => root.init_shared().set_n_bytes(*n_bytes),
+            Self::Shared { n_bytes, n_tensors } => {
+                let mut shared = root.init_shared();
+                shared.set_n_bytes(*n_bytes);
+                shared.set_tensors(*n_tensors);
+            }
+            Self::Lent { n_bytes } => root.init_lent().set_n_bytes(*n_bytes),
+            Self::LentRows { first_row, n_rows } => {
+                let mut rows = root.init_lent_rows();
+                rows.set_first_row(*first_row);
+                rows.set_n_rows(*n_rows);
+            }
             Self::SharedRows { first_row, n_rows, offset, awaited } => {
                 let mut rows = root.init_shared_rows();
                 rows.set_first_row(*first_row);
@@ -215,7 +239,15 @@ impl Reply {
                 Self::Committed { version: committed.map_err(bad)?.get_version() }
             }
             reply::Compacting(run) => Self::Compacting { run: run.map_err(bad)?.get_run() },
-            reply::Shared(shared) => Self::Shared { n_bytes: shared.map_err(bad)?.get_n_bytes() },
+            reply::Shared(shared) => {
+                let shared = shared.map_err(bad)?;
+                Self::Shared { n_bytes: shared.get_n_bytes(), n_tensors: shared.get_tensors() }
+            }
+            reply::Lent(lent) => Self::Lent { n_bytes: lent.map_err(bad)?.get_n_bytes() },
+            reply::LentRows(rows) => {
+                let rows = rows.map_err(bad)?;
+                Self::LentRows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows() }
+            }
             reply::SharedRows(rows) => {
                 let rows = rows.map_err(bad)?;
                 Self::SharedRows {

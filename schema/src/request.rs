@@ -65,8 +65,14 @@ pub enum RequestBody {
     },
     /// Memory for the rows of this connection, which must be a Unix socket.
     Share,
-    /// The oldest awaited chunk in that memory has been copied. It has no answer.
+    /// The oldest awaited chunk in that memory has been copied, or all of an answer with rows that
+    /// were lent. It has no answer.
     Taken,
+    /// The memory that keeps rows of a tensor, for a connection that shares memory.
+    Lend {
+        /// Position in [`Description::tensors`](crate::Description::tensors).
+        tensor: u16,
+    },
     /// A step of copying or moving a partition.
     Copy {
         /// The partition.
@@ -106,6 +112,7 @@ impl Request {
             RequestBody::Compact => root.set_compact(()),
             RequestBody::Share => root.set_share(()),
             RequestBody::Taken => root.set_taken(()),
+            RequestBody::Lend { tensor } => root.set_lend(*tensor),
             RequestBody::Authenticate { token } => root.set_authenticate(token.as_bytes()),
             RequestBody::Copy { part, step } => copy::write(*part, *step, root.init_copy()),
             RequestBody::Commit { version } => root.init_commit().set_version(*version),
@@ -141,6 +148,7 @@ impl Request {
             request::Compact(()) => RequestBody::Compact,
             request::Share(()) => RequestBody::Share,
             request::Taken(()) => RequestBody::Taken,
+            request::Lend(tensor) => RequestBody::Lend { tensor },
             request::Authenticate(token) => {
                 let token = Token::new(token.map_err(bad)?);
                 let token = token.map_err(|e| WireError::malformed("request", e))?;
@@ -214,6 +222,8 @@ mod tests {
             RequestBody::Commit { version: u32::MAX },
             RequestBody::Compact,
             RequestBody::Share,
+            RequestBody::Lend { tensor: 0 },
+            RequestBody::Lend { tensor: u16::MAX },
             RequestBody::Taken,
             RequestBody::Copy { part: u16::MAX, step: CopyStep::Open { id: u64::MAX } },
             RequestBody::Copy {

@@ -12,6 +12,26 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
+/// Memory for the rows of a tier, all zeros, and the descriptor by which another process reads it.
+///
+/// Pages are taken as they are written. So it fails where the system promises no more memory than it
+/// has: a page that cannot be had later would be a SIGBUS there, and not, as that of private memory, an
+/// error now.
+#[expect(unsafe_code, reason = "a map that is written to cannot be made otherwise")]
+pub(crate) fn tier_memory(n_bytes: usize) -> io::Result<(MmapMut, OwnedFd)> {
+    if std::fs::read("/proc/sys/vm/overcommit_memory")?.first() == Some(&b'2') {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(rustix::fs::memfd_create(c"lodestore-tier", flags)?);
+    file.set_len(n_bytes as u64)?;
+    // SAFETY: as in `Region::new`: the file is nobody else's until its seals make this mapping the
+    // only one that writes, and its size stays.
+    let map = unsafe { MmapOptions::new().len(n_bytes).map_mut(&file) }?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)?;
+    Ok((map, file.into()))
+}
+
 /// Memory that this process alone writes to, and others may read.
 pub(crate) struct Region {
     map: MmapMut,

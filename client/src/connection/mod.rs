@@ -3,7 +3,7 @@
 mod rows;
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
@@ -21,6 +21,12 @@ pub(crate) use rows::{Place, Progress};
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;
 
+/// Most tensors of which the memory is asked for.
+const LENT_TENSORS_MAX: u16 = 16;
+
+/// What is left of a connection that somebody else drives.
+pub(crate) type Nonblocking = (Stream, Inbox, Instant, Option<SharedMemory>, Option<SharedMemory>);
+
 /// A connection past its hello, with the bytes that came and were not yet used.
 pub(crate) struct Connection {
     address: Address,
@@ -29,6 +35,12 @@ pub(crate) struct Connection {
     inbox: Inbox,
     /// Memory that a server of this machine puts rows in.
     shared: Option<SharedMemory>,
+    /// Memory that it keeps rows in, of tensors whose rows it lends.
+    tiers: Vec<(u16, SharedMemory)>,
+    /// The tensor that was pulled last, and when it was asked for.
+    pulled: (u16, Instant),
+    /// Slots of a chunk that is lent.
+    slots: Vec<u32>,
     /// Whether it was asked for that.
     has_asked: bool,
     /// Whether the server has answered a request.
@@ -59,13 +71,17 @@ impl Connection {
         let stream = Stream::connect(address, security, (reach_by, deadline))?;
         let (address, opened) = (address.clone(), Instant::now());
         let (inbox, shared, declined, frame) = (Inbox::new(), None, None, Vec::new());
-        let (has_asked, has_answered) = (false, false);
+        let (has_asked, has_answered, slots) = (false, false, Vec::new());
+        let (tiers, pulled) = (Vec::new(), (0, opened));
         let mut connection = Self {
             address,
             stream,
             opened,
             inbox,
             shared,
+            tiers,
+            pulled,
+            slots,
             has_asked,
             has_answered,
             declined,
@@ -108,16 +124,47 @@ impl Connection {
             self.receive(deadline)?;
             return Err(self.malformed("an answer that nobody asked for"));
         }
-        self.send(&Request::new(RequestBody::Share), &[], deadline)?;
-        let mut descriptor = None;
-        let n_bytes = loop {
-            match self.inbox.head().map_err(|source| self.wire(source))? {
-                Head::Whole(Reply::Shared { n_bytes }, 0) => break n_bytes as usize,
-                Head::Whole(Reply::Failure(failure), 0) => {
-                    self.declined = Some(failure);
-                    return Ok(true);
+        let (n_bytes, n_tensors, descriptor) = match self
+            .ask_memory(RequestBody::Share, deadline)?
+        {
+            (Reply::Shared { n_bytes, n_tensors }, found) => (n_bytes as usize, n_tensors, found),
+            (Reply::Failure(failure), _) => {
+                self.declined = Some(failure);
+                return Ok(true);
+            }
+            _ => return Err(self.malformed("an answer of another kind")),
+        };
+        // Without one this process has no room for a descriptor.
+        self.shared = descriptor.and_then(|found| SharedMemory::of(found, n_bytes).ok());
+        if self.shared.is_none() {
+            return Ok(false);
+        }
+        for tensor in 0..n_tensors.min(LENT_TENSORS_MAX) {
+            match self.ask_memory(RequestBody::Lend { tensor }, deadline)? {
+                (Reply::Lent { n_bytes: 0 } | Reply::Failure(_), _) => {}
+                (Reply::Lent { n_bytes }, descriptor) => {
+                    let memory = descriptor.map(|found| SharedMemory::of_tier(found, n_bytes));
+                    let Some(Ok(memory)) = memory else { return Ok(false) };
+                    self.tiers.push((tensor, memory));
                 }
-                Head::Whole(..) => return Err(self.malformed("an answer of another kind")),
+                _ => return Err(self.malformed("an answer of another kind")),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks for memory, and gives the answer with the descriptor that came beside it.
+    fn ask_memory(
+        &mut self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(Reply, Option<OwnedFd>), ClientError> {
+        self.send(&Request::new(body), &[], deadline)?;
+        let mut descriptor = None;
+        loop {
+            match self.inbox.head().map_err(|source| self.wire(source))? {
+                Head::Whole(reply, 0) => return Ok((reply, descriptor)),
+                Head::Whole(..) => return Err(self.malformed("an answer with a body")),
                 Head::Needs(n_bytes) => {
                     let read = self.inbox.read_more(
                         |buffer| {
@@ -130,10 +177,7 @@ impl Connection {
                     self.has_read(read)?;
                 }
             }
-        };
-        // Without one this process has no room for a descriptor.
-        self.shared = descriptor.and_then(|found| SharedMemory::of(found, n_bytes).ok());
-        Ok(self.shared.is_some())
+        }
     }
 
     /// Sends a request with the ids of a pull, if it is one.
@@ -143,6 +187,9 @@ impl Connection {
         ids: &[NodeId],
         deadline: Instant,
     ) -> Result<(), ClientError> {
+        if let RequestBody::Pull { tensor, .. } = request.body {
+            self.pulled = (tensor, Instant::now());
+        }
         let body: &[u8] = bytemuck::cast_slice(ids);
         self.send_frame(request, body.len(), |frame| frame.extend_from_slice(body), deadline)
     }
@@ -291,10 +338,12 @@ impl Connection {
     }
 
     /// The stream, past its hello, without any waits, what has come of it, since when it is open, and
-    /// the memory that was asked for; nothing may be in flight.
-    pub(crate) fn into_nonblocking(mut self) -> (Stream, Inbox, Instant, Option<SharedMemory>) {
+    /// the memory that was asked for, where rows are put and where those of `tensor` are kept; nothing
+    /// may be in flight.
+    pub(crate) fn into_nonblocking(mut self, tensor: u16) -> Nonblocking {
         self.stream.never_wait();
-        (self.stream, self.inbox, self.opened, self.shared)
+        let tier = self.tiers.into_iter().find(|&(of, _)| of == tensor).map(|(_, memory)| memory);
+        (self.stream, self.inbox, self.opened, self.shared, tier)
     }
 
     /// How long it has been open; never zero, which would mean that it is not told.

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::time::Instant;
 
-use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::limits::{LENT_FOR, PREFIX_BYTES};
 use lodestore_schema::{Reply, Request, RequestBody};
 
 use super::Connection;
@@ -34,6 +34,9 @@ pub(crate) struct Progress {
     /// Bytes of `out` that the rest of the chunk fills, where its rows are neighbours there.
     straight: Option<Range<usize>>,
     has_begun: bool,
+    /// Whether the chunk that comes is lent: slots follow, and not rows; and whether any was.
+    is_lent: bool,
+    was_lent: bool,
     /// Whether what had come before it was awaited has been looked at.
     has_looked: bool,
     /// Bytes that must have come before anything can be done.
@@ -43,8 +46,16 @@ pub(crate) struct Progress {
 impl Progress {
     /// Of an answer that is awaited.
     pub(crate) fn new() -> Self {
-        let (has_begun, has_looked, needed) = (false, false, PREFIX_BYTES);
-        Self { done: 0, chunk_end: 0, straight: None, has_begun, has_looked, needed }
+        Self {
+            done: 0,
+            chunk_end: 0,
+            straight: None,
+            has_begun: false,
+            is_lent: false,
+            was_lent: false,
+            has_looked: false,
+            needed: PREFIX_BYTES,
+        }
     }
 
     /// Whether the head of a first chunk has come.
@@ -109,6 +120,16 @@ impl Connection {
                 }
                 (progress.straight, progress.done) = (None, progress.chunk_end);
             }
+            if progress.is_lent {
+                let n_bytes = (progress.chunk_end - progress.done) * size_of::<u32>();
+                if self.inbox.len() < n_bytes {
+                    progress.needed = n_bytes;
+                    return Ok(false);
+                }
+                let positions = &place.positions[progress.done..progress.chunk_end];
+                self.take_lent(positions, place.row_bytes, place.out)?;
+                (progress.is_lent, progress.done) = (false, progress.chunk_end);
+            }
             if progress.done < progress.chunk_end {
                 let left = &place.positions[progress.done..progress.chunk_end];
                 let n_rows = left.len().min(self.inbox.len() / place.row_bytes);
@@ -121,6 +142,9 @@ impl Connection {
                 }
             }
             if progress.has_begun && progress.done == place.positions.len() {
+                if progress.was_lent {
+                    self.end_loan()?;
+                }
                 return Ok(true);
             }
             match self.inbox.head().map_err(|source| self.wire(source))? {
@@ -148,14 +172,21 @@ impl Connection {
             Reply::SharedRows { first_row, n_rows, offset, awaited } => {
                 (first_row, n_rows, Some((offset as usize, awaited)))
             }
+            Reply::LentRows { first_row, n_rows } => {
+                (progress.is_lent, progress.was_lent) = (true, true);
+                (first_row, n_rows, None)
+            }
             Reply::Failure(failure) => {
                 return Err(ClientError::Refused { address: self.address.clone(), failure });
             }
             _ => return Err(self.malformed("an answer of another kind")),
         };
         let (n_rows, done, row_bytes) = (n_rows as usize, progress.done, place.row_bytes);
-        let n_bytes = n_rows.checked_mul(row_bytes);
-        let in_body = if shared.is_some() { Some(0) } else { n_bytes };
+        let in_body = match (&shared, progress.is_lent) {
+            (Some(_), _) => Some(0),
+            (None, true) => n_rows.checked_mul(size_of::<u32>()),
+            (None, false) => n_rows.checked_mul(row_bytes),
+        };
         let fits = first_row as usize == done
             && n_rows <= place.positions.len() - done
             && (n_rows > 0 || place.positions.is_empty())
@@ -172,6 +203,7 @@ impl Connection {
         (progress.has_begun, progress.chunk_end) = (true, done + n_rows);
         let positions = &place.positions[done..done + n_rows];
         match shared {
+            None if progress.is_lent => {}
             None => progress.straight = neighbours(positions, row_bytes),
             Some(shared) => {
                 self.take_shared(shared, positions, row_bytes, place.out)?;
@@ -205,9 +237,43 @@ impl Connection {
                 memory.copy_to(offset + i * row_bytes, row);
             }
         }
-        if !awaited {
+        if awaited { self.say_taken() } else { Ok(()) }
+    }
+
+    /// Copies rows to their positions from where the server keeps them; their slots have come.
+    fn take_lent(
+        &mut self,
+        positions: &[u32],
+        row_bytes: usize,
+        out: &mut [u8],
+    ) -> Result<(), ClientError> {
+        let n_bytes = size_of_val(positions);
+        self.slots.clear();
+        self.slots
+            .extend(self.inbox.take(n_bytes).as_chunks().0.iter().copied().map(u32::from_le_bytes));
+        let tier = self.tiers.iter().find(|(tensor, _)| *tensor == self.pulled.0);
+        let at = positions.iter().map(|&position| position as usize);
+        let is_there = tier.is_some_and(|(_, tier)| tier.gather(&self.slots, row_bytes, at, out));
+        if is_there {
             return Ok(());
         }
+        Err(self.malformed(format!("{} rows in slots that were not lent", positions.len())))
+    }
+
+    /// All rows of an answer with some that were lent have been copied.
+    fn end_loan(&mut self) -> Result<(), ClientError> {
+        // Who was stopped in the middle may have copied what had come in their place.
+        if self.pulled.1.elapsed() > LENT_FOR {
+            return Err(self.io(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "rows were lent for too short a time",
+            )));
+        }
+        self.say_taken()
+    }
+
+    /// Tells the server that it may write again where rows were.
+    fn say_taken(&mut self) -> Result<(), ClientError> {
         self.frame.clear();
         Request::new(RequestBody::Taken).append_to(0, &mut self.frame);
         match self.stream.write_all(&self.frame) {

@@ -29,6 +29,12 @@ pub(super) struct LoadSocket {
     /// Memory that the server puts rows in, and where they are taken to.
     shared: Option<SharedMemory>,
     taken: Vec<u8>,
+    /// Memory that the server keeps rows in, the slots of a chunk that is lent, whether that comes, and
+    /// whether one of the answer was.
+    tier: Option<SharedMemory>,
+    slots: Vec<u32>,
+    is_lent: bool,
+    was_lent: bool,
     /// Frames to send; those bytes below `n_sent` are gone.
     outbox: Vec<u8>,
     n_sent: usize,
@@ -55,24 +61,29 @@ pub(super) struct Ask {
 pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
-    /// Connects by `open`, and has the server put rows in memory if it `shares` some: then one
-    /// request may be in flight.
+    /// Connects by `open`, and has the server share memory for rows of the tensor that `shares` names, if
+    /// one does: then one request may be in flight.
     pub(super) fn connect(
         open: impl Fn() -> Result<Connection, ClientError>,
-        shares: bool,
+        shares: Option<u16>,
         deadline: Instant,
     ) -> Result<Self, ClientError> {
         let mut connection = open()?;
-        if shares && !connection.share(deadline)? {
+        if shares.is_some() && !connection.share(deadline)? {
             connection = open()?;
         }
-        let (stream, inbox, opened, shared) = connection.into_nonblocking();
+        let tensor = shares.unwrap_or_default();
+        let (stream, inbox, opened, shared, tier) = connection.into_nonblocking(tensor);
         Ok(Self {
             stream,
             opened,
             inbox,
             shared,
             taken: Vec::new(),
+            tier,
+            slots: Vec::new(),
+            is_lent: false,
+            was_lent: false,
             outbox: Vec::new(),
             n_sent: 0,
             asked: VecDeque::new(),
@@ -159,6 +170,15 @@ impl LoadSocket {
         ended: &mut Vec<(usize, Result<(), Failure>)>,
     ) -> Result<(), LoadError> {
         loop {
+            if self.is_lent {
+                if self.inbox.len() < self.body_left {
+                    self.needed = self.body_left;
+                    return Ok(());
+                }
+                self.take_lent(row_bytes, check)?;
+                self.end_whole(ended);
+                continue;
+            }
             if self.body_left > 0 {
                 if !self.use_rows(row_bytes, check) {
                     return Ok(());
@@ -188,7 +208,15 @@ impl LoadSocket {
                     }
                     self.end_whole(ended);
                 }
+                Head::Whole(Reply::LentRows { first_row, n_rows }, body_bytes) => {
+                    let expected = self.chunk_bytes(first_row, n_rows, size_of::<u32>())?;
+                    if body_bytes != expected {
+                        return Err(LoadError::Wire);
+                    }
+                    (self.body_left, self.is_lent, self.was_lent) = (body_bytes, true, true);
+                }
                 Head::Whole(Reply::Failure(failure), 0) => {
+                    self.was_lent = false;
                     let ask = self.asked.pop_front().ok_or(LoadError::Wire)?;
                     ended.push((ask.slot, Err(failure)));
                 }
@@ -201,6 +229,9 @@ impl LoadSocket {
     fn end_whole(&mut self, ended: &mut Vec<(usize, Result<(), Failure>)>) {
         if self.asked.front().is_some_and(|ask| ask.n_come == ask.n_rows) {
             ended.extend(self.asked.pop_front().map(|ask| (ask.slot, Ok(()))));
+            if std::mem::take(&mut self.was_lent) {
+                Request::new(RequestBody::Taken).append_to(0, &mut self.outbox);
+            }
         }
     }
 
@@ -231,6 +262,26 @@ impl LoadSocket {
         let memory = self.shared.as_ref().filter(is_within).ok_or(LoadError::Wire)?;
         self.taken.resize(n_bytes, 0);
         memory.copy_to(offset, &mut self.taken);
+        self.has_taken(n_rows, check)
+    }
+
+    /// Copies rows from where the server keeps them, as a trainer would; their slots have come.
+    fn take_lent(&mut self, row_bytes: usize, check: &mut Check<'_>) -> Result<(), LoadError> {
+        self.slots.clear();
+        let slots = self.inbox.take(self.body_left).as_chunks().0;
+        self.slots.extend(slots.iter().copied().map(u32::from_le_bytes));
+        let n_rows = self.slots.len();
+        self.taken.resize(n_rows * row_bytes, 0);
+        let tier = self.tier.as_ref().ok_or(LoadError::Wire)?;
+        if !tier.gather(&self.slots, row_bytes, 0..n_rows, &mut self.taken) {
+            return Err(LoadError::Wire);
+        }
+        (self.body_left, self.is_lent) = (0, false);
+        self.has_taken(n_rows, check)
+    }
+
+    /// Rows of the first request lie in `taken`.
+    fn has_taken(&mut self, n_rows: usize, check: &mut Check<'_>) -> Result<(), LoadError> {
         let ask = self.asked.front_mut().ok_or(LoadError::Wire)?;
         if !ask.ids.is_empty() {
             check(&ask.ids[ask.n_come..ask.n_come + n_rows], &self.taken);

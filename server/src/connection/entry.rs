@@ -49,10 +49,10 @@ impl Connection {
                 }
             };
             let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
-            let (pace, shared, copying) = (Pace::default(), None, None);
+            let (pace, shared, loan, copying) = (Pace::default(), None, None, None);
             let rights = Rights::of(guard, &*socket, is_local);
             let mut this =
-                Self { stream, socket, is_local, rights, shared, copying, lag, pace, head };
+                Self { stream, socket, is_local, rights, shared, loan, copying, lag, pace, head };
             this.stream.write_all(&hello()).await?;
             this.stream.flush().await?;
             let mut theirs = [0; HELLO_BYTES];

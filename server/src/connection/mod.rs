@@ -3,6 +3,7 @@
 mod copy;
 mod entry;
 mod handshake;
+mod lent;
 mod pull;
 mod push;
 mod rights;
@@ -26,14 +27,15 @@ use lodestore_schema::{
 use thiserror::Error;
 
 use crate::error::failure;
-use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT};
+use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::{Idle, Shard};
 use crate::stats::{BreakReason, RequestKind};
 use copy::Copying;
+use lent::Loan;
 use rights::Rights;
 use shared::Shared;
 use stream::Stream;
-use time::{Lag, Pace, in_time};
+use time::{Lag, Pace, before, in_time};
 
 pub(crate) use handshake::Turns;
 pub(crate) use pull::HEAD_ROOM;
@@ -53,6 +55,8 @@ pub(crate) struct Connection {
     rights: Rights,
     /// Memory that the client reads rows from, if it has asked for some.
     shared: Option<Shared>,
+    /// Rows that it may be reading elsewhere.
+    loan: Option<Loan>,
     /// A partition that is copied over it.
     copying: Option<Copying>,
     lag: Lag,
@@ -170,11 +174,16 @@ impl Connection {
     /// left between frames.
     async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
         let mut bytes = [0; PREFIX_BYTES];
-        // Between two steps of a copy it is at work.
-        if self.copying.is_none() {
+        // Between two steps of a copy it is at work, and so is who copies rows that are lent.
+        if self.copying.is_none() && self.loan.is_none() {
             idle.begin();
         }
-        let read = self.stream.read(&mut bytes).await;
+        let read = self.stream.read(&mut bytes);
+        let read = match self.loan {
+            // Who has rows on loan is not waited for as long as it likes.
+            Some(_) => before(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await,
+            None => read.await,
+        };
         idle.end();
         let n_bytes = match read {
             Ok(0) => return Ok(None),
@@ -200,7 +209,7 @@ impl Connection {
         prefix: Prefix,
         deadline: Instant,
     ) -> Result<Self, Ended> {
-        self.pace = Pace::default();
+        (self.pace, self.loan) = (Pace::default(), None);
         if let Err(refusal) = check(shard, &request, deadline <= Instant::now()) {
             self.drain(prefix.body_bytes).await?;
             return self.reply_or_refuse(shard, Err(refusal)).await;
@@ -229,6 +238,12 @@ impl Connection {
                 self.drain(prefix.body_bytes).await?;
                 if body == RequestBody::Share {
                     return match self.share(shard)? {
+                        Ok(()) => Ok(self),
+                        Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
+                    };
+                }
+                if let RequestBody::Lend { tensor } = body {
+                    return match self.lend(shard, tensor).await? {
                         Ok(()) => Ok(self),
                         Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
                     };

@@ -1,5 +1,7 @@
 //! A pull on a connection: ids in, chunk after chunk of rows out.
 
+use std::rc::Rc;
+
 use futures_lite::AsyncReadExt;
 use lodestore_graph::NodeId;
 use lodestore_schema::{Failure, Reply};
@@ -16,7 +18,7 @@ use crate::stats::count;
 pub(crate) const HEAD_ROOM: usize = 128;
 
 impl Connection {
-    pub(super) async fn pull(mut self, shard: &Shard, asked: Asked) -> Result<Self, Ended> {
+    pub(super) async fn pull(mut self, shard: &Rc<Shard>, asked: Asked) -> Result<Self, Ended> {
         let result = match shard.admit_pull(asked.tensor, asked.n_bytes) {
             Err(refusal) => {
                 self.drain(asked.n_bytes).await?;
@@ -32,8 +34,16 @@ impl Connection {
             }
         };
         match result {
-            Ok(()) => Ok(self),
-            Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
+            Ok(()) => {
+                if let (Some(_), Some(shared)) = (&self.loan, &mut self.shared) {
+                    shared.n_untaken += 1;
+                }
+                Ok(self)
+            }
+            Err(refusal) => {
+                self.loan = None;
+                self.reply_or_refuse(shard, Err(refusal)).await
+            }
         }
     }
 
@@ -41,14 +51,20 @@ impl Connection {
     /// what the client is told.
     async fn send_rows(
         &mut self,
-        shard: &Shard,
-        &Asked { tensor, kind, version, deadline, .. }: &Asked,
+        shard: &Rc<Shard>,
+        asked: &Asked,
         Buffers { ids, frame }: &mut Buffers,
     ) -> Result<Result<(), Failure>, Ended> {
+        let &Asked { tensor, kind, version, deadline, .. } = asked;
         let row_bytes = shard.row_bytes(tensor);
+        let mut first_row = match self.lend_rows(shard, asked, ids, frame).await? {
+            Ok(n_lent) if n_lent > 0 && n_lent == ids.len() => return Ok(Ok(())),
+            Ok(n_lent) => n_lent,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let chunk_rows = chunk_rows(row_bytes);
-        let ring = Ring::new(ids.len(), chunk_rows, row_bytes);
-        let (mut first_row, mut shares) = (0, self.shares(ring));
+        let ring = Ring::new(first_row, ids.len(), chunk_rows, row_bytes);
+        let mut shares = self.shares(ring);
         // An empty list is answered by one empty chunk.
         loop {
             // At a stop we have closed that direction ourselves.
@@ -77,12 +93,8 @@ impl Connection {
                 self.write_shared(ring, to_u32(first_row), to_u32(n_rows)).await?;
                 count(&shard.counters().shared_bytes, n_rows * row_bytes);
             } else {
-                self.head.clear();
                 let rows = Reply::Rows { first_row: to_u32(first_row), n_rows: to_u32(n_rows) };
-                rows.append_to(n_rows * row_bytes, &mut self.head);
-                let start = HEAD_ROOM - self.head.len();
-                frame[start..HEAD_ROOM].copy_from_slice(&self.head);
-                self.write(&frame[start..body_end]).await?;
+                self.write_chunk(&rows, &mut frame[..body_end]).await?;
             }
             count(&shard.counters().rows, n_rows);
             count(&shard.counters().bytes, n_rows * row_bytes);
@@ -96,6 +108,6 @@ impl Connection {
 }
 
 /// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
-fn to_u32(n: usize) -> u32 {
+pub(super) fn to_u32(n: usize) -> u32 {
     u32::try_from(n).expect("a request has fewer rows than 2^32")
 }

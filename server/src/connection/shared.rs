@@ -33,6 +33,8 @@ pub(super) struct Shared {
     region: Region,
     /// Awaited chunks that the client has not taken yet.
     pub(super) n_untaken: usize,
+    /// Tensors whose tiers the client reads.
+    pub(super) lent: Vec<u16>,
     _room: StaticPermit,
 }
 
@@ -45,14 +47,17 @@ pub(super) fn chunk_rows(row_bytes: usize) -> usize {
 /// How the chunks of one answer lie in the ring.
 #[derive(Clone, Copy)]
 pub(super) struct Ring {
+    /// The first row that comes this way.
+    first: usize,
     n_rows: usize,
     chunk_rows: usize,
     row_bytes: usize,
 }
 
 impl Ring {
-    pub(super) fn new(n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
-        Self { n_rows, chunk_rows, row_bytes }
+    /// Of the rows from `first` on up to `n_rows`.
+    pub(super) fn new(first: usize, n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
+        Self { first, n_rows, chunk_rows, row_bytes }
     }
 
     /// Whether chunks fit a slot, which one of a single long row does not, and are worth one: then all
@@ -65,7 +70,7 @@ impl Ring {
     /// worth it.
     fn place(self, first_row: usize) -> Option<Range<usize>> {
         let n_bytes = (self.n_rows - first_row).min(self.chunk_rows) * self.row_bytes;
-        let start = first_row / self.chunk_rows % SHARED_SLOTS * CHUNK_BYTES;
+        let start = (first_row - self.first) / self.chunk_rows % SHARED_SLOTS * CHUNK_BYTES;
         (n_bytes >= SHARED_CHUNK_BYTES_MIN).then_some(start..start + n_bytes)
     }
 
@@ -76,7 +81,7 @@ impl Ring {
 
     /// Whether the place of the chunk that begins with this row had one before.
     fn had_another(self, first_row: usize) -> bool {
-        first_row >= SHARED_SLOTS * self.chunk_rows
+        first_row - self.first >= SHARED_SLOTS * self.chunk_rows
     }
 }
 
@@ -101,20 +106,32 @@ impl Connection {
                 return refuse(FailureCode::Overloaded, &message);
             }
         };
-        self.head.clear();
-        Reply::Shared { n_bytes: REGION_BYTES as u32 }.append_to(0, &mut self.head);
-        let sent = send_with(&self.socket, &self.head, descriptor.as_fd());
-        match sent {
-            Ok(n_bytes) if n_bytes == self.head.len() => {}
-            // Without a word about it, half of a frame cannot be mended.
-            Ok(_) => return Err(Ended::Io(io::ErrorKind::WriteZero.into())),
-            Err(rustix::io::Errno::AGAIN) => {
-                return refuse(FailureCode::Overloaded, "take the answers before this one first");
-            }
-            Err(error) => return Err(Ended::Io(error.into())),
+        let reply = Reply::Shared { n_bytes: REGION_BYTES as u32, n_tensors: shard.n_tensors() };
+        if let Err(refusal) = self.send_memory(&reply, descriptor.as_fd())? {
+            return Ok(Err(refusal));
         }
-        self.shared = Some(Shared { region, n_untaken: 0, _room: room });
+        self.shared = Some(Shared { region, n_untaken: 0, lent: Vec::new(), _room: room });
         Ok(Ok(()))
+    }
+
+    /// Sends a reply with the descriptor of a memory. The inner result is what the client is told.
+    pub(super) fn send_memory(
+        &mut self,
+        reply: &Reply,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<Result<(), Failure>, Ended> {
+        self.head.clear();
+        reply.append_to(0, &mut self.head);
+        match send_with(&self.socket, &self.head, descriptor) {
+            Ok(n_bytes) if n_bytes == self.head.len() => Ok(Ok(())),
+            // Without a word about it, half of a frame cannot be mended.
+            Ok(_) => Err(Ended::Io(io::ErrorKind::WriteZero.into())),
+            Err(rustix::io::Errno::AGAIN) => {
+                let message = "take the answers before this one first";
+                Ok(Err(failure(FailureCode::Overloaded, message)))
+            }
+            Err(error) => Err(Ended::Io(error.into())),
+        }
     }
 
     /// The client tells that it has taken a chunk, while no answer waits for that: of an answer
@@ -123,6 +140,9 @@ impl Connection {
         match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
             Some(left) => {
                 self.shared.as_mut().expect("just seen").n_untaken = left;
+                if left == 0 {
+                    self.loan = None;
+                }
                 Ok(())
             }
             None => Err(not_taken("nothing of the shared memory is awaited")),
@@ -212,18 +232,20 @@ mod tests {
         /// What stands in the ring untaken is never written over.
         #[test]
         fn a_place_is_used_again_only_after_its_chunk_was_awaited_and_taken(
+            first in 0usize..20_000,
             n_rows in 1usize..20_000,
             row_bytes in prop_oneof![1usize..200, 1usize..=CHUNK_BYTES + 100],
         ) {
             let chunk_rows = chunk_rows(row_bytes);
-            let ring = Ring::new(n_rows, chunk_rows, row_bytes);
+            let n_rows = first + n_rows;
+            let ring = Ring::new(first, n_rows, chunk_rows, row_bytes);
             prop_assert_eq!(ring.fits(), (4..=CHUNK_BYTES).contains(&row_bytes));
             if !ring.fits() {
                 return Ok(());
             }
             let mut awaited = std::collections::VecDeque::new();
             let mut standing = [None; SHARED_SLOTS];
-            for first_row in (0..n_rows).step_by(chunk_rows) {
+            for first_row in (first..n_rows).step_by(chunk_rows) {
                 if ring.had_another(first_row) {
                     // The client tells of the oldest that is awaited.
                     let taken: usize = awaited.pop_front().expect("somebody was awaited");

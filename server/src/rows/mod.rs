@@ -9,11 +9,12 @@ mod moving;
 mod part;
 
 use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use glommio::sync::Semaphore;
-use lodestore_cache::{Grant, Tier};
+use lodestore_cache::{DirectoryError, Grant, PolicySpec, Tier};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode, Stripes};
 use lodestore_store::Base;
@@ -21,6 +22,7 @@ use lodestore_store::Base;
 use crate::error::failure;
 use crate::holdings::Holdings;
 use crate::limits::IDLE_SCRATCH_MAX;
+use crate::map::tier_memory;
 use crate::shard::ShardPlan;
 use crate::stats::{Counters, count};
 use part::{PartRows, PartScratch};
@@ -35,6 +37,8 @@ pub(crate) struct ShardRows {
     /// By partition: its first key in the tier; `None` for one that is never here.
     key_bases: Vec<Option<u32>>,
     tier: RefCell<Tier>,
+    /// By which clients of this machine read the rows of the tier.
+    tier_file: Option<OwnedFd>,
     /// The tier's part of the server's budget.
     memory: Grant,
     /// Bytes that requests of this shard may still take.
@@ -92,8 +96,7 @@ impl ShardRows {
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
         let row_bytes = tensor.description.row_bytes as usize;
-        let tier = Tier::new(tier_bytes, row_bytes, key_space, plan.policy)
-            .map_err(|error| error.to_string())?;
+        let (tier, tier_file) = make_tier(plan, tier_bytes, row_bytes, key_space)?;
         // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
         let memory = plan.governor.grant(n_bytes).map_err(|error| error.to_string())?;
@@ -105,6 +108,7 @@ impl ShardRows {
             parts: RefCell::new(Rc::new(parts)),
             key_bases,
             tier: RefCell::new(tier),
+            tier_file,
             memory,
             room,
             scratch: RefCell::default(),
@@ -148,6 +152,43 @@ impl ShardRows {
         }
         self.keep(scratch);
         Ok(are_ours)
+    }
+
+    /// Writes where in the memory of [`Self::tier_file`] the rows of `ids` are, each as a u32, if all
+    /// are there and stay while they are lent; `slots` is four bytes long for each.
+    pub(crate) fn find(
+        &self,
+        plan: &ShardPlan,
+        ids: &[NodeId],
+        slots: &mut [u8],
+    ) -> Result<bool, Failure> {
+        let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
+        let Scratch { keys, misses: found, .. } = &mut scratch;
+        let are_there = self.keys_of(&plan.holdings, &self.parts(), ids, keys)?
+            && self.tier.borrow_mut().lookup_to_lend(keys, found);
+        if are_there {
+            slots.copy_from_slice(bytemuck::cast_slice(found));
+            count(&self.counters(plan).tier_hits, ids.len());
+        }
+        self.keep(scratch);
+        Ok(are_there)
+    }
+
+    /// The file of the tier's rows, and its length.
+    pub(crate) fn tier_file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let n_slots = u64::from(self.tier.borrow().n_slots());
+        let file = self.tier_file.as_ref().filter(|_| n_slots > 0);
+        file.map(|file| (file.as_fd(), n_slots * self.row_bytes as u64))
+    }
+
+    /// Keeps the tier's rows where they are until that is ended as often as it was begun.
+    pub(crate) fn lend(&self) {
+        self.tier.borrow_mut().lend();
+    }
+
+    /// Ends that.
+    pub(crate) fn take_back(&self) {
+        self.tier.borrow_mut().take_back();
     }
 
     /// Takes rows of this shard out of the tier: they have changed.
@@ -280,6 +321,30 @@ impl ShardRows {
             }
         }
     }
+}
+
+/// A tier, and the file of its rows where somebody may come who reads them.
+fn make_tier(
+    plan: &ShardPlan,
+    n_bytes: usize,
+    row_bytes: usize,
+    key_space: u32,
+) -> Result<(Tier, Option<OwnedFd>), String> {
+    let told = |error: DirectoryError| error.to_string();
+    if plan.shared_bytes > 0 {
+        let spec = PolicySpec::try_from(plan.policy).map_err(|error| told(error.into()))?;
+        let mut file = None;
+        let make = |n_bytes| {
+            let (memory, made) = tier_memory(n_bytes)?;
+            file = Some(made);
+            Ok(memory)
+        };
+        // Without such memory its rows are copied for everybody.
+        if let Ok(tier) = Tier::with_memory(make, n_bytes, row_bytes, key_space, &spec) {
+            return Ok((tier, file));
+        }
+    }
+    Ok((Tier::new(n_bytes, row_bytes, key_space, plan.policy).map_err(told)?, None))
 }
 
 /// The failure for a node that does not exist or lives on another server.

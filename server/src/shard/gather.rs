@@ -82,6 +82,22 @@ impl Shard {
         Ok(())
     }
 
+    /// Writes where rows of this shard are in the memory that is lent, if all are: see
+    /// [`ShardRows::find`].
+    pub(crate) fn find(
+        &self,
+        tensor: u16,
+        ids: &[NodeId],
+        slots: &mut [u8],
+    ) -> Result<bool, Failure> {
+        self.tensors[usize::from(tensor)].find(&self.plan, ids, slots)
+    }
+
+    /// Tensors that there are.
+    pub(crate) fn n_tensors(&self) -> u16 {
+        u16::try_from(self.tensors.len()).unwrap_or(u16::MAX)
+    }
+
     /// Rows of this shard for another, within this shard's own room, which they keep until they are
     /// on their way.
     pub(super) async fn gather_asked(
@@ -127,7 +143,7 @@ impl Shard {
     }
 
     /// The tensor at a position of the description.
-    pub(super) fn tensor(&self, tensor: u16) -> Result<&ShardRows, Failure> {
+    pub(crate) fn tensor(&self, tensor: u16) -> Result<&ShardRows, Failure> {
         self.tensors.get(usize::from(tensor)).ok_or_else(|| {
             let n_tensors = self.tensors.len();
             let message = format!("there is no tensor {tensor}, only 0 to {n_tensors}, exclusive");

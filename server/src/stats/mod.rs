@@ -146,7 +146,7 @@ impl RequestKind {
             RequestBody::Commit { .. } => Self::Commit,
             RequestBody::Compact => Self::Compact,
             RequestBody::Describe => Self::Describe,
-            RequestBody::Share => Self::Share,
+            RequestBody::Share | RequestBody::Lend { .. } => Self::Share,
             RequestBody::Copy { .. } => Self::Copy,
             // What tells a token, or that rows were taken, is not counted as a request.
             RequestBody::Stat | RequestBody::Authenticate { .. } | RequestBody::Taken => Self::Stat,

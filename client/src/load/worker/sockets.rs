@@ -32,6 +32,7 @@ impl Worker<'_> {
         let server = self.fleet.routes.endpoints[endpoint].server;
         // A client that shares memory has one request in flight.
         let shares = self.target.config.window == 1 && self.fleet.may_share(server);
+        let shares = shares.then_some(self.target.tensor);
         LoadSocket::connect(|| self.fleet.open(endpoint, deadline), shares, deadline)
     }
 

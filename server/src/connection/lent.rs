@@ -1,0 +1,143 @@
+//! Rows for a client of the same machine where they stand: it maps the memory of the shard's tier to
+//! read, is told the slots, and copies the rows itself, so that nobody copies them twice and the
+//! shard goes on to the next request meanwhile.
+//!
+//! While a loan lasts no slot gets another row (`lodestore_cache::Directory::lend`). It ends when the
+//! client says that it has taken the rows, asks for something else, or leaves; one that does nothing is cut
+//! off, after twice the time for which a client believes what it has copied.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_FOR, LENT_PULL_BYTES_MIN};
+use lodestore_schema::{Failure, FailureCode, Reply};
+
+use super::pull::{HEAD_ROOM, to_u32};
+use super::stream::has_left;
+use super::time::within;
+use super::{Asked, Connection, Ended, set_len};
+use crate::error::failure;
+use crate::limits::WRITE_TIMEOUT;
+use crate::shard::Shard;
+use crate::stats::count;
+
+const _: () = assert!(WRITE_TIMEOUT.as_secs() >= 2 * LENT_FOR.as_secs());
+
+/// The rows of a tensor that stay where they are for a client.
+pub(super) struct Loan {
+    shard: Rc<Shard>,
+    tensor: u16,
+}
+
+impl Loan {
+    fn new(shard: &Rc<Shard>, tensor: u16) -> Result<Self, Failure> {
+        shard.tensor(tensor)?.lend();
+        Ok(Self { shard: Rc::clone(shard), tensor })
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // At a stop a client cannot say any more that it has taken the rows, and may still be at it.
+        if !self.shard.is_ending()
+            && let Ok(rows) = self.shard.tensor(self.tensor)
+        {
+            rows.take_back();
+        }
+    }
+}
+
+impl Connection {
+    /// Answers a request for the memory of a tier. The inner result is what the client is told.
+    pub(super) async fn lend(
+        &mut self,
+        shard: &Shard,
+        tensor: u16,
+    ) -> Result<Result<(), Failure>, Ended> {
+        let refuse = |message: &str| Ok(Err(failure(FailureCode::Invalid, message)));
+        match &self.shared {
+            None => {
+                return refuse("rows are lent to connections that share memory: ask for that first");
+            }
+            Some(shared) if shared.lent.contains(&tensor) => {
+                return refuse("this connection has the memory of this tensor already");
+            }
+            Some(_) => {}
+        }
+        let rows = match shard.tensor(tensor) {
+            Ok(rows) => rows,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let Some((file, n_bytes)) = rows.tier_file() else {
+            self.reply(&Reply::Lent { n_bytes: 0 }).await?;
+            return Ok(Ok(()));
+        };
+        let sent = self.send_memory(&Reply::Lent { n_bytes }, file.as_fd())?;
+        if let (Ok(()), Some(shared)) = (&sent, &mut self.shared) {
+            shared.lent.push(tensor);
+        }
+        Ok(sent)
+    }
+
+    /// Tells the client where rows stand, chunk after chunk, up to the first chunk with one that is
+    /// not in memory; gives the number of rows told of. The inner result is what the client is told.
+    pub(super) async fn lend_rows(
+        &mut self,
+        shard: &Rc<Shard>,
+        &Asked { tensor, version, deadline, .. }: &Asked,
+        ids: &[NodeId],
+        frame: &mut Vec<u8>,
+    ) -> Result<Result<usize, Failure>, Ended> {
+        let row_bytes = shard.row_bytes(tensor);
+        let may = |shared: &super::Shared| shared.n_untaken == 0 && shared.lent.contains(&tensor);
+        if ids.len() * row_bytes < LENT_PULL_BYTES_MIN || !self.shared.as_ref().is_some_and(may) {
+            return Ok(Ok(0));
+        }
+        let loan = match Loan::new(shard, tensor) {
+            Ok(loan) => loan,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let mut n_told = 0;
+        for ids in ids.chunks(LENT_CHUNK_ROWS) {
+            if !shard.is_ending() && has_left(&self.socket) {
+                return Err(Ended::Left);
+            }
+            let body_end = HEAD_ROOM + size_of_val(ids);
+            if frame.len() < body_end {
+                set_len(frame, body_end);
+            }
+            let slots = &mut frame[HEAD_ROOM..body_end];
+            let found = within(deadline, async { shard.find(tensor, ids, slots) }).await;
+            match found.and_then(|found| shard.check_version(tensor, version).map(|()| found)) {
+                Err(refusal) => return Ok(Err(refusal)),
+                Ok(false) => break,
+                Ok(true) => {}
+            }
+            let rows = Reply::LentRows { first_row: to_u32(n_told), n_rows: to_u32(ids.len()) };
+            self.write_chunk(&rows, &mut frame[..body_end]).await?;
+            count(&shard.counters().shared_bytes, ids.len() * row_bytes);
+            count(&shard.counters().rows, ids.len());
+            count(&shard.counters().bytes, ids.len() * row_bytes);
+            n_told += ids.len();
+            glommio::yield_if_needed().await;
+        }
+        if n_told > 0 {
+            self.loan = Some(loan);
+        }
+        Ok(Ok(n_told))
+    }
+
+    /// Sends a reply whose body stands in the frame, behind the room for its head.
+    pub(super) async fn write_chunk(
+        &mut self,
+        reply: &Reply,
+        frame: &mut [u8],
+    ) -> Result<(), Ended> {
+        self.head.clear();
+        reply.append_to(frame.len() - HEAD_ROOM, &mut self.head);
+        let start = HEAD_ROOM - self.head.len();
+        frame[start..HEAD_ROOM].copy_from_slice(&self.head);
+        self.write(&frame[start..]).await
+    }
+}

@@ -50,7 +50,12 @@ pub struct Directory {
     chosen: Vec<u32>,
     /// How often it is lent.
     n_lent: u32,
+    /// Lookups that are still not lent, so that rows which found no slot find one when they come again.
+    n_not_lent: u32,
 }
+
+/// Lookups that are not lent after a row found no slot for that.
+const NOT_LENT_LOOKUPS: u32 = 16;
 
 /// What was done since the start, counted in rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +120,7 @@ impl Directory {
             chunk: Chunk::default(),
             chosen: Vec::new(),
             n_lent: 0,
+            n_not_lent: 0,
         })
     }
 
@@ -153,11 +159,12 @@ impl Directory {
     }
 
     /// The same where all ids are resident, and as long as rows can stay where they are although they
-    /// are [lent](Self::lend): while no row had to go for another, and none that was taken out has
-    /// left a slot that is wanted. Else `false`, and it is as if nobody had asked.
+    /// are [lent](Self::lend): while no row has to go for another, and none that was taken out and came
+    /// again waits for a slot. Else `false`, and it is as if nobody had asked.
     pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
-        let has_all = self.slots.n_slots() == self.id_space && self.slots.are_all_filled();
-        if !has_all && !self.slots.has_unused() {
+        let has_room = self.slots.n_slots() == self.id_space || self.slots.has_unused();
+        if !has_room || self.n_not_lent > 0 {
+            self.n_not_lent = self.n_not_lent.saturating_sub(1);
             return false;
         }
         slots.clear();
@@ -270,7 +277,7 @@ impl Directory {
         let mut offer = Offer { id, position, is_remembered };
         let slot = match self.n_lent {
             0 => self.slots.take_free().or_else(|| self.policy.evict(offer, &mut self.slots)),
-            _ => self.slots.take_unused(),
+            _ => self.take_unused(),
         };
         let Some(slot) = slot else {
             if self.ghosts.is_some() && self.policy.remembers() {
@@ -291,6 +298,15 @@ impl Directory {
         offer.is_remembered = place.is_some();
         self.policy.insert(offer, slot, &mut self.slots);
         placements.push(Placement { position, slot });
+    }
+
+    /// A slot that nobody looks at while rows are lent.
+    fn take_unused(&mut self) -> Option<u32> {
+        let slot = self.slots.take_unused();
+        if slot.is_none() {
+            self.n_not_lent = NOT_LENT_LOOKUPS;
+        }
+        slot
     }
 
     /// Gives the entry that the index must have of an id that is remembered.

@@ -155,11 +155,6 @@ impl Slots {
         self.free.is_empty() && self.n_used as usize == self.states.len()
     }
 
-    /// Whether each slot has a row.
-    pub(crate) fn are_all_filled(&self) -> bool {
-        self.n_resident as usize == self.states.len()
-    }
-
     /// Whether there is a slot that never had a row.
     pub(crate) fn has_unused(&self) -> bool {
         (self.n_used as usize) < self.states.len()

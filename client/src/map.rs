@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use lodestore_graph::prefetch::prefetch_lines;
 use lodestore_schema::limits::{LENT_BYTES_MAX, SHARED_BYTES_MAX};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::SealFlags;
@@ -11,8 +12,6 @@ use rustix::fs::SealFlags;
 /// Bytes of rows that are on their way from memory while one is copied: what a core can wait for at
 /// once, and few enough that they still are in its nearest cache when their turn comes.
 const AHEAD_BYTES: usize = 4 << 10;
-/// Bytes of a line of the processor's cache.
-const LINE_BYTES: usize = 64;
 
 /// Memory of a server, mapped to be read.
 #[derive(Debug)]
@@ -63,8 +62,8 @@ impl SharedMemory {
         self.n_bytes
     }
 
-    /// Copies the rows in `slots`, each to its position in `out`; `false`, where a slot is none, with
-    /// some of them copied.
+    /// Copies the rows in `slots`, each to its position in `out`; `false`, and nothing copied, where a
+    /// slot is none.
     ///
     /// # Panics
     ///
@@ -95,22 +94,11 @@ impl SharedMemory {
         true
     }
 
-    /// Tells the processor that a row will be needed, which must lie within.
+    /// Tells the processor that a row will be needed, or the start of a long one, whose rest it guesses.
     #[inline]
     fn prefetch(&self, slot: usize, row_bytes: usize) {
-        #[cfg(target_arch = "x86_64")]
-        for at in
-            (slot * row_bytes / LINE_BYTES * LINE_BYTES..(slot + 1) * row_bytes).step_by(LINE_BYTES)
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            #[expect(unsafe_code, reason = "the instruction has no other name")]
-            // SAFETY: it changes nothing, and no address makes it fail.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(self.map.as_ptr().wrapping_add(at).cast());
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (slot, row_bytes);
+        let start = self.map.as_ptr().wrapping_add(slot * row_bytes);
+        prefetch_lines(start, row_bytes.min(AHEAD_BYTES));
     }
 
     /// Copies the bytes from `start` on that fill `out`; they must lie within.

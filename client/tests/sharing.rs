@@ -6,6 +6,10 @@
 #[path = "../../benches/src/graph.rs"]
 #[expect(unreachable_pub, reason = "public where it lives")]
 mod graph;
+#[path = "sharing/lending.rs"]
+mod lending;
+#[path = "sharing/strange.rs"]
+mod strange;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use graph::{feature_graph, row_of, shuffled_ids};
+use lodestore_cache::PolicyKind;
 use lodestore_client::{Client, ClientConfig, PullKind as Kind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, HELLO_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
@@ -41,12 +46,16 @@ struct Served {
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn serve(n_shards: u16, tier_bytes: u64) -> Served {
+    serve_as(|config| ServerConfig { n_shards, tier_bytes, ..config })
+}
+
+fn serve_as(change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, 2);
     let socket = dir.path().join("socket");
     let unix = Some(socket.clone());
-    let config = ServerConfig { unix, n_shards, tier_bytes, ..ServerConfig::new(graph) };
+    let config = change(ServerConfig { unix, ..ServerConfig::new(graph) });
     Served { server: Server::start(&config).unwrap(), socket, _dir: (dir, alone) }
 }
 
@@ -75,8 +84,12 @@ fn assert_rows(ids: &[NodeId], rows: &[u8]) {
 fn rows_are_those_of_the_socket_in_any_number() {
     let edge = SHARED_CHUNK_BYTES_MIN / ROW_BYTES;
     let chunk = CHUNK_BYTES / ROW_BYTES;
-    for n_shards in [1, 2] {
-        let Served { server, socket, _dir } = serve(n_shards, 256 << 20);
+    // Without a tier there is nothing to lend.
+    for (n_shards, policy) in
+        [(1, PolicyKind::Sieve), (2, PolicyKind::Sieve), (2, PolicyKind::None)]
+    {
+        let Served { server, socket, _dir } =
+            serve_as(|config| ServerConfig { n_shards, tier_bytes: 256 << 20, policy, ..config });
         let (shared, plain) = (connect(&socket, true), connect(&socket, false));
         let pull = |client: &Client, ids: &[NodeId], kind| {
             let mut out = vec![0xEE; ids.len() * ROW_BYTES];

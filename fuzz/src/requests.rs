@@ -50,6 +50,7 @@ fn requests() -> Vec<Request> {
         RequestBody::Compact,
         RequestBody::Share,
         RequestBody::Taken,
+        RequestBody::Lend { tensor: 1 },
         RequestBody::Authenticate { token },
         RequestBody::Pull { tensor: 1, kind: PullKind::Sync },
         RequestBody::Pull { tensor: 2, kind: PullKind::Vector },
@@ -108,8 +109,10 @@ fn replies() -> Vec<Reply> {
         Reply::Pushed { version: 2 },
         Reply::Committed { version: 2 },
         Reply::Compacting { run: 1 },
-        Reply::Shared { n_bytes: 1 << 20 },
+        Reply::Shared { n_bytes: 1 << 20, n_tensors: 3 },
         Reply::SharedRows { first_row: 5, n_rows: 6, offset: 7, awaited: true },
+        Reply::Lent { n_bytes: 1 << 30 },
+        Reply::LentRows { first_row: 5, n_rows: 6 },
         Reply::Copied(copied),
     ];
     replies.extend(FailureCode::ALL.map(|code| Reply::Failure(failure(code))));

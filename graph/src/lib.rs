@@ -23,7 +23,7 @@ mod mix;
 pub mod npy;
 pub mod order;
 pub mod partition;
-mod prefetch;
+pub mod prefetch;
 pub mod rapa;
 pub mod relabel;
 pub mod sampler;

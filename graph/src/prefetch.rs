@@ -1,38 +1,44 @@
 //! Asking the processor for memory ahead of its use; a hint, and nothing where there is none.
 
 /// Bytes of a cache line.
-#[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
 /// Asks for the first line of `value`.
 #[inline]
-pub(crate) fn prefetch<T>(value: &T) {
-    #[cfg(target_arch = "x86_64")]
-    prefetch_line(value);
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
+pub fn prefetch<T>(value: &T) {
+    prefetch_line(std::ptr::from_ref(value).cast());
 }
 
 /// Asks for all of `values`.
 #[inline]
-pub(crate) fn prefetch_all<T>(values: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // A short list may begin in one line and end in the next.
-        let per_line = (LINE_BYTES / size_of::<T>().max(1)).max(1);
-        values.chunks(per_line).for_each(|line| prefetch_line(&line[0]));
-        values.last().into_iter().for_each(prefetch_line);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
+pub fn prefetch_all<T>(values: &[T]) {
+    prefetch_lines(values.as_ptr().cast(), size_of_val(values));
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Asks for every line with one of the `n_bytes` bytes from `start` on: any address will do, also one
+/// of memory that other processes write to.
 #[inline]
-#[expect(unsafe_code, reason = "the instruction takes a bare address")]
-fn prefetch_line<T>(value: &T) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch reads nothing that the program can see and cannot fault; the address is
-    // that of a value all the same. SSE is part of every x86_64.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+pub fn prefetch_lines(start: *const u8, n_bytes: usize) {
+    let into_line = start.addr() % LINE_BYTES;
+    let first = start.wrapping_sub(into_line);
+    (0..n_bytes + into_line)
+        .step_by(LINE_BYTES)
+        .for_each(|at| prefetch_line(first.wrapping_add(at)));
+}
+
+/// Asks for the line of an address, which may be any.
+#[inline]
+pub fn prefetch_line(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        #[expect(unsafe_code, reason = "the instruction has no other name")]
+        // SAFETY: a prefetch reads nothing that the program can see, and no address makes it fail.
+        // SSE is part of every x86_64.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }

@@ -30,7 +30,6 @@ mod moving;
 mod nan;
 mod overlay;
 mod plan;
-mod prefetch;
 mod probe;
 mod quarantine;
 mod reader;

@@ -174,6 +174,8 @@ impl Liar {
         for i in 0..n_true {
             if is_unix && i == n_true / 4 {
                 Request::new(RequestBody::Share).append_to(0, &mut bytes);
+                let tensor = self.numbers.below(5) as u16;
+                Request::new(RequestBody::Lend { tensor }).append_to(0, &mut bytes);
             }
             self.message(&mut bytes, false);
         }
@@ -306,7 +308,8 @@ impl Liar {
                 (RequestBody::Copy { part, step: self.copy_step() }, 0)
             }
             40 => (RequestBody::Share, 0),
-            41..43 => (RequestBody::Pull { tensor, kind }, 3000),
+            41 => (RequestBody::Lend { tensor }, 0),
+            42..44 => (RequestBody::Pull { tensor, kind }, 3000),
             _ => (RequestBody::Pull { tensor, kind }, numbers.below(50) as usize),
         }
     }

@@ -17,7 +17,7 @@ use crate::watch::Watch;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Rows of a pull: the most are enough for every server to send some by shared memory.
-const N_ROWS: [usize; 4] = [1, 50, 700, 5000];
+const N_ROWS: [usize; 4] = [1, 50, 700, 12_000];
 
 /// What all of them share.
 pub(crate) struct Clients<'a> {

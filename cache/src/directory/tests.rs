@@ -133,6 +133,50 @@ proptest! {
         }
     }
 
+    /// Steps: 0 lends, 1 takes back, all others serve a batch by one of two ways.
+    #[test]
+    fn rows_stay_where_they_are_while_they_are_lent(
+        steps in prop::collection::vec((0u8..8, prop::collection::vec(0u32..40, 0..12)), 1..60),
+        n_slots in 1u32..44,
+    ) {
+        for spec in reactive().chain(planned(40)) {
+            let mut directory = Directory::new(n_slots, 40, &spec).unwrap();
+            let (mut n_lent, mut ever, mut slots) = (0, HashSet::new(), Vec::new());
+            let mut placements = Vec::new();
+            for (step, batch) in &steps {
+                match step {
+                    0 => {
+                        directory.lend();
+                        n_lent += 1;
+                    }
+                    1 if n_lent > 0 => {
+                        directory.take_back();
+                        n_lent -= 1;
+                    }
+                    2 => directory.remove(batch),
+                    _ => {
+                        let (before, stats) = (directory.residents().collect::<Vec<_>>(), directory.stats());
+                        let there: Vec<u32> = batch.iter().map(|&id| directory.slot_of(id)).collect();
+                        if directory.lookup_to_lend(batch, &mut slots) {
+                            prop_assert_eq!(&slots, &there);
+                            prop_assert!(!slots.contains(&NO_SLOT));
+                            prop_assert_eq!(directory.stats().hits, stats.hits + batch.len() as u64);
+                        } else {
+                            prop_assert_eq!(directory.stats(), stats);
+                        }
+                        prop_assert_eq!(before, directory.residents().collect::<Vec<_>>());
+                        let positions: Vec<u32> = (0..batch.len() as u32).collect();
+                        directory.lookup(batch, &mut slots);
+                        directory.admit(batch, &positions, &mut placements);
+                        for placed in &placements {
+                            prop_assert!(ever.insert(placed.slot) || n_lent == 0, "{}", spec.kind());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn memory_is_what_was_planned(n_slots in 0u32..3000, id_space in 0u32..5000) {
         let ids: std::sync::Arc<[u32]> = (0..50).collect();
@@ -174,6 +218,31 @@ fn misses_of_small_traces_are_those_worked_out_by_hand() {
     let batches: Vec<Vec<u32>> = trace.map(|id| vec![id]).to_vec();
     // With bypass 4 is not kept, nor is 5, since 1, 2 and 3 are used before them.
     assert_eq!(hits(&oracle(12), 3, &batches), 12 - 7);
+}
+
+#[test]
+fn a_row_that_was_taken_out_comes_back_although_others_are_lent_again_and_again() {
+    let mut directory = Directory::new(10, 10, &PolicySpec::Sieve).unwrap();
+    let (all, mut slots): (Vec<u32>, _) = ((0..10).collect(), Vec::new());
+    serve(&mut directory, &all);
+    let mut n_lent = 0;
+    for turn in 0..100 {
+        if turn == 50 {
+            directory.remove(&[7]);
+        }
+        // What is there of a pull is lent, and the rest of it served, until that is taken.
+        let is_lent = directory.lookup_to_lend(&all[..5], &mut slots);
+        if is_lent {
+            directory.lend();
+        }
+        serve(&mut directory, &all[5..]);
+        if is_lent {
+            directory.take_back();
+            n_lent += 1;
+        }
+    }
+    assert_ne!(directory.slot_of(7), NO_SLOT);
+    assert_eq!(n_lent, 100 - NOT_LENT_LOOKUPS);
 }
 
 #[test]

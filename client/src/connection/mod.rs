@@ -1,9 +1,10 @@
 //! One blocking connection to one shard.
 
+mod memory;
 mod rows;
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
@@ -20,9 +21,6 @@ pub(crate) use rows::{Place, Progress};
 
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;
-
-/// Most tensors of which the memory is asked for.
-const LENT_TENSORS_MAX: u16 = 16;
 
 /// What is left of a connection that somebody else drives.
 pub(crate) type Nonblocking = (Stream, Inbox, Instant, Option<SharedMemory>, Option<SharedMemory>);
@@ -109,75 +107,6 @@ impl Connection {
             connection.write(&frame)?;
         }
         Ok(connection)
-    }
-
-    /// Asks a server over a Unix socket, once, for memory to take rows from; one that has none to
-    /// share goes on to send them. `false` when it shares memory that cannot be mapped here: then
-    /// this connection cannot be used for pulls. Nothing may be in flight.
-    pub(crate) fn share(&mut self, deadline: Instant) -> Result<bool, ClientError> {
-        if self.has_asked || !matches!(self.address, Address::Unix(_)) {
-            return Ok(true);
-        }
-        self.has_asked = true;
-        if self.inbox.len() > 0 {
-            // Said with the hello: it has no room for this connection.
-            self.receive(deadline)?;
-            return Err(self.malformed("an answer that nobody asked for"));
-        }
-        let (n_bytes, n_tensors, descriptor) = match self
-            .ask_memory(RequestBody::Share, deadline)?
-        {
-            (Reply::Shared { n_bytes, n_tensors }, found) => (n_bytes as usize, n_tensors, found),
-            (Reply::Failure(failure), _) => {
-                self.declined = Some(failure);
-                return Ok(true);
-            }
-            _ => return Err(self.malformed("an answer of another kind")),
-        };
-        // Without one this process has no room for a descriptor.
-        self.shared = descriptor.and_then(|found| SharedMemory::of(found, n_bytes).ok());
-        if self.shared.is_none() {
-            return Ok(false);
-        }
-        for tensor in 0..n_tensors.min(LENT_TENSORS_MAX) {
-            match self.ask_memory(RequestBody::Lend { tensor }, deadline)? {
-                (Reply::Lent { n_bytes: 0 } | Reply::Failure(_), _) => {}
-                (Reply::Lent { n_bytes }, descriptor) => {
-                    let memory = descriptor.map(|found| SharedMemory::of_tier(found, n_bytes));
-                    let Some(Ok(memory)) = memory else { return Ok(false) };
-                    self.tiers.push((tensor, memory));
-                }
-                _ => return Err(self.malformed("an answer of another kind")),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Asks for memory, and gives the answer with the descriptor that came beside it.
-    fn ask_memory(
-        &mut self,
-        body: RequestBody,
-        deadline: Instant,
-    ) -> Result<(Reply, Option<OwnedFd>), ClientError> {
-        self.send(&Request::new(body), &[], deadline)?;
-        let mut descriptor = None;
-        loop {
-            match self.inbox.head().map_err(|source| self.wire(source))? {
-                Head::Whole(reply, 0) => return Ok((reply, descriptor)),
-                Head::Whole(..) => return Err(self.malformed("an answer with a body")),
-                Head::Needs(n_bytes) => {
-                    let read = self.inbox.read_more(
-                        |buffer| {
-                            let (n_bytes, found) = self.stream.read_with_descriptor(buffer)?;
-                            descriptor = found.or(descriptor.take());
-                            Ok(n_bytes)
-                        },
-                        n_bytes,
-                    );
-                    self.has_read(read)?;
-                }
-            }
-        }
     }
 
     /// Sends a request with the ids of a pull, if it is one.

@@ -1,17 +1,16 @@
 //! The answer to a pull, taken as it comes: whatever is there is put in place, and nothing is waited
 //! for, so that several answers can come at once.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::ops::Range;
 use std::time::Instant;
 
-use lodestore_schema::limits::{LENT_FOR, PREFIX_BYTES};
-use lodestore_schema::{Reply, Request, RequestBody};
+use lodestore_schema::Reply;
+use lodestore_schema::limits::PREFIX_BYTES;
 
 use super::Connection;
 use crate::ClientError;
 use crate::inbox::Head;
-use crate::map::SharedMemory;
 use crate::scatter::scatter;
 
 /// Reads of one connection before the others have their turn.
@@ -212,80 +211,10 @@ impl Connection {
         }
         Ok(())
     }
-
-    /// Copies rows from the server's memory to their positions, which ascend, and says so where
-    /// that is awaited.
-    fn take_shared(
-        &mut self,
-        (offset, awaited): (usize, bool),
-        positions: &[u32],
-        row_bytes: usize,
-        out: &mut [u8],
-    ) -> Result<(), ClientError> {
-        let n_bytes = positions.len() * row_bytes;
-        let len = self.shared.as_ref().map_or(0, SharedMemory::len);
-        let memory = self.shared.as_ref().filter(|_| offset <= len && n_bytes <= len - offset);
-        let Some(memory) = memory else {
-            let message = format!("{n_bytes} bytes from {offset} on in shared memory of {len}");
-            return Err(self.malformed(message));
-        };
-        if let Some(range) = neighbours(positions, row_bytes) {
-            memory.copy_to(offset, &mut out[range]);
-        } else {
-            for (&position, i) in positions.iter().zip(0..) {
-                let row = &mut out[position as usize * row_bytes..][..row_bytes];
-                memory.copy_to(offset + i * row_bytes, row);
-            }
-        }
-        if awaited { self.say_taken() } else { Ok(()) }
-    }
-
-    /// Copies rows to their positions from where the server keeps them; their slots have come.
-    fn take_lent(
-        &mut self,
-        positions: &[u32],
-        row_bytes: usize,
-        out: &mut [u8],
-    ) -> Result<(), ClientError> {
-        let n_bytes = size_of_val(positions);
-        self.slots.clear();
-        self.slots
-            .extend(self.inbox.take(n_bytes).as_chunks().0.iter().copied().map(u32::from_le_bytes));
-        let tier = self.tiers.iter().find(|(tensor, _)| *tensor == self.pulled.0);
-        let at = positions.iter().map(|&position| position as usize);
-        let is_there = tier.is_some_and(|(_, tier)| tier.gather(&self.slots, row_bytes, at, out));
-        if is_there {
-            return Ok(());
-        }
-        Err(self.malformed(format!("{} rows in slots that were not lent", positions.len())))
-    }
-
-    /// All rows of an answer with some that were lent have been copied.
-    fn end_loan(&mut self) -> Result<(), ClientError> {
-        // Who was stopped in the middle may have copied what had come in their place.
-        if self.pulled.1.elapsed() > LENT_FOR {
-            return Err(self.io(io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                "rows were lent for too short a time",
-            )));
-        }
-        self.say_taken()
-    }
-
-    /// Tells the server that it may write again where rows were.
-    fn say_taken(&mut self) -> Result<(), ClientError> {
-        self.frame.clear();
-        Request::new(RequestBody::Taken).append_to(0, &mut self.frame);
-        match self.stream.write_all(&self.frame) {
-            // A server that stops does not listen any more, and sends what is left all the same.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => written.map_err(|error| self.io(error)),
-        }
-    }
 }
 
 /// The bytes of rows that stand together; positions ascend.
-fn neighbours(positions: &[u32], row_bytes: usize) -> Option<Range<usize>> {
+pub(super) fn neighbours(positions: &[u32], row_bytes: usize) -> Option<Range<usize>> {
     debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
     let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {
         return Some(0..0);

@@ -58,7 +58,9 @@ impl Connection {
         let refuse = |message: &str| Ok(Err(failure(FailureCode::Invalid, message)));
         match &self.shared {
             None => {
-                return refuse("rows are lent to connections that share memory: ask for that first");
+                return refuse(
+                    "rows are lent to connections that share memory: ask for that first",
+                );
             }
             Some(shared) if shared.lent.contains(&tensor) => {
                 return refuse("this connection has the memory of this tensor already");

@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lodestore_graph::prefetch::prefetch_all;
+
 use super::{ReaderKind, RowReader, available_memory_bytes, check_output, choose, whole_rows};
 use crate::error::StoreError;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
 use crate::map::FileMap;
 use crate::plan::{DeviceProfile, PlannedRow, ReadPlan};
-use crate::prefetch::prefetch;
 use crate::row::RowIdx;
 use crate::segment::{Segment, SoundBytes};
 
@@ -100,11 +101,11 @@ impl MappedReader {
         };
         let n_ahead = (AHEAD_BYTES / row_bytes).max(1);
         for i in 0..n.min(n_ahead) {
-            prefetch(&rows[place(i)]);
+            prefetch_all(&rows[place(i)]);
         }
         for i in 0..n {
             if i + n_ahead < n {
-                prefetch(&rows[place(i + n_ahead)]);
+                prefetch_all(&rows[place(i + n_ahead)]);
             }
             let (span, to) = (place(i), at(i).1 as usize * row_bytes);
             let (first, end) = (span.start as u64 / PAGE_BYTES, span.end as u64);

@@ -175,8 +175,9 @@ struct Shared {
 
 struct Lent {
   # The descriptor comes as that of Shared, sealed like it. The memory is one slot after the other, a
-  # row long each.
+  # row long each, from an offset in the file on.
   nBytes @0 :UInt64;
+  offset @1 :UInt64;
 }
 
 struct LentRows {

@@ -381,6 +381,12 @@ impl Directory {
         self.slots.n_resident() as usize
     }
 
+    /// Slots that have had a row: the first so many.
+    #[must_use]
+    pub fn n_used(&self) -> u32 {
+        self.slots.n_used()
+    }
+
     /// Number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {

@@ -155,6 +155,11 @@ impl Slots {
         self.free.is_empty() && self.n_used as usize == self.states.len()
     }
 
+    /// Slots that have had a row: the first so many.
+    pub(crate) fn n_used(&self) -> u32 {
+        self.n_used
+    }
+
     /// Whether there is a slot that never had a row.
     pub(crate) fn has_unused(&self) -> bool {
         (self.n_used as usize) < self.states.len()

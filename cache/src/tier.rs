@@ -208,6 +208,12 @@ impl Tier {
         self.directory.n_resident()
     }
 
+    /// Slots that have had a row: the first so many. The next rows go to those behind them.
+    #[must_use]
+    pub fn n_used(&self) -> u32 {
+        self.directory.n_used()
+    }
+
     /// Number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {

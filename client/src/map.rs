@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use lodestore_graph::prefetch::prefetch_lines;
-use lodestore_schema::limits::{LENT_BYTES_MAX, SHARED_BYTES_MAX};
+use lodestore_schema::limits::{LENT_BYTES_MAX, LENT_PAGE_BYTES, SHARED_BYTES_MAX};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::SealFlags;
 
@@ -17,6 +17,8 @@ const AHEAD_BYTES: usize = 4 << 10;
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     map: MmapRaw,
+    /// Where it begins in the map.
+    start: usize,
     n_bytes: usize,
 }
 
@@ -24,37 +26,31 @@ impl SharedMemory {
     /// Maps `n_bytes` of what a server has sent, where it puts rows; an error unless it has so many for
     /// good: to touch what was cut off would end this process.
     pub(crate) fn of(descriptor: OwnedFd, n_bytes: usize) -> io::Result<Self> {
-        Self::map(descriptor, n_bytes, SHARED_BYTES_MAX, MmapOptions::new().populate())
-    }
-
-    /// The same of the memory where it keeps rows. What of it has no pages yet gets none.
-    pub(crate) fn of_tier(descriptor: OwnedFd, n_bytes: u64) -> io::Result<Self> {
-        let (n_bytes, most) = (usize::try_from(n_bytes), usize::try_from(LENT_BYTES_MAX));
-        let n_bytes = n_bytes.unwrap_or(usize::MAX);
-        Self::map(descriptor, n_bytes, most.unwrap_or(usize::MAX), &MmapOptions::new())
-    }
-
-    fn map(
-        descriptor: OwnedFd,
-        n_bytes: usize,
-        most: usize,
-        options: &MmapOptions,
-    ) -> io::Result<Self> {
-        let unfit = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        if n_bytes == 0 || n_bytes > most {
-            return unfit(format!("{n_bytes} bytes; the limit is {most}"));
-        }
         let file = File::from(descriptor);
-        // Only files in memory have seals at all.
-        if !rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
-            return unfit("it can be cut short".to_owned());
+        check(&file, SHARED_BYTES_MAX as u64, 0, n_bytes as u64)?;
+        let map = MmapOptions::new().len(n_bytes).populate().map_raw_read_only(&file)?;
+        Ok(Self { map, start: 0, n_bytes })
+    }
+
+    /// The same of the memory from `offset` on where it keeps rows. What of it has no pages yet gets none.
+    pub(crate) fn of_tier(descriptor: OwnedFd, offset: u64, n_bytes: u64) -> io::Result<Self> {
+        let file = File::from(descriptor);
+        let file_bytes = check(&file, LENT_BYTES_MAX, offset, n_bytes)?;
+        let too_long = |_| io::Error::from(io::ErrorKind::OutOfMemory);
+        let (offset, n_bytes): (usize, usize) =
+            (offset.try_into().map_err(too_long)?, n_bytes.try_into().map_err(too_long)?);
+        let file_bytes: usize = file_bytes.try_into().map_err(too_long)?;
+        let map = |start: usize, n_bytes| {
+            MmapOptions::new().offset(start as u64).len(n_bytes).map_raw_read_only(&file)
+        };
+        // Huge pages want a place in memory as far from a multiple of their size as that in the file;
+        // most often the next mapping of a length comes to where the one before was.
+        let len = file_bytes - file_bytes.min(LENT_PAGE_BYTES);
+        let first = if len == 0 { 0 } else { map(0, len)?.as_ptr().addr() % LENT_PAGE_BYTES };
+        if first <= offset && offset - first + n_bytes <= len {
+            return Ok(Self { map: map(first, len)?, start: offset - first, n_bytes });
         }
-        let found_bytes = file.metadata()?.len();
-        if found_bytes < n_bytes as u64 {
-            return unfit(format!("{found_bytes} bytes where {n_bytes} are expected"));
-        }
-        let map = options.clone().len(n_bytes).map_raw_read_only(&file)?;
-        Ok(Self { map, n_bytes })
+        Ok(Self { map: map(0, offset + n_bytes)?, start: offset, n_bytes })
     }
 
     /// Its length.
@@ -97,8 +93,8 @@ impl SharedMemory {
     /// Tells the processor that a row will be needed, or the start of a long one, whose rest it guesses.
     #[inline]
     fn prefetch(&self, slot: usize, row_bytes: usize) {
-        let start = self.map.as_ptr().wrapping_add(slot * row_bytes);
-        prefetch_lines(start, row_bytes.min(AHEAD_BYTES));
+        let row = self.map.as_ptr().wrapping_add(self.start + slot * row_bytes);
+        prefetch_lines(row, row_bytes.min(AHEAD_BYTES));
     }
 
     /// Copies the bytes from `start` on that fill `out`; they must lie within.
@@ -112,12 +108,30 @@ impl SharedMemory {
         // rows are as wrong as it could have sent them.
         unsafe {
             std::ptr::copy_nonoverlapping(
-                self.map.as_ptr().add(start),
+                self.map.as_ptr().add(self.start + start),
                 out.as_mut_ptr(),
                 out.len(),
             );
         }
     }
+}
+
+/// Checks that a file is at least so long, for good; gives how long it is.
+fn check(file: &File, most: u64, offset: u64, n_bytes: u64) -> io::Result<u64> {
+    let unfit = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    let end = offset.checked_add(n_bytes).filter(|&end| n_bytes > 0 && end <= most);
+    let Some(end) = end else {
+        return unfit(format!("{n_bytes} bytes from {offset} on; the limit is {most}"));
+    };
+    // Only files in memory have seals at all.
+    if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
+        return unfit("it can be cut short".to_owned());
+    }
+    let found_bytes = file.metadata()?.len();
+    if found_bytes < end {
+        return unfit(format!("{found_bytes} bytes where {end} are expected"));
+    }
+    Ok(found_bytes)
 }
 
 #[cfg(test)]
@@ -147,6 +161,33 @@ mod tests {
             (File::open("/dev/zero").unwrap(), 4096),
         ] {
             assert!(SharedMemory::of(file.into(), n_bytes).is_err(), "{n_bytes}");
+        }
+    }
+
+    #[test]
+    fn rows_are_found_wherever_they_begin_in_their_file() {
+        let page = LENT_PAGE_BYTES as u64;
+        for (file_bytes, offset, n_bytes) in [
+            (8192, 0, 8192),
+            (8192, 4096, 4096),
+            (8192, 4095, 7),
+            (page, page - 8, 8),
+            (5 * page, page, page),
+            (5 * page, page + 12_288, page),
+            (5 * page, 0, 5 * page),
+            (5 * page, 5 * page - 8, 8),
+        ] {
+            let file = memory(file_bytes, SealFlags::SHRINK);
+            file.write_all_at(b"row", offset + n_bytes - 3).unwrap();
+            let memory = SharedMemory::of_tier(file.into(), offset, n_bytes).unwrap();
+            let mut out = [0; 3];
+            memory.copy_to(n_bytes as usize - 3, &mut out);
+            assert_eq!(&out, b"row", "{file_bytes} {offset} {n_bytes}");
+            assert_eq!(memory.len() as u64, n_bytes);
+        }
+        for (offset, n_bytes) in [(0, 0), (1, 8192), (8192, 1), (u64::MAX, 2), (0, u64::MAX)] {
+            let file = memory(8192, SealFlags::SHRINK).into();
+            assert!(SharedMemory::of_tier(file, offset, n_bytes).is_err(), "{offset} {n_bytes}");
         }
     }
 

@@ -111,7 +111,7 @@ fn replies() -> Vec<Reply> {
         Reply::Compacting { run: 1 },
         Reply::Shared { n_bytes: 1 << 20, n_tensors: 3 },
         Reply::SharedRows { first_row: 5, n_rows: 6, offset: 7, awaited: true },
-        Reply::Lent { n_bytes: 1 << 30 },
+        Reply::Lent { n_bytes: 1 << 30, offset: 2 << 20 },
         Reply::LentRows { first_row: 5, n_rows: 6 },
         Reply::Copied(copied),
     ];

@@ -55,6 +55,8 @@ pub enum Reply {
     Lent {
         /// Its length.
         n_bytes: u64,
+        /// Where it begins in the file.
+        offset: u64,
     },
     /// A chunk as in `Rows`, whose rows are in that memory, in the slots that follow as u32.
     LentRows {
@@ -199,7 +201,11 @@ impl Reply {
                 shared.set_n_bytes(*n_bytes);
                 shared.set_tensors(*n_tensors);
             }
-            Self::Lent { n_bytes } => root.init_lent().set_n_bytes(*n_bytes),
+            Self::Lent { n_bytes, offset } => {
+                let mut lent = root.init_lent();
+                lent.set_n_bytes(*n_bytes);
+                lent.set_offset(*offset);
+            }
             Self::LentRows { first_row, n_rows } => {
                 let mut rows = root.init_lent_rows();
                 rows.set_first_row(*first_row);
@@ -243,7 +249,10 @@ impl Reply {
                 let shared = shared.map_err(bad)?;
                 Self::Shared { n_bytes: shared.get_n_bytes(), n_tensors: shared.get_tensors() }
             }
-            reply::Lent(lent) => Self::Lent { n_bytes: lent.map_err(bad)?.get_n_bytes() },
+            reply::Lent(lent) => {
+                let lent = lent.map_err(bad)?;
+                Self::Lent { n_bytes: lent.get_n_bytes(), offset: lent.get_offset() }
+            }
             reply::LentRows(rows) => {
                 let rows = rows.map_err(bad)?;
                 Self::LentRows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows() }

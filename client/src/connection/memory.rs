@@ -47,9 +47,10 @@ impl Connection {
         }
         for tensor in 0..n_tensors.min(LENT_TENSORS_MAX) {
             match self.ask_memory(RequestBody::Lend { tensor }, deadline)? {
-                (Reply::Lent { n_bytes: 0 } | Reply::Failure(_), _) => {}
-                (Reply::Lent { n_bytes }, descriptor) => {
-                    let memory = descriptor.map(|found| SharedMemory::of_tier(found, n_bytes));
+                (Reply::Lent { n_bytes: 0, .. } | Reply::Failure(_), _) => {}
+                (Reply::Lent { n_bytes, offset }, descriptor) => {
+                    let of_tier = |found| SharedMemory::of_tier(found, offset, n_bytes);
+                    let memory = descriptor.map(of_tier);
                     let Some(Ok(memory)) = memory else { return Ok(false) };
                     self.tiers.push((tensor, memory));
                 }

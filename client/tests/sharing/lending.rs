@@ -32,7 +32,7 @@ fn pull_by_hand(client: &mut Plain, ids: &[NodeId]) -> [usize; 3] {
 
 fn lends(client: &mut Plain, tensor: u16) -> bool {
     client.ask(RequestBody::Lend { tensor }, &[]);
-    matches!(client.answer(), Some(Reply::Lent { n_bytes: 1.. }))
+    matches!(client.answer(), Some(Reply::Lent { n_bytes: 1.., .. }))
 }
 
 fn refuses(client: &mut Plain, body: RequestBody) -> bool {

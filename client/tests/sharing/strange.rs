@@ -45,7 +45,11 @@ impl Strange {
                     send(&stream, &Reply::Shared { n_bytes, n_tensors }, Some(&ring));
                 }
                 RequestBody::Lend { tensor: 0 } => {
-                    send(&stream, &Reply::Lent { n_bytes: self.tier_bytes }, Some(&tier));
+                    send(
+                        &stream,
+                        &Reply::Lent { n_bytes: self.tier_bytes, offset: 0 },
+                        Some(&tier),
+                    );
                 }
                 RequestBody::Pull { .. } => {
                     std::thread::sleep(self.delay);

@@ -74,7 +74,7 @@ fn replies_survive_the_trip() {
         Reply::Compacting { run: u64::MAX },
         Reply::Shared { n_bytes: u32::MAX, n_tensors: 0 },
         Reply::Shared { n_bytes: 0, n_tensors: u16::MAX },
-        Reply::Lent { n_bytes: u64::MAX },
+        Reply::Lent { n_bytes: u64::MAX, offset: 1 << 40 },
         Reply::LentRows { first_row: u32::MAX, n_rows: 7 },
         Reply::SharedRows { first_row: 5, n_rows: 600, offset: u32::MAX, awaited: false },
         Reply::SharedRows { first_row: u32::MAX, n_rows: 0, offset: 0, awaited: true },

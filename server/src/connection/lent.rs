@@ -6,7 +6,6 @@
 //! client says that it has taken the rows, asks for something else, or leaves; one that does nothing is cut
 //! off, after twice the time for which a client believes what it has copied.
 
-use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use lodestore_graph::NodeId;
@@ -71,11 +70,11 @@ impl Connection {
             Ok(rows) => rows,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let Some((file, n_bytes)) = rows.tier_file() else {
-            self.reply(&Reply::Lent { n_bytes: 0 }).await?;
+        let Some((file, offset, n_bytes)) = rows.tier_file() else {
+            self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?;
             return Ok(Ok(()));
         };
-        let sent = self.send_memory(&Reply::Lent { n_bytes }, file.as_fd())?;
+        let sent = self.send_memory(&Reply::Lent { n_bytes, offset }, file)?;
         if let (Ok(()), Some(shared)) = (&sent, &mut self.shared) {
             shared.lent.push(tensor);
         }

@@ -9,7 +9,7 @@ mod moving;
 mod part;
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use lodestore_store::Base;
 use crate::error::failure;
 use crate::holdings::Holdings;
 use crate::limits::IDLE_SCRATCH_MAX;
-use crate::map::tier_memory;
+use crate::map::TierFile;
 use crate::shard::ShardPlan;
 use crate::stats::{Counters, count};
 use part::{PartRows, PartScratch};
@@ -38,7 +38,7 @@ pub(crate) struct ShardRows {
     key_bases: Vec<Option<u32>>,
     tier: RefCell<Tier>,
     /// By which clients of this machine read the rows of the tier.
-    tier_file: Option<OwnedFd>,
+    tier_file: Option<TierFile>,
     /// The tier's part of the server's budget.
     memory: Grant,
     /// Bytes that requests of this shard may still take.
@@ -174,11 +174,9 @@ impl ShardRows {
         Ok(are_there)
     }
 
-    /// The file of the tier's rows, and its length.
-    pub(crate) fn tier_file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        let n_slots = u64::from(self.tier.borrow().n_slots());
-        let file = self.tier_file.as_ref().filter(|_| n_slots > 0);
-        file.map(|file| (file.as_fd(), n_slots * self.row_bytes as u64))
+    /// The file of the tier's rows, where they begin in it, and their bytes.
+    pub(crate) fn tier_file(&self) -> Option<(BorrowedFd<'_>, u64, u64)> {
+        self.tier_file.as_ref().map(TierFile::place)
     }
 
     /// Keeps the tier's rows where they are until that is ended as often as it was begun.
@@ -286,6 +284,9 @@ impl ShardRows {
     ) {
         let Scratch { keys, misses, offered, overlaid, bases, part: part_scratch } = scratch;
         let mut tier = self.tier.borrow_mut();
+        if let Some(file) = &self.tier_file {
+            file.take_huge_pages((tier.n_used() as usize + misses.len()) * self.row_bytes);
+        }
         let parts = || bases.iter().filter_map(|(part, base)| Some((open.get(*part)?, base)));
         if parts().all(|(rows, base)| rows.is_still_plain(base)) {
             tier.admit(keys, out, misses);
@@ -329,13 +330,13 @@ fn make_tier(
     n_bytes: usize,
     row_bytes: usize,
     key_space: u32,
-) -> Result<(Tier, Option<OwnedFd>), String> {
+) -> Result<(Tier, Option<TierFile>), String> {
     let told = |error: DirectoryError| error.to_string();
     if plan.shared_bytes > 0 {
         let spec = PolicySpec::try_from(plan.policy).map_err(|error| told(error.into()))?;
         let mut file = None;
         let make = |n_bytes| {
-            let (memory, made) = tier_memory(n_bytes)?;
+            let (memory, made) = TierFile::new(n_bytes)?;
             file = Some(made);
             Ok(memory)
         };

@@ -6,8 +6,8 @@ use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_PULL_BYTES_MIN};
 
 use super::*;
 
-/// Rows of an answer that is worth lending, in two chunks.
-const LENT: usize = 2 * LENT_CHUNK_ROWS;
+/// Rows of an answer that is worth lending, in some chunks.
+const LENT: usize = 4 * LENT_CHUNK_ROWS;
 const _: () = assert!(LENT * ROW_BYTES > LENT_PULL_BYTES_MIN);
 
 /// How a server answers a pull: rows lent, rows in shared memory, rows in the socket.
@@ -117,7 +117,7 @@ fn rows_that_are_put_meanwhile_come_whole_and_never_older_than_what_was_acknowle
     let Served { server, socket, _dir } =
         serve_as(|config| ServerConfig { n_shards: 2, tier_bytes, writable: true, ..config });
     let (acknowledged, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
-    let ids = &ids(4 * LENT);
+    let ids = &ids(2 * LENT);
     let row_at = |turn: u32| (turn as f32).to_le_bytes().repeat(WIDTH as usize);
     let put = |client: &Client, turn: u32, ids: &[NodeId]| {
         client.put_rows("feat", ids, &row_at(turn).repeat(ids.len())).unwrap();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lodestore_client::{Security, Token};
+use lodestore_server::Tokens;
 
 use crate::small_file::{read_small_file, read_small_regular_file};
 
@@ -45,20 +46,20 @@ impl SecurityArgs {
     }
 }
 
-/// The token in a file, which nobody but its owner may read; white space around it does not count.
+/// The token to tell: the first in a file, which nobody but its owner may read.
 pub(crate) fn read_token(path: &Path) -> Result<Token> {
-    token_in(path, read_small_file)
+    tokens_in(path, read_small_file).map(|tokens| tokens.first())
 }
 
-/// The same of a file that is read again while a server runs, and so must be one that stays.
-pub(crate) fn read_lasting_token(path: &Path) -> Result<Token> {
-    token_in(path, read_small_regular_file)
+/// The tokens to take, of a file that is read again while a server runs, and so must be one that stays.
+pub(crate) fn read_lasting_tokens(path: &Path) -> Result<Tokens> {
+    tokens_in(path, read_small_regular_file)
 }
 
-fn token_in(path: &Path, read: fn(&Path) -> Result<String>) -> Result<Token> {
+fn tokens_in(path: &Path, read: fn(&Path) -> Result<String>) -> Result<Tokens> {
     check_mode(path, 0o077, "a token")?;
     let text = read(path)?;
-    Token::new(text.trim_ascii().as_bytes()).with_context(|| format!("{}", path.display()))
+    Tokens::parse(&text).with_context(|| format!("{}", path.display()))
 }
 
 /// Fails for a key that others may read; a group may, as that of the service.

@@ -39,4 +39,4 @@ pub use request::{CopyStep, PullKind, Request, RequestBody};
 pub use socket::shard_socket;
 pub use stats::{ServerStats, ShardStats, UpdateStats};
 pub use stripes::Stripes;
-pub use token::{BadToken, Token};
+pub use token::{BadToken, BadTokens, Token, Tokens};

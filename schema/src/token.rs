@@ -47,6 +47,82 @@ impl Token {
     }
 }
 
+/// What a server lets in: a token, and while another replaces it the one before too.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens {
+    /// The one that is told.
+    first: Token,
+    /// The same again where there is no other.
+    second: Token,
+}
+
+/// Text that holds no tokens. It does not tell them.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum BadTokens {
+    /// A line is none.
+    #[error("line {line_no}: {source}")]
+    Line {
+        /// From 1 on.
+        line_no: usize,
+        /// What one is.
+        source: BadToken,
+    },
+    /// There are none, or too many.
+    #[error(
+        "{found} lines; expected one with a token, or while another replaces it two, of which the first \
+         is told and both are taken"
+    )]
+    Count {
+        /// Lines that are not empty.
+        found: usize,
+    },
+}
+
+impl Tokens {
+    /// Reads one or two lines with a token each; white space around them and empty lines do not count.
+    ///
+    /// # Errors
+    /// Other lines, or another number of them.
+    pub fn parse(text: &str) -> Result<Self, BadTokens> {
+        let lines =
+            || (1..).zip(text.lines().map(str::trim_ascii)).filter(|(_, line)| !line.is_empty());
+        let found = lines().count();
+        let token = |(line_no, line): (usize, &str)| {
+            Token::new(line.as_bytes()).map_err(|source| BadTokens::Line { line_no, source })
+        };
+        let tokens = lines().take(2).map(token).collect::<Result<Vec<Token>, _>>()?;
+        match (found, &*tokens) {
+            (1, &[only]) => Ok(only.into()),
+            (2, &[first, second]) => Ok(Self { first, second }),
+            _ => Err(BadTokens::Count { found }),
+        }
+    }
+
+    /// The one to be told.
+    #[must_use]
+    pub fn first(&self) -> Token {
+        self.first
+    }
+
+    /// Whether a token is one of them, in a time that does not depend on which.
+    #[must_use]
+    pub fn take(&self, token: &Token) -> bool {
+        (self.first.ct_eq(token) | self.second.ct_eq(token)).into()
+    }
+
+    /// Whether one of them is one of others.
+    #[must_use]
+    pub fn overlap(&self, others: &Self) -> bool {
+        self.take(&others.first) | self.take(&others.second)
+    }
+}
+
+impl From<Token> for Tokens {
+    fn from(token: Token) -> Self {
+        Self { first: token, second: token }
+    }
+}
+
 impl ConstantTimeEq for Token {
     fn ct_eq(&self, other: &Self) -> Choice {
         self.bytes[..].ct_eq(&other.bytes[..]) & self.len.ct_eq(&other.len)
@@ -79,6 +155,29 @@ mod tests {
             assert_ne!(token, Token::new(other.as_bytes()).unwrap(), "{other}");
         }
         assert_eq!(token.as_bytes(), b"0123456789abcdef");
+    }
+
+    #[test]
+    fn one_line_is_a_token_and_two_are_while_one_replaces_the_other() {
+        let (new, old) = ("new-new-new-new-new", "old-old-old-old-old");
+        let [new_token, old_token] = [new, old].map(|text| Token::new(text.as_bytes()).unwrap());
+        let takes = |text: &str| {
+            let tokens = Tokens::parse(text).unwrap();
+            assert_eq!(tokens.first(), new_token);
+            [tokens.take(&new_token), tokens.take(&old_token)]
+        };
+        assert_eq!(takes(new), [true, false]);
+        assert_eq!(takes(&format!(" {new}\r\n\n")), [true, false]);
+        assert_eq!(takes(&format!("{new}\n{old}\n")), [true, true]);
+        let both = Tokens::parse(&format!("{new}\n{old}")).unwrap();
+        assert!(
+            both.overlap(&old_token.into()) && !Tokens::from(new_token).overlap(&old_token.into())
+        );
+        assert_eq!(Tokens::parse(" \n").unwrap_err(), BadTokens::Count { found: 0 });
+        let three = format!("{new}\n{old}\n{new}x");
+        assert_eq!(Tokens::parse(&three).unwrap_err(), BadTokens::Count { found: 3 });
+        let bad = Tokens::parse(&format!("{new}\n\nshort")).unwrap_err();
+        assert!(bad.to_string().starts_with("line 3:") && !bad.to_string().contains("short"));
     }
 
     #[test]

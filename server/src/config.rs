@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use lodestore_cache::PolicyKind;
 use lodestore_graph::PartId;
-use lodestore_schema::Token;
+use lodestore_schema::Tokens;
 
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
 use crate::{ServerError, TlsFiles};
@@ -46,10 +46,10 @@ pub struct ServerConfig {
     /// Take pushes, commits and compactions: locks the partitions against other writers.
     pub writable: bool,
     /// What clients over TCP must tell first. Over a Unix socket its mode says who may.
-    pub token: Option<Token>,
+    pub token: Option<Tokens>,
     /// What clients over TCP must tell first to move partitions or to count their holders; it lets
     /// them in as `token` does. Without one that is for clients of the same machine.
-    pub admin_token: Option<Token>,
+    pub admin_token: Option<Tokens>,
     /// TLS on every TCP port of rows; in the clear unless given.
     pub tls: Option<TlsFiles>,
     /// Allow an address that others can reach, without authentication.

@@ -39,7 +39,7 @@ pub use config::ServerConfig;
 pub use error::ServerError;
 pub use guard::{Renewer, TlsFiles};
 pub use lodestore_cache::PolicyKind;
-pub use lodestore_schema::{BadToken, Token};
+pub use lodestore_schema::{BadToken, BadTokens, Token, Tokens};
 pub use metrics::{
     KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
     metrics_table,

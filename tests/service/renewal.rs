@@ -102,6 +102,12 @@ fn a_token_that_is_replaced_lets_nobody_in_any_more() {
     stat(&old).succeeded();
     stat(&new).failed(1, &["--token-file"]);
     assert_eq!([scrape(first), scrape(second)], [200, 401]);
+    // For a while both are taken; who is given that file tells the first.
+    replace(&served, &format!("{second}\n{first}\n"));
+    wait_until("the new token is one", || stat(&new).code == Some(0));
+    stat(&old).succeeded();
+    stat(&served).succeeded();
+    assert_eq!([scrape(first), scrape(second)], [200, 200]);
     replace(&served, second);
     wait_until("the old token is nobody's", || stat(&old).code == Some(1));
     stat(&old).failed(1, &["--token-file"]);

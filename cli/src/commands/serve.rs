@@ -26,7 +26,7 @@ use signal_hook::low_level::{self, pipe};
 use crate::console::Console;
 use crate::human;
 use crate::log::{self, LogFormat, LogLevel};
-use crate::secrets::read_lasting_token;
+use crate::secrets::read_lasting_tokens;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
@@ -202,9 +202,11 @@ impl ServeArgs {
         }
         self.check_exposure(listen)?;
         let tls = self.tls()?;
-        let token = self.token_file.as_deref().map(read_lasting_token).transpose()?;
-        let admin_token = self.admin_token_file.as_deref().map(read_lasting_token).transpose()?;
-        if token.is_some() && token == admin_token {
+        let token = self.token_file.as_deref().map(read_lasting_tokens).transpose()?;
+        let admin_token = self.admin_token_file.as_deref().map(read_lasting_tokens).transpose()?;
+        if let (Some(rows), Some(admin)) = (&token, &admin_token)
+            && rows.overlap(admin)
+        {
             return Err(UsageError::new(
                 "--token-file and --admin-token-file have the same token, so that whoever pulls rows \
                  could move partitions; make another for admins: openssl rand -hex 32"

@@ -13,7 +13,7 @@ use futures_rustls::TlsAcceptor;
 use glommio::net::TcpStream;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX};
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, check_hello, hello,
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, check_hello, hello,
 };
 
 use super::handshake::{Turns, in_turn};
@@ -60,7 +60,7 @@ impl Connection {
             check_hello(&theirs)?;
             let is_known = match &guard.token {
                 None => true,
-                Some(token) => this.tells(guard, token).await?,
+                Some(tokens) => this.tells(guard, tokens).await?,
             };
             Ok((this, is_known))
         };
@@ -75,8 +75,8 @@ impl Connection {
         Err(Ended::Unauthenticated)
     }
 
-    /// Whether the first request tells this token, or the admin's, which is worth more.
-    async fn tells(&mut self, guard: &Guard, token: &Token) -> Result<bool, Ended> {
+    /// Whether the first request tells one of these tokens, or the admin's, which is worth more.
+    async fn tells(&mut self, guard: &Guard, tokens: &Tokens) -> Result<bool, Ended> {
         let mut prefix = [0; PREFIX_BYTES];
         self.stream.read_exact(&mut prefix).await?;
         let prefix = Prefix::of_request(prefix)?;
@@ -88,7 +88,7 @@ impl Connection {
             _ => None,
         };
         // Both are compared, whatever either comes to.
-        Ok(found.is_some_and(|found| self.rights.hear(guard, &found) | (found == *token)))
+        Ok(found.is_some_and(|found| self.rights.hear(guard, &found) | tokens.take(&found)))
     }
 
     /// Tells a client that would be let in why it is not served.

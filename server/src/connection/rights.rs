@@ -32,7 +32,7 @@ impl Rights {
 
     /// It has told this token: whether that is the admin's.
     pub(super) fn hear(&mut self, guard: &Guard, token: &Token) -> bool {
-        let is_admin = guard.admin_token.as_ref().is_some_and(|admin| admin == token);
+        let is_admin = guard.admin_token.as_ref().is_some_and(|admin| admin.take(token));
         if is_admin {
             *self = Self::Moves;
         }
@@ -64,13 +64,19 @@ fn is_loopback(socket: impl AsFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use lodestore_schema::Tokens;
+
     use super::*;
 
     #[test]
     fn moves_are_for_admins_and_where_there_are_none_for_the_own_machine() {
         let token = |text: &str| Token::new(text.as_bytes()).unwrap();
         let (rows, admin) = (token("rows-rows-rows-rows"), token("admin-admin-admin-admin"));
-        let guard = |admin_token| Guard { admin_token, token: Some(rows), ..Guard::default() };
+        let guard = |admin: Option<Token>| Guard {
+            admin_token: admin.map(Tokens::from),
+            token: Some(rows.into()),
+            ..Guard::default()
+        };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let may = |rights: Rights| rights.check_moves().is_ok();
         assert!(may(Rights::of(&guard(None), &listener, false)));

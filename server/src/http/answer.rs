@@ -1,6 +1,6 @@
 //! What each path answers.
 
-use lodestore_schema::Token;
+use lodestore_schema::Tokens;
 
 use super::request::{BadRequest, Request};
 use crate::metrics::{CONTENT_TYPE, Observed, Phase, ServerFigures};
@@ -21,12 +21,12 @@ struct Answer {
 /// The bytes to send.
 pub(super) fn answer(
     request: Result<Request, BadRequest>,
-    token: Option<&Token>,
+    tokens: Option<&Tokens>,
     observed: &Observed,
 ) -> Vec<u8> {
     let is_head = request.as_ref().is_ok_and(|request| request.is_head);
     let answer = match request {
-        Ok(request) if is_for(&request, token) => of_path(&request.path, observed),
+        Ok(request) if is_for(&request, tokens) => of_path(&request.path, observed),
         Ok(_) => Answer {
             headers: "WWW-Authenticate: Bearer\r\n".to_owned(),
             ..text("401 Unauthorized", "tell the token: Authorization: Bearer TOKEN".to_owned())
@@ -51,9 +51,9 @@ pub(super) fn answer(
 
 /// Whether who asks may know: health is for all, and the page, which asks for the token itself; figures
 /// are for those who tell it.
-fn is_for(request: &Request, token: Option<&Token>) -> bool {
+fn is_for(request: &Request, tokens: Option<&Tokens>) -> bool {
     let is_for_all = matches!(request.path.as_str(), "/" | "/healthz" | "/readyz");
-    is_for_all || token.is_none_or(|token| request.token.is_some_and(|told| told == *token))
+    is_for_all || tokens.is_none_or(|tokens| request.token.is_some_and(|told| tokens.take(&told)))
 }
 
 fn of_path(path: &str, observed: &Observed) -> Answer {
@@ -148,6 +148,8 @@ fn refusal(bad: BadRequest) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use lodestore_schema::Token;
+
     use super::*;
 
     fn ask(path: &str, is_head: bool, observed: &Observed) -> String {
@@ -186,7 +188,7 @@ mod tests {
             [b"0123456789abcdef", b"0123456789abcdeF"].map(|t| Token::new(t).unwrap());
         let status = |path: &str, told: Option<Token>| {
             let request = Request { path: path.into(), is_head: false, token: told };
-            let bytes = answer(Ok(request), Some(&right), &Observed::new());
+            let bytes = answer(Ok(request), Some(&right.into()), &Observed::new());
             String::from_utf8(bytes).unwrap()[9..12].to_owned()
         };
         for path in ["/metrics", "/status.json", "/else"] {

@@ -64,14 +64,14 @@ impl Exchange {
     /// Does what can be done without waiting; `false` at the end.
     pub(super) fn go_on(&mut self, door: &Door, observed: &Observed) -> bool {
         // Whoever has the token is no page of another site.
-        let token = door.token();
-        let asks_host = self.is_local || token.is_none();
+        let tokens = door.tokens();
+        let asks_host = self.is_local || tokens.is_none();
         let hosts = asks_host.then_some(&*door.hosts);
         loop {
             let done = match &mut self.stage {
                 Stage::Reading(head) => match read_request(&mut self.stream, head, hosts) {
                     Ok(request) => {
-                        let answer = answer(request, token.as_ref(), observed);
+                        let answer = answer(request, tokens.as_ref(), observed);
                         self.stage = Stage::Writing(answer, 0);
                         Ok(())
                     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lodestore_schema::Token;
+use lodestore_schema::Tokens;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
@@ -91,7 +91,7 @@ struct Door {
 
 impl Door {
     /// What those must tell who want figures.
-    fn token(&self) -> Option<Token> {
+    fn tokens(&self) -> Option<Tokens> {
         self.gate.as_ref()?.guard().token
     }
 }

@@ -1,6 +1,7 @@
 //! A tier without its bytes: which rows are resident, in which slots, and which come and go.
 
 mod chunk;
+mod lending;
 
 use thiserror::Error;
 
@@ -12,6 +13,7 @@ use crate::slots::{PinTicket, Slots, VACANT};
 
 pub(crate) use chunk::CHUNK_IDS;
 use chunk::{Chunk, Hits};
+use lending::Loans;
 
 /// Decides, batch by batch, which rows stay in how many slots. Whoever owns the bytes of the slots
 /// (a [`crate::Tier`] in host memory, a device) or none at all (a simulation) does as it says, so
@@ -32,8 +34,8 @@ use chunk::{Chunk, Hits};
 /// # Ok::<(), lodestore_cache::DirectoryError>(())
 /// ```
 ///
-/// A batch begins with its lookup and ends with the next one. Slots that it read or filled, and
-/// slots that are pinned, are held: they get no other row. When nothing else is left further rows
+/// A batch begins with its lookup and ends with the next one. Slots that it read or filled, slots
+/// that are pinned, and all while some are [lent](Directory::lend), are held: they get no other row. When nothing else is left further rows
 /// are not kept, so no batch, however large or repetitive, can wait for its own rows.
 pub struct Directory {
     index: RowIndex,
@@ -48,14 +50,8 @@ pub struct Directory {
     chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
-    /// How often it is lent.
-    n_lent: u32,
-    /// Lookups that are still not lent, so that rows which found no slot find one when they come again.
-    n_not_lent: u32,
+    loans: Loans,
 }
-
-/// Lookups that are not lent after a row found no slot for that.
-const NOT_LENT_LOOKUPS: u32 = 16;
 
 /// What was done since the start, counted in rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,8 +115,7 @@ impl Directory {
             stats: TierStats::default(),
             chunk: Chunk::default(),
             chosen: Vec::new(),
-            n_lent: 0,
-            n_not_lent: 0,
+            loans: Loans::default(),
         })
     }
 
@@ -158,44 +153,7 @@ impl Directory {
         });
     }
 
-    /// The same where all ids are resident, and as long as rows can stay where they are although they
-    /// are [lent](Self::lend): while no row has to go for another, and none that was taken out and came
-    /// again waits for a slot. Else `false`, and it is as if nobody had asked.
-    pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
-        let has_room = self.slots.n_slots() == self.id_space || self.slots.has_unused();
-        if !has_room || self.n_not_lent > 0 {
-            self.n_not_lent = self.n_not_lent.saturating_sub(1);
-            return false;
-        }
-        slots.clear();
-        slots.resize(ids.len(), NO_SLOT);
-        let mut pieces = ids.chunks(CHUNK_IDS).zip(slots.chunks_mut(CHUNK_IDS));
-        let are_resident = pieces.all(|(ids, slots)| {
-            self.index.find(ids, slots);
-            !slots.contains(&NO_SLOT)
-        });
-        if are_resident {
-            self.lookup_with(ids, |_, _| {});
-        }
-        are_resident
-    }
-
-    /// Lends all slots: until as many [`Directory::take_back`] no slot that has had a row gets
-    /// another. Rows that come meanwhile go to slots that never had one, or are not kept.
-    pub fn lend(&mut self) {
-        self.n_lent += 1;
-    }
-
-    /// Ends a [`Directory::lend`].
-    ///
-    /// # Panics
-    ///
-    /// When it is not lent.
-    pub fn take_back(&mut self) {
-        self.n_lent = self.n_lent.checked_sub(1).expect("what is taken back was lent");
-    }
-
-    /// The same in pieces: `on_found` sees the slots from a position on.
+    /// [`Self::lookup`] in pieces: `on_found` sees the slots from a position on.
     pub(crate) fn lookup_with(&mut self, ids: &[u32], mut on_found: impl FnMut(usize, &[u32])) {
         self.slots.begin_batch();
         self.policy.begin_batch();
@@ -275,9 +233,10 @@ impl Directory {
         }
         let is_remembered = self.ghosts.place(id, entry).is_some();
         let mut offer = Offer { id, position, is_remembered };
-        let slot = match self.n_lent {
-            0 => self.slots.take_free().or_else(|| self.policy.evict(offer, &mut self.slots)),
-            _ => self.take_unused(),
+        let slot = if self.loans.are_none() {
+            self.slots.take_free().or_else(|| self.policy.evict(offer, &mut self.slots))
+        } else {
+            self.take_unused()
         };
         let Some(slot) = slot else {
             if self.ghosts.is_some() && self.policy.remembers() {
@@ -298,15 +257,6 @@ impl Directory {
         offer.is_remembered = place.is_some();
         self.policy.insert(offer, slot, &mut self.slots);
         placements.push(Placement { position, slot });
-    }
-
-    /// A slot that nobody looks at while rows are lent.
-    fn take_unused(&mut self) -> Option<u32> {
-        let slot = self.slots.take_unused();
-        if slot.is_none() {
-            self.n_not_lent = NOT_LENT_LOOKUPS;
-        }
-        slot
     }
 
     /// Gives the entry that the index must have of an id that is remembered.
@@ -344,7 +294,7 @@ impl Directory {
 
     /// Keeps `slots` as they are until the ticket is released, over any number of batches;
     /// [`NO_SLOT`] may stand among them. For rows that are read where they lie, after the next batch has
-    /// begun: tiers that copy rows out, as all of this crate do, need none, for a batch holds its slots.
+    /// begun: a lookup that copies rows out needs none, for a batch holds its slots.
     ///
     /// # Panics
     ///

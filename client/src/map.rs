@@ -8,10 +8,19 @@ use lodestore_graph::prefetch::prefetch_lines;
 use lodestore_schema::limits::{LENT_BYTES_MAX, LENT_PAGE_BYTES, SHARED_BYTES_MAX};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::SealFlags;
+use thiserror::Error;
 
 /// Bytes of rows that are on their way from memory while one is copied: what a core can wait for at
 /// once, and few enough that they still are in its nearest cache when their turn comes.
 const AHEAD_BYTES: usize = 4 << 10;
+
+/// A row that lies outside the memory where it is said to be.
+#[derive(Debug, Error)]
+#[error("a row in slot {slot} of memory with {n_slots}")]
+pub(crate) struct BadSlot {
+    slot: usize,
+    n_slots: usize,
+}
 
 /// Memory of a server, mapped to be read.
 #[derive(Debug)]
@@ -32,7 +41,7 @@ impl SharedMemory {
         Ok(Self { map, start: 0, n_bytes })
     }
 
-    /// The same of the memory from `offset` on where it keeps rows. What of it has no pages yet gets none.
+    /// The same of the memory from `offset` on where it keeps rows. None of it is read for that.
     pub(crate) fn of_tier(descriptor: OwnedFd, offset: u64, n_bytes: u64) -> io::Result<Self> {
         let file = File::from(descriptor);
         let file_bytes = check(&file, LENT_BYTES_MAX, offset, n_bytes)?;
@@ -58,36 +67,39 @@ impl SharedMemory {
         self.n_bytes
     }
 
-    /// Copies the rows in `slots`, each to its position in `out`; `false`, and nothing copied, where a
-    /// slot is none.
+    /// Copies the rows in `slots` (u32, little-endian), each to its position in `out`.
+    ///
+    /// # Errors
+    /// A slot that is none, before anything is copied.
     ///
     /// # Panics
     ///
     /// Unless there is a row in `out` for each position.
     pub(crate) fn gather(
         &self,
-        slots: &[u32],
+        slots: &[[u8; 4]],
         row_bytes: usize,
         positions: impl Iterator<Item = usize>,
         out: &mut [u8],
-    ) -> bool {
+    ) -> Result<(), BadSlot> {
+        let slot_of = |slot: &[u8; 4]| u32::from_le_bytes(*slot) as usize;
         let n_slots = self.n_bytes / row_bytes.max(1);
-        if slots.iter().any(|&slot| slot as usize >= n_slots) {
-            return false;
+        if let Some(slot) = slots.iter().map(slot_of).find(|&slot| slot >= n_slots) {
+            return Err(BadSlot { slot, n_slots });
         }
         // Rows at random are mostly not in the processor's cache, and copying alone has it wait for
         // few of them at once (benches/RESULTS.md, Rows asked for ahead).
         let n_ahead = (AHEAD_BYTES / row_bytes.max(1)).max(1).min(slots.len());
-        slots[..n_ahead].iter().for_each(|&slot| self.prefetch(slot as usize, row_bytes));
+        slots[..n_ahead].iter().for_each(|slot| self.prefetch(slot_of(slot), row_bytes));
         let mut ahead = slots[n_ahead..].iter();
-        for (&slot, position) in slots.iter().zip(positions) {
-            if let Some(&slot) = ahead.next() {
-                self.prefetch(slot as usize, row_bytes);
+        for (slot, position) in slots.iter().zip(positions) {
+            if let Some(slot) = ahead.next() {
+                self.prefetch(slot_of(slot), row_bytes);
             }
             let row = &mut out[position * row_bytes..][..row_bytes];
-            self.copy_to(slot as usize * row_bytes, row);
+            self.copy_to(slot_of(slot) * row_bytes, row);
         }
-        true
+        Ok(())
     }
 
     /// Tells the processor that a row will be needed, or the start of a long one, whose rest it guesses.

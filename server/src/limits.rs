@@ -133,7 +133,7 @@ const _: () = assert!(SHARED_SLOTS * CHUNK_BYTES <= SHARED_BYTES_MAX);
 
 #[cfg(test)]
 mod tests {
-    use lodestore_schema::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES_MAX};
+    use lodestore_schema::limits::{LENT_FOR, REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES_MAX};
 
     use super::*;
 
@@ -162,6 +162,7 @@ mod tests {
             ("POOLED_BYTES_PER_SHARD", size(POOLED_BYTES_PER_SHARD)),
             ("SHARED_SLOTS", SHARED_SLOTS.to_string()),
             ("SHARED_BYTES_PER_SHARD", size(SHARED_BYTES_PER_SHARD as usize)),
+            ("LENT_FOR", seconds(LENT_FOR)),
             ("MAILBOX_LEN", MAILBOX_LEN.to_string()),
             ("CALLS_WAITING_MAX", CALLS_WAITING_MAX.to_string()),
             ("REQUEST_TIMEOUT", seconds(REQUEST_TIMEOUT)),

@@ -3,11 +3,20 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use lodestore_schema::limits::{LENT_PAGE_BYTES, LENT_SLACK_BYTES};
 use memmap2::{MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::process::{Resource, getrlimit};
+
+/// Mappings until one lies where huge pages can be.
+const PLACES_TRIED: usize = 8;
+/// Longest time that one may take: it is made on a shard's thread.
+const COLLAPSE_MAX: Duration = Duration::from_millis(5);
+/// Refusals, and pages that took too long, until a tier does with small ones.
+const REFUSED_MAX: usize = 8;
 
 /// What nobody can do to the memory any more, this process included: change its size, write to it
 /// other than by the mapping that is there already, take these seals off.
@@ -23,6 +32,8 @@ pub(crate) struct TierFile {
     /// Where they begin in this process, and how many huge pages they have, or were refused.
     start: usize,
     n_huge: Cell<usize>,
+    /// Of these, how many were refused, or took longer than a shard can stand still for.
+    n_refused: Cell<usize>,
 }
 
 impl TierFile {
@@ -33,12 +44,19 @@ impl TierFile {
     /// an error now.
     #[expect(unsafe_code, reason = "a map that is written to cannot be made otherwise")]
     pub(crate) fn new(n_bytes: usize) -> io::Result<(MmapMut, Self)> {
-        if std::fs::read("/proc/sys/vm/overcommit_memory")?.first() == Some(&b'2') {
-            return Err(io::ErrorKind::Unsupported.into());
+        let unsupported = |why: String| Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        let overcommit = std::fs::read("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+        if overcommit.first() == Some(&b'2') {
+            return unsupported("vm.overcommit_memory is 2".to_owned());
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create(c"lodestore-tier", flags)?);
         let file_bytes = n_bytes.checked_add(LENT_SLACK_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        // Past it there is no error, but a signal that ends the process.
+        let most = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        if file_bytes as u64 > most {
+            return unsupported(format!("files may have {most} bytes (ulimit -f, LimitFSIZE)"));
+        }
         file.set_len(file_bytes as u64)?;
         // SAFETY: as in `Region::new`: the file is nobody else's until its seals make a mapping of it
         // the only one that writes, and its size stays.
@@ -47,12 +65,20 @@ impl TierFile {
         };
         // A huge page wants a place in the file as far from a multiple of its size as that in memory;
         // most often the next mapping of a length comes to where the one before was.
-        let address = map(0)?.as_ptr().addr();
-        let offset = LENT_PAGE_BYTES + address % LENT_PAGE_BYTES;
-        let memory = map(offset)?;
+        let within = |memory: &MmapMut| memory.as_ptr().addr() % LENT_PAGE_BYTES;
+        let (mut memory, mut offset) = (map(LENT_PAGE_BYTES)?, LENT_PAGE_BYTES);
+        for _ in 0..PLACES_TRIED {
+            if within(&memory) == offset % LENT_PAGE_BYTES {
+                break;
+            }
+            offset = LENT_PAGE_BYTES + within(&memory);
+            drop(memory);
+            memory = map(offset)?;
+        }
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
         let start = memory.as_ptr().addr();
-        Ok((memory, Self { file, offset, n_bytes, start, n_huge: Cell::new(0) }))
+        let (n_huge, n_refused) = (Cell::new(0), Cell::new(0));
+        Ok((memory, Self { file, offset, n_bytes, start, n_huge, n_refused }))
     }
 
     /// Takes the bytes up to `end` in huge pages, where they have none yet and the system has some: a
@@ -63,21 +89,29 @@ impl TierFile {
         let all_end = self.start + self.n_bytes;
         let mut page = first + self.n_huge.get() * LENT_PAGE_BYTES;
         while page < self.start + end && page + LENT_PAGE_BYTES <= all_end {
-            collapse(page);
+            if self.n_refused.get() == REFUSED_MAX {
+                return;
+            }
+            let begun = Instant::now();
+            if collapse(page).is_err() || begun.elapsed() > COLLAPSE_MAX {
+                self.n_refused.set(self.n_refused.get() + 1);
+            }
             self.n_huge.set(self.n_huge.get() + 1);
             page += LENT_PAGE_BYTES;
         }
     }
 
-    /// The file, where the rows begin in it, and their bytes.
-    pub(crate) fn place(&self) -> (BorrowedFd<'_>, u64, u64) {
-        (self.file.as_fd(), self.offset as u64, self.n_bytes as u64)
+    /// The file, to be read, where the rows begin in it, and their bytes.
+    pub(crate) fn place(&self) -> io::Result<(OwnedFd, u64, u64)> {
+        // Whoever may write could still have it take all its memory at once.
+        let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+        Ok((file.into(), self.offset as u64, self.n_bytes as u64))
     }
 }
 
 /// Makes one huge page of the memory at an address, where the system has one.
 #[expect(unsafe_code, reason = "advice that memmap2 does not know")]
-fn collapse(address: usize) {
+fn collapse(address: usize) -> io::Result<()> {
     // Since Linux 6.1.
     const MADV_COLLAPSE: libc::c_int = 25;
     let advise = |n_bytes, advice| {
@@ -87,8 +121,10 @@ fn collapse(address: usize) {
         unsafe { libc::madvise(page, n_bytes, advice) }
     };
     // What has no page at all is refused as well.
-    advise(1, libc::MADV_POPULATE_READ);
-    advise(LENT_PAGE_BYTES, MADV_COLLAPSE);
+    match (advise(1, libc::MADV_POPULATE_READ), advise(LENT_PAGE_BYTES, MADV_COLLAPSE)) {
+        (_, 0) => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Memory that this process alone writes to, and others may read.
@@ -131,28 +167,31 @@ mod tests {
     fn rows_of_a_tier_are_read_by_its_file_and_have_huge_pages_where_there_are_some() {
         let n_bytes = 5 * LENT_PAGE_BYTES;
         let (mut memory, tier) = TierFile::new(n_bytes).unwrap();
-        tier.take_huge_pages(n_bytes / 2);
-        tier.take_huge_pages(n_bytes / 2 - 1);
-        assert_eq!(
-            tier.n_huge.get(),
-            3 - usize::from(tier.start % LENT_PAGE_BYTES >= LENT_PAGE_BYTES / 2 + 1)
-        );
-        tier.take_huge_pages(usize::MAX / 2);
-        assert_eq!(tier.n_huge.get(), 4 + usize::from(tier.start % LENT_PAGE_BYTES == 0));
+        let first = tier.start.next_multiple_of(LENT_PAGE_BYTES);
+        assert_eq!((tier.start - tier.offset) % LENT_PAGE_BYTES, 0, "8 places, none of them fit");
+        tier.take_huge_pages(first - tier.start + 1);
+        tier.take_huge_pages(first - tier.start + LENT_PAGE_BYTES);
+        assert_eq!(tier.n_huge.get(), 1);
         memory[n_bytes - 1] = 7;
-        let (descriptor, offset, found_bytes) = tier.place();
+        tier.take_huge_pages(usize::MAX / 2);
+        assert_eq!(tier.n_huge.get(), (tier.start + n_bytes - first) / LENT_PAGE_BYTES);
+        let (descriptor, offset, found_bytes) = tier.place().unwrap();
         assert_eq!(found_bytes, n_bytes as u64);
-        let file = File::from(descriptor.try_clone_to_owned().unwrap());
+        let file = File::from(descriptor);
         let mut byte = [0];
         file.read_exact_at(&mut byte, offset + n_bytes as u64 - 1).unwrap();
         assert_eq!(byte, [7]);
         assert!(file.write_at(&[1], offset).is_err() && file.set_len(0).is_err());
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let of_tier = maps.split("lodestore-tier").nth(1).unwrap();
-        let huge = of_tier.lines().find(|line| line.starts_with("ShmemPmdMapped")).unwrap();
-        if huge.contains(" 0 kB") {
-            println!("SKIPPED: this system has given no huge pages: {huge}");
+        assert!(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).is_err());
+        // Of memory that is there it is refused only for want of such pages, or before Linux 6.1.
+        match collapse(first).map_err(|error| error.raw_os_error()) {
+            Ok(()) => assert_eq!(tier.n_refused.get(), 0),
+            Err(Some(libc::EINVAL | libc::ENOMEM | libc::EAGAIN | libc::EBUSY)) => {
+                println!("SKIPPED: this system gives no huge pages");
+            }
+            Err(other) => panic!("{other:?}"),
         }
+        assert!(collapse(1 << 30 | 1).is_err());
     }
 
     #[test]

@@ -71,8 +71,8 @@ impl Faults {
     }
 }
 
-/// Whether a process has memory of a server.
+/// Whether a process has memory where a server puts rows, and such where one keeps them.
 fn maps_rows(child: &Child) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
-    maps.contains("/memfd:lodestore-rows")
+    maps.contains("/memfd:lodestore-rows") && maps.contains("/memfd:lodestore-tier")
 }

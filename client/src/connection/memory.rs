@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use lodestore_schema::limits::LENT_FOR;
 use lodestore_schema::{Reply, Request, RequestBody};
+use tracing::warn;
 
 use super::Connection;
 use super::rows::neighbours;
@@ -13,51 +14,94 @@ use crate::inbox::Head;
 use crate::map::SharedMemory;
 use crate::{Address, ClientError};
 
-/// Most tensors of which the memory is asked for.
-const LENT_TENSORS_MAX: u16 = 16;
+/// What of a server's memory this process could not map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unmapped {
+    /// Where it puts rows.
+    Ring,
+    /// Where it keeps them.
+    Tier,
+}
 
 impl Connection {
-    /// Asks a server over a Unix socket, once, for memory to take rows from; one that has none to
-    /// share goes on to send them. `false` when it shares memory that cannot be mapped here: then
-    /// this connection cannot be used for pulls. Nothing may be in flight.
-    pub(crate) fn share(&mut self, deadline: Instant) -> Result<bool, ClientError> {
-        if self.has_asked || !matches!(self.address, Address::Unix(_)) {
-            return Ok(true);
+    /// Asks a server over a Unix socket, once each, for memory to take rows from, and for that where it
+    /// keeps the rows of the tensor `lent`; one that has none to share goes on to send them. `Some` when it
+    /// shares memory that cannot be mapped here: then this connection cannot be used for pulls. Nothing
+    /// may be in flight.
+    pub(crate) fn share(
+        &mut self,
+        lent: Option<u16>,
+        deadline: Instant,
+    ) -> Result<Option<Unmapped>, ClientError> {
+        if !matches!(self.address, Address::Unix(_)) {
+            return Ok(None);
         }
+        if !self.has_asked && !self.ask_ring(deadline)? {
+            return Ok(Some(Unmapped::Ring));
+        }
+        match lent.filter(|tensor| self.n_lendable > *tensor) {
+            Some(tensor) if !self.ask_tier(tensor, deadline)? => Ok(Some(Unmapped::Tier)),
+            _ => Ok(None),
+        }
+    }
+
+    fn ask_ring(&mut self, deadline: Instant) -> Result<bool, ClientError> {
         self.has_asked = true;
         if self.inbox.len() > 0 {
             // Said with the hello: it has no room for this connection.
             self.receive(deadline)?;
             return Err(self.malformed("an answer that nobody asked for"));
         }
-        let (n_bytes, n_tensors, descriptor) = match self
-            .ask_memory(RequestBody::Share, deadline)?
-        {
-            (Reply::Shared { n_bytes, n_tensors }, found) => (n_bytes as usize, n_tensors, found),
+        match self.ask_memory(RequestBody::Share, deadline)? {
+            (Reply::Shared { n_bytes, n_tensors }, descriptor) => {
+                self.n_lendable = n_tensors;
+                let map = |found| SharedMemory::of(found, n_bytes as usize);
+                self.shared = self.mapped(descriptor, map);
+                Ok(self.shared.is_some())
+            }
             (Reply::Failure(failure), _) => {
                 self.declined = Some(failure);
-                return Ok(true);
+                Ok(true)
+            }
+            _ => Err(self.malformed("an answer of another kind")),
+        }
+    }
+
+    fn ask_tier(&mut self, tensor: u16, deadline: Instant) -> Result<bool, ClientError> {
+        if self.tiers.iter().any(|(asked, _)| *asked == tensor) {
+            return Ok(true);
+        }
+        let memory = match self.ask_memory(RequestBody::Lend { tensor }, deadline)? {
+            (Reply::Lent { n_bytes: 0, .. } | Reply::Failure(_), _) => None,
+            (Reply::Lent { n_bytes, offset }, descriptor) => {
+                let map = |found| SharedMemory::of_tier(found, offset, n_bytes);
+                let memory = self.mapped(descriptor, map);
+                if memory.is_none() {
+                    return Ok(false);
+                }
+                memory
             }
             _ => return Err(self.malformed("an answer of another kind")),
         };
-        // Without one this process has no room for a descriptor.
-        self.shared = descriptor.and_then(|found| SharedMemory::of(found, n_bytes).ok());
-        if self.shared.is_none() {
-            return Ok(false);
-        }
-        for tensor in 0..n_tensors.min(LENT_TENSORS_MAX) {
-            match self.ask_memory(RequestBody::Lend { tensor }, deadline)? {
-                (Reply::Lent { n_bytes: 0, .. } | Reply::Failure(_), _) => {}
-                (Reply::Lent { n_bytes, offset }, descriptor) => {
-                    let of_tier = |found| SharedMemory::of_tier(found, offset, n_bytes);
-                    let memory = descriptor.map(of_tier);
-                    let Some(Ok(memory)) = memory else { return Ok(false) };
-                    self.tiers.push((tensor, memory));
-                }
-                _ => return Err(self.malformed("an answer of another kind")),
-            }
-        }
+        self.tiers.push((tensor, memory));
         Ok(true)
+    }
+
+    /// Maps what a server has sent; why not is told.
+    fn mapped(
+        &self,
+        descriptor: Option<OwnedFd>,
+        map: impl FnOnce(OwnedFd) -> io::Result<SharedMemory>,
+    ) -> Option<SharedMemory> {
+        // Without one this process has no room for a descriptor.
+        let none = || Err(io::Error::other("no descriptor came: this process has too many open?"));
+        descriptor.map_or_else(none, map).map_or_else(
+            |error| {
+                warn!(address = %self.address, %error, "its memory cannot be mapped: rows come another way");
+                None
+            },
+            Some,
+        )
     }
 
     /// Asks for memory, and gives the answer with the descriptor that came beside it.
@@ -121,33 +165,31 @@ impl Connection {
         row_bytes: usize,
         out: &mut [u8],
     ) -> Result<(), ClientError> {
-        let n_bytes = size_of_val(positions);
-        self.slots.clear();
-        self.slots
-            .extend(self.inbox.take(n_bytes).as_chunks().0.iter().copied().map(u32::from_le_bytes));
-        let tier = self.tiers.iter().find(|(tensor, _)| *tensor == self.pulled.0);
+        let (tensor, asked) = (self.pulled_tensor, self.pulled_at);
+        let slots = self.inbox.take(positions.len() * size_of::<u32>()).as_chunks().0;
+        let tier = self.tiers.iter().find(|(of, _)| *of == tensor);
         let at = positions.iter().map(|&position| position as usize);
-        let is_there = tier.is_some_and(|(_, tier)| tier.gather(&self.slots, row_bytes, at, out));
-        if is_there {
-            return Ok(());
-        }
-        Err(self.malformed(format!("{} rows in slots that were not lent", positions.len())))
-    }
-
-    /// All rows of an answer with some that were lent have been copied.
-    pub(super) fn end_loan(&mut self) -> Result<(), ClientError> {
+        let gathered = match tier {
+            Some((_, Some(tier))) => {
+                tier.gather(slots, row_bytes, at, out).map_err(|bad| bad.to_string())
+            }
+            _ => Err("which did not say where it keeps them".to_owned()),
+        };
+        gathered.map_err(|why| self.malformed(format!("rows of tensor {tensor} lent, {why}")))?;
         // Who was stopped in the middle may have copied what had come in their place.
-        if self.pulled.1.elapsed() > LENT_FOR {
-            return Err(self.io(io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                "rows were lent for too short a time",
-            )));
+        if asked.elapsed() > LENT_FOR {
+            let message = format!(
+                "rows were copied {:.1} s after they were asked for, and {} s later they may be others",
+                asked.elapsed().as_secs_f64(),
+                LENT_FOR.as_secs()
+            );
+            return Err(self.io(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
         }
-        self.say_taken()
+        Ok(())
     }
 
     /// Tells the server that it may write again where rows were.
-    fn say_taken(&mut self) -> Result<(), ClientError> {
+    pub(super) fn say_taken(&mut self) -> Result<(), ClientError> {
         self.frame.clear();
         Request::new(RequestBody::Taken).append_to(0, &mut self.frame);
         match self.stream.write_all(&self.frame) {

@@ -17,13 +17,24 @@ use crate::map::SharedMemory;
 use crate::socket::Stream;
 use crate::{Address, ClientError, Security};
 
+pub(crate) use memory::Unmapped;
 pub(crate) use rows::{Place, Progress};
 
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;
 
-/// What is left of a connection that somebody else drives.
-pub(crate) type Nonblocking = (Stream, Inbox, Instant, Option<SharedMemory>, Option<SharedMemory>);
+/// What is left of a connection that somebody else drives, without any waits.
+pub(crate) struct Nonblocking {
+    pub(crate) stream: Stream,
+    /// What has come of it.
+    pub(crate) inbox: Inbox,
+    /// Since when it is open.
+    pub(crate) opened: Instant,
+    /// Where rows are put.
+    pub(crate) shared: Option<SharedMemory>,
+    /// Where those of a tensor are kept.
+    pub(crate) tier: Option<SharedMemory>,
+}
 
 /// A connection past its hello, with the bytes that came and were not yet used.
 pub(crate) struct Connection {
@@ -33,12 +44,13 @@ pub(crate) struct Connection {
     inbox: Inbox,
     /// Memory that a server of this machine puts rows in.
     shared: Option<SharedMemory>,
-    /// Memory that it keeps rows in, of tensors whose rows it lends.
-    tiers: Vec<(u16, SharedMemory)>,
+    /// Tensors that may be asked for beside it.
+    n_lendable: u16,
+    /// Tensors that were, with the memory that it keeps their rows in if it lends them.
+    tiers: Vec<(u16, Option<SharedMemory>)>,
     /// The tensor that was pulled last, and when it was asked for.
-    pulled: (u16, Instant),
-    /// Slots of a chunk that is lent.
-    slots: Vec<u32>,
+    pulled_tensor: u16,
+    pulled_at: Instant,
     /// Whether it was asked for that.
     has_asked: bool,
     /// Whether the server has answered a request.
@@ -69,17 +81,18 @@ impl Connection {
         let stream = Stream::connect(address, security, (reach_by, deadline))?;
         let (address, opened) = (address.clone(), Instant::now());
         let (inbox, shared, declined, frame) = (Inbox::new(), None, None, Vec::new());
-        let (has_asked, has_answered, slots) = (false, false, Vec::new());
-        let (tiers, pulled) = (Vec::new(), (0, opened));
+        let (has_asked, has_answered, n_lendable) = (false, false, 0);
+        let (tiers, pulled_tensor, pulled_at) = (Vec::new(), 0, opened);
         let mut connection = Self {
             address,
             stream,
             opened,
             inbox,
             shared,
+            n_lendable,
             tiers,
-            pulled,
-            slots,
+            pulled_tensor,
+            pulled_at,
             has_asked,
             has_answered,
             declined,
@@ -117,7 +130,7 @@ impl Connection {
         deadline: Instant,
     ) -> Result<(), ClientError> {
         if let RequestBody::Pull { tensor, .. } = request.body {
-            self.pulled = (tensor, Instant::now());
+            (self.pulled_tensor, self.pulled_at) = (tensor, Instant::now());
         }
         let body: &[u8] = bytemuck::cast_slice(ids);
         self.send_frame(request, body.len(), |frame| frame.extend_from_slice(body), deadline)
@@ -266,13 +279,12 @@ impl Connection {
         }
     }
 
-    /// The stream, past its hello, without any waits, what has come of it, since when it is open, and
-    /// the memory that was asked for, where rows are put and where those of `tensor` are kept; nothing
-    /// may be in flight.
+    /// Its parts, with the memory that was asked for of `tensor`; nothing may be in flight.
     pub(crate) fn into_nonblocking(mut self, tensor: u16) -> Nonblocking {
         self.stream.never_wait();
-        let tier = self.tiers.into_iter().find(|&(of, _)| of == tensor).map(|(_, memory)| memory);
-        (self.stream, self.inbox, self.opened, self.shared, tier)
+        let Self { stream, inbox, opened, shared, tiers, .. } = self;
+        let tier = tiers.into_iter().find(|&(of, _)| of == tensor).and_then(|(_, memory)| memory);
+        Nonblocking { stream, inbox, opened, shared, tier }
     }
 
     /// How long it has been open; never zero, which would mean that it is not told.

@@ -142,7 +142,7 @@ impl Connection {
             }
             if progress.has_begun && progress.done == place.positions.len() {
                 if progress.was_lent {
-                    self.end_loan()?;
+                    self.say_taken()?;
                 }
                 return Ok(true);
             }
@@ -192,8 +192,8 @@ impl Connection {
             && Some(body_bytes) == in_body;
         if !fits {
             let message = format!(
-                "rows {first_row} + {n_rows} in {body_bytes} bytes; expected from {done} on, at \
-                 most {}, {row_bytes} bytes each",
+                "rows {first_row} + {n_rows} in {body_bytes} bytes; expected from {done} on, at most {}, \
+                 in {in_body:?} bytes",
                 place.positions.len()
             );
             return Err(self.malformed(message));

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::limits::{LENT_FOR, PREFIX_BYTES};
 use lodestore_schema::{Failure, Reply, Request, RequestBody};
 
 use super::tally::LoadError;
 use crate::ClientError;
-use crate::connection::{Connection, age};
+use crate::connection::{Connection, Nonblocking, age};
 use crate::inbox::{Head, Inbox};
 use crate::map::SharedMemory;
 use crate::socket::Stream;
@@ -29,10 +29,9 @@ pub(super) struct LoadSocket {
     /// Memory that the server puts rows in, and where they are taken to.
     shared: Option<SharedMemory>,
     taken: Vec<u8>,
-    /// Memory that the server keeps rows in, the slots of a chunk that is lent, whether that comes, and
-    /// whether one of the answer was.
+    /// Memory that the server keeps rows in, whether the slots of a chunk that is lent come, and whether
+    /// one of the answer was.
     tier: Option<SharedMemory>,
-    slots: Vec<u32>,
     is_lent: bool,
     was_lent: bool,
     /// Frames to send; those bytes below `n_sent` are gone.
@@ -54,6 +53,7 @@ pub(super) struct Ask {
     n_come: usize,
     /// The ids, where rows are compared; else none.
     ids: Vec<NodeId>,
+    sent: Instant,
     expires: Instant,
 }
 
@@ -69,11 +69,12 @@ impl LoadSocket {
         deadline: Instant,
     ) -> Result<Self, ClientError> {
         let mut connection = open()?;
-        if shares.is_some() && !connection.share(deadline)? {
+        if shares.is_some() && connection.share(shares, deadline)?.is_some() {
             connection = open()?;
         }
         let tensor = shares.unwrap_or_default();
-        let (stream, inbox, opened, shared, tier) = connection.into_nonblocking(tensor);
+        let Nonblocking { stream, inbox, opened, shared, tier } =
+            connection.into_nonblocking(tensor);
         Ok(Self {
             stream,
             opened,
@@ -81,7 +82,6 @@ impl LoadSocket {
             shared,
             taken: Vec::new(),
             tier,
-            slots: Vec::new(),
             is_lent: false,
             was_lent: false,
             outbox: Vec::new(),
@@ -97,10 +97,11 @@ impl LoadSocket {
         let request = Request { sent: age(self.opened), ..*request };
         request.append_to(size_of_val(ids), &mut self.outbox);
         self.outbox.extend_from_slice(bytemuck::cast_slice(ids));
-        let expires = Instant::now() + request.deadline.unwrap_or_default() + GRACE;
+        let sent = Instant::now();
+        let expires = sent + request.deadline.unwrap_or_default() + GRACE;
         let (n_rows, n_come) = (ids.len(), 0);
         let ids = if compare { ids.to_vec() } else { Vec::new() };
-        self.asked.push_back(Ask { slot, n_rows, n_come, ids, expires });
+        self.asked.push_back(Ask { slot, n_rows, n_come, ids, sent, expires });
     }
 
     /// Sends as much as the socket takes.
@@ -267,14 +268,14 @@ impl LoadSocket {
 
     /// Copies rows from where the server keeps them, as a trainer would; their slots have come.
     fn take_lent(&mut self, row_bytes: usize, check: &mut Check<'_>) -> Result<(), LoadError> {
-        self.slots.clear();
         let slots = self.inbox.take(self.body_left).as_chunks().0;
-        self.slots.extend(slots.iter().copied().map(u32::from_le_bytes));
-        let n_rows = self.slots.len();
+        let n_rows = slots.len();
         self.taken.resize(n_rows * row_bytes, 0);
         let tier = self.tier.as_ref().ok_or(LoadError::Wire)?;
-        if !tier.gather(&self.slots, row_bytes, 0..n_rows, &mut self.taken) {
-            return Err(LoadError::Wire);
+        let gathered = tier.gather(slots, row_bytes, 0..n_rows, &mut self.taken);
+        gathered.map_err(|_| LoadError::Wire)?;
+        if self.asked.front().is_some_and(|ask| ask.sent.elapsed() > LENT_FOR) {
+            return Err(LoadError::Broken);
         }
         (self.body_left, self.is_lent) = (0, false);
         self.has_taken(n_rows, check)

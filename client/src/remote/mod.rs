@@ -33,7 +33,7 @@ mod tests;
 mod version;
 
 pub(crate) use describe::{ask_server, describe};
-pub(crate) use fleet::Fleet;
+pub(crate) use fleet::{Fleet, Sharing};
 pub use holders::Holder;
 pub use put::PutStats;
 pub use version::CompactionRun;
@@ -120,8 +120,11 @@ impl Client {
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
-        let fleet =
-            Fleet::new(servers, config.security.clone(), Arc::new(config.shared_memory.into()))?;
+        let fleet = Fleet::new(
+            servers,
+            config.security.clone(),
+            Arc::new(Sharing::new(config.shared_memory)),
+        )?;
         fleet.hear(&map.members().unwrap_or_default());
         let book = fleet.routes.book.clone();
         let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());

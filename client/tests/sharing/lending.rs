@@ -43,12 +43,7 @@ fn refuses(client: &mut Plain, body: RequestBody) -> bool {
 #[test]
 fn resident_rows_are_lent_and_a_loan_ends_however_the_client_goes_on() {
     let Served { server, socket, _dir } = serve(1, 256 << 20);
-    let warm = connect(&socket, false);
-    let everything = ids(N_NODES as usize);
-    let mut out = vec![0; everything.len() * ROW_BYTES];
-    for _ in 0..2 {
-        warm.vector_pull("feat", &everything, &mut out).unwrap();
-    }
+    warm_up(&socket, ROW_BYTES, &ids(N_NODES as usize));
 
     let mut client = Plain::open(&socket);
     assert!(refuses(&mut client, RequestBody::Lend { tensor: 0 }), "memory is shared first");
@@ -68,7 +63,7 @@ fn resident_rows_are_lent_and_a_loan_ends_however_the_client_goes_on() {
     assert_eq!(pull_by_hand(&mut client, &ids(LENT)), [LENT, 0, 0]);
     client.ask(RequestBody::Taken, &[]);
     assert_eq!(pull_by_hand(&mut client, &ids(LENT)), [LENT, 0, 0]);
-    // Something else ends the loan as well; only what was lent is awaited for rows in the ring.
+    // Something else ends the loan as well, and `taken` is awaited all the same.
     client.ask(RequestBody::Stat, &[]);
     assert!(matches!(client.answer(), Some(Reply::Stats(_))));
     client.ask(RequestBody::Taken, &[]);
@@ -77,11 +72,8 @@ fn resident_rows_are_lent_and_a_loan_ends_however_the_client_goes_on() {
     client.ask(RequestBody::Taken, &[]);
     assert_eq!(client.answer(), None, "nothing is awaited");
 
-    // Who does nothing is cut off, and what was lent to the dead is back: a stop does not wait.
-    let mut silent = Plain::open(&socket);
-    silent.ask(RequestBody::Share, &[]);
-    assert!(matches!(silent.answer(), Some(Reply::Shared { .. })));
-    assert!(lends(&mut silent, 0));
+    // Who does nothing is cut off, and a stop does not wait for it.
+    let mut silent = borrower(&socket);
     assert_eq!(pull_by_hand(&mut silent, &ids(LENT)), [LENT, 0, 0]);
     let start = Instant::now();
     assert_eq!(silent.answer(), None);
@@ -89,22 +81,96 @@ fn resident_rows_are_lent_and_a_loan_ends_however_the_client_goes_on() {
     server.stop().unwrap();
 }
 
+/// Has the server read all rows, and keep those for which there is room.
+fn warm_up(socket: &Path, row_bytes: usize, ids: &[NodeId]) {
+    let client = connect(socket, false);
+    let mut out = vec![0; ids.len() * row_bytes];
+    for _ in 0..2 {
+        client.vector_pull("feat", ids, &mut out).unwrap();
+    }
+}
+
+fn borrower(socket: &Path) -> Plain {
+    let mut client = Plain::open(socket);
+    client.ask(RequestBody::Share, &[]);
+    assert!(matches!(client.answer(), Some(Reply::Shared { .. })));
+    assert!(lends(&mut client, 0));
+    client
+}
+
 #[test]
 fn a_tier_that_has_no_room_for_all_rows_lends_none_once_it_is_full() {
-    // Two thirds of the rows, beside the part that is shared.
-    let tier_bytes = u64::from(N_NODES) * ROW_BYTES as u64 * 2 / 3 + (64 << 20);
-    let Served { server, socket, _dir } = serve_as(|config| ServerConfig {
+    const WIDE: u32 = 384;
+    // Half of the rows, and a ring.
+    let config = |config| ServerConfig {
         n_shards: 1,
-        tier_bytes,
+        tier_bytes: 16 << 20,
         policy: PolicyKind::Fifo,
         ..config
-    });
-    let (client, everything) = (connect(&socket, true), ids(N_NODES as usize));
-    let mut out = vec![0; everything.len() * ROW_BYTES];
-    for _ in 0..3 {
-        out.fill(0xEE);
-        client.vector_pull("feat", &everything, &mut out).unwrap();
-        assert_rows(&everything, &out);
+    };
+    let Served { server, socket, _dir } = serve_rows(WIDE, config);
+    let (some, all) = (&ids(LENT), ids(N_NODES as usize));
+    warm_up(&socket, WIDE as usize * 4, some);
+    let mut client = borrower(&socket);
+    assert_eq!(pull_by_hand(&mut client, some), [LENT, 0, 0], "there is room for more");
+    client.ask(RequestBody::Taken, &[]);
+    warm_up(&socket, WIDE as usize * 4, &all);
+    warm_up(&socket, WIDE as usize * 4, some);
+    assert_eq!(
+        pull_by_hand(&mut client, some)[0],
+        0,
+        "another row may want the place of any of them"
+    );
+    server.stop().unwrap();
+}
+
+#[test]
+fn what_is_resident_of_an_answer_is_lent_and_the_rest_comes_by_the_ring() {
+    let Served { server, socket, _dir } = serve(1, 256 << 20);
+    let ids = ids(MANY / 2 + LENT);
+    warm_up(&socket, ROW_BYTES, &ids[..LENT]);
+    let mut client = borrower(&socket);
+    let [lent, ring, rest] = pull_by_hand(&mut client, &ids);
+    assert_eq!((lent, lent + ring + rest), (LENT, ids.len()));
+    assert!(ring > SHARED_SLOTS * CHUNK_BYTES / ROW_BYTES, "places of the ring were used again");
+    client.ask(RequestBody::Taken, &[]);
+    client.ask(RequestBody::Stat, &[]);
+    assert!(
+        matches!(client.answer(), Some(Reply::Stats(_))),
+        "the loan was the only thing untaken"
+    );
+    client.ask(RequestBody::Taken, &[]);
+    assert_eq!(client.answer(), None);
+    server.stop().unwrap();
+}
+
+#[test]
+fn rows_find_slots_again_once_a_borrower_is_dead() {
+    let tier_bytes = 256 << 20;
+    let Served { server, socket, _dir } =
+        serve_as(|config| ServerConfig { n_shards: 1, tier_bytes, writable: true, ..config });
+    let all = ids(N_NODES as usize);
+    warm_up(&socket, ROW_BYTES, &all);
+    let client = connect(&socket, false);
+    let changed = &all[..100];
+    client.put_rows("feat", changed, &vec![0; 100 * ROW_BYTES]).unwrap();
+    client.commit().unwrap();
+    client.compact().unwrap();
+    let is_compacted = || server.stats().iter().all(|shard| shard.overlay_rows == 0);
+    wait_until("the rows are in a segment", is_compacted);
+    let mut out = vec![0; 100 * ROW_BYTES];
+    let mut misses = || {
+        let before = server.stats()[0].tier_misses;
+        client.sync_pull("feat", changed, &mut out).unwrap();
+        server.stats()[0].tier_misses - before
+    };
+    let mut borrower = borrower(&socket);
+    assert_eq!(pull_by_hand(&mut borrower, &all[100..][..LENT]), [LENT, 0, 0]);
+    assert_eq!([misses(), misses()], [100, 100], "their slots may be looked at");
+    drop(borrower);
+    let end = Instant::now() + Duration::from_secs(20);
+    while misses() > 0 {
+        assert!(Instant::now() < end, "what was lent to the dead is not back");
     }
     server.stop().unwrap();
 }

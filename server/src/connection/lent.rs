@@ -6,6 +6,7 @@
 //! client says that it has taken the rows, asks for something else, or leaves; one that does nothing is cut
 //! off, after twice the time for which a client believes what it has copied.
 
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use lodestore_graph::NodeId;
@@ -70,11 +71,15 @@ impl Connection {
             Ok(rows) => rows,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let Some((file, offset, n_bytes)) = rows.tier_file() else {
-            self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?;
-            return Ok(Ok(()));
+        let (file, offset, n_bytes) = match rows.tier_file() {
+            Ok(Some(place)) => place,
+            // None, or it cannot be opened: rows come as they do to everybody.
+            Ok(None) | Err(_) => {
+                self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?;
+                return Ok(Ok(()));
+            }
         };
-        let sent = self.send_memory(&Reply::Lent { n_bytes, offset }, file)?;
+        let sent = self.send_memory(&Reply::Lent { n_bytes, offset }, file.as_fd())?;
         if let (Ok(()), Some(shared)) = (&sent, &mut self.shared) {
             shared.lent.push(tensor);
         }
@@ -86,7 +91,7 @@ impl Connection {
     pub(super) async fn lend_rows(
         &mut self,
         shard: &Rc<Shard>,
-        &Asked { tensor, version, deadline, .. }: &Asked,
+        &Asked { tensor, version, sent, deadline, .. }: &Asked,
         ids: &[NodeId],
         frame: &mut Vec<u8>,
     ) -> Result<Result<usize, Failure>, Ended> {
@@ -100,7 +105,8 @@ impl Connection {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let mut n_told = 0;
-        for ids in ids.chunks(LENT_CHUNK_ROWS) {
+        // The client, too, needs time until the rows are no longer believed.
+        for ids in ids.chunks(LENT_CHUNK_ROWS).take_while(|_| sent.elapsed() < LENT_FOR / 2) {
             if !shard.is_ending() && has_left(&self.socket) {
                 return Err(Ended::Left);
             }
@@ -109,7 +115,7 @@ impl Connection {
                 set_len(frame, body_end);
             }
             let slots = &mut frame[HEAD_ROOM..body_end];
-            let found = within(deadline, async { shard.find(tensor, ids, slots) }).await;
+            let found = within(deadline, async { shard.slots_of(tensor, ids, slots) }).await;
             match found.and_then(|found| shard.check_version(tensor, version).map(|()| found)) {
                 Err(refusal) => return Ok(Err(refusal)),
                 Ok(false) => break,
@@ -127,18 +133,5 @@ impl Connection {
             self.loan = Some(loan);
         }
         Ok(Ok(n_told))
-    }
-
-    /// Sends a reply whose body stands in the frame, behind the room for its head.
-    pub(super) async fn write_chunk(
-        &mut self,
-        reply: &Reply,
-        frame: &mut [u8],
-    ) -> Result<(), Ended> {
-        self.head.clear();
-        reply.append_to(frame.len() - HEAD_ROOM, &mut self.head);
-        let start = HEAD_ROOM - self.head.len();
-        frame[start..HEAD_ROOM].copy_from_slice(&self.head);
-        self.write(&frame[start..]).await
     }
 }

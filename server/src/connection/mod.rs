@@ -73,6 +73,8 @@ struct Asked {
     n_bytes: usize,
     /// The only one that will do; 0 for the newest.
     version: u32,
+    /// When the client asked for it, as far as that is known.
+    sent: Instant,
     deadline: Instant,
 }
 
@@ -149,16 +151,17 @@ impl Connection {
                 continue;
             }
             if request.body == RequestBody::Taken && prefix.body_bytes == 0 {
-                self.taken_late()?;
+                self.taken()?;
                 continue;
             }
             let now = Instant::now();
             let waited = self.lag.waited(request.sent, now).min(REQUEST_TIMEOUT);
             let kind = RequestKind::of(&request.body);
-            let running = shard.counters().begin(kind, now.checked_sub(waited).unwrap_or(now));
+            let sent = now.checked_sub(waited).unwrap_or(now);
+            let running = shard.counters().begin(kind, sent);
             let timeout = request.deadline.map_or(REQUEST_TIMEOUT, |d| d.min(REQUEST_TIMEOUT));
             let deadline = now + timeout.saturating_sub(waited);
-            let answer = self.answer(shard, request, prefix, deadline);
+            let answer = self.answer(shard, request, prefix, (sent, deadline));
             let done = AssertUnwindSafe(answer).catch_unwind().await;
             self = match done {
                 Ok(result) => result?,
@@ -170,8 +173,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a frame as long as the client likes, or as nobody wants its place; `None` when it has
-    /// left between frames.
+    /// Waits for a frame as long as the client likes, unless it has rows on loan, or as nobody wants its
+    /// place; `None` when it has left between frames.
     async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
         let mut bytes = [0; PREFIX_BYTES];
         // Between two steps of a copy it is at work, and so is who copies rows that are lent.
@@ -207,7 +210,7 @@ impl Connection {
         shard: &Rc<Shard>,
         request: Request,
         prefix: Prefix,
-        deadline: Instant,
+        (sent, deadline): (Instant, Instant),
     ) -> Result<Self, Ended> {
         (self.pace, self.loan) = (Pace::default(), None);
         if let Err(refusal) = check(shard, &request, deadline <= Instant::now()) {
@@ -217,7 +220,7 @@ impl Connection {
         match request.body {
             RequestBody::Pull { tensor, kind } => {
                 let (n_bytes, version) = (prefix.body_bytes, request.version);
-                let asked = Asked { tensor, kind, n_bytes, version, deadline };
+                let asked = Asked { tensor, kind, n_bytes, version, sent, deadline };
                 if kind == PullKind::Sync {
                     return self.pull(shard, asked).await;
                 }

@@ -105,6 +105,19 @@ impl Connection {
             glommio::yield_if_needed().await;
         }
     }
+
+    /// Sends a reply whose body stands in the frame, behind the room for its head.
+    pub(super) async fn write_chunk(
+        &mut self,
+        reply: &Reply,
+        frame: &mut [u8],
+    ) -> Result<(), Ended> {
+        self.head.clear();
+        reply.append_to(frame.len() - HEAD_ROOM, &mut self.head);
+        let start = HEAD_ROOM - self.head.len();
+        frame[start..HEAD_ROOM].copy_from_slice(&self.head);
+        self.write(&frame[start..]).await
+    }
 }
 
 /// Counts within one request, bounded by `IDS_PER_PULL_MAX`.

@@ -31,7 +31,7 @@ pub(crate) const REGION_BYTES: usize = SHARED_SLOTS * CHUNK_BYTES;
 /// The memory of one connection.
 pub(super) struct Shared {
     region: Region,
-    /// Awaited chunks that the client has not taken yet.
+    /// What the client has not said yet to have taken: awaited chunks, and a loan counts as one.
     pub(super) n_untaken: usize,
     /// Tensors whose tiers the client reads.
     pub(super) lent: Vec<u16>,
@@ -134,9 +134,9 @@ impl Connection {
         }
     }
 
-    /// The client tells that it has taken a chunk, while no answer waits for that: of an answer
-    /// that has failed, or never asked for.
-    pub(super) fn taken_late(&mut self) -> Result<(), Ended> {
+    /// The client tells that it has taken rows, while no answer waits for that: those that were lent, or
+    /// chunks of an answer that has failed; or nobody has asked.
+    pub(super) fn taken(&mut self) -> Result<(), Ended> {
         match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
             Some(left) => {
                 self.shared.as_mut().expect("just seen").n_untaken = left;

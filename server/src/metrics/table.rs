@@ -111,7 +111,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_shared_memory_bytes",
         ShardGauge(|s| s.shared_memory_bytes as f64),
-        "bytes of memory that such clients map",
+        "bytes of the rings that rows for such clients are put in; rows that are lent where they lie are not counted",
     ),
     metric(
         "lodestore_forwarded_rows_total",

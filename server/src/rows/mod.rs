@@ -5,16 +5,16 @@
 //! and the tier is offered only rows that do not lie under the overlay at that moment, on the
 //! segment that they were read from. Rows over a segment are never resident.
 
+mod lent;
 mod moving;
 mod part;
 
 use std::cell::RefCell;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use glommio::sync::Semaphore;
-use lodestore_cache::{DirectoryError, Grant, PolicySpec, Tier};
+use lodestore_cache::{Grant, Tier};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode, Stripes};
 use lodestore_store::Base;
@@ -66,6 +66,8 @@ impl Parts {
 struct Scratch {
     keys: Vec<u32>,
     misses: Vec<u32>,
+    /// Slots of rows that are lent.
+    slots: Vec<u32>,
     /// Misses that the tier is offered.
     offered: Vec<u32>,
     /// Keys of rows that were read from over a segment.
@@ -96,7 +98,7 @@ impl ShardRows {
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
         let row_bytes = tensor.description.row_bytes as usize;
-        let (tier, tier_file) = make_tier(plan, tier_bytes, row_bytes, key_space)?;
+        let (tier, tier_file) = lent::make_tier(plan, tier_bytes, row_bytes, key_space)?;
         // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
         let memory = plan.governor.grant(n_bytes).map_err(|error| error.to_string())?;
@@ -152,41 +154,6 @@ impl ShardRows {
         }
         self.keep(scratch);
         Ok(are_ours)
-    }
-
-    /// Writes where in the memory of [`Self::tier_file`] the rows of `ids` are, each as a u32, if all
-    /// are there and stay while they are lent; `slots` is four bytes long for each.
-    pub(crate) fn find(
-        &self,
-        plan: &ShardPlan,
-        ids: &[NodeId],
-        slots: &mut [u8],
-    ) -> Result<bool, Failure> {
-        let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
-        let Scratch { keys, misses: found, .. } = &mut scratch;
-        let are_there = self.keys_of(&plan.holdings, &self.parts(), ids, keys)?
-            && self.tier.borrow_mut().lookup_to_lend(keys, found);
-        if are_there {
-            slots.copy_from_slice(bytemuck::cast_slice(found));
-            count(&self.counters(plan).tier_hits, ids.len());
-        }
-        self.keep(scratch);
-        Ok(are_there)
-    }
-
-    /// The file of the tier's rows, where they begin in it, and their bytes.
-    pub(crate) fn tier_file(&self) -> Option<(BorrowedFd<'_>, u64, u64)> {
-        self.tier_file.as_ref().map(TierFile::place)
-    }
-
-    /// Keeps the tier's rows where they are until that is ended as often as it was begun.
-    pub(crate) fn lend(&self) {
-        self.tier.borrow_mut().lend();
-    }
-
-    /// Ends that.
-    pub(crate) fn take_back(&self) {
-        self.tier.borrow_mut().take_back();
     }
 
     /// Takes rows of this shard out of the tier: they have changed.
@@ -282,7 +249,7 @@ impl ShardRows {
         out: &[u8],
         scratch: &mut Scratch,
     ) {
-        let Scratch { keys, misses, offered, overlaid, bases, part: part_scratch } = scratch;
+        let Scratch { keys, misses, offered, overlaid, bases, part: part_scratch, .. } = scratch;
         let mut tier = self.tier.borrow_mut();
         if let Some(file) = &self.tier_file {
             file.take_huge_pages((tier.n_used() as usize + misses.len()) * self.row_bytes);
@@ -322,30 +289,6 @@ impl ShardRows {
             }
         }
     }
-}
-
-/// A tier, and the file of its rows where somebody may come who reads them.
-fn make_tier(
-    plan: &ShardPlan,
-    n_bytes: usize,
-    row_bytes: usize,
-    key_space: u32,
-) -> Result<(Tier, Option<TierFile>), String> {
-    let told = |error: DirectoryError| error.to_string();
-    if plan.shared_bytes > 0 {
-        let spec = PolicySpec::try_from(plan.policy).map_err(|error| told(error.into()))?;
-        let mut file = None;
-        let make = |n_bytes| {
-            let (memory, made) = TierFile::new(n_bytes)?;
-            file = Some(made);
-            Ok(memory)
-        };
-        // Without such memory its rows are copied for everybody.
-        if let Ok(tier) = Tier::with_memory(make, n_bytes, row_bytes, key_space, &spec) {
-            return Ok((tier, file));
-        }
-    }
-    Ok((Tier::new(n_bytes, row_bytes, key_space, plan.policy).map_err(told)?, None))
 }
 
 /// The failure for a node that does not exist or lives on another server.

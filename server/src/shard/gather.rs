@@ -83,14 +83,14 @@ impl Shard {
     }
 
     /// Writes where rows of this shard are in the memory that is lent, if all are: see
-    /// [`ShardRows::find`].
-    pub(crate) fn find(
+    /// [`ShardRows::slots_of`].
+    pub(crate) fn slots_of(
         &self,
         tensor: u16,
         ids: &[NodeId],
         slots: &mut [u8],
     ) -> Result<bool, Failure> {
-        self.tensors[usize::from(tensor)].find(&self.plan, ids, slots)
+        self.tensors[usize::from(tensor)].slots_of(&self.plan, ids, slots)
     }
 
     /// Tensors that there are.

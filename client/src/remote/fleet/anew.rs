@@ -108,14 +108,14 @@ impl Fleet {
             return Err(ClientError::GraphsDiffer { address, other });
         }
         let security = self.security.clone();
-        let mut fleet = Self::new(servers, security, Arc::clone(&self.shares))?;
+        let mut fleet = Self::new(servers, security, Arc::clone(&self.sharing))?;
         fleet.inherit_doors(self);
         Ok(Arc::new(fleet))
     }
 
     /// A fleet of these servers, which takes over what is known of those that it had.
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
-        let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.shares))?;
+        let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.sharing))?;
         fleet.replicas = Arc::clone(&self.replicas);
         fleet.find_lost(self);
         // Where its shards listen elsewhere, those that failed are not those that are asked now.

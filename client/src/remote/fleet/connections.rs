@@ -1,17 +1,32 @@
 //! Connections of a fleet that nobody uses at the moment, and new ones.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use lodestore_schema::limits::SHARED_CHUNK_BYTES_MIN;
+use lodestore_schema::limits::{LENT_PULL_BYTES_MIN, SHARED_CHUNK_BYTES_MIN};
 
 use super::super::lock;
 use super::Fleet;
 use crate::ClientError;
-use crate::connection::Connection;
+use crate::connection::{Connection, Unmapped};
 
 /// Idle connections kept per shard.
 const IDLE_MAX: usize = 16;
+
+/// Whether rows may come through memory; not any more once that could not be mapped.
+#[derive(Default)]
+pub(crate) struct Sharing {
+    /// Where servers put them.
+    ring: AtomicBool,
+    /// Where they keep them.
+    tiers: AtomicBool,
+}
+
+impl Sharing {
+    pub(crate) fn new(is_wanted: bool) -> Self {
+        Self { ring: is_wanted.into(), tiers: is_wanted.into() }
+    }
+}
 
 impl Fleet {
     /// Whether a connection to an endpoint lies idle.
@@ -36,27 +51,33 @@ impl Fleet {
         }
     }
 
-    /// A connection to an endpoint for rows of `n_bytes`, which come through memory where they are
-    /// enough and the server shares some.
+    /// A connection to an endpoint for `n_bytes` of rows of a tensor, which come through memory where they
+    /// are enough and the server shares some.
     pub(in super::super) fn connection_for_rows(
         &self,
         endpoint: usize,
-        n_bytes: usize,
+        (tensor, n_bytes): (u16, usize),
         deadline: Instant,
     ) -> Result<Connection, ClientError> {
-        let mut connection = self.connection(endpoint, deadline)?;
         let server = self.routes.endpoints[endpoint].server;
-        let shares = n_bytes >= SHARED_CHUNK_BYTES_MIN && self.may_share(server);
-        if shares && !connection.share(deadline)? {
-            self.shares.store(false, Ordering::Relaxed);
-            connection = self.connection(endpoint, deadline)?;
+        loop {
+            let mut connection = self.connection(endpoint, deadline)?;
+            if n_bytes < SHARED_CHUNK_BYTES_MIN || !self.may_share(server) {
+                return Ok(connection);
+            }
+            let may_lend =
+                n_bytes >= LENT_PULL_BYTES_MIN && self.sharing.tiers.load(Ordering::Relaxed);
+            match connection.share(may_lend.then_some(tensor), deadline)? {
+                None => return Ok(connection),
+                Some(Unmapped::Ring) => self.sharing.ring.store(false, Ordering::Relaxed),
+                Some(Unmapped::Tier) => self.sharing.tiers.store(false, Ordering::Relaxed),
+            }
         }
-        Ok(connection)
     }
 
     /// Whether rows of this server may come through memory.
     pub(crate) fn may_share(&self, server: usize) -> bool {
-        self.servers[server].1.shares && self.shares.load(Ordering::Relaxed)
+        self.servers[server].1.shares && self.sharing.ring.load(Ordering::Relaxed)
     }
 
     /// Keeps a connection for the next pull.

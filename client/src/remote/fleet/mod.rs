@@ -6,7 +6,6 @@ mod doors;
 mod holders;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use lodestore_schema::Description;
@@ -17,6 +16,7 @@ use crate::route::Routes;
 use crate::{Address, ClientError, Security};
 
 pub(super) use anew::{Refreshed, renewed};
+pub(crate) use connections::Sharing;
 use doors::Doors;
 pub(super) use holders::replicas;
 
@@ -39,8 +39,7 @@ pub(crate) struct Fleet {
     lost: BTreeSet<u16>,
     /// Partitions that nobody has, and that a server had which does not answer any more.
     away: BTreeSet<u16>,
-    /// Whether rows may come through memory; not any more once that could not be mapped.
-    shares: Arc<AtomicBool>,
+    sharing: Arc<Sharing>,
 }
 
 impl Fleet {
@@ -48,7 +47,7 @@ impl Fleet {
     pub(super) fn new(
         servers: Vec<(Address, Description)>,
         security: Security,
-        shares: Arc<AtomicBool>,
+        sharing: Arc<Sharing>,
     ) -> Result<Self, ClientError> {
         let routes = Routes::new(&servers)?;
         for &(server, part) in &routes.behind {
@@ -65,7 +64,7 @@ impl Fleet {
         let doors = servers.iter().map(|(_, it)| Doors::new(it.n_shards)).collect();
         let replicas = Arc::new(replicas(&servers));
         let (lost, away) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Self { servers, security, graph, routes, idle, doors, replicas, lost, away, shares })
+        Ok(Self { servers, security, graph, routes, idle, doors, replicas, lost, away, sharing })
     }
 
     /// The common addresses, in the order of connecting.

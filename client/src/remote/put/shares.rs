@@ -105,7 +105,7 @@ mod tests {
             (format!("127.0.0.1:{port}").parse().unwrap(), description)
         };
         let servers = servers.map(server).to_vec();
-        Fleet::new(servers, Security::default(), Arc::new(AtomicBool::new(false))).unwrap()
+        Fleet::new(servers, Security::default(), Arc::default()).unwrap()
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn server(port: u16, parts: &[u16]) -> (Address, Description) {
 #[test]
 fn a_holder_that_is_lost_holds_up_puts_of_its_partition_alone() {
     let servers = vec![server(1, &[0, 1]), server(2, &[0])];
-    let shares = Arc::new(AtomicBool::new(false));
+    let shares = Arc::default();
     let fleet = Arc::new(Fleet::new(servers, Security::default(), shares).unwrap());
     let check = |fleet: &Fleet, part| fleet.check_holders(PartId(part));
     assert!(check(&fleet, 0).is_ok() && check(&fleet, 1).is_ok());
@@ -46,7 +46,7 @@ fn a_holder_that_is_lost_holds_up_puts_of_its_partition_alone() {
 #[test]
 fn a_server_that_no_map_names_stays_for_what_too_few_others_hold() {
     let servers = vec![server(1, &[0, 1]), server(2, &[0])];
-    let shares = Arc::new(AtomicBool::new(false));
+    let shares = Arc::default();
     let fleet = Fleet::new(servers.clone(), Security::default(), shares).unwrap();
     assert!(fleet.needs(&servers[..1], &servers[1].1), "two held it");
     assert!(fleet.needs(&[], &servers[1].1));
@@ -62,7 +62,7 @@ fn counted(port: u16, parts: &[u16], generation: u32, n_holders: u16) -> (Addres
 }
 
 fn fleet_of(servers: Vec<(Address, Description)>) -> Fleet {
-    Fleet::new(servers, Security::default(), Arc::new(AtomicBool::new(false))).unwrap()
+    Fleet::new(servers, Security::default(), Arc::default()).unwrap()
 }
 
 #[test]

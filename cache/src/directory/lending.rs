@@ -1,0 +1,66 @@
+//! Rows that others read where they lie, without asking again: as long as that may be, no slot that has
+//! had a row gets another.
+
+use super::{CHUNK_IDS, Directory};
+use crate::index::NO_SLOT;
+
+/// How often a directory is lent.
+#[derive(Default)]
+pub(super) struct Loans {
+    n_lent: u32,
+    /// Whether a row found no slot for that: nothing more is lent until all is back, and it comes again.
+    is_slot_wanted: bool,
+}
+
+impl Loans {
+    pub(super) fn are_none(&self) -> bool {
+        self.n_lent == 0
+    }
+}
+
+impl Directory {
+    /// [`Directory::lookup`] where all ids are resident, as long as rows can stay where they are although
+    /// they are [lent](Self::lend): while no row has to go for another, and none that was taken out and
+    /// came again waits for a slot. Else `false`, and it is as if nobody had asked.
+    pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
+        let has_room = self.slots.n_slots() == self.id_space || self.slots.has_unused();
+        if !has_room || self.loans.is_slot_wanted {
+            return false;
+        }
+        slots.clear();
+        slots.resize(ids.len(), NO_SLOT);
+        let mut pieces = ids.chunks(CHUNK_IDS).zip(slots.chunks_mut(CHUNK_IDS));
+        let are_resident = pieces.all(|(ids, slots)| {
+            self.index.find(ids, slots);
+            !slots.contains(&NO_SLOT)
+        });
+        if are_resident {
+            self.lookup_with(ids, |_, _| {});
+        }
+        are_resident
+    }
+
+    /// Lends all slots: until as many [`Directory::take_back`] no slot that has had a row gets
+    /// another. Rows that come meanwhile go to slots that never had one, or are not kept.
+    pub fn lend(&mut self) {
+        self.loans.n_lent += 1;
+    }
+
+    /// Ends a [`Directory::lend`].
+    ///
+    /// # Panics
+    ///
+    /// When it is not lent.
+    pub fn take_back(&mut self) {
+        let n_lent = self.loans.n_lent.checked_sub(1).expect("what is taken back was lent");
+        let is_slot_wanted = self.loans.is_slot_wanted && n_lent > 0;
+        self.loans = Loans { n_lent, is_slot_wanted };
+    }
+
+    /// A slot that nobody looks at while rows are lent.
+    pub(super) fn take_unused(&mut self) -> Option<u32> {
+        let slot = self.slots.take_unused();
+        self.loans.is_slot_wanted |= slot.is_none();
+        slot
+    }
+}

@@ -174,17 +174,19 @@ struct Shared {
 }
 
 struct Lent {
-  # The descriptor comes as that of Shared, sealed like it. The memory is one slot after the other, a
-  # row long each, from an offset in the file on.
+  # The descriptor comes as that of Shared, sealed like it, to be read. The memory is one slot after the
+  # other, a row long each, from an offset in the file on. 0 bytes: rows of it are not lent, and no
+  # descriptor comes.
   nBytes @0 :UInt64;
   offset @1 :UInt64;
 }
 
 struct LentRows {
   # A chunk as Rows tells it, whose rows are taken from the memory that was lent; the body holds for
-  # each row its slot there (u32). The rows stay there until the client says `taken`, once, after the
-  # last chunk of the answer, or asks for something else; and, whatever happens to the connection, for
-  # 5 s after it sent the pull: what it has copied later than that it must not believe.
+  # each row its slot there (u32). All such chunks of an answer come before all others. The rows stay
+  # there until the client says `taken`, once, after the last chunk of the answer, or asks for something
+  # else, or leaves; one that does neither has them for 5 s from when it sent the pull: what it has
+  # copied later than that it must not believe. A failure in place of a later chunk ends it at once.
   firstRow @0 :UInt32;
   nRows @1 :UInt32;
 }

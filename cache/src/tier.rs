@@ -113,6 +113,8 @@ impl Tier {
 
     /// The same as [`Tier::with_policy`], its rows in memory that `make` makes of so many bytes, all
     /// of them zero: one that others can look at, such as a shared file.
+    ///
+    /// Fails as that does, and when `make` does; without slots it is not called.
     pub fn with_memory(
         make: impl FnOnce(usize) -> io::Result<MmapMut>,
         capacity_bytes: usize,

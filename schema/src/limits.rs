@@ -50,7 +50,8 @@ pub const LENT_PAGE_BYTES: usize = 2 << 20;
 /// Bytes of the file around the rows, so that both ends find such a place: rows begin at one page at least
 /// and below two, and another two follow them.
 pub const LENT_SLACK_BYTES: usize = 4 * LENT_PAGE_BYTES;
-/// Rows that are lent stay as they are for so long from when they were asked for, whatever happens.
+/// Rows that are lent stay as they are for so long from when they were asked for, of an answer that comes
+/// whole, and unless the client asks for something else or leaves.
 pub const LENT_FOR: Duration = Duration::from_secs(5);
 /// Rows of a chunk that is lent: few enough that the client soon has the first, enough to hide a
 /// system call.

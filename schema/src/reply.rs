@@ -53,7 +53,7 @@ pub enum Reply {
     },
     /// The memory that keeps rows of a tensor; its descriptor comes with the frame.
     Lent {
-        /// Its length.
+        /// Its length; 0 where rows are not lent, without a descriptor.
         n_bytes: u64,
         /// Where it begins in the file.
         offset: u64,

@@ -166,7 +166,7 @@ impl Connection {
         out: &mut [u8],
     ) -> Result<(), ClientError> {
         let (tensor, asked) = (self.pulled_tensor, self.pulled_at);
-        let slots = self.inbox.take(positions.len() * size_of::<u32>()).as_chunks().0;
+        let slots = self.inbox.take(size_of_val(positions)).as_chunks().0;
         let tier = self.tiers.iter().find(|(of, _)| *of == tensor);
         let at = positions.iter().map(|&position| position as usize);
         let gathered = match tier {

@@ -17,6 +17,7 @@ use super::*;
 const N_SLOTS: usize = 4096;
 
 /// Speaks to one client after the other, and lends rows in the slots that it is told, after a while.
+#[derive(Clone, Copy)]
 struct Strange {
     slots: fn(usize) -> u32,
     delay: Duration,
@@ -25,7 +26,7 @@ struct Strange {
 
 impl Strange {
     /// Until the client leaves.
-    fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {
+    fn serve(self, mut stream: UnixStream) -> std::io::Result<()> {
         stream.write_all(&hello())?;
         stream.read_exact(&mut [0; HELLO_BYTES])?;
         let tier = memory((N_SLOTS * ROW_BYTES) as u64);
@@ -110,11 +111,10 @@ fn pull_of(strange: Strange) -> Result<Vec<u8>, ClientError> {
     let socket = dir.path().join("socket");
     for path in [socket.clone(), shard_socket(&socket, 0)] {
         let listener = UnixListener::bind(path).unwrap();
-        let Strange { slots, delay, tier_bytes } = strange;
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // It ends with the connection.
-                let _ = Strange { slots, delay, tier_bytes }.serve(stream);
+                let _ = strange.serve(stream);
             }
         });
     }

@@ -78,7 +78,6 @@ pub(super) fn shares<'a>(
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
 
     use lodestore_schema::Description;
 

@@ -1,7 +1,6 @@
 //! Holders that are lost, left out, not enough, or nowhere.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use super::super::renewed;

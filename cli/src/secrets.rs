@@ -105,7 +105,7 @@ mod tests {
             (secret, 0o640, "chmod 600"),
             (&secret[..9], 0o600, "16 to 128"),
             ("0123456789abcdef SECRET", 0o600, "without spaces"),
-            ("", 0o600, "16 to 128"),
+            ("", 0o600, "0 lines; expected one with a token"),
         ] {
             let error = format!("{:#}", read_token(file(text, mode).path()).unwrap_err());
             assert!(error.contains(told) && !error.contains("SECRET"), "{error}");

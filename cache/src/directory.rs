@@ -35,8 +35,9 @@ use lending::Loans;
 /// ```
 ///
 /// A batch begins with its lookup and ends with the next one. Slots that it read or filled, slots
-/// that are pinned, and all while some are [lent](Directory::lend), are held: they get no other row. When nothing else is left further rows
-/// are not kept, so no batch, however large or repetitive, can wait for its own rows.
+/// that are pinned, and all while some are [lent](Directory::lend), are held: they get no other row.
+/// When nothing else is left further rows are not kept, so no batch, however large or repetitive, can
+/// wait for its own rows.
 pub struct Directory {
     index: RowIndex,
     slots: Slots,
@@ -154,7 +155,17 @@ impl Directory {
     }
 
     /// [`Self::lookup`] in pieces: `on_found` sees the slots from a position on.
-    pub(crate) fn lookup_with(&mut self, ids: &[u32], mut on_found: impl FnMut(usize, &[u32])) {
+    pub(crate) fn lookup_with(&mut self, ids: &[u32], on_found: impl FnMut(usize, &[u32])) {
+        self.begin_with(ids, |index, _, ids, found| index.find(ids, found), on_found);
+    }
+
+    /// The same, where `find` writes the slots of ids from a position on, [`NO_SLOT`] for none.
+    fn begin_with(
+        &mut self,
+        ids: &[u32],
+        find: impl Fn(&RowIndex, usize, &[u32], &mut [u32]),
+        mut on_found: impl FnMut(usize, &[u32]),
+    ) {
         self.slots.begin_batch();
         self.policy.begin_batch();
         let heeds_reads = self.policy.heeds_reads();
@@ -163,7 +174,7 @@ impl Directory {
         let mut n_hits = 0;
         for (chunk, ids) in ids.chunks(CHUNK_IDS).enumerate() {
             let (first, found) = (chunk * CHUNK_IDS, &mut found[..ids.len()]);
-            self.index.find(ids, found);
+            find(&self.index, first, ids, found);
             let (hits, positions) = hits.of(first as u32, found);
             if heeds_reads {
                 self.slots.read(hits);

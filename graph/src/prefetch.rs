@@ -28,7 +28,7 @@ pub fn prefetch_lines(start: *const u8, n_bytes: usize) {
 
 /// Asks for the line of an address, which may be any.
 #[inline]
-pub fn prefetch_line(address: *const u8) {
+fn prefetch_line(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -35,7 +35,10 @@ impl Directory {
             !slots.contains(&NO_SLOT)
         });
         if are_resident {
-            self.lookup_with(ids, |_, _| {});
+            let found_before = |_: &_, first: usize, _: &[u32], found: &mut [u32]| {
+                found.copy_from_slice(&slots[first..first + found.len()]);
+            };
+            self.begin_with(ids, found_before, |_, _| {});
         }
         are_resident
     }

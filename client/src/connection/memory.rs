@@ -94,14 +94,14 @@ impl Connection {
         map: impl FnOnce(OwnedFd) -> io::Result<SharedMemory>,
     ) -> Option<SharedMemory> {
         // Without one this process has no room for a descriptor.
-        let none = || Err(io::Error::other("no descriptor came: this process has too many open?"));
-        descriptor.map_or_else(none, map).map_or_else(
-            |error| {
-                warn!(address = %self.address, %error, "its memory cannot be mapped: rows come another way");
-                None
-            },
-            Some,
-        )
+        let none = || io::Error::other("no descriptor came: this process has too many open?");
+        let address = &self.address;
+        let mapped = descriptor.ok_or_else(none).and_then(map);
+        mapped
+            .inspect_err(|error| {
+                warn!(%address, %error, "its memory cannot be mapped: rows come another way");
+            })
+            .ok()
     }
 
     /// Asks for memory, and gives the answer with the descriptor that came beside it.

@@ -51,7 +51,7 @@ pub(crate) struct Connection {
     /// The tensor that was pulled last, and when it was asked for.
     pulled_tensor: u16,
     pulled_at: Instant,
-    /// Whether it was asked for that.
+    /// Whether memory to put rows in was asked for.
     has_asked: bool,
     /// Whether the server has answered a request.
     has_answered: bool,

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
@@ -14,6 +15,7 @@ use lodestore_store::{
     StoreError, TensorSpec,
 };
 
+use crate::pins::{Pins, Use};
 use crate::{ServerConfig, ServerError};
 
 /// The partitions and tensors of one server.
@@ -36,6 +38,8 @@ pub(crate) struct Holdings {
     pub(crate) tensors: Vec<TensorHolding>,
     /// The partitions, open.
     pub(crate) live: Arc<LiveGraph>,
+    /// Versions that are kept for readers.
+    pub(crate) pins: Pins,
     /// What reads cost where the graph lies.
     pub(crate) profile: DeviceProfile,
     /// As configured; a write that fails ends it.
@@ -86,6 +90,7 @@ impl Holdings {
             is_moving: AtomicBool::new(false),
             tensors,
             live,
+            pins: Pins::default(),
             profile,
             writable: config.writable,
             // Never 0, which stands for none.
@@ -189,12 +194,20 @@ impl Holdings {
     pub(crate) fn updates(&self) -> UpdateStats {
         let (mut committed_rows, mut pending_rows) = (0, 0);
         for (_, _, tensor) in self.live_tensors() {
-            let (committed, pending) = tensor.overlay_rows();
-            committed_rows += committed.iter().map(|(_, n_rows)| n_rows).sum::<u64>();
-            pending_rows += pending;
+            committed_rows += tensor.current().n_changed();
+            pending_rows += tensor.n_pending();
         }
         let (version, writable) = (self.live.version(), self.live.takes_writes());
         UpdateStats { version, writable, committed_rows, pending_rows, ..UpdateStats::default() }
+    }
+
+    /// Keeps the newest version for readers that are about to pin it, whatever is committed or
+    /// compacted from now on. Blocks while its index is built.
+    pub(crate) fn keep_newest(&self) {
+        // A version that cannot be pinned is not committed on all partitions.
+        if let Ok(pinned) = self.live.pin(self.live.version()) {
+            self.pins.keep(&Arc::new(pinned), Use::Newest, Instant::now());
+        }
     }
 
     /// What requests for this graph say.

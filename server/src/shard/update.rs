@@ -1,19 +1,17 @@
 //! Pushes, commits and compactions at a shard.
 
-use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use futures_lite::FutureExt;
-use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::Holders;
 
 use super::Shard;
-use crate::compactor::{Scope, pays};
+use super::parts::to_its_end;
+use crate::compactor::Scope;
 use crate::connection::Buffers;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
@@ -50,8 +48,6 @@ impl Shard {
 
     /// Puts the rows of a push, which go to all holders by a `change`; gives the version that they are for.
     ///
-    /// Runs to its end whether or not somebody waits for it: a row that is durable must leave the
-    /// tiers.
     pub(crate) async fn push(
         self: &Rc<Self>,
         (tensor, change): (u16, u64),
@@ -59,19 +55,23 @@ impl Shard {
         room: StaticPermit,
     ) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
-        let task = async move {
+        to_its_end(async move {
+            // Until the rows are written, whether or not the client waits for that.
             let _room = room;
-            // One panicking task would stop the whole executor.
-            let pushed =
-                AssertUnwindSafe(shard.push_all((tensor, change), buffers)).catch_unwind().await;
-            pushed.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a push panicked")))
-        };
-        let pushed = glommio::spawn_local(task).detach().await;
-        pushed.unwrap_or_else(|| Err(failure(FailureCode::Stopping, "the shard has stopped")))
+            shard.push_all((tensor, change), buffers).await
+        })
+        .await
     }
 
-    /// Makes what was put version `version`, unless it is committed already; gives the newest.
-    pub(crate) async fn commit(&self, version: u32) -> Result<u32, Failure> {
+    /// Makes what was put version `version`, unless it is committed already; returns the newest. It
+    /// runs to its end whether or not the client waits for it.
+    pub(crate) async fn commit(self: &Rc<Self>, version: u32) -> Result<u32, Failure> {
+        let shard = Rc::clone(self);
+        to_its_end(async move { shard.commit_now(version).await }).await
+    }
+
+    /// Durable first, then read by every shard: a pull that begins after the answer sees it.
+    async fn commit_now(&self, version: u32) -> Result<u32, Failure> {
         self.check_writable()?;
         let holdings = Arc::clone(&self.plan.holdings);
         let newest = holdings.live.version();
@@ -84,14 +84,30 @@ impl Shard {
         }
         let runs = Arc::clone(&self.plan.runs);
         let commit = move || {
+            holdings.keep_newest();
             let committed = holdings.live.commit_through(version)?;
-            if holdings.live_tensors().any(|(_, _, tensor)| pays(&tensor)) {
+            if holdings.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
                 runs.ask(Scope::WhereItPays);
             }
             Ok(committed)
         };
         let committed = self.plan.threads.writes.call(commit)?.wait().await?;
+        // What has failed may have reached some partitions.
+        self.everywhere(|| Question::Refresh(None)).await?;
         committed.map_err(|error| store_failure(&error))
+    }
+
+    /// Reads the newest version of a partition from now on, or of all.
+    pub(super) async fn refresh(&self, part: Option<PartId>) -> Result<(), Failure> {
+        let holdings = &self.plan.holdings;
+        let parts = holdings.parts();
+        let chosen = parts.iter().filter(|it| part.is_none_or(|part| part == **it));
+        for &part in chosen {
+            for tensor in &self.tensors {
+                tensor.refresh(holdings, part).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Starts a compaction, or joins one that waits to start; gives its number.
@@ -100,12 +116,7 @@ impl Shard {
         Ok(self.plan.runs.ask(Scope::Everything))
     }
 
-    /// Takes rows of this shard out of its tier for another shard.
-    pub(super) fn forget_asked(&self, tensor: u16, ids: &[NodeId]) -> Result<(), Failure> {
-        self.tensors[usize::from(tensor)].forget(&self.plan.holdings, ids)
-    }
-
-    /// Durable first, then out of every tier: the order that a pull after the answer relies on.
+    /// Puts the rows: durable when it returns, and seen by no pull until a commit.
     async fn push_all(
         &self,
         (tensor, change): (u16, u64),
@@ -121,28 +132,10 @@ impl Shard {
         };
         let (put, buffers) = self.plan.threads.writes.call(put)?.wait().await?;
         let version = put.map_err(|error| store_failure(&error))?;
-        self.forget(tensor, &buffers.ids).await?;
         count(&self.counters().pushes, 1);
         count(&self.counters().pushed_rows, buffers.ids.len());
         self.take_back(buffers);
         Ok(version)
-    }
-
-    /// Has the owners of rows that have changed take them out of their tiers.
-    async fn forget(&self, tensor: u16, ids: &[NodeId]) -> Result<(), Failure> {
-        if self.plan.counters.len() == 1 {
-            return self.forget_asked(tensor, ids);
-        }
-        let shares = self.split(tensor, ids)?.into_iter().enumerate();
-        let shares = shares.filter(|(_, (ids, _))| !ids.is_empty());
-        let forget = shares.map(|(owner, (ids, _))| async move {
-            if owner == self.id {
-                return self.forget_asked(tensor, &ids);
-            }
-            self.post.ask(owner, Question::Forget, tensor, ids).await.map(drop)
-        });
-        // All of them, whatever becomes of one: the rows have changed.
-        join_all(forget).await.into_iter().collect()
     }
 
     /// Fails unless all ids are of one partition, and that is here: what is put all or not at all.

@@ -39,7 +39,7 @@ pub use holders::Holders;
 pub use layer::Layer;
 pub use tensor::LiveTensor;
 pub use version::{LayerRows, TensorVersion};
-pub use view::{TensorView, View};
+pub use view::{GraphVersion, TensorView, View};
 
 pub(crate) use open::{OpenedPart, OpenedTensor};
 
@@ -151,11 +151,13 @@ impl LiveGraph {
         let View::At(asked) = view else { return Ok(Some(TensorView::Latest(tensor))) };
         match tensor.at(asked) {
             Some(version) => Ok(Some(TensorView::At(version))),
-            None => {
-                let (oldest, newest) = (self.oldest_version(), self.version());
-                Err(StoreError::NoVersion { asked, oldest, newest })
-            }
+            None => Err(self.no_version(asked)),
         }
+    }
+
+    fn no_version(&self, asked: u32) -> StoreError {
+        let (oldest, newest) = (self.oldest_version(), self.version());
+        StoreError::NoVersion { asked, oldest, newest }
     }
 
     /// The partitions that are open here.

@@ -51,7 +51,8 @@ impl LiveGraph {
         let has_many = |part: &Arc<LivePart>| {
             part.tensors.iter().any(|it| it.current().layers().len() > MAX_LAYERS)
         };
-        if !self.open_parts().iter().any(has_many) {
+        // A compaction that runs already does it.
+        if !self.open_parts().iter().any(has_many) || self.garbage.try_lock().is_err() {
             return;
         }
         let mut go_on = |_, _| ControlFlow::Continue(());

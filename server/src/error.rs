@@ -159,7 +159,9 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
         StoreError::DamagedPage { .. }
         | StoreError::DamagedGroup { .. }
         | StoreError::DamagedPending { .. } => FailureCode::Damaged,
-        StoreError::Fixed { .. } | StoreError::MoveRefused { .. } => FailureCode::Invalid,
+        StoreError::Fixed { .. }
+        | StoreError::TensorRefused { .. }
+        | StoreError::MoveRefused { .. } => FailureCode::Invalid,
         StoreError::NoPart { .. } | StoreError::HoldersChanged { .. } => FailureCode::Elsewhere,
         StoreError::Busy { .. } => FailureCode::Overloaded,
         StoreError::ReadOnly { .. } | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,

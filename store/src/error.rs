@@ -209,6 +209,14 @@ pub enum StoreError {
     /// The caller did not want it to go on.
     #[error("stopped before its end; what was written is removed")]
     Stopped,
+    /// A tensor that cannot come to the graph.
+    #[error("tensor `{tensor}` was not added: {reason}")]
+    TensorRefused {
+        /// Name of the tensor.
+        tensor: String,
+        /// Why.
+        reason: String,
+    },
     /// A tensor that only an import writes.
     #[error("`{tensor}` says which node is which and cannot be put; import the graph again")]
     Fixed {

@@ -60,8 +60,8 @@ pub use inspect::{
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use live::{
-    Folding, GraphVersion, Holders, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, PartCopy,
-    SEAL_MAX, TensorVersion, TensorView, View,
+    Folding, GraphVersion, Holders, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, NewTensor,
+    PartCopy, SEAL_MAX, TensorVersion, TensorView, View, drop_tensor,
 };
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};

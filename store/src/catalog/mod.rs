@@ -11,6 +11,7 @@
 //!                             | digest 32 | file name
 //! delta/NAME/VERSION          first version u32 | as segment/NAME/VERSION
 //! prepared/NAME/VERSION       as delta/NAME/VERSION: written by a commit that is not published yet
+//! new/NAME/VERSION            as segment/NAME/VERSION, of a tensor that graph.toml may not list yet
 //! prepared                    the version that a commit has prepared u32; absent without one
 //! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
 //! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
@@ -37,6 +38,7 @@ mod pairs;
 mod record;
 mod rows;
 mod segments;
+mod tensors;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -37,6 +37,7 @@ impl StoreError {
             | Self::OutputLength { .. }
             | Self::NoVersion { .. }
             | Self::Fixed { .. }
+            | Self::TensorRefused { .. }
             | Self::Stopped
             | Self::PutLength { .. }
             | Self::PutTooLarge { .. }

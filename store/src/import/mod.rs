@@ -33,7 +33,7 @@ use crate::source::{TensorSource, check_source};
 use crate::tensor::TensorSpec;
 use external_ids::ExternalIds;
 pub use rows::TensorOptions;
-use rows::write_segment;
+pub(crate) use rows::write_segment;
 use sync::{sync, sync_tree};
 
 /// The tensor that every graph has: `i64`, width 1, the input's id of each node.

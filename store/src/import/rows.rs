@@ -26,7 +26,7 @@ pub struct TensorOptions {
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Writes `rows` of `source` as the segment `file` in `dir`; `report` is told the rows done.
-pub(super) fn write_segment(
+pub(crate) fn write_segment(
     device: &dyn Device,
     (dir, file): (&Path, String),
     identity: &SegmentIdentity,

@@ -25,6 +25,7 @@ mod open;
 mod parallel;
 mod put;
 mod tensor;
+mod tensors;
 mod version;
 mod view;
 
@@ -38,6 +39,7 @@ pub use hand_over::{PartCopy, SEAL_MAX};
 pub use holders::Holders;
 pub use layer::Layer;
 pub use tensor::LiveTensor;
+pub use tensors::{NewTensor, drop_tensor};
 pub use version::{LayerRows, TensorVersion};
 pub use view::{GraphVersion, TensorView, View};
 

@@ -11,6 +11,7 @@ use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
 use super::hand_over::HandOver;
 use super::tensor::PendingRows;
+use super::tensors::settle;
 use super::{Layer, LiveGraph, LiveMode, LivePart, LiveTensor, TensorVersion};
 use crate::catalog::Catalog;
 use crate::cause::Cause;
@@ -186,6 +187,7 @@ impl OpenedPart {
     /// Opens a partition whose lock `catalog` has, brings what an older release has committed into
     /// deltas, and removes garbage.
     fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+        settle(graph, part, &catalog)?;
         let catalog = bring_forward(graph, part, catalog)?;
         let opened = Self::open(graph, part, catalog)?;
         opened.remove_orphans(graph)?;

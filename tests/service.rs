@@ -20,6 +20,8 @@ mod pinned;
 mod ports;
 #[path = "service/priority.rs"]
 mod priority;
+#[path = "service/reads.rs"]
+mod reads;
 #[path = "service/renewal.rs"]
 mod renewal;
 #[path = "service/strangers.rs"]

@@ -15,17 +15,28 @@ use std::sync::Arc;
 use lodestore_cache::{Grant, Tier};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Failure, FailureCode, Stripes};
-use lodestore_store::{GraphVersion, PAGE_BYTES, RowIdx, TensorVersion};
+use lodestore_store::{Extent, GraphVersion, PAGE_BYTES, PlannedRow, RowIdx, TensorVersion};
 
-use crate::dma::ReadList;
+use crate::dma::{LIST_BYTES_PER_ROW, ReadList};
 use crate::error::failure;
 use crate::holdings::Holdings;
-use crate::limits::IDLE_SCRATCH_MAX;
+use crate::limits::{IDLE_SCRATCH_MAX, READ_LIST_BYTES_PER_ROW};
 use crate::map::TierFile;
 use crate::reads::ReadTurn;
 use crate::shard::ShardPlan;
 use crate::stats::{Counters, count};
 use part::{MissedRow, PartRows, PartScratch};
+
+// A plan has two lists of its rows, and an extent with an end for each of them at most.
+const _: () = assert!(
+    size_of::<MissedRow>()
+        + 2 * size_of::<(RowIdx, u32)>()
+        + 2 * size_of::<PlannedRow>()
+        + size_of::<Extent>()
+        + size_of::<u32>()
+        + LIST_BYTES_PER_ROW
+        <= READ_LIST_BYTES_PER_ROW
+);
 
 /// One tensor on one shard.
 pub(crate) struct ShardRows {

@@ -62,6 +62,16 @@ pub enum ServerError {
         /// Address asked for.
         address: std::net::SocketAddr,
     },
+    /// A TCP address of a server that takes changes, without anything that says who may make them.
+    #[error(
+        "a server that takes puts or partitions is open to every user of the machine by {address}: \
+         connections are not authenticated; give --token-file (or --tls-client-ca), use a Unix socket \
+         alone, or pass --insecure where all users may"
+    )]
+    Unguarded {
+        /// Address asked for.
+        address: std::net::SocketAddr,
+    },
     /// Metrics on another address than loopback, where they are asked for in the clear.
     #[error(
         "metrics on {address} can be read from outside, and the metrics port speaks no TLS; listen \

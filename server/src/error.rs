@@ -43,7 +43,10 @@ pub enum ServerError {
         last: u16,
     },
     /// A row that no frame can carry.
-    #[error("tensor {tensor} has rows of {found} bytes, the server takes 1 to {limit}")]
+    #[error(
+        "tensor `{tensor}` cannot be served: it has rows of {found} bytes, and a server sends at most \
+         {limit}; read it without a server (--graph), or serve an import that has it as several tensors"
+    )]
     RowBytes {
         /// Name of the tensor.
         tensor: String,

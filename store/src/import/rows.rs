@@ -8,10 +8,10 @@ use crate::codec::{CodecChoice, SegmentCodec, choose};
 use crate::device::Device;
 use crate::graph::check_digest;
 use crate::nan::{NanPolicy, first_nan};
-use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
+use crate::segment::{SegmentIdentity, SegmentWriter};
 use crate::source::{SourceError, TensorSource};
 use crate::tensor::TensorSpec;
-use crate::verify::check_rows;
+use crate::verify::read_back;
 
 /// How the rows of a tensor are imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,9 +55,7 @@ pub(super) fn write_segment(
     let digest = writer.finish()?;
     let (segment, n_rows) = (identity.segment, identity.n_rows);
     let record = SegmentRecord { segment, n_rows, row_bytes: row_bytes as u32, digest, file };
-    let written = Segment::open(device, &path, identity)?;
-    check_digest(&written, &record)?;
-    check_rows(&written)?;
+    check_digest(&read_back(device, &path, identity)?, &record)?;
     Ok(record)
 }
 

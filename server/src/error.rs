@@ -43,7 +43,10 @@ pub enum ServerError {
         last: u16,
     },
     /// A row that no frame can carry.
-    #[error("tensor {tensor} has rows of {found} bytes, the server takes 1 to {limit}")]
+    #[error(
+        "tensor `{tensor}` cannot be served: it has rows of {found} bytes, and a server sends at most \
+         {limit}; read it without a server (--graph), or serve an import that has it as several tensors"
+    )]
     RowBytes {
         /// Name of the tensor.
         tensor: String,
@@ -59,6 +62,16 @@ pub enum ServerError {
          --insecure on a trusted network"
     )]
     Exposed {
+        /// Address asked for.
+        address: std::net::SocketAddr,
+    },
+    /// A TCP address of a server that takes changes, without anything that says who may make them.
+    #[error(
+        "a server that takes puts or partitions is open to every user of the machine by {address}: \
+         connections are not authenticated; give --token-file (or --tls-client-ca), use a Unix socket \
+         alone, or pass --insecure where all users may"
+    )]
+    Unguarded {
         /// Address asked for.
         address: std::net::SocketAddr,
     },

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+pub use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::limits::{
-    CHUNK_BYTES, IDS_PER_PULL_MAX, PUSH_BODY_BYTES_MAX, ROW_BYTES_MAX, ROWS_PER_PUSH_MAX,
-    SHARED_BYTES_MAX,
+    CHUNK_BYTES, IDS_PER_PULL_MAX, PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX, SHARED_BYTES_MAX,
 };
 
 /// Most shards of one server.

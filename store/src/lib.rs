@@ -56,7 +56,8 @@ pub use error::StoreError;
 pub use graph::{Graph, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{
-    DeviceSummary, GraphSummary, LayerSummary, PartSummary, ReaderSummary, TensorSummary, inspect,
+    CodecSummary, DeviceSummary, GraphSummary, LayerSummary, PartSummary, ReaderSummary,
+    TensorSummary, inspect,
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use live::{

@@ -266,12 +266,13 @@ fn rows_that_another_has_are_had_there_though_the_silent_server_has_more() {
 fn another_graph_at_the_same_address_is_neither_committed_nor_compacted() {
     let (source, others) = (Source::random(60, 100), Source::random(70, 100));
     let (graph, other) = (source.import("graph", 1, "hash"), others.import("graph", 1, "hash"));
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 1");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 1");
     let address = server.address.clone();
     let client = connect(&[&address], Duration::from_secs(10));
     assert_eq!(client.commit().unwrap(), 2);
     server.kill();
-    let server = Serving::start(&other, &format!("--listen {address} --writable --shards 1"));
+    let server =
+        Serving::start(&other, &format!("--listen {address} --writable --insecure --shards 1"));
     let error = client.commit().unwrap_err();
     assert!(matches!(error, ClientError::GraphsDiffer { .. }), "{error}");
     let error = client.compact().unwrap_err();

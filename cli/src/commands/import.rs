@@ -157,6 +157,7 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     let mut input = Input::open(config)?;
     check_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
     leftovers::warn(&config.out);
+    let not_served = input.warn_of_long_rows(config);
     let mut importer = Importer::begin(&config.out)?;
     let staging = importer.staging_dir().to_owned();
     let _interrupt = RemovedOnInterrupt::watch(&staging)?;
@@ -201,5 +202,7 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     let n_edges = written.n_edges_directed;
     let graph = importer.commit(external_of, book, n_edges, undirected)?;
     let partitioned = &partitioning.report;
-    ImportReport::new(&graph, partitioned, &written, &config.kept, &halos, order, start)
+    let report =
+        ImportReport::new(&graph, partitioned, &written, &config.kept, &halos, order, start)?;
+    Ok(ImportReport { not_served, ..report })
 }

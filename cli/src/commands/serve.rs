@@ -97,7 +97,8 @@ pub(crate) struct ServeArgs {
     /// given. `lode cache-bench` compares them on a trace.
     #[arg(long, value_name = "P")]
     policy: Option<PolicyKind>,
-    /// Take puts, commits and compactions; nobody else may write the partitions meanwhile.
+    /// Take puts, commits and compactions; nobody else may write the partitions meanwhile. Over TCP
+    /// it needs --token-file, --tls-client-ca or --insecure, and so does --parts-here.
     #[arg(long)]
     writable: bool,
     /// File with the token that clients over TCP must tell, readable by its owner alone; the metrics
@@ -117,8 +118,8 @@ pub(crate) struct ServeArgs {
     /// Take only clients with a certificate that these authorities (PEM) have signed.
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Listen on an address that is not loopback, without authentication or encryption. Metrics have a
-    /// flag of their own.
+    /// Listen on an address that is not loopback, or take changes from every user of this machine,
+    /// without authentication or encryption. Metrics have a flag of their own.
     #[arg(long)]
     insecure: bool,
     /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX. Wants a

@@ -1,6 +1,5 @@
 //! What compactions leave behind: files that no reader needs once the last view of them is gone.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
@@ -86,19 +85,8 @@ impl LiveGraph {
 /// Removes a file unless some process has pinned it; gives whether it is gone. What cannot be
 /// removed stays for another time: it harms nobody.
 pub(super) fn remove_unpinned(device: &dyn Device, file: &Path) -> bool {
-    let pinned = match device.open(file).and_then(|open| open.is_pinned()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
-        pinned => pinned,
-    };
-    match pinned.and_then(|pinned| if pinned { Ok(false) } else { remove(device, file) }) {
-        Ok(removed) => removed,
-        Err(error) => {
-            tracing::warn!("{}: cannot remove: {error}; left for later", file.display());
-            false
-        }
-    }
-}
-
-fn remove(device: &dyn Device, file: &Path) -> io::Result<bool> {
-    device.remove_file(file).map(|()| true)
+    device.remove_if_unpinned(file).unwrap_or_else(|error| {
+        tracing::warn!("{}: cannot remove: {error}; left for later", file.display());
+        false
+    })
 }

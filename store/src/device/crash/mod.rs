@@ -162,6 +162,18 @@ impl Device for CrashDevice {
         self.lock().perform(Operation::RemoveFile, |state| state.remove(path, false))
     }
 
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool> {
+        let mut state = self.lock();
+        let node = match state.perform(Operation::Open, |state| state.find(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            found => found?,
+        };
+        if state.perform(Operation::Pin, |state| Ok(*state.n_pins(node)? > 0))? {
+            return Ok(false);
+        }
+        state.perform(Operation::RemoveFile, |state| state.remove(path, false)).map(|()| true)
+    }
+
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         self.lock().perform(Operation::RemoveDir, |state| state.remove_all(path))
     }

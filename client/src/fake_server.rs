@@ -10,7 +10,7 @@ use std::time::Duration;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
     Description, Failure, FailureCode, Prefix, Reply, Request, RequestBody, TensorDescription,
-    hello,
+    Versions, hello, plain_hello,
 };
 
 /// Nodes of each of the two partitions.
@@ -25,6 +25,8 @@ pub(crate) struct FakeServer {
 
 struct State {
     description: Description,
+    /// Whether it is of wire version 3, which knows no ranges.
+    is_plain: AtomicBool,
     /// Microseconds before it says hello.
     hello_us: AtomicU64,
     /// Microseconds that a pull takes.
@@ -84,6 +86,7 @@ impl FakeServer {
         change(&mut description);
         let state = Arc::new(State {
             description,
+            is_plain: false.into(),
             hello_us: 0.into(),
             delay_us: 0.into(),
             slow_one_in: 0.into(),
@@ -102,6 +105,11 @@ impl FakeServer {
             }
         });
         Self { address: address.to_string(), state }
+    }
+
+    /// Whether it is of wire version 3 from now on.
+    pub(crate) fn is_plain(&self, is_so: bool) {
+        self.state.is_plain.store(is_so, Ordering::Relaxed);
     }
 
     /// How long a connection waits for its hello from now on.
@@ -150,8 +158,18 @@ impl State {
         if self.refuses.load(Ordering::Relaxed) {
             return refuse(stream);
         }
-        stream.write_all(&hello())?;
-        stream.read_exact(&mut [0; HELLO_BYTES])?;
+        let mut theirs = [0; HELLO_BYTES];
+        if self.is_plain.load(Ordering::Relaxed) {
+            // As its servers do: without waiting, and ends what says anything else.
+            stream.write_all(&plain_hello(3))?;
+            stream.read_exact(&mut theirs)?;
+            if theirs != plain_hello(3) {
+                return Ok(());
+            }
+        } else {
+            stream.read_exact(&mut theirs)?;
+            stream.write_all(&Versions::SPOKEN.answer(&theirs).0.unwrap())?;
+        }
         loop {
             let mut prefix = [0; PREFIX_BYTES];
             stream.read_exact(&mut prefix)?;
@@ -198,7 +216,7 @@ impl State {
 fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let (message, retry_after) = ("no room".into(), Duration::from_millis(5));
     let failure = Failure { code: FailureCode::Overloaded, message, retry_after };
-    let mut bytes = hello().to_vec();
+    let mut bytes = Versions::SPOKEN.answer(&hello()).0.unwrap().to_vec();
     Reply::Failure(failure).append_to(0, &mut bytes);
     stream.write_all(&bytes)?;
     stream.shutdown(Shutdown::Write)?;

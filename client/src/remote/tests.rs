@@ -155,6 +155,21 @@ fn one_that_is_silent_at_first_is_asked_again_though_another_is_down() {
 }
 
 #[test]
+fn servers_of_the_last_version_and_of_this_one_serve_one_client() {
+    let servers = [FakeServer::start(&[0]), FakeServer::start(&[1])];
+    for old in 0..2 {
+        servers[old].is_plain(true);
+        let client = connect(&[&servers[0], &servers[1]], 0.05);
+        pull(&client, PullKind::Sync).unwrap();
+        // Upgraded, and back again: what is open goes on, what is opened agrees on the other version.
+        servers[old].is_plain(false);
+        pull(&client, PullKind::Vector).unwrap();
+        pull(&connect(&[&servers[0], &servers[1]], 0.0), PullKind::Sync).unwrap();
+    }
+    assert_eq!(servers.map(|server| server.n_pulls()), [6, 6]);
+}
+
+#[test]
 fn a_refusal_that_comes_with_the_hello_is_heard_and_waited_out() {
     let server = FakeServer::start(&[0, 1]);
     let config = ClientConfig { deadline: MS(10_000), attempts: 1, ..ClientConfig::default() };

@@ -46,7 +46,7 @@ fn clients_without_a_version_in_common_get_the_servers_and_are_ended() {
     for (hello, found) in [(old_hello(), Versions { oldest: 1, newest: 1 }), (newer.hello(), newer)]
     {
         let answer = answers_to(&server, &hello);
-        let answer = answer.try_into().expect("a hello, and then the end");
+        let answer: [u8; HELLO_BYTES] = answer.try_into().expect("a hello, and then the end");
         // The bytes that a client of version 1 or 2 looks at.
         assert_eq!(answer[8..10], WIRE_VERSION.to_le_bytes());
         let refused = WireError::Version { found: Versions::SPOKEN, ours: found };

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +38,12 @@ struct State {
     breaks: AtomicBool,
     /// Whether it has no room for another connection.
     refuses: AtomicBool,
+    /// Whether its rows are wrong.
+    lies: AtomicBool,
+    /// Microseconds between the halves of an answer; 0 for one piece.
+    pause_us: AtomicU64,
+    /// Version that it tells of a push.
+    push_version: AtomicU32,
     n_pulls: AtomicU64,
     n_described: AtomicU64,
     /// Pulls whose clients had left before the answer.
@@ -93,6 +99,9 @@ impl FakeServer {
             slow_us: 0.into(),
             breaks: false.into(),
             refuses: false.into(),
+            lies: false.into(),
+            pause_us: 0.into(),
+            push_version: 0.into(),
             n_pulls: 0.into(),
             n_described: 0.into(),
             n_given_up: 0.into(),
@@ -135,6 +144,21 @@ impl FakeServer {
     /// Whether connections are told from now on that there are too many.
     pub(crate) fn refuses(&self, is_so: bool) {
         self.state.refuses.store(is_so, Ordering::Relaxed);
+    }
+
+    /// Whether each of its rows is that of another node from now on.
+    pub(crate) fn lies(&self, is_so: bool) {
+        self.state.lies.store(is_so, Ordering::Relaxed);
+    }
+
+    /// How long it pauses in the middle of each answer from now on.
+    pub(crate) fn pause(&self, time: Duration) {
+        self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// The version that it tells of pushes from now on, whose rows it forgets.
+    pub(crate) fn takes_pushes(&self, version: u32) {
+        self.state.push_version.store(version, Ordering::Relaxed);
     }
 
     pub(crate) fn n_pulls(&self) -> u64 {
@@ -187,9 +211,24 @@ impl State {
                     if !self.waits(&stream) {
                         return Ok(());
                     }
-                    let n_rows = (body.len() / ROW_BYTES) as u32;
-                    Reply::Rows { first_row: 0, n_rows }.append_to(body.len(), &mut frame);
-                    frame.extend_from_slice(&body);
+                    if self.lies.load(Ordering::Relaxed) {
+                        body.iter_mut().for_each(|byte| *byte ^= 0x55);
+                    }
+                    let pause = Duration::from_micros(self.pause_us.load(Ordering::Relaxed));
+                    let n_rows = body.len() / ROW_BYTES;
+                    let n_first = if pause.is_zero() { n_rows } else { n_rows / 2 };
+                    let (first, rest) = body.split_at(n_first * ROW_BYTES);
+                    append_rows(0, first, &mut frame);
+                    if !rest.is_empty() {
+                        stream.write_all(&frame)?;
+                        thread::sleep(pause);
+                        frame.clear();
+                        append_rows(n_first as u32, rest, &mut frame);
+                    }
+                }
+                RequestBody::Push { .. } => {
+                    let version = self.push_version.load(Ordering::Relaxed);
+                    Reply::Pushed { version }.append_to(0, &mut frame);
                 }
                 other => panic!("nobody asks a fake server for {other:?}"),
             }
@@ -210,6 +249,13 @@ impl State {
         self.n_given_up.fetch_add(has_left.into(), Ordering::Relaxed);
         !has_left && !self.breaks.load(Ordering::Relaxed)
     }
+}
+
+/// Appends a chunk of an answer.
+fn append_rows(first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
+    let n_rows = (rows.len() / ROW_BYTES) as u32;
+    Reply::Rows { first_row, n_rows }.append_to(rows.len(), frame);
+    frame.extend_from_slice(rows);
 }
 
 /// Says hello and why not at once, as a server that has no room does, and takes what still comes.

@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lodestore_cache::next_uses;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
@@ -431,7 +431,8 @@ fn pulls_of_a_window_overlap_under_the_oracle() {
             let window = Window { n_batches, together };
             let mut prefetcher = Prefetcher::start(scope, source, loader, window, 0);
             // Else the trainer may be the first to claim a batch.
-            while remote.inside.lock().unwrap().1 < expected {
+            let end = Instant::now() + Duration::from_secs(20);
+            while remote.inside.lock().unwrap().1 < expected && Instant::now() < end {
                 thread::sleep(Duration::from_millis(1));
             }
             for nodes in &all {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
-use lodestore_schema::{Prefix, Reply, Request, RequestBody, hello};
+use lodestore_schema::{Prefix, Reply, Request, RequestBody, Versions};
 use rustix::process::Signal;
 
 use crate::Truth;
@@ -198,8 +198,8 @@ fn all_talk(real: &str, n_asked: &Arc<AtomicU64>) -> String {
     thread::spawn(move || {
         for stream in listener.incoming() {
             let (mut stream, mut theirs) = (stream.unwrap(), [0; HELLO_BYTES]);
-            stream.write_all(&hello()).unwrap();
             stream.read_exact(&mut theirs).unwrap();
+            stream.write_all(&Versions::SPOKEN.answer(&theirs).0.unwrap()).unwrap();
             let mut prefix = [0; PREFIX_BYTES];
             if stream.read_exact(&mut prefix).is_err() {
                 continue;

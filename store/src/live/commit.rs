@@ -16,6 +16,7 @@ impl LiveGraph {
     /// After an error or a crash the graph has the version before or this one, and opening it for
     /// writing makes it the same everywhere.
     pub fn commit_version(&self) -> Result<u32, StoreError> {
+        self.check_process()?;
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         self.check_unsealed()?;
@@ -27,6 +28,7 @@ impl LiveGraph {
     /// As [`LiveGraph::commit_version`], as often as it takes to reach `version`; nothing if it was
     /// reached before, so that it may be repeated. Gives the committed version.
     pub fn commit_through(&self, version: u32) -> Result<u32, StoreError> {
+        self.check_process()?;
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         if version > self.version() {

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use lodestore_graph::PartId;
+use lodestore_graph::fork::Generation;
 
 use super::garbage::{Garbage, remove_unpinned};
 use super::hand_over::HandOver;
@@ -49,6 +50,7 @@ impl LiveGraph {
         Ok(Self {
             graph,
             mode,
+            process: Generation::now(),
             reader,
             parts: RwLock::new(parts.into()),
             version: AtomicU32::new(version),

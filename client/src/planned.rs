@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use lodestore_cache::{NEVER, PolicySpec, Tier};
 use lodestore_graph::NodeId;
+use lodestore_graph::fork::PerProcess;
 
 use crate::{BatchLoader, ClientError, LoadStats, PullKind, PullStats, RowBuffer};
 
@@ -19,9 +20,10 @@ const FILL_BYTES: usize = 64 << 20;
 /// The policy decides batch by batch, and two threads may prepare batches at a time: each batch takes
 /// its turn, in the order of training.
 ///
-/// Memory: `n_slots` rows, and the policy's lists.
+/// Memory: `n_slots` rows, and the policy's lists. Not for a forked child, whose turn never comes:
+/// [`ClientError::Forked`].
 pub struct PlannedTier {
-    state: Mutex<State>,
+    state: PerProcess<Mutex<State>>,
     turned: Condvar,
     held_bytes: AtomicU64,
     /// Look-ups of the tier before that of the first batch.
@@ -76,8 +78,8 @@ impl PlannedTier {
         let most_rows = most_rows.min(FILL_BYTES / row_bytes.max(1)).max(1);
         let soonest = &soonest[..soonest.len().min(n_slots)];
         let n_fills = u32::try_from(soonest.len().div_ceil(most_rows)).unwrap_or(u32::MAX);
-        let mut planned = Self::with_fills(n_slots, row_bytes, n_nodes, batches, n_fills)?;
-        let state = planned.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let planned = Self::with_fills(n_slots, row_bytes, n_nodes, batches, n_fills)?;
+        let mut state = planned.lock()?;
         let (tier, mut rows, mut misses) = (&mut state.tier, RowBuffer::default(), Vec::new());
         let mut pulled = PullStats::default();
         for soonest in soonest.chunks(most_rows) {
@@ -91,7 +93,8 @@ impl PlannedTier {
             tier.lookup(ids, rows.bytes_mut(), &mut misses);
             tier.admit(ids, rows.bytes(), &misses);
         }
-        planned.held_bytes = AtomicU64::new((tier.n_resident() * row_bytes) as u64);
+        planned.held_bytes.store((tier.n_resident() * row_bytes) as u64, Ordering::Relaxed);
+        drop(state);
         Ok((planned, LoadStats::from_pull(pulled)))
     }
 
@@ -106,7 +109,7 @@ impl PlannedTier {
         let n_batches = batches.end.saturating_sub(batches.start).saturating_add(n_fills);
         let tier = Tier::of_slots(n_slots, row_bytes, n_nodes, &PolicySpec::Oracle { n_batches })?;
         let state = State { tier, next: batches.start, given_up: None };
-        let (state, held_bytes) = (Mutex::new(state), AtomicU64::new(0));
+        let (state, held_bytes) = (PerProcess::with(Mutex::new(state)), AtomicU64::new(0));
         Ok(Self { state, turned: Condvar::new(), held_bytes, n_fills })
     }
 
@@ -123,8 +126,9 @@ impl PlannedTier {
     }
 
     /// A panic of another thread leaves a turn that was not used, which ends the run.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
+        let state = self.state.get().ok_or(ClientError::Forked { what: "planned tier" })?;
+        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -144,7 +148,7 @@ impl Turn {
         use_tier: impl FnOnce(&mut Tier, &[u32]) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         let tier = Arc::clone(&self.tier);
-        let mut state = tier.lock();
+        let mut state = tier.lock()?;
         while state.next != self.index {
             if self.is_used || state.next > self.index {
                 return Err(ClientError::Abandoned { batch: self.index });
@@ -169,8 +173,10 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if !self.is_used {
-            let mut state = self.tier.lock();
+        // A child gives up nothing: the parent's batches go on.
+        if !self.is_used
+            && let Ok(mut state) = self.tier.lock()
+        {
             let first = state.given_up.map_or(self.index, |first| first.min(self.index));
             state.given_up = Some(first);
             drop(state);

@@ -12,8 +12,8 @@ use metis::{Graph, Idx, option};
 use super::refine::all_edges;
 use super::{PartitionError, REFINED_BALANCE, Steps};
 use crate::PartId;
-use crate::fork::PerProcess;
 use crate::edges::EdgeStream;
+use crate::fork::PerProcess;
 
 /// METIS draws from the one random number generator of the process: two runs at once would disturb
 /// each other, and neither could be repeated.

@@ -302,7 +302,8 @@ mod tests {
             for db in &dbs {
                 put(db, key, 8 << 20);
                 // What is being moved into tables, and one put, come on top.
-                let held = |db: &Rocks| db.db().unwrap().property_int_value("rocksdb.size-all-mem-tables");
+                let held =
+                    |db: &Rocks| db.db().unwrap().property_int_value("rocksdb.size-all-mem-tables");
                 let held: u64 = dbs.iter().map(|db| held(db).unwrap().unwrap()).sum();
                 assert!(held > 0 && held <= 2 * WRITE_BUFFER_BYTES as u64, "{held}");
             }

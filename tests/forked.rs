@@ -44,9 +44,10 @@ fn process_under_test() {
     let Some((scenario, _)) = child::own() else { return };
     match scenario.split_once(' ') {
         Some(("gather", way)) => reading::forks_while_it_gathers(way),
+        Some(("lock", way)) => reading::forks_while_locks_are_held(way),
         Some(("leave", way)) => reading::leaves_in_a_child(way),
         _ if scenario == "write" => writing::forks_while_it_writes(),
-        _ if scenario == "lock" => writing::closes_while_a_child_lives(),
+        _ if scenario == "close" => writing::closes_while_a_child_lives(),
         _ if scenario == "prefetch" => prefetching::forks_while_batches_come(),
         _ => panic!("no scenario {scenario}"),
     }
@@ -83,6 +84,12 @@ fn rows_through_shared_memory_are_right_in_parent_and_child() {
 }
 
 #[test]
+fn no_child_waits_for_a_lock_of_a_thread_that_it_does_not_have() {
+    run("lock mapped");
+    run("lock tcp");
+}
+
+#[test]
 fn a_child_ends_no_connection_of_its_parent_and_keeps_none_of_them_open() {
     for way in ["tcp", "tls", "unix"] {
         run(&format!("leave {way}"));
@@ -96,7 +103,7 @@ fn a_writer_refuses_in_a_child_and_goes_on_in_its_parent() {
 
 #[test]
 fn a_writer_that_is_closed_can_be_opened_again_while_a_child_lives() {
-    run("lock");
+    run("close");
 }
 
 #[test]

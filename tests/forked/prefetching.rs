@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::thread;
 
-use lodestore_cache::{PolicySpec, SharedSettings, SharedTier};
+use lodestore_cache::{PolicySpec, SharedSettings, SharedTier, Tier};
 use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, EmbeddedSource, Kept, Prefetcher, PreparedBatch,
-    PullKind, RowSource, SteadyCache, TieredSource, Window,
+    BatchLoader, BatchSource, ClientError, EmbeddedSource, HaloBuffer, Kept, PlannedTier,
+    Prefetcher, PreparedBatch, PullKind, RowSource, SteadyCache, TieredSource, Window,
 };
 use lodestore_graph::NodeId;
 use lodestore_graph::batch::Batch;
@@ -55,6 +55,16 @@ pub(crate) fn forks_while_batches_come() {
     let (policy, settings) = (PolicySpec::S3Fifo, SharedSettings::default());
     let tier = SharedTier::new(1 << 20, ROW_BYTES, N_NODES, &policy, settings).unwrap();
     let tiered = TieredSource::new(rows.clone(), "feat", Arc::new(tier)).unwrap();
+    let lru = Tier::of_slots(100, ROW_BYTES, N_NODES, &PolicySpec::Lru).unwrap();
+    let (buffer, _) = HaloBuffer::new(rows.clone(), "feat", lru).unwrap();
+    let planned = Arc::new(PlannedTier::new(100, ROW_BYTES, N_NODES, &(0..N_BATCHES)).unwrap());
+    let load_planned = |index| {
+        let mut turn = planned.turn(index);
+        turn.announce(vec![index + 1; 50]);
+        let mut out = vec![0; 50 * ROW_BYTES];
+        let batch = &mut [(&nodes(index)[..], Kept::Planned(turn))];
+        loader.clone().load_together(batch, &mut out).map(|_| out)
+    };
     let pull = |source: &dyn RowSource, index| {
         let mut out = vec![0; 50 * ROW_BYTES];
         source.pull("feat", &nodes(index), &mut out, PullKind::Sync).map(|_| out)
@@ -76,12 +86,17 @@ pub(crate) fn forks_while_batches_come() {
             let mut held = Some(next(&mut prefetcher));
             check(held.as_ref().unwrap(), index);
             assert_eq!(pull(&tiered, index).unwrap(), pull(&*rows, index).unwrap());
+            assert_eq!(pull(&buffer, index).unwrap(), pull(&*rows, index).unwrap());
+            assert_eq!(load_planned(index).unwrap(), pull(&*rows, index).unwrap());
             steady.as_ref().unwrap().for_epoch(index).unwrap();
             let child = fork(|| {
                 let (mut prefetcher, steady) = (prefetcher.take().unwrap(), steady.take().unwrap());
                 is_forked(prefetcher.next_batch(), "prefetcher");
                 is_forked(steady.for_epoch(index + 1), "steady cache");
                 is_forked(pull(&tiered, index), "tier");
+                is_forked(pull(&buffer, index), "buffer");
+                is_forked(load_planned(index + 1), "planned tier");
+                let _ = (buffer.stats(), buffer.n_slots(), planned.held_bytes());
                 let _ = (prefetcher.stats(), steady.stats(), steady.pulled_until(index));
                 // The rows that have come are the child's too.
                 check(held.as_ref().unwrap(), index);

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lodestore_client::{Client, ClientConfig, PullKind, RowSource, Security};
+use lodestore_client::{Client, ClientConfig, ClientError, PullKind, RowSource, Security};
 use lodestore_graph::NodeId;
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind};
 
 use crate::support::Numbers;
 use crate::support::authority::Authority;
-use crate::support::fork::fork;
+use crate::support::fork::{fork, fork_within};
 use crate::support::graph::{Source, WIDE};
 use crate::support::http::get;
 use crate::support::process::Serving;
@@ -21,8 +21,9 @@ const N_NODES: u32 = 3000;
 const TENSORS: [&str; 2] = ["feat", "wide"];
 /// Rows of a gather: by one read, by many, and by as many as are lent by a server of this machine.
 const N_ROWS: [usize; 4] = [1, 700, 40, 160];
-/// Forks of a scenario.
+/// Forks of a scenario; of one whose threads are at locks for much of their time.
 const N_FORKS: u64 = 12;
+const N_SHORT_FORKS: u64 = 300;
 
 /// A way to rows.
 pub(crate) trait Rows: Sync {
@@ -217,6 +218,55 @@ pub(crate) fn forks_while_it_gathers(way: &str) {
     }
 }
 
+/// Forks while threads gather nothing, again and again: they are at locks for much of their time.
+pub(crate) fn forks_while_locks_are_held(way: &str) {
+    let scene = Scene::new(way);
+    let rows = scene.open();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _end = EndsOnDrop(&is_over);
+        for _ in 0..3 {
+            let (rows, is_over) = (&*rows, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    rows.gather("feat", &[], &mut []);
+                }
+            });
+        }
+        for _ in 0..N_SHORT_FORKS {
+            fork(|| rows.gather("feat", &[], &mut [])).ends_well();
+        }
+    });
+    drop(rows);
+}
+
+/// Forks in the midst of a pull, of which the child is refused the rest.
+fn forks_within_a_pull(client: &Client, truth: &Truth) {
+    let ids: Vec<NodeId> = (0..N_NODES).step_by(4).map(NodeId).collect();
+    let mut out = vec![0xEE; ids.len() * WIDE];
+    let (mut is_child, parent) = (false, std::process::id());
+    fork_within(|fork| {
+        let pulled = client.pull_while("wide", &ids, &mut out, PullKind::Sync, &mut || {
+            is_child = fork();
+            if !is_child {
+                // The child has dropped what it has of the connection by then.
+                thread::sleep(Duration::from_millis(300));
+            }
+        });
+        match pulled {
+            Err(ClientError::Forked { .. }) => assert_ne!(std::process::id(), parent),
+            pulled => {
+                pulled.unwrap();
+                assert_eq!(std::process::id(), parent, "a child took its parent's rows");
+            }
+        }
+    })
+    .ends_well();
+    for (row, id) in out.chunks_exact(WIDE).zip(&ids) {
+        assert!(row == &truth.rows["wide"][id.index() * WIDE..][..WIDE], "node {id}");
+    }
+}
+
 /// A client that a child drops, and then its parent while another child lives.
 pub(crate) fn leaves_in_a_child(way: &str) {
     let scene = Scene::new(way);
@@ -229,6 +279,8 @@ pub(crate) fn leaves_in_a_child(way: &str) {
     })
     .ends_well();
     let n_taken = scene.metric("lodestore_connections_total");
+    pull(&client);
+    forks_within_a_pull(client.as_ref().unwrap(), &scene.truth);
     pull(&client);
     let n_now = scene.metric("lodestore_connections_total");
     assert_eq!(n_now, n_taken, "{way}: a connection was opened again");

@@ -1,13 +1,17 @@
 //! A graph that is open for writing, and the children of its process.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, StoreError, View};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::reading::EndsOnDrop;
 use crate::support::fork::fork;
@@ -88,6 +92,9 @@ pub(crate) fn forks_while_it_writes() {
             });
             put(idle.as_ref().unwrap(), 300 + u32::from(number), number + 1);
             child.ends_well();
+            let folder = File::open(idle.as_ref().unwrap().graph().part_dir(PartId(0))).unwrap();
+            let lock = flock(&folder, FlockOperation::NonBlockingLockExclusive);
+            assert_eq!(lock, Err(Errno::WOULDBLOCK), "a child gave up its parent's lock");
             put(idle.as_ref().unwrap(), 500 + u32::from(number), number + 1);
         }
     });

@@ -1,6 +1,6 @@
 //! Forked children of a test's process. The process under test is one of its own: see `child::own`.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,37 @@ const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) struct Forked(Option<Pid>);
 
 /// Forks, and runs `child` in the child, which ends with it.
-#[expect(unsafe_code, reason = "nothing safe forks without another program")]
 pub(crate) fn fork(child: impl FnOnce()) -> Forked {
-    // SAFETY: the child runs `child` on the thread that it has and ends by `_exit`: it returns to no
-    // frame of its parent, and runs no destructor of one. glibc leaves it an allocator that works. That
-    // it waits for no lock of the parent's other threads is what the tests are about.
-    match unsafe { libc::fork() } {
-        -1 => panic!("{}", std::io::Error::last_os_error()),
-        0 => {
-            let is_well = catch_unwind(AssertUnwindSafe(child)).is_ok();
-            // SAFETY: it ends this process and touches nothing of it.
-            unsafe { libc::_exit(i32::from(!is_well)) }
+    fork_within(|fork| {
+        if fork() {
+            child();
         }
-        pid => Forked(Pid::from_raw(pid)),
+    })
+}
+
+/// Runs `run`, which forks once, by what it is given: that says whether this is the child by now. Both
+/// processes go on in `run`, and the child ends with it.
+#[expect(unsafe_code, reason = "nothing safe forks without another program")]
+pub(crate) fn fork_within(run: impl FnOnce(&mut dyn FnMut() -> bool)) -> Forked {
+    let mut forked = None;
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        run(&mut || {
+            // SAFETY: the child goes on with the frames of this thread, which is the one that it has, up
+            // to `_exit` below: it returns to no other frame, and runs no destructor of one. glibc leaves
+            // it an allocator that works. That it waits for no lock of the parent's other threads is what
+            // the tests are about.
+            let pid = unsafe { libc::fork() };
+            assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+            forked = Some(pid);
+            pid == 0
+        });
+    }));
+    if forked == Some(0) {
+        // SAFETY: it ends this process and touches nothing of it.
+        unsafe { libc::_exit(i32::from(ran.is_err())) }
     }
+    ran.unwrap_or_else(|panic| resume_unwind(panic));
+    Forked(Pid::from_raw(forked.expect("it forks")))
 }
 
 impl Forked {

@@ -46,14 +46,16 @@ impl CurrentFleet {
     /// This process's: a child begins with its parent's, which is of use to it but for connections, that
     /// is, with its first where a thread that is not there has the parent's locked.
     fn of_process(&self) -> &RwLock<Arc<Fleet>> {
-        self.current.get_or(|parents| {
-            let seen = parents.and_then(|parents| match parents.try_read() {
-                Ok(fleet) => Some(Arc::clone(&fleet)),
-                Err(TryLockError::Poisoned(fleet)) => Some(Arc::clone(&fleet.into_inner())),
-                Err(TryLockError::WouldBlock) => None,
-            });
-            RwLock::new(seen.unwrap_or_else(|| self.first()))
-        })
+        self.current.get_or(|parents| RwLock::new(self.inherit(parents)))
+    }
+
+    fn inherit(&self, parents: Option<&RwLock<Arc<Fleet>>>) -> Arc<Fleet> {
+        let seen = parents.and_then(|parents| match parents.try_read() {
+            Ok(fleet) => Some(Arc::clone(&fleet)),
+            Err(TryLockError::Poisoned(fleet)) => Some(Arc::clone(&fleet.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        });
+        seen.unwrap_or_else(|| self.first())
     }
 
     fn first(&self) -> Arc<Fleet> {
@@ -61,5 +63,40 @@ impl CurrentFleet {
         let fleet = Fleet::new(servers, self.security.clone(), sharing);
         // The same servers made one when the client connected.
         Arc::new(fleet.unwrap_or_else(|error| unreachable!("they were of one graph: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::fake_server::FakeServer;
+    use crate::remote::describe;
+
+    #[test]
+    fn a_child_begins_with_its_parents_fleet_or_with_the_first_while_that_is_locked() {
+        let server = FakeServer::start(&[0]);
+        let (address, security) = (server.address.parse::<Address>().unwrap(), Security::default());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let description = describe(&address, &security, deadline).unwrap();
+        let servers = vec![(address, description)];
+        let ours = CurrentFleet::new(servers.clone(), security, Sharing::new(true)).unwrap();
+        let parents = RwLock::new(ours.first());
+        let now = Arc::clone(&parents.read().unwrap());
+        assert!(Arc::ptr_eq(&ours.inherit(Some(&parents)), &now));
+        let changing = parents.write().unwrap();
+        let first = ours.inherit(Some(&parents));
+        assert!(!Arc::ptr_eq(&first, &now));
+        assert_eq!(first.servers, servers);
+        drop(changing);
+        let panics = std::thread::scope(|scope| {
+            let panics = || {
+                let _changing = parents.write();
+                std::panic::resume_unwind(Box::new("in the midst of a change"));
+            };
+            scope.spawn(panics).join().is_err()
+        });
+        assert!(panics && Arc::ptr_eq(&ours.inherit(Some(&parents)), &now));
     }
 }

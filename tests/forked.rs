@@ -1,7 +1,7 @@
 //! Forks in the midst of gathers: children and parent read right rows, and no child hangs.
 //!
-//! Each scenario runs in a process of its own, this program again, so that the other tests' threads are
-//! not forked and a child inherits only what the scenario has open.
+//! Each scenario runs in a process of its own, this program again, so that a child inherits only
+//! what the scenario has open.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

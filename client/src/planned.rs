@@ -173,7 +173,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A child gives up nothing: the parent's batches go on.
+        // A child gives up nothing: the turn is its parent's.
         if !self.is_used
             && let Ok(mut state) = self.tier.lock()
         {

@@ -206,8 +206,8 @@ impl<'scope> Prefetcher<'scope> {
     /// The next batch, or `None` after the last.
     ///
     /// Memory of batches that are kept serves no others. After an error the run is over: later calls
-    /// return the end. A forked child has no thread that prepares batches: there every call fails with
-    /// [`ClientError::Forked`].
+    /// return the end. A forked child has no thread that prepares batches: there every call fails
+    /// with [`ClientError::Forked`].
     pub fn next_batch(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
         if !self.process.is_current() {
             return Err(ClientError::Forked { what: "prefetcher" });
@@ -256,8 +256,8 @@ impl<'scope> Prefetcher<'scope> {
 }
 
 impl Drop for Prefetcher<'_> {
-    /// Waits for the thread, which ends after the pull that it is in. In a forked child there is none,
-    /// and the channels to it may be locked.
+    /// Waits for the thread, which ends after the pull that it is in. In a forked child there is
+    /// none, and the channels to it may be locked.
     fn drop(&mut self) {
         if !self.process.is_current() {
             let own = std::mem::replace(&mut self.own, sync_channel(0));

@@ -22,12 +22,12 @@ pub struct Security {
     pub(crate) tls: Option<Arc<Tls>>,
 }
 
-/// How TLS is spoken. Sessions that can be resumed are kept behind a lock, and each may be resumed once:
-/// a forked child takes none over.
+/// How TLS is spoken. Sessions that can be resumed are kept behind a lock, and each may be resumed
+/// once: a forked child takes none over.
 pub(crate) struct Tls(PerProcess<Arc<rustls::ClientConfig>>);
 
 impl Tls {
-    /// How this process speaks it.
+    /// Returns how this process speaks it.
     pub(crate) fn config(&self) -> Arc<rustls::ClientConfig> {
         let own = self.0.get_or(|parents| {
             let parents = parents.unwrap_or_else(|| unreachable!("it is made with one"));

@@ -134,7 +134,7 @@ impl Stream {
         Ok((n_bytes, descriptors.last()))
     }
 
-    /// Whether this process has connected it, and not one that it was forked from.
+    /// Returns whether this process has connected it, and not one that it was forked from.
     pub(crate) fn is_own(&self) -> bool {
         match self {
             Self::Plain(socket) => socket.process.is_current(),
@@ -289,8 +289,8 @@ impl Read for Socket {
 }
 
 impl Drop for Socket {
-    /// Ends the connection. To close the descriptor is not enough where a child was forked, which has
-    /// it too; for the same reason a child ends nothing here.
+    /// Ends the connection. A close alone does not where a forked child has the descriptor too; for
+    /// the same reason a child ends nothing here.
     fn drop(&mut self) {
         if self.process.is_current() {
             // It may be over already.
@@ -343,7 +343,7 @@ impl Write for Stream {
 }
 
 impl Drop for Stream {
-    /// Under TLS says farewell, as far as that goes without waiting. A forked child does not: the
+    /// Under TLS says farewell, as far as it can without waiting. A forked child does not: the
     /// stream is its parent's.
     fn drop(&mut self) {
         if !self.is_own() {

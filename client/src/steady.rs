@@ -148,7 +148,7 @@ impl<'scope> SteadyCache<'scope> {
 }
 
 impl Drop for SteadyCache<'_> {
-    /// Waits for the builder, which ends after the pull that it is in. In a forked child there is none.
+    /// Waits for the builder, which ends after the pull that it is in; a forked child has none.
     fn drop(&mut self) {
         if self.check_process().is_err() {
             std::mem::forget((self.builder.take(), Arc::clone(&self.shared)));

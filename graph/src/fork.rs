@@ -1,9 +1,9 @@
 //! Forked children: which process a value belongs to.
 //!
-//! A forked child has a copy of its parent's memory and one of its threads. A lock that another thread
-//! held stays held, sockets and io_urings are the parent's, and a thread that is joined never ends. So
-//! a value of that kind records the [`Generation`] that made it, and a child neither uses nor drops one
-//! of its parent. [`PerProcess`] does both: it makes another value in the child and leaks the first.
+//! A forked child has a copy of its parent's memory and one of its threads. A lock that another
+//! thread held stays held, sockets and io_urings are the parent's, and threads are missing. So a
+//! value of that kind records the [`Generation`] that made it, and a child neither uses nor drops
+//! one of its parent. [`PerProcess`] makes another value in the child and leaks the first.
 //!
 //! Only forks by the C library's `fork` are noticed, which is what Python and Rust call.
 
@@ -41,12 +41,12 @@ impl Generation {
     }
 }
 
-/// Registers the handler. Two threads may do so together: then a fork counts twice, which is as good.
+/// Registers the handler. Two threads may do so together: then a fork counts twice.
 #[cold]
 #[expect(unsafe_code, reason = "the C library registers handlers of forks, and nothing else does")]
 fn register() {
-    // SAFETY: the handler lives as long as the program. It runs in a child before `fork` returns, on
-    // the only thread, and does one atomic addition: no lock, no memory taken, no call.
+    // SAFETY: the handler lives as long as the program. It runs in a child before `fork` returns,
+    // on the only thread, and does one atomic addition: no lock, no memory taken, no call.
     let failed = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
     // It fails for want of memory only; the next call tries again.
     IS_REGISTERED.store(failed == 0, Ordering::Release);
@@ -71,7 +71,7 @@ struct Made<T> {
 }
 
 impl<T> PerProcess<T> {
-    /// Holds nothing yet.
+    /// Creates one without a value.
     #[must_use]
     pub const fn new() -> Self {
         Self { current: AtomicPtr::new(std::ptr::null_mut()), owns: PhantomData }
@@ -84,17 +84,17 @@ impl<T> PerProcess<T> {
         known.generation.is_current().then_some(&known.value)
     }
 
-    /// What `at`, which was loaded from `current`, points to.
+    /// Returns what `at`, which was loaded from `current`, points to.
     #[expect(unsafe_code, reason = "an atomic pointer is no reference")]
     fn known(&self, at: *mut Made<T>) -> Option<&Made<T>> {
-        // SAFETY: a pointer in `current` is null or comes from `Box::into_raw`. It is freed by nothing
-        // but the drop of `self`, which is borrowed. No exclusive reference to the value exists.
+        // SAFETY: a pointer in `current` is null or comes from `Box::into_raw`. Nothing frees it but
+        // the drop of `self`, which is borrowed. No exclusive reference to the value exists.
         unsafe { at.as_ref() }
     }
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// Holds a value of this process.
+    /// Creates one with a value of this process.
     #[must_use]
     pub fn with(value: T) -> Self {
         let this = Self::new();
@@ -102,8 +102,8 @@ impl<T: Send + Sync> PerProcess<T> {
         this
     }
 
-    /// Returns this process's value, made by `make` if there is none: from that of its parent, where
-    /// that had one, whose locks may be held for ever.
+    /// Returns this process's value. If there is none, `make` makes it from that of the parent, where
+    /// that had one; locks in it may be held for ever.
     pub fn get_or(&self, make: impl FnOnce(Option<&T>) -> T) -> &T {
         let made = self.get_or_try(|parents| Ok::<T, Infallible>(make(parents)));
         made.unwrap_or_else(|never| match never {})
@@ -125,7 +125,7 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
-    /// Puts `made` in the place of what was `seen`, or drops it where another thread was first.
+    /// Puts `made` in the place of what was `seen`, or drops it if another thread was first.
     #[expect(unsafe_code, reason = "an atomic pointer is no box")]
     fn replace(&self, seen: *mut Made<T>, made: Made<T>) -> &Made<T> {
         let made = Box::into_raw(Box::new(made));

@@ -18,7 +18,7 @@ use crate::tensor::TensorSpec;
 
 /// Gathers rows of the partitions that it opened. Shared freely between threads.
 ///
-/// A forked child may go on gathering, unless the graph is open for writing:
+/// A forked child may gather too, unless the graph is open for writing:
 /// [`StoreError::Forked`].
 #[derive(Debug)]
 pub struct EmbeddedStore {

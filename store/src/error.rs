@@ -174,8 +174,8 @@ pub enum StoreError {
     },
     /// A graph that the parent of this process has opened for writing.
     #[error(
-        "{}: the process that this one was forked from has it open for writing; write there, and open it \
-         for reading here", dir.display()
+        "{}: the process that this one was forked from has it open for writing; \
+         write there, and open it for reading here", dir.display()
     )]
     Forked {
         /// Folder of the graph.

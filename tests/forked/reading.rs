@@ -48,7 +48,7 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// Of the graph in `dir`, where every seventh row of `wide` is put anew.
+    /// Of the graph in `dir`, where every seventh row of `wide` is put again.
     fn with_puts(source: &Source, dir: &Path) -> Self {
         let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
         let mut external = vec![0i64; all.len()];
@@ -189,7 +189,7 @@ pub(crate) fn forks_while_it_gathers(way: &str) {
             let before = n_gathered.load(Ordering::Relaxed);
             let end = Instant::now() + Duration::from_secs(20);
             while n_gathered.load(Ordering::Relaxed) < before + 3 {
-                assert!(Instant::now() < end, "the parent's threads do not go on");
+                assert!(Instant::now() < end, "the parent's threads wait");
                 thread::yield_now();
             }
             let child = fork(|| {

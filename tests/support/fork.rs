@@ -21,17 +21,17 @@ pub(crate) fn fork(child: impl FnOnce()) -> Forked {
     })
 }
 
-/// Runs `run`, which forks once, by what it is given: that says whether this is the child by now. Both
-/// processes go on in `run`, and the child ends with it.
+/// Runs `run`, which forks once by calling its argument: that returns whether this is the child.
+/// Both processes continue in `run`, and the child ends with it.
 #[expect(unsafe_code, reason = "nothing safe forks without another program")]
 pub(crate) fn fork_within(run: impl FnOnce(&mut dyn FnMut() -> bool)) -> Forked {
     let mut forked = None;
     let ran = catch_unwind(AssertUnwindSafe(|| {
         run(&mut || {
-            // SAFETY: the child goes on with the frames of this thread, which is the one that it has, up
-            // to `_exit` below: it returns to no other frame, and runs no destructor of one. glibc leaves
-            // it an allocator that works. That it waits for no lock of the parent's other threads is what
-            // the tests are about.
+            // SAFETY: the child continues with the frames of this thread, the one that it has, up to
+            // `_exit` below. It returns to no other frame, and runs no destructor of one. glibc
+            // leaves it an allocator that works. That it waits for no lock of the parent's other
+            // threads is what the tests are about.
             let pid = unsafe { libc::fork() };
             assert!(pid >= 0, "{}", std::io::Error::last_os_error());
             forked = Some(pid);
@@ -47,7 +47,8 @@ pub(crate) fn fork_within(run: impl FnOnce(&mut dyn FnMut() -> bool)) -> Forked 
 }
 
 impl Forked {
-    /// Waits until the child has ended without a panic; it is killed, and the test fails, at the deadline.
+    /// Waits until the child has ended without a panic; at the deadline it is killed and the test
+    /// fails.
     pub(crate) fn ends_well(mut self) {
         let (pid, end) = (self.0.unwrap(), Instant::now() + DEADLINE);
         loop {

@@ -297,7 +297,7 @@ impl Connection {
         written.map_err(|error| self.io(error))
     }
 
-    /// Fails in a forked child, whose parent's connection it is.
+    /// Fails in a forked child: the connection is its parent's.
     fn check_process(&self) -> Result<(), ClientError> {
         if self.stream.is_own() { Ok(()) } else { Err(ClientError::Forked { what: "connection" }) }
     }

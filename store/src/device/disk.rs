@@ -88,8 +88,8 @@ impl Device for Disk {
     }
 }
 
-/// A lock of a folder. Forked children have its descriptor as well, and the system would hold it until
-/// the last of them ends: so who has taken it gives it up, and no child does.
+/// A lock of a folder. Forked children have its descriptor as well, and the system would hold it
+/// until the last of them ends. So the process that took it releases it, and no child does.
 #[derive(Debug)]
 struct FolderLock {
     folder: File,

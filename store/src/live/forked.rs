@@ -1,8 +1,8 @@
 //! A graph open for writing, in a forked child: it is the parent's, and refuses everything.
 //!
-//! The child has a copy of what the writer holds in memory, which goes stale with the parent's next
-//! put, under locks that the parent's threads may have held. What is on disk has one writer. A graph
-//! that is open for reading goes on: its files do not change, and its catalog opens again by itself.
+//! The child has a copy of what the writer holds in memory. The parent's next put makes it stale,
+//! and the parent's threads may have held its locks. A graph that is open for reading serves the
+//! child too: its files do not change, and its catalog opens again by itself.
 
 use super::{LiveGraph, LiveMode};
 use crate::error::StoreError;

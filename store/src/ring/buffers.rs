@@ -200,8 +200,8 @@ fn whole_pages(len_bytes: usize) -> usize {
     len_bytes / PAGE
 }
 
-/// Zeroed, page-aligned memory, which a forked child does not have: the kernel may be writing to it,
-/// and would write to the child's copy or to ours.
+/// Zeroed, page-aligned memory. A forked child does not have it: of pages that both have, the kernel
+/// would fill those of one process, and not always of the one that reads.
 fn anonymous(len_bytes: usize) -> io::Result<Arc<MmapRaw>> {
     let memory = MmapMut::map_anon(len_bytes)?;
     memory.advise(Advice::DontFork)?;

@@ -14,8 +14,8 @@ use crate::ClientError;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A map that is watched. The thread ends by itself within one watch after this is dropped; a forked
-/// child starts another.
+/// A map that is watched. The thread ends by itself within one watch after this is dropped; a
+/// forked child starts another.
 pub(in super::super) struct Watch {
     /// What follows `etcd:` in its address.
     place: String,
@@ -46,7 +46,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// What this process's thread has seen; starts it first if there is none.
+    /// Returns what this process's thread has seen; starts the thread first if there is none.
     fn shared(&self) -> Result<&Shared, ClientError> {
         Ok(self.shared.get_or_try(|_| Shared::watched(&self.place))?)
     }

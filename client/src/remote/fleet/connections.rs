@@ -30,7 +30,7 @@ impl Sharing {
 }
 
 impl Fleet {
-    /// The idle connections of this process to an endpoint: a forked child has none of its parent's.
+    /// Locks the idle connections of this process to an endpoint; a forked child begins without.
     fn idle(&self, endpoint: usize) -> MutexGuard<'_, Vec<Connection>> {
         let none = || self.routes.endpoints.iter().map(|_| Mutex::default()).collect();
         lock(&self.idle.get_or(|_| none())[endpoint])

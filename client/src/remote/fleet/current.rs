@@ -43,12 +43,13 @@ impl CurrentFleet {
         self.of_process().write()
     }
 
-    /// This process's: a child begins with its parent's, which is of use to it but for connections, that
-    /// is, with its first where a thread that is not there has the parent's locked.
+    /// Returns the fleet of this process behind its lock.
     fn of_process(&self) -> &RwLock<Arc<Fleet>> {
         self.current.get_or(|parents| RwLock::new(self.inherit(parents)))
     }
 
+    /// Returns the fleet that a process begins with: its parent's, whose connections it will not use,
+    /// or the first where another thread of the parent was changing it.
     fn inherit(&self, parents: Option<&RwLock<Arc<Fleet>>>) -> Arc<Fleet> {
         let seen = parents.and_then(|parents| match parents.try_read() {
             Ok(fleet) => Some(Arc::clone(&fleet)),

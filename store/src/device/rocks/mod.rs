@@ -30,8 +30,8 @@ const ARENA_BLOCK_BYTES: usize = 64 << 10;
 
 /// An open RocksDB.
 ///
-/// It has threads, locks of its own and one writer: a forked child opens it once more for reading, or
-/// refuses, and never closes that of its parent.
+/// It has threads, locks and at most one writer. A forked child opens it again to read, refuses to
+/// write, and never closes that of its parent.
 #[derive(Debug)]
 pub(super) struct Rocks {
     dir: PathBuf,
@@ -45,7 +45,7 @@ impl Rocks {
         Ok(Self { dir: dir.to_owned(), access, db })
     }
 
-    /// That of this process.
+    /// Returns that of this process.
     fn db(&self) -> io::Result<&DB> {
         self.db.get_or_try(|_| match self.access {
             Access::Read | Access::Salvage => Self::open_db(&self.dir, self.access),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use lodestore_cache::{Decision, NEVER, PolicySpec, Tier};
 use lodestore_graph::NodeId;
+use lodestore_graph::fork::PerProcess;
 
 use crate::{BatchLoader, ClientError, LoadStats, PullKind, PullStats, RowBuffer};
 
@@ -21,9 +22,10 @@ const FILL_BYTES: usize = 64 << 20;
 /// its turn, in the order of training, once to look up and once to move rows. It holds neither while
 /// it pulls. So pulls overlap, and what a batch finds follows from the schedule alone.
 ///
-/// Memory: `n_slots` rows, and the policy's lists.
+/// Memory: `n_slots` rows, and the policy's lists. Not for a forked child, whose turn never comes:
+/// [`ClientError::Forked`].
 pub struct PlannedTier {
-    state: Mutex<State>,
+    state: PerProcess<Mutex<State>>,
     turned: Condvar,
     held_bytes: AtomicU64,
     /// Look-ups of the tier before that of the first batch.
@@ -100,8 +102,8 @@ impl PlannedTier {
         let most_rows = most_rows.min(FILL_BYTES / row_bytes.max(1)).max(1);
         let soonest = &soonest[..soonest.len().min(n_slots)];
         let n_fills = u32::try_from(soonest.len().div_ceil(most_rows)).unwrap_or(u32::MAX);
-        let mut planned = Self::with_fills(n_slots, row_bytes, n_nodes, batches, n_fills)?;
-        let state = planned.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let planned = Self::with_fills(n_slots, row_bytes, n_nodes, batches, n_fills)?;
+        let mut state = planned.lock()?;
         let (tier, mut rows, mut misses) = (&mut state.tier, RowBuffer::default(), Vec::new());
         let mut pulled = PullStats::default();
         for soonest in soonest.chunks(most_rows) {
@@ -115,7 +117,8 @@ impl PlannedTier {
             tier.lookup(ids, rows.bytes_mut(), &mut misses);
             tier.admit(ids, rows.bytes(), &misses);
         }
-        planned.held_bytes = AtomicU64::new((tier.n_resident() * row_bytes) as u64);
+        planned.held_bytes.store((tier.n_resident() * row_bytes) as u64, Ordering::Relaxed);
+        drop(state);
         Ok((planned, LoadStats::from_pull(pulled)))
     }
 
@@ -137,7 +140,7 @@ impl PlannedTier {
             failed: BTreeMap::new(),
             holes: BTreeSet::new(),
         };
-        let (state, held_bytes) = (Mutex::new(state), AtomicU64::new(0));
+        let (state, held_bytes) = (PerProcess::with(Mutex::new(state)), AtomicU64::new(0));
         Ok(Self { state, turned: Condvar::new(), held_bytes, n_fills })
     }
 
@@ -155,8 +158,9 @@ impl PlannedTier {
     }
 
     /// A panic of another thread leaves a turn that has not ended, which is dropped.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
+        let state = self.state.get().ok_or(ClientError::Forked { what: "planned tier" })?;
+        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -193,7 +197,7 @@ impl Turn {
         positions: impl Iterator<Item = u32>,
     ) -> Result<&[u32], ClientError> {
         let tier = Arc::clone(&self.tier);
-        let mut state = tier.lock();
+        let mut state = tier.lock()?;
         while state.next_lookup != self.index {
             let is_past = self.stage != Stage::Waits || state.next_lookup > self.index;
             if is_past || state.given_up.is_some_and(|first| first < self.index) {
@@ -232,7 +236,7 @@ impl Turn {
             return Err(ClientError::Abandoned { batch: self.index });
         }
         let tier = Arc::clone(&self.tier);
-        let mut state = tier.lock();
+        let mut state = tier.lock()?;
         while state.next_move != self.index {
             state = tier.wait(state);
         }
@@ -246,7 +250,7 @@ impl Turn {
             let ids: Vec<NodeId> = lost.iter().map(|&i| self.ids[i]).collect();
             let lost_at: Vec<u32> = lost.iter().map(|&i| at[i]).collect();
             pulled = pull(&ids, &lost_at, out)?;
-            state = tier.lock();
+            state = tier.lock()?;
         }
         let found = lost.into_iter().map(|i| (i, slots[i]));
         let kept = self.decision.placements.iter().map(|it| (it.position as usize, it.slot));
@@ -280,7 +284,8 @@ impl Turn {
         if stage == Stage::Ended {
             return;
         }
-        let mut state = self.tier.lock();
+        // A child gives up nothing: the turn is its parent's.
+        let Ok(mut state) = self.tier.lock() else { return };
         if stage == Stage::Waits {
             let first = state.given_up.map_or(self.index, |first| first.min(self.index));
             state.given_up = Some(first);

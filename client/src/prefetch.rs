@@ -18,7 +18,7 @@ use std::{
     time::Instant,
 };
 
-use lodestore_graph::{NodeId, batch::Batch};
+use lodestore_graph::{NodeId, batch::Batch, fork::Generation};
 
 use crate::{BatchLoader, ClientError, Kept, LoadStats};
 use ahead::{Coming, Ready, prepare, prepare_ahead};
@@ -104,6 +104,8 @@ pub struct Prefetcher<'scope> {
     /// Memory of batches that the trainer prepares itself.
     own: (SyncSender<Free>, Receiver<Free>),
     background: Option<Background<'scope>>,
+    /// Whose thread prepares batches.
+    process: Generation,
 }
 
 /// One batch with the rows of its input nodes.
@@ -200,15 +202,19 @@ impl<'scope> Prefetcher<'scope> {
             });
             Background { thread, coming, group: None, free }
         });
-        let (stats, own) = (PrefetchStats::default(), sync_channel(1));
-        Self { source, loader, n_batches, position: first, shared, stats, own, background }
+        let (stats, own, process) = (PrefetchStats::default(), sync_channel(1), Generation::now());
+        Self { source, loader, n_batches, position: first, shared, stats, own, background, process }
     }
 
     /// The next batch, or `None` after the last.
     ///
     /// Memory of batches that are kept serves no others. After an error the run is over: later calls
-    /// return the end.
+    /// return the end. A forked child has no thread that prepares batches: there every call fails
+    /// with [`ClientError::Forked`].
     pub fn next_batch(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
+        if !self.process.is_current() {
+            return Err(ClientError::Forked { what: "prefetcher" });
+        }
         if self.position >= self.n_batches {
             return Ok(None);
         }
@@ -251,8 +257,14 @@ impl<'scope> Prefetcher<'scope> {
 }
 
 impl Drop for Prefetcher<'_> {
-    /// Waits for the thread and its lanes, which end after the pulls that they are in.
+    /// Waits for the thread and its lanes, which end after the pulls that they are in. In a forked
+    /// child there is none, and the channels to it may be locked.
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            let own = std::mem::replace(&mut self.own, sync_channel(0));
+            std::mem::forget((self.background.take(), own));
+            return;
+        }
         if let Some(Background { thread, coming, group, free }) = self.background.take() {
             self.shared.is_over.store(true, Ordering::Relaxed);
             drop((coming, group));

@@ -185,6 +185,15 @@ pub enum StoreError {
         /// Folder of the graph.
         dir: PathBuf,
     },
+    /// A graph that the parent of this process has opened for writing.
+    #[error(
+        "{}: the process that this one was forked from has it open for writing; \
+         write there, and open it for reading here", dir.display()
+    )]
+    Forked {
+        /// Folder of the graph.
+        dir: PathBuf,
+    },
     /// A write has failed before, and what it left on disk is not known.
     #[error(
         "{}: an earlier write failed ({reason}), so that nothing more is written; \

@@ -333,8 +333,14 @@ impl Connection {
         written.map_err(|error| self.io(error))
     }
 
+    /// Fails in a forked child: the connection is its parent's.
+    fn check_process(&self) -> Result<(), ClientError> {
+        if self.stream.is_own() { Ok(()) } else { Err(ClientError::Forked { what: "connection" }) }
+    }
+
     /// Bounds every wait on the socket by the time left.
     fn limit(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        self.check_process()?;
         time_left(&self.address, deadline)?;
         self.stream.set_deadline(deadline, true);
         Ok(())

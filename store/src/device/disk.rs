@@ -7,6 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lodestore_graph::fork::Generation;
 use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock};
 use rustix::io::Errno;
 
@@ -93,11 +94,28 @@ impl Device for Disk {
             Err(error) if knows_no_locks(error) => {}
             locked => locked?,
         }
-        Ok(Box::new(folder))
+        Ok(Box::new(FolderLock { folder, process: Generation::now() }))
     }
 
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
         Ok(Box::new(Rocks::open(dir, access)?))
+    }
+}
+
+/// A lock of a folder. Forked children have its descriptor as well, and the system would hold it
+/// until the last of them ends. So the process that took it releases it, and no child does.
+#[derive(Debug)]
+struct FolderLock {
+    folder: File,
+    process: Generation,
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            // Where the system knows no locks there was none.
+            let _ = flock(&self.folder, FlockOperation::Unlock);
+        }
     }
 }
 

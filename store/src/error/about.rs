@@ -26,6 +26,7 @@ impl StoreError {
             | Self::OldRows { dir: file, .. }
             | Self::Locked { dir: file }
             | Self::ReadOnly { dir: file }
+            | Self::Forked { dir: file }
             | Self::WritesStopped { dir: file, .. } => Some(file),
             Self::NoTensor { .. }
             | Self::NoPart { .. }
@@ -52,6 +53,7 @@ impl StoreError {
             Self::Io { source, .. } | Self::Read { source, .. } => Cause::of(source),
             Self::Catalog { cause, .. } => *cause,
             Self::Locked { .. }
+            | Self::Forked { .. }
             | Self::Busy { .. }
             | Self::Replicated { .. }
             | Self::HoldersChanged { .. }

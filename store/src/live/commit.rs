@@ -24,6 +24,7 @@ impl LiveGraph {
     /// committed in different processes stay in step by counting. After an error or a crash readers
     /// see the version before or this one, and a repeated commit makes it the same everywhere.
     pub fn commit_version(&self) -> Result<u32, StoreError> {
+        self.check_process()?;
         let alone = self.commits();
         self.check_writable()?;
         let next = self.next_version()?;
@@ -38,6 +39,7 @@ impl LiveGraph {
     /// As [`LiveGraph::commit_version`], through `version`; does nothing if it was reached before, so
     /// that it may be repeated. Returns the committed version.
     pub fn commit_through(&self, version: u32) -> Result<u32, StoreError> {
+        self.check_process()?;
         let alone = self.commits();
         self.check_writable()?;
         self.advance(&alone, version)?;
@@ -66,6 +68,7 @@ impl LiveGraph {
     ///
     /// Versions before it are committed. Puts that begin afterwards are for the version after.
     pub fn prepare(&self, version: u32) -> Result<(), StoreError> {
+        self.check_process()?;
         let alone = self.commits();
         self.check_writable()?;
         let Some(before) = version.checked_sub(1) else { return Ok(()) };

@@ -16,6 +16,7 @@
 mod commit;
 mod compact;
 mod delta;
+mod forked;
 mod garbage;
 mod hand_over;
 mod holders;
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use lodestore_graph::PartId;
+use lodestore_graph::fork::Generation;
 
 pub use compact::Folding;
 pub use hand_over::{PartCopy, SEAL_MAX};
@@ -69,6 +71,8 @@ pub enum LiveMode {
 pub struct LiveGraph {
     graph: Graph,
     mode: LiveMode,
+    /// Who has opened it.
+    process: Generation,
     /// The reader of every segment, those to come too.
     reader: ReaderKind,
     /// By partition; `None` for one that is not open. Replaced as a whole.
@@ -149,6 +153,7 @@ impl LiveGraph {
         position: usize,
         view: View,
     ) -> Result<Option<TensorView>, StoreError> {
+        self.check_process()?;
         let Some(tensor) = self.tensor(part, position) else { return Ok(None) };
         let View::At(asked) = view else { return Ok(Some(TensorView::Latest(tensor))) };
         match tensor.at(asked) {
@@ -175,6 +180,7 @@ impl LiveGraph {
 
     /// Fails unless the graph is open for writing and every write so far has succeeded.
     fn check_writable(&self) -> Result<(), StoreError> {
+        self.check_process()?;
         let dir = || self.graph.dir().to_owned();
         match (self.mode, self.stopped.get()) {
             (LiveMode::Read, _) => Err(StoreError::ReadOnly { dir: dir() }),

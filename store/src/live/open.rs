@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use lodestore_graph::PartId;
+use lodestore_graph::fork::Generation;
 
 use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
@@ -56,6 +57,7 @@ impl LiveGraph {
         let this = Self {
             graph,
             mode,
+            process: Generation::now(),
             reader,
             parts: RwLock::new(parts.into()),
             version: AtomicU32::new(lowest),

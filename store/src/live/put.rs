@@ -47,6 +47,7 @@ impl LiveGraph {
         ids: &[NodeId],
         rows: &[u8],
     ) -> Result<u32, StoreError> {
+        self.check_process()?;
         let position = self.graph.tensor_position(tensor)?;
         let routed = self.route_put(tensor, ids, rows)?;
         let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);

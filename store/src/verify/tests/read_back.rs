@@ -136,7 +136,9 @@ fn a_compaction_finds_it_too_and_changes_nothing() {
     let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
     live.put_rows("feat", &[NodeId(3)], &[7; WIDTH]).unwrap();
     live.commit_version().unwrap();
-    let error = live.compact(None, None, &mut |_, _| ControlFlow::Continue(())).unwrap_err();
+    let error = live
+        .compact(None, None, crate::Folding::All, &mut |_, _| ControlFlow::Continue(()))
+        .unwrap_err();
     assert!(matches!(error, StoreError::DamagedPage { page: 0, .. }), "{error}");
     drop(live);
     assert!(ring.out().join("part-000/feat.v1.seg").exists());

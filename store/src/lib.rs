@@ -62,7 +62,8 @@ pub use inspect::{
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use live::{
-    Base, Holders, LiveGraph, LiveMode, LiveTensor, PartCopy, SEAL_MAX, TensorView, View,
+    Base, Holders, LiveGraph, LiveMode, LiveTensor, PartCopy, SEAL_MAX, StoppedWrites, TensorView,
+    View,
 };
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};

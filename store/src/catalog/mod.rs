@@ -27,6 +27,7 @@
 //! so that it works on read-only mounts and from several processes at once.
 
 mod copied;
+mod health;
 mod keys;
 mod membership;
 mod mend;
@@ -50,6 +51,7 @@ pub use rows::{OverlayRow, RowKeys};
 use crate::cause::Cause;
 use crate::device::{Access, Change, Device, Guard, KeyValues};
 use crate::error::StoreError;
+use health::{Health, Waits};
 use record::Fields;
 
 /// Newest catalog format that this release writes and reads.
@@ -60,6 +62,7 @@ pub const CATALOG_FORMAT_VERSION: u32 = 1;
 pub struct Catalog {
     dir: PathBuf,
     pairs: Box<dyn KeyValues>,
+    health: Health,
     /// The lock of its partition, let go after the pairs are closed.
     _guard: Option<Guard>,
 }
@@ -75,7 +78,8 @@ impl Catalog {
         graph_text: &str,
     ) -> Result<Self, StoreError> {
         let pairs = device.key_values(dir, Access::Create).map_err(failed(dir))?;
-        let catalog = Self { dir: dir.to_owned(), pairs, _guard: None };
+        let health = Health::new(waits(device));
+        let catalog = Self { dir: dir.to_owned(), pairs, health, _guard: None };
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         identity.extend_from_slice(graph.as_bytes());
         identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
@@ -125,7 +129,7 @@ impl Catalog {
             }
             _ => failed(dir)(error),
         })?;
-        Ok(Self { dir: dir.to_owned(), pairs, _guard: None })
+        Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(waits(device)), _guard: None })
     }
 
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
@@ -167,11 +171,6 @@ impl Catalog {
         &self.dir
     }
 
-    /// Moves what is in the log into tables, so that a reader has nothing to replay.
-    pub fn flush(&self) -> Result<(), StoreError> {
-        self.pairs.flush().map_err(failed(&self.dir))
-    }
-
     /// Checks that it is the catalog of partition `part` of `graph`.
     pub(crate) fn check_identity(&self, graph: Uuid, part: PartId) -> Result<(), StoreError> {
         let expected = (graph, u32::from(part.0));
@@ -203,10 +202,6 @@ impl Catalog {
         Ok((Uuid::from_bytes(found_graph), found_part))
     }
 
-    fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
-        self.pairs.write(changes).map_err(failed(&self.dir))
-    }
-
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.pairs.get(key).map_err(failed(&self.dir))
     }
@@ -221,6 +216,10 @@ pub(crate) fn lock_partition(device: &dyn Device, dir: &Path) -> Result<Guard, S
         ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
         _ => StoreError::io(dir, "lock")(error),
     })
+}
+
+fn waits(device: &dyn Device) -> Waits {
+    if device.waits() { Waits::Yes } else { Waits::No }
 }
 
 fn failed(dir: &Path) -> impl FnOnce(std::io::Error) -> StoreError {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock};
 use rustix::io::Errno;
 
-use super::rocks::Rocks;
+use super::rocks::Reopening;
 use super::{Access, Device, Entry, FileReader, FileWriter, Guard, KeyValues};
 
 /// How long a lock may be held before it is somebody else's.
@@ -83,7 +83,7 @@ impl Device for Disk {
     }
 
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
-        Ok(Box::new(Rocks::open(dir, access)?))
+        Ok(Box::new(Reopening::open(dir, access)?))
     }
 }
 

@@ -18,6 +18,7 @@ impl LiveGraph {
     pub fn commit_version(&self) -> Result<u32, StoreError> {
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
+        self.check_all_take_writes()?;
         self.check_unsealed()?;
         let version = self.pending_version()?;
         self.roll_forward(version)?;
@@ -30,6 +31,7 @@ impl LiveGraph {
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         if version > self.version() {
+            self.check_all_take_writes()?;
             self.check_unsealed()?;
             self.roll_forward(version)?;
         }
@@ -56,7 +58,7 @@ impl LiveGraph {
         let parts = self.open_parts();
         let results =
             for_each(&**self.graph.device(), &parts, |part| part.catalog.set_version(version));
-        results.into_iter().try_for_each(|result| self.written(result))?;
+        self.noted_commit(version, results.into_iter().collect())?;
         for tensor in parts.iter().flat_map(|part| &part.tensors) {
             tensor.freeze(version.saturating_add(1));
         }

@@ -47,6 +47,8 @@ impl LiveGraph {
         };
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
+        // Those that may fail come last: the others do not wait for room.
+        parts.sort_by_key(|part| part.catalog.write_failure().is_some());
         let tensors: Vec<(&Arc<LivePart>, &Arc<LiveTensor>)> = parts
             .iter()
             .flat_map(|part| {
@@ -93,11 +95,11 @@ impl LiveGraph {
         if pinned.is_plain() {
             return Ok(report(&compaction, None, start));
         }
+        part.catalog.check_takes_writes()?;
         let (record, segment) = compaction.write(progress)?;
         // Opened before it counts: after the switch nothing can fail but memory.
         let base = Base::open(segment, self.reader)?;
-        let switched = part.catalog.switch_segment(&tensor.spec().name, version, &record);
-        self.written(switched)?;
+        part.catalog.switch_segment(&tensor.spec().name, version, &record)?;
         let report = report(&compaction, Some(base.segment()), start);
         tensor.rebase(&base);
         garbage.push(Retired::new(&pinned, Arc::clone(tensor), version));

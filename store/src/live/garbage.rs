@@ -74,12 +74,14 @@ impl LiveGraph {
     /// that it has replaced is removed: what is left of a damaged log may still name the old file.
     pub(super) fn sweep_garbage(&self, garbage: &mut Garbage) -> Result<(), StoreError> {
         for at in 0..garbage.len() {
-            if garbage[at].is_held() {
+            // What a full disk keeps from being removed waits, and nothing waits for that.
+            let takes_writes = || garbage[at].tensor.catalog().check_takes_writes().is_ok();
+            if garbage[at].is_held() || !takes_writes() {
                 continue;
             }
             if !garbage[at].is_in_table {
                 let catalog = Arc::clone(garbage[at].tensor.catalog());
-                self.written(catalog.flush())?;
+                catalog.flush()?;
                 let of_catalog = |it: &&mut Retired| Arc::ptr_eq(it.tensor.catalog(), &catalog);
                 garbage.iter_mut().filter(of_catalog).for_each(|it| it.is_in_table = true);
             }
@@ -92,10 +94,10 @@ impl LiveGraph {
             let mut older = garbage[..at].iter();
             let needed =
                 older.any(|it| it.is_held() && Arc::ptr_eq(&it.tensor, &garbage[at].tensor));
-            if !needed && let Some((versions, n_bytes)) = garbage[at].folded.take() {
+            if !needed && let Some((versions, n_bytes)) = garbage[at].folded.clone() {
                 let tensor = &garbage[at].tensor;
-                let removed = tensor.catalog().remove_rows(&tensor.spec().name, versions, n_bytes);
-                self.written(removed)?;
+                tensor.catalog().remove_rows(&tensor.spec().name, versions, n_bytes)?;
+                garbage[at].folded = None;
             }
         }
         garbage.retain(|retired| !retired.is_done());

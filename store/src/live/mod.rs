@@ -17,6 +17,7 @@ mod commit;
 mod compact;
 mod garbage;
 mod hand_over;
+mod health;
 mod holders;
 mod journal;
 mod open;
@@ -26,12 +27,13 @@ mod tensor;
 mod view;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lodestore_graph::PartId;
 
 pub use base::Base;
 pub use hand_over::{PartCopy, SEAL_MAX};
+pub use health::StoppedWrites;
 pub use holders::Holders;
 pub use tensor::LiveTensor;
 pub use view::{TensorView, View};
@@ -71,8 +73,8 @@ pub struct LiveGraph {
     version: AtomicU32,
     /// Puts share it over their writes; a commit has it alone, so that what it freezes stays.
     gate: RwLock<()>,
-    /// Why nothing more is written, once a write has failed.
-    stopped: OnceLock<String>,
+    /// The version of a commit that has failed in between; 0 for none. Set under the gate.
+    unfinished_commit: AtomicU32,
     /// What compactions have left; locked by a compaction for all of its time.
     garbage: Mutex<Garbage>,
 }
@@ -163,34 +165,6 @@ impl LiveGraph {
         self.open_parts().into_iter().map(|part| part.part)
     }
 
-    /// Whether puts and commits can succeed: the graph is open for writing, and no write has failed.
-    #[must_use]
-    pub fn takes_writes(&self) -> bool {
-        self.check_writable().is_ok()
-    }
-
-    /// Fails unless the graph is open for writing and every write so far has succeeded.
-    fn check_writable(&self) -> Result<(), StoreError> {
-        let dir = || self.graph.dir().to_owned();
-        match (self.mode, self.stopped.get()) {
-            (LiveMode::Read, _) => Err(StoreError::ReadOnly { dir: dir() }),
-            (_, Some(reason)) => {
-                Err(StoreError::WritesStopped { dir: dir(), reason: reason.clone() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Passes on how a write to a catalog ended. After one that failed nobody knows what is on
-    /// disk, and a later sync that succeeds would prove nothing about it: so it is the last.
-    fn written<T>(&self, written: Result<T, StoreError>) -> Result<T, StoreError> {
-        if let Err(error) = &written {
-            // Only the first reason counts.
-            let _ = self.stopped.set(error.to_string());
-        }
-        written
-    }
-
     /// The partitions of this moment.
     fn now(&self) -> Parts {
         Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
@@ -215,7 +189,8 @@ impl Drop for LiveGraph {
         if self.check_writable().is_err() {
             return;
         }
-        let parts = self.open_parts();
+        let mut parts = self.open_parts();
+        parts.retain(|part| part.catalog.write_failure().is_none());
         for flushed in for_each(&**self.graph.device(), &parts, |part| part.catalog.flush()) {
             if let Err(error) = flushed {
                 tracing::warn!("{error}; what was put stays in the log");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use lodestore_graph::PartId;
 
@@ -53,7 +53,7 @@ impl LiveGraph {
             parts: RwLock::new(parts.into()),
             version: AtomicU32::new(version),
             gate: RwLock::default(),
-            stopped: OnceLock::new(),
+            unfinished_commit: AtomicU32::new(0),
             garbage: Mutex::new(Garbage::new()),
         })
     }

@@ -48,6 +48,7 @@ impl LiveGraph {
     ) -> Result<u32, StoreError> {
         let position = self.graph.tensor_position(tensor)?;
         let routed = self.route_put(tensor, ids, rows)?;
+        self.finish_commit()?;
         let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         // Under the gate: none of these is given up before the rows are put.
@@ -55,11 +56,12 @@ impl LiveGraph {
         for PartRows { part, .. } in &by_part {
             part.check_open_to_puts()?;
             part.check_holders(holders)?;
+            part.catalog.check_takes_writes()?;
         }
         let version = self.pending_version()?;
         let put = |part: &PartRows<'_>| part.part.tensors[position].put(version, &part.rows);
         let results = for_each(&**self.graph.device(), &by_part, put);
-        results.into_iter().try_for_each(|result| self.written(result))?;
+        results.into_iter().collect::<Result<(), _>>()?;
         Ok(version)
     }
 

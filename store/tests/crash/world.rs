@@ -197,7 +197,18 @@ impl World {
             bytes.push(first);
             bytes.extend_from_slice(others);
         }
+        let before = self.model.latest;
         let done = live.put_rows(rows.name, &ids, &bytes).map(drop);
+        if self.model.commit_in_doubt && live.version() > self.model.version {
+            // A put finishes the commit before it.
+            self.model.commit_in_doubt = false;
+            self.model.version = live.version();
+            self.model.frozen.insert(live.version(), before);
+        }
+        if done.is_ok() {
+            // Later rows may be over some of its own.
+            self.model.put_in_doubt = None;
+        }
         let in_doubt = match &done {
             Ok(()) => 0,
             // Nothing was tried.
@@ -220,6 +231,7 @@ impl World {
             Ok(version) => {
                 assert_eq!(version, self.model.version + 1);
                 self.model.version = version;
+                self.model.commit_in_doubt = false;
                 self.model.frozen.insert(version, self.model.latest);
                 Ok(())
             }

@@ -46,7 +46,7 @@ impl LiveGraph {
             return self.roll_forward(version);
         }
         if version < newest {
-            self.written(opened.catalog.set_version(newest))?;
+            opened.catalog.set_version(newest)?;
             opened.tensors.iter().for_each(|tensor| tensor.freeze(newest.saturating_add(1)));
         }
         Ok(())

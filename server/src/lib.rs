@@ -26,6 +26,7 @@ mod map;
 mod metrics;
 mod pem;
 mod post;
+mod preload;
 mod pulse;
 mod rows;
 mod server;
@@ -44,5 +45,6 @@ pub use metrics::{
     KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
     metrics_table,
 };
+pub use preload::PreloadChoice;
 pub use server::Server;
 pub use watch::Deaths;

@@ -55,7 +55,7 @@ pub use device::{
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;
-pub use graph::{Graph, META_FILE};
+pub use graph::{Graph, HOT_ROWS_DIR, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{
     DeviceSummary, GraphSummary, OverlaySummary, PartSummary, ReaderSummary, TensorSummary, inspect,

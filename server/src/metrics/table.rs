@@ -233,6 +233,16 @@ pub(super) const METRICS: &[Metric] = &[
         "rows read from over a segment",
     ),
     metric(
+        "lodestore_preloaded_bytes",
+        ShardGauge(|s| s.preloaded_bytes as f64),
+        "bytes of rows that were loaded into the tier ahead of pulls (--preload)",
+    ),
+    metric(
+        "lodestore_preload_bytes",
+        ShardGauge(|s| s.preload_bytes as f64),
+        "bytes of rows that are to be loaded so",
+    ),
+    metric(
         "lodestore_overlay_rows",
         LabelledGauge("state", |f| {
             let (committed, pending) = (f.updates.committed_rows, f.updates.pending_rows);

@@ -8,6 +8,7 @@
 mod lent;
 mod moving;
 mod part;
+mod preload;
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -152,7 +152,7 @@ impl Shard {
     }
 
     /// Takes room for `n_bytes` until the permit is dropped.
-    pub(super) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
+    pub(crate) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
         self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| no_room(n_bytes))
     }
 

@@ -263,7 +263,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_writable",
         Gauge(|f| one_if(f.updates.writable)),
-        "1 if updates are taken; 0 from the first write that fails to the restart",
+        "1 if updates are taken; 0 while a partition takes none since a write has failed",
     ),
     metric(
         "lodestore_compactions_total",

@@ -131,10 +131,12 @@ fn push_len(bytes: &mut Vec<u8>, len: usize) {
 }
 
 fn decode(path: &Path, owner: Owner, bytes: &[u8]) -> Result<HotRows, HotRowsError> {
-    let damaged =
-        |reason: String| HotRowsError::Damaged { file: path.to_owned(), reason };
-    let foreign = |field, expected: String, found: String| {
-        HotRowsError::Foreign { file: path.to_owned(), field, expected, found }
+    let damaged = |reason: String| HotRowsError::Damaged { file: path.to_owned(), reason };
+    let foreign = |field, expected: String, found: String| HotRowsError::Foreign {
+        file: path.to_owned(),
+        field,
+        expected,
+        found,
     };
     let mut rest = Fields(bytes);
     if rest.take(MAGIC.len()) != Some(MAGIC) {
@@ -151,7 +153,9 @@ fn decode(path: &Path, owner: Owner, bytes: &[u8]) -> Result<HotRows, HotRowsErr
     };
     let (expected, found) = (u32::from_le_bytes(*checksum), crc32fast::hash(body));
     if expected != found {
-        return Err(damaged(format!("checksum {expected:#010x} was expected, found {found:#010x}")));
+        return Err(damaged(format!(
+            "checksum {expected:#010x} was expected, found {found:#010x}"
+        )));
     }
     let mut rest = Fields(body.get(MAGIC.len() + 4..).unwrap_or_default());
     let graph = rest.take(16).ok_or_else(short)?;
@@ -200,7 +204,8 @@ impl<'a> Fields<'a> {
         let n_rows = self.u32()? as usize;
         // Taken from bytes that are there before any memory is.
         let rows = self.take(n_rows.checked_mul(4)?)?;
-        let rows = rows.chunks_exact(4).map(|row| u32::from_le_bytes([row[0], row[1], row[2], row[3]]));
+        let rows =
+            rows.chunks_exact(4).map(|row| u32::from_le_bytes([row[0], row[1], row[2], row[3]]));
         Some((name, rows.collect()))
     }
 }

@@ -10,8 +10,8 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode};
 use tracing::info;
 
-use super::work::{Portion, Rows, Work};
 use super::Wanted;
+use super::work::{Portion, Rows, Work};
 use crate::limits::{
     PRELOAD_BYTES, PRELOAD_PAUSE_MAX, PRELOAD_PAUSES, PRELOAD_ROWS, PRELOAD_WORKERS, RETRY_AFTER,
 };
@@ -24,6 +24,8 @@ impl Shard {
         for tensor in 0..self.tensors().len() {
             n_bytes += self.plan_tensor(tensor, &mut work);
         }
+        let plan = self.shard_plan();
+        plan.preload.has_planned(plan.counters.len());
         self.counters().preload_bytes.store(n_bytes, Ordering::Relaxed);
         work
     }
@@ -42,9 +44,10 @@ impl Shard {
             whole
         } else {
             let name = &plan.holdings.tensors[tensor].description.name;
-            let remembered = |part| preload.remembered(part, name);
+            let stripes = plan.holdings.tensors[tensor].stripes;
             let hot = self.portions(tensor, |part, _| {
-                remembered(part).map(|rows| Rows::Listed(rows.to_vec(), 0))
+                let is_own = |row| stripes.shard_of(part.0, row) == self.number();
+                Some(Rows::Listed(preload.remembered(part, name, is_own)?, 0))
             });
             match (hot.is_empty(), wanted) {
                 (true, Wanted::WhatFits) => whole,
@@ -58,11 +61,7 @@ impl Shard {
     }
 
     /// The portion of each partition, of the rows that `rows` chooses by partition and length.
-    fn portions(
-        &self,
-        tensor: usize,
-        rows: impl Fn(PartId, u32) -> Option<Rows>,
-    ) -> Vec<Portion> {
+    fn portions(&self, tensor: usize, rows: impl Fn(PartId, u32) -> Option<Rows>) -> Vec<Portion> {
         let holdings = &self.shard_plan().holdings;
         let piece_rows = (PRELOAD_BYTES / self.tensors()[tensor].row_bytes).clamp(1, PRELOAD_ROWS);
         let portion = |&part: &PartId| {

@@ -59,12 +59,19 @@ pub(crate) struct Preload {
     wanted: Vec<Wanted>,
     dir: PathBuf,
     owner: [u8; 16],
-    /// Rows of each partition as its file has them, by name of the tensor.
-    remembered: BTreeMap<PartId, HotRows>,
+    remembered: Mutex<Remembered>,
     /// What tiers hold at a stop, by partition.
     resident: Mutex<Resident>,
     /// The first read that has failed.
     fault: Mutex<Option<String>>,
+}
+
+/// Rows that files have, until each shard has taken its own.
+#[derive(Debug, Default)]
+struct Remembered {
+    /// Shards that have taken theirs.
+    n_shards: u16,
+    rows: BTreeMap<PartId, HotRows>,
 }
 
 /// Rows that tiers hold at a stop.
@@ -83,18 +90,18 @@ impl Preload {
         let wanted = wanted(&config.preload, holdings)?;
         let graph = holdings.live.graph();
         let dir = config.state_dir.clone().unwrap_or_else(|| graph.dir().join(HOT_ROWS_DIR));
-        let mut this = Self {
+        let this = Self {
             wanted,
             dir,
             owner: *graph.meta().uuid.as_bytes(),
-            remembered: BTreeMap::new(),
+            remembered: Mutex::default(),
             resident: Mutex::default(),
             fault: Mutex::default(),
         };
         if this.is_wanted() {
             for &part in &*holdings.parts() {
                 match hot_rows::read(&Disk, &this.dir, this.owner(holdings, part)) {
-                    Ok(Some(rows)) => drop(this.remembered.insert(part, rows)),
+                    Ok(Some(rows)) => drop(lock(&this.remembered).rows.insert(part, rows)),
                     Ok(None) => {}
                     Err(error) => warn!(%error, "remembered rows are not loaded"),
                 }
@@ -111,9 +118,26 @@ impl Preload {
         self.wanted.get(tensor).copied().unwrap_or(Wanted::No)
     }
 
-    /// Returns the remembered rows of a tensor of a partition, hottest first.
-    fn remembered(&self, part: PartId, name: &str) -> Option<&[u32]> {
-        self.remembered.get(&part)?.get(name).map(Vec::as_slice)
+    /// Returns the remembered rows of a tensor of a partition that a shard owns, hottest first;
+    /// `None` where there are none of any shard.
+    fn remembered(
+        &self,
+        part: PartId,
+        name: &str,
+        is_own: impl Fn(u32) -> bool,
+    ) -> Option<Vec<u32>> {
+        let remembered = lock(&self.remembered);
+        let rows = remembered.rows.get(&part)?.get(name)?;
+        Some(rows.iter().copied().filter(|&row| is_own(row)).collect())
+    }
+
+    /// Lets the remembered rows go once each of `n_shards` has called this.
+    fn has_planned(&self, n_shards: usize) {
+        let mut remembered = lock(&self.remembered);
+        remembered.n_shards += 1;
+        if usize::from(remembered.n_shards) == n_shards {
+            remembered.rows = BTreeMap::new();
+        }
     }
 
     /// Returns the first failure.

@@ -155,6 +155,21 @@ impl World {
         self.live = None;
     }
 
+    /// From now on expects the rows that are seen now, of all that may be there.
+    pub(crate) fn believe(&mut self) -> Finding {
+        let Some(live) = &self.live else { return Ok(()) };
+        let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+        for (tensor, rows) in TENSORS.iter().enumerate() {
+            let seqs = seqs(&store, rows)??;
+            allowed(rows, &seqs, &self.model.latest[tensor])?;
+            for (puts, seq) in self.model.latest[tensor].iter_mut().zip(seqs) {
+                *puts = 1 << seq;
+            }
+        }
+        self.model.put_in_doubt = None;
+        Ok(())
+    }
+
     /// Whether an error is the device's fault, and tells of it.
     fn excuse(&self, error: &StoreError, had_struck: bool) -> Finding {
         let told = error.to_string();

@@ -18,6 +18,8 @@ mod overload;
 mod pinned;
 #[path = "service/ports.rs"]
 mod ports;
+#[path = "service/preload.rs"]
+mod preload;
 #[path = "service/priority.rs"]
 mod priority;
 #[path = "service/reads.rs"]

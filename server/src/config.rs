@@ -8,7 +8,7 @@ use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
-use crate::{ServerError, TlsFiles};
+use crate::{PreloadChoice, ServerError, TlsFiles};
 
 /// Keeps the rows that many batches share and needs little time per row: see benches/RESULTS.md,
 /// Policies.
@@ -43,6 +43,10 @@ pub struct ServerConfig {
     pub tier_bytes: u64,
     /// Which rows the tiers keep; one that needs no plan.
     pub policy: PolicyKind,
+    /// Tables that are loaded into their tiers after the start.
+    pub preload: Vec<PreloadChoice>,
+    /// Where it is remembered which rows were resident; a folder in the graph's unless given.
+    pub state_dir: Option<PathBuf>,
     /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP it
     /// needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
     pub writable: bool,
@@ -78,6 +82,8 @@ impl ServerConfig {
             n_shards: 0,
             tier_bytes: TIER_BYTES_DEFAULT,
             policy: POLICY_DEFAULT,
+            preload: Vec::new(),
+            state_dir: None,
             writable: false,
             token: None,
             admin_token: None,

@@ -42,6 +42,14 @@ pub enum ServerError {
         /// Last one there is.
         last: u16,
     },
+    /// A tensor to be loaded that the graph does not have.
+    #[error("there is no tensor `{found}` to preload; the graph has {known}, or say `auto`")]
+    NoTensor {
+        /// Name asked for.
+        found: String,
+        /// Names that exist, comma separated.
+        known: String,
+    },
     /// A row that no frame can carry.
     #[error(
         "tensor `{tensor}` cannot be served: it has rows of {found} bytes, and a server sends at most \

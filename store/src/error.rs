@@ -196,14 +196,16 @@ pub enum StoreError {
     },
     /// A write has failed before, and what it left on disk is not known.
     #[error(
-        "{}: an earlier write failed ({reason}), so that nothing more is written; \
-         make room or mend the disk, then open the graph again", dir.display()
+        "{}: an earlier write failed ({reason}), so that nothing more is written there; {advice}",
+        dir.display()
     )]
     WritesStopped {
-        /// Folder of the graph.
+        /// Folder of the catalog that it was for.
         dir: PathBuf,
         /// The failure.
         reason: String,
+        /// What helps.
+        advice: &'static str,
     },
     /// A version that was compacted away, or that is not committed yet.
     #[error("version {asked} cannot be read; the oldest is {oldest}, the newest {newest}")]

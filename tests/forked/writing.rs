@@ -79,7 +79,12 @@ pub(crate) fn forks_while_it_writes() {
                     is_forked(live.put_rows("feat", &[NodeId(9)], &[0xEE; ROW_BYTES]));
                     is_forked(live.commit_version());
                     is_forked(live.commit_through(1000));
-                    is_forked(live.compact(None, None, &mut |_, _| unreachable!("none runs")));
+                    is_forked(live.compact(
+                        None,
+                        None,
+                        lodestore_store::Folding::All,
+                        &mut |_, _| unreachable!("none runs"),
+                    ));
                     assert!(!live.takes_writes());
                 }
                 is_forked(row(&store, 3));

@@ -11,7 +11,7 @@ use lodestore_graph::fork::Generation;
 use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock};
 use rustix::io::Errno;
 
-use super::rocks::Rocks;
+use super::rocks::Reopening;
 use super::{Access, Device, Entry, FileReader, FileWriter, Guard, KeyValues};
 
 /// How long a lock may be held before it is somebody else's.
@@ -98,7 +98,7 @@ impl Device for Disk {
     }
 
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
-        Ok(Box::new(Rocks::open(dir, access)?))
+        Ok(Box::new(Reopening::open(dir, access)?))
     }
 }
 

@@ -60,8 +60,11 @@ impl LiveGraph {
     pub(super) fn sweep_garbage(&self, garbage: &mut Garbage) -> Result<(), StoreError> {
         let mut kept = Garbage::new();
         while let Some(mut retired) = garbage.pop() {
-            if retired.layer.strong_count() == 0 && !retired.is_in_table {
-                let flushed = self.written(retired.catalog.flush());
+            // What a full disk keeps from being removed waits, and nothing waits for that.
+            let is_free =
+                retired.layer.strong_count() == 0 && retired.catalog.check_takes_writes().is_ok();
+            if is_free && !retired.is_in_table {
+                let flushed = retired.catalog.flush();
                 if flushed.is_err() {
                     garbage.push(retired);
                     garbage.append(&mut kept);
@@ -72,7 +75,6 @@ impl LiveGraph {
                 let others = garbage.iter_mut().filter(|it| Arc::ptr_eq(&it.catalog, &catalog));
                 others.for_each(|it| it.is_in_table = true);
             }
-            let is_free = retired.layer.strong_count() == 0;
             if !is_free || !remove_unpinned(&**self.graph.device(), &retired.file) {
                 kept.push(retired);
             }

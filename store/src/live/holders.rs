@@ -88,7 +88,7 @@ impl LiveGraph {
 
     /// Changes what is stored, on disk and then in memory; the gate must be held alone.
     pub(super) fn change(&self, part: &LivePart, to: Membership) -> Result<(), StoreError> {
-        self.written(part.catalog.set_membership(to))?;
+        part.catalog.set_membership(to)?;
         *part.membership.lock().unwrap_or_else(PoisonError::into_inner) = to;
         Ok(())
     }

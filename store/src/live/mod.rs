@@ -19,6 +19,7 @@ mod delta;
 mod forked;
 mod garbage;
 mod hand_over;
+mod health;
 mod holders;
 mod journal;
 mod layer;
@@ -31,13 +32,14 @@ mod version;
 mod view;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lodestore_graph::PartId;
 use lodestore_graph::fork::Generation;
 
 pub use compact::Folding;
 pub use hand_over::{PartCopy, SEAL_MAX};
+pub use health::StoppedWrites;
 pub use holders::Holders;
 pub use layer::Layer;
 pub use tensor::LiveTensor;
@@ -83,8 +85,6 @@ pub struct LiveGraph {
     gate: RwLock<()>,
     /// Held by a commit for all of its time.
     commits: Mutex<()>,
-    /// Why nothing more is written, once a write has failed.
-    stopped: OnceLock<String>,
     /// What compactions have left; locked by a compaction for all of its time.
     garbage: Mutex<Garbage>,
 }
@@ -172,35 +172,6 @@ impl LiveGraph {
         self.open_parts().into_iter().map(|part| part.part)
     }
 
-    /// Whether puts and commits can succeed: the graph is open for writing, and no write has failed.
-    #[must_use]
-    pub fn takes_writes(&self) -> bool {
-        self.check_writable().is_ok()
-    }
-
-    /// Fails unless the graph is open for writing and every write so far has succeeded.
-    fn check_writable(&self) -> Result<(), StoreError> {
-        self.check_process()?;
-        let dir = || self.graph.dir().to_owned();
-        match (self.mode, self.stopped.get()) {
-            (LiveMode::Read, _) => Err(StoreError::ReadOnly { dir: dir() }),
-            (_, Some(reason)) => {
-                Err(StoreError::WritesStopped { dir: dir(), reason: reason.clone() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Passes on how a write to a catalog ended. After one that failed nobody knows what is on
-    /// disk, and a later sync that succeeds would prove nothing about it: so it is the last.
-    fn written<T>(&self, written: Result<T, StoreError>) -> Result<T, StoreError> {
-        if let Err(error) = &written {
-            // Only the first reason counts.
-            let _ = self.stopped.set(error.to_string());
-        }
-        written
-    }
-
     /// The partitions of this moment.
     fn now(&self) -> Parts {
         Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
@@ -239,7 +210,8 @@ impl Drop for LiveGraph {
         if self.check_writable().is_err() {
             return;
         }
-        let parts = self.open_parts();
+        let mut parts = self.open_parts();
+        parts.retain(|part| part.catalog.write_failure().is_none());
         for flushed in for_each(&**self.graph.device(), &parts, |part| part.catalog.flush()) {
             if let Err(error) = flushed {
                 tracing::warn!("{error}; what was put stays in the log");

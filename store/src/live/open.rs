@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use lodestore_graph::PartId;
 use lodestore_graph::fork::Generation;
@@ -63,7 +63,6 @@ impl LiveGraph {
             version: AtomicU32::new(lowest),
             gate: RwLock::default(),
             commits: Mutex::default(),
-            stopped: OnceLock::new(),
             garbage: Mutex::new(Garbage::new()),
         };
         if mode == LiveMode::Write {

@@ -217,7 +217,7 @@ impl NewTensor {
         for staged in &self.written {
             let recorded =
                 staged.part.catalog.stage_tensor(&self.spec.name, FIRST_VERSION, &staged.record());
-            live.written(recorded)?;
+            recorded?;
         }
         let stored = Graph::open_on(Arc::clone(live.graph.device()), live.graph.dir())?;
         let mut meta = stored.meta().clone();
@@ -226,7 +226,7 @@ impl NewTensor {
         let written = std::mem::take(&mut self.written);
         for staged in written {
             let text = graph.meta().to_text();
-            live.written(staged.part.catalog.settle_tensors(&text, &[&self.spec.name]))?;
+            staged.part.catalog.settle_tensors(&text, &[&self.spec.name])?;
         }
         Ok(graph)
     }

@@ -4,6 +4,7 @@
 //! from several processes at once. Every write is synced; writes of several threads share a sync.
 
 mod log;
+mod reopen;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ use rocksdb::{WriteBufferManager, WriteOptions};
 use crate::device::{Access, Change, EachPair, KeyValues};
 use crate::limits::WRITE_BUFFER_BYTES;
 use log::Logs;
+
+pub(super) use reopen::Reopening;
 
 /// Attempts to open a store for reading beside a writer that moves files meanwhile.
 const MAX_READ_ATTEMPTS: usize = 50;

@@ -154,6 +154,14 @@ impl LiveGraph {
             let Some(pending) = tensor.pending_for(version) else { continue };
             let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
             let codec = tensor.current().base().segment().codec();
+            let recorded = part.catalog.prepared_delta(&tensor.spec().name, version)?;
+            if let Some(delta) = recorded {
+                // An earlier attempt failed, and was on disk all the same.
+                let segment = self.graph.open_delta(part.part, tensor.spec(), &delta)?;
+                tensor.set_unrecorded(None);
+                tensor.set_prepared(version, Layer::open(segment, version, self.reader)?);
+                continue;
+            }
             // What an earlier attempt left, which the catalog did not take.
             tensor.remove_unrecorded(&**self.graph.device())?;
             let written = place.write_pending(&part.catalog, version, &pending, codec)?;

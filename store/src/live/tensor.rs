@@ -8,7 +8,7 @@ use roaring::RoaringBitmap;
 
 use super::journal::Journal;
 use super::{Layer, TensorVersion};
-use crate::catalog::{Catalog, DeltaRecord};
+use crate::catalog::Catalog;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::row::RowIdx;
@@ -155,17 +155,9 @@ impl LiveTensor {
     /// Removes a file that a commit has written and could not record: its rows are still pending.
     pub(super) fn remove_unrecorded(&self, device: &dyn Device) -> Result<(), StoreError> {
         let mut unrecorded = lock(&self.unrecorded);
-        let Some(file) = unrecorded.clone() else { return Ok(()) };
-        let version = self.newest_pending().unwrap_or(0);
-        let is_named = |delta: DeltaRecord| file.ends_with(&delta.record.file);
-        let names = &self.spec.name;
-        let mut recorded = self.catalog.prepared_version()?.into_iter().chain([version]);
-        let is_recorded = recorded.try_fold(false, |found, version| {
-            let delta = self.catalog.prepared_delta(names, version)?;
-            Ok::<_, StoreError>(found || delta.is_some_and(is_named))
-        })?;
-        if !is_recorded && device.exists(&file) {
-            device.remove_file(&file).map_err(StoreError::io(&file, "remove"))?;
+        let Some(file) = &*unrecorded else { return Ok(()) };
+        if device.exists(file) {
+            device.remove_file(file).map_err(StoreError::io(file, "remove"))?;
         }
         *unrecorded = None;
         Ok(())

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
     Description, Failure, FailureCode, Prefix, Reply, Request, RequestBody, TensorDescription,
-    Versions, hello, plain_hello,
+    WireVersions, hello, plain_hello,
 };
 
 /// Nodes of each of the two partitions.
@@ -192,7 +192,7 @@ impl State {
             }
         } else {
             stream.read_exact(&mut theirs)?;
-            stream.write_all(&Versions::SPOKEN.answer(&theirs).0.unwrap())?;
+            stream.write_all(&WireVersions::SPOKEN.answer(&theirs).0.unwrap())?;
         }
         loop {
             let mut prefix = [0; PREFIX_BYTES];
@@ -262,7 +262,7 @@ fn append_rows(first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
 fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let (message, retry_after) = ("no room".into(), Duration::from_millis(5));
     let failure = Failure { code: FailureCode::Overloaded, message, retry_after };
-    let mut bytes = Versions::SPOKEN.answer(&hello()).0.unwrap().to_vec();
+    let mut bytes = WireVersions::SPOKEN.answer(&hello()).0.unwrap().to_vec();
     Reply::Failure(failure).append_to(0, &mut bytes);
     stream.write_all(&bytes)?;
     stream.shutdown(Shutdown::Write)?;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::Versions;
+use crate::WireVersions;
 
 /// A peer broke the wire's rules. The connection cannot go on after any of these.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub enum WireError {
     #[error("the peer speaks wire version {found}, this side {ours}; upgrade the older")]
     Version {
         /// Versions of the peer.
-        found: Versions,
+        found: WireVersions,
         /// Versions of this side.
-        ours: Versions,
+        ours: WireVersions,
     },
     /// A request that the version of the connection does not have.
     #[error(
@@ -33,7 +33,7 @@ pub enum WireError {
         /// Name of the request in the schema.
         request: &'static str,
         /// Versions that have it.
-        known: Versions,
+        known: WireVersions,
         /// Version of the connection.
         agreed: u16,
     },

@@ -26,7 +26,7 @@ const MAGIC: [u8; 8] = *b"LODESTOR";
 /// The hello of a client of this crate.
 #[must_use]
 pub fn hello() -> [u8; HELLO_BYTES] {
-    Versions::SPOKEN.hello()
+    WireVersions::SPOKEN.hello()
 }
 
 /// The hello of a peer that speaks one version and knows no ranges, in either direction.
@@ -35,9 +35,9 @@ pub fn plain_hello(version: u16) -> [u8; HELLO_BYTES] {
     Fields { newest: version, oldest: 0, agreed: 0 }.to_bytes()
 }
 
-/// Versions of the wire that one end speaks: all from the oldest to the newest.
+/// WireVersions of the wire that one end speaks: all from the oldest to the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versions {
+pub struct WireVersions {
     /// First of them, at least 1.
     pub oldest: u16,
     /// Last of them.
@@ -60,7 +60,7 @@ struct Fields {
     agreed: u16,
 }
 
-impl Versions {
+impl WireVersions {
     /// The versions of this crate.
     pub const SPOKEN: Self = Self { oldest: WIRE_VERSION_OLDEST, newest: WIRE_VERSION };
 
@@ -107,7 +107,7 @@ impl Versions {
         (Some(answer), agreed)
     }
 
-    /// Checks the answer to [`Versions::hello`] of these versions.
+    /// Checks the answer to [`WireVersions::hello`] of these versions.
     ///
     /// # Errors
     /// `Magic` when the peer speaks something else, `Version` when there is no version in common,
@@ -132,7 +132,7 @@ impl Versions {
     /// Checks the answer to [`plain_hello`] of `version`, which is one of these.
     ///
     /// # Errors
-    /// As [`Versions::check_answer`]; `Version` for any answer of another version.
+    /// As [`WireVersions::check_answer`]; `Version` for any answer of another version.
     pub fn check_plain_answer(
         self,
         version: u16,
@@ -146,7 +146,7 @@ impl Versions {
     }
 }
 
-impl fmt::Display for Versions {
+impl fmt::Display for WireVersions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.oldest == self.newest {
             true => write!(f, "{}", self.newest),
@@ -186,9 +186,9 @@ impl Fields {
     }
 
     /// Returns the versions of the sender.
-    fn versions(&self) -> Versions {
+    fn versions(&self) -> WireVersions {
         let oldest = if self.oldest == 0 { self.newest } else { self.oldest };
-        Versions { oldest, newest: self.newest }
+        WireVersions { oldest, newest: self.newest }
     }
 }
 
@@ -200,16 +200,16 @@ mod tests {
 
     /// The hello of version 3 as recorded: its sender takes these bytes and no others.
     const RECORDED_3: [u8; HELLO_BYTES] = *b"LODESTOR\x03\0\0\0\0\0\0\0";
-    const SPOKEN: Versions = Versions::SPOKEN;
+    const SPOKEN: WireVersions = WireVersions::SPOKEN;
 
-    fn versions() -> impl Strategy<Value = Versions> {
-        (4u16..9, 0u16..4).prop_map(|(newest, n)| Versions { oldest: newest - n, newest })
+    fn versions() -> impl Strategy<Value = WireVersions> {
+        (4u16..9, 0u16..4).prop_map(|(newest, n)| WireVersions { oldest: newest - n, newest })
     }
 
     proptest! {
         #[test]
         fn both_ends_agree_on_the_newest_common_version(client in versions(), server in versions()) {
-            let spoken = |of: Versions| of.oldest..=of.newest;
+            let spoken = |of: WireVersions| of.oldest..=of.newest;
             let expected = spoken(client).filter(|version| spoken(server).contains(version)).max();
             let (answer, at_server) = server.answer(&client.hello());
             let at_client = client.check_answer(&answer.unwrap());
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(SPOKEN.check_answer(&RECORDED_3), Ok(Agreement::Plain(3)));
         assert_eq!(SPOKEN.check_plain_answer(3, &RECORDED_3), Ok(3));
         let newer = plain_hello(5);
-        let found = Versions { oldest: 5, newest: 5 };
+        let found = WireVersions { oldest: 5, newest: 5 };
         let refused = WireError::Version { found, ours: SPOKEN };
         assert_eq!(SPOKEN.check_plain_answer(3, &newer), Err(refused));
     }
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_plain_hello_of_a_version_with_ranges_and_another_choice_are_refused() {
         assert!(SPOKEN.check_answer(&plain_hello(WIRE_VERSION)).is_err());
-        let Versions { oldest, newest } = SPOKEN;
+        let WireVersions { oldest, newest } = SPOKEN;
         for agreed in [0, oldest, newest + 1] {
             let answer = Fields { newest, oldest, agreed }.to_bytes();
             assert!(SPOKEN.check_answer(&answer).is_err(), "{agreed}");
@@ -277,8 +277,8 @@ mod tests {
 
     #[test]
     fn both_ranges_are_named() {
-        let ours = Versions { oldest: 3, newest: 4 };
-        let found = Versions { oldest: 9, newest: 9 };
+        let ours = WireVersions { oldest: 3, newest: 4 };
+        let found = WireVersions { oldest: 9, newest: 9 };
         let text = WireError::Version { found, ours }.to_string();
         assert!(text.contains("version 9, this side 3 to 4"), "{text}");
     }

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::limits::REPLY_TRAVERSAL_WORDS_MAX;
 use crate::lodestore_capnp::{self as wire, copied, copied_file, failure, reply};
-use crate::{Membership, ServerStats, Versions, WireError, message};
+use crate::{Membership, ServerStats, WireError, WireVersions, message};
 
 pub use description::{Description, TensorDescription, graph_tag};
 
@@ -334,7 +334,7 @@ fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
 
 fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
     let code = from.get_code().map_err(|e| {
-        bad(format!("failure code {} is unknown to wire version {}", e.0, Versions::SPOKEN))
+        bad(format!("failure code {} is unknown to wire version {}", e.0, WireVersions::SPOKEN))
     })?;
     Ok(Failure {
         code: match code {

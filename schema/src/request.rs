@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
 use crate::lodestore_capnp::{self as wire, request};
-use crate::{Token, Versions, WireError, message};
+use crate::{Token, WireError, WireVersions, message};
 
 pub use copy::CopyStep;
 
@@ -94,8 +94,8 @@ pub enum PullKind {
 impl RequestBody {
     /// Returns the versions of the wire that have this request.
     #[must_use]
-    pub fn versions(&self) -> Versions {
-        let since = |oldest| Versions { oldest, newest: WIRE_VERSION };
+    pub fn versions(&self) -> WireVersions {
+        let since = |oldest| WireVersions { oldest, newest: WIRE_VERSION };
         match self {
             Self::Describe
             | Self::Pull { .. }
@@ -311,7 +311,7 @@ mod tests {
         let lend = RequestBody::Lend { tensor: 1 };
         (3..=WIRE_VERSION).for_each(|version| assert_eq!(lend.check_version(version), Ok(())));
         let error = lend.check_version(2).unwrap_err();
-        let known = Versions { oldest: 3, newest: WIRE_VERSION };
+        let known = WireVersions { oldest: 3, newest: WIRE_VERSION };
         assert_eq!(error, WireError::Lacks { request: "lend", known, agreed: 2 });
         let text = error.to_string();
         assert!(text.contains("wire version 3 to 4") && text.contains("on version 2"), "{text}");

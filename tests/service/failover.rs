@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
-use lodestore_schema::{Prefix, Reply, Request, RequestBody, Versions};
+use lodestore_schema::{Prefix, Reply, Request, RequestBody, WireVersions};
 use rustix::process::Signal;
 
 use crate::Truth;
@@ -199,7 +199,7 @@ fn all_talk(real: &str, n_asked: &Arc<AtomicU64>) -> String {
         for stream in listener.incoming() {
             let (mut stream, mut theirs) = (stream.unwrap(), [0; HELLO_BYTES]);
             stream.read_exact(&mut theirs).unwrap();
-            stream.write_all(&Versions::SPOKEN.answer(&theirs).0.unwrap()).unwrap();
+            stream.write_all(&WireVersions::SPOKEN.answer(&theirs).0.unwrap()).unwrap();
             let mut prefix = [0; PREFIX_BYTES];
             if stream.read_exact(&mut prefix).is_err() {
                 continue;

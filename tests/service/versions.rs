@@ -12,7 +12,7 @@ use std::time::Duration;
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource, Security};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{HELLO_BYTES, WIRE_VERSION};
-use lodestore_schema::{PullKind, Token, Versions, WireError, hello, plain_hello};
+use lodestore_schema::{PullKind, Token, WireError, WireVersions, hello, plain_hello};
 
 use crate::support::graph::Source;
 use crate::support::process::{Serving, lode_line};
@@ -42,14 +42,15 @@ fn clients_without_a_version_in_common_get_the_servers_and_are_ended() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");
-    let newer = Versions { oldest: WIRE_VERSION + 1, newest: WIRE_VERSION + 2 };
-    for (hello, found) in [(old_hello(), Versions { oldest: 1, newest: 1 }), (newer.hello(), newer)]
+    let newer = WireVersions { oldest: WIRE_VERSION + 1, newest: WIRE_VERSION + 2 };
+    for (hello, found) in
+        [(old_hello(), WireVersions { oldest: 1, newest: 1 }), (newer.hello(), newer)]
     {
         let answer = answers_to(&server, &hello);
         let answer: [u8; HELLO_BYTES] = answer.try_into().expect("a hello, and then the end");
         // The bytes that a client of version 1 or 2 looks at.
         assert_eq!(answer[8..10], WIRE_VERSION.to_le_bytes());
-        let refused = WireError::Version { found: Versions::SPOKEN, ours: found };
+        let refused = WireError::Version { found: WireVersions::SPOKEN, ours: found };
         assert_eq!(found.check_answer(&answer), Err(refused));
     }
     wait_until("they are counted", || metric(&server, "lodestore_connections_broken_total") == 2.0);
@@ -74,7 +75,7 @@ fn a_server_of_the_first_version_is_named_as_such_and_gets_no_token() {
     let security = Security::default().with_token(token);
     let error = Client::connect(&[&address], ClientConfig { security, ..ClientConfig::default() });
     let error = error.err().expect("it speaks another version");
-    let found = Versions { oldest: 1, newest: 1 };
+    let found = WireVersions { oldest: 1, newest: 1 };
     assert!(
         matches!(&error, ClientError::Wire { source: WireError::Version { found: it, .. }, .. } if *it == found),
         "{error}"

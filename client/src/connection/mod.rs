@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::HELLO_BYTES;
 use lodestore_schema::{
-    Agreement, Failure, Reply, Request, RequestBody, Versions, WireError, hello, plain_hello,
+    Agreement, Failure, Reply, Request, RequestBody, WireError, WireVersions, hello, plain_hello,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -86,7 +86,7 @@ impl Connection {
     ) -> Result<Self, ClientError> {
         let mut connection = Self::greet(address, security, (reach_by, deadline), &hello())?;
         let theirs = connection.hello()?;
-        let agreed = Versions::SPOKEN.check_answer(&theirs);
+        let agreed = WireVersions::SPOKEN.check_answer(&theirs);
         connection.version = match agreed.map_err(|source| connection.wire(source))? {
             Agreement::Version(version) => version,
             Agreement::Plain(version) => {
@@ -94,7 +94,7 @@ impl Connection {
                 let (times, hello) = ((deadline, deadline), plain_hello(version));
                 connection = Self::greet(address, security, times, &hello)?;
                 let theirs = connection.hello()?;
-                let agreed = Versions::SPOKEN.check_plain_answer(version, &theirs);
+                let agreed = WireVersions::SPOKEN.check_plain_answer(version, &theirs);
                 agreed.map_err(|source| connection.wire(source))?
             }
         };
@@ -406,7 +406,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(5);
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(&Versions::SPOKEN.answer(&hello()).0.unwrap()).unwrap();
+            stream.write_all(&WireVersions::SPOKEN.answer(&hello()).0.unwrap()).unwrap();
             let mut bytes = Vec::new();
             stream.read_to_end(&mut bytes).unwrap();
             bytes
@@ -433,7 +433,7 @@ mod tests {
                 let listener = listener.try_clone().unwrap();
                 move || {
                     let (mut stream, _) = listener.accept().unwrap();
-                    let answer = Versions::SPOKEN.answer(&hello()).0.unwrap();
+                    let answer = WireVersions::SPOKEN.answer(&hello()).0.unwrap();
                     let hello = if says_hello { &answer[..] } else { &[] };
                     stream.write_all(hello).unwrap();
                     stream.shutdown(Shutdown::Write).unwrap();

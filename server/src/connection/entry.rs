@@ -13,7 +13,7 @@ use futures_rustls::TlsAcceptor;
 use glommio::net::TcpStream;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX};
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, Versions,
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, WireVersions,
 };
 
 use super::handshake::{Turns, in_turn};
@@ -86,7 +86,7 @@ impl Connection {
     async fn agree(&mut self) -> Result<u16, Ended> {
         let mut theirs = [0; HELLO_BYTES];
         self.stream.read_exact(&mut theirs).await?;
-        let (answer, agreed) = Versions::SPOKEN.answer(&theirs);
+        let (answer, agreed) = WireVersions::SPOKEN.answer(&theirs);
         if let Some(answer) = answer {
             self.stream.write_all(&answer).await?;
             self.stream.flush().await?;

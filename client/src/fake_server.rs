@@ -10,7 +10,7 @@ use std::time::Duration;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
     Description, Failure, FailureCode, Prefix, Reply, Request, RequestBody, TensorDescription,
-    hello,
+    Versions, hello,
 };
 
 /// Nodes of each of the two partitions.
@@ -170,7 +170,7 @@ impl State {
                         return Ok(());
                     }
                     let n_rows = (body.len() / ROW_BYTES) as u32;
-                    Reply::Rows { first_row: 0, n_rows }.append_to(body.len(), &mut frame);
+                    Reply::Rows { first_row: 0, n_rows, versions: Versions::default() }.append_to(body.len(), &mut frame);
                     frame.extend_from_slice(&body);
                 }
                 other => panic!("nobody asks a fake server for {other:?}"),

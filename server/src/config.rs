@@ -47,7 +47,7 @@ pub struct ServerConfig {
     pub writable: bool,
     /// What clients over TCP must tell first. Over a Unix socket its mode says who may.
     pub token: Option<Tokens>,
-    /// What clients over TCP must tell first to move partitions or to count their holders; it lets
+    /// What clients over TCP must tell first to move partitions; it lets
     /// them in as `token` does. Without one that is for clients of the same machine.
     pub admin_token: Option<Tokens>,
     /// TLS on every TCP port of rows; in the clear unless given.

@@ -144,7 +144,7 @@ pub enum ServerError {
 
 /// A failure that tells who is at fault.
 pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
-    let retry_after = if code == FailureCode::Overloaded { RETRY_AFTER } else { Duration::ZERO };
+    let retry_after = if matches!(code, FailureCode::Overloaded | FailureCode::Behind) { RETRY_AFTER } else { Duration::ZERO };
     Failure { code, message: message.into(), retry_after }
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
         | StoreError::DamagedGroup { .. }
         | StoreError::DamagedOverlay { .. } => FailureCode::Damaged,
         StoreError::Fixed { .. } | StoreError::MoveRefused { .. } => FailureCode::Invalid,
-        StoreError::NoPart { .. } | StoreError::HoldersChanged { .. } => FailureCode::Elsewhere,
+        StoreError::NoPart { .. } => FailureCode::Elsewhere,
         StoreError::Busy { .. } => FailureCode::Overloaded,
         StoreError::ReadOnly { .. } | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
         _ => FailureCode::Internal,

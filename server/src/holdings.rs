@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::{
-    Description, Membership, Stripes, TensorDescription, UpdateStats, graph_tag,
+    Description, PartState, PartVersion, Role, Stripes, TensorDescription, UpdateStats, Versions,
+    graph_tag,
 };
 use lodestore_store::{
     Arrival, DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind,
     StoreError, TensorSpec,
 };
 
+use crate::puts::Puts;
 use crate::{ServerConfig, ServerError};
 
 /// The partitions and tensors of one server.
@@ -40,6 +42,8 @@ pub(crate) struct Holdings {
     pub(crate) profile: DeviceProfile,
     /// As configured; a write that fails ends it.
     pub(crate) writable: bool,
+    /// Puts in pieces that are under way.
+    pub(crate) puts: Puts,
     /// Drawn anew for each start: by it clients see that two addresses lead to one server.
     instance: u64,
 }
@@ -88,6 +92,7 @@ impl Holdings {
             live,
             profile,
             writable: config.writable,
+            puts: Puts::default(),
             // Never 0, which stands for none.
             instance: RandomState::new().build_hasher().finish() | 1,
         })
@@ -147,11 +152,31 @@ impl Holdings {
         Ok(())
     }
 
-    /// How many servers are to hold each of `parts`; none where nobody has said of any.
-    fn memberships(&self, parts: &[PartId]) -> Vec<Membership> {
-        let all = parts.iter().map(|&part| self.live.membership(part));
-        let all: Vec<Membership> = all.map(told).collect();
-        if all.iter().all(|it| it.generation == 0) { Vec::new() } else { all }
+    /// The committed version of a partition that is here.
+    pub(crate) fn part_version(&self, _part: PartId) -> u32 {
+        self.live.version()
+    }
+
+    /// What this server is to a partition that it has.
+    pub(crate) fn role(&self, _part: PartId) -> Role {
+        if self.writable { Role::Writer } else { Role::Reader }
+    }
+
+    /// Versions that the partitions here have reached.
+    pub(crate) fn versions(&self) -> Versions {
+        let parts = self.parts();
+        let all = parts.iter();
+        Versions::reached(
+            all.map(|&part| PartVersion { part: part.0, version: self.part_version(part) }),
+        )
+    }
+
+    /// Numbers of which one changes whenever the description does.
+    pub(crate) fn described(&self) -> [u64; 2] {
+        let parts = self.parts();
+        let changes = self.changes();
+        // Versions of the same partitions only ascend.
+        [changes, parts.iter().map(|&part| u64::from(self.part_version(part))).sum()]
     }
 
     /// Lets one partition come or go at a time; `None` while another does.
@@ -167,6 +192,11 @@ impl Holdings {
         let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
         let is_coming = |part: &PartId| arriving.contains(part) || *leaving == Some(*part);
         let coming = self.book.parts().filter(|part| is_coming(part) && !parts.contains(part));
+        let state = |&part: &PartId| PartState {
+            version: self.part_version(part),
+            role: self.role(part),
+        };
+        let states: Vec<PartState> = parts.iter().map(state).collect();
         Description {
             graph: *meta.uuid.as_bytes(),
             n_edges: meta.edges,
@@ -179,7 +209,7 @@ impl Holdings {
             writable: self.writable,
             shares: true,
             roams: self.roams,
-            memberships: self.memberships(&parts),
+            states,
             arriving: coming.map(|part| part.0).collect(),
             instance: self.instance,
         }
@@ -252,10 +282,4 @@ impl TensorHolding {
         };
         Ok(Self { description, stripes })
     }
-}
-
-/// What clients are told of what a partition's catalog says of its holders.
-pub(crate) fn told(stored: lodestore_store::Membership) -> Membership {
-    let lodestore_store::Membership { generation, n_holders, change } = stored;
-    Membership { generation, n_holders, change }
 }

@@ -27,6 +27,7 @@ mod metrics;
 mod pem;
 mod post;
 mod pulse;
+mod puts;
 mod rows;
 mod server;
 mod shard;

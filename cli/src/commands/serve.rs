@@ -104,7 +104,7 @@ pub(crate) struct ServeArgs {
     /// port wants it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// File with the token of those who move partitions and count their holders over TCP; it lets them
+    /// File with the token of those who move partitions over TCP; it lets them
     /// in as that of --token-file does. Without it that is for clients of this machine.
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,

@@ -22,7 +22,7 @@ use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireError,
+    Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireError,
 };
 use thiserror::Error;
 
@@ -73,6 +73,8 @@ struct Asked {
     n_bytes: usize,
     /// The only one that will do; 0 for the newest.
     version: u32,
+    /// The lowest that will do.
+    floors: Versions,
     /// When the client asked for it, as far as that is known.
     sent: Instant,
     deadline: Instant,
@@ -220,7 +222,8 @@ impl Connection {
         match request.body {
             RequestBody::Pull { tensor, kind } => {
                 let (n_bytes, version) = (prefix.body_bytes, request.version);
-                let asked = Asked { tensor, kind, n_bytes, version, sent, deadline };
+                let floors = request.floors;
+                let asked = Asked { tensor, kind, n_bytes, version, floors, sent, deadline };
                 if kind == PullKind::Sync {
                     return self.pull(shard, asked).await;
                 }
@@ -231,9 +234,8 @@ impl Connection {
                 };
                 shard.spawn_bulk(task).await
             }
-            RequestBody::Push { tensor, n_rows, change } => {
-                let (put, n_bytes) = ((tensor, n_rows, change), prefix.body_bytes);
-                let pushed = self.push(shard, put, n_bytes, deadline).await?;
+            RequestBody::Push(push) => {
+                let pushed = self.push(shard, push, prefix.body_bytes, deadline).await?;
                 let pushed = pushed.map(|version| Reply::Pushed { version });
                 self.reply_or_refuse(shard, pushed).await
             }
@@ -326,8 +328,8 @@ async fn short_answer(
     match body {
         RequestBody::Stat => Ok(Reply::Stats(shard.stats())),
         RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
-        RequestBody::Commit { version } => {
-            let version = within(deadline, shard.commit(version)).await?;
+        RequestBody::Commit { version, step } => {
+            let version = within(deadline, shard.commit(version, step)).await?;
             Ok(Reply::Committed { version })
         }
         _ => Err(failure(FailureCode::Internal, "a request with rows was taken for one without")),

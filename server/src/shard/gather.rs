@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
-use lodestore_schema::{Failure, FailureCode, PullKind};
+use lodestore_schema::{Failure, FailureCode, PullKind, Versions};
 
 use super::Shard;
 use crate::connection::{Buffers, HEAD_ROOM, within};
@@ -140,6 +140,35 @@ impl Shard {
             if newest == version { " with rows that were put since" } else { "" }
         );
         Err(failure(FailureCode::OtherVersion, message))
+    }
+
+    /// Fails where a partition of these rows has a lower version here than the lowest that will do.
+    pub(crate) fn check_floors(&self, ids: &[NodeId], floors: &Versions) -> Result<(), Failure> {
+        let holdings = &*self.plan.holdings;
+        let highest = floors.above.iter().map(|it| it.version).fold(floors.lowest, u32::max);
+        if highest == 0 || holdings.versions().lowest >= highest {
+            return Ok(());
+        }
+        let mut last = None;
+        for &id in ids {
+            let part = holdings.book.part_of(id);
+            let Some(part) = part.filter(|_| part != last) else { continue };
+            last = Some(part);
+            let (wanted, found) = (floors.of(part.0), holdings.part_version(part));
+            if holdings.parts().contains(&part) && found < wanted {
+                let message = format!(
+                    "partition {part} has version {found} here, and version {wanted} is wanted: ask \
+                     another server, or this one later"
+                );
+                return Err(failure(FailureCode::Behind, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Versions that the partitions here have reached, for the end of an answer.
+    pub(crate) fn versions(&self) -> Versions {
+        self.plan.holdings.versions()
     }
 
     /// The tensor at a position of the description.

@@ -112,9 +112,8 @@ pub(crate) struct Shard {
     inside: Inside,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
-    /// Frame that answers `describe`, the version that it tells, and how often the list of
-    /// partitions had changed.
-    description: RefCell<(u32, u64, Rc<[u8]>)>,
+    /// What [`Holdings::described`] was, and the frame that answers `describe`.
+    description: RefCell<([u64; 2], Rc<[u8]>)>,
     complaints: Complaints,
 }
 
@@ -165,7 +164,7 @@ pub(crate) async fn run(
         inside: Inside::default(),
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),
-        description: RefCell::new((0, 0, Rc::from([]))),
+        description: RefCell::new(([0; 2], Rc::from([]))),
         complaints: Complaints::default(),
     });
     shard.start_beat();
@@ -363,15 +362,15 @@ impl Shard {
     pub(crate) fn description(&self) -> Rc<[u8]> {
         let holdings = &self.plan.holdings;
         // Before they are told: a change in between makes it anew the next time.
-        let (version, changes) = (holdings.live.version(), holdings.changes());
+        let described = holdings.described();
         let mut known = self.description.borrow_mut();
-        if known.2.is_empty() || known.0 != version || known.1 != changes {
+        if known.1.is_empty() || known.0 != described {
             let (n_shards, mut frame) = (self.plan.counters.len(), Vec::new());
             let n_shards = u16::try_from(n_shards).unwrap_or(u16::MAX);
             let description = self.plan.holdings.describe(n_shards, &self.plan.shard_ports);
             Reply::Description(description).append_to(0, &mut frame);
-            *known = (version, changes, frame.into());
+            *known = (described, frame.into());
         }
-        Rc::clone(&known.2)
+        Rc::clone(&known.1)
     }
 }

@@ -3,14 +3,14 @@
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
-use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::Holders;
+use lodestore_schema::{CommitStep, Failure, FailureCode, Push};
 
 use super::Shard;
 use crate::compactor::{Scope, pays};
@@ -18,6 +18,7 @@ use crate::connection::Buffers;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
 use crate::post::Question;
+use crate::puts::{Next, PutKey, PutRows};
 use crate::rows::not_here;
 use crate::stats::count;
 
@@ -26,12 +27,14 @@ impl Shard {
     /// lends buffers within that.
     pub(crate) fn admit_push(
         &self,
-        tensor: u16,
-        n_rows: u32,
+        push: &Push,
         body_bytes: usize,
     ) -> Result<(StaticPermit, Buffers), Failure> {
         self.check_writable()?;
-        let (n_rows, row_bytes) = (n_rows as usize, self.tensor(tensor)?.row_bytes);
+        let (n_rows, row_bytes) = (push.n_rows as usize, self.tensor(push.tensor)?.row_bytes);
+        if n_rows == 0 {
+            return Err(failure(FailureCode::Invalid, "a piece of a put without rows"));
+        }
         if n_rows > ROWS_PER_PUSH_MAX {
             let message = format!("{n_rows} rows in one push; send {ROWS_PER_PUSH_MAX} at most");
             return Err(failure(FailureCode::TooLarge, message));
@@ -48,13 +51,14 @@ impl Shard {
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Puts the rows of a push, which go to all holders by a `change`; gives the version that they are for.
+    /// Keeps a piece of a put, or puts all of them with the last; returns the version that they are for,
+    /// or 0 after a piece that is not the last.
     ///
     /// Runs to its end whether or not somebody waits for it: a row that is durable must leave the
     /// tiers.
     pub(crate) async fn push(
         self: &Rc<Self>,
-        (tensor, change): (u16, u64),
+        push: Push,
         buffers: Buffers,
         room: StaticPermit,
     ) -> Result<u32, Failure> {
@@ -62,16 +66,16 @@ impl Shard {
         let task = async move {
             let _room = room;
             // One panicking task would stop the whole executor.
-            let pushed =
-                AssertUnwindSafe(shard.push_all((tensor, change), buffers)).catch_unwind().await;
+            let pushed = AssertUnwindSafe(shard.push_all(push, buffers)).catch_unwind().await;
             pushed.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a push panicked")))
         };
         let pushed = glommio::spawn_local(task).detach().await;
         pushed.unwrap_or_else(|| Err(failure(FailureCode::Stopping, "the shard has stopped")))
     }
 
-    /// Makes what was put version `version`, unless it is committed already; gives the newest.
-    pub(crate) async fn commit(&self, version: u32) -> Result<u32, Failure> {
+    /// Takes a step of making what was put version `version`, unless it is committed already; returns
+    /// the newest.
+    pub(crate) async fn commit(&self, version: u32, step: CommitStep) -> Result<u32, Failure> {
         self.check_writable()?;
         let holdings = Arc::clone(&self.plan.holdings);
         let newest = holdings.live.version();
@@ -84,6 +88,9 @@ impl Shard {
         }
         let runs = Arc::clone(&self.plan.runs);
         let commit = move || {
+            if step == CommitStep::Prepare {
+                return Ok(holdings.live.version());
+            }
             let committed = holdings.live.commit_through(version)?;
             if holdings.live_tensors().any(|(_, _, tensor)| pays(&tensor)) {
                 runs.ask(Scope::WhereItPays);
@@ -106,25 +113,50 @@ impl Shard {
     }
 
     /// Durable first, then out of every tier: the order that a pull after the answer relies on.
-    async fn push_all(
-        &self,
-        (tensor, change): (u16, u64),
-        buffers: Buffers,
-    ) -> Result<u32, Failure> {
-        self.check_one_part(&buffers.ids)?;
+    async fn push_all(&self, push: Push, buffers: Buffers) -> Result<u32, Failure> {
+        let part = self.check_one_part(&buffers.ids)?;
+        let key = PutKey { id: push.put, part };
+        let puts = &self.plan.holdings.puts;
+        let Buffers { ids, frame: bytes } = buffers;
+        let (n_rows, mut piece) = (ids.len(), PutRows { ids, bytes });
+        let next = puts.take(key, &push, &mut piece, Instant::now());
+        self.take_back(Buffers { ids: piece.ids, frame: piece.bytes });
+        let version = match next? {
+            Next::Wait => 0,
+            Next::Finished(version) => return Ok(version),
+            Next::Put(rows) => self.put_whole(key, push.tensor, rows).await?,
+        };
+        count(&self.counters().pushes, 1);
+        count(&self.counters().pushed_rows, n_rows);
+        Ok(version)
+    }
+
+    /// Puts all rows of a put by one write.
+    async fn put_whole(&self, key: PutKey, tensor: u16, rows: PutRows) -> Result<u32, Failure> {
         let holdings = Arc::clone(&self.plan.holdings);
         let put = move || {
             let name = &holdings.tensors[usize::from(tensor)].description.name;
-            let holders = Holders::Change(change);
-            let put = holdings.live.put_rows_for(holders, name, &buffers.ids, &buffers.frame);
-            (put, buffers)
+            let put = holdings.live.put_rows(name, &rows.ids, &rows.bytes);
+            (put, rows)
         };
-        let (put, buffers) = self.plan.threads.writes.call(put)?.wait().await?;
-        let version = put.map_err(|error| store_failure(&error))?;
-        self.forget(tensor, &buffers.ids).await?;
-        count(&self.counters().pushes, 1);
-        count(&self.counters().pushed_rows, buffers.ids.len());
-        self.take_back(buffers);
+        let puts = &self.plan.holdings.puts;
+        let called = match self.plan.threads.writes.call(put) {
+            Ok(call) => call.wait().await,
+            Err(refusal) => Err(refusal),
+        };
+        let (put, rows) = called.inspect_err(|_| puts.fail(key, None))?;
+        let version = match put {
+            Ok(version) => version,
+            Err(error) => {
+                let refusal = store_failure(&error);
+                let is_busy = refusal.code == FailureCode::Overloaded;
+                puts.fail(key, is_busy.then_some(rows));
+                return Err(refusal);
+            }
+        };
+        self.forget(tensor, &rows.ids).await.inspect_err(|_| puts.fail(key, None))?;
+        puts.finish(key, version);
+        self.take_back(Buffers { ids: rows.ids, frame: rows.bytes });
         Ok(version)
     }
 
@@ -146,14 +178,14 @@ impl Shard {
     }
 
     /// Fails unless all ids are of one partition, and that is here: what is put all or not at all.
-    fn check_one_part(&self, ids: &[NodeId]) -> Result<(), Failure> {
+    fn check_one_part(&self, ids: &[NodeId]) -> Result<PartId, Failure> {
         let holdings = &*self.plan.holdings;
-        let Some(&first) = ids.first() else { return Ok(()) };
+        let first = *ids.first().expect("a piece has rows");
         let part = holdings.book.part_of(first).filter(|part| holdings.parts().contains(part));
         let part = part.ok_or_else(|| not_here(holdings, first))?;
         let range = holdings.book.range(part);
         match ids.iter().find(|id| !range.contains(&id.0)) {
-            None => Ok(()),
+            None => Ok(part),
             Some(&id) if holdings.book.part_of(id).is_none() => Err(not_here(holdings, id)),
             Some(id) => {
                 let message = format!(

@@ -170,7 +170,8 @@ impl State {
                         return Ok(());
                     }
                     let n_rows = (body.len() / ROW_BYTES) as u32;
-                    Reply::Rows { first_row: 0, n_rows, versions: Versions::default() }.append_to(body.len(), &mut frame);
+                    Reply::Rows { first_row: 0, n_rows, versions: Versions::default() }
+                        .append_to(body.len(), &mut frame);
                     frame.extend_from_slice(&body);
                 }
                 other => panic!("nobody asks a fake server for {other:?}"),

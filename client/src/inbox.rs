@@ -85,7 +85,8 @@ mod tests {
     fn heads_and_bodies_come_out_whole_however_they_came() {
         let mut bytes = Vec::new();
         for first_row in 0..40 {
-            Reply::Rows { first_row, n_rows: 1, versions: Versions::default() }.append_to(first_row as usize, &mut bytes);
+            Reply::Rows { first_row, n_rows: 1, versions: Versions::default() }
+                .append_to(first_row as usize, &mut bytes);
             bytes.extend(std::iter::repeat_n(first_row as u8, first_row as usize));
         }
         for piece in [1, 7, 64, bytes.len()] {

@@ -273,11 +273,7 @@ impl Reply {
             reply::Rows(rows) => {
                 let rows = rows.map_err(bad)?;
                 let versions = Versions::read(rows.get_version(), rows.get_above().map_err(bad)?);
-                Self::Rows {
-                    first_row: rows.get_first_row(),
-                    n_rows: rows.get_n_rows(),
-                    versions,
-                }
+                Self::Rows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows(), versions }
             }
             reply::Description(description) => {
                 Self::Description(description::read(description.map_err(bad)?)?)

@@ -263,8 +263,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{PartVersion, Prefix};
     use crate::limits::{FLOORS_MAX, PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+    use crate::{PartVersion, Prefix};
 
     const PUSH: Push = Push {
         tensor: u16::MAX,

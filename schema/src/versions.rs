@@ -52,10 +52,7 @@ impl Versions {
         u32::try_from(self.above.len().min(FLOORS_MAX)).unwrap_or(0)
     }
 
-    pub(crate) fn write_above(
-        &self,
-        mut to: capnp::struct_list::Builder<'_, part_version::Owned>,
-    ) {
+    pub(crate) fn write_above(&self, mut to: capnp::struct_list::Builder<'_, part_version::Owned>) {
         for (at, from) in (0..to.len()).zip(&self.above) {
             let mut to = to.reborrow().get(at);
             to.set_part(from.part);

@@ -144,7 +144,11 @@ pub enum ServerError {
 
 /// A failure that tells who is at fault.
 pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
-    let retry_after = if matches!(code, FailureCode::Overloaded | FailureCode::Behind) { RETRY_AFTER } else { Duration::ZERO };
+    let retry_after = if matches!(code, FailureCode::Overloaded | FailureCode::Behind) {
+        RETRY_AFTER
+    } else {
+        Duration::ZERO
+    };
     Failure { code, message: message.into(), retry_after }
 }
 

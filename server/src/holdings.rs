@@ -192,10 +192,8 @@ impl Holdings {
         let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
         let is_coming = |part: &PartId| arriving.contains(part) || *leaving == Some(*part);
         let coming = self.book.parts().filter(|part| is_coming(part) && !parts.contains(part));
-        let state = |&part: &PartId| PartState {
-            version: self.part_version(part),
-            role: self.role(part),
-        };
+        let state =
+            |&part: &PartId| PartState { version: self.part_version(part), role: self.role(part) };
         let states: Vec<PartState> = parts.iter().map(state).collect();
         Description {
             graph: *meta.uuid.as_bytes(),

@@ -117,7 +117,8 @@ impl Puts {
     }
 
     /// Returns the number of puts that are under way.
-    pub(crate) fn n_staged(&self) -> usize {
+    #[cfg(test)]
+    fn n_staged(&self) -> usize {
         self.lock().staged.len()
     }
 

@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::time::Instant;
 
-use lodestore_schema::{Reply, Versions};
 use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::{Reply, Versions};
 
 use super::Connection;
 use crate::ClientError;

@@ -64,7 +64,10 @@ impl Client {
     ///
     /// # Errors
     /// A partition has no writer within the deadline, or two.
-    pub(super) fn writers(&self, deadline: Instant) -> Result<(Arc<Fleet>, Vec<usize>), ClientError> {
+    pub(super) fn writers(
+        &self,
+        deadline: Instant,
+    ) -> Result<(Arc<Fleet>, Vec<usize>), ClientError> {
         let mut patience = Patience::new(&self.config, deadline);
         let mut fleet = self.fleet_now(deadline)?;
         let is_fixed = !fleet.roams() && !self.map.is_live();
@@ -104,17 +107,20 @@ impl Client {
         deadline: Instant,
         patience: &mut Patience,
     ) -> Result<Arc<Fleet>, ClientError> {
-        let (part, has_two) = match error {
-            ClientError::NoHolder { part } | ClientError::NoWriter { part, .. } => (part, false),
-            ClientError::TwoWriters { part, .. } => (part, true),
+        let part = match error {
+            ClientError::NoHolder { part }
+            | ClientError::NoWriter { part, .. }
+            | ClientError::TwoWriters { part, .. } => part,
             error => return Err(error),
         };
         let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
         // Answers of different moments may both say so of a partition that moves: a second round may
         // not. Nothing else is waited for where a person must end it.
-        let is_final = match has_two {
-            true => matches!(fleet.writer_of(part), Err(ClientError::TwoWriters { .. })),
-            false => fleet.is_nowhere(part),
+        let stays = !fleet.roams() && !self.map.is_live();
+        let is_final = match fleet.writer_of(part) {
+            Err(ClientError::TwoWriters { .. }) => true,
+            Err(ClientError::NoWriter { .. }) => stays,
+            _ => fleet.is_nowhere(part),
         };
         if patience.is_nowhere(part, all_answered && is_final) {
             return Err(error);

@@ -1,7 +1,7 @@
 //! The graph behind a server, as clients are told of it.
 
-use crate::limits::ROW_BYTES_MAX;
 use crate::WireError;
+use crate::limits::ROW_BYTES_MAX;
 use crate::lodestore_capnp::{self as wire, description, tensor};
 use crate::reply::bad;
 

@@ -129,10 +129,7 @@ fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), Sto
         CopyStep::Pairs => copied.is_last = copy.next_pairs(COPY_PIECE_BYTES, &mut piece)?,
         CopyStep::Seal => copied.version = copy.seal()?,
         // Whoever takes these steps does not come here.
-        CopyStep::Open { .. }
-        | CopyStep::Release
-        | CopyStep::Adopt
-        | CopyStep::Expect { .. } => {}
+        CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt | CopyStep::Expect { .. } => {}
     }
     Ok((copied, piece))
 }

@@ -57,6 +57,7 @@ impl Fleet {
     }
 
     /// The servers, and what each describes.
+    #[cfg(test)]
     pub(super) fn servers(&self) -> impl Iterator<Item = (&Address, &Description)> {
         self.servers.iter().map(|(address, description)| (address, description))
     }

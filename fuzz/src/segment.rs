@@ -101,8 +101,7 @@ fn identity(shape: u8) -> SegmentIdentity {
         part: PartId(3),
         version: 1,
         tensor: TensorSpec::new("feat", dtype, width).expect("a tensor"),
-        n_rows,
-    }
+        n_rows, delta_of: None }
 }
 
 /// Makes right what `seals` names: header, copy and lengths in the footer, table, footer, pages.

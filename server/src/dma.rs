@@ -1,20 +1,147 @@
 //! Executes read plans with direct I/O on a shard's executor, and verifies what it returns.
 
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
-use futures_util::{StreamExt, stream};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use glommio::io::{DmaFile, ReadResult};
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Base, Extent, ReadPlan, Segment};
+use lodestore_store::{Base, Extent, PlannedRow, ReadPlan, Segment};
 
 use crate::error::{failure, store_failure};
 use crate::limits::READS_IN_FLIGHT;
+use crate::reads::{Permit, ReadAdmission, ReadTurn};
 use crate::stats::{Counters, count};
 
 /// One segment, open on one executor. It holds the segment's pin: the file stays while this does.
 pub(crate) struct DmaReader {
     file: DmaFile,
     base: Arc<Base>,
+}
+
+/// What one gather reads, of any number of files, and where each row goes.
+#[derive(Default)]
+pub(crate) struct ReadList {
+    readers: Vec<Rc<DmaReader>>,
+    reads: Vec<ListedRead>,
+    rows: Vec<PlannedRow>,
+}
+
+/// A read of the reader at a position, and the end of its rows.
+struct ListedRead {
+    reader: u32,
+    rows_end: u32,
+    extent: Extent,
+}
+
+/// A read under way. Its buffer is the kernel's until it ends: given up, it ends by itself, and its
+/// permit is held until then.
+struct RunningRead {
+    read: Option<Pin<Box<dyn Future<Output = Finished>>>>,
+    is_polled: bool,
+    admission: Rc<ReadAdmission>,
+}
+
+/// A read that has ended; its buffer is released before its permit.
+struct Finished {
+    position: usize,
+    pages: Result<ReadResult, Failure>,
+    _permit: Permit,
+}
+
+impl ReadList {
+    /// Empties the list, and releases its files.
+    pub(crate) fn clear(&mut self) {
+        self.readers.clear();
+        self.reads.clear();
+        self.rows.clear();
+    }
+
+    /// Adds all that a plan reads from a file.
+    pub(crate) fn push(&mut self, reader: &Rc<DmaReader>, plan: &ReadPlan) {
+        let at = u32::try_from(self.readers.len()).expect("fewer files than rows");
+        self.readers.push(Rc::clone(reader));
+        for (&extent, rows) in plan.by_extent() {
+            self.rows.extend_from_slice(rows);
+            let rows_end = u32::try_from(self.rows.len()).expect("fewer rows than 2^32");
+            self.reads.push(ListedRead { reader: at, rows_end, extent });
+        }
+    }
+
+    /// Returns what all reads cost the disk.
+    pub(crate) fn cost(&self, admission: &ReadAdmission) -> u64 {
+        self.reads.iter().map(|read| admission.cost_of(read.extent.len_bytes())).sum()
+    }
+
+    /// Reads the extents, several concurrently and each once `turn` has a place for it, checks every
+    /// page that holds a planned row, and copies each row to its output row.
+    ///
+    /// On an error some rows of `out` may have been written; none of them was unverified.
+    pub(crate) async fn execute(
+        &self,
+        turn: &ReadTurn,
+        out: &mut [u8],
+        counters: &Counters,
+    ) -> Result<(), Failure> {
+        let reads =
+            stream::iter(self.reads.iter().enumerate()).then(|(position, read)| async move {
+                let permit = turn.take_read(read.extent.len_bytes()).await?;
+                let reader = Rc::clone(&self.readers[read.reader as usize]);
+                Ok(RunningRead::new(reader, read.extent, position, permit))
+            });
+        let mut reads = std::pin::pin!(reads.try_buffer_unordered(READS_IN_FLIGHT));
+        while let Some(done) = reads.try_next().await? {
+            let ListedRead { reader, extent, .. } = &self.reads[done.position];
+            let rows = self.rows_of(done.position);
+            let pages = done.pages?;
+            count(&counters.read_extents, 1);
+            count(&counters.read_bytes, pages.len());
+            count(&counters.joined_rows, rows.len().saturating_sub(1));
+            self.readers[*reader as usize]
+                .segment()
+                .copy_rows(extent, rows, &pages, out)
+                .map_err(|error| store_failure(&error))?;
+        }
+        Ok(())
+    }
+
+    fn rows_of(&self, position: usize) -> &[PlannedRow] {
+        let start = position.checked_sub(1).map_or(0, |before| self.reads[before].rows_end);
+        &self.rows[start as usize..self.reads[position].rows_end as usize]
+    }
+}
+
+impl RunningRead {
+    fn new(reader: Rc<DmaReader>, extent: Extent, position: usize, permit: Permit) -> Self {
+        let admission = Rc::clone(permit.admission());
+        let read = async move {
+            let pages = reader.read(&extent).await;
+            Finished { position, pages, _permit: permit }
+        };
+        Self { read: Some(Box::pin(read)), is_polled: false, admission }
+    }
+}
+
+impl Future for RunningRead {
+    type Output = Result<Finished, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.is_polled = true;
+        let read = self.read.as_mut().expect("a read ends once");
+        let finished = ready!(read.as_mut().poll(context));
+        self.read = None;
+        Poll::Ready(Ok(finished))
+    }
+}
+
+impl Drop for RunningRead {
+    fn drop(&mut self) {
+        if let Some(read) = self.read.take().filter(|_| self.is_polled) {
+            self.admission.adopt(Box::pin(async move { drop(read.await) }));
+        }
+    }
 }
 
 impl DmaReader {
@@ -33,33 +160,6 @@ impl DmaReader {
 
     fn segment(&self) -> &Segment {
         self.base.segment()
-    }
-
-    /// Reads the plan's extents, several at a time, checks every page that holds a planned row, and
-    /// copies each row to its output row.
-    ///
-    /// On an error some rows of `out` may have been written; none of them was unverified.
-    pub(crate) async fn execute(
-        &self,
-        plan: &ReadPlan,
-        out: &mut [u8],
-        counters: &Counters,
-    ) -> Result<(), Failure> {
-        let reads = plan.by_extent().map(|(extent, rows)| async move {
-            let _running = counters.begin_read();
-            self.read(extent).await.map(|pages| (extent, rows, pages))
-        });
-        let mut reads = stream::iter(reads).buffer_unordered(READS_IN_FLIGHT);
-        while let Some(read) = reads.next().await {
-            let (extent, rows, pages) = read?;
-            count(&counters.read_extents, 1);
-            count(&counters.read_bytes, pages.len());
-            count(&counters.joined_rows, rows.len().saturating_sub(1));
-            self.segment()
-                .copy_rows(extent, rows, &pages, out)
-                .map_err(|error| store_failure(&error))?;
-        }
-        Ok(())
     }
 
     /// Whole pages only: glommio's unaligned reads return too much near the end of a file.

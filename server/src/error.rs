@@ -162,7 +162,7 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
     let code = match error {
         StoreError::DamagedPage { .. }
         | StoreError::DamagedGroup { .. }
-        | StoreError::DamagedOverlay { .. } => FailureCode::Damaged,
+        | StoreError::DamagedPending { .. } => FailureCode::Damaged,
         StoreError::Fixed { .. } | StoreError::MoveRefused { .. } => FailureCode::Invalid,
         StoreError::NoPart { .. } => FailureCode::Elsewhere,
         StoreError::Busy { .. } => FailureCode::Overloaded,

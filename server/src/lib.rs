@@ -28,6 +28,7 @@ mod pem;
 mod post;
 mod pulse;
 mod puts;
+mod reads;
 mod rows;
 mod server;
 mod shard;

@@ -43,8 +43,22 @@ pub const SHARED_BYTES_PER_SHARD: u64 = 32 << 20;
 pub const SHARED_ONE_IN: u64 = 16;
 /// Hint in an `overloaded` reply.
 pub const RETRY_AFTER: Duration = Duration::from_millis(20);
-/// Disk reads that one gather keeps going at once: deep enough for an NVMe device.
+/// Longest hint: what a client waits for may be over long before the forecast says so.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+/// Disk reads that one gather keeps going concurrently: deep enough for an NVMe device.
 pub const READS_IN_FLIGHT: usize = 64;
+/// Disk reads of a shard in flight: enough for a disk of a network, few enough that one of them is
+/// soon over. More wait, in the order in which their pulls arrived.
+pub const READS_PER_SHARD: u64 = 256;
+/// Bytes of buffers of these reads. A read takes its part before it starts and returns it with its
+/// buffer; a longer read than all of it is made alone.
+pub const READ_BYTES_PER_SHARD: u64 = 32 << 20;
+/// Rows of gathers that have lists of what they read, of `READ_LIST_BYTES_PER_ROW`; others wait.
+pub const PLANNED_ROWS_PER_SHARD: u64 = 128 << 10;
+/// Bytes of lists for each row that is read: its place, its plan, its extent.
+pub const READ_LIST_BYTES_PER_ROW: usize = 96;
+/// One part in so many of the budgets of reads that is kept for latency-bound pulls.
+pub const READ_RESERVE_ONE_IN: u64 = 8;
 /// Letters that may wait between two shards, and events that may wait for one.
 pub const MAILBOX_LEN: usize = 1024;
 
@@ -138,6 +152,14 @@ pub const HTTP_HEADERS_MAX: usize = 64;
 pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
 const _: () = assert!(IO_BYTES_PER_SHARD == READS_IN_FLIGHT * (64 << 10));
+const _: () = assert!(
+    READS_PER_SHARD - READS_PER_SHARD / READ_RESERVE_ONE_IN >= 2 * READS_IN_FLIGHT as u64,
+    "while one gather waits for its last reads the next has begun"
+);
+const _: () = assert!(
+    PLANNED_ROWS_PER_SHARD >= 8 * CHUNK_ROWS_MAX as u64,
+    "several gathers of the longest chunk are planned"
+);
 const _: () = assert!(SHARED_SLOTS * CHUNK_BYTES <= SHARED_BYTES_MAX);
 
 #[cfg(test)]
@@ -168,6 +190,10 @@ mod tests {
             ("FRAME_TIMEOUT", seconds(FRAME_TIMEOUT)),
             ("IN_FLIGHT_BYTES_PER_SHARD", size(IN_FLIGHT_BYTES_PER_SHARD as usize)),
             ("IO_BYTES_PER_SHARD", size(IO_BYTES_PER_SHARD)),
+            ("READS_PER_SHARD", READS_PER_SHARD.to_string()),
+            ("READ_BYTES_PER_SHARD", size(READ_BYTES_PER_SHARD as usize)),
+            ("PLANNED_ROWS_PER_SHARD", PLANNED_ROWS_PER_SHARD.to_string()),
+            ("RETRY_AFTER_MAX", seconds(RETRY_AFTER_MAX)),
             ("POOLED_BYTES_PER_SHARD", size(POOLED_BYTES_PER_SHARD)),
             ("SHARED_SLOTS", SHARED_SLOTS.to_string()),
             ("SHARED_BYTES_PER_SHARD", size(SHARED_BYTES_PER_SHARD as usize)),

@@ -5,14 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use glommio::channels::channel_mesh::Senders;
 use glommio::channels::local_channel::{self, LocalSender};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::{Failure, FailureCode, PullKind};
+use lodestore_schema::{Failure, FailureCode};
 
 use crate::error::failure;
+use crate::reads::PullOrder;
 
 /// What travels between two shards.
 pub(crate) enum Letter {
@@ -24,8 +24,8 @@ pub(crate) enum Letter {
 
 /// What a shard asks another.
 pub(crate) enum Question {
-    /// Gather them, as long as somebody waits for them, with the patience of such a pull.
-    Gather(PullKind, Wanted),
+    /// Gather them, as long as somebody waits for them, in the order of their pull.
+    Gather(Wanted),
     /// Take them out of the tier: they have changed.
     Forget,
     /// Serve a partition that has come.
@@ -37,7 +37,9 @@ pub(crate) enum Question {
 /// Until when, and whether, an answer is waited for: another shard sees what became of the request.
 #[derive(Clone)]
 pub(crate) struct Wanted {
-    pub(crate) until: Instant,
+    pub(crate) order: PullOrder,
+    /// Rows of the pull that will be asked for after these.
+    pub(crate) n_rows_after: usize,
     given_up: Arc<AtomicBool>,
 }
 
@@ -70,7 +72,7 @@ impl Post {
         self.waiting.borrow_mut().insert(ticket, sender);
         // Whatever ends this wait, a deadline included, takes the ticket with it.
         let given_up = match &question {
-            Question::Gather(_, wanted) => Some(Arc::clone(&wanted.given_up)),
+            Question::Gather(wanted) => Some(Arc::clone(&wanted.given_up)),
             Question::Forget | Question::Open(_) | Question::Close(_) => None,
         };
         let _ticket = Ticket { post: self, ticket, given_up };
@@ -107,8 +109,8 @@ struct Ticket<'a> {
 }
 
 impl Wanted {
-    pub(crate) fn until(until: Instant) -> Self {
-        Self { until, given_up: Arc::default() }
+    pub(crate) fn new(order: PullOrder, n_rows_after: usize) -> Self {
+        Self { order, n_rows_after, given_up: Arc::default() }
     }
 
     /// Nobody waits any more.

@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lodestore_graph::{NodeId, PartId};
 
-use crate::catalog::{OverlayRow, RowKeys};
 use crate::convert::gather_as_f32;
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::live::{LiveGraph, LiveMode, TensorView, View};
+use crate::live::{LayerRows, LiveGraph, LiveMode, TensorView, View};
 use crate::plan::{DeviceProfile, PlanError, ReadPlan};
 use crate::reader::OpenOptions;
 use crate::row::RowIdx;
@@ -32,14 +31,13 @@ pub struct EmbeddedStore {
 struct Scratch {
     /// Per partition: rows and where they go.
     routed: Vec<Vec<(RowIdx, u32)>>,
+    by_layer: LayerRows,
     plan: ReadPlan,
-    overlaid: Vec<OverlayRow>,
-    keys: RowKeys,
 }
 
 impl EmbeddedStore {
-    /// Opens all tensors of the given partitions, or of all, for reading: everything that was put
-    /// until this moment.
+    /// Opens all tensors of the given partitions, or of all, for reading: what is committed at this
+    /// moment.
     pub fn open(dir: &Path, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
         Self::of(Graph::open(dir)?, parts)
     }
@@ -170,15 +168,19 @@ impl EmbeddedStore {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), StoreError> {
-        let Scratch { routed, plan, overlaid, keys } = scratch;
+        let Scratch { routed, by_layer, plan } = scratch;
         self.route(ids, at, routed)?;
-        for (part, rows) in routed.iter_mut().enumerate().filter(|(_, rows)| !rows.is_empty()) {
+        for (part, rows) in routed.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
             let view = views[part].as_ref().ok_or_else(|| self.not_opened(part))?;
-            // Held until the overlaid rows are read too.
-            let base = view.split(rows, overlaid);
-            base.reader().gather(rows, &self.profile, plan, out)?;
-            if !overlaid.is_empty() {
-                view.read_overlaid(overlaid, out, keys)?;
+            let version = view.version();
+            if version.is_plain() {
+                version.base().reader().gather(rows, &self.profile, plan, out)?;
+                continue;
+            }
+            version.split(rows, by_layer);
+            for (layer, rows) in by_layer.iter() {
+                let reader = version.layers()[layer].reader();
+                reader.gather(rows, &self.profile, plan, out)?;
             }
         }
         Ok(())

@@ -140,12 +140,12 @@ pub enum StoreError {
         /// Whether it says something about the catalog.
         cause: Cause,
     },
-    /// A row of the overlay is not as it was put.
+    /// A pending row is not as it was put.
     #[error(
-        "{}: overlay row {row} of `{tensor}` at version {version}: {reason}; \
+        "{}: pending row {row} of `{tensor}` for version {version}: {reason}; \
          run `lode verify`, then put the row again", dir.display()
     )]
-    DamagedOverlay {
+    DamagedPending {
         /// Folder of the catalog.
         dir: PathBuf,
         /// Tensor that the row belongs to.
@@ -157,7 +157,20 @@ pub enum StoreError {
         /// What was expected and what was found.
         reason: String,
     },
-    /// Somebody else writes.
+    /// Committed rows as older releases stored them.
+    #[error(
+        "{}: rows of `{tensor}` at version {version} are stored as an older release did; \
+         run `lode compact` on the graph, which brings it forward", dir.display()
+    )]
+    OldRows {
+        /// Folder of the partition.
+        dir: PathBuf,
+        /// Tensor that the rows belong to.
+        tensor: String,
+        /// Version that they were committed for.
+        version: u32,
+    },
+    /// Another process writes.
     #[error(
         "{}: another process has this graph open for writing; \
          wait for it, stop it, or write through it", dir.display()
@@ -183,7 +196,7 @@ pub enum StoreError {
         /// The failure.
         reason: String,
     },
-    /// A version that was compacted away, or that nobody has committed yet.
+    /// A version that was compacted away, or that is not committed yet.
     #[error("version {asked} cannot be read; the oldest is {oldest}, the newest {newest}")]
     NoVersion {
         /// Version asked for.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lodestore_graph::{PartId, PartitionBook};
 use uuid::Uuid;
 
-use crate::catalog::{Catalog, SegmentRecord};
+use crate::catalog::{Catalog, DeltaRecord, SegmentRecord};
 use crate::cause::Cause;
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
@@ -163,8 +163,7 @@ impl Graph {
 
     /// Opens the segment under `tensor` in a partition and checks all of it but its rows.
     ///
-    /// Rows that were put since it was written lie over it, in the catalog: see
-    /// [`LiveGraph`](crate::LiveGraph).
+    /// Rows that were committed since are in deltas: see [`LiveGraph`](crate::LiveGraph).
     pub fn segment(&self, part: PartId, tensor: &str) -> Result<Segment, StoreError> {
         let tensor = self.tensor(tensor)?;
         self.with_catalog(part, |catalog| self.segment_of(&catalog, part, tensor))
@@ -224,10 +223,49 @@ impl Graph {
             version,
             tensor: tensor.clone(),
             n_rows: range.end - range.start,
+            delta_of: None,
         };
         let segment =
             open_pinned(&*self.device, &self.part_dir(part).join(&record.file), &identity)?;
         check_digest(&segment, &record)?;
+        Ok(segment)
+    }
+
+    /// The deltas over the segment under `tensor` at `version`, oldest first, each with the first
+    /// version that it has rows of; pinned for as long as they are open.
+    pub(crate) fn deltas_at(
+        &self,
+        catalog: &Catalog,
+        part: PartId,
+        tensor: &TensorSpec,
+        version: u32,
+    ) -> Result<Vec<(u32, Segment)>, StoreError> {
+        let layers = catalog.layers(&tensor.name, version)?;
+        let deltas = layers.map(|layers| layers.deltas).unwrap_or_default();
+        let open = |delta: &DeltaRecord| Ok((delta.first, self.open_delta(part, tensor, delta)?));
+        deltas.iter().map(open).collect()
+    }
+
+    /// Opens a delta that the catalog names, and pins it for as long as it is open.
+    pub(crate) fn open_delta(
+        &self,
+        part: PartId,
+        tensor: &TensorSpec,
+        delta: &DeltaRecord,
+    ) -> Result<Segment, StoreError> {
+        let range = self.book.range(part);
+        let identity = SegmentIdentity {
+            graph: self.meta.uuid,
+            segment: delta.record.segment,
+            part,
+            version: delta.version,
+            tensor: tensor.clone(),
+            n_rows: delta.record.n_rows,
+            delta_of: Some(range.end - range.start),
+        };
+        let path = self.part_dir(part).join(&delta.record.file);
+        let segment = open_pinned(&*self.device, &path, &identity)?;
+        check_digest(&segment, &delta.record)?;
         Ok(segment)
     }
 
@@ -301,10 +339,28 @@ pub(crate) fn version_of_file(name: &str, tensor: &str) -> Option<u32> {
     (segment_file(tensor, version) == name).then_some(version)
 }
 
-/// Whether [`segment_file`] can have made this name.
+/// Name of the file of a delta with rows of the versions from `first` to `last`.
+pub(crate) fn delta_file(tensor: &str, first: u32, last: u32) -> String {
+    match first == last {
+        true => format!("{tensor}.v{last}.delta"),
+        false => format!("{tensor}.v{first}-{last}.delta"),
+    }
+}
+
+/// First and last version that [`delta_file`] made this name of `tensor` from, if it did.
+pub(crate) fn versions_of_delta(name: &str, tensor: &str) -> Option<(u32, u32)> {
+    let versions = name.strip_prefix(tensor)?.strip_prefix(".v")?.strip_suffix(".delta")?;
+    let (first, last) = versions.split_once('-').unwrap_or((versions, versions));
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (delta_file(tensor, first, last) == name).then_some((first, last))
+}
+
+/// Whether [`segment_file`] or [`delta_file`] can have made this name.
 pub(crate) fn is_segment_file(name: &str) -> bool {
-    let tensor = name.strip_suffix(".seg").and_then(|rest| rest.rsplit_once(".v"));
-    tensor.is_some_and(|(tensor, _)| !tensor.is_empty() && version_of_file(name, tensor).is_some())
+    let Some((tensor, _)) = name.rsplit_once(".v") else { return false };
+    let is_named =
+        version_of_file(name, tensor).is_some() || versions_of_delta(name, tensor).is_some();
+    !tensor.is_empty() && is_named
 }
 
 #[cfg(test)]
@@ -342,6 +398,14 @@ mod tests {
         }
         assert_eq!(version_of_file("feat.v1.seg", "fea"), None);
         assert_eq!(version_of_file("feat.v1.seg.tmp", "feat"), None);
+        for (first, last) in [(1, 1), (3, 3), (3, 7), (1, u32::MAX)] {
+            let name = delta_file("a-b", first, last);
+            assert_eq!(versions_of_delta(&name, "a-b"), Some((first, last)), "{name}");
+            assert!(is_segment_file(&name), "{name}");
+        }
+        for name in ["feat.v3-3.delta", "feat.v03.delta", "feat.v3-.delta", "feat.v3.delta.tmp"] {
+            assert_eq!(versions_of_delta(name, "feat"), None, "{name}");
+        }
     }
 
     #[test]

@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::live::OpenedPart;
-use crate::overlay::LoadedOverlay;
+use crate::live::{OpenedPart, OpenedTensor};
 use crate::plan::DeviceProfile;
 use crate::probe::{ProbeCell, StoredProfile};
 use crate::reader::{available_memory_bytes, choose};
@@ -81,8 +80,8 @@ pub struct TensorSummary {
     pub codec: String,
     /// Bytes of its segments on this machine.
     pub bytes: u64,
-    /// Rows of committed versions that lie over its segments; one put twice counts twice.
-    pub overlay_rows: u64,
+    /// Rows of deltas over its segments; one in two deltas counts twice.
+    pub delta_rows: u64,
     /// Rows put and not committed.
     pub pending_rows: u64,
 }
@@ -100,24 +99,24 @@ pub struct PartSummary {
     pub present: bool,
     /// Its committed version; 0 if it is not here.
     pub version: u32,
-    /// What lies over its segments, but for tensors over which nothing does.
-    pub overlay: Vec<OverlaySummary>,
+    /// Tensors with deltas or pending rows.
+    pub layers: Vec<LayerSummary>,
 }
 
-/// Rows over the segment of a tensor in a partition.
+/// What is over the segment of a tensor in a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct OverlaySummary {
+pub struct LayerSummary {
     /// Tensor.
     pub tensor: String,
     /// Version of the segment.
     pub segment_version: u32,
-    /// Rows of committed versions; one put twice counts twice.
-    pub overlay_rows: u64,
+    /// Rows of each delta, oldest first.
+    pub delta_rows: Vec<u64>,
     /// Rows put and not committed.
     pub pending_rows: u64,
 }
 
-/// Looks at catalogs and segment headers; reads no rows of segments.
+/// Looks at catalogs, headers and tables of segments; reads pending rows, and none of segments.
 pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
     let meta = graph.meta();
     let mut tensors: Vec<TensorSummary> = meta.tensors.iter().map(TensorSummary::of).collect();
@@ -131,17 +130,20 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
             bytes: 0,
             present: dir.is_dir(),
             version: 0,
-            overlay: Vec::new(),
+            layers: Vec::new(),
         };
         if summary.present {
             let opened = OpenedPart::to_read(graph, part)?;
             summary.bytes = folder_bytes(&dir)?;
             summary.version = opened.version;
             version = Some(version.map_or(opened.version, |v: u32| v.min(opened.version)));
-            for ((_, segment, overlay), tensor) in opened.tensors.iter().zip(&mut tensors) {
-                oldest_version = oldest_version.max(segment.identity().version);
-                tensor.add(segment, overlay);
-                summary.overlay.extend(OverlaySummary::of(segment, overlay));
+            for (found, tensor) in opened.tensors.iter().zip(&mut tensors) {
+                oldest_version = oldest_version.max(found.segment.identity().version);
+                let layers = LayerSummary::of(found, opened.n_pending(found)?);
+                tensor.add(found, &layers);
+                if !layers.delta_rows.is_empty() || layers.pending_rows > 0 {
+                    summary.layers.push(layers);
+                }
             }
         }
         parts.push(summary);
@@ -172,16 +174,18 @@ impl TensorSummary {
             width: tensor.width,
             codec: String::new(),
             bytes: 0,
-            overlay_rows: 0,
+            delta_rows: 0,
             pending_rows: 0,
         }
     }
 
-    fn add(&mut self, segment: &Segment, overlay: &LoadedOverlay) {
-        self.bytes += segment.layout().file_bytes();
-        self.overlay_rows += overlay.n_committed();
-        self.pending_rows += overlay.pending.rows.len();
-        let codec = segment.codec().name();
+    fn add(&mut self, found: &OpenedTensor, layers: &LayerSummary) {
+        let deltas = found.deltas.iter().map(|(_, delta)| delta).chain(&found.prepared);
+        let files = deltas.chain([&found.segment]);
+        self.bytes += files.map(|file| file.layout().file_bytes()).sum::<u64>();
+        self.delta_rows += layers.delta_rows.iter().sum::<u64>();
+        self.pending_rows += layers.pending_rows;
+        let codec = found.segment.codec().name();
         match self.codec.as_str() {
             "" => codec.clone_into(&mut self.codec),
             found if found != codec => "mixed".clone_into(&mut self.codec),
@@ -190,15 +194,15 @@ impl TensorSummary {
     }
 }
 
-impl OverlaySummary {
-    fn of(segment: &Segment, overlay: &LoadedOverlay) -> Option<Self> {
-        let summary = Self {
-            tensor: segment.identity().tensor.name.clone(),
-            segment_version: segment.identity().version,
-            overlay_rows: overlay.n_committed(),
-            pending_rows: overlay.pending.rows.len(),
-        };
-        (summary.overlay_rows + summary.pending_rows > 0).then_some(summary)
+impl LayerSummary {
+    fn of(found: &OpenedTensor, n_pending: u64) -> Self {
+        let n_rows = |delta: &Segment| u64::from(delta.identity().n_rows);
+        Self {
+            tensor: found.spec.name.clone(),
+            segment_version: found.segment.identity().version,
+            delta_rows: found.deltas.iter().map(|(_, delta)| n_rows(delta)).collect(),
+            pending_rows: n_pending + found.prepared.as_ref().map_or(0, n_rows),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ mod fixture;
 mod graph;
 mod import;
 mod inspect;
+mod layers;
 mod layout;
 pub mod limits;
 mod live;
@@ -28,7 +29,6 @@ mod map;
 mod meta;
 mod moving;
 mod nan;
-mod overlay;
 mod plan;
 mod probe;
 mod quarantine;
@@ -42,9 +42,7 @@ pub mod synthetic;
 mod tensor;
 mod verify;
 
-pub use catalog::{
-    CATALOG_FORMAT_VERSION, Catalog, Membership, OverlayRow, RowKeys, SegmentRecord,
-};
+pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, Membership, SegmentRecord};
 pub use cause::Cause;
 pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use compact::Compacted;
@@ -58,11 +56,12 @@ pub use error::StoreError;
 pub use graph::{Graph, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{
-    DeviceSummary, GraphSummary, OverlaySummary, PartSummary, ReaderSummary, TensorSummary, inspect,
+    DeviceSummary, GraphSummary, LayerSummary, PartSummary, ReaderSummary, TensorSummary, inspect,
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use live::{
-    Base, Holders, LiveGraph, LiveMode, LiveTensor, PartCopy, SEAL_MAX, TensorView, View,
+    Folding, Holders, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, PartCopy, SEAL_MAX,
+    TensorVersion, TensorView, View,
 };
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};

@@ -92,7 +92,10 @@ fn a_graph_of_format_1_takes_updates() {
     let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
     live.put_rows("code", &[0, 151, 152, 299].map(NodeId), &[0; 12]).unwrap();
     live.commit_version().unwrap();
-    live.compact(None, None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     drop(live);
     check_rows(&path, &zero);
     let report = verify(&path, &mut |_, _| {}).unwrap();

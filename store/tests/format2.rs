@@ -124,7 +124,10 @@ fn a_graph_of_format_2_takes_updates() {
     let ones: Vec<u8> = (0..170 * 64).flat_map(|_| 1f32.to_le_bytes()).collect();
     live.put_rows("packed", &ids, &ones).unwrap();
     live.commit_version().unwrap();
-    live.compact(None, None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     drop(live);
     assert_eq!(format_of(&path.join("part-001/packed.v2.seg")), 2);
     check_rows(&path, 170);

@@ -69,6 +69,7 @@ impl Connection {
         let chunk_rows = chunk_rows(row_bytes);
         let ring = Ring::new(first_row, ids.len(), chunk_rows, row_bytes);
         let mut shares = self.shares(ring);
+        let turn = shard.read_turn(kind, deadline);
         // An empty list is answered by one empty chunk.
         loop {
             // At a stop we have closed that direction ourselves.
@@ -87,7 +88,8 @@ impl Connection {
                 &mut frame[HEAD_ROOM..body_end]
             });
             let chunk = &ids[first_row..first_row + n_rows];
-            let gather = shard.gather((tensor, kind), chunk, out, deadline);
+            turn.set_rows_after(ids.len() - first_row - n_rows);
+            let gather = shard.gather(tensor, &turn, chunk, out);
             let gathered = within(deadline, gather).await;
             // Afterwards: what was committed or put meanwhile may be among the rows.
             if let Err(refusal) = gathered.and_then(|()| shard.check_version(tensor, version)) {

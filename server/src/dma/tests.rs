@@ -1,15 +1,29 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use glommio::{LocalExecutorBuilder, Placement};
 use lodestore_graph::{PartId, PartitionBook};
+use lodestore_schema::PullKind;
 use lodestore_store::{
     CodecChoice, DeviceProfile, Dtype, Graph, Importer, LiveGraph, LiveMode, PAGE_BYTES, RowIdx,
     SourceError, TensorOptions, TensorSource,
 };
 
 use super::*;
+use crate::reads::{Progress, PullOrder};
+
+fn admission() -> Rc<ReadAdmission> {
+    let counters = Arc::from([Counters::default()]);
+    Rc::new(ReadAdmission::new(DeviceProfile::default(), counters, 0))
+}
+
+fn turn(admission: &Rc<ReadAdmission>) -> ReadTurn {
+    let (now, progress) = (Instant::now(), Progress::New);
+    let deadline = now + Duration::from_secs(60);
+    admission.turn(&PullOrder { kind: PullKind::Sync, arrived: now, deadline, progress })
+}
 
 /// What an output holds before it is written to.
 const UNTOUCHED: u8 = 0xaa;
@@ -65,11 +79,16 @@ impl Known {
         let work = move || async move {
             let mut plan = ReadPlan::default();
             plan.build(&rows, base.segment().layout(), &DeviceProfile::default()).unwrap();
-            let reader = DmaReader::open(base).await.unwrap();
+            let reader = Rc::new(DmaReader::open(base).await.unwrap());
             change(&path);
-            let counters = Counters::default();
-            let done = reader.execute(&plan, &mut out, &counters).await;
-            reader.close().await;
+            let (admission, counters) = (admission(), Counters::default());
+            let mut list = ReadList::default();
+            list.push(&reader, &plan);
+            let done = list.execute(&turn(&admission), &mut out, &counters).await;
+            list.clear();
+            if let Ok(reader) = Rc::try_unwrap(reader) {
+                reader.close().await;
+            }
             (done, out, counters.snapshot().read_extents)
         };
         LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap()
@@ -208,4 +227,65 @@ fn a_file_that_is_gone_is_named() {
     let opened = LocalExecutorBuilder::new(Placement::Unbound).spawn(open).unwrap().join().unwrap();
     let error = opened.unwrap_err();
     assert!(error.contains("feat.v1.seg") && error.contains("cannot open"), "{error}");
+}
+
+#[test]
+fn the_buffer_of_a_read_that_is_given_up_counts_until_the_kernel_is_done_with_it() {
+    let known = Known::new(1000, 400, CodecChoice::Raw);
+    let base = known.base();
+    let work = move || async move {
+        let (admission, counters) = (admission(), Counters::default());
+        let mut plan = ReadPlan::default();
+        let rows: Vec<RowIdx> = (0..1000).map(RowIdx).collect();
+        plan.build(&rows, base.segment().layout(), &DeviceProfile::default()).unwrap();
+        let (reader, mut list) =
+            (Rc::new(DmaReader::open(base).await.unwrap()), ReadList::default());
+        list.push(&reader, &plan);
+        let (turn, mut out) = (turn(&admission), vec![0; 400_000]);
+        {
+            let mut gather = std::pin::pin!(list.execute(&turn, &mut out, &counters));
+            assert!(futures_lite::future::poll_once(gather.as_mut()).await.is_none());
+        }
+        drop((turn, list));
+        assert_eq!(admission.bytes_in_flight(), plan.read_bytes());
+        glommio::spawn_local(Rc::clone(&admission).reap()).detach();
+        let end = Instant::now() + Duration::from_secs(20);
+        while admission.bytes_in_flight() > 0 {
+            assert!(Instant::now() < end, "the read does not end");
+            glommio::timer::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(Rc::try_unwrap(reader).is_ok(), "its file is released");
+    };
+    LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap();
+}
+
+#[test]
+fn one_list_reads_several_files() {
+    let all = [
+        Known::new(1000, 400, CodecChoice::Raw),
+        Known::new(70, 400, CodecChoice::Zstd),
+        Known::new(3, 400, CodecChoice::Raw),
+    ];
+    let bases = all.each_ref().map(Known::base);
+    let rows: Vec<(usize, u32)> = (0..300).map(|i| (i % 3, [997, 70, 3][i % 3] - 1)).collect();
+    let rows: Vec<(usize, u32)> =
+        rows.into_iter().zip(0..).map(|((file, last), i)| (file, i * 7919 % (last + 1))).collect();
+    let expected: Vec<u8> = rows.iter().flat_map(|&(file, row)| all[file].row(row)).collect();
+    let work = move || async move {
+        let (admission, counters) = (admission(), Counters::default());
+        let (mut list, mut plan) = (ReadList::default(), ReadPlan::default());
+        for (file, base) in bases.into_iter().enumerate() {
+            let of_file = rows.iter().zip(0u32..).filter(|((at, _), _)| *at == file);
+            let of_file: Vec<_> = of_file.map(|(&(_, row), at)| (RowIdx(row), at)).collect();
+            let profile = DeviceProfile::default();
+            plan.build_scattered(&of_file, 300, base.segment().layout(), &profile).unwrap();
+            list.push(&Rc::new(DmaReader::open(base).await.unwrap()), &plan);
+        }
+        let mut out = vec![UNTOUCHED; 300 * 400];
+        list.execute(&turn(&admission), &mut out, &counters).await.unwrap();
+        assert_eq!(admission.bytes_in_flight(), 0, "all is given back");
+        out
+    };
+    let out = LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap();
+    assert!(out == expected);
 }

@@ -108,6 +108,10 @@ pub struct ShardFigures {
     pub joined_rows: u64,
     /// Reads that go on now.
     pub disk_reads_in_flight: u64,
+    /// Bytes of buffers of these.
+    pub disk_reads_in_flight_bytes: u64,
+    /// Pulls that wait until there is room for their reads.
+    pub pulls_waiting_for_disk: u64,
     /// Rows fetched from another shard for a client that is not shard-aware.
     pub forwarded_rows: u64,
     /// Rows sent that lie over a segment.
@@ -266,6 +270,8 @@ impl ShardFigures {
             disk_read_bytes: get(&from.read_bytes),
             joined_rows: get(&from.joined_rows),
             disk_reads_in_flight: get(&from.reads_in_flight),
+            disk_reads_in_flight_bytes: get(&from.beat.read_room_taken),
+            pulls_waiting_for_disk: get(&from.beat.pulls_waiting),
             forwarded_rows: get(&from.forwarded_rows),
             overlay_rows: get(&from.overlay_rows),
             pushes: get(&from.pushes),

@@ -228,6 +228,16 @@ pub(super) const METRICS: &[Metric] = &[
         "reads that go on",
     ),
     metric(
+        "lodestore_disk_reads_in_flight_bytes",
+        ShardGauge(|s| s.disk_reads_in_flight_bytes as f64),
+        "bytes of buffers of these",
+    ),
+    metric(
+        "lodestore_pulls_waiting_for_disk",
+        ShardGauge(|s| s.pulls_waiting_for_disk as f64),
+        "pulls that wait until there is room for their reads",
+    ),
+    metric(
         "lodestore_overlay_reads_total",
         ShardCounter(|s| s.overlay_rows as f64),
         "rows read from over a segment",

@@ -9,23 +9,25 @@ mod lent;
 mod moving;
 mod part;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use glommio::sync::Semaphore;
 use lodestore_cache::{Grant, Tier};
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Failure, FailureCode, Stripes};
-use lodestore_store::Base;
+use lodestore_store::{Base, PAGE_BYTES, RowIdx};
 
+use crate::dma::ReadList;
 use crate::error::failure;
 use crate::holdings::Holdings;
 use crate::limits::IDLE_SCRATCH_MAX;
 use crate::map::TierFile;
+use crate::reads::ReadTurn;
 use crate::shard::ShardPlan;
 use crate::stats::{Counters, count};
-use part::{PartRows, PartScratch};
+use part::{MissedRow, PartRows, PartScratch};
 
 /// One tensor on one shard.
 pub(crate) struct ShardRows {
@@ -43,6 +45,8 @@ pub(crate) struct ShardRows {
     memory: Grant,
     /// Bytes that requests of this shard may still take.
     room: Rc<Semaphore>,
+    /// What a missed row of the last gathers cost the disk, in nanoseconds by its profile.
+    row_cost: Cell<u64>,
     /// Scratch of gathers that are not running.
     scratch: RefCell<Vec<Scratch>>,
 }
@@ -68,6 +72,9 @@ struct Scratch {
     misses: Vec<u32>,
     /// Slots of rows that are lent.
     slots: Vec<u32>,
+    /// Misses by partition.
+    missed: Vec<MissedRow>,
+    list: ReadList,
     /// Misses that the tier is offered.
     offered: Vec<u32>,
     /// Keys of rows that were read from over a segment.
@@ -113,6 +120,7 @@ impl ShardRows {
             tier_file,
             memory,
             room,
+            row_cost: Cell::new((holdings.profile.request_seconds(PAGE_BYTES) * 1e9) as u64),
             scratch: RefCell::default(),
         };
         for &part in &*holdings.parts() {
@@ -127,12 +135,13 @@ impl ShardRows {
     }
 
     /// Copies the rows of `ids` to `out`: hits from the tier, the rest from disk through one plan
-    /// per partition. `false`, and nothing done, when one of them is another shard's.
+    /// per partition, as `turn` has room for the reads. `false`, and nothing done, when one of them is another shard's.
     ///
     /// `ids` may repeat and come in any order; `out` is `ids.len() * row_bytes` long.
     pub(crate) async fn gather(
         &self,
         plan: &ShardPlan,
+        turn: &ReadTurn,
         ids: &[NodeId],
         out: &mut [u8],
     ) -> Result<bool, Failure> {
@@ -146,10 +155,20 @@ impl ShardRows {
             count(&counters.tier_hits, ids.len() - scratch.misses.len());
             count(&counters.tier_misses, scratch.misses.len());
             if !scratch.misses.is_empty() {
-                self.read_misses(plan, &parts, ids, out, &mut scratch).await?;
-                self.admit_misses(&plan.holdings, &parts, ids, out, &mut scratch);
+                let n_missed = scratch.misses.len();
+                // Until the lists are idle again.
+                let _lists = turn.take_lists(n_missed, ids.len(), self.row_cost.get()).await?;
+                bucket(&plan.holdings.book, ids, &scratch.misses, &mut scratch.missed);
+                let gather = Gather { plan, turn, parts: &parts, n_ids: ids.len() };
+                let read = self.read_misses(&gather, out, &mut scratch).await;
                 // Not kept for the next: they would keep old segments from being removed.
+                scratch.list.clear();
+                turn.end_chunk();
+                read?;
+                self.admit_misses(&parts, ids.len(), out, &mut scratch);
                 scratch.bases.clear();
+                self.keep(scratch);
+                return Ok(true);
             }
         }
         self.keep(scratch);
@@ -208,15 +227,16 @@ impl ShardRows {
         Ok(true)
     }
 
+    /// Reads the missed rows to their positions in `out`: the reads of all partitions as one list.
     async fn read_misses(
         &self,
-        plan: &ShardPlan,
-        parts: &Parts,
-        ids: &[NodeId],
+        gather: &Gather<'_>,
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
-        scratch.overlaid.clear();
+        let Scratch { keys, missed, list, overlaid, bases, part: part_scratch, .. } = scratch;
+        let &Gather { plan, turn, parts, n_ids } = gather;
+        overlaid.clear();
         let reading = part::Reading {
             threads: &plan.threads,
             profile: &plan.holdings.profile,
@@ -224,32 +244,36 @@ impl ShardRows {
             counters: self.counters(plan),
             row_bytes: self.row_bytes,
         };
-        for &part in &parts.open {
-            let Some(part_rows) = parts.get(part) else { continue };
-            scratch.part.take_rows(&plan.holdings.book, part, ids, &scratch.misses);
-            if scratch.part.is_empty() {
-                continue;
+        let mut lookup = None;
+        for missed in missed.chunk_by(|a, b| a.part == b.part) {
+            // One at a time: other gathers want the threads, too.
+            if let Some(lookup) = lookup.take() {
+                part_scratch.finish_lookup(lookup, &reading, out).await?;
+                overlaid.extend(part_scratch.overlaid().iter().map(|&at| keys[at as usize]));
             }
-            let base = part_rows.read(&reading, &mut scratch.part, out).await?;
-            scratch.bases.push((part, base));
-            let keys = &scratch.keys;
-            let overlaid = scratch.part.overlaid().iter().map(|&position| keys[position as usize]);
-            scratch.overlaid.extend(overlaid);
+            let part = missed[0].part;
+            let rows = parts.get(part).expect("its rows have keys");
+            part_scratch.set_rows(missed, n_ids);
+            let base;
+            (base, lookup) = rows.list_reads(&reading, part_scratch, list).await?;
+            bases.push((part, base));
+        }
+        let cost = list.cost(turn.admission());
+        turn.set_cost(cost, n_ids);
+        let row_cost = cost / missed.len().max(1) as u64;
+        self.row_cost.set((3 * self.row_cost.get() + row_cost) / 4);
+        list.execute(turn, out, reading.counters).await?;
+        if let Some(lookup) = lookup {
+            part_scratch.finish_lookup(lookup, &reading, out).await?;
+            overlaid.extend(part_scratch.overlaid().iter().map(|&at| keys[at as usize]));
         }
         Ok(())
     }
 
     /// Offers the tier what was read and has not changed since. Does not wait for anything, so that
     /// it cannot change in between.
-    fn admit_misses(
-        &self,
-        holdings: &Holdings,
-        open: &Parts,
-        ids: &[NodeId],
-        out: &[u8],
-        scratch: &mut Scratch,
-    ) {
-        let Scratch { keys, misses, offered, overlaid, bases, part: part_scratch, .. } = scratch;
+    fn admit_misses(&self, open: &Parts, n_ids: usize, out: &[u8], scratch: &mut Scratch) {
+        let Scratch { keys, misses, missed, offered, overlaid, bases, .. } = scratch;
         let mut tier = self.tier.borrow_mut();
         if let Some(file) = &self.tier_file {
             file.take_huge_pages((tier.n_used() as usize + misses.len()) * self.row_bytes);
@@ -260,10 +284,12 @@ impl ShardRows {
             return;
         }
         offered.clear();
-        for (part, base) in bases.iter() {
+        // The segments are in the order of the partitions that were missed.
+        let missed = missed.chunk_by(|a, b| a.part == b.part);
+        for ((part, base), missed) in bases.iter().zip(missed) {
             let Some(rows) = open.get(*part) else { continue };
-            part_scratch.take_rows(&holdings.book, *part, ids, misses);
-            offered.extend(rows.unchanged(base, part_scratch));
+            scratch.part.set_rows(missed, n_ids);
+            offered.extend(rows.unchanged(base, &mut scratch.part));
         }
         // Who has seen a row that is being put never sees the one before: this shard may still hold
         // it, since it has not been told to forget it yet.
@@ -291,6 +317,26 @@ impl ShardRows {
     }
 }
 
+/// What the steps of one gather share.
+struct Gather<'a> {
+    plan: &'a ShardPlan,
+    turn: &'a ReadTurn,
+    parts: &'a Parts,
+    n_ids: usize,
+}
+
+/// Lists the rows of the ids at `misses`, partition by partition.
+fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec<MissedRow>) {
+    missed.clear();
+    missed.extend(misses.iter().filter_map(|&position| {
+        let (part, row) = book.locate(ids[position as usize])?;
+        Some(MissedRow { part, row: RowIdx(row), position })
+    }));
+    if !missed.is_sorted_by_key(|missed| missed.part) {
+        missed.sort_unstable_by_key(|missed| (missed.part, missed.position));
+    }
+}
+
 /// The failure for a node that does not exist or lives on another server.
 pub(crate) fn not_here(holdings: &Holdings, id: NodeId) -> Failure {
     let n_nodes = holdings.book.n_nodes();
@@ -303,4 +349,44 @@ pub(crate) fn not_here(holdings: &Holdings, id: NodeId) -> Failure {
         "node {id} is in partition {part}, which this server does not hold; ask `describe`"
     );
     failure(FailureCode::Elsewhere, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn misses_are_bucketed_as_by_a_look_at_each_partition(
+            mut bounds in prop::collection::vec(0u32..500, 0..30),
+            picks in prop::collection::vec((0u32..500, any::<bool>()), 0..200),
+        ) {
+            bounds.extend([0, 500]);
+            bounds.sort_unstable();
+            let book = PartitionBook::new(bounds.clone()).unwrap();
+            let ids: Vec<NodeId> = picks.iter().map(|&(id, _)| NodeId(id)).collect();
+            let misses: Vec<u32> = (0u32..).zip(&picks).filter(|(_, pick)| pick.1).map(|(i, _)| i).collect();
+            let mut missed = vec![MissedRow { part: PartId(9), row: RowIdx(9), position: 9 }];
+            bucket(&book, &ids, &misses, &mut missed);
+            let found: Vec<_> = missed
+                .chunk_by(|a, b| a.part == b.part)
+                .map(|rows| {
+                    (rows[0].part, rows.iter().map(|row| (row.row, row.position)).collect::<Vec<_>>())
+                })
+                .collect();
+            let expected: Vec<_> = (0..book.n_parts())
+                .map(PartId)
+                .map(|part| {
+                    let range = book.range(part);
+                    let inside = misses.iter().filter(|&&at| range.contains(&ids[at as usize].0));
+                    let row = |&at: &u32| (RowIdx(ids[at as usize].0 - range.start), at);
+                    (part, inside.map(row).collect::<Vec<_>>())
+                })
+                .filter(|(_, rows)| !rows.is_empty())
+                .collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
 }

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use glommio::sync::{Semaphore, StaticPermit};
-use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::{
     Base, DeviceProfile, LiveTensor, OverlayRow, ReadPlan, RowIdx, RowKeys, StoreError,
 };
 
-use crate::dma::DmaReader;
+use crate::dma::{DmaReader, ReadList};
 use crate::error::{failure, no_room, store_failure};
 use crate::stats::{Counters, count};
 use crate::store_threads::{Answer, StoreThreads};
@@ -34,10 +34,21 @@ pub(super) struct Reading<'a> {
     pub(super) row_bytes: usize,
 }
 
+/// A row that is not in the tier: where it is on disk, and its position in the batch.
+#[derive(Clone, Copy)]
+pub(super) struct MissedRow {
+    pub(super) part: PartId,
+    pub(super) row: RowIdx,
+    pub(super) position: u32,
+}
+
+/// Rows over a segment that a thread looks up, within their room.
+pub(super) struct StartedLookup(Answer<LookedUp>, StaticPermit);
+
 /// Buffers of one read, kept for the next.
 #[derive(Default)]
 pub(super) struct PartScratch {
-    /// Rows of one partition and their positions in the batch; after a read those of the segment.
+    /// Rows of one partition and their positions in the batch; once listed, those of the segment.
     rows: Vec<(RowIdx, u32)>,
     n_ids: u32,
     plan: ReadPlan,
@@ -60,14 +71,14 @@ impl PartRows {
         Ok(Self { key_base, live, reader: RefCell::new(Rc::new(reader)) })
     }
 
-    /// Reads the rows of `scratch` to their positions in `out`; gives the segment that lay under
-    /// them.
-    pub(super) async fn read(
+    /// Adds the reads of the rows of `scratch` to `list`, and starts the look-up of those over the
+    /// segment; returns the segment that was under them.
+    pub(super) async fn list_reads(
         &self,
         reading: &Reading<'_>,
         scratch: &mut PartScratch,
-        out: &mut [u8],
-    ) -> Result<Arc<Base>, Failure> {
+        list: &mut ReadList,
+    ) -> Result<(Arc<Base>, Option<StartedLookup>), Failure> {
         let base = self.live.split(&mut scratch.rows, &mut scratch.lookup.rows);
         // Looked up while the segment is read.
         let lookup = self.start_lookup(reading, &base, scratch)?;
@@ -78,14 +89,9 @@ impl PartRows {
                 .plan
                 .build_scattered(&scratch.rows, scratch.n_ids, layout, reading.profile)
                 .map_err(|error| failure(FailureCode::Internal, error.to_string()))?;
-            reader.execute(&scratch.plan, out, reading.counters).await?;
+            list.push(&reader, &scratch.plan);
         }
-        if let Some((answer, _room)) = lookup {
-            scratch.lookup = answer.wait().await?.map_err(|error| store_failure(&error))?;
-            scratch.lookup.copy_to(reading.row_bytes, out);
-            count(&reading.counters.overlay_rows, scratch.lookup.positions.len());
-        }
-        Ok(base)
+        Ok((base, lookup))
     }
 
     /// Whether nothing lies over the segment and it is still `base`: then nothing has lain over it
@@ -118,7 +124,7 @@ impl PartRows {
         reading: &Reading<'_>,
         base: &Arc<Base>,
         scratch: &mut PartScratch,
-    ) -> Result<Option<(Answer<LookedUp>, StaticPermit)>, Failure> {
+    ) -> Result<Option<StartedLookup>, Failure> {
         scratch.lookup.positions.clear();
         if scratch.lookup.rows.is_empty() {
             return Ok(None);
@@ -135,7 +141,7 @@ impl PartRows {
             live.read_overlaid(&mut lookup.rows, &mut lookup.out, &mut lookup.keys)?;
             Ok(lookup)
         })?;
-        Ok(Some((answer, room)))
+        Ok(Some(StartedLookup(answer, room)))
     }
 
     /// The reader of `base`, opened if this shard has not seen it yet.
@@ -164,27 +170,24 @@ impl PartRows {
 type LookedUp = Result<Box<Lookup>, StoreError>;
 
 impl PartScratch {
-    /// Takes the rows of `part` among the ids at `positions`.
-    pub(super) fn take_rows(
-        &mut self,
-        book: &PartitionBook,
-        part: PartId,
-        ids: &[NodeId],
-        positions: &[u32],
-    ) {
+    /// Takes the rows of one partition, out of a batch of `n_ids`.
+    pub(super) fn set_rows(&mut self, missed: &[MissedRow], n_ids: usize) {
         self.rows.clear();
-        self.n_ids = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        let range = book.range(part);
-        for &position in positions {
-            let id = ids[position as usize].0;
-            if range.contains(&id) {
-                self.rows.push((RowIdx(id - range.start), position));
-            }
-        }
+        self.n_ids = u32::try_from(n_ids).unwrap_or(u32::MAX);
+        self.rows.extend(missed.iter().map(|missed| (missed.row, missed.position)));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+    /// Waits for the rows of a look-up and copies them to their positions in `out`.
+    pub(super) async fn finish_lookup(
+        &mut self,
+        StartedLookup(answer, _room): StartedLookup,
+        reading: &Reading<'_>,
+        out: &mut [u8],
+    ) -> Result<(), Failure> {
+        self.lookup = answer.wait().await?.map_err(|error| store_failure(&error))?;
+        self.lookup.copy_to(reading.row_bytes, out);
+        count(&reading.counters.overlay_rows, self.lookup.positions.len());
+        Ok(())
     }
 
     /// Positions of the rows that the last read has found over the segment.

@@ -34,6 +34,8 @@ impl Shard {
         beat.add_busy(glommio::executor().executor_stats().total_runtime());
         let set = |figure: &AtomicU64, n| figure.store(n, Ordering::Relaxed);
         set(&beat.room_taken, IN_FLIGHT_BYTES_PER_SHARD.saturating_sub(self.room.available()));
+        set(&beat.read_room_taken, self.reads.bytes_in_flight());
+        set(&beat.pulls_waiting, self.reads.n_waiting() as u64);
         set(
             &beat.shared_taken,
             self.plan.shared_bytes.saturating_sub(self.shared_room.available()),

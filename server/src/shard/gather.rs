@@ -12,6 +12,7 @@ use super::Shard;
 use crate::connection::{Buffers, HEAD_ROOM, within};
 use crate::error::{failure, no_room};
 use crate::post::{Question, Wanted};
+use crate::reads::{Progress, PullOrder, ReadTurn};
 use crate::rows::{ShardRows, not_here};
 use crate::stats::count;
 
@@ -46,28 +47,36 @@ impl Shard {
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
+    /// Gives a pull that comes now its place among those that read from disk.
+    pub(crate) fn read_turn(&self, kind: PullKind, deadline: Instant) -> ReadTurn {
+        let (arrived, progress) = (Instant::now(), Progress::New);
+        self.reads.turn(&PullOrder { kind, arrived, deadline, progress })
+    }
+
     /// Rows of any shard: straight from here if all are ours, else split by owner and merged.
     pub(crate) async fn gather(
         &self,
-        (tensor, kind): (u16, PullKind),
+        tensor: u16,
+        turn: &ReadTurn,
         ids: &[NodeId],
         out: &mut [u8],
-        deadline: Instant,
     ) -> Result<(), Failure> {
         let rows = &self.tensors[usize::from(tensor)];
-        if rows.gather(&self.plan, ids, out).await? {
+        if rows.gather(&self.plan, turn, ids, out).await? {
             return Ok(());
         }
         // What other shards send lies here, besides `out`, until it is merged.
         let _room = self.take_room(size_of_val(ids) + out.len())?;
         let asks = self.split(tensor, ids)?.into_iter().enumerate();
         let asks = asks.filter(|(_, (ids, _))| !ids.is_empty());
+        let n_rows = ids.len();
         let asks = asks.map(|(owner, (ids, positions))| async move {
             let rows = if owner == self.id {
-                self.gather_owned(tensor, &ids).await
+                self.gather_owned(tensor, turn, &ids).await
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
-                let question = Question::Gather(kind, Wanted::until(deadline));
+                let n_rows_after = turn.rows_after() * ids.len() / n_rows;
+                let question = Question::Gather(Wanted::new(turn.order(), n_rows_after));
                 self.post.ask(owner, question, tensor, ids).await
             };
             rows.map(|rows| (rows, positions))
@@ -79,6 +88,8 @@ impl Shard {
                 out[position * row_bytes..][..row_bytes].copy_from_slice(row);
             }
         }
+        // Other shards may have read for it.
+        turn.set_begun();
         Ok(())
     }
 
@@ -111,7 +122,10 @@ impl Shard {
         }
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
         let room = self.take_room(n_bytes)?;
-        Ok((within(wanted.until, self.gather_owned(tensor, ids)).await?, room))
+        let turn = self.reads.turn(&wanted.order);
+        turn.set_rows_after(wanted.n_rows_after);
+        let gather = self.gather_owned(tensor, &turn, ids);
+        Ok((within(wanted.order.deadline, gather).await?, room))
     }
 
     /// Fails when a request means another graph than this.
@@ -182,7 +196,10 @@ impl Shard {
 
     /// Takes room for `n_bytes` until the permit is dropped.
     pub(super) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
-        self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| no_room(n_bytes))
+        let room = self.room.try_acquire_static_permit(n_bytes as u64);
+        // Pulls that wait for the disk hold it for as long.
+        let retry_after = || self.reads.retry_after();
+        room.map_err(|_| Failure { retry_after: retry_after(), ..no_room(n_bytes) })
     }
 
     /// Takes room for a piece of a copy.
@@ -210,10 +227,15 @@ impl Shard {
     }
 
     /// Rows of this shard in a buffer of their own.
-    async fn gather_owned(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<u8>, Failure> {
+    async fn gather_owned(
+        &self,
+        tensor: u16,
+        turn: &ReadTurn,
+        ids: &[NodeId],
+    ) -> Result<Vec<u8>, Failure> {
         let rows = &self.tensors[usize::from(tensor)];
         let mut out = vec![0; ids.len() * rows.row_bytes];
-        rows.gather(&self.plan, ids, &mut out).await?;
+        rows.gather(&self.plan, turn, ids, &mut out).await?;
         Ok(out)
     }
 }

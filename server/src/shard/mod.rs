@@ -34,6 +34,7 @@ use crate::limits::{
 use crate::metrics::Observed;
 use crate::post::{Letter, Post, Question, Rows};
 use crate::pulse::Shards;
+use crate::reads::ReadAdmission;
 use crate::rows::ShardRows;
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
@@ -99,6 +100,7 @@ pub(crate) struct Shard {
     tensors: Vec<ShardRows>,
     post: Post,
     room: Rc<Semaphore>,
+    reads: Rc<ReadAdmission>,
     /// Bytes that clients of this machine may still map.
     shared_room: Rc<Semaphore>,
     bulk: TaskQueueHandle,
@@ -145,6 +147,8 @@ pub(crate) async fn run(
             return Err(reason);
         }
     };
+    let (profile, counters) = (plan.holdings.profile, Arc::clone(&plan.counters));
+    let reads = Rc::new(ReadAdmission::new(profile, counters, id));
     let tier_bytes: u64 = tensors.iter().map(ShardRows::tier_bytes).sum();
     plan.counters[id].tier_bytes.store(tier_bytes, Ordering::Relaxed);
     let bulk = queue("vector-pull", 100);
@@ -155,6 +159,7 @@ pub(crate) async fn run(
         tensors,
         post: Post::new(senders),
         room,
+        reads: Rc::clone(&reads),
         shared_room,
         bulk,
         handshakes: Turns::default(),
@@ -168,6 +173,7 @@ pub(crate) async fn run(
         complaints: Complaints::default(),
     });
     shard.start_beat();
+    shard.spawn_guarded("what ends reads that were given up", reads.reap());
     shard.read_letters(receivers, sync);
     let _ = started.send(Step::Up(id, Inbox::new(sender.into_foreign())));
     drop(started);
@@ -262,7 +268,11 @@ impl Shard {
                         Letter::Ask { ticket, question, tensor, ids } => {
                             // For a client of another shard as for one of this.
                             let queue = match question {
-                                Question::Gather(PullKind::Vector, _) => shard.bulk,
+                                Question::Gather(ref wanted)
+                                    if wanted.order.kind == PullKind::Vector =>
+                                {
+                                    shard.bulk
+                                }
                                 _ => sync,
                             };
                             let task = async move {
@@ -298,7 +308,7 @@ impl Shard {
         ids: &[NodeId],
     ) -> (Rows, Option<StaticPermit>) {
         match question {
-            Question::Gather(_, wanted) => match self.gather_asked(tensor, ids, &wanted).await {
+            Question::Gather(wanted) => match self.gather_asked(tensor, ids, &wanted).await {
                 Ok((rows, room)) => (Ok(rows), Some(room)),
                 Err(refusal) => (Err(refusal), None),
             },

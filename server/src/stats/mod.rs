@@ -67,6 +67,10 @@ pub(crate) struct Beat {
     pub(crate) delay: LatencyCounts,
     /// Bytes that its requests hold.
     pub(crate) room_taken: AtomicU64,
+    /// Bytes of buffers that reads from disk hold.
+    pub(crate) read_room_taken: AtomicU64,
+    /// Pulls that wait for such reads.
+    pub(crate) pulls_waiting: AtomicU64,
     /// Bytes that clients map.
     pub(crate) shared_taken: AtomicU64,
     pub(crate) tier_rows: AtomicU64,
@@ -113,9 +117,6 @@ pub(crate) struct RunningRequest<'a> {
     counters: &'a KindCounters,
     begun: Instant,
 }
-
-/// A disk read that is going on.
-pub(crate) struct RunningRead<'a>(&'a AtomicU64);
 
 /// Adds to a counter that this thread alone writes.
 pub(crate) fn count(counter: &AtomicU64, n: usize) {
@@ -204,12 +205,6 @@ impl Counters {
         RunningRequest { counters, begun }
     }
 
-    /// A disk read starts.
-    pub(crate) fn begin_read(&self) -> RunningRead<'_> {
-        add(&self.reads_in_flight, 1);
-        RunningRead(&self.reads_in_flight)
-    }
-
     /// A request gets this failure as its answer.
     pub(crate) fn failed(&self, code: FailureCode) {
         add(&self.failures[code as usize], 1);
@@ -272,12 +267,6 @@ impl Drop for RunningRequest<'_> {
     }
 }
 
-impl Drop for RunningRead<'_> {
-    fn drop(&mut self) {
-        add(self.0, 1u64.wrapping_neg());
-    }
-}
-
 impl Beat {
     /// Adds the time in which the shard was not idle since it last told.
     pub(crate) fn add_busy(&self, busy: Duration) {
@@ -315,15 +304,5 @@ mod tests {
     fn shards_share_no_cache_line() {
         assert_eq!(align_of::<Counters>(), 128);
         assert_eq!(size_of::<Counters>() % 128, 0);
-    }
-
-    #[test]
-    fn reads_in_flight_go_up_and_down() {
-        let counters = Counters::default();
-        let (a, b) = (counters.begin_read(), counters.begin_read());
-        drop(a);
-        assert_eq!(counters.reads_in_flight.load(Ordering::Relaxed), 1);
-        drop(b);
-        assert_eq!(counters.reads_in_flight.load(Ordering::Relaxed), 0);
     }
 }

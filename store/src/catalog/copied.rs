@@ -64,6 +64,8 @@ impl Catalog {
         for (key, value) in pairs {
             let is_known = match super::pairs::told_apart(key, value) {
                 Pair::Version | Pair::Row { .. } => true,
+                Pair::PreparedVersion(found) => found.is_some(),
+                Pair::Delta { record, .. } | Pair::Prepared { record, .. } => record.is_ok(),
                 Pair::Holders(found) => found.is_some(),
                 Pair::Segment { record, .. } | Pair::Lost { record, .. } => record.is_ok(),
                 _ => false,

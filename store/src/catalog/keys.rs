@@ -7,10 +7,14 @@ pub(super) const VERSION: &[u8] = b"version";
 pub(super) const GRAPH_COPY: &[u8] = b"graph";
 pub(super) const LOSSES: &[u8] = b"losses";
 pub(super) const HOLDERS: &[u8] = b"holders";
+/// The version that a commit has prepared.
+pub(super) const PREPARED: &[u8] = b"prepared";
 
-/// What the keys of all segments start with, those of segments that were given up, and those of
-/// all overlay rows.
+/// What the keys of all segments start with, those of deltas, of prepared deltas, of segments that
+/// were given up, and of all pending rows.
 pub(super) const SEGMENTS: &[u8] = b"segment/";
+pub(super) const DELTAS: &[u8] = b"delta/";
+pub(super) const PREPARED_DELTAS: &[u8] = b"prepared/";
 pub(super) const LOST: &[u8] = b"lost/";
 pub(super) const ROWS: &[u8] = b"overlay/";
 
@@ -26,6 +30,20 @@ pub(super) fn segment(tensor: &str, version: u32) -> Vec<u8> {
     [&segments_of(tensor), version.to_be_bytes().as_slice()].concat()
 }
 
+/// What the keys of all deltas of a tensor start with.
+pub(super) fn deltas_of(tensor: &str) -> Vec<u8> {
+    [DELTAS, tensor.as_bytes(), b"/"].concat()
+}
+
+pub(super) fn delta(tensor: &str, version: u32) -> Vec<u8> {
+    [&deltas_of(tensor), version.to_be_bytes().as_slice()].concat()
+}
+
+/// The key of the delta that a commit has prepared for `version`.
+pub(super) fn prepared(tensor: &str, version: u32) -> Vec<u8> {
+    [PREPARED_DELTAS, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
+}
+
 /// The key of the record that a segment had before rows of it were given up.
 pub(super) fn lost(tensor: &str, version: u32) -> Vec<u8> {
     [LOST, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
@@ -36,7 +54,7 @@ pub(super) fn segment_version(suffix: &[u8]) -> Option<u32> {
     suffix.try_into().ok().map(u32::from_be_bytes)
 }
 
-/// What the keys of all overlay rows of a tensor start with.
+/// What the keys of all pending rows of a tensor start with.
 pub(super) fn rows_of(tensor: &str) -> Vec<u8> {
     [ROWS, tensor.as_bytes(), b"/"].concat()
 }
@@ -47,7 +65,17 @@ pub(super) fn push_row(key: &mut Vec<u8>, version: u32, row: RowIdx) {
     key.extend_from_slice(&row.0.to_be_bytes());
 }
 
-/// Version and row in the key of an overlay row, given what follows its prefix.
+/// What the keys of all rows of a tensor start with that were put for `version`.
+pub(super) fn rows_of_version(tensor: &str, version: u32) -> Vec<u8> {
+    [&rows_of(tensor), version.to_be_bytes().as_slice()].concat()
+}
+
+/// The row in the key of a pending row, given what follows its version.
+pub(super) fn row_number(suffix: &[u8]) -> Option<RowIdx> {
+    suffix.try_into().ok().map(|row| RowIdx(u32::from_be_bytes(row)))
+}
+
+/// Version and row in the key of a pending row, given what follows its prefix.
 pub(super) fn row_of(suffix: &[u8]) -> Option<(u32, RowIdx)> {
     let (version, row) = suffix.split_first_chunk()?;
     let row = row.try_into().ok().map(u32::from_be_bytes)?;

@@ -1,14 +1,12 @@
 //! What repair does to catalogs.
 
-use std::collections::BTreeMap;
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::ControlFlow;
 
-use super::{Catalog, Pair, SegmentRecord, broken, keys};
+use super::{Catalog, DeltaRecord, Pair, SegmentRecord, broken, failed, keys};
 use crate::device::Change;
 use crate::error::StoreError;
-use crate::row::RowIdx;
 
-/// Overlay rows are copied in batches of about this many bytes.
+/// Pending rows are copied in batches of about this many bytes.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// The record of a tensor's segment, and of the one that was given up for it, if any was.
@@ -22,62 +20,26 @@ pub(crate) struct TensorRecord {
     pub(crate) lost: Option<SegmentRecord>,
 }
 
-/// Rows of versions that a segment should have taken in, and has not.
-#[derive(Clone, Debug)]
-pub(crate) struct Carried {
+/// A delta of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TensorDelta {
     pub(crate) tensor: String,
-    /// The version after the segment's: that which they are put for.
-    pub(crate) version: u32,
-    pub(crate) rows: BTreeMap<RowIdx, Vec<u8>>,
+    pub(crate) delta: DeltaRecord,
+    /// A commit has written it and not published it.
+    pub(crate) is_prepared: bool,
 }
 
 impl Catalog {
-    /// Of the rows of a tensor that `wants` chooses the newest of the versions `from`, to be put for
-    /// the version after; without those that were put for that one too.
-    pub(crate) fn rows_to_carry(
-        &self,
-        tensor: &str,
-        from: RangeInclusive<u32>,
-        wants: impl Fn(RowIdx, &[u8]) -> bool,
-    ) -> Result<Option<Carried>, StoreError> {
-        let Some(after) = from.end().checked_add(1) else { return Ok(None) };
-        let mut rows = BTreeMap::new();
-        // Ascending versions: the last one stays.
-        self.scan_all(&mut |_, pair| {
-            if let Pair::Row { tensor: of, version, row, bytes } = pair
-                && of == tensor
-                && wants(row, bytes)
-            {
-                if from.contains(&version) {
-                    rows.insert(row, bytes.to_vec());
-                } else if version == after {
-                    rows.remove(&row);
-                }
-            }
-            ControlFlow::Continue(())
-        })?;
-        let tensor = tensor.to_owned();
-        Ok((!rows.is_empty()).then_some(Carried { tensor, version: after, rows }))
-    }
-
-    /// Puts records in the place of those that their tensors have, and rows over them, and commits
-    /// `version`: all of it or nothing.
+    /// Puts records in the place of those that their tensors have, `deltas` in the place of all
+    /// deltas, prepared ones too, and commits `version`: all of it or nothing.
     pub(crate) fn replace_records(
         &self,
         records: &[TensorRecord],
-        carried: &[&Carried],
+        deltas: &[TensorDelta],
         version: u32,
     ) -> Result<(), StoreError> {
         let version = version.to_le_bytes().to_vec();
         let mut changes = vec![Change::Put(keys::VERSION.to_vec(), version)];
-        for Carried { tensor, version, rows } in carried {
-            let prefix = keys::rows_of(tensor);
-            changes.extend(rows.iter().map(|(row, bytes)| {
-                let mut key = prefix.clone();
-                keys::push_row(&mut key, *version, *row);
-                Change::Put(key, bytes.clone())
-            }));
-        }
         for TensorRecord { tensor, version, record, lost } in records {
             let old = self.segments(tensor)?.into_iter().map(|(of, _)| keys::segment(tensor, of));
             changes.extend(old.map(Change::Delete));
@@ -88,6 +50,28 @@ impl Catalog {
                 None => Change::Delete(lost_key),
             });
         }
+        for prefix in [keys::DELTAS, keys::PREPARED_DELTAS] {
+            let mut each = |key: &[u8], _: &[u8]| {
+                changes.push(Change::Delete(key.to_vec()));
+                ControlFlow::Continue(())
+            };
+            self.pairs.scan(prefix, &mut each).map_err(failed(&self.dir))?;
+        }
+        let mut prepared = None;
+        for TensorDelta { tensor, delta, is_prepared } in deltas {
+            let key = match is_prepared {
+                true => keys::prepared(tensor, delta.version),
+                false => keys::delta(tensor, delta.version),
+            };
+            changes.push(Change::Put(key, delta.to_bytes()));
+            prepared = prepared.or(is_prepared.then_some(delta.version));
+        }
+        let prepared = prepared.map(|version| version.to_le_bytes().to_vec());
+        changes.push(match prepared {
+            Some(version) => Change::Put(keys::PREPARED.to_vec(), version),
+            None => Change::Delete(keys::PREPARED.to_vec()),
+        });
+        changes.push(self.format_change()?);
         self.write(&changes)
     }
 
@@ -114,7 +98,7 @@ impl Catalog {
         self.write(&[Change::Delete(keys::LOSSES.to_vec())])
     }
 
-    /// Copies overlay rows of `from` to the version that `place` gives each, if it gives one.
+    /// Copies pending rows of `from` to the version that `place` gives each, if it gives one.
     pub(crate) fn copy_rows(
         &self,
         from: &Self,

@@ -1,5 +1,5 @@
-//! The catalog of a partition: its version, which segment holds which tensor, and the rows that
-//! were put over segments.
+//! The catalog of a partition: its version, which files hold which tensor, and the rows that were
+//! put and are not committed yet.
 //!
 //! A RocksDB. Keys and values (integers little-endian, but for those in keys, which are big-endian
 //! so that they sort):
@@ -9,7 +9,10 @@
 //! version                     committed version u32
 //! segment/NAME/VERSION        format u32 | segment uuid 16 | rows u32 | bytes of a row u32
 //!                             | digest 32 | file name
-//! overlay/NAME/VERSION ROW    the row's bytes
+//! delta/NAME/VERSION          first version u32 | as segment/NAME/VERSION
+//! prepared/NAME/VERSION       as delta/NAME/VERSION: written by a commit that is not published yet
+//! prepared                    the version that a commit has prepared u32; absent without one
+//! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
 //! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
 //!                             repair gave rows of it up
 //! losses                      what a repair that built this catalog could not keep, as text, until a
@@ -19,9 +22,9 @@
 //! graph                       the text of graph.toml; catalogs of older releases lack it
 //! ```
 //!
-//! A tensor's segment at version V is that of the newest record up to V; overlay rows of later
-//! versions up to V lie over it, those of the version after the committed one are pending, and
-//! those up to the segment's version are garbage.
+//! A tensor's layers at version V are the segment of the newest record up to V, and over it the
+//! deltas of later versions up to V. Rows that were put are pending: they are of the version after
+//! the committed one, or after the prepared one where there is one.
 //!
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
 //! so that it works on read-only mounts and from several processes at once.
@@ -42,10 +45,10 @@ use lodestore_graph::PartId;
 use uuid::Uuid;
 
 pub use membership::Membership;
-pub(crate) use mend::{Carried, TensorRecord};
+pub(crate) use mend::{TensorDelta, TensorRecord};
 pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;
-pub use rows::{OverlayRow, RowKeys};
+pub(crate) use segments::DeltaRecord;
 
 use crate::cause::Cause;
 use crate::device::{Access, Change, Device, Guard, KeyValues};
@@ -53,7 +56,7 @@ use crate::error::StoreError;
 use record::Fields;
 
 /// Newest catalog format that this release writes and reads.
-pub const CATALOG_FORMAT_VERSION: u32 = 1;
+pub const CATALOG_FORMAT_VERSION: u32 = 2;
 
 /// The open catalog of one partition.
 #[derive(Debug)]
@@ -142,11 +145,6 @@ impl Catalog {
         self.write(&records.chain([version]).collect::<Vec<_>>())
     }
 
-    /// Makes `version` the committed one: durable when it returns.
-    pub fn set_version(&self, version: u32) -> Result<(), StoreError> {
-        self.write(&[Change::Put(keys::VERSION.to_vec(), version.to_le_bytes().to_vec())])
-    }
-
     /// The text of `graph.toml` that it keeps, for the day that the file is lost; `None` in a
     /// catalog of a release that kept none.
     pub(crate) fn graph_copy(&self) -> Result<Option<Vec<u8>>, StoreError> {
@@ -201,6 +199,16 @@ impl Catalog {
             return Err(StoreError::NewerFormat { file, found: format, supported });
         }
         Ok((Uuid::from_bytes(found_graph), found_part))
+    }
+
+    /// The change that makes the catalog one of the newest format, which older releases refuse: they
+    /// know no deltas.
+    fn format_change(&self) -> Result<Change, StoreError> {
+        let (graph, part) = self.identity()?;
+        let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
+        identity.extend_from_slice(graph.as_bytes());
+        identity.extend_from_slice(&part.to_le_bytes());
+        Ok(Change::Put(keys::IDENTITY.to_vec(), identity))
     }
 
     fn write(&self, changes: &[Change]) -> Result<(), StoreError> {

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Catalog, Membership, SegmentRecord, failed, keys};
+use super::{Catalog, DeltaRecord, Membership, SegmentRecord, failed, keys};
 use crate::error::StoreError;
 use crate::row::RowIdx;
 
@@ -23,7 +23,13 @@ pub(crate) enum Pair<'a> {
     Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// The record that a segment had before rows of it were given up.
     Lost { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
-    /// A row over a segment.
+    /// A delta over the segment of a tensor, or why that cannot be read.
+    Delta { tensor: &'a str, version: u32, record: Result<DeltaRecord, String> },
+    /// A delta that a commit has prepared.
+    Prepared { tensor: &'a str, version: u32, record: Result<DeltaRecord, String> },
+    /// The version that a commit has prepared; `None` where that cannot be read.
+    PreparedVersion(Option<u32>),
+    /// A row that was put for a version.
     Row { tensor: &'a str, version: u32, row: RowIdx, bytes: &'a [u8] },
     /// A record of a later format.
     Newer { format: u32 },
@@ -71,6 +77,19 @@ pub(super) fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         let (tensor, version, record) = record(keys::LOST)?;
         Some(Pair::Lost { tensor, version, record })
     };
+    let delta_record = |kind| {
+        let (tensor, suffix) = keys::tensor_of(kind, key)?;
+        let version = keys::segment_version(suffix)?;
+        Some((tensor, version, DeltaRecord::from_bytes(version, value)))
+    };
+    let delta = || {
+        let (tensor, version, record) = delta_record(keys::DELTAS)?;
+        Some(Pair::Delta { tensor, version, record })
+    };
+    let prepared = || {
+        let (tensor, version, record) = delta_record(keys::PREPARED_DELTAS)?;
+        Some(Pair::Prepared { tensor, version, record })
+    };
     let row = || {
         let (tensor, suffix) = keys::tensor_of(keys::ROWS, key)?;
         let (version, row) = keys::row_of(suffix)?;
@@ -87,6 +106,13 @@ pub(super) fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         keys::GRAPH_COPY => Pair::GraphCopy(value),
         keys::LOSSES => Pair::Losses(value),
         keys::HOLDERS => Pair::Holders(Membership::from_bytes(value)),
-        _ => newer().or_else(segment).or_else(row).or_else(lost).unwrap_or(Pair::Unknown),
+        keys::PREPARED => Pair::PreparedVersion(value.try_into().ok().map(u32::from_le_bytes)),
+        _ => newer()
+            .or_else(segment)
+            .or_else(delta)
+            .or_else(prepared)
+            .or_else(row)
+            .or_else(lost)
+            .unwrap_or(Pair::Unknown),
     }
 }

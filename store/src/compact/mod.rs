@@ -1,4 +1,4 @@
-//! Compaction: committed overlay rows and the segment under them become a segment.
+//! Compaction of all layers of a tensor into one segment.
 //!
 //! Crash argument, for each tensor of each partition:
 //!
@@ -6,13 +6,13 @@
 //!    checked page by page. A crash leaves a file that the next opening for writing removes.
 //! 2. It is moved to its name, and the folder is synced. A crash leaves a file that no record
 //!    names, removed in the same way.
-//! 3. One synced batch of the catalog puts its record in the place of the old one. Before it the
-//!    old segment and its overlay rows count, after it the new one; both give the same rows.
-//! 4. The catalog's log goes into a table, and then old file and folded rows are removed when no
-//!    view needs them. A crash leaves them to the next opening for writing; overlay rows up to
-//!    their segment's version are seen by nobody.
+//! 3. One synced batch of the catalog puts its record in the place of those of its layers. Before it
+//!    the layers count, after it the segment; both have the same rows.
+//! 4. The catalog's log goes into a table, and then the old files are removed when no view needs
+//!    them. A crash leaves them to the next opening for writing.
 //!
-//! A failure before step 3 removes what was written and changes nothing.
+//! A failure before step 3 removes what was written and changes nothing. Deltas are folded into one
+//! in the same four steps, but that they are not read back.
 
 mod rewrite;
 
@@ -29,7 +29,7 @@ use crate::catalog::{Catalog, SegmentRecord};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::graph::{self, Graph, TEMPORARY_SUFFIX, check_digest, open_pinned};
-use crate::live::Pinned;
+use crate::live::TensorVersion;
 use crate::quarantine::quarantine;
 use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
 use crate::tensor::TensorSpec;
@@ -45,7 +45,7 @@ pub struct Compacted {
     pub tensor: String,
     /// Version of its segment.
     pub version: u32,
-    /// Overlay rows that the segment has taken in; 0 where there was none and nothing was done.
+    /// Rows of deltas that were folded; 0 where there was none and nothing was done.
     pub rows: u64,
     /// Bytes of the segment that was written.
     pub bytes: u64,
@@ -60,10 +60,8 @@ pub(crate) struct Compaction<'a> {
     pub(crate) part: PartId,
     pub(crate) catalog: &'a Catalog,
     pub(crate) spec: &'a TensorSpec,
-    /// What was committed.
-    pub(crate) pinned: &'a Pinned,
-    /// The partition's committed version: that of the new segment.
-    pub(crate) version: u32,
+    /// The layers.
+    pub(crate) seen: &'a TensorVersion,
 }
 
 impl Compaction<'_> {
@@ -74,7 +72,10 @@ impl Compaction<'_> {
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(SegmentRecord, Segment), StoreError> {
         let (device, dir) = (&**self.graph.device(), self.graph.part_dir(self.part));
-        let file = graph::segment_file(&self.spec.name, self.version);
+        // That of the newest layer: versions after it changed no row.
+        let layers = self.seen.layers();
+        let version = layers[layers.len() - 1].version();
+        let file = graph::segment_file(&self.spec.name, version);
         let (path, temporary) = (dir.join(&file), dir.join(format!("{file}{TEMPORARY_SUFFIX}")));
         // There is one compaction at a time, and no record names a file of a version that nothing
         // has been folded into. An unfinished file is left from a failure; a finished one may be
@@ -88,8 +89,8 @@ impl Compaction<'_> {
                 to.display()
             );
         }
-        let old = self.pinned.base.segment().identity();
-        let (segment, version) = (Uuid::new_v4(), self.version);
+        let old = self.seen.base().segment().identity();
+        let segment = Uuid::new_v4();
         let identity = SegmentIdentity { segment, version, ..old.clone() };
         let written = self.write_checked(device, &temporary, &identity, progress);
         let written = written.and_then(|digest| {
@@ -128,14 +129,15 @@ impl Compaction<'_> {
 /// The report of one tensor.
 pub(crate) fn report(
     compaction: &Compaction<'_>,
+    rows: u64,
     new: Option<&Arc<Segment>>,
     start: Instant,
 ) -> Compacted {
     Compacted {
         part: compaction.part.0,
         tensor: compaction.spec.name.clone(),
-        version: new.map_or(compaction.pinned.base.version(), |new| new.identity().version),
-        rows: compaction.pinned.n_rows(),
+        version: new.map_or(compaction.seen.base().version(), |new| new.identity().version),
+        rows,
         bytes: new.map_or(0, |new| new.layout().file_bytes()),
         seconds: start.elapsed().as_secs_f64(),
     }

@@ -1,15 +1,14 @@
-//! The rows of a segment and of its overlay, streamed into a segment.
+//! The newest rows of all layers, streamed into a segment.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::Compaction;
-use crate::catalog::{OverlayRow, RowKeys};
 use crate::codec::{CodecChoice, SegmentCodec, choose};
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::overlay::split;
+use crate::live::LayerRows;
 use crate::plan::{DeviceProfile, ReadPlan};
 use crate::reader::{PreadReader, RowReader};
 use crate::row::RowIdx;
@@ -20,8 +19,8 @@ const PIECE_BYTES: usize = 4 << 20;
 
 /// Writes the segment `identity` at `path` and syncs it.
 ///
-/// Every page of the old segment that holds a row which stays is checked as it is read; one that
-/// holds only rows that were put anew is not looked at. Memory: some MiB, whatever the rows, and
+/// Every page that holds the newest value of a row is checked as it is read; others are not looked
+/// at. Memory: some MiB, whatever the rows, and
 /// what the writer holds per page.
 pub(super) fn rewrite(
     compaction: &Compaction<'_>,
@@ -58,9 +57,9 @@ fn codec(
     pieces: &mut Pieces<'_>,
     n_rows: u32,
 ) -> Result<SegmentCodec, StoreError> {
-    let Compaction { catalog, spec, pinned, .. } = compaction;
-    let (old, zstd) = (pinned.base.segment(), SegmentCodec::zstd_for(spec.row_bytes()));
-    let lost = catalog.lost_segment(&spec.name, pinned.base.version())?;
+    let Compaction { catalog, spec, seen, .. } = compaction;
+    let (old, zstd) = (seen.base().segment(), SegmentCodec::zstd_for(spec.row_bytes()));
+    let lost = catalog.lost_segment(&spec.name, seen.base().version())?;
     let is_stub = lost.is_some_and(|lost| lost.segment != old.identity().segment);
     if old.codec() == SegmentCodec::Raw || (old.codec() == zstd && !is_stub) {
         return Ok(old.codec());
@@ -70,32 +69,33 @@ fn codec(
     })
 }
 
-/// Reads neighbouring rows, each from where its newest committed value is.
+/// Reads neighbouring rows, each from the layer that has its newest value.
 struct Pieces<'a> {
     compaction: &'a Compaction<'a>,
-    base: PreadReader,
+    /// Readers past the page cache, by layer: a compaction reads each page once.
+    readers: Vec<PreadReader>,
     rows: Vec<(RowIdx, u32)>,
-    overlaid: Vec<OverlayRow>,
+    split: LayerRows,
     plan: ReadPlan,
-    keys: RowKeys,
 }
 
 impl<'a> Pieces<'a> {
     fn open(compaction: &'a Compaction<'a>) -> Result<Self, StoreError> {
-        let base = PreadReader::open(Arc::clone(compaction.pinned.base.segment()))?;
-        let (rows, overlaid) = (Vec::new(), Vec::new());
-        let (plan, keys) = (ReadPlan::default(), RowKeys::default());
-        Ok(Self { compaction, base, rows, overlaid, plan, keys })
+        let layers = compaction.seen.layers().iter();
+        let readers = layers.map(|layer| PreadReader::open(Arc::clone(layer.segment())));
+        let readers = readers.collect::<Result<_, _>>()?;
+        let (rows, split, plan) = (Vec::new(), LayerRows::default(), ReadPlan::default());
+        Ok(Self { compaction, readers, rows, split, plan })
     }
 
     fn read(&mut self, first: u32, n_rows: u32, out: &mut [u8]) -> Result<(), StoreError> {
-        let Compaction { pinned, catalog, spec, .. } = self.compaction;
         self.rows.clear();
         self.rows.extend((0..n_rows).map(|out_row| (RowIdx(first + out_row), out_row)));
-        self.overlaid.clear();
-        split(&mut self.rows, &mut self.overlaid, |row| pinned.version_of(row));
+        self.compaction.seen.split(&self.rows, &mut self.split);
         let profile = DeviceProfile::default();
-        self.base.gather(&self.rows, &profile, &mut self.plan, out)?;
-        catalog.read_rows(spec, &mut self.overlaid, out, &mut self.keys)
+        for (layer, rows) in self.split.iter() {
+            self.readers[layer].gather(rows, &profile, &mut self.plan, out)?;
+        }
+        Ok(())
     }
 }

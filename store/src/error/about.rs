@@ -22,7 +22,8 @@ impl StoreError {
             | Self::NewerFormat { file, .. }
             | Self::Unrepairable { file, .. }
             | Self::Catalog { dir: file, .. }
-            | Self::DamagedOverlay { dir: file, .. }
+            | Self::DamagedPending { dir: file, .. }
+            | Self::OldRows { dir: file, .. }
             | Self::Locked { dir: file }
             | Self::ReadOnly { dir: file }
             | Self::WritesStopped { dir: file, .. } => Some(file),

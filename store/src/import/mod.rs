@@ -190,6 +190,7 @@ impl Importer {
                 version: FIRST_VERSION,
                 tensor: tensor.clone(),
                 n_rows: range.end - range.start,
+                delta_of: None,
             };
             let (dir, file) = (self.part_dir(part)?, graph::segment_file(name, FIRST_VERSION));
             let mut report = |done: u64| progress(u64::from(range.start) + done, total);

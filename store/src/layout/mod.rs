@@ -33,6 +33,8 @@ pub struct SegmentLayout {
     row_bytes: u32,
     /// `None` where rows lie as they are.
     groups: Option<RowGroups>,
+    /// Whether a list of its rows follows the tables, as in a delta.
+    is_listed: bool,
 }
 
 /// A row length or group length that no segment can have.
@@ -88,7 +90,7 @@ impl SegmentLayout {
     pub fn new(n_rows: u32, row_bytes: usize) -> Result<Self, LayoutError> {
         match u32::try_from(row_bytes) {
             Ok(row_bytes) if (1..=MAX_ROW_BYTES as u32).contains(&row_bytes) => {
-                Ok(Self { n_rows, row_bytes, groups: None })
+                Ok(Self { n_rows, row_bytes, groups: None, is_listed: false })
             }
             _ => Err(LayoutError::Row { found_bytes: row_bytes as u64 }),
         }
@@ -105,6 +107,12 @@ impl SegmentLayout {
         check_group_rows(packed.row_bytes, group_rows)?;
         let groups = RowGroups::new(n_rows, packed.row_bytes, group_rows, lengths)?;
         Ok(Self { groups: Some(groups), ..packed })
+    }
+
+    /// The same rows, with a list of which rows they are behind the tables.
+    #[must_use]
+    pub(crate) fn listed(self, is_listed: bool) -> Self {
+        Self { is_listed, ..self }
     }
 
     /// Number of rows; 0 for an empty partition.
@@ -195,8 +203,8 @@ impl SegmentLayout {
         self.sections().table_offset()
     }
 
-    /// Bytes from the page checksum table to the footer: the table and, in a segment with groups,
-    /// their index, each 4 bytes per entry and padded to whole pages.
+    /// Bytes from the page checksum table to the footer: the table, the index of groups where there
+    /// are any, and the row list of a delta; each 4 bytes per entry and padded to whole pages.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.sections().tables_bytes()
@@ -217,7 +225,8 @@ impl SegmentLayout {
     /// Where everything in the file lies.
     pub(crate) fn sections(&self) -> Sections {
         let n_groups = self.groups.as_ref().map_or(0, RowGroups::n_groups);
-        Sections { data_bytes: self.data_bytes(), n_groups }
+        let n_listed = if self.is_listed { self.n_rows } else { 0 };
+        Sections { data_bytes: self.data_bytes(), n_groups, n_listed }
     }
 }
 
@@ -309,7 +318,8 @@ mod tests {
         assert!(layout.file_bytes() > layout.data_bytes());
         assert_eq!(SegmentLayout::new(1, 0), Err(LayoutError::Row { found_bytes: 0 }));
         assert!(SegmentLayout::new(1, MAX_ROW_BYTES + 1).is_err());
-        let most = Sections { data_bytes: layout.data_bytes(), n_groups: u32::MAX };
+        let most =
+            Sections { data_bytes: layout.data_bytes(), n_groups: u32::MAX, n_listed: u32::MAX };
         assert!(most.file_bytes() > layout.file_bytes());
     }
 

@@ -2,7 +2,7 @@
 
 use super::{DATA_OFFSET, PAGE_BYTES};
 
-/// The two lengths from which every offset in a segment file follows.
+/// The three lengths from which every offset in a segment file follows.
 ///
 /// ```text
 /// offset                  bytes               content
@@ -10,6 +10,7 @@ use super::{DATA_OFFSET, PAGE_BYTES};
 /// 4096                    4096 x n_pages      data pages
 /// table_offset            padded to pages     page table: CRC-32 of each data page
 /// index_offset            padded to pages     group index: stored bytes of each row group
+/// list_offset             padded to pages     row list of a delta: the row of each of its rows
 /// footer_offset           4096                footer
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub(crate) struct Sections {
     pub(crate) data_bytes: u64,
     /// Row groups; 0 in a segment without a group index.
     pub(crate) n_groups: u32,
+    /// Entries of the row list; 0 in a segment that has every row.
+    pub(crate) n_listed: u32,
 }
 
 impl Sections {
@@ -33,11 +36,15 @@ impl Sections {
         self.table_offset() + (self.n_pages() * 4).next_multiple_of(PAGE_BYTES)
     }
 
-    pub(crate) const fn footer_offset(&self) -> u64 {
+    pub(crate) const fn list_offset(&self) -> u64 {
         self.index_offset() + (self.n_groups as u64 * 4).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Bytes of page table and group index together.
+    pub(crate) const fn footer_offset(&self) -> u64 {
+        self.list_offset() + (self.n_listed as u64 * 4).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Bytes of page table, group index and row list together.
     pub(crate) const fn tables_bytes(&self) -> u64 {
         self.footer_offset() - self.table_offset()
     }

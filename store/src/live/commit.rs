@@ -1,43 +1,63 @@
 //! Commits: what was put becomes a version.
+//!
+//! In two steps, over all partitions: each writes the rows that are pending for the version into a
+//! delta and records it as prepared; then each makes it visible. Between the steps, and after a
+//! crash in between, readers see the version before; the same commit repeated ends the same.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::LiveGraph;
+use super::delta::DeltaPlace;
 use super::parallel::for_each;
+use super::{Layer, LiveGraph, LivePart};
+use crate::catalog::DeltaRecord;
 use crate::error::StoreError;
 
 impl LiveGraph {
-    /// Makes everything put so far the next version, on all open partitions; gives its number.
+    /// Makes everything put so far the next version, on all open partitions; returns its number.
     ///
     /// A commit with nothing put makes a version too, equal to the one before: partitions that are
-    /// committed in different processes stay in step by counting.
-    ///
-    /// After an error or a crash the graph has the version before or this one, and opening it for
-    /// writing makes it the same everywhere.
+    /// committed in different processes stay in step by counting. After an error or a crash readers
+    /// see the version before or this one, and a repeated commit makes it the same everywhere.
     pub fn commit_version(&self) -> Result<u32, StoreError> {
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let alone = self.commits();
         self.check_writable()?;
-        self.check_unsealed()?;
-        let version = self.pending_version()?;
-        self.roll_forward(version)?;
+        let next = self.next_version()?;
+        let put_for = self.open_parts().iter().filter_map(|part| part.newest_pending()).max();
+        let version = put_for.unwrap_or(next).max(next);
+        self.advance(&alone, version)?;
         Ok(version)
     }
 
-    /// As [`LiveGraph::commit_version`], as often as it takes to reach `version`; nothing if it was
-    /// reached before, so that it may be repeated. Gives the committed version.
+    /// As [`LiveGraph::commit_version`], through `version`; does nothing if it was reached before, so
+    /// that it may be repeated. Returns the committed version.
     pub fn commit_through(&self, version: u32) -> Result<u32, StoreError> {
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let alone = self.commits();
         self.check_writable()?;
-        if version > self.version() {
-            self.check_unsealed()?;
-            self.roll_forward(version)?;
-        }
+        self.advance(&alone, version)?;
         Ok(self.version())
     }
 
-    /// The version that puts are for; the gate must be held.
-    pub(super) fn pending_version(&self) -> Result<u32, StoreError> {
+    /// Writes what is pending for `version` into files, durable and not visible yet, on all open
+    /// partitions: the first step of a commit over several servers. May be repeated.
+    ///
+    /// Versions before it are committed. Puts that begin afterwards are for the version after.
+    pub fn prepare(&self, version: u32) -> Result<(), StoreError> {
+        let alone = self.commits();
+        self.check_writable()?;
+        let Some(before) = version.checked_sub(1) else { return Ok(()) };
+        self.advance(&alone, before)?;
+        self.prepare_parts(&alone, &self.open_parts(), version)
+    }
+
+    /// Makes `version` visible: the second step of a commit over several servers. Does the first step
+    /// where it was not done; does nothing if the version was reached before.
+    pub fn publish(&self, version: u32) -> Result<u32, StoreError> {
+        self.commit_through(version)
+    }
+
+    /// The version after the newest one.
+    fn next_version(&self) -> Result<u32, StoreError> {
         self.version().checked_add(1).ok_or_else(|| StoreError::Catalog {
             dir: self.graph.dir().to_owned(),
             reason: "there is no version after the last number; import the graph again".to_owned(),
@@ -45,22 +65,118 @@ impl LiveGraph {
         })
     }
 
-    /// Fails while a partition is about to be given up: its version must not change under the copy.
-    pub(super) fn check_unsealed(&self) -> Result<(), StoreError> {
-        self.open_parts().iter().try_for_each(|part| part.check_open_to_puts())
+    /// Keeps other commits out.
+    pub(super) fn commits(&self) -> MutexGuard<'_, ()> {
+        self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits `version`, which is later than the committed one, on disk and then in memory; the
-    /// gate must be held alone.
-    pub(super) fn roll_forward(&self, version: u32) -> Result<(), StoreError> {
-        let parts = self.open_parts();
-        let results =
-            for_each(&**self.graph.device(), &parts, |part| part.catalog.set_version(version));
-        results.into_iter().try_for_each(|result| self.written(result))?;
-        for tensor in parts.iter().flat_map(|part| &part.tensors) {
-            tensor.freeze(version.saturating_add(1));
+    /// Fails while a partition is about to be given up or is copied: its files must not change under
+    /// the copy.
+    pub(super) fn check_unsealed(&self) -> Result<(), StoreError> {
+        self.open_parts().iter().try_for_each(|part| part.check_open_to_commits())
+    }
+
+    /// Commits all versions up to `version` on the open partitions that are behind.
+    pub(super) fn advance(
+        &self,
+        alone: &MutexGuard<'_, ()>,
+        version: u32,
+    ) -> Result<(), StoreError> {
+        let lowest = |parts: &[Arc<LivePart>]| parts.iter().map(|part| part.version()).min();
+        loop {
+            let mut parts = self.open_parts();
+            let Some(next) = lowest(&parts).filter(|lowest| *lowest < version) else {
+                return Ok(());
+            };
+            let next = next + 1;
+            parts.retain(|part| part.version() < next);
+            self.prepare_parts(alone, &parts, next)?;
+            self.publish_parts(alone, &parts, next)?;
         }
-        self.version.store(version, Ordering::Release);
+    }
+
+    /// The first step, on partitions whose version is below `version`.
+    fn prepare_parts(
+        &self,
+        _alone: &MutexGuard<'_, ()>,
+        parts: &[Arc<LivePart>],
+        version: u32,
+    ) -> Result<(), StoreError> {
+        {
+            // No put is midway: from here on none is for this version.
+            let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            self.check_unsealed()?;
+            for part in parts {
+                part.puts_for.fetch_max(version.saturating_add(1), Ordering::AcqRel);
+            }
+        }
+        let prepare = |part: &Arc<LivePart>| self.prepare_part(part, version);
+        let results = for_each(&**self.graph.device(), parts, prepare);
+        results.into_iter().collect()
+    }
+
+    fn prepare_part(&self, part: &LivePart, version: u32) -> Result<(), StoreError> {
+        if part.version() >= version {
+            return Ok(());
+        }
+        let mut prepared = Vec::new();
+        for tensor in &part.tensors {
+            let Some(pending) = tensor.pending_for(version) else { continue };
+            let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
+            let codec = tensor.current().base().segment().codec();
+            let written = place.write_pending(&part.catalog, version, &pending, codec)?;
+            if let Some((record, segment)) = written {
+                // Opened before it counts: after the switch nothing can fail but memory.
+                let layer = Layer::open(segment, version, self.reader)?;
+                prepared.push((tensor, record, layer));
+            }
+        }
+        if prepared.is_empty() {
+            return Ok(());
+        }
+        let records: Vec<(&str, DeltaRecord)> = prepared
+            .iter()
+            .map(|(tensor, record, _)| (tensor.spec().name.as_str(), record.clone()))
+            .collect();
+        self.written(part.catalog.prepare(version, &records))?;
+        for (tensor, record, layer) in prepared {
+            let n_bytes = u64::from(record.record.n_rows) * tensor.spec().row_bytes() as u64;
+            tensor.set_prepared(version, layer);
+            part.catalog.reclaim_rows(&tensor.spec().name, version, n_bytes);
+        }
         Ok(())
+    }
+
+    /// The second step, on partitions that are prepared.
+    fn publish_parts(
+        &self,
+        _alone: &MutexGuard<'_, ()>,
+        parts: &[Arc<LivePart>],
+        version: u32,
+    ) -> Result<(), StoreError> {
+        let names = |part: &LivePart| {
+            let with_delta = part.tensors.iter().filter(|tensor| tensor.prepared().is_some());
+            with_delta.map(|tensor| tensor.spec().name.clone()).collect::<Vec<_>>()
+        };
+        let publish = |part: &Arc<LivePart>| {
+            part.catalog.publish(version, names(part).iter().map(String::as_str))
+        };
+        let results = for_each(&**self.graph.device(), parts, publish);
+        let outcome = parts.iter().zip(results).try_for_each(|(part, result)| {
+            self.written(result)?;
+            part.tensors.iter().for_each(|tensor| tensor.publish(version));
+            part.version.store(version, Ordering::Release);
+            Ok(())
+        });
+        self.note_version();
+        outcome
+    }
+
+    /// Takes the lowest version of the open partitions as the graph's.
+    pub(super) fn note_version(&self) {
+        let lowest = self.open_parts().iter().map(|part| part.version()).min();
+        if let Some(lowest) = lowest {
+            self.version.store(lowest, Ordering::Release);
+        }
     }
 }

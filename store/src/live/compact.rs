@@ -6,30 +6,30 @@ use std::time::Instant;
 
 use lodestore_graph::PartId;
 
+use super::delta::DeltaPlace;
 use super::garbage::{Garbage, Retired};
-use super::{Base, LiveGraph, LivePart, LiveTensor};
+use super::{Layer, LiveGraph, LivePart, LiveTensor, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
+use crate::layers::{Fold, choose_fold};
 
 impl LiveGraph {
-    /// Folds the committed overlay rows of a tensor, or of all, in a partition, or in all that are
-    /// open, into segments of the committed version. Puts, commits and gathers go on meanwhile;
-    /// pinned views keep what they see.
+    /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts, commits
+    /// and gathers continue meanwhile; pinned views keep what they see.
     ///
-    /// `progress` is told bytes of rows written and to write; when it breaks, the compaction ends
-    /// with [`StoreError::Stopped`] as after any error. Tensors without committed overlay
-    /// rows are left as they are. Each tensor of a partition is switched on its own: after an error
-    /// those before it are done, and nothing else has changed. A damaged page of a segment is such
-    /// an error, unless all of its rows have been put anew.
+    /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
+    /// with [`StoreError::Stopped`] as after any error. Each tensor of a partition is switched on its
+    /// own: after an error those before it are done, and nothing else has changed. A damaged page is
+    /// such an error, unless all of its rows were changed since. A partition that is being copied is
+    /// left as it is.
     ///
-    /// A partition that is being copied is left as it is.
-    ///
-    /// Needs room on disk for the largest segment once more; memory does not depend on its length
-    /// but for 4 bytes per page.
+    /// Needs room on disk for the largest file that is written; memory does not depend on its length
+    /// but for 4 bytes per page, and 16 bytes per row where deltas become one.
     pub fn compact(
         &self,
         part: Option<PartId>,
         tensor: Option<&str>,
+        what: Folding,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Vec<Compacted>, StoreError> {
         self.check_writable()?;
@@ -47,60 +47,124 @@ impl LiveGraph {
         };
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
-        let tensors: Vec<(&Arc<LivePart>, &Arc<LiveTensor>)> = parts
+        let tensors: Vec<Folded> = parts
             .iter()
             .flat_map(|part| {
                 let chosen = part.tensors.iter().enumerate();
                 let chosen = chosen.filter(|(at, _)| position.is_none_or(|chosen| chosen == *at));
-                chosen.map(move |(_, tensor)| (part, tensor))
+                chosen.map(move |(_, tensor)| Folded::of(part, tensor, what))
             })
             .collect();
-        let version = self.version();
-        let to_write = tensors.iter().filter(|(_, tensor)| !tensor.committed(version).is_plain());
-        let total = to_write.map(|(_, tensor)| tensor.base().segment().layout().raw_bytes()).sum();
+        let total = tensors.iter().map(Folded::bytes_to_write).sum();
         let mut done = 0;
         let mut advance = |bytes| {
             done += bytes;
             progress(done, total)
         };
         let mut reports = Vec::with_capacity(tensors.len());
-        for (part, tensor) in tensors {
-            reports.push(self.compact_tensor(part, tensor, &mut garbage, &mut advance)?);
+        for folded in tensors {
+            reports.push(self.fold(&folded, &mut garbage, &mut advance)?);
         }
         self.sweep_garbage(&mut garbage)?;
         Ok(reports)
     }
 
-    fn compact_tensor(
+    fn fold(
         &self,
-        part: &LivePart,
-        tensor: &Arc<LiveTensor>,
+        folded: &Folded<'_>,
         garbage: &mut Garbage,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Compacted, StoreError> {
         let start = Instant::now();
-        // The version first: a commit in between only adds layers that stay.
-        let version = self.version();
-        let pinned = tensor.committed(version);
+        let Folded { part, tensor, seen, fold } = folded;
         let compaction = Compaction {
             graph: &self.graph,
             part: part.part,
             catalog: &part.catalog,
             spec: tensor.spec(),
-            pinned: &pinned,
-            version,
+            seen,
         };
-        if pinned.is_plain() {
-            return Ok(report(&compaction, None, start));
-        }
-        let (record, segment) = compaction.write(progress)?;
+        let layers = match fold {
+            None => return Ok(report(&compaction, 0, None, start)),
+            Some(Fold::All) => 0..seen.layers().len(),
+            Some(Fold::Deltas(deltas)) => deltas.start + 1..deltas.end + 1,
+        };
+        let n_rows = match fold {
+            Some(Fold::All) => seen.n_changed(),
+            _ => seen.layers()[layers.clone()].iter().map(|it| n_rows(it)).sum(),
+        };
         // Opened before it counts: after the switch nothing can fail but memory.
-        let base = Base::open(segment, self.reader)?;
-        let switched = part.catalog.switch_segment(&tensor.spec().name, version, &record);
+        let (layer, switched) = if layers.start == 0 {
+            let (record, segment) = compaction.write(progress)?;
+            let version = segment.identity().version;
+            let layer = Layer::open(segment, version, self.reader)?;
+            (layer, part.catalog.switch_segment(&tensor.spec().name, version, &record))
+        } else {
+            let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
+            let codec = seen.base().segment().codec();
+            let written = place.write_folded(seen, layers.clone(), codec, progress)?;
+            let (record, segment) = written;
+            let layer = Layer::open(segment, record.first, self.reader)?;
+            (layer, part.catalog.switch_deltas(&tensor.spec().name, &record))
+        };
         self.written(switched)?;
-        let report = report(&compaction, Some(base.segment()), start);
-        tensor.rebase(&base);
-        garbage.push(Retired::new(&pinned, Arc::clone(tensor), version));
-        Ok(report)
+        tensor.fold(seen, layers.clone(), &layer);
+        let retired = seen.layers()[layers].iter();
+        garbage.extend(retired.map(|layer| Retired::new(layer, &part.catalog)));
+        Ok(report(&compaction, n_rows, Some(layer.segment()), start))
     }
+}
+
+/// What a compaction folds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folding {
+    /// All layers of each tensor into one segment, where there are deltas.
+    All,
+    /// What pays: deltas of a like size into one, and all layers where deltas have many of the rows.
+    WherePays,
+}
+
+impl LiveTensor {
+    /// Whether a compaction of [`Folding::WherePays`] would write anything.
+    #[must_use]
+    pub fn pays_to_fold(&self) -> bool {
+        let current = self.current();
+        choose_fold(n_rows(current.base()), &current.delta_sizes()).is_some()
+    }
+}
+
+/// A tensor of a partition with what is to be folded of it.
+struct Folded<'a> {
+    part: &'a LivePart,
+    tensor: &'a Arc<LiveTensor>,
+    seen: Arc<TensorVersion>,
+    /// `None` where it stays as it is.
+    fold: Option<Fold>,
+}
+
+impl<'a> Folded<'a> {
+    fn of(part: &'a LivePart, tensor: &'a Arc<LiveTensor>, what: Folding) -> Self {
+        let seen = tensor.current();
+        let fold = match what {
+            Folding::All => (!seen.is_plain()).then_some(Fold::All),
+            Folding::WherePays => choose_fold(n_rows(seen.base()), &seen.delta_sizes()),
+        };
+        Self { part, tensor, seen, fold }
+    }
+
+    /// Bytes of rows, at most.
+    fn bytes_to_write(&self) -> u64 {
+        let raw_bytes = |layer: &Arc<Layer>| layer.segment().layout().raw_bytes();
+        match &self.fold {
+            None => 0,
+            Some(Fold::All) => raw_bytes(self.seen.base()),
+            Some(Fold::Deltas(deltas)) => {
+                self.seen.layers()[deltas.start + 1..deltas.end + 1].iter().map(raw_bytes).sum()
+            }
+        }
+    }
+}
+
+fn n_rows(layer: &Layer) -> u64 {
+    layer.segment().identity().n_rows.into()
 }

@@ -68,6 +68,16 @@ impl LivePart {
     }
 }
 
+impl LivePart {
+    /// Fails while the partition is sealed or copied.
+    pub(super) fn check_open_to_commits(&self) -> Result<(), StoreError> {
+        if self.hand_over.is_copied() {
+            return Err(busy(self.part, "it is being copied, and its files must not change"));
+        }
+        self.check_open_to_puts()
+    }
+}
+
 impl Graph {
     /// Folder of a partition that move `id` has taken away.
     #[must_use]

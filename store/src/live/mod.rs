@@ -1,28 +1,31 @@
 //! A graph that changes: puts, commits, pinned views and compaction over its partitions.
 //!
-//! A partition has a committed version V. Puts go to the pending version V + 1, as overlay rows in
-//! the partition's catalog; a commit makes it the committed one and changes no row. Compaction
-//! folds committed overlay rows into a segment of its own. Partitions are self-contained and share
-//! no commit point, so a graph's version is the lowest of its partitions'; opening for writing
-//! rolls the others forward.
+//! A partition has a committed version V, which is a list of immutable files for each tensor. Puts
+//! go to the pending version V + 1, as rows in the partition's catalog that no reader sees; a commit
+//! writes them into a file of their own, a delta, and makes it visible. Compaction folds files.
+//! Partitions are self-contained and share no commit point, so a graph's version is the lowest of
+//! its partitions'; opening for writing rolls the others forward.
 //!
 //! Partitions come and go while a graph is open: [`hand_over`] has how.
 //!
 //! Locks, in the order in which they are taken: `garbage` by a compaction for all of its time, so
-//! that there is one; `gate`, shared by puts and exclusive for commits and for whatever changes
-//! which partitions there are; that of the list of partitions and a tensor's own, for a moment.
+//! that there is one; `commits`, likewise by a commit; `gate`, shared by puts, and exclusive for a
+//! moment by commits and for whatever changes which partitions there are; that of the list of
+//! partitions and a tensor's own, for a moment.
 
-mod base;
 mod commit;
 mod compact;
+mod delta;
 mod garbage;
 mod hand_over;
 mod holders;
 mod journal;
+mod layer;
 mod open;
 mod parallel;
 mod put;
 mod tensor;
+mod version;
 mod view;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,14 +33,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use lodestore_graph::PartId;
 
-pub use base::Base;
+pub use compact::Folding;
 pub use hand_over::{PartCopy, SEAL_MAX};
 pub use holders::Holders;
+pub use layer::Layer;
 pub use tensor::LiveTensor;
+pub use version::{LayerRows, TensorVersion};
 pub use view::{TensorView, View};
 
-pub(crate) use open::OpenedPart;
-pub(crate) use tensor::Pinned;
+pub(crate) use open::{OpenedPart, OpenedTensor};
 
 use crate::catalog::{Catalog, Membership};
 use crate::error::StoreError;
@@ -69,8 +73,10 @@ pub struct LiveGraph {
     parts: RwLock<Parts>,
     /// The lowest committed version of the partitions; that of all of them where puts are taken.
     version: AtomicU32,
-    /// Puts share it over their writes; a commit has it alone, so that what it freezes stays.
+    /// Puts share it over their writes; a commit takes it alone to say which version puts are for.
     gate: RwLock<()>,
+    /// Held by a commit for all of its time.
+    commits: Mutex<()>,
     /// Why nothing more is written, once a write has failed.
     stopped: OnceLock<String>,
     /// What compactions have left; locked by a compaction for all of its time.
@@ -87,6 +93,10 @@ struct LivePart {
     catalog: Arc<Catalog>,
     /// As in the graph's description.
     tensors: Vec<Arc<LiveTensor>>,
+    /// The committed version.
+    version: AtomicU32,
+    /// The version that puts are for; changed under the gate, held alone.
+    puts_for: AtomicU32,
     hand_over: HandOver,
     /// How many servers are to hold it; changed under the gate, held alone.
     membership: Mutex<Membership>,
@@ -105,22 +115,18 @@ impl LiveGraph {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Whether all rows of the tensor at `position` that were gathered of the latest before this
-    /// call are of `version`: it is committed last, nothing was put since, and no commit is midway.
+    /// The committed version of a partition, if it is open here.
     #[must_use]
-    pub fn is_still_at(&self, version: u32, position: usize) -> bool {
-        let parts = self.now();
-        let tensors = || parts.iter().flatten().filter_map(|part| part.tensors.get(position));
-        // The version afterwards: a commit freezes rows first, and a compaction, which takes frozen
-        // rows away, only begins when the version is told.
-        !tensors().any(|tensor| tensor.has_later(version)) && self.version() == version
+    pub fn part_version(&self, part: PartId) -> Option<u32> {
+        Some(self.now().get(part.index())?.as_ref()?.version())
     }
 
-    /// The oldest version that can be read: that of the newest segment.
+    /// The oldest version that can be read of every tensor.
     #[must_use]
     pub fn oldest_version(&self) -> u32 {
-        let versions =
-            |part: &Arc<LivePart>| part.tensors.iter().map(|it| it.base().version()).max();
+        let versions = |part: &Arc<LivePart>| {
+            part.tensors.iter().map(|it| it.current().base().version()).max()
+        };
         self.open_parts().iter().filter_map(versions).max().unwrap_or(0)
     }
 
@@ -133,8 +139,8 @@ impl LiveGraph {
     /// A view of the tensor at `position` of the graph's description in a partition; `None` for a
     /// partition that is not open here.
     ///
-    /// Fails with [`StoreError::NoVersion`] for a version before the segment's or after the
-    /// graph's.
+    /// Fails with [`StoreError::NoVersion`] for a version that is not committed, and for one whose
+    /// layers were folded into later ones.
     pub fn view(
         &self,
         part: PartId,
@@ -142,20 +148,14 @@ impl LiveGraph {
         view: View,
     ) -> Result<Option<TensorView>, StoreError> {
         let Some(tensor) = self.tensor(part, position) else { return Ok(None) };
-        let View::At(asked) = view else { return Ok(Some(TensorView::latest(tensor))) };
-        // The version first: rows of a commit in between may be missing from what is taken after.
-        let newest = self.version();
-        let pinned = self.pin(&tensor, asked, newest)?;
-        Ok(Some(TensorView::pinned(tensor, pinned)))
-    }
-
-    /// What `tensor` has of the version `asked`; `newest` was the graph's version before.
-    fn pin(&self, tensor: &LiveTensor, asked: u32, newest: u32) -> Result<Pinned, StoreError> {
-        let pinned = tensor.committed(asked);
-        if asked < pinned.base.version() || asked > newest {
-            return Err(StoreError::NoVersion { asked, oldest: self.oldest_version(), newest });
+        let View::At(asked) = view else { return Ok(Some(TensorView::Latest(tensor))) };
+        match tensor.at(asked) {
+            Some(version) => Ok(Some(TensorView::At(version))),
+            None => {
+                let (oldest, newest) = (self.oldest_version(), self.version());
+                Err(StoreError::NoVersion { asked, oldest, newest })
+            }
         }
-        Ok(pinned)
     }
 
     /// The partitions that are open here.
@@ -205,6 +205,20 @@ impl LiveGraph {
     pub(crate) fn opened(&self) -> String {
         let parts: Vec<String> = self.parts().map(|part| part.to_string()).collect();
         parts.join(", ")
+    }
+}
+
+impl LivePart {
+    /// The committed version.
+    fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The newest version that rows are pending or prepared for.
+    fn newest_pending(&self) -> Option<u32> {
+        let prepared = |tensor: &LiveTensor| tensor.prepared().map(|delta| delta.version());
+        let versions = |tensor: &Arc<LiveTensor>| tensor.newest_pending().max(prepared(tensor));
+        self.tensors.iter().filter_map(versions).max()
     }
 }
 

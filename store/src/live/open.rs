@@ -1,29 +1,33 @@
-//! Opening: catalogs, versions, segments, and which rows lie over them.
+//! Opening: catalogs, versions, and the files of each tensor.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use lodestore_graph::PartId;
 
+use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
 use super::hand_over::HandOver;
-use super::{Base, LiveGraph, LiveMode, LivePart, LiveTensor};
+use super::tensor::PendingRows;
+use super::{Layer, LiveGraph, LiveMode, LivePart, LiveTensor, TensorVersion};
 use crate::catalog::Catalog;
+use crate::cause::Cause;
 use crate::error::StoreError;
-use crate::graph::{Graph, TEMPORARY_SUFFIX, version_of_file};
-use crate::overlay::{LoadedOverlay, load};
+use crate::graph::{Graph, TEMPORARY_SUFFIX, version_of_file, versions_of_delta};
 use crate::quarantine::quarantine;
 use crate::reader::{OpenOptions, ReaderKind};
+use crate::row::RowIdx;
 use crate::segment::Segment;
 use crate::tensor::TensorSpec;
 
 impl LiveGraph {
     /// Opens all tensors of the given partitions of `graph`, or of all.
     ///
-    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`];
-    /// brings all to the highest version among them; and removes what crashes and pinned readers
-    /// have left. For reading it takes no lock and writes nothing.
+    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`]; brings
+    /// rows that an older release has committed into deltas, and all partitions to the highest
+    /// version among them; and removes what crashes and pinned readers have left. For reading it takes no lock and writes nothing.
     pub fn open(
         graph: Graph,
         parts: Option<&[PartId]>,
@@ -34,10 +38,12 @@ impl LiveGraph {
             Some(parts) => parts.iter().copied().collect(),
             None => graph.book().parts().collect(),
         };
-        let (version, opened) = match mode {
+        let opened = match mode {
             LiveMode::Read => open_to_read(&graph, &wanted)?,
             LiveMode::Write => open_to_write(&graph, &wanted)?,
         };
+        let highest = opened.iter().map(|part| part.version).max().unwrap_or(0);
+        let lowest = opened.iter().map(|part| part.version).min().unwrap_or(0);
         // Which reader is best depends on all segments together.
         let bytes = opened.iter().flat_map(OpenedPart::segments);
         let reader = options.reader.settle(bytes.map(|s| s.layout().file_bytes()).sum());
@@ -46,17 +52,79 @@ impl LiveGraph {
             let position = part.part.index();
             parts[position] = Some(Arc::new(part.live(reader)?));
         }
-        Ok(Self {
+        let this = Self {
             graph,
             mode,
             reader,
             parts: RwLock::new(parts.into()),
-            version: AtomicU32::new(version),
+            version: AtomicU32::new(lowest),
             gate: RwLock::default(),
+            commits: Mutex::default(),
             stopped: OnceLock::new(),
             garbage: Mutex::new(Garbage::new()),
-        })
+        };
+        if mode == LiveMode::Write {
+            // A commit that was cut off has reached some partitions and not others.
+            this.advance(&this.commits(), highest)?;
+        }
+        Ok(this)
     }
+}
+
+/// The versions that rows of a tensor are pending for, ascending; those of `base` or before, which a
+/// segment has taken in, are left out.
+///
+/// Fails for a version that no put can have been for.
+fn pending_versions(
+    catalog: &Catalog,
+    spec: &TensorSpec,
+    base: u32,
+    committed: u32,
+) -> Result<Vec<u32>, StoreError> {
+    let (mut versions, mut after) = (Vec::new(), base);
+    while let Some(version) = catalog.first_put_after(&spec.name, after)? {
+        // One version beyond that which a commit under way closes.
+        let newest = committed.saturating_add(2);
+        if version > newest {
+            let (dir, tensor) = (catalog.dir().to_owned(), spec.name.clone());
+            let reason = format!("expected rows of versions up to {newest}");
+            return Err(StoreError::DamagedPending {
+                dir,
+                tensor,
+                version,
+                row: RowIdx(0),
+                reason,
+            });
+        }
+        versions.push(version);
+        after = version;
+    }
+    Ok(versions)
+}
+
+/// Writes a delta for each version whose rows an older release has committed as they were put, and
+/// removes those that a segment has taken in.
+fn bring_forward(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Catalog, StoreError> {
+    let committed = catalog.current_version()?;
+    for spec in &graph.meta().tensors {
+        let segment = graph.segment_at(&catalog, part, spec, committed)?;
+        let base = segment.identity().version;
+        if catalog.first_put_after(&spec.name, 0)?.is_some_and(|version| version <= base) {
+            catalog.remove_rows(&spec.name, base)?;
+        }
+        let place = DeltaPlace { graph, part, spec };
+        let old = PendingRows::unknown();
+        while let Some(version) = catalog.first_put_after(&spec.name, base)? {
+            if version > committed {
+                break;
+            }
+            let written = place.write_pending(&catalog, version, &old, segment.codec())?;
+            if let Some((record, _)) = written {
+                catalog.bring_forward(&spec.name, &record)?;
+            }
+        }
+    }
+    Ok(catalog)
 }
 
 /// A partition without readers.
@@ -64,70 +132,63 @@ pub(crate) struct OpenedPart {
     part: PartId,
     /// Its committed version.
     pub(crate) version: u32,
+    /// The version that a commit has prepared, if there is one.
+    pub(crate) prepared_version: Option<u32>,
     catalog: Catalog,
     /// As in the graph's description.
-    pub(crate) tensors: Vec<(TensorSpec, Segment, LoadedOverlay)>,
+    pub(crate) tensors: Vec<OpenedTensor>,
 }
 
-/// Opens partitions as they are; gives the lowest version too.
-fn open_to_read(
-    graph: &Graph,
-    wanted: &BTreeSet<PartId>,
-) -> Result<(u32, Vec<OpenedPart>), StoreError> {
-    let open = |&part: &PartId| OpenedPart::to_read(graph, part);
-    let parts = wanted.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    Ok((parts.iter().map(|part| part.version).min().unwrap_or(0), parts))
+/// The files of a tensor, without readers.
+pub(crate) struct OpenedTensor {
+    pub(crate) spec: TensorSpec,
+    /// The segment that has every row.
+    pub(crate) segment: Segment,
+    /// Deltas over it, oldest first, with the first version that each has rows of.
+    pub(crate) deltas: Vec<(u32, Segment)>,
+    /// What a commit has prepared.
+    pub(crate) prepared: Option<Segment>,
+    /// The versions that rows are pending for, ascending.
+    pub(crate) pending_for: Vec<u32>,
 }
 
-/// Locks all partitions, rolls them forward to the highest version, which it gives too, and removes
-/// garbage.
-///
-/// A commit has reached some partitions and not others when it was cut off. Where all were open no put
-/// came in between, since commits keep them out: what the others have pending is what that commit was
-/// to freeze. Where some were not open, whoever committed left them out knowingly, and what they have
-/// pending becomes part of the version that the others have.
-fn open_to_write(
-    graph: &Graph,
-    wanted: &BTreeSet<PartId>,
-) -> Result<(u32, Vec<OpenedPart>), StoreError> {
+/// Opens partitions as they are.
+fn open_to_read(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
+    wanted.iter().map(|&part| OpenedPart::to_read(graph, part)).collect()
+}
+
+/// Locks all partitions, and removes what crashes have left.
+fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
     let lock = |&part: &PartId| Ok((part, graph.catalog_for_writing(part)?));
     let catalogs = wanted.iter().map(lock).collect::<Result<Vec<_>, StoreError>>()?;
-    let versions = catalogs.iter().map(|(_, catalog)| catalog.current_version());
-    let versions = versions.collect::<Result<Vec<u32>, _>>()?;
-    let highest = versions.iter().copied().max().unwrap_or(0);
-    let mut parts = Vec::with_capacity(catalogs.len());
-    for ((part, catalog), version) in catalogs.into_iter().zip(versions) {
-        if version < highest {
-            catalog.set_version(highest)?;
-        }
-        parts.push(OpenedPart::to_write(graph, part, catalog, highest)?);
-    }
-    Ok((highest, parts))
+    let open = |(part, catalog)| OpenedPart::to_write(graph, part, catalog);
+    catalogs.into_iter().map(open).collect()
 }
 
 impl OpenedPart {
     /// Opens a partition as it is.
+    ///
+    /// Fails with [`StoreError::OldRows`] for committed rows as older releases stored them.
     pub(crate) fn to_read(graph: &Graph, part: PartId) -> Result<Self, StoreError> {
         graph.with_catalog(part, |catalog| {
-            let version = catalog.current_version()?;
-            Self::open(graph, part, catalog, version)
+            let opened = Self::open(graph, part, catalog)?;
+            let old = opened.tensors.iter().find_map(|tensor| {
+                let old = tensor.pending_for.iter().find(|of| **of <= opened.version);
+                old.map(|&version| (tensor.spec.name.clone(), version))
+            });
+            let dir = || graph.part_dir(part);
+            old.map_or(Ok(opened), |(tensor, version)| {
+                Err(StoreError::OldRows { dir: dir(), tensor, version })
+            })
         })
     }
 
-    /// Opens a partition whose lock `catalog` has at its `version`, and removes garbage.
-    fn to_write(
-        graph: &Graph,
-        part: PartId,
-        catalog: Catalog,
-        version: u32,
-    ) -> Result<Self, StoreError> {
-        let opened = Self::open(graph, part, catalog, version)?;
-        for (spec, _, overlay) in &opened.tensors {
-            if let Some((newest, n_bytes)) = overlay.folded {
-                opened.catalog.remove_rows(&spec.name, 0..=newest, n_bytes)?;
-            }
-        }
-        opened.remove_orphans(graph, version)?;
+    /// Opens a partition whose lock `catalog` has, brings what an older release has committed into
+    /// deltas, and removes garbage.
+    fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+        let catalog = bring_forward(graph, part, catalog)?;
+        let opened = Self::open(graph, part, catalog)?;
+        opened.remove_orphans(graph)?;
         Ok(opened)
     }
 
@@ -136,65 +197,111 @@ impl OpenedPart {
         if mode == LiveMode::Read {
             return Self::to_read(graph, part);
         }
-        let catalog = graph.catalog_for_writing(part)?;
-        let version = catalog.current_version()?;
-        Self::to_write(graph, part, catalog, version)
+        Self::to_write(graph, part, graph.catalog_for_writing(part)?)
     }
 
-    /// Opens the segments of a partition at `version` and indexes what lies over them.
-    fn open(
-        graph: &Graph,
-        part: PartId,
-        catalog: Catalog,
-        version: u32,
-    ) -> Result<Self, StoreError> {
+    /// Opens the files of a partition at its version.
+    fn open(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+        let version = catalog.current_version()?;
+        let prepared_version = catalog.prepared_version()?;
+        let next = version.saturating_add(1);
+        if let Some(found) = prepared_version.filter(|prepared| *prepared != next) {
+            return Err(StoreError::Catalog {
+                dir: catalog.dir().to_owned(),
+                reason: format!(
+                    "version {found} is prepared over version {version}, expected {next}"
+                ),
+                cause: Cause::Damage,
+            });
+        }
         let open = |spec: &TensorSpec| {
             let segment = graph.segment_at(&catalog, part, spec, version)?;
-            let (n_rows, base) = (segment.identity().n_rows, segment.identity().version);
-            let overlay = load(&catalog, spec, n_rows, base, version)?;
-            Ok((spec.clone(), segment, overlay))
+            let deltas = graph.deltas_at(&catalog, part, spec, version)?;
+            let prepared = prepared_version.map(|of| catalog.prepared_delta(&spec.name, of));
+            let prepared = prepared.transpose()?.flatten();
+            let prepared = prepared.map(|it| graph.open_delta(part, spec, &it)).transpose()?;
+            let pending_for =
+                pending_versions(&catalog, spec, segment.identity().version, version)?;
+            Ok(OpenedTensor { spec: spec.clone(), segment, deltas, prepared, pending_for })
         };
         let tensors = graph.meta().tensors.iter().map(open).collect::<Result<_, StoreError>>()?;
-        Ok(Self { part, version, catalog, tensors })
+        Ok(Self { part, version, prepared_version, catalog, tensors })
+    }
+
+    /// Number of rows of a tensor that are pending. Reads them.
+    pub(crate) fn n_pending(&self, tensor: &OpenedTensor) -> Result<u64, StoreError> {
+        let mut n_rows = 0;
+        for &version in &tensor.pending_for {
+            self.catalog.scan_pending(&tensor.spec.name, version, &mut |_, _| {
+                n_rows += 1;
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(n_rows)
     }
 
     fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.tensors.iter().map(|(_, segment, _)| segment)
+        self.tensors.iter().flat_map(|tensor| {
+            let deltas = tensor.deltas.iter().map(|(_, delta)| delta);
+            deltas.chain([&tensor.segment]).chain(&tensor.prepared)
+        })
     }
 
     pub(super) fn live(self, reader: ReaderKind) -> Result<LivePart, StoreError> {
         let membership = Mutex::new(self.catalog.membership()?);
-        let catalog = Arc::new(self.catalog);
-        let live = |(spec, segment, overlay)| {
-            let (base, catalog) = (Base::open(segment, reader)?, Arc::clone(&catalog));
-            let LoadedOverlay { frozen, pending, .. } = overlay;
-            Ok(Arc::new(LiveTensor::new(spec, catalog, base, frozen, pending)))
+        let (catalog, version) = (Arc::new(self.catalog), self.version);
+        let closed = version.max(self.prepared_version.unwrap_or(0));
+        let pending = self.tensors.iter().filter_map(|tensor| tensor.pending_for.last());
+        let open = pending.copied().max().filter(|&newest| newest > closed);
+        let puts_for = open.unwrap_or(closed.saturating_add(1));
+        let live = |tensor: OpenedTensor| {
+            let first = tensor.segment.identity().version;
+            let mut layers = vec![Layer::open(tensor.segment, first, reader)?];
+            for (first, delta) in tensor.deltas {
+                layers.push(Layer::open(delta, first, reader)?);
+            }
+            let open_prepared = |delta: Segment| {
+                let version = delta.identity().version;
+                Layer::open(delta, version, reader)
+            };
+            let prepared = tensor.prepared.map(open_prepared).transpose()?;
+            let (current, catalog) = (TensorVersion::new(version, layers), Arc::clone(&catalog));
+            let live =
+                LiveTensor::new(tensor.spec, catalog, current, prepared, &tensor.pending_for);
+            Ok(Arc::new(live))
         };
         let tensors = self.tensors.into_iter().map(live).collect::<Result<_, StoreError>>()?;
         let (part, hand_over) = (self.part, HandOver::default());
-        Ok(LivePart { part, catalog, tensors, hand_over, membership })
+        let (version, puts_for) = (AtomicU32::new(version), AtomicU32::new(puts_for));
+        Ok(LivePart { part, catalog, tensors, version, puts_for, hand_over, membership })
     }
 
     /// Removes files that a compaction did not finish, and segments that none needs any more.
     ///
-    /// A segment of a later version than the partition's goes to quarantine: no crash leaves one,
-    /// but a catalog that was put back from an old copy does, and nothing else may have its rows.
-    fn remove_orphans(&self, graph: &Graph, version: u32) -> Result<(), StoreError> {
-        let (device, dir) = (&**graph.device(), graph.part_dir(self.part));
+    /// A file of a later version than the partition's goes to quarantine, unless its rows are still
+    /// pending: no crash leaves one, but a catalog that was restored from an old copy does, and
+    /// nothing else may have its rows.
+    fn remove_orphans(&self, graph: &Graph) -> Result<(), StoreError> {
+        let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
         for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
             let path = dir.join(&entry.name);
             let unfinished = entry.name.strip_suffix(TEMPORARY_SUFFIX);
-            let of = self.tensors.iter().find_map(|(spec, ..)| {
-                version_of_file(unfinished.unwrap_or(&entry.name), &spec.name)
+            let name = unfinished.unwrap_or(&entry.name);
+            let of = self.tensors.iter().find_map(|tensor| {
+                let of = version_of_file(name, &tensor.spec.name);
+                let of = of.or_else(|| Some(versions_of_delta(name, &tensor.spec.name)?.1))?;
+                // The rows that a commit was writing are still pending.
+                let is_known = of <= version || tensor.pending_for.contains(&of);
+                Some((of, is_known))
             });
-            let Some(of) = of else { continue };
+            let Some((of, is_known)) = of else { continue };
             if unfinished.is_none() && self.segments().any(|segment| segment.path() == path) {
                 continue;
             }
-            if unfinished.is_none() && of > version {
+            if unfinished.is_none() && !is_known {
                 let to = quarantine(device, &path)?;
                 tracing::warn!(
-                    "{}: of a later version than the catalog's {version}; is the catalog an old \
+                    "{}: of version {of}, later than the catalog's {version}; is the catalog an old \
                      copy? moved to {}",
                     path.display(),
                     to.display()

@@ -1,5 +1,6 @@
 //! Puts: rows into the pending version.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use lodestore_graph::{NodeId, PartId};
@@ -21,8 +22,8 @@ struct PartRows<'a> {
 }
 
 impl LiveGraph {
-    /// Puts rows of a tensor for the pending version, whose number it gives; durable when it
-    /// returns, and seen by every gather of the latest that starts then.
+    /// Puts rows of a tensor for the pending version, whose number it returns: durable then, and seen
+    /// by no reader until that version is committed.
     ///
     /// `rows` has `ids.len() * row_bytes` bytes, at most [`MAX_PUT_BYTES`]. Where an id comes
     /// several times, its last row stays. Everything is checked before anything is written. The
@@ -56,11 +57,16 @@ impl LiveGraph {
             part.check_open_to_puts()?;
             part.check_holders(holders)?;
         }
-        let version = self.pending_version()?;
-        let put = |part: &PartRows<'_>| part.part.tensors[position].put(version, &part.rows);
+        let put = |put: &PartRows<'_>| {
+            let version = put.part.puts_for.load(Ordering::Acquire);
+            put.part.tensors[position].put(version, &put.rows).map(|()| version)
+        };
         let results = for_each(&**self.graph.device(), &by_part, put);
-        results.into_iter().try_for_each(|result| self.written(result))?;
-        Ok(version)
+        // The highest: committed through it, the rows of all partitions are visible.
+        let none = self.version().saturating_add(1);
+        results.into_iter().try_fold(none, |highest, result| {
+            self.written(result).map(|version| version.max(highest))
+        })
     }
 
     /// Checks a put and finds where each row goes, by partition.
@@ -111,10 +117,10 @@ impl LiveGraph {
 }
 
 impl LiveTensor {
-    /// Puts rows for the pending `version`: on disk, and then in the index.
+    /// Puts rows for `version`: on disk, and then in the list of what is pending.
     fn put(&self, version: u32, rows: &[(RowIdx, &[u8])]) -> Result<(), StoreError> {
         self.catalog().put_rows(&self.spec().name, version, rows.iter().copied())?;
-        self.add(rows.iter().map(|&(row, _)| row));
+        self.add(version, rows.iter().map(|&(row, _)| row));
         self.journal().note(version, rows.iter().map(|&(row, _)| row));
         Ok(())
     }

@@ -1,83 +1,77 @@
-//! One tensor of one partition: its segment, and the rows over it.
+//! One tensor of one partition: its newest committed version, and which rows are pending.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use roaring::RoaringBitmap;
 
-use super::Base;
 use super::journal::Journal;
-use crate::catalog::{Catalog, OverlayRow, RowKeys};
-use crate::error::StoreError;
-use crate::overlay::{Layers, Pending, split};
+use super::{Layer, TensorVersion};
+use crate::catalog::Catalog;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
-/// What is known of a tensor of a partition at this moment; puts, commits and compactions change
-/// it.
+/// A tensor of an open partition; commits and compactions change its newest version.
 #[derive(Debug)]
 pub struct LiveTensor {
     spec: TensorSpec,
     catalog: Arc<Catalog>,
-    /// Held for a split or a change in memory, never while anything is read or written.
-    current: RwLock<Current>,
+    /// Held to take or to replace the version, never while anything is read or written.
+    current: RwLock<Arc<TensorVersion>>,
+    /// Earlier versions that are in use, so that readers of one share its index.
+    earlier: Mutex<Vec<Weak<TensorVersion>>>,
+    pending: Mutex<Pending>,
+    /// What a commit has written and not published.
+    prepared: Mutex<Option<Arc<Layer>>>,
     /// Rows put while the partition is copied.
     journal: Journal,
 }
 
-#[derive(Debug)]
-struct Current {
-    base: Arc<Base>,
-    frozen: Arc<Layers>,
-    pending: Pending,
+/// Rows that were put and are not in a file yet, by the version that they were put for: that which
+/// puts are for, and while a commit is under way the one before.
+#[derive(Debug, Default)]
+struct Pending(BTreeMap<u32, PendingRows>);
+
+/// Rows that were put for a version.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PendingRows {
+    /// Those that were put since the partition was opened.
+    rows: RoaringBitmap,
+    /// Others were put before: only the catalog knows which.
+    has_earlier: bool,
 }
 
-/// A segment and the rows over it up to a committed version: nothing changes them.
-#[derive(Clone, Debug)]
-pub(crate) struct Pinned {
-    pub(crate) base: Arc<Base>,
-    /// Those of later versions may be among them.
-    layers: Arc<Layers>,
-    version: u32,
-}
-
-impl Pinned {
-    /// Whether no row lies over the segment.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.layers.is_empty_at(self.version)
+impl PendingRows {
+    /// Rows that only the catalog knows.
+    pub(super) fn unknown() -> Self {
+        Self { has_earlier: true, ..Self::default() }
     }
 
-    /// The version of the row over the segment, if there is one.
-    pub(crate) fn version_of(&self, row: RowIdx) -> Option<u32> {
-        self.layers.version_of(row, self.version)
+    /// The rows, where all of them are known without a look at the catalog.
+    pub(super) fn known(&self) -> Option<&RoaringBitmap> {
+        (!self.has_earlier).then_some(&self.rows)
     }
-
-    /// Number of rows that lie over the segment.
-    pub(crate) fn n_rows(&self) -> u64 {
-        self.layers.n_rows_at(self.version)
-    }
-
-    /// Number of rows put, each as often as it was put for a version.
-    pub(crate) fn n_put(&self) -> u64 {
-        self.layers.sizes_at(self.version).iter().map(|(_, n_rows)| n_rows).sum()
-    }
-}
-
-/// What changes with the layers, in the same moment.
-enum Change<'a> {
-    Freeze { next: u32 },
-    Rebase { base: &'a Arc<Base> },
 }
 
 impl LiveTensor {
     pub(super) fn new(
         spec: TensorSpec,
         catalog: Arc<Catalog>,
-        base: Arc<Base>,
-        frozen: Layers,
-        pending: Pending,
+        current: TensorVersion,
+        prepared: Option<Arc<Layer>>,
+        pending_for: &[u32],
     ) -> Self {
-        let current = RwLock::new(Current { base, frozen: Arc::new(frozen), pending });
-        Self { spec, catalog, current, journal: Journal::default() }
+        let earlier = pending_for.iter().map(|&version| (version, PendingRows::unknown()));
+        let pending = Pending(earlier.collect());
+        Self {
+            spec,
+            catalog,
+            current: RwLock::new(Arc::new(current)),
+            earlier: Mutex::default(),
+            pending: Mutex::new(pending),
+            prepared: Mutex::new(prepared),
+            journal: Journal::default(),
+        }
     }
 
     /// What the rows are.
@@ -86,65 +80,40 @@ impl LiveTensor {
         &self.spec
     }
 
-    /// The segment under the rows.
+    /// The newest committed version.
     #[must_use]
-    pub fn base(&self) -> Arc<Base> {
-        Arc::clone(&self.read().base)
+    pub fn current(&self) -> Arc<TensorVersion> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether no row lies over the segment.
+    /// The tensor at `version`; `None` for a version that is not committed, or whose layers were
+    /// folded into later ones since.
     #[must_use]
-    pub fn is_plain(&self) -> bool {
-        self.read().is_plain()
-    }
-
-    /// Whether `row` lies over the segment.
-    #[must_use]
-    pub fn contains(&self, row: RowIdx) -> bool {
-        self.read().version_of(row).is_some()
-    }
-
-    /// Moves the rows that lie over the segment out of `rows` into `overlaid`, which is emptied
-    /// before, and gives the segment that has the others.
-    ///
-    /// Does not block on anything but the lock of a change in memory. Hold the base until the
-    /// overlaid rows have been read with [`LiveTensor::read_overlaid`].
-    pub fn split(
-        &self,
-        rows: &mut Vec<(RowIdx, u32)>,
-        overlaid: &mut Vec<OverlayRow>,
-    ) -> Arc<Base> {
-        overlaid.clear();
-        let current = self.read();
-        if !current.is_plain() {
-            split(rows, overlaid, |row| current.version_of(row));
+    pub fn at(&self, version: u32) -> Option<Arc<TensorVersion>> {
+        let mut earlier = lock(&self.earlier);
+        let current = self.current();
+        if current.version() == version {
+            return Some(current);
         }
-        Arc::clone(&current.base)
+        earlier.retain(|it| it.strong_count() > 0);
+        let known = earlier.iter().filter_map(Weak::upgrade).find(|it| it.version() == version);
+        if known.is_some() {
+            return known;
+        }
+        let made = Arc::new(current.back_to(version)?);
+        earlier.push(Arc::downgrade(&made));
+        Some(made)
     }
 
-    /// Copies rows over the segment to their places in `out`; sorts `rows`. Blocks on the catalog.
-    pub fn read_overlaid(
-        &self,
-        rows: &mut [OverlayRow],
-        out: &mut [u8],
-        scratch: &mut RowKeys,
-    ) -> Result<(), StoreError> {
-        self.catalog.read_rows(&self.spec, rows, out, scratch)
-    }
-
-    /// Rows committed over the segment by version, oldest first, and the rows that are pending.
+    /// Number of rows that were put since the partition was opened, and are not in a file yet.
     #[must_use]
-    pub fn overlay_rows(&self) -> (Vec<(u32, u64)>, u64) {
-        let current = self.read();
-        (current.frozen.sizes_at(u32::MAX).to_vec(), current.pending.rows.len())
+    pub fn n_pending(&self) -> u64 {
+        lock(&self.pending).0.values().map(|pending| pending.rows.len()).sum()
     }
 
-    /// Whether a gather of the latest may give rows of a later version than `version`: some are
-    /// pending, or frozen by a commit that may not be over.
-    pub(super) fn has_later(&self, version: u32) -> bool {
-        let current = self.read();
-        let newest = current.frozen.sizes_at(u32::MAX).last();
-        !current.pending.rows.is_empty() || newest.is_some_and(|&(newest, _)| newest > version)
+    /// The newest version that rows are pending for.
+    pub(super) fn newest_pending(&self) -> Option<u32> {
+        lock(&self.pending).0.last_key_value().map(|(&version, _)| version)
     }
 
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
@@ -155,77 +124,73 @@ impl LiveTensor {
         &self.journal
     }
 
-    /// What was committed up to `version`, which must be committed.
-    pub(super) fn committed(&self, version: u32) -> Pinned {
-        let current = self.read();
-        Pinned { base: Arc::clone(&current.base), layers: Arc::clone(&current.frozen), version }
+    /// Notes rows that were put for `version` and are durable.
+    pub(super) fn add(&self, version: u32, rows: impl Iterator<Item = RowIdx>) {
+        let mut pending = lock(&self.pending);
+        pending.0.entry(version).or_default().rows.extend(rows.map(|row| row.0));
     }
 
-    /// Takes in rows that were put for the pending version and are durable.
-    pub(super) fn add(&self, rows: impl IntoIterator<Item = RowIdx>) {
-        self.write().pending.rows.extend(rows.into_iter().map(|row| row.0));
+    /// The rows that are pending for `version`, if there are any; no put may be for it any more.
+    pub(super) fn pending_for(&self, version: u32) -> Option<PendingRows> {
+        lock(&self.pending).0.get(&version).cloned()
     }
 
-    /// Makes a layer of what is pending, now that it is committed; `next` is the version after. No
-    /// put may run meanwhile.
-    pub(super) fn freeze(&self, next: u32) {
-        let Pending { version, rows } = self.read().pending.clone();
-        if rows.is_empty() {
-            self.write().pending.version = next;
-            return;
-        }
-        self.change(|frozen| {
-            let mut frozen = frozen.clone();
-            frozen.push(version, rows.clone());
-            (frozen, Change::Freeze { next })
+    /// Takes over the file that a commit has written of the rows that were pending for `version`.
+    pub(super) fn set_prepared(&self, version: u32, delta: Arc<Layer>) {
+        *lock(&self.prepared) = Some(delta);
+        lock(&self.pending).0.remove(&version);
+    }
+
+    /// The file that a commit has prepared, if it has one.
+    pub(super) fn prepared(&self) -> Option<Arc<Layer>> {
+        lock(&self.prepared).clone()
+    }
+
+    /// Makes `version` the newest one, with what was prepared for it.
+    pub(super) fn publish(&self, version: u32) {
+        let prepared = lock(&self.prepared).take();
+        self.replace(|current| current.at(version, prepared.clone()));
+    }
+
+    /// Puts one layer in the place of neighbours, by position, of which `seen` had the same.
+    ///
+    /// Layers that were committed since stay over it.
+    pub(super) fn fold(
+        &self,
+        seen: &TensorVersion,
+        folded: std::ops::Range<usize>,
+        by: &Arc<Layer>,
+    ) {
+        self.replace(|current| {
+            let is_same = |at: usize| Arc::ptr_eq(&current.layers()[at], &seen.layers()[at]);
+            assert!(folded.clone().all(is_same), "only one compaction changes layers");
+            let mut layers = current.layers().to_vec();
+            layers.splice(folded.clone(), [Arc::clone(by)]);
+            TensorVersion::new(current.version(), layers)
         });
     }
 
-    /// Puts a segment that has taken in all rows up to its version in the place of the base.
-    pub(super) fn rebase(&self, base: &Arc<Base>) {
-        self.change(|frozen| (frozen.after(base.version()), Change::Rebase { base }));
-    }
-
-    /// Puts what `make` makes of the layers in their place. Gathers go on while it does; where a
-    /// commit and a compaction meet, one of them makes its layers again.
-    fn change<'a>(&self, make: impl Fn(&Layers) -> (Layers, Change<'a>)) {
+    /// Puts what `make` makes of the newest version in its place. Gathers continue while it does;
+    /// where a commit and a compaction meet, one of them makes its version again.
+    fn replace(&self, make: impl Fn(&TensorVersion) -> TensorVersion) {
         loop {
-            let seen = Arc::clone(&self.read().frozen);
-            let (made, change) = make(&seen);
-            let made = Arc::new(made);
-            let mut current = self.write();
-            if !Arc::ptr_eq(&current.frozen, &seen) {
-                continue;
-            }
-            current.frozen = made;
-            match change {
-                Change::Freeze { next } => {
-                    current.pending = Pending { version: next, rows: RoaringBitmap::new() };
+            let seen = self.current();
+            let made = Arc::new(make(&seen));
+            let mut earlier = lock(&self.earlier);
+            let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+            if Arc::ptr_eq(&current, &seen) {
+                if seen.version() != made.version() {
+                    earlier.retain(|it| it.strong_count() > 0);
+                    earlier.push(Arc::downgrade(&seen));
                 }
-                Change::Rebase { base } => current.base = Arc::clone(base),
+                *current = made;
+                return;
             }
-            return;
         }
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Current> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Current> {
-        self.current.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Current {
-    fn is_plain(&self) -> bool {
-        self.pending.rows.is_empty() && self.frozen.is_empty_at(u32::MAX)
-    }
-
-    fn version_of(&self, row: RowIdx) -> Option<u32> {
-        if self.pending.rows.contains(row.0) {
-            return Some(self.pending.version);
-        }
-        self.frozen.version_of(row, u32::MAX)
-    }
+/// No holder of these locks leaves anything half-changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

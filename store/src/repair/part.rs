@@ -2,6 +2,7 @@
 
 mod candidates;
 mod contents;
+mod deltas;
 mod rebuild;
 mod tensor;
 
@@ -10,6 +11,7 @@ use super::workshop::Workshop;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use contents::Contents;
+use deltas::plan_deltas;
 use rebuild::publish_catalog;
 use tensor::TensorWork;
 
@@ -29,10 +31,11 @@ pub(super) fn restore(
     for spec in &graph.meta().tensors {
         work.push(TensorWork::plan(shop, graph, part, spec, &contents)?);
     }
+    let deltas = plan_deltas(shop, graph, part, &contents, &work)?;
     // Before a new catalog forgets why: what it does not name is removed when somebody writes.
     for tensor in &work {
         tensor.set_strays_aside(shop)?;
     }
-    publish_catalog(shop, graph, part, contents, &work)?;
+    publish_catalog(shop, graph, part, contents, &work, &deltas)?;
     work.into_iter().try_for_each(|tensor| tensor.publish(shop))
 }

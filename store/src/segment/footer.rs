@@ -3,15 +3,15 @@
 //! ```text
 //! offset  bytes  field (little-endian)
 //! 0       8      magic "LODEEND" and a zero byte
-//! 8       4      CRC-32 of the tables: padded page checksum table, padded group index
+//! 8       4      CRC-32 of the tables: page checksum table, group index, row list, each padded
 //! 12      4      CRC-32 at the end of the header page
 //! 16      8      offset of the tables
 //! 24      8      bytes of the tables
 //! 32      8      bytes of the whole file
 //! 40      136    bytes 0 to 135 of the header page, for salvage
 //! 176     8      codec 1: bytes of all groups, without padding; codec 0: zero
-//! 184     4      codec 1: rows of a group; codec 0: zero
-//! 188     3904   zeros
+//! 184     12     bytes 136 to 147 of the header page: group rows, kind, rows of the partition
+//! 196     3896   zeros
 //! 4092    4      CRC-32 of bytes 0 to 4091
 //! ```
 
@@ -23,7 +23,9 @@ const MAGIC: [u8; 8] = *b"LODEEND\0";
 const COPY_BYTES: usize = 136;
 const COPY_OFFSET: usize = 40;
 const DATA_BYTES_OFFSET: usize = 176;
-const GROUP_ROWS_OFFSET: usize = 184;
+/// Where the words after the header's copy of the name are.
+const WORDS_OFFSET: usize = 184;
+const WORDS_BYTES: usize = 12;
 
 /// The footer page that seals a segment with this header, these sections and these tables.
 pub(super) fn footer_page(
@@ -44,8 +46,9 @@ pub(super) fn footer_page(
     if codec != SegmentCodec::Raw {
         let data_bytes = sections.data_bytes.to_le_bytes();
         page[DATA_BYTES_OFFSET..DATA_BYTES_OFFSET + 8].copy_from_slice(&data_bytes);
-        put_u32(&mut page, GROUP_ROWS_OFFSET, codec.group_rows());
     }
+    let words = &header[COPY_BYTES..COPY_BYTES + WORDS_BYTES];
+    page[WORDS_OFFSET..WORDS_OFFSET + WORDS_BYTES].copy_from_slice(words);
     seal(&mut page);
     page
 }
@@ -59,7 +62,8 @@ pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
     }
     let mut header = [0u8; PAGE_BYTES as usize];
     header[..COPY_BYTES].copy_from_slice(&footer[COPY_OFFSET..COPY_OFFSET + COPY_BYTES]);
-    put_u32(&mut header, COPY_BYTES, u32_at(footer, GROUP_ROWS_OFFSET));
+    header[COPY_BYTES..COPY_BYTES + WORDS_BYTES]
+        .copy_from_slice(&footer[WORDS_OFFSET..WORDS_OFFSET + WORDS_BYTES]);
     seal(&mut header);
     let header_crc = u32_at(&header, PAGE_BYTES as usize - 4);
     (header_crc == u32_at(footer, 12)).then(|| (header, data_bytes, u32_at(footer, 8)))

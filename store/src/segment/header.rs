@@ -3,7 +3,7 @@
 //! ```text
 //! offset  bytes  field (little-endian)
 //! 0       8      magic "LODESEG" and a zero byte
-//! 8       4      format version: 1 for codec 0, 2 for codec 1
+//! 8       4      format version: 1 for codec 0, 2 for codec 1, 3 for a delta
 //! 12      4      codec: 0 = raw, 1 = zstd row groups
 //! 16      16     uuid of the graph
 //! 32      16     uuid of the segment
@@ -15,7 +15,9 @@
 //! 68      4      length of the tensor's name
 //! 72      64     name of the tensor, zero padded
 //! 136     4      codec 1: rows of a group; codec 0: zero
-//! 140     3952   zeros
+//! 140     4      kind: 0 = every row of the partition, 1 = delta: the rows of its row list
+//! 144     4      kind 1: rows of the partition; kind 0: zero
+//! 148     3944   zeros
 //! 4092    4      CRC-32 of bytes 0 to 4091
 //! ```
 //!
@@ -34,6 +36,8 @@ use crate::tensor::TensorSpec;
 const MAGIC: [u8; 8] = *b"LODESEG\0";
 const NAME_OFFSET: usize = 72;
 const GROUP_ROWS_OFFSET: usize = 136;
+const KIND_OFFSET: usize = 140;
+const DELTA_OF_OFFSET: usize = 144;
 const CRC_OFFSET: usize = PAGE_BYTES as usize - 4;
 
 /// One page of bytes.
@@ -52,8 +56,11 @@ pub struct SegmentIdentity {
     pub version: u32,
     /// Tensor that the rows belong to.
     pub tensor: TensorSpec,
-    /// Number of rows.
+    /// Number of rows in the file.
     pub n_rows: u32,
+    /// Rows of the partition where the file is a delta: it has some of them, named by its row list.
+    /// `None` for a segment that has every row.
+    pub delta_of: Option<u32>,
 }
 
 /// Why a header page is refused.
@@ -66,12 +73,14 @@ pub(super) enum HeaderFault {
 impl SegmentIdentity {
     /// The first field in which `self` (expected) and `found` differ, with both values.
     pub(super) fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
-        let fields: [(&'static str, String, String); 6] = [
+        let kind = |of: Option<u32>| of.map_or("all".to_owned(), |rows| format!("some of {rows}"));
+        let fields: [(&'static str, String, String); 7] = [
             ("graph", self.graph.to_string(), found.graph.to_string()),
             ("segment", self.segment.to_string(), found.segment.to_string()),
             ("partition", self.part.to_string(), found.part.to_string()),
             ("version", self.version.to_string(), found.version.to_string()),
             ("tensor", describe(&self.tensor), describe(&found.tensor)),
+            ("rows", kind(self.delta_of), kind(found.delta_of)),
             ("row count", self.n_rows.to_string(), found.n_rows.to_string()),
         ];
         fields.into_iter().find(|(_, expected, found)| expected != found)
@@ -85,7 +94,7 @@ impl SegmentIdentity {
         page[16..32].copy_from_slice(self.graph.as_bytes());
         page[32..48].copy_from_slice(self.segment.as_bytes());
         let words = [
-            (8, format_version(codec)),
+            (8, format_version(codec, self.delta_of)),
             (12, codec.code()),
             (48, u32::from(self.part.0)),
             (52, self.version),
@@ -94,6 +103,8 @@ impl SegmentIdentity {
             (64, self.n_rows),
             (68, name.len() as u32),
             (GROUP_ROWS_OFFSET, codec.group_rows()),
+            (KIND_OFFSET, u32::from(self.delta_of.is_some())),
+            (DELTA_OF_OFFSET, self.delta_of.unwrap_or(0)),
         ];
         for (offset, word) in words {
             put_u32(&mut page, offset, word);
@@ -122,7 +133,11 @@ impl SegmentIdentity {
             Ok(tensor) => tensor,
             Err(reason) => return damaged(reason),
         };
-        let codec = match codec_of(page, tensor.row_bytes()) {
+        let delta_of = match delta_of(page) {
+            Ok(delta_of) => delta_of,
+            Err(reason) => return damaged(reason),
+        };
+        let codec = match codec_of(page, tensor.row_bytes(), delta_of) {
             Ok(codec) => codec,
             Err(reason) => return damaged(reason),
         };
@@ -133,27 +148,40 @@ impl SegmentIdentity {
             version: u32_at(page, 52),
             tensor,
             n_rows: u32_at(page, 64),
+            delta_of,
         };
         Ok((identity, codec))
     }
 }
 
-/// The oldest format that knows the codec, so that older releases read what they can.
-fn format_version(codec: SegmentCodec) -> u32 {
-    match codec {
-        SegmentCodec::Raw => 1,
-        SegmentCodec::Zstd { .. } => 2,
+/// The oldest format that knows codec and kind, so that older releases read what they can.
+fn format_version(codec: SegmentCodec, delta_of: Option<u32>) -> u32 {
+    match (codec, delta_of) {
+        (_, Some(_)) => 3,
+        (SegmentCodec::Raw, None) => 1,
+        (SegmentCodec::Zstd { .. }, None) => 2,
     }
 }
 
-fn codec_of(page: &Page, row_bytes: usize) -> Result<SegmentCodec, String> {
+/// Rows of the partition, where the page is a delta's: at least as many as the delta has.
+fn delta_of(page: &Page) -> Result<Option<u32>, String> {
+    let (kind, of, n_rows) =
+        (u32_at(page, KIND_OFFSET), u32_at(page, DELTA_OF_OFFSET), u32_at(page, 64));
+    match kind {
+        0 if of == 0 => Ok(None),
+        1 if of >= n_rows => Ok(Some(of)),
+        _ => Err(format!("kind {kind} with {n_rows} of {of} rows")),
+    }
+}
+
+fn codec_of(page: &Page, row_bytes: usize, delta_of: Option<u32>) -> Result<SegmentCodec, String> {
     let (version, group_rows) = (u32_at(page, 8), u32_at(page, GROUP_ROWS_OFFSET));
     let codec = match u32_at(page, 12) {
         0 => SegmentCodec::Raw,
         1 => SegmentCodec::Zstd { group_rows },
         code => return Err(format!("expected codec 0 (raw) or 1 (zstd), found {code}")),
     };
-    if version != format_version(codec) || group_rows != codec.group_rows() {
+    if version != format_version(codec, delta_of) || group_rows != codec.group_rows() {
         let code = codec.code();
         return Err(format!("codec {code} with format {version} and groups of {group_rows} rows"));
     }

@@ -33,7 +33,7 @@ pub use segment::Segment;
 pub use writer::{SegmentDigest, SegmentWriter};
 
 /// Newest segment format that this release writes and reads.
-pub const SEGMENT_FORMAT_VERSION: u32 = 2;
+pub const SEGMENT_FORMAT_VERSION: u32 = 3;
 
 #[cfg(test)]
 mod tests;

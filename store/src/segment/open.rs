@@ -15,8 +15,8 @@ use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
 impl Segment {
     /// Opens `path` for reading and checks it against its own length and against `expected`.
     ///
-    /// Holds 4 bytes of memory per page, and 8 per row group of a compressed segment. Read-only
-    /// files and mounts work.
+    /// Holds 4 bytes of memory per page, 8 per row group of a compressed segment, and 4 per row of a
+    /// delta. Read-only files and mounts work.
     pub fn open(
         device: &dyn Device,
         path: &Path,
@@ -54,12 +54,16 @@ impl Segment {
         let tables = read_tables(&*file, path, &sections, tables_crc)?;
         let index_start = (sections.index_offset() - sections.table_offset()) as usize;
         let (table, index) = tables.split_at(index_start);
+        let list_start = (sections.list_offset() - sections.index_offset()) as usize;
+        let (index, list) = index.split_at(list_start);
+        let listed = listed_of(&identity, list)
+            .map_err(|reason| damaged(path, "row list", sections.list_offset(), reason))?;
         let layout = layout_of(&identity, codec, &sections, index)
             .map_err(|reason| damaged(path, "group index", sections.index_offset(), reason))?;
         let table = words(table).take(sections.n_pages() as usize).collect();
         let checksum = PageChecksum::new(identity.segment);
         let (path, digest) = (path.to_owned(), blake3::hash(&tables).into());
-        Ok(Self { path, file, identity, layout, checksum, table, digest })
+        Ok(Self { path, file, identity, layout, checksum, table, digest, listed })
     }
 }
 
@@ -73,8 +77,9 @@ fn sections_of(
     codec: SegmentCodec,
 ) -> Result<Sections, StoreError> {
     let raw_bytes = u64::from(identity.n_rows) * identity.tensor.row_bytes() as u64;
+    let n_listed = if identity.delta_of.is_some() { identity.n_rows } else { 0 };
     let SegmentCodec::Zstd { group_rows } = codec else {
-        return Ok(Sections { data_bytes: raw_bytes, n_groups: 0 });
+        return Ok(Sections { data_bytes: raw_bytes, n_groups: 0, n_listed });
     };
     let data_bytes = data_bytes_of(footer).map_err(|reason| {
         let reason = format!("{reason}; or the file was cut or extended");
@@ -86,7 +91,7 @@ fn sections_of(
             format!("expected {n_groups} to {raw_bytes} bytes of rows, found {data_bytes}");
         return Err(damaged(path, "footer", footer_offset, reason));
     }
-    Ok(Sections { data_bytes, n_groups })
+    Ok(Sections { data_bytes, n_groups, n_listed })
 }
 
 /// Reads the tables, whose length was checked against the file's before.
@@ -115,17 +120,36 @@ fn layout_of(
     index: &[u8],
 ) -> Result<SegmentLayout, String> {
     let (n_rows, row_bytes) = (identity.n_rows, identity.tensor.row_bytes());
+    let is_listed = identity.delta_of.is_some();
     let SegmentCodec::Zstd { group_rows } = codec else {
-        return SegmentLayout::new(n_rows, row_bytes).map_err(|error| error.to_string());
+        let layout = SegmentLayout::new(n_rows, row_bytes).map_err(|error| error.to_string())?;
+        return Ok(layout.listed(is_listed));
     };
     let lengths = words(index).take(sections.n_groups as usize);
     let layout = SegmentLayout::grouped(n_rows, row_bytes, group_rows, lengths)
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| error.to_string())?
+        .listed(is_listed);
     if layout.sections() == *sections {
         return Ok(layout);
     }
     let (expected, found) = (sections.data_bytes, layout.data_bytes());
     Err(format!("row groups of {expected} bytes in all expected, found {found}"))
+}
+
+/// The row list of a delta, which ascends and stays within the rows of its partition.
+fn listed_of(identity: &SegmentIdentity, list: &[u8]) -> Result<Box<[u32]>, String> {
+    let Some(of) = identity.delta_of else { return Ok(Box::default()) };
+    let rows: Box<[u32]> = words(list).take(identity.n_rows as usize).collect();
+    if let Some(at) = rows.windows(2).position(|pair| pair[0] >= pair[1]) {
+        let (row, next) = (rows[at], rows[at + 1]);
+        return Err(format!(
+            "row {next} comes after row {row}; expected ascending rows, each once"
+        ));
+    }
+    match rows.last() {
+        Some(&last) if last >= of => Err(format!("expected rows below {of}, found row {last}")),
+        _ => Ok(rows),
+    }
 }
 
 fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u32> {

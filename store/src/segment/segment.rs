@@ -22,6 +22,8 @@ pub struct Segment {
     /// Checksum of each page.
     pub(super) table: Vec<u32>,
     pub(super) digest: SegmentDigest,
+    /// The rows of a delta, ascending; empty in a segment that has every row.
+    pub(super) listed: Box<[u32]>,
 }
 
 impl Segment {
@@ -56,6 +58,13 @@ impl Segment {
     #[must_use]
     pub fn identity(&self) -> &SegmentIdentity {
         &self.identity
+    }
+
+    /// The rows that a delta holds, ascending: row `i` of the file is this row of the partition.
+    /// Empty for a segment that has every row.
+    #[must_use]
+    pub fn listed_rows(&self) -> &[u32] {
+        &self.listed
     }
 
     /// The file's path when it was opened.

@@ -35,16 +35,49 @@ pub struct SegmentWriter {
     n_bytes: u64,
     /// Bytes of stored groups.
     stored_bytes: u64,
+    /// The rows of a delta, as they are listed in the file; empty in another segment.
+    list: Vec<u8>,
 }
 
 impl SegmentWriter {
-    /// Creates `path`, which must not exist.
+    /// Creates `path`, which must not exist, for a segment that has every row.
+    ///
+    /// # Panics
+    /// When the identity is a delta's.
     pub fn create(
         device: &dyn Device,
         path: &Path,
         identity: &SegmentIdentity,
         codec: SegmentCodec,
     ) -> Result<Self, StoreError> {
+        Self::create_listed(device, path, identity, codec, &[])
+    }
+
+    /// Creates `path`, which must not exist, for a delta with these rows, which ascend.
+    ///
+    /// # Panics
+    /// When these are not as many rows as the identity says, or not rows of its partition, ascending.
+    pub(crate) fn create_delta(
+        device: &dyn Device,
+        path: &Path,
+        identity: &SegmentIdentity,
+        codec: SegmentCodec,
+        rows: &[u32],
+    ) -> Result<Self, StoreError> {
+        assert_eq!(identity.n_rows as usize, rows.len(), "a place in the list for each row");
+        Self::create_listed(device, path, identity, codec, rows)
+    }
+
+    fn create_listed(
+        device: &dyn Device,
+        path: &Path,
+        identity: &SegmentIdentity,
+        codec: SegmentCodec,
+        rows: &[u32],
+    ) -> Result<Self, StoreError> {
+        assert_eq!(identity.delta_of.is_none(), rows.is_empty(), "a delta lists its rows");
+        assert!(rows.is_sorted_by(|a, b| a < b), "rows of a delta ascend");
+        assert!(rows.last().is_none_or(|last| identity.delta_of.is_some_and(|of| *last < of)));
         let failed = StoreError::io(path, "write a segment");
         let row_bytes = identity.tensor.row_bytes();
         let layout = SegmentLayout::new(identity.n_rows, row_bytes)
@@ -68,6 +101,8 @@ impl SegmentWriter {
             expected_bytes: layout.raw_bytes(),
             n_bytes: 0,
             stored_bytes: 0,
+            list: bytemuck::cast_slice(&rows.iter().map(|row| row.to_le()).collect::<Vec<_>>())
+                .to_vec(),
         })
     }
 
@@ -94,7 +129,8 @@ impl SegmentWriter {
     /// When fewer bytes came than the identity promised.
     pub fn finish(mut self) -> Result<SegmentDigest, StoreError> {
         assert_eq!(self.n_bytes, self.expected_bytes, "fewer rows than the segment's identity");
-        let mut sections = Sections { data_bytes: self.n_bytes, n_groups: 0 };
+        let n_listed = (self.list.len() / 4) as u32;
+        let mut sections = Sections { data_bytes: self.n_bytes, n_groups: 0, n_listed };
         let mut index = Vec::new();
         if let Some(mut groups) = self.groups.take() {
             let last = groups.finish().map_err(StoreError::io(&self.path, "compress"))?;
@@ -104,11 +140,13 @@ impl SegmentWriter {
             }
             index = groups.into_index();
             let n_groups = (index.len() / 4) as u32;
-            sections = Sections { data_bytes: self.stored_bytes, n_groups };
+            sections = Sections { data_bytes: self.stored_bytes, n_groups, n_listed };
             index.resize(index.len().next_multiple_of(PAGE_BYTES as usize), 0);
         }
         let mut tables = self.pages.finish_data()?;
         tables.append(&mut index);
+        self.list.resize(self.list.len().next_multiple_of(PAGE_BYTES as usize), 0);
+        tables.append(&mut self.list);
         debug_assert_eq!(tables.len() as u64, sections.tables_bytes());
         let footer = footer_page(&self.header, self.codec, &sections, crc32fast::hash(&tables));
         self.pages.seal(&tables, &footer)?;

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 
 use super::findings::{FileOrder, Findings};
-use crate::catalog::{Catalog, Pair, SegmentRecord};
+use crate::catalog::{Catalog, DeltaRecord, Pair, SegmentRecord};
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::overlay::out_of_place;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
@@ -80,13 +79,37 @@ impl<'a> CatalogUnit<'a> {
                 };
                 wrong.map(|reason| format!("record of `{tensor}` version {version}: {reason}"))
             }
+            Pair::Delta { tensor, version, record } => {
+                let wrong = match base_of(tensor) {
+                    None => Some("there is no such tensor".to_owned()),
+                    Some((spec, base)) => self.delta_fault(*version, record, spec, *base),
+                };
+                wrong.map(|reason| format!("delta of `{tensor}` version {version}: {reason}"))
+            }
+            Pair::Prepared { tensor, version, record } => {
+                let wrong = match base_of(tensor) {
+                    None => Some("there is no such tensor".to_owned()),
+                    Some(_) if *version != self.committed.saturating_add(1) => {
+                        Some(format!("expected version {}", self.committed.saturating_add(1)))
+                    }
+                    Some(_) => record.as_ref().err().cloned(),
+                };
+                wrong.map(|reason| format!("prepared delta of `{tensor}` {version}: {reason}"))
+            }
+            Pair::PreparedVersion(found) => {
+                let next = self.committed.saturating_add(1);
+                (*found != Some(next)).then(|| {
+                    let found = found.map_or("none".to_owned(), |found| found.to_string());
+                    format!("prepared version: expected {next}, found {found}")
+                })
+            }
             Pair::Row { tensor, version, row, bytes } => {
                 let wrong = match base_of(tensor) {
                     None => Some("there is no such tensor".to_owned()),
                     Some((spec, base)) => self.row_fault(*version, *row, bytes.len(), spec, *base),
                 };
                 wrong.map(|reason| {
-                    format!("overlay row {row} of `{tensor}` at version {version}: {reason}")
+                    format!("pending row {row} of `{tensor}` for version {version}: {reason}")
                 })
             }
             Pair::Newer { format } => {
@@ -119,7 +142,32 @@ impl<'a> CatalogUnit<'a> {
         None
     }
 
-    /// Rows up to the version of their segment are seen by nobody, and may be anything.
+    fn delta_fault(
+        &self,
+        version: u32,
+        record: &Result<DeltaRecord, String>,
+        spec: &TensorSpec,
+        base: Option<u32>,
+    ) -> Option<String> {
+        let delta = match record {
+            Ok(delta) => delta,
+            Err(reason) => return Some(reason.clone()),
+        };
+        let (n_rows, row_bytes) = (self.n_rows(), spec.row_bytes() as u64);
+        if version > self.committed {
+            return Some(format!("expected a version up to {}", self.committed));
+        }
+        if base.is_some_and(|base| delta.first <= base && version > base) {
+            return Some(format!("its first version {} is not after the segment's", delta.first));
+        }
+        let (rows, bytes) = (delta.record.n_rows, delta.record.row_bytes);
+        let fits = (1..=n_rows).contains(&rows) && u64::from(bytes) == row_bytes;
+        (!fits).then(|| {
+            format!("expected 1 to {n_rows} rows of {row_bytes} bytes, found {rows} of {bytes}")
+        })
+    }
+
+    /// Rows up to the version of their segment are seen by no reader, and may be anything.
     fn row_fault(
         &self,
         version: u32,
@@ -128,13 +176,20 @@ impl<'a> CatalogUnit<'a> {
         spec: &TensorSpec,
         base: Option<u32>,
     ) -> Option<String> {
-        let expected = spec.row_bytes();
+        let (expected, n_rows) = (spec.row_bytes(), self.n_rows());
         if base.is_some_and(|base| version <= base) {
             return None;
         }
-        out_of_place(version, row, self.n_rows(), self.committed.saturating_add(1)).or_else(|| {
-            (found != expected).then(|| format!("expected {expected} bytes, found {found}"))
-        })
+        let newest = self.committed.saturating_add(2);
+        if version <= self.committed {
+            return Some(
+                "committed, and stored as an older release did; run `lode compact`".into(),
+            );
+        }
+        if version > newest || row.0 >= n_rows {
+            return Some(format!("expected rows below {n_rows}, for versions up to {newest}"));
+        }
+        (found != expected).then(|| format!("expected {expected} bytes, found {found}"))
     }
 
     fn n_rows(&self) -> u32 {

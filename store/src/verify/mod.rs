@@ -143,7 +143,6 @@ pub(crate) fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
 }
 
 /// As verification checks all pages of a segment.
-#[cfg(test)]
 pub(crate) fn check_stretch(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) {
     rows::check(segment, 0..segment.layout().n_pages(), &mut Vec::new(), fault);
 }

@@ -13,7 +13,7 @@ use super::catalog::CatalogUnit;
 use super::findings::{FileOrder, Findings, META_ORDER};
 use super::lists::{Lists, ListsError};
 use super::unit::{Unit, Work, units};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, DeltaRecord};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE, catalog_dir};
@@ -51,6 +51,8 @@ enum File {
     Lists(FileKind),
     Catalog(Arc<Catalog>, u32),
     Segment(Arc<Catalog>, usize),
+    /// A delta of the tensor at this position, committed or prepared.
+    Delta(Box<DeltaRecord>, usize),
     /// A segment of a partition whose catalog cannot be read, as it says itself.
     Loose(PathBuf, Box<SegmentIdentity>),
 }
@@ -164,8 +166,15 @@ impl<'a> Walk<'a> {
                 self.list_unknown_in_part(order, &dir, &catalog);
                 state.files.push_back((part, File::Catalog(Arc::clone(&catalog), version)));
                 let tensors = 0..self.graph.meta().tensors.len();
-                let segments = tensors.map(|i| (part, File::Segment(Arc::clone(&catalog), i)));
-                state.files.extend(segments);
+                for i in tensors {
+                    state.files.push_back((part, File::Segment(Arc::clone(&catalog), i)));
+                    match self.deltas(&catalog, i, version) {
+                        Ok(deltas) => state.files.extend(
+                            deltas.into_iter().map(|it| (part, File::Delta(Box::new(it), i))),
+                        ),
+                        Err(error) => self.findings.add_error(order, &dir, None, error),
+                    }
+                }
             }
             Err(error) => {
                 self.findings.add_error(order, &dir, None, error);
@@ -204,6 +213,14 @@ impl<'a> Walk<'a> {
             File::Segment(catalog, tensor) => {
                 let opened = self.segment(part, &catalog, tensor);
                 self.open_segment(state, order, part, opened);
+            }
+            File::Delta(delta, tensor) => {
+                let spec = &self.graph.meta().tensors[tensor];
+                match self.graph.open_delta(part, spec, &delta) {
+                    // A compaction has folded it since the catalog was opened, or it is missing.
+                    Err(error) if error.is_gone() && !self.is_named(part, tensor, &delta) => {}
+                    opened => self.open_segment(state, order, part, opened),
+                }
             }
             File::Loose(path, identity) => {
                 let opened = Segment::open(&**self.graph.device(), &path, &identity);
@@ -266,6 +283,29 @@ impl<'a> Walk<'a> {
             Err(error) if error.is_gone() => self.graph.segment(part, &tensor.name),
             opened => opened,
         }
+    }
+
+    /// Deltas of a tensor, and the one that is prepared.
+    fn deltas(
+        &self,
+        catalog: &Catalog,
+        tensor: usize,
+        version: u32,
+    ) -> Result<Vec<DeltaRecord>, StoreError> {
+        let name = &self.graph.meta().tensors[tensor].name;
+        let mut deltas = catalog.deltas(name)?;
+        deltas.extend(catalog.prepared_delta(name, version.saturating_add(1))?);
+        Ok(deltas)
+    }
+
+    /// Whether the catalog names the delta at this moment.
+    fn is_named(&self, part: PartId, tensor: usize, delta: &DeltaRecord) -> bool {
+        let catalog = self.graph.catalog(part);
+        let deltas = catalog.and_then(|catalog| {
+            let version = catalog.current_version()?;
+            self.deltas(&catalog, tensor, version)
+        });
+        deltas.is_ok_and(|deltas| deltas.iter().any(|it| it.record == delta.record))
     }
 
     /// State changes whole or, in a panic, ends the walk anyway.

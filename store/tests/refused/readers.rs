@@ -210,6 +210,7 @@ fn identity() -> SegmentIdentity {
         version: 1,
         tensor: TensorSpec::new("feat", Dtype::U8, ROW_BYTES as u32).unwrap(),
         n_rows: N_ROWS,
+        delta_of: None,
     }
 }
 

@@ -1,6 +1,5 @@
 //! A partition that has come, opened beside the others.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use lodestore_graph::PartId;
@@ -23,32 +22,25 @@ impl LiveGraph {
         }
         let opened = OpenedPart::late(&self.graph, part, self.mode)?;
         let version = opened.version;
-        let opened = Arc::new(opened.live(self.reader)?);
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        match self.mode {
-            LiveMode::Write => self.level(&opened, version)?,
-            LiveMode::Read => {
-                let is_first = self.now().iter().flatten().next().is_none();
-                let lowest = if is_first { version } else { version.min(self.version()) };
-                self.version.store(lowest, Ordering::Release);
-            }
-        }
-        self.replace(part, Some(opened));
+        self.take_in(Arc::new(opened.live(self.reader)?), version)?;
         Ok(self.version())
     }
 
-    /// Brings the partition and the others to one version; the gate must be held alone.
-    pub(super) fn level(&self, opened: &LivePart, version: u32) -> Result<(), StoreError> {
-        self.check_writable()?;
-        let newest = self.version();
-        if version > newest {
-            self.check_unsealed()?;
-            return self.roll_forward(version);
+    /// Puts a partition in the list, and where puts are taken brings it and the others to the higher
+    /// of their versions.
+    pub(super) fn take_in(&self, opened: Arc<LivePart>, version: u32) -> Result<(), StoreError> {
+        let alone = self.commits();
+        let highest =
+            version.max(self.open_parts().iter().map(|it| it.version()).max().unwrap_or(0));
+        {
+            let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            self.replace(opened.part, Some(opened));
         }
-        if version < newest {
-            self.written(opened.catalog.set_version(newest))?;
-            opened.tensors.iter().for_each(|tensor| tensor.freeze(newest.saturating_add(1)));
+        if self.mode == LiveMode::Write {
+            self.check_writable()?;
+            self.advance(&alone, highest)?;
         }
+        self.note_version();
         Ok(())
     }
 

@@ -49,6 +49,7 @@ impl LiveGraph {
                 return Err(busy(part, "a compaction runs; it is copied after that"));
             }
         };
+        let _no_commit = self.commits();
         if open.hand_over.is_copied.swap(true, Ordering::AcqRel) {
             return Err(busy(part, "somebody copies it already"));
         }

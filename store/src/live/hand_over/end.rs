@@ -77,10 +77,8 @@ impl PartCopy {
     ///
     /// After an error it stays given up, with its folder as it was.
     pub fn put_back(&mut self) -> Result<(), StoreError> {
-        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
-        self.live.level(&self.part, self.version()?)?;
-        self.live.replace(self.part(), Some(Arc::clone(&self.part)));
-        Ok(())
+        let version = self.version()?;
+        self.live.take_in(Arc::clone(&self.part), version)
     }
 
     /// Whether nobody else holds anything of the partition, once it is given up.

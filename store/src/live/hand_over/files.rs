@@ -22,8 +22,11 @@ pub(super) fn open_files(graph: &Graph, part: &LivePart) -> Result<Vec<CopiedFil
     let mut paths = vec![graph.dir().join(META_FILE)];
     let lists = [graph.topology_path(part.part), graph.halo_path(part.part)];
     paths.extend(lists.into_iter().filter(|path| graph.device().exists(path)));
-    let segments = part.tensors.iter().map(|tensor| tensor.base().segment().path().to_owned());
-    paths.extend(segments);
+    for tensor in &part.tensors {
+        let (current, prepared) = (tensor.current(), tensor.prepared());
+        let layers = current.layers().iter().chain(&prepared);
+        paths.extend(layers.map(|layer| layer.segment().path().to_owned()));
+    }
     debug_assert!(paths[1..].iter().all(|path| path.parent() == Some(&dir)));
     paths.into_iter().map(|path| open_file(graph, path)).collect()
 }

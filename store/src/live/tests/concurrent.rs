@@ -38,7 +38,7 @@ fn row(number: u32) -> Vec<u8> {
     bytes.iter().copied().cycle().take(99).collect()
 }
 
-/// Puts growing numbers to its own share of the nodes, many at once.
+/// Puts and commits growing numbers to its own share of the nodes.
 fn write(live: &LiveGraph, nodes: &[Progress], share: u32, stop: &AtomicBool) {
     let mine: Vec<u32> = (0..N_NODES).filter(|node| node % N_WRITERS == share).collect();
     let (_stopping, mut number) = (Stop(stop), 0);
@@ -47,7 +47,8 @@ fn write(live: &LiveGraph, nodes: &[Progress], share: u32, stop: &AtomicBool) {
         let some: Vec<u32> = mine.iter().copied().filter(|node| (node + number) % 3 != 0).collect();
         let ids: Vec<NodeId> = some.iter().copied().map(NodeId).collect();
         some.iter().for_each(|&n| nodes[n as usize].begun.store(number, Ordering::SeqCst));
-        live.put_rows("feat", &ids, &row(number).repeat(ids.len())).unwrap();
+        let version = live.put_rows("feat", &ids, &row(number).repeat(ids.len())).unwrap();
+        live.commit_through(version).unwrap();
         some.iter().for_each(|&n| nodes[n as usize].acknowledged.store(number, Ordering::SeqCst));
     }
 }

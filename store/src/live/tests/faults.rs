@@ -21,8 +21,9 @@ fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_anew() {
     put(&live, "feat", &[50], 1);
     live.commit_version().unwrap();
     let before = files(&ring.out().join("part-000"));
-    let error =
-        live.compact(None, Some("feat"), &mut |_, _| ControlFlow::Continue(())).unwrap_err();
+    let error = live
+        .compact(None, Some("feat"), Folding::All, &mut |_, _| ControlFlow::Continue(()))
+        .unwrap_err();
     assert!(matches!(error, StoreError::DamagedPage { page: 1, .. }), "{error}");
     let names =
         |files: &std::collections::BTreeMap<_, _>| files.keys().cloned().collect::<Vec<_>>();
@@ -47,7 +48,8 @@ fn a_compaction_that_is_stopped_leaves_nothing() {
     live.commit_version().unwrap();
     let names = || files(&ring.out().join("part-000")).into_keys().collect::<Vec<_>>();
     let before = names();
-    let stopped = live.compact(None, None, &mut |_, _| ControlFlow::Break(())).unwrap_err();
+    let stopped =
+        live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Break(())).unwrap_err();
     assert!(matches!(stopped, StoreError::Stopped), "{stopped}");
     assert_eq!((names(), live.oldest_version()), (before, 1));
     assert_eq!(compact(&live), 1);
@@ -55,26 +57,35 @@ fn a_compaction_that_is_stopped_leaves_nothing() {
 }
 
 #[test]
-fn a_row_that_is_lost_or_of_another_length_is_reported() {
+fn a_pending_row_of_another_length_is_reported_and_not_committed() {
     let ring = ring(20, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1, 2, 3], 1);
     let tensor = live.tensor(PartId(0), 1).unwrap();
     tensor.catalog().put_rows("feat", 2, [(RowIdx(2), &[1u8; 98][..])]).unwrap();
-    let store = latest(&live);
-    let error = seqs_of(&store, "feat", &[NodeId(1), NodeId(2), NodeId(3)]).unwrap_err();
-    assert!(error.to_string().contains("expected 99 bytes, found 98"), "{error}");
-    assert_eq!(seqs_of(&store, "feat", &[NodeId(3), NodeId(1)]).unwrap(), [1, 1]);
+    let error = live.commit_version().unwrap_err();
+    assert!(matches!(&error, StoreError::DamagedPending { row: RowIdx(2), .. }), "{error}");
+    assert!(error.to_string().contains("found 98 bytes"), "{error}");
+    assert_eq!((live.version(), seqs(&latest(&live), "feat")[1]), (1, 0));
     assert!(!ring.verify().ok, "verify finds it too");
-    tensor.catalog().remove_rows("feat", 2..=2, 99).unwrap();
-    let error = seqs_of(&store, "feat", &[NodeId(0), NodeId(2)]).unwrap_err();
-    assert!(matches!(&error, StoreError::DamagedOverlay { row: RowIdx(2), .. }), "{error}");
-    assert!(error.to_string().contains("not there"), "{error}");
+    put(&live, "feat", &[2], 2);
+    assert_eq!(live.commit_version().unwrap(), 2, "put again, it is right");
+    assert_eq!(seqs(&latest(&live), "feat")[..4], [0, 1, 2, 1]);
 }
 
 #[test]
-fn overlay_rows_that_nobody_could_put_are_refused_when_opening() {
-    for (version, row) in [(2, 20), (3, 0), (u32::MAX, 0)] {
+fn pending_rows_that_are_missing_are_reported_and_not_committed() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1, 2, 3], 1);
+    live.tensor(PartId(0), 1).unwrap().catalog().remove_rows("feat", 2).unwrap();
+    let error = live.commit_version().unwrap_err();
+    assert!(matches!(&error, StoreError::DamagedPending { row: RowIdx(1), .. }), "{error}");
+}
+
+#[test]
+fn pending_rows_that_no_put_can_have_written_are_refused() {
+    for (version, row, opens) in [(2, 20, true), (4, 0, false), (u32::MAX, 0, false)] {
         let ring = ring(20, 1, 1);
         let graph = Graph::open(&ring.out()).unwrap();
         let dir = graph.part_dir(PartId(0)).join("catalog");
@@ -82,11 +93,40 @@ fn overlay_rows_that_nobody_could_put_are_refused_when_opening() {
         catalog.put_rows("feat", version, [(RowIdx(row), &[1u8; 99][..])]).unwrap();
         drop(catalog);
         for mode in [LiveMode::Read, LiveMode::Write] {
-            let error = open(&ring.out(), mode).unwrap_err();
-            assert!(matches!(error, StoreError::DamagedOverlay { .. }), "{error}");
+            let error = match (open(&ring.out(), mode), opens) {
+                (Ok(live), true) if mode == LiveMode::Write => live.commit_version().unwrap_err(),
+                (Ok(_), true) => continue,
+                (found, _) => found.unwrap_err(),
+            };
+            assert!(matches!(error, StoreError::DamagedPending { .. }), "{error}");
         }
         assert!(!ring.verify().ok);
     }
+}
+
+#[test]
+fn a_damaged_delta_is_reported_by_name() {
+    let ring = ring(200, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[50, 150], 1);
+    live.commit_version().unwrap();
+    drop(live);
+    let path = ring.out().join("part-000/feat.v2.delta");
+    // Data, then the row list: it is the page before the footer.
+    flip(&path, 4096 + 120);
+    let live = open(&ring.out(), LiveMode::Read).unwrap();
+    let error = seqs_of(&latest(&live), "feat", &[NodeId(150)]).unwrap_err();
+    assert!(matches!(error, StoreError::DamagedPage { page: 0, .. }), "{error}");
+    assert!(error.to_string().contains("feat.v2.delta"), "{error}");
+    assert_eq!(seqs_of(&latest(&live), "feat", &[NodeId(51)]).unwrap(), [0]);
+    assert!(ring.verify().damaged.iter().any(|it| it.file.ends_with("feat.v2.delta")));
+    flip(&path, 4096 + 120);
+    assert!(ring.verify().ok, "{:?}", ring.verify());
+    let list = fs::metadata(&path).unwrap().len() - 2 * 4096;
+    flip(&path, list + 5);
+    let error = open(&ring.out(), LiveMode::Read).unwrap_err();
+    assert!(error.to_string().contains("feat.v2.delta"), "{error}");
+    assert!(ring.verify().damaged.iter().any(|it| it.reason.contains("feat.v2.delta")));
 }
 
 #[test]
@@ -106,16 +146,18 @@ fn after_a_failed_write_nothing_more_is_written_and_reads_go_on() {
         try_put(&live, "feat", &[1], 2),
         live.commit_version().map(drop),
         live.commit_through(9).map(drop),
-        live.compact(None, None, &mut |_, _| ControlFlow::Continue(())).map(drop),
+        live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).map(drop),
         live.sweep().map(drop),
     ];
     for refused in refused {
         let message = refused.unwrap_err().to_string();
         assert!(message.contains("on fire") && message.contains("open the graph again"));
     }
-    assert_eq!(seqs(&latest(&live), "feat")[1], 1);
     drop(live);
-    put(&writer(&ring), "feat", &[1], 2);
+    let live = writer(&ring);
+    put(&live, "feat", &[2], 2);
+    live.commit_version().unwrap();
+    assert_eq!(seqs(&latest(&live), "feat")[1..3], [1, 2]);
 }
 
 #[test]
@@ -125,6 +167,8 @@ fn a_graph_that_cannot_be_written_can_be_read() {
     put(&live, "feat", &[1], 1);
     live.commit_version().unwrap();
     put(&live, "feat", &[2], 2);
+    live.prepare(3).unwrap();
+    put(&live, "feat", &[3], 3);
     drop(live);
     let before = files(&ring.out());
     let set_mode = |mode| {
@@ -136,7 +180,7 @@ fn a_graph_that_cannot_be_written_can_be_read() {
     };
     set_mode(0o444);
     let reader = open(&ring.out(), LiveMode::Read).unwrap();
-    assert_eq!(seqs(&latest(&reader), "feat")[..4], [0, 1, 2, 0]);
+    assert_eq!(seqs(&latest(&reader), "feat")[..4], [0, 1, 0, 0]);
     drop(reader);
     assert_eq!(files(&ring.out()), before, "reading changes nothing");
     set_mode(0o644);

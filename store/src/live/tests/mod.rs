@@ -15,7 +15,7 @@ use std::sync::Arc;
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::NpyType;
 
-use super::{LiveGraph, LiveMode, View};
+use super::{Folding, LiveGraph, LiveMode, View};
 use crate::codec::CodecChoice;
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
@@ -76,7 +76,7 @@ fn compact(live: &LiveGraph) -> u64 {
         assert!(done <= total);
         ControlFlow::Continue(())
     };
-    let reports = live.compact(None, None, &mut progress).unwrap();
+    let reports = live.compact(None, None, Folding::All, &mut progress).unwrap();
     reports.iter().map(|report| report.rows).sum()
 }
 

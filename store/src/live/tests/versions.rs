@@ -32,19 +32,42 @@ fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
 }
 
 #[test]
-fn a_version_that_is_committed_while_it_is_asked_for_has_all_of_its_rows_or_is_refused() {
+fn rows_are_visible_when_published_and_a_commit_that_was_cut_off_ends_the_same() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &[3, 40], 1);
+    live.prepare(2).unwrap();
+    put(&live, "feat", &[3], 2);
+    assert_eq!((live.version(), seqs(&latest(&live), "feat")[3]), (1, 0));
+    live.prepare(2).unwrap();
+    drop(live);
+    let reader = open(&ring.out(), LiveMode::Read).unwrap();
+    assert_eq!((reader.version(), seqs(&latest(&reader), "feat")[3]), (1, 0));
+    assert!(ring.verify().ok, "{:?}", ring.verify());
+    let live = writer(&ring);
+    assert_eq!(seqs(&latest(&live), "feat")[3], 0, "not published yet");
+    for _ in 0..2 {
+        assert_eq!(live.publish(2).unwrap(), 2);
+        let found = seqs(&latest(&live), "feat");
+        assert_eq!((found[3], found[40]), (1, 1), "what was put after is not in it");
+    }
+    assert_eq!(live.commit_version().unwrap(), 3);
+    assert_eq!(seqs(&latest(&live), "feat")[3], 2);
+}
+
+#[test]
+fn a_put_for_the_version_after_a_prepared_one_stays_after_it_in_another_process() {
     let ring = ring(50, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[3], 1);
-    let tensor = live.tensor(PartId(0), 1).unwrap();
-    let before = live.version();
-    let pinned_before = tensor.committed(2);
-    live.commit_version().unwrap();
-    assert!(pinned_before.is_plain(), "a version that is not committed yet has no rows");
-    // By the version that was read before, not by the one that is known now.
-    let refused = live.pin(&tensor, 2, before).unwrap_err();
-    assert!(matches!(refused, StoreError::NoVersion { asked: 2, newest: 1, .. }), "{refused}");
-    assert!(!live.pin(&tensor, 2, live.version()).unwrap().is_plain());
+    live.prepare(2).unwrap();
+    put(&live, "feat", &[3], 2);
+    drop(live);
+    let live = writer(&ring);
+    put(&live, "feat", &[3], 3);
+    assert_eq!(live.commit_version().unwrap(), 3);
+    let found = [2, 3].map(|version| seqs(&at(&live, version).unwrap(), "feat")[3]);
+    assert_eq!(found, [1, 3]);
 }
 
 #[test]
@@ -57,23 +80,25 @@ fn a_commit_with_nothing_put_makes_an_equal_version() {
     assert_eq!(live.commit_through(2).unwrap(), 3, "it was reached before");
     assert_eq!(live.commit_through(7).unwrap(), 7);
     assert_eq!(compact(&live), 1);
-    assert_eq!(live.oldest_version(), 7, "a segment is of the committed version");
+    assert_eq!(live.oldest_version(), 2, "versions after it changed no row");
 }
 
 #[test]
-fn pending_rows_are_seen_by_the_latest_and_survive_without_a_commit() {
+fn pending_rows_are_seen_by_no_reader_and_survive_without_a_commit() {
     let ring = ring(40, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &[7, 30], 9);
-    assert_eq!(seqs(&at(&live, 1).unwrap(), "feat"), [0; 40]);
     drop(live);
     for mode in [LiveMode::Read, LiveMode::Write] {
         let live = open(&ring.out(), mode).unwrap();
-        let found = seqs(&latest(&live), "feat");
-        assert_eq!((found[7], found[30], found[8]), (9, 9, 0));
+        assert_eq!(seqs(&latest(&live), "feat"), [0; 40]);
         assert_eq!(seqs(&at(&live, 1).unwrap(), "feat"), [0; 40]);
         assert_eq!(compact(&writer_if(&live, mode)), 0, "pending rows are not folded");
     }
+    let live = writer(&ring);
+    assert_eq!(live.commit_version().unwrap(), 2);
+    let found = seqs(&latest(&live), "feat");
+    assert_eq!((found[7], found[30], found[8]), (9, 9, 0));
 }
 
 /// The live graph itself where it may write; else one that nothing can be put into.
@@ -81,8 +106,9 @@ fn writer_if(live: &Arc<LiveGraph>, mode: LiveMode) -> Arc<LiveGraph> {
     match mode {
         LiveMode::Write => Arc::clone(live),
         LiveMode::Read => {
-            let refused =
-                live.compact(None, None, &mut |_, _| ControlFlow::Continue(())).unwrap_err();
+            let refused = live
+                .compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(()))
+                .unwrap_err();
             assert!(matches!(refused, StoreError::ReadOnly { .. }), "{refused}");
             writer(&ring(1, 1, 1))
         }
@@ -94,16 +120,19 @@ fn a_cut_off_commit_is_one_version_to_readers_and_the_next_to_writers() {
     let ring = ring(40, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &(0..40).collect::<Vec<_>>(), 1);
+    live.prepare(2).unwrap();
     drop(live);
+    // The second step has reached one partition.
     let graph = Graph::open(&ring.out()).unwrap();
     let dir = graph.part_dir(PartId(1)).join("catalog");
     let catalog = Catalog::open_for_writing(&Disk, &dir, graph.uuid(), PartId(1)).unwrap();
-    catalog.set_version(2).unwrap();
+    catalog.publish(2, ["feat"]).unwrap();
     drop(catalog);
     let reader = open(&ring.out(), LiveMode::Read).unwrap();
     assert_eq!((reader.version(), reader.oldest_version()), (1, 1));
     assert_eq!(seqs(&at(&reader, 1).unwrap(), "feat"), [0; 40]);
-    assert_eq!(seqs(&latest(&reader), "feat"), [1; 40], "every put was acknowledged");
+    let newest = seqs(&latest(&reader), "feat");
+    assert_eq!(newest, [[0; 20], [1; 20]].concat(), "the newest version of each partition");
     let live = writer(&ring);
     assert_eq!(live.version(), 2);
     assert_eq!(seqs(&at(&live, 2).unwrap(), "feat"), [1; 40]);
@@ -120,14 +149,15 @@ fn one_writer_at_a_time_and_readers_beside_it() {
     assert!(matches!(second, StoreError::Locked { .. }), "{second}");
     assert!(second.to_string().contains("another process has this graph open for writing"));
     put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
     let reader = open(&ring.out(), LiveMode::Read).unwrap();
     put(&live, "feat", &[1], 2);
     live.commit_version().unwrap();
     compact(&live);
     assert_eq!(seqs(&latest(&reader), "feat")[1], 1, "as of its opening");
-    assert_eq!(reader.version(), 1);
+    assert_eq!(reader.version(), 2);
     let later = open(&ring.out(), LiveMode::Read).unwrap();
-    assert_eq!((seqs(&latest(&later), "feat")[1], later.version()), (2, 2));
+    assert_eq!((seqs(&latest(&later), "feat")[1], later.version()), (2, 3));
     for refused in [try_put(&reader, "feat", &[1], 3), reader.commit_version().map(drop)] {
         assert!(matches!(refused, Err(StoreError::ReadOnly { .. })));
     }
@@ -178,6 +208,8 @@ fn a_put_is_checked_before_anything_is_written() {
     assert!(matches!(large, StoreError::PutTooLarge { .. }), "{large}");
     assert_eq!(seqs(&latest(&live), "feat"), [0; 20]);
     live.put_rows("feat", &[], &[]).unwrap();
+    live.commit_version().unwrap();
+    assert_eq!(seqs(&latest(&live), "feat"), [0; 20]);
     assert_eq!(compact(&live), 0);
 }
 
@@ -187,6 +219,7 @@ fn of_several_rows_for_one_node_the_last_stays() {
     let live = writer(&ring);
     let ids = [5, 19, 5, 0, 5].map(NodeId);
     live.put_rows("mark", &ids, &[1, 2, 3, 4, 5]).unwrap();
+    live.commit_version().unwrap();
     let found = seqs(&latest(&live), "mark");
     assert_eq!((found[5], found[19], found[0]), (5, 2, 4));
 }
@@ -199,6 +232,7 @@ fn rows_come_in_any_order_and_several_times() {
     put(&live, "feat", &ids, 1);
     live.commit_version().unwrap();
     put(&live, "feat", &ids[..700], 2);
+    live.commit_version().unwrap();
     let asked: Vec<NodeId> = (0..9000u32).map(|i| NodeId((i * 7919) % 3000)).collect();
     let expected = asked.iter().map(|id| match id.0 {
         id if id % 2 == 1 => 0,
@@ -207,25 +241,4 @@ fn rows_come_in_any_order_and_several_times() {
     });
     let found = seqs_of(&latest(&live), "feat", &asked).unwrap();
     assert_eq!(found, expected.collect::<Vec<u8>>());
-}
-
-#[test]
-fn rows_that_a_commit_has_frozen_are_later_before_their_version_is_told() {
-    let ring = ring(20, 1, 2);
-    let live = writer(&ring);
-    assert!(live.is_still_at(1, 0) && live.is_still_at(1, 1) && !live.is_still_at(2, 0));
-    live.put_rows("feat", &[NodeId(3)], &row_of(1, 99)).unwrap();
-    let feat = live.graph().tensor_position("feat").unwrap();
-    let mark = live.graph().tensor_position("mark").unwrap();
-    assert!(!live.is_still_at(1, feat) && live.is_still_at(1, mark));
-    // As a commit does it, up to the moment before the version.
-    for part in live.open_parts() {
-        part.tensors.iter().for_each(|tensor| tensor.freeze(3));
-    }
-    assert_eq!(live.version(), 1);
-    assert!(!live.is_still_at(1, feat) && live.is_still_at(1, mark));
-    drop(live);
-    let live = writer(&ring);
-    live.commit_version().unwrap();
-    assert!(live.is_still_at(2, feat) && live.is_still_at(2, mark) && !live.is_still_at(1, feat));
 }

@@ -9,13 +9,13 @@ use super::super::partitions::Partition;
 use super::super::report::Lost;
 use super::super::workshop::Workshop;
 use crate::catalog::{
-    CATALOG_FORMAT_VERSION, Catalog, Membership, Pair, SegmentRecord, TensorRecord,
+    CATALOG_FORMAT_VERSION, Catalog, DeltaRecord, Membership, Pair, SegmentRecord, TensorDelta,
+    TensorRecord,
 };
 use crate::cause::Cause;
 use crate::device::Access;
 use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
-use crate::overlay::out_of_place;
 use crate::row::RowIdx;
 
 /// What is to be done about a number of holders that is lost.
@@ -27,12 +27,14 @@ const SAY_IT_AGAIN: &str = "if several servers are to hold it, or it was left ou
 pub(super) struct Contents {
     /// Folder of the partition.
     pub(super) part_dir: PathBuf,
-    /// The open catalog, where it can be read through; its overlay rows can be had.
+    /// The open catalog, where it can be read through; its pending rows can be had.
     pub(super) catalog: Option<Catalog>,
     /// The committed version, if it is known.
     pub(super) version: Option<u32>,
     /// Records of segments that make sense; at most one of a tensor.
     pub(super) records: Vec<TensorRecord>,
+    /// Records of deltas that make sense, prepared ones too.
+    pub(super) deltas: Vec<TensorDelta>,
     /// How many servers are to hold the partition, if that was said.
     pub(super) holders: Option<Membership>,
     /// Why the catalog must be built anew; `None` if it may stay.
@@ -47,10 +49,11 @@ pub(super) struct Contents {
 #[derive(Default)]
 struct Scan {
     records: Vec<TensorRecord>,
+    deltas: Vec<TensorDelta>,
     holders: Option<Membership>,
     lost: Vec<(String, u32, SegmentRecord)>,
     faults: Vec<String>,
-    /// Overlay rows that nobody can have put, by tensor: how many, and the first fault.
+    /// Rows that no put can have written, by tensor: how many.
     bad_rows: Vec<(String, u64)>,
     /// What an earlier repair has lost, and may not have told.
     losses: Vec<String>,
@@ -96,14 +99,21 @@ impl Contents {
             Err(error) if error.cause() != Cause::Damage => Err(error),
             Err(_) => {
                 let told = format!(
-                    "{reason}: rows that were put over the segments are lost, if there were any, \
-                     and so are versions after that of the newest segment, and its number of holders; \
+                    "{reason}: rows that were put and not committed are lost, if there were any, \
+                     and so are versions after that of the newest file, and its number of holders; \
                      {SAY_IT_AGAIN}"
                 );
-                let (catalog, version, records, holders) = (None, None, Vec::new(), None);
-                let (broken, salvaged, losses) = (Some(reason), false, vec![told]);
-                let contents =
-                    Self { part_dir, catalog, version, records, holders, broken, salvaged, losses };
+                let contents = Self {
+                    part_dir,
+                    catalog: None,
+                    version: None,
+                    records: Vec::new(),
+                    deltas: Vec::new(),
+                    holders: None,
+                    broken: Some(reason),
+                    salvaged: false,
+                    losses: vec![told],
+                };
                 Ok(contents.tell(shop, &dir))
             }
         }
@@ -137,14 +147,13 @@ impl Contents {
             TensorRecord { lost, ..record.clone() }
         });
         let (part_dir, records) = (part_dir.to_owned(), records.collect());
-        let bad_rows = scan
-            .bad_rows
-            .iter()
-            .map(|(tensor, n)| format!("{n} overlay rows of `{tensor}` that nobody can have put"));
+        let bad_rows = scan.bad_rows.iter().map(|(tensor, n)| {
+            format!("{n} pending rows of `{tensor}` that no put can have written")
+        });
         let losses = scan.losses.iter().cloned().chain(bad_rows).collect();
         let (catalog, version, salvaged) = (Some(catalog), Some(version), false);
-        let holders = scan.holders;
-        Ok(Self { part_dir, catalog, version, records, holders, broken, salvaged, losses })
+        let (holders, deltas) = (scan.holders, scan.deltas);
+        Ok(Self { part_dir, catalog, version, records, deltas, holders, broken, salvaged, losses })
     }
 
     /// The record of a tensor.
@@ -219,6 +228,17 @@ impl Scan {
             Pair::Lost { tensor, record: Err(reason), .. } => {
                 self.faults.push(format!("record of the lost `{tensor}`: {reason}"));
             }
+            Pair::Delta { tensor, version: of, record } => {
+                self.add_delta(graph, tensor, record, of <= version, false);
+            }
+            Pair::Prepared { tensor, version: of, record } => {
+                self.add_delta(graph, tensor, record, of == version.saturating_add(1), true);
+            }
+            Pair::PreparedVersion(found) => {
+                if found != Some(version.saturating_add(1)) {
+                    self.faults.push("its prepared version is none after the committed".to_owned());
+                }
+            }
             Pair::Row { tensor, version: of, row, bytes } => {
                 if !is_row(graph, tensor, of, row, bytes.len(), version, n_rows) {
                     self.add_bad_row(tensor);
@@ -237,11 +257,29 @@ impl Scan {
         self.records.push(TensorRecord { tensor, version, record, lost: None });
     }
 
+    fn add_delta(
+        &mut self,
+        graph: &Graph,
+        tensor: &str,
+        record: Result<DeltaRecord, String>,
+        is_in_order: bool,
+        is_prepared: bool,
+    ) {
+        let spec = graph.meta().tensor(tensor);
+        match (record, spec) {
+            (Ok(delta), Some(_)) if is_in_order => {
+                self.deltas.push(TensorDelta { tensor: tensor.to_owned(), delta, is_prepared });
+            }
+            (Ok(_), _) => self.faults.push(format!("a delta of `{tensor}` that cannot be")),
+            (Err(reason), _) => self.faults.push(format!("delta of `{tensor}`: {reason}")),
+        }
+    }
+
     fn add_bad_row(&mut self, tensor: &str) {
         match self.bad_rows.last_mut() {
             Some((of, n)) if of == tensor => *n += 1,
             _ => {
-                self.faults.push(format!("overlay rows of `{tensor}` that cannot be"));
+                self.faults.push(format!("pending rows of `{tensor}` that cannot be"));
                 self.bad_rows.push((tensor.to_owned(), 1));
             }
         }
@@ -268,7 +306,7 @@ fn usable(
     Ok(record)
 }
 
-/// Whether an overlay row can have been put.
+/// Whether a put can have written a row.
 pub(super) fn is_row(
     graph: &Graph,
     tensor: &str,
@@ -279,7 +317,6 @@ pub(super) fn is_row(
     n_rows: u32,
 ) -> bool {
     let spec = graph.meta().tensor(tensor);
-    let next = committed.saturating_add(1);
-    spec.is_some_and(|spec| spec.row_bytes() == n_bytes)
-        && out_of_place(version, row, n_rows, next).is_none()
+    let newest = committed.saturating_add(2);
+    spec.is_some_and(|spec| spec.row_bytes() == n_bytes) && version <= newest && row.0 < n_rows
 }

@@ -8,7 +8,7 @@ use lodestore_graph::PartId;
 use super::super::workshop::Workshop;
 use super::contents::{Contents, is_row};
 use super::tensor::TensorWork;
-use crate::catalog::{Carried, Catalog, Pair, TensorRecord};
+use crate::catalog::{Catalog, Pair, TensorDelta, TensorRecord};
 use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
 
@@ -20,22 +20,28 @@ pub(super) fn publish_catalog(
     part: PartId,
     contents: Contents,
     work: &[TensorWork],
+    deltas: &[TensorDelta],
 ) -> Result<(), StoreError> {
     let dir = catalog_dir(&contents.part_dir);
     let is_new = |record: &&TensorRecord| contents.record(&record.tensor) != Some(*record);
     let changed: Vec<TensorRecord> =
         work.iter().map(|tensor| &tensor.record).filter(is_new).cloned().collect();
-    let moved = Moved::of(&contents, work)?;
+    let moved = Moved::of(&contents, work, deltas)?;
     let reasons = contents.broken.iter().cloned().chain(moved.as_ref().map(Moved::text));
     let reasons: Vec<String> = reasons.collect();
     if reasons.is_empty() {
-        let Some(catalog) = contents.catalog.as_ref().filter(|_| !changed.is_empty()) else {
+        let has_all = contents.deltas.iter().all(|it| deltas.contains(it));
+        let is_same = changed.is_empty() && has_all && deltas.len() == contents.deltas.len();
+        let Some(catalog) = contents.catalog.as_ref().filter(|_| !is_same) else {
             return Ok(());
         };
         if !shop.is_dry_run() {
-            catalog.replace_records(&changed, &carried(work), version(&contents, work))?;
+            catalog.replace_records(&changed, deltas, version(&contents, work, deltas))?;
         }
-        let tensors: Vec<&str> = changed.iter().map(|record| record.tensor.as_str()).collect();
+        let gone = contents.deltas.iter().filter(|it| !deltas.contains(it));
+        let tensors = changed.iter().map(|record| &record.tensor).chain(gone.map(|it| &it.tensor));
+        let tensors: BTreeSet<&str> = tensors.map(String::as_str).collect();
+        let tensors: Vec<&str> = tensors.into_iter().collect();
         shop.note(&dir, format!("records of {} changed", tensors.join(", ")));
         return Ok(());
     }
@@ -45,7 +51,7 @@ pub(super) fn publish_catalog(
         None => format!("built anew from the segments ({reason})"),
     };
     if !shop.is_dry_run() {
-        let built = build(shop, graph, part, &contents, work, moved.as_ref());
+        let built = build(shop, graph, part, &contents, (work, deltas), moved.as_ref());
         built.inspect_err(|_| shop.clear(&dir))?;
     }
     shop.finish(&dir, action, contents.catalog)
@@ -60,8 +66,12 @@ struct Moved {
 }
 
 impl Moved {
-    fn of(contents: &Contents, work: &[TensorWork]) -> Result<Option<Self>, StoreError> {
-        let to = version(contents, work).saturating_add(1);
+    fn of(
+        contents: &Contents,
+        work: &[TensorWork],
+        deltas: &[TensorDelta],
+    ) -> Result<Option<Self>, StoreError> {
+        let to = version(contents, work, deltas).saturating_add(1);
         let (Some(catalog), Some(committed)) = (&contents.catalog, contents.version) else {
             return Ok(None);
         };
@@ -99,15 +109,11 @@ impl Moved {
     }
 }
 
-/// The rows that the segments of `work` lack.
-fn carried(work: &[TensorWork]) -> Vec<&Carried> {
-    work.iter().filter_map(|tensor| tensor.carried.as_ref()).collect()
-}
-
-/// The version to commit: no segment is of a later one.
-fn version(contents: &Contents, work: &[TensorWork]) -> u32 {
+/// The version to commit: no file is of a later one, but for what is prepared.
+fn version(contents: &Contents, work: &[TensorWork], deltas: &[TensorDelta]) -> u32 {
     let segments = work.iter().map(|tensor| tensor.record.version);
-    segments.chain(contents.version).max().unwrap_or(1)
+    let deltas = deltas.iter().filter(|it| !it.is_prepared).map(|it| it.delta.version);
+    segments.chain(deltas).chain(contents.version).max().unwrap_or(1)
 }
 
 /// Builds the catalog beside the broken one, whole and synced.
@@ -116,17 +122,17 @@ fn build(
     graph: &Graph,
     part: PartId,
     contents: &Contents,
-    work: &[TensorWork],
+    (work, deltas): (&[TensorWork], &[TensorDelta]),
     moved: Option<&Moved>,
 ) -> Result<(), StoreError> {
     let device = &*shop.device;
     let dir = shop.building(&catalog_dir(&contents.part_dir));
-    let version = version(contents, work);
+    let version = version(contents, work, deltas);
     let range = graph.book().range(part);
     let n_rows = range.end - range.start;
     let catalog = Catalog::create(device, &dir, graph.uuid(), part, &graph.meta().to_text())?;
     let records: Vec<TensorRecord> = work.iter().map(|tensor| tensor.record.clone()).collect();
-    catalog.replace_records(&records, &carried(work), version)?;
+    catalog.replace_records(&records, deltas, version)?;
     if let Some(holders) = contents.holders {
         catalog.set_membership(holders)?;
     }

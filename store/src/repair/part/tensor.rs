@@ -4,14 +4,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
-use roaring::RoaringBitmap;
 use uuid::Uuid;
 
 use super::super::report::Lost;
 use super::super::segment::{Assessment, Expected, Mended, Stub, look, write};
 use super::super::workshop::Workshop;
 use super::contents::Contents;
-use crate::catalog::{Carried, SegmentRecord, TensorRecord};
+use crate::catalog::{SegmentRecord, TensorRecord};
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
 use crate::graph::{Graph, segment_file};
@@ -24,8 +23,6 @@ pub(super) struct TensorWork {
     pub(super) record: TensorRecord,
     path: PathBuf,
     file: FileWork,
-    /// Rows of the catalog that the segment should have and has lost.
-    pub(super) carried: Option<Carried>,
     /// Other segments of the tensor, where one of them may be the only copy of a row.
     strays: Vec<PathBuf>,
 }
@@ -62,7 +59,7 @@ impl TensorWork {
         let mut look = Look { shop, graph, part, spec, part_dir: &contents.part_dir };
         let mut work = match contents.record(&spec.name) {
             Some(record) => look.recorded(record, contents)?,
-            None => look.unrecorded(contents)?,
+            None => look.unrecorded()?,
         };
         if contents.broken.is_some() || look.shop.report.lost.len() > n_told {
             work.strays = look.strays(&work.record.record.file)?;
@@ -126,7 +123,7 @@ impl Look<'_> {
             let path = self.part_dir.join(&later.record.file);
             let action = format!("it is of a later version than the recorded {}", record.version);
             self.shop.note(&path, format!("{action}, and takes its place"));
-            return self.take(later, *mended, record.version, contents);
+            return Ok(self.mend(later, *mended));
         }
         match found {
             Assessment::Mended(mended) => Ok(self.mend(record.clone(), *mended)),
@@ -135,9 +132,9 @@ impl Look<'_> {
     }
 
     /// A tensor that the catalog does not name a segment of: the newest file that can be used.
-    fn unrecorded(&mut self, contents: &Contents) -> Result<TensorWork, StoreError> {
+    fn unrecorded(&mut self) -> Result<TensorWork, StoreError> {
         if let Some((record, mended)) = self.newest(0)? {
-            return self.take(record, *mended, 0, contents);
+            return Ok(self.mend(record, *mended));
         }
         let (version, tensor) = (1, self.spec.name.clone());
         let seed = blake3::hash(format!("{}/{}/{tensor}", self.graph.uuid(), self.part).as_bytes());
@@ -154,38 +151,6 @@ impl Look<'_> {
         let expected = Expected { identity, digest: Some(record.record.digest) };
         let path = self.part_dir.join(&record.record.file);
         look(&*self.shop.device, &path, &expected, self.shop.n_threads)
-    }
-
-    /// Takes a segment that stands for all versions after `above` up to its own. What lies over the
-    /// old one of those versions counts as taken in from now on: rows of it that are on damaged
-    /// pages are put for the version after, where the catalog is not too old to know them.
-    fn take(
-        &mut self,
-        record: TensorRecord,
-        mended: Mended,
-        above: u32,
-        contents: &Contents,
-    ) -> Result<TensorWork, StoreError> {
-        let knows = contents.version.is_some_and(|version| version >= record.version);
-        let mut carried = None;
-        if let Some(catalog) = contents.catalog.as_ref().filter(|_| knows) {
-            let n_rows = mended.identity.n_rows;
-            let lost = mended.lost_pages.iter().map(|pages| mended.layout.rows_on(pages));
-            let lost: RoaringBitmap = lost.flatten().filter(|row| *row < n_rows).collect();
-            let row_bytes = self.spec.row_bytes();
-            carried = catalog.rows_to_carry(
-                &record.tensor,
-                above.saturating_add(1)..=record.version,
-                |row, bytes| lost.contains(row.0) && bytes.len() == row_bytes,
-            )?;
-        }
-        if let Some(Carried { version, rows, .. }) = &carried {
-            let path = self.part_dir.join(&record.record.file);
-            let n_rows = rows.len();
-            let action = format!("{n_rows} rows over it that its damaged pages lack are kept");
-            self.shop.note(&path, format!("{action}, as of version {version}"));
-        }
-        Ok(TensorWork { carried, ..self.mend(record, mended) })
     }
 
     /// Takes a segment as it can be mended, and tells which rows of it are lost.
@@ -213,7 +178,7 @@ impl Look<'_> {
         }
         let keep = mended.broken.is_empty();
         let file = if keep { FileWork::Keep } else { FileWork::Mend(Box::new(mended)) };
-        TensorWork { record, path, file, carried: None, strays: Vec::new() }
+        TensorWork { record, path, file, strays: Vec::new() }
     }
 
     /// Tells of row groups on sound pages that cannot be unpacked: no disk does that, and nothing
@@ -256,7 +221,7 @@ impl Look<'_> {
         let record =
             TensorRecord { record: stub_record, lost: Some(original.clone()), ..record.clone() };
         let (file, strays) = (FileWork::Stub(stub), Vec::new());
-        Ok(TensorWork { record, path, file, carried: None, strays })
+        Ok(TensorWork { record, path, file, strays })
     }
 
     pub(super) fn identity(&self, segment: Uuid, version: u32) -> SegmentIdentity {
@@ -268,6 +233,7 @@ impl Look<'_> {
             version,
             tensor: self.spec.clone(),
             n_rows: range.end - range.start,
+            delta_of: None,
         }
     }
 

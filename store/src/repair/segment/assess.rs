@@ -170,7 +170,7 @@ impl Look<'_> {
         let checksum = PageChecksum::new(identity.segment);
         let sums = page_sums(self.file, &checksum, n_pages, self.n_threads);
         // Only the number of pages matters to where the tables start.
-        let rough = Sections { data_bytes: n_pages * PAGE_BYTES, n_groups };
+        let rough = Sections { data_bytes: n_pages * PAGE_BYTES, n_groups, n_listed: 0 };
         let mut stored = vec![0; rough.tables_bytes() as usize];
         let n_stored = read_some(self.file, rough.table_offset(), &mut stored);
         let (table, index) =

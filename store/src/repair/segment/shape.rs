@@ -8,7 +8,8 @@ use crate::segment::SegmentIdentity;
 
 /// Pages of rows of a compressed segment that has this length, `most` at most.
 pub(super) fn pages_of(file_bytes: u64, n_groups: u32, most: u64) -> u64 {
-    let length = |n_pages| Sections { data_bytes: n_pages * PAGE_BYTES, n_groups }.file_bytes();
+    let length =
+        |n_pages| Sections { data_bytes: n_pages * PAGE_BYTES, n_groups, n_listed: 0 }.file_bytes();
     let (mut low, mut high) = (0, most);
     while low < high {
         let middle = low + (high - low) / 2;

@@ -62,7 +62,8 @@ fn the_newest_segment_counts_and_updates_in_it_are_kept() {
     live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
     live.commit_version().unwrap();
     let old = fs::read(model.path().join("part-000/feat.v1.seg")).unwrap();
-    live.compact(None, None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    live.compact(None, None, crate::Folding::All, &mut |_, _| std::ops::ControlFlow::Continue(()))
+        .unwrap();
     drop(live);
     // A reader had the old one pinned.
     fs::write(model.path().join("part-000/feat.v1.seg"), old).unwrap();

@@ -38,7 +38,10 @@ fn killed(history: History) -> Model {
     let pin = EmbeddedStore::over(Arc::clone(&live), View::At(1)).unwrap();
     live.commit_version().unwrap();
     let pin = (history != History::Swept).then_some(pin);
-    live.compact(None, Some("feat"), &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    live.compact(None, Some("feat"), crate::Folding::All, &mut |_, _| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     copy_all(&model.path(), &killed.path());
     drop(pin);
     for part in PARTS {
@@ -106,7 +109,8 @@ fn goes_on(patient: &Patient, what: &str) {
     let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
     live.put_rows("packed", &[NodeId(3)], &[6; 200]).unwrap();
     live.commit_version().unwrap();
-    live.compact(None, None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    live.compact(None, None, crate::Folding::All, &mut |_, _| std::ops::ControlFlow::Continue(()))
+        .unwrap();
     drop(live);
     check_rows(patient, what);
     assert!(patient.verify().ok, "{what}: {:?}", patient.verify());

@@ -25,7 +25,7 @@ fn forge(identity: &SegmentIdentity, data: &[u8], lengths: &[u32], data_bytes: u
         (0u64..).zip(data.chunks(PAGE)).flat_map(|(no, page)| checksum.of(no, page).to_le_bytes());
     let index = lengths.iter().flat_map(|length| length.to_le_bytes());
     let tables = [padded(crcs.collect()), padded(index.collect())].concat();
-    let sections = Sections { data_bytes, n_groups: lengths.len() as u32 };
+    let sections = Sections { data_bytes, n_groups: lengths.len() as u32, n_listed: 0 };
     let footer = footer_page(&header, ZSTD, &sections, crc32fast::hash(&tables));
     [&header[..], &data, &tables, &footer].concat()
 }

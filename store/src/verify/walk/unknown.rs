@@ -40,7 +40,11 @@ impl Walk<'_> {
         let paths = [&topology, &halo, &catalog_dir(dir)].map(|path| name_of(path));
         let mut known: BTreeSet<String> = paths.into_iter().flatten().collect();
         known.insert(QUARANTINE_DIR.to_owned());
+        let prepared = catalog.prepared_version().ok().flatten().unwrap_or(0);
         for tensor in &self.graph.meta().tensors {
+            let deltas = catalog.deltas(&tensor.name).unwrap_or_default().into_iter();
+            let prepared = catalog.prepared_delta(&tensor.name, prepared).ok().flatten();
+            known.extend(deltas.chain(prepared).map(|delta| delta.record.file));
             match catalog.segments(&tensor.name) {
                 Ok(records) => known.extend(records.into_iter().map(|(_, record)| record.file)),
                 // The segment's turn comes, and tells it.

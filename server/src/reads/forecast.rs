@@ -1,0 +1,232 @@
+//! When the reads of a pull would be over: what its shard's disk has to do before, and how fast it is.
+
+use std::time::{Duration, Instant};
+
+use super::gate::Class;
+use crate::limits::{RETRY_AFTER, RETRY_AFTER_MAX};
+
+/// Time with a queue after which the rate is known anew.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// Weight of the newest sample.
+const NEWEST: f64 = 0.5;
+/// Times that a forecast is exceeded by at most: pulls differ, and answers have to be sent.
+const MARGIN: f64 = 4.0 / 3.0;
+
+/// A sample in which pulls waited for this part of the time shows what the disk can do.
+const QUEUED: f64 = 0.9;
+
+/// The work of a shard's disk, in nanoseconds by the disk's profile.
+///
+/// The rate is taken while pulls wait for reads: a disk that is asked for little does little. Other
+/// samples can only raise it, so that a disk that was slow for a while is believed to be so no
+/// longer than it is. Before the first sample nothing is late, and nothing is that comes alone.
+#[derive(Debug, Default)]
+pub(crate) struct Forecast {
+    /// Of each class, the cost of what is expected and has not started.
+    expected: [u64; 2],
+    in_flight: u64,
+    is_queued: bool,
+    /// Cost by nanosecond.
+    rate: Option<f64>,
+    sample: Sample,
+    /// Up to when the sample is counted.
+    last: Option<Instant>,
+}
+
+/// What was done since the last sample, how long that took, and how long of this pulls waited.
+#[derive(Debug, Default)]
+struct Sample {
+    done: u64,
+    busy: Duration,
+    queued: Duration,
+}
+
+impl Forecast {
+    /// Replaces what is expected of a pull.
+    pub(crate) fn expect(&mut self, class: Class, before: u64, now: u64) {
+        let expected = &mut self.expected[class as usize];
+        *expected = expected.saturating_sub(before).saturating_add(now);
+    }
+
+    /// Counts a read that starts.
+    pub(crate) fn start(&mut self, cost: u64, now: Instant) {
+        self.advance(now);
+        self.in_flight += cost;
+    }
+
+    /// Counts a read that ends.
+    pub(crate) fn end(&mut self, cost: u64, now: Instant) {
+        self.advance(now);
+        self.in_flight = self.in_flight.saturating_sub(cost);
+        self.sample.done += cost;
+        if self.sample.busy >= SAMPLE {
+            self.take_sample();
+        }
+    }
+
+    /// Takes note that pulls wait from now on.
+    pub(crate) fn begin_queue(&mut self, now: Instant) {
+        self.advance(now);
+        self.is_queued = true;
+    }
+
+    /// Takes note that no pull waits any more.
+    pub(crate) fn end_queue(&mut self, now: Instant) {
+        self.advance(now);
+        self.is_queued = false;
+    }
+
+    /// Fails with a hint when to retry if a pull of `cost`, of which nothing is expected yet, would
+    /// take longer than `time` behind what is expected of its class and those before.
+    pub(crate) fn check_behind(
+        &self,
+        class: Class,
+        cost: u64,
+        time: Duration,
+    ) -> Result<(), Duration> {
+        if self.all() == 0 {
+            return Ok(());
+        }
+        let ahead: u64 = self.expected[..=class as usize].iter().sum();
+        self.check(ahead.saturating_add(self.in_flight).saturating_add(cost), time)
+    }
+
+    /// The same for a pull whose turn has come, and of which `cost` is expected.
+    pub(crate) fn check_next(&self, cost: u64, time: Duration) -> Result<(), Duration> {
+        if self.all() <= cost { Ok(()) } else { self.check(cost, time) }
+    }
+
+    /// Returns how long all takes that has come, as far as that is known.
+    pub(crate) fn backlog(&self) -> Duration {
+        self.time_of(self.all()).unwrap_or_default()
+    }
+
+    fn all(&self) -> u64 {
+        self.expected.iter().sum::<u64>().saturating_add(self.in_flight)
+    }
+
+    fn check(&self, cost: u64, time: Duration) -> Result<(), Duration> {
+        match self.time_of(cost).map(|needed| needed.mul_f64(MARGIN)) {
+            Some(needed) if needed > time => {
+                Err((needed - time).clamp(RETRY_AFTER, RETRY_AFTER_MAX))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bounded, so that a margin can be added.
+    fn time_of(&self, cost: u64) -> Option<Duration> {
+        let nanos = cost as f64 / self.rate?;
+        Some(Duration::from_nanos((nanos as u64).min(u64::MAX / 4)))
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let last = self.last.replace(now).unwrap_or(now);
+        let passed = now.saturating_duration_since(last);
+        if self.in_flight > 0 || self.is_queued {
+            self.sample.busy += passed;
+        }
+        if self.is_queued {
+            self.sample.queued += passed;
+        }
+    }
+
+    fn take_sample(&mut self) {
+        let Sample { done, busy, queued } = std::mem::take(&mut self.sample);
+        let found = (done as f64 / busy.as_nanos() as f64).max(f64::MIN_POSITIVE);
+        let is_queued = queued.as_secs_f64() >= QUEUED * busy.as_secs_f64();
+        self.rate = match self.rate {
+            None if is_queued => Some(found),
+            Some(rate) if is_queued => Some(rate + NEWEST * (found - rate)),
+            rate => rate.map(|rate| rate.max(found)),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(start: Instant, ms: u64) -> Instant {
+        start + Duration::from_millis(ms)
+    }
+
+    /// Has a disk do `done` of its profile in each nanosecond of 400 ms from `start`.
+    fn work(forecast: &mut Forecast, start: Instant, done: f64) {
+        for ms in 0..400u64 {
+            forecast.start((done * MS as f64) as u64, at(start, ms));
+            forecast.end((done * MS as f64) as u64, at(start, ms + 1));
+        }
+    }
+
+    fn measured(start: Instant, done: f64) -> Forecast {
+        let mut forecast = Forecast::default();
+        forecast.begin_queue(start);
+        work(&mut forecast, start, done);
+        forecast.end_queue(at(start, 400));
+        forecast
+    }
+
+    #[test]
+    fn a_disk_whose_rate_is_not_known_refuses_nobody() {
+        let (mut forecast, start) = (Forecast::default(), Instant::now());
+        forecast.expect(Class::Bulk, 0, u64::MAX / 2);
+        assert!(forecast.check_behind(Class::Bulk, u64::MAX, Duration::ZERO).is_ok());
+        // One read after the other, and nobody waits: that is no measure of what the disk can do.
+        work(&mut forecast, start, 0.001);
+        assert!(forecast.check_behind(Class::Bulk, MS, Duration::ZERO).is_ok());
+        assert_eq!(forecast.backlog(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_pull_waits_for_its_class_and_those_before_it() {
+        let mut forecast = measured(Instant::now(), 0.5);
+        let millis = Duration::from_millis;
+        forecast.expect(Class::Bulk, 0, 3000 * MS);
+        forecast.expect(Class::Latency, 0, 600 * MS);
+        // 3 s of work and 0.6 at half of the rate, and a third more.
+        assert!(forecast.check_behind(Class::Latency, 0, millis(1700)).is_ok());
+        assert!(forecast.check_behind(Class::Latency, 0, millis(1500)).is_err());
+        assert!(forecast.check_behind(Class::Latency, 75 * MS, millis(1700)).is_err());
+        assert!(forecast.check_behind(Class::Bulk, 0, millis(10_000)).is_ok());
+        let hint = forecast.check_behind(Class::Bulk, 0, millis(9000)).unwrap_err();
+        assert!((millis(550)..millis(650)).contains(&hint), "{hint:?}");
+        assert!(forecast.check_next(600 * MS, millis(1700)).is_ok());
+        assert!(forecast.check_next(600 * MS, millis(1500)).is_err());
+        forecast.expect(Class::Bulk, 3000 * MS, 0);
+        assert!(forecast.check_behind(Class::Bulk, 0, millis(2000)).is_ok());
+        let hint = |cost| forecast.check_behind(Class::Bulk, cost, Duration::ZERO).unwrap_err();
+        assert_eq!(hint(u64::MAX), RETRY_AFTER_MAX);
+        forecast.expect(Class::Latency, 600 * MS, 1);
+        assert_eq!(forecast.check_behind(Class::Bulk, 0, Duration::ZERO), Err(RETRY_AFTER));
+    }
+
+    #[test]
+    fn the_rate_follows_the_disk_and_idle_time_does_not_count() {
+        let start = Instant::now();
+        let mut forecast = measured(start, 1.0);
+        let later = at(start, 3_600_000);
+        forecast.begin_queue(later);
+        work(&mut forecast, later, 0.25);
+        let rate = forecast.rate.unwrap();
+        assert!((0.25..0.35).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn a_disk_that_was_slow_is_tried_and_believed_again() {
+        let start = Instant::now();
+        let mut forecast = measured(start, 1e-6);
+        let minute = Duration::from_secs(60);
+        assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_ok(), "it comes alone");
+        forecast.expect(Class::Bulk, 0, 1000 * MS);
+        assert!(forecast.check_next(1000 * MS, minute).is_ok());
+        assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_err());
+        // Nobody waits any more: what it does is the least that it can.
+        work(&mut forecast, at(start, 10_000), 0.5);
+        assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_ok());
+        work(&mut forecast, at(start, 20_000), 0.1);
+        assert!(forecast.rate.unwrap() > 0.4);
+    }
+}

@@ -1,0 +1,420 @@
+//! Admission of a shard's reads from disk: memory and places are taken before a read starts, in the
+//! order in which pulls arrived.
+//!
+//! A pull has a turn. For each chunk of rows it takes room for its lists, then a place for each
+//! read, which it returns with the read's buffer. Places are never held while anything else is
+//! waited for, so that reads in flight end by themselves. Latency-bound pulls pass bulk. A pull
+//! that would end after its deadline is refused before its first read, and later ones of the same
+//! pull are not: so what has begun is finished.
+
+mod forecast;
+mod gate;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use lodestore_schema::{Failure, FailureCode, PullKind};
+use lodestore_store::DeviceProfile;
+
+use crate::error::failure;
+use crate::limits::{
+    PLANNED_ROWS_PER_SHARD, READ_BYTES_PER_SHARD, READS_PER_SHARD, RETRY_AFTER, RETRY_AFTER_MAX,
+};
+use crate::stats::Counters;
+use forecast::Forecast;
+use gate::{Amount, Class, Gate, Ticket};
+
+/// The reads of one shard.
+pub(crate) struct ReadAdmission {
+    state: RefCell<State>,
+    profile: DeviceProfile,
+    counters: Arc<[Counters]>,
+    shard: usize,
+    /// Reads of pulls that were given up; their buffers are the kernel's until they end.
+    orphans: RefCell<Vec<Orphan>>,
+    reaper: Cell<Option<Waker>>,
+}
+
+/// A read that no pull waits for; it holds its permit.
+pub(crate) type Orphan = Pin<Box<dyn Future<Output = ()>>>;
+
+struct State {
+    /// Rows of gathers that have lists of what they read.
+    lists: Gate<Rc<Slot>>,
+    reads: Gate<Rc<Slot>>,
+    forecast: Forecast,
+    next_number: u64,
+}
+
+/// Which of the two budgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resource {
+    Lists,
+    Reads,
+}
+
+/// Where a pull that waits receives what it waits for.
+#[derive(Default)]
+struct Slot {
+    is_granted: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+}
+
+/// What a shard has to know of a pull to give it a turn.
+#[derive(Clone, Debug)]
+pub(crate) struct PullOrder {
+    pub(crate) kind: PullKind,
+    /// When it came to the server: earlier pulls are served first.
+    pub(crate) arrived: Instant,
+    pub(crate) deadline: Instant,
+    /// Whether rows of it were read before, here or elsewhere.
+    pub(crate) progress: Progress,
+}
+
+/// Whether a pull is refused where it is too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing was read for it.
+    New,
+    /// It is finished.
+    Begun,
+}
+
+/// The place of one pull among those that read on this shard, from its first to its last chunk.
+pub(crate) struct ReadTurn {
+    admission: Rc<ReadAdmission>,
+    ticket: Ticket,
+    deadline: Instant,
+    progress: Cell<Progress>,
+    /// Rows of the pull behind those that are gathered now.
+    n_rows_after: Cell<usize>,
+    /// Cost that is expected of the pull and has not started.
+    expected: Cell<u64>,
+    slot: Rc<Slot>,
+}
+
+/// A part of a budget, returned when it is dropped.
+pub(crate) struct Permit {
+    admission: Rc<ReadAdmission>,
+    resource: Resource,
+    amount: Amount,
+    /// Of a read that has started.
+    cost: u64,
+}
+
+/// A turn that waits; it may be given up.
+struct Waiting<'a> {
+    turn: &'a ReadTurn,
+    resource: Resource,
+    amount: Amount,
+}
+
+impl ReadAdmission {
+    pub(crate) fn new(profile: DeviceProfile, counters: Arc<[Counters]>, shard: usize) -> Self {
+        let reads = Amount { n: READS_PER_SHARD, bytes: READ_BYTES_PER_SHARD };
+        let state = State {
+            lists: Gate::new(Amount { n: PLANNED_ROWS_PER_SHARD, bytes: 0 }),
+            reads: Gate::new(reads),
+            forecast: Forecast::default(),
+            next_number: 0,
+        };
+        let (state, orphans) = (RefCell::new(state), RefCell::default());
+        Self { state, profile, counters, shard, orphans, reaper: Cell::default() }
+    }
+
+    /// Gives a pull its place among those that read here.
+    pub(crate) fn turn(self: &Rc<Self>, order: &PullOrder) -> ReadTurn {
+        let mut state = self.state.borrow_mut();
+        let number = state.next_number;
+        state.next_number += 1;
+        let class = match order.kind {
+            PullKind::Sync => Class::Latency,
+            PullKind::Vector => Class::Bulk,
+        };
+        ReadTurn {
+            admission: Rc::clone(self),
+            ticket: Ticket { class, arrived: order.arrived, number },
+            deadline: order.deadline,
+            progress: Cell::new(order.progress),
+            n_rows_after: Cell::new(0),
+            expected: Cell::new(0),
+            slot: Rc::default(),
+        }
+    }
+
+    /// Returns what a read costs the disk, in nanoseconds by its profile.
+    pub(crate) fn cost_of(&self, n_bytes: usize) -> u64 {
+        (self.profile.request_seconds(n_bytes as u64) * 1e9) as u64
+    }
+
+    /// Returns when a request that finds no room shall come again: once a part of what waits for
+    /// the disk is done.
+    pub(crate) fn retry_after(&self) -> Duration {
+        (self.state.borrow().forecast.backlog() / 4).clamp(RETRY_AFTER, RETRY_AFTER_MAX)
+    }
+
+    /// Returns the number of pulls that wait for lists or reads.
+    pub(crate) fn n_waiting(&self) -> usize {
+        self.state.borrow().n_waiting()
+    }
+
+    /// Returns the bytes of buffers that reads hold.
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
+        self.state.borrow().reads.taken().bytes
+    }
+
+    /// Keeps a read that has started until it ends.
+    pub(crate) fn adopt(&self, read: Orphan) {
+        self.orphans.borrow_mut().push(read);
+        if let Some(reaper) = self.reaper.take() {
+            reaper.wake();
+        }
+    }
+
+    /// Waits for adopted reads, for as long as the shard lives.
+    pub(crate) async fn reap(self: Rc<Self>) {
+        let mut reads = FuturesUnordered::new();
+        poll_fn(|context| {
+            self.reaper.set(Some(context.waker().clone()));
+            reads.extend(self.orphans.take());
+            while let Poll::Ready(Some(())) = reads.poll_next_unpin(context) {}
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    /// Returns a part of a budget and hands it to those that wait.
+    fn give_back(&self, resource: Resource, amount: Amount, cost: u64) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.gate(resource).give_back(amount);
+            if resource == Resource::Reads {
+                state.forecast.end(cost, Instant::now());
+            }
+        }
+        self.grant(resource);
+    }
+
+    /// Grants what there is room for, in order.
+    fn grant(&self, resource: Resource) {
+        loop {
+            // Not borrowed while another task is woken.
+            let granted = self.state.borrow_mut().gate(resource).grant_next();
+            let Some(slot) = granted else { break };
+            slot.is_granted.set(true);
+            if let Some(waker) = slot.waker.take() {
+                waker.wake();
+            }
+        }
+        let mut state = self.state.borrow_mut();
+        if state.n_waiting() == 0 {
+            state.forecast.end_queue(Instant::now());
+        }
+        let n_reads = state.reads.taken().n;
+        self.counters[self.shard].reads_in_flight.store(n_reads, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn gate(&mut self, resource: Resource) -> &mut Gate<Rc<Slot>> {
+        match resource {
+            Resource::Lists => &mut self.lists,
+            Resource::Reads => &mut self.reads,
+        }
+    }
+
+    fn n_waiting(&self) -> usize {
+        self.lists.n_waiting() + self.reads.n_waiting()
+    }
+}
+
+impl ReadTurn {
+    /// Returns what another shard has to know to read rows of the same pull.
+    pub(crate) fn order(&self) -> PullOrder {
+        let kind = match self.ticket.class {
+            Class::Latency => PullKind::Sync,
+            Class::Bulk => PullKind::Vector,
+        };
+        let (arrived, deadline, progress) =
+            (self.ticket.arrived, self.deadline, self.progress.get());
+        PullOrder { kind, arrived, deadline, progress }
+    }
+
+    /// Returns what reads a pull's rows here.
+    pub(crate) fn admission(&self) -> &Rc<ReadAdmission> {
+        &self.admission
+    }
+
+    /// Sets how many rows of the pull follow those that are gathered next.
+    pub(crate) fn set_rows_after(&self, n_rows: usize) {
+        self.n_rows_after.set(n_rows);
+    }
+
+    /// Returns how many rows of the pull follow those that are gathered now.
+    pub(crate) fn rows_after(&self) -> usize {
+        self.n_rows_after.get()
+    }
+
+    /// Notes that rows of the pull were read, here or by another shard.
+    pub(crate) fn set_begun(&self) {
+        self.progress.set(Progress::Begun);
+    }
+
+    /// Takes room for lists of `n_missed` rows out of `n_rows`, each of which costs about `row_cost`.
+    /// Refuses a new pull that would end after its deadline.
+    pub(crate) async fn take_lists(
+        &self,
+        n_missed: usize,
+        n_rows: usize,
+        row_cost: u64,
+    ) -> Result<Permit, Failure> {
+        let cost = self.with_rows_after(row_cost.saturating_mul(n_missed as u64), n_rows);
+        if self.progress.get() == Progress::New {
+            let left = self.time_left();
+            let state = self.admission.state.borrow();
+            let checked = state.forecast.check_behind(self.ticket.class, cost, left);
+            drop(state);
+            checked.map_err(|retry_after| too_late(retry_after, left))?;
+        }
+        self.expect(cost);
+        let amount = Amount { n: n_missed as u64, bytes: 0 };
+        Ok(self.take(Resource::Lists, amount).await)
+    }
+
+    /// Replaces what was expected of the pull, now that the cost of a chunk of `n_rows` is known.
+    pub(crate) fn set_cost(&self, cost: u64, n_rows: usize) {
+        self.expect(self.with_rows_after(cost, n_rows));
+    }
+
+    /// Notes that a chunk is read: until the next nothing waits for the rest of the pull, whose
+    /// client may take its time.
+    pub(crate) fn end_chunk(&self) {
+        self.expect(0);
+    }
+
+    /// Takes a place and memory for a read of `n_bytes`. Refuses a new pull that would end after its
+    /// deadline.
+    pub(crate) async fn take_read(&self, n_bytes: usize) -> Result<Permit, Failure> {
+        let cost = self.admission.cost_of(n_bytes);
+        let amount = Amount { n: 1, bytes: n_bytes as u64 };
+        let mut permit = self.take(Resource::Reads, amount).await;
+        if self.progress.get() == Progress::New {
+            // It may have waited for longer than was foreseen.
+            let left = self.time_left();
+            let state = self.admission.state.borrow();
+            let checked = state.forecast.check_next(self.expected.get(), left);
+            drop(state);
+            checked.map_err(|retry_after| too_late(retry_after, left))?;
+            self.set_begun();
+        }
+        self.expect(self.expected.get().saturating_sub(cost));
+        self.admission.state.borrow_mut().forecast.start(cost, Instant::now());
+        permit.cost = cost;
+        Ok(permit)
+    }
+
+    async fn take(&self, resource: Resource, amount: Amount) -> Permit {
+        let has_taken = {
+            let mut state = self.admission.state.borrow_mut();
+            let gate = state.gate(resource);
+            let has_taken = gate.try_take(self.ticket, amount);
+            if !has_taken {
+                self.slot.is_granted.set(false);
+                gate.wait(self.ticket, amount, Rc::clone(&self.slot));
+                state.forecast.begin_queue(Instant::now());
+            }
+            has_taken
+        };
+        if !has_taken {
+            let waiting = Waiting { turn: self, resource, amount };
+            poll_fn(|context| {
+                if self.slot.is_granted.get() {
+                    return Poll::Ready(());
+                }
+                self.slot.waker.set(Some(context.waker().clone()));
+                Poll::Pending
+            })
+            .await;
+            std::mem::forget(waiting);
+        }
+        if resource == Resource::Reads {
+            let n_reads = self.admission.state.borrow().reads.taken().n;
+            let counters = &self.admission.counters[self.admission.shard];
+            counters.reads_in_flight.store(n_reads, Ordering::Relaxed);
+        }
+        Permit { admission: Rc::clone(&self.admission), resource, amount, cost: 0 }
+    }
+
+    fn expect(&self, cost: u64) {
+        let before = self.expected.replace(cost);
+        let mut state = self.admission.state.borrow_mut();
+        state.forecast.expect(self.ticket.class, before, cost);
+    }
+
+    /// Returns the cost of a chunk of `n_rows` with that of the rows after it.
+    fn with_rows_after(&self, cost: u64, n_rows: usize) -> u64 {
+        let after = self.n_rows_after.get() as f64 / n_rows.max(1) as f64;
+        cost.saturating_add((cost as f64 * after) as u64)
+    }
+
+    fn time_left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+impl Permit {
+    /// Returns what the permit is of.
+    pub(crate) fn admission(&self) -> &Rc<ReadAdmission> {
+        &self.admission
+    }
+}
+
+impl Drop for ReadTurn {
+    fn drop(&mut self) {
+        self.expect(0);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.admission.give_back(self.resource, self.amount, self.cost);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let (turn, admission) = (self.turn, &self.turn.admission);
+        turn.slot.waker.take();
+        let mut state = admission.state.borrow_mut();
+        let gate = state.gate(self.resource);
+        if turn.slot.is_granted.get() {
+            gate.give_back(self.amount);
+        } else {
+            gate.withdraw(turn.ticket);
+        }
+        drop(state);
+        // Others may have waited behind it.
+        admission.grant(self.resource);
+    }
+}
+
+/// Returns the refusal of a pull that cannot be answered in time.
+fn too_late(retry_after: Duration, left: Duration) -> Failure {
+    let message = format!(
+        "reads from disk that came before leave too little of the {} ms to the deadline; come \
+         again after the hint, or with fewer rows or a later deadline",
+        left.as_millis()
+    );
+    Failure { retry_after, ..failure(FailureCode::Overloaded, message) }
+}
+
+#[cfg(test)]
+mod tests;

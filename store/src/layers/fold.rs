@@ -1,0 +1,110 @@
+//! Which layers to fold into one: size tiers.
+//!
+//! Deltas are folded where [`TIER_LAYERS`] neighbours, the newest among them, are of a like size, so
+//! that a row is written once per tier: O(log(rows put)) times. Everything becomes one segment where
+//! the deltas have grown to a share of the rows under them that makes reads and memory dear.
+
+use std::ops::Range;
+
+/// Deltas of a like size that become one.
+const TIER_LAYERS: usize = 4;
+
+/// Two deltas are of a like size where the older has at most this many times the rows that are newer.
+const TIER_RATIO: u64 = 4;
+
+/// All layers become one segment where their deltas have one in so many of its rows.
+const FULL_FOLD_SHARE: u64 = 8;
+
+/// A delta counts as this many rows more: files cost descriptors and reads of their own.
+const ROWS_PER_DELTA: u64 = 16;
+
+/// A layer that might be folded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LayerSize {
+    /// Rows of the file.
+    pub(crate) n_rows: u64,
+}
+
+/// What to fold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fold {
+    /// All layers into a segment that has every row.
+    All,
+    /// These neighbours, by position in the list of deltas, oldest first, into one delta.
+    Deltas(Range<usize>),
+}
+
+/// Chooses what pays to be folded, if anything does; `deltas` are oldest first.
+pub(crate) fn choose_fold(base_rows: u64, deltas: &[LayerSize]) -> Option<Fold> {
+    let cost: u64 = deltas.iter().map(|delta| delta.n_rows + ROWS_PER_DELTA).sum();
+    if !deltas.is_empty() && cost * FULL_FOLD_SHARE > base_rows {
+        return Some(Fold::All);
+    }
+    let mut newer = 0;
+    let mut first = deltas.len();
+    while let Some(at) = first.checked_sub(1) {
+        let n_rows = deltas[at].n_rows;
+        if deltas.len() - first >= 1 && n_rows > newer * TIER_RATIO {
+            break;
+        }
+        newer += n_rows;
+        first = at;
+    }
+    (deltas.len() - first >= TIER_LAYERS).then_some(Fold::Deltas(first..deltas.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sizes(rows: &[u64]) -> Vec<LayerSize> {
+        rows.iter().map(|&n_rows| LayerSize { n_rows }).collect()
+    }
+
+    #[test]
+    fn like_neighbours_at_the_new_end_are_folded() {
+        let of = |rows: &[u64]| choose_fold(1 << 30, &sizes(rows));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[5, 5, 5]), None);
+        assert_eq!(of(&[5, 5, 5, 5]), Some(Fold::Deltas(0..4)));
+        assert_eq!(of(&[1000, 5, 5, 5, 5]), Some(Fold::Deltas(1..5)));
+        assert_eq!(of(&[1000, 5, 5, 5]), None);
+        assert_eq!(of(&[20, 5, 5, 5]), Some(Fold::Deltas(0..4)));
+        assert_eq!(of(&[1, 1, 1, 1, 1000]), Some(Fold::Deltas(0..5)), "all older are smaller");
+    }
+
+    #[test]
+    fn deltas_of_an_eighth_of_the_rows_are_folded_into_a_segment() {
+        assert_eq!(choose_fold(8 * 116, &sizes(&[100])), None);
+        assert_eq!(choose_fold(8 * 116 - 1, &sizes(&[100])), Some(Fold::All));
+        assert_eq!(choose_fold(0, &[]), None);
+        assert_eq!(choose_fold(0, &sizes(&[1])), Some(Fold::All));
+    }
+
+    proptest! {
+        /// Commits of any sizes, each followed by the folds that are chosen.
+        #[test]
+        fn layers_stay_few_and_rows_are_written_seldom(
+            commits in prop::collection::vec(1u64..1000, 1..400),
+        ) {
+            let (mut deltas, mut written) = (Vec::new(), 0u64);
+            let total: u64 = commits.iter().sum();
+            for rows in commits {
+                deltas.push(rows);
+                written += rows;
+                while let Some(fold) = choose_fold(1 << 40, &sizes(&deltas)) {
+                    let Fold::Deltas(range) = fold else { panic!("the base is large") };
+                    prop_assert!(range.len() >= TIER_LAYERS && range.end == deltas.len());
+                    let folded: u64 = deltas[range.clone()].iter().sum();
+                    deltas.splice(range, [folded]);
+                    written += folded;
+                }
+            }
+            let bound = u64::from(total.ilog2()) + 2;
+            prop_assert!(deltas.len() as u64 <= 3 * bound, "{deltas:?}");
+            prop_assert!(written <= total * (bound + 1), "{written} of {total}");
+        }
+    }
+}

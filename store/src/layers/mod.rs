@@ -1,0 +1,9 @@
+//! Layers: the files whose rows together are a tensor of a partition at one version.
+//!
+//! Pure: which layer has a row ([`LayerIndex`]), and which layers are folded into one ([`Fold`]).
+
+mod fold;
+mod index;
+
+pub(crate) use fold::{Fold, LayerSize, choose_fold};
+pub(crate) use index::LayerIndex;

@@ -26,12 +26,12 @@ impl StoreError {
             | Self::OldRows { dir: file, .. }
             | Self::Locked { dir: file }
             | Self::ReadOnly { dir: file }
+            | Self::Follows { dir: file, .. }
             | Self::WritesStopped { dir: file, .. } => Some(file),
             Self::NoTensor { .. }
             | Self::NoPart { .. }
             | Self::Busy { .. }
-            | Self::Replicated { .. }
-            | Self::HoldersChanged { .. }
+            | Self::FollowRefused { .. }
             | Self::MoveRefused { .. }
             | Self::NoNode { .. }
             | Self::OutputLength { .. }
@@ -52,8 +52,8 @@ impl StoreError {
             Self::Catalog { cause, .. } => *cause,
             Self::Locked { .. }
             | Self::Busy { .. }
-            | Self::Replicated { .. }
-            | Self::HoldersChanged { .. }
+            | Self::Follows { .. }
+            | Self::FollowRefused { .. }
             | Self::Stopped => Cause::System,
             _ => Cause::Damage,
         }

@@ -16,9 +16,9 @@
 mod commit;
 mod compact;
 mod delta;
+mod follow;
 mod garbage;
 mod hand_over;
-mod holders;
 mod journal;
 mod layer;
 mod open;
@@ -34,8 +34,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use lodestore_graph::PartId;
 
 pub use compact::Folding;
-pub use hand_over::{PartCopy, SEAL_MAX};
-pub use holders::Holders;
+pub use hand_over::{PartCopy, PartFiles, SEAL_MAX};
 pub use layer::Layer;
 pub use tensor::LiveTensor;
 pub use version::{LayerRows, TensorVersion};
@@ -43,7 +42,7 @@ pub use view::{TensorView, View};
 
 pub(crate) use open::{OpenedPart, OpenedTensor};
 
-use crate::catalog::{Catalog, Membership};
+use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::reader::ReaderKind;
@@ -60,6 +59,9 @@ pub enum LiveMode {
     Read,
     /// For reading and writing, by one process at a time.
     Write,
+    /// For reading, and for installing versions of the writer that the folder follows, by one process
+    /// at a time.
+    Follow,
 }
 
 /// Open partitions of a graph with all of their tensors. Shared freely between threads.
@@ -98,8 +100,6 @@ struct LivePart {
     /// The version that puts are for; changed under the gate, held alone.
     puts_for: AtomicU32,
     hand_over: HandOver,
-    /// How many servers are to hold it; changed under the gate, held alone.
-    membership: Mutex<Membership>,
 }
 
 impl LiveGraph {
@@ -174,6 +174,9 @@ impl LiveGraph {
         let dir = || self.graph.dir().to_owned();
         match (self.mode, self.stopped.get()) {
             (LiveMode::Read, _) => Err(StoreError::ReadOnly { dir: dir() }),
+            (LiveMode::Follow, _) => {
+                self.graph.check_owned().and(Err(StoreError::ReadOnly { dir: dir() }))
+            }
             (_, Some(reason)) => {
                 Err(StoreError::WritesStopped { dir: dir(), reason: reason.clone() })
             }

@@ -18,8 +18,8 @@ use lodestore_benches::{
 };
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    DeviceProfile, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReadPlan, ReaderKind,
-    RowIdx, RowReader, View,
+    DeviceProfile, EmbeddedStore, Folding, Graph, LiveGraph, LiveMode, OpenOptions, ReadPlan,
+    ReaderKind, RowIdx, RowReader, View,
 };
 
 const WIDTH: u32 = 100;
@@ -121,8 +121,9 @@ fn versions() {
         let opening = best(|| drop(open(&graph, LiveMode::Read)));
         let live = open(&graph, LiveMode::Read);
         let tensor = live.tensor(PartId(0), 0).expect("a tensor");
+        let current = tensor.current();
         let look_up = |rows: &[u32]| {
-            let is_over = |row: &&u32| tensor.contains(RowIdx(**row));
+            let is_over = |row: &&u32| current.layer_of(RowIdx(**row)) > 0;
             let time = best(|| _ = std::hint::black_box(rows.iter().filter(is_over).count()));
             time.as_secs_f64() / rows.len() as f64 * 1e9
         };
@@ -212,14 +213,16 @@ impl Overlaid {
 
     fn compact(&self) {
         let live = open(&self.graph, LiveMode::Write);
-        let segment = live.tensor(PartId(0), 0).expect("a tensor").base().segment().clone();
+        let segment = live.tensor(PartId(0), 0).expect("a tensor").current();
+        let segment = segment.base().segment().clone();
         let (path, n_bytes) = (segment.path().to_owned(), segment.layout().file_bytes() as f64);
         drop(segment);
         let copied = copy_seconds(&path);
         drop_cached(&path);
         let start = Instant::now();
         let mut progress = |_, _| ControlFlow::Continue(());
-        let reports = live.compact(None, Some("feat"), &mut progress).expect("a compaction");
+        let reports =
+            live.compact(None, Some("feat"), Folding::All, &mut progress).expect("a compaction");
         let compacted = start.elapsed().as_secs_f64();
         assert_eq!(reports[0].rows, self.ids.len() as u64);
         println!(

@@ -4,22 +4,21 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use lodestore_schema::UpdateStats;
-use lodestore_store::{LiveTensor, StoreError};
+use lodestore_store::{Folding, LiveTensor, StoreError};
 use tracing::{info, warn};
 
 use crate::ServerError;
 use crate::holdings::Holdings;
-use crate::limits::{
-    COMPACT_ONE_IN, COMPACT_ROWS_MIN, COMPACT_ROWS_PER_VERSION, SWEEP_PAUSE, SWEEPS_MAX,
-};
+use crate::limits::{SWEEP_EVERY, SWEEP_PAUSE, SWEEPS_MAX};
 use crate::shard::Inbox;
 
-/// What a run compacts: whatever has committed rows over its segment.
+/// What a run compacts: tensors with deltas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
-    /// Where there are so many of them that it pays.
+    /// Where it pays.
     WhereItPays,
     /// Where there are any.
     Everything,
@@ -32,6 +31,15 @@ pub(crate) struct Runs {
     stop: AtomicBool,
     bytes: AtomicU64,
     bytes_total: AtomicU64,
+}
+
+/// What the thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Run(Scope),
+    /// Remove files that pins of versions kept from being removed.
+    Sweep,
+    End,
 }
 
 struct State {
@@ -86,17 +94,20 @@ impl Runs {
         stats.run_failure.clone_from(&state.failure);
     }
 
-    /// Waits for a run to make; `None` at the end.
-    fn next(&self) -> Option<Scope> {
-        let mut state = self.lock();
-        while state.asked == state.started && !self.is_stopping() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Waits for a run to make, or for the next sweep.
+    fn next(&self, pause: Duration) -> Work {
+        let state = self.lock();
+        let is_idle = |state: &mut State| state.asked == state.started && !self.is_stopping();
+        let waited = self.changed.wait_timeout_while(state, pause, is_idle);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if self.is_stopping() {
-            return None;
+            return Work::End;
+        }
+        if state.asked == state.started {
+            return Work::Sweep;
         }
         state.started = state.asked;
-        Some(state.scope)
+        Work::Run(state.scope)
     }
 
     fn ended(&self, failure: String) {
@@ -132,11 +143,24 @@ impl Compactor {
     ) -> Result<Self, ServerError> {
         let of_thread = Arc::clone(&runs);
         let work = move || {
-            while let Some(scope) = of_thread.next() {
+            loop {
+                let scope = match of_thread.next(SWEEP_EVERY) {
+                    Work::End => return,
+                    Work::Run(scope) => scope,
+                    Work::Sweep => {
+                        holdings.pins.expire(Instant::now());
+                        if holdings.live.takes_writes()
+                            && let Err(error) = holdings.live.sweep()
+                        {
+                            warn!(%error, "files of folded layers were not removed");
+                        }
+                        continue;
+                    }
+                };
                 let failure = match run(&of_thread, &holdings, &inboxes, scope) {
                     Ok(()) | Err(StoreError::Stopped) => String::new(),
                     Err(error) => {
-                        warn!(%error, "a compaction has failed; the rows stay over their segments");
+                        warn!(%error, "a compaction has failed; layers stay as they are");
                         error.to_string()
                     }
                 };
@@ -164,23 +188,6 @@ impl Drop for Compactor {
     }
 }
 
-/// Whether so much is committed over a segment that a compaction pays.
-pub(crate) fn pays(tensor: &LiveTensor) -> bool {
-    let (versions, _) = tensor.overlay_rows();
-    pays_for(u64::from(tensor.base().segment().layout().n_rows()), &versions)
-}
-
-/// Whether it pays for a segment of `n_rows` rows that lies under these versions with their rows.
-fn pays_for(n_rows: u64, versions: &[(u32, u64)]) -> bool {
-    let cost = |(_, n_rows): &(u32, u64)| n_rows + COMPACT_ROWS_PER_VERSION;
-    versions.iter().map(cost).sum::<u64>() >= COMPACT_ROWS_MIN.max(n_rows / COMPACT_ONE_IN)
-}
-
-/// Rows of all committed versions over the segment.
-fn committed_rows(tensor: &LiveTensor) -> u64 {
-    tensor.overlay_rows().0.iter().map(|(_, n_rows)| n_rows).sum()
-}
-
 /// Compacts one tensor of one partition after the other.
 fn run(
     runs: &Runs,
@@ -189,13 +196,18 @@ fn run(
     scope: Scope,
 ) -> Result<(), StoreError> {
     let is_chosen = |tensor: &LiveTensor| match scope {
-        Scope::Everything => committed_rows(tensor) > 0,
-        Scope::WhereItPays => pays(tensor),
+        Scope::Everything => !tensor.current().is_plain(),
+        Scope::WhereItPays => tensor.pays_to_fold(),
     };
+    let what = match scope {
+        Scope::Everything => Folding::All,
+        Scope::WhereItPays => Folding::WherePays,
+    };
+    holdings.keep_newest();
     let chosen = holdings.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor));
     // Not the tensors themselves, which would keep partitions from being given up.
     let chosen = chosen.map(|(part, position, tensor)| {
-        (part, position, tensor.base().segment().layout().data_bytes())
+        (part, position, tensor.current().base().segment().layout().data_bytes())
     });
     let chosen: Vec<_> = chosen.collect();
     let bytes = chosen.iter().map(|&(_, _, n_bytes)| n_bytes);
@@ -213,11 +225,11 @@ fn run(
             runs.bytes.store(done + bytes, Ordering::Relaxed);
             if runs.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        holdings.live.compact(Some(part), Some(name), &mut progress)?;
+        holdings.live.compact(Some(part), Some(name), what, &mut progress)?;
         done += of_this;
         info!(%part, tensor = name, "compacted");
         for inbox in inboxes {
-            inbox.rebased(position, part);
+            inbox.folded(part);
         }
     }
     sweep(runs, holdings)
@@ -239,35 +251,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_and_versions_over_a_segment_both_make_a_compaction_pay() {
-        let versions = |n: u32, n_rows| (1..=n).map(|v| (v, n_rows)).collect::<Vec<_>>();
-        assert!(!pays_for(0, &[]) && !pays_for(1000, &versions(1, 1000)));
-        assert!(!pays_for(1_000_000, &versions(1, 124_000)));
-        assert!(pays_for(1_000_000, &versions(1, 125_000)));
-        assert!(!pays_for(1_000_000, &versions(1000, 1)));
-        assert!(pays_for(1_000_000, &versions(7400, 1)));
-        assert!(pays_for(1000, &versions(250, 1)));
-    }
-
-    #[test]
     fn runs_that_wait_are_joined_and_those_that_have_started_are_not() {
         let runs = Runs::new();
         assert_eq!(runs.ask(Scope::WhereItPays), 1);
         assert_eq!(runs.ask(Scope::Everything), 1);
-        assert_eq!(runs.next(), Some(Scope::Everything));
+        assert_eq!(runs.next(Duration::MAX), Work::Run(Scope::Everything));
         assert_eq!(runs.ask(Scope::WhereItPays), 2);
         runs.ended("no room".into());
         let mut stats = UpdateStats::default();
         runs.tell(&mut stats);
         assert_eq!((stats.runs_asked, stats.runs_ended), (2, 1));
         assert_eq!(stats.run_failure, "no room");
-        assert_eq!(runs.next(), Some(Scope::WhereItPays));
+        assert_eq!(runs.next(Duration::MAX), Work::Run(Scope::WhereItPays));
+        assert_eq!(runs.next(Duration::ZERO), Work::Sweep);
         runs.ended(String::new());
         runs.tell(&mut stats);
         assert_eq!((stats.runs_asked, stats.runs_ended), (2, 2));
         assert_eq!(stats.run_failure, "");
         runs.ask(Scope::Everything);
         runs.stop();
-        assert_eq!(runs.next(), None);
+        assert_eq!(runs.next(Duration::MAX), Work::End);
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use glommio::io::{DmaFile, ReadResult};
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Base, Extent, PlannedRow, ReadPlan, Segment};
+use lodestore_store::{Extent, Layer, PlannedRow, ReadPlan, Segment};
 
 use crate::error::{failure, store_failure};
 use crate::limits::READS_IN_FLIGHT;
@@ -18,7 +18,7 @@ use crate::stats::{Counters, count};
 /// One segment, open on one executor. It holds the segment's pin: the file stays while this does.
 pub(crate) struct DmaReader {
     file: DmaFile,
-    base: Arc<Base>,
+    layer: Arc<Layer>,
 }
 
 /// What one gather reads, of any number of files, and where each row goes.
@@ -145,21 +145,21 @@ impl Drop for RunningRead {
 }
 
 impl DmaReader {
-    pub(crate) async fn open(base: Arc<Base>) -> Result<Self, String> {
-        let path = base.segment().path();
+    pub(crate) async fn open(layer: Arc<Layer>) -> Result<Self, String> {
+        let path = layer.segment().path();
         match DmaFile::open(path).await {
-            Ok(file) => Ok(Self { file, base }),
+            Ok(file) => Ok(Self { file, layer }),
             Err(error) => Err(format!("{}: cannot open: {error}", path.display())),
         }
     }
 
     /// What it reads from.
-    pub(crate) fn base(&self) -> &Arc<Base> {
-        &self.base
+    pub(crate) fn layer(&self) -> &Arc<Layer> {
+        &self.layer
     }
 
     fn segment(&self) -> &Segment {
-        self.base.segment()
+        self.layer.segment()
     }
 
     /// Whole pages only: glommio's unaligned reads return too much near the end of a file.

@@ -1,8 +1,9 @@
 //! What a server holds, opened and checked once before any shard starts, shared by all.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
@@ -15,6 +16,7 @@ use lodestore_store::{
     StoreError, TensorSpec,
 };
 
+use crate::pins::{Pins, Use};
 use crate::puts::Puts;
 use crate::{ServerConfig, ServerError};
 
@@ -38,10 +40,14 @@ pub(crate) struct Holdings {
     pub(crate) tensors: Vec<TensorHolding>,
     /// The partitions, open.
     pub(crate) live: Arc<LiveGraph>,
+    /// Versions that are kept for readers.
+    pub(crate) pins: Pins,
     /// What reads cost where the graph lies.
     pub(crate) profile: DeviceProfile,
     /// As configured; a write that fails ends it.
     pub(crate) writable: bool,
+    /// By partition: the version that every shard has come to.
+    served: Vec<AtomicU32>,
     /// Puts in pieces that are under way.
     pub(crate) puts: Puts,
     /// Drawn anew for each start: by it clients see that two addresses lead to one server.
@@ -79,6 +85,8 @@ impl Holdings {
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.parts_here { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
+        let served = |part| AtomicU32::new(live.part_version(part).unwrap_or(0));
+        let served = book.parts().map(served).collect();
         Ok(Self {
             book,
             parts: RwLock::new(parts.into()),
@@ -90,8 +98,10 @@ impl Holdings {
             is_moving: AtomicBool::new(false),
             tensors,
             live,
+            pins: Pins::default(),
             profile,
             writable: config.writable,
+            served,
             puts: Puts::default(),
             // Never 0, which stands for none.
             instance: RandomState::new().build_hasher().finish() | 1,
@@ -152,9 +162,29 @@ impl Holdings {
         Ok(())
     }
 
-    /// The committed version of a partition that is here.
-    pub(crate) fn part_version(&self, _part: PartId) -> u32 {
-        self.live.version()
+    /// The version of a partition that every shard has come to: no gather that begins now reads one
+    /// before it.
+    pub(crate) fn served_version(&self, part: PartId) -> u32 {
+        self.served.get(part.index()).map_or(0, |version| version.load(Ordering::Acquire))
+    }
+
+    /// The lowest version that every shard has come to of any partition here.
+    pub(crate) fn lowest_served(&self) -> u32 {
+        self.parts().iter().map(|&part| self.served_version(part)).min().unwrap_or(0)
+    }
+
+    /// The committed versions of a partition, or of all that are open.
+    pub(crate) fn committed(&self, part: Option<PartId>) -> Vec<(PartId, u32)> {
+        let mut versions = self.live.part_versions();
+        versions.retain(|(it, _)| part.is_none_or(|part| part == *it));
+        versions
+    }
+
+    /// Notes that every shard has come to these versions.
+    pub(crate) fn note_served(&self, versions: &[(PartId, u32)]) {
+        for &(part, version) in versions {
+            self.served[part.index()].fetch_max(version, Ordering::AcqRel);
+        }
     }
 
     /// What this server is to a partition that it has.
@@ -162,13 +192,11 @@ impl Holdings {
         if self.writable { Role::Writer } else { Role::Reader }
     }
 
-    /// Versions that the partitions here have reached.
+    /// Versions that the partitions here have: rows that were gathered before are of none after them.
     pub(crate) fn versions(&self) -> Versions {
-        let parts = self.parts();
-        let all = parts.iter();
-        Versions::reached(
-            all.map(|&part| PartVersion { part: part.0, version: self.part_version(part) }),
-        )
+        let committed = self.committed(None);
+        let all = committed.iter();
+        Versions::reached(all.map(|&(part, version)| PartVersion { part: part.0, version }))
     }
 
     /// Numbers of which one changes whenever the description does.
@@ -176,7 +204,7 @@ impl Holdings {
         let parts = self.parts();
         let changes = self.changes();
         // Versions of the same partitions only ascend.
-        [changes, parts.iter().map(|&part| u64::from(self.part_version(part))).sum()]
+        [changes, parts.iter().map(|&part| u64::from(self.served_version(part))).sum()]
     }
 
     /// Lets one partition come or go at a time; `None` while another does.
@@ -192,8 +220,10 @@ impl Holdings {
         let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
         let is_coming = |part: &PartId| arriving.contains(part) || *leaving == Some(*part);
         let coming = self.book.parts().filter(|part| is_coming(part) && !parts.contains(part));
-        let state =
-            |&part: &PartId| PartState { version: self.part_version(part), role: self.role(part) };
+        let state = |&part: &PartId| PartState {
+            version: self.served_version(part),
+            role: self.role(part),
+        };
         let states: Vec<PartState> = parts.iter().map(state).collect();
         Description {
             graph: *meta.uuid.as_bytes(),
@@ -217,12 +247,20 @@ impl Holdings {
     pub(crate) fn updates(&self) -> UpdateStats {
         let (mut committed_rows, mut pending_rows) = (0, 0);
         for (_, _, tensor) in self.live_tensors() {
-            let (committed, pending) = tensor.overlay_rows();
-            committed_rows += committed.iter().map(|(_, n_rows)| n_rows).sum::<u64>();
-            pending_rows += pending;
+            committed_rows += tensor.current().n_changed();
+            pending_rows += tensor.n_pending();
         }
         let (version, writable) = (self.live.version(), self.live.takes_writes());
         UpdateStats { version, writable, committed_rows, pending_rows, ..UpdateStats::default() }
+    }
+
+    /// Keeps the newest version for readers that are about to pin it, whatever is committed or
+    /// compacted from now on. Blocks while its index is built.
+    pub(crate) fn keep_newest(&self) {
+        // A version that cannot be pinned is not committed on all partitions.
+        if let Ok(pinned) = self.live.pin(self.live.version()) {
+            self.pins.keep(&Arc::new(pinned), Use::Newest, Instant::now());
+        }
     }
 
     /// What requests for this graph say.

@@ -25,6 +25,7 @@ mod listen;
 mod map;
 mod metrics;
 mod pem;
+mod pins;
 mod post;
 mod pulse;
 mod puts;

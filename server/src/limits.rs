@@ -86,16 +86,8 @@ pub const FINISHED_PUTS_MAX: usize = 1 << 16;
 /// How long reads of a partition that is given up are waited for.
 pub const LAST_READS_MAX: Duration = Duration::from_secs(3);
 
-/// A commit has a tensor of a partition compacted when one row in so many lies over its segment.
-/// A row over a segment is never resident, and costs a look-up by key; a compaction reads and
-/// writes the whole segment, so that each put row is written this many times at most.
-pub const COMPACT_ONE_IN: u64 = 8;
-/// Fewer rows over a segment than these are left where they are, however short the segment is:
-/// they cost less than the syncs of a compaction after every commit.
-pub const COMPACT_ROWS_MIN: u64 = 4096;
-/// A version with rows over a segment counts as this many rows more: an entry in the index of
-/// versions, and values that later versions have made old stay on disk until a compaction.
-pub const COMPACT_ROWS_PER_VERSION: u64 = 16;
+/// How often files are removed that versions kept for readers have held.
+pub const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// How often, and with what pause, segments that compactions have left are looked at again while
 /// gathers still read from them; then they wait for the next compaction.
 pub const SWEEPS_MAX: usize = 50;

@@ -1,5 +1,5 @@
 //! Letters between shards over the channel mesh: rows for clients that are not shard-aware, and
-//! which rows have changed.
+//! versions to read from now on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,6 +10,7 @@ use glommio::channels::channel_mesh::Senders;
 use glommio::channels::local_channel::{self, LocalSender};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode};
+use lodestore_store::GraphVersion;
 
 use crate::error::failure;
 use crate::reads::PullOrder;
@@ -18,7 +19,7 @@ use crate::reads::PullOrder;
 pub(crate) enum Letter {
     /// Do this with these rows of tensor `tensor`, all of them the receiver's, and answer.
     Ask { ticket: u64, question: Question, tensor: u16, ids: Vec<NodeId> },
-    /// Bytes of rows, in the order asked; none for rows that were forgotten.
+    /// Bytes of rows, in the order asked; none for other questions.
     Answer { ticket: u64, rows: Rows },
 }
 
@@ -26,8 +27,8 @@ pub(crate) enum Letter {
 pub(crate) enum Question {
     /// Gather them, as long as somebody waits for them, in the order of their pull.
     Gather(Wanted),
-    /// Take them out of the tier: they have changed.
-    Forget,
+    /// Read the newest version of a partition from now on, or of all.
+    Refresh(Option<PartId>),
     /// Serve a partition that has come.
     Open(PartId),
     /// Let go of a partition.
@@ -40,6 +41,8 @@ pub(crate) struct Wanted {
     pub(crate) order: PullOrder,
     /// Rows of the pull that will be asked for after these.
     pub(crate) n_rows_after: usize,
+    /// The version of the rows; `None` for the newest.
+    pub(crate) pinned: Option<Arc<GraphVersion>>,
     given_up: Arc<AtomicBool>,
 }
 
@@ -73,7 +76,7 @@ impl Post {
         // Whatever ends this wait, a deadline included, takes the ticket with it.
         let given_up = match &question {
             Question::Gather(wanted) => Some(Arc::clone(&wanted.given_up)),
-            Question::Forget | Question::Open(_) | Question::Close(_) => None,
+            Question::Refresh(_) | Question::Open(_) | Question::Close(_) => None,
         };
         let _ticket = Ticket { post: self, ticket, given_up };
         let gone = || failure(FailureCode::Stopping, format!("shard {shard} has stopped"));
@@ -109,8 +112,12 @@ struct Ticket<'a> {
 }
 
 impl Wanted {
-    pub(crate) fn new(order: PullOrder, n_rows_after: usize) -> Self {
-        Self { order, n_rows_after, given_up: Arc::default() }
+    pub(crate) fn new(
+        order: PullOrder,
+        n_rows_after: usize,
+        pinned: Option<Arc<GraphVersion>>,
+    ) -> Self {
+        Self { order, n_rows_after, pinned, given_up: Arc::default() }
     }
 
     /// Nobody waits any more.

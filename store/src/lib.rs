@@ -62,8 +62,8 @@ pub use inspect::{
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use live::{
-    Folding, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, PartCopy, PartFiles, SEAL_MAX,
-    TensorVersion, TensorView, View,
+    Folding, GraphVersion, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, PartCopy, PartFiles,
+    SEAL_MAX, TensorVersion, TensorView, View,
 };
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};

@@ -97,7 +97,8 @@ fn open(graph: &Path, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreError> {
 }
 
 fn compact(live: &LiveGraph) -> Result<(), StoreError> {
-    live.compact(None, None, &mut |_, _| ControlFlow::Continue(())).map(drop)
+    live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| ControlFlow::Continue(()))
+        .map(drop)
 }
 
 /// The error names a file of the graph, and says that there is no room.

@@ -65,7 +65,10 @@ fn commit(live: &LiveGraph) {
         let version = live.commit_version().unwrap();
         tell(&format!("commit {version}"));
         if n % COMMITS_PER_COMPACTION == 0 {
-            live.compact(None, None, &mut |_, _| ControlFlow::Continue(())).unwrap();
+            live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| {
+                ControlFlow::Continue(())
+            })
+            .unwrap();
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_store::{Compacted, Graph, LiveGraph, LiveMode, OpenOptions};
+use lodestore_store::{Compacted, Folding, Graph, LiveGraph, LiveMode, OpenOptions};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -18,8 +18,8 @@ use crate::human;
 use crate::secrets::SecurityArgs;
 use crate::table::Table;
 
-/// Fold committed rows that lie over a graph's files into the files; reading gets faster, and older
-/// versions can no longer be read.
+/// Fold the deltas that commits have written into one file per tensor; reading needs fewer files, and
+/// older versions can no longer be read.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -27,9 +27,10 @@ Example:
   lode compact my-graph --tensor feat --part 0
   lode compact --connect 127.0.0.1:7171
 
-Writes each file anew beside the old one, which needs room for the largest once more, and removes
-the old one when no process reads from it. Rows that were put and not committed stay as they are.
-Servers go on serving meanwhile; a server compacts by itself too, when much lies over a file.")]
+Writes each file beside the old ones, which needs room for the largest once more, and removes these
+when no process reads from them. Rows that were put and not committed stay as they are. Servers
+continue to serve meanwhile; a server also compacts by itself, where it pays. A graph that an older
+release has changed is brought forward.")]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["graph", "connect"]))]
 pub(crate) struct CompactArgs {
     /// Folder of the graph.
@@ -56,7 +57,7 @@ struct CompactReport {
     graph: String,
     /// Committed version of the graph.
     version: u32,
-    /// Overlay rows that went into files.
+    /// Rows of deltas that were folded.
     rows: u64,
     /// Bytes of the files written.
     bytes: u64,
@@ -87,7 +88,7 @@ impl CompactArgs {
             progress(done, total);
             ControlFlow::Continue(())
         };
-        let tensors = live.compact(None, self.tensor.as_deref(), &mut advance)?;
+        let tensors = live.compact(None, self.tensor.as_deref(), Folding::All, &mut advance)?;
         let report = CompactReport {
             graph: folder.display().to_string(),
             version: live.version(),

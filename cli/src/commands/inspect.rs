@@ -53,7 +53,7 @@ fn text(summary: &GraphSummary) -> String {
         versions(summary),
         summary.format_version,
         summary.uuid,
-        overlay(summary),
+        layers(summary),
         summary.reader.kind,
         summary.reader.reason,
         device(&summary.device),
@@ -67,26 +67,29 @@ fn versions(summary: &GraphSummary) -> String {
     }
 }
 
-/// Rows over the files, where there are any.
-fn overlay(summary: &GraphSummary) -> String {
-    let mut table = Table::new(["partition", "tensor", "over version", "committed", "pending"]);
-    let mut n_overlays = 0;
-    for part in &summary.parts {
-        for overlay in &part.overlay {
-            n_overlays += 1;
-            table.row([
-                part.part.to_string(),
-                overlay.tensor.clone(),
-                overlay.segment_version.to_string(),
-                human::count(overlay.overlay_rows),
-                human::count(overlay.pending_rows),
-            ]);
-        }
+/// Deltas and pending rows, where there are any.
+fn layers(summary: &GraphSummary) -> String {
+    let mut table =
+        Table::new(["partition", "tensor", "over version", "rows of deltas", "pending"]);
+    let found = summary.parts.iter().flat_map(|part| part.layers.iter().map(move |it| (part, it)));
+    let mut n_found = 0;
+    for (part, layers) in found {
+        n_found += 1;
+        let deltas: Vec<String> = layers.delta_rows.iter().map(|&n| human::count(n)).collect();
+        table.row([
+            part.part.to_string(),
+            layers.tensor.clone(),
+            layers.segment_version.to_string(),
+            deltas.join(", "),
+            human::count(layers.pending_rows),
+        ]);
     }
-    if n_overlays == 0 {
+    if n_found == 0 {
         return String::new();
     }
-    format!("rows over the files; `lode compact` folds committed ones in:\n{table}\n\n")
+    format!(
+        "deltas, oldest first (`lode compact` folds them), and rows not committed:\n{table}\n\n"
+    )
 }
 
 fn device(device: &DeviceSummary) -> String {

@@ -115,8 +115,12 @@ impl Connection {
                 set_len(frame, body_end);
             }
             let slots = &mut frame[HEAD_ROOM..body_end];
-            let found = within(deadline, async { shard.slots_of(tensor, lent, slots) }).await;
-            match found.and_then(|found| shard.check_version(tensor, version).map(|()| found)) {
+            let find = async {
+                // Without a wait between: what is in memory is of the version that is read.
+                let is_wanted = shard.is_at(tensor, version);
+                if is_wanted { shard.slots_of(tensor, lent, slots) } else { Ok(false) }
+            };
+            match within(deadline, find).await {
                 Err(refusal) => return Ok(Err(refusal)),
                 Ok(false) => break,
                 Ok(true) => {}

@@ -321,7 +321,7 @@ impl Connection {
 
 /// Answers a request without rows.
 async fn short_answer(
-    shard: &Shard,
+    shard: &Rc<Shard>,
     body: RequestBody,
     deadline: Instant,
 ) -> Result<Reply, Failure> {

@@ -12,6 +12,7 @@ use super::stream::has_left;
 use super::time::{in_time, within};
 use super::{Asked, Buffers, Connection, Ended, set_len};
 use crate::limits::FRAME_TIMEOUT;
+use crate::rows::Want;
 use crate::shard::Shard;
 use crate::stats::count;
 
@@ -66,6 +67,10 @@ impl Connection {
             Ok(n_lent) => n_lent,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        let pinned = match within(deadline, shard.pin(version)).await {
+            Ok(pinned) => pinned,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let chunk_rows = chunk_rows(row_bytes);
         let ring = Ring::new(first_row, ids.len(), chunk_rows, row_bytes);
         let mut shares = self.shares(ring);
@@ -89,10 +94,9 @@ impl Connection {
             });
             let chunk = &ids[first_row..first_row + n_rows];
             turn.set_rows_after(ids.len() - first_row - n_rows);
-            let gather = shard.gather(tensor, &turn, chunk, out);
-            let gathered = within(deadline, gather).await;
-            // Afterwards: what was committed or put meanwhile may be among the rows.
-            if let Err(refusal) = gathered.and_then(|()| shard.check_version(tensor, version)) {
+            let want = Want { turn: &turn, pinned: pinned.as_ref() };
+            let gather = shard.gather(tensor, want, chunk, out);
+            if let Err(refusal) = within(deadline, gather).await {
                 return Ok(Err(refusal));
             }
             let is_last = first_row + n_rows == ids.len();

@@ -60,11 +60,11 @@ impl Known {
         (0..self.row_bytes).map(byte).collect()
     }
 
-    fn base(&self) -> Arc<Base> {
+    fn base(&self) -> Arc<Layer> {
         let options = lodestore_store::OpenOptions::default();
         let graph = Graph::open(&self.graph()).unwrap();
         let live = LiveGraph::open(graph, None, LiveMode::Read, &options).unwrap();
-        live.tensor(PartId(0), 0).unwrap().base()
+        live.tensor(PartId(0), 0).unwrap().current().base().clone()
     }
 
     /// What a reader that was open before `change` answers for `rows` after it.

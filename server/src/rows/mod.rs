@@ -1,23 +1,21 @@
-//! The rows of one tensor that one shard owns: host tier over segments, and rows over these.
+//! The rows of one tensor that one shard owns: host tier over the layers of a version.
 //!
-//! Why no pull sees an old row once a push is acknowledged: a push is durable and in the overlay's
-//! index first, then the owners of its rows take them out of their tiers, then it is acknowledged;
-//! and the tier is offered only rows that do not lie under the overlay at that moment, on the
-//! segment that they were read from. Rows over a segment are never resident.
+//! The tier has rows of the newest version that this shard serves. A commit has each shard take its
+//! version over before it is acknowledged ([`refresh`]).
 
 mod lent;
 mod moving;
 mod part;
+mod refresh;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use glommio::sync::Semaphore;
 use lodestore_cache::{Grant, Tier};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Failure, FailureCode, Stripes};
-use lodestore_store::{Base, PAGE_BYTES, RowIdx};
+use lodestore_store::{GraphVersion, PAGE_BYTES, RowIdx, TensorVersion};
 
 use crate::dma::ReadList;
 use crate::error::failure;
@@ -32,6 +30,8 @@ use part::{MissedRow, PartRows, PartScratch};
 /// One tensor on one shard.
 pub(crate) struct ShardRows {
     pub(crate) row_bytes: usize,
+    /// Position of the tensor in the graph's description.
+    position: usize,
     shard: u16,
     stripes: Stripes,
     /// Replaced as a whole: who gathers goes on with those of the moment when it began.
@@ -43,12 +43,18 @@ pub(crate) struct ShardRows {
     tier_file: Option<TierFile>,
     /// The tier's part of the server's budget.
     memory: Grant,
-    /// Bytes that requests of this shard may still take.
-    room: Rc<Semaphore>,
     /// What a missed row of the last gathers cost the disk, in nanoseconds by its profile.
     row_cost: Cell<u64>,
     /// Scratch of gathers that are not running.
     scratch: RefCell<Vec<Scratch>>,
+}
+
+/// What a pull wants, and its turn to read from disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Want<'a> {
+    pub(crate) turn: &'a ReadTurn,
+    /// The version of the rows; `None` for the newest that this shard serves.
+    pub(crate) pinned: Option<&'a Arc<GraphVersion>>,
 }
 
 /// The partitions of one moment.
@@ -62,6 +68,10 @@ struct Parts {
 impl Parts {
     fn get(&self, part: PartId) -> Option<&PartRows> {
         self.by_index.get(part.index())?.as_deref()
+    }
+
+    fn all_are_at(&self, version: u32) -> bool {
+        self.open.iter().filter_map(|part| self.get(*part)).all(|rows| rows.is_at(version))
     }
 }
 
@@ -77,10 +87,8 @@ struct Scratch {
     list: ReadList,
     /// Misses that the tier is offered.
     offered: Vec<u32>,
-    /// Keys of rows that were read from over a segment.
-    overlaid: Vec<u32>,
-    /// Partitions that were read from, each with the segment of that moment.
-    bases: Vec<(PartId, Arc<Base>)>,
+    /// Partitions that were read from, each with the version of that moment.
+    seen: Vec<(PartId, Arc<TensorVersion>)>,
     part: PartScratch,
 }
 
@@ -91,7 +99,6 @@ impl ShardRows {
         position: usize,
         shard: u16,
         tier_bytes: usize,
-        room: Rc<Semaphore>,
     ) -> Result<Self, String> {
         let holdings = &plan.holdings;
         let tensor = &holdings.tensors[position];
@@ -112,6 +119,7 @@ impl ShardRows {
         let parts = Parts { by_index: vec![None; n_parts], open: Vec::new() };
         let this = Self {
             row_bytes,
+            position,
             shard,
             stripes: tensor.stripes,
             parts: RefCell::new(Rc::new(parts)),
@@ -119,7 +127,6 @@ impl ShardRows {
             tier: RefCell::new(tier),
             tier_file,
             memory,
-            room,
             row_cost: Cell::new((holdings.profile.request_seconds(PAGE_BYTES) * 1e9) as u64),
             scratch: RefCell::default(),
         };
@@ -135,13 +142,14 @@ impl ShardRows {
     }
 
     /// Copies the rows of `ids` to `out`: hits from the tier, the rest from disk through one plan
-    /// per partition, as `turn` has room for the reads. `false`, and nothing done, when one of them is another shard's.
+    /// per layer, as `turn` has room for the reads. `false`, and nothing done, when one of them is
+    /// another shard's.
     ///
     /// `ids` may repeat and come in any order; `out` is `ids.len() * row_bytes` long.
     pub(crate) async fn gather(
         &self,
         plan: &ShardPlan,
-        turn: &ReadTurn,
+        want: Want<'_>,
         ids: &[NodeId],
         out: &mut [u8],
     ) -> Result<bool, Failure> {
@@ -151,6 +159,11 @@ impl ShardRows {
         let are_ours = self.keys_of(&plan.holdings, &parts, ids, &mut scratch.keys)?;
         if are_ours {
             self.tier.borrow_mut().lookup(&scratch.keys, out, &mut scratch.misses);
+            let Want { turn, pinned } = want;
+            let gather = Gather { plan, want, parts: &parts, n_ids: ids.len() };
+            if let Some(pinned) = pinned {
+                self.miss_others(&gather, pinned, ids, &mut scratch.misses);
+            }
             let counters = self.counters(plan);
             count(&counters.tier_hits, ids.len() - scratch.misses.len());
             count(&counters.tier_misses, scratch.misses.len());
@@ -159,14 +172,13 @@ impl ShardRows {
                 // Until the lists are idle again.
                 let _lists = turn.take_lists(n_missed, ids.len(), self.row_cost.get()).await?;
                 bucket(&plan.holdings.book, ids, &scratch.misses, &mut scratch.missed);
-                let gather = Gather { plan, turn, parts: &parts, n_ids: ids.len() };
                 let read = self.read_misses(&gather, out, &mut scratch).await;
-                // Not kept for the next: they would keep old segments from being removed.
+                // Not kept for the next: they would keep old files from being removed.
                 scratch.list.clear();
                 turn.end_chunk();
                 read?;
                 self.admit_misses(&parts, ids.len(), out, &mut scratch);
-                scratch.bases.clear();
+                scratch.seen.clear();
                 self.keep(scratch);
                 return Ok(true);
             }
@@ -175,13 +187,37 @@ impl ShardRows {
         Ok(are_ours)
     }
 
-    /// Takes rows of this shard out of the tier: they have changed.
-    pub(crate) fn forget(&self, holdings: &Holdings, ids: &[NodeId]) -> Result<(), Failure> {
-        let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
-        self.keys_of(holdings, &self.parts(), ids, &mut scratch.keys)?;
-        self.tier.borrow_mut().remove(&scratch.keys);
-        self.keep(scratch);
-        Ok(())
+    /// Adds those rows to `misses` whose values in the tier may not be those of `pinned`.
+    fn miss_others(
+        &self,
+        gather: &Gather<'_>,
+        pinned: &GraphVersion,
+        ids: &[NodeId],
+        misses: &mut Vec<u32>,
+    ) {
+        if gather.parts.all_are_at(pinned.version()) {
+            return;
+        }
+        let book = &gather.plan.holdings.book;
+        let is_other = |id: NodeId| {
+            let (part, row) = book.locate(id)?;
+            let current = gather.parts.get(part)?.current();
+            let wanted = pinned.tensor(part, self.position)?;
+            let (earlier, later) = match current.version() < wanted.version() {
+                true => (current.version(), &**wanted),
+                false => (wanted.version(), &*current),
+            };
+            Some(later.changed_by(RowIdx(row)) > earlier)
+        };
+        let others = (0u32..).zip(ids).filter(|(_, id)| is_other(**id).unwrap_or(true));
+        misses.extend(others.map(|(position, _)| position));
+        misses.sort_unstable();
+        misses.dedup();
+    }
+
+    /// Whether gathers read this version of every partition.
+    pub(crate) fn is_at(&self, version: u32) -> bool {
+        self.parts().all_are_at(version)
     }
 
     /// Keeps buffers for the next gather.
@@ -196,14 +232,6 @@ impl ShardRows {
     pub(crate) fn residents(&self) -> (u64, u64, u64) {
         let tier = self.tier.borrow();
         (tier.n_resident() as u64, self.row_bytes as u64, tier.stats().evictions)
-    }
-
-    /// Lets go of the segment that a compaction has taken out of use, once no read needs it.
-    pub(crate) async fn rebase(&self, part: PartId) -> Result<(), Failure> {
-        match self.parts().get(part) {
-            Some(rows) => rows.rebase().await,
-            None => Ok(()),
-        }
     }
 
     /// The keys of rows of this shard; `false` when one of them is another shard's.
@@ -234,66 +262,53 @@ impl ShardRows {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
-        let Scratch { keys, missed, list, overlaid, bases, part: part_scratch, .. } = scratch;
-        let &Gather { plan, turn, parts, n_ids } = gather;
-        overlaid.clear();
-        let reading = part::Reading {
-            threads: &plan.threads,
-            profile: &plan.holdings.profile,
-            room: &self.room,
-            counters: self.counters(plan),
-            row_bytes: self.row_bytes,
-        };
-        let mut lookup = None;
+        let Scratch { missed, list, seen, part: part_scratch, .. } = scratch;
+        let &Gather { plan, want: Want { turn, pinned }, parts, n_ids } = gather;
+        seen.clear();
+        let reading =
+            part::Reading { profile: &plan.holdings.profile, counters: self.counters(plan) };
         for missed in missed.chunk_by(|a, b| a.part == b.part) {
-            // One at a time: other gathers want the threads, too.
-            if let Some(lookup) = lookup.take() {
-                part_scratch.finish_lookup(lookup, &reading, out).await?;
-                overlaid.extend(part_scratch.overlaid().iter().map(|&at| keys[at as usize]));
-            }
             let part = missed[0].part;
             let rows = parts.get(part).expect("its rows have keys");
+            let version = match pinned {
+                None => rows.current(),
+                Some(pinned) => match pinned.tensor(part, self.position) {
+                    Some(version) => Arc::clone(version),
+                    None => return Err(not_pinned(part, pinned.version())),
+                },
+            };
             part_scratch.set_rows(missed, n_ids);
-            let base;
-            (base, lookup) = rows.list_reads(&reading, part_scratch, list).await?;
-            bases.push((part, base));
+            rows.list_reads(&reading, &version, part_scratch, list).await?;
+            seen.push((part, version));
         }
         let cost = list.cost(turn.admission());
         turn.set_cost(cost, n_ids);
         let row_cost = cost / missed.len().max(1) as u64;
         self.row_cost.set((3 * self.row_cost.get() + row_cost) / 4);
-        list.execute(turn, out, reading.counters).await?;
-        if let Some(lookup) = lookup {
-            part_scratch.finish_lookup(lookup, &reading, out).await?;
-            overlaid.extend(part_scratch.overlaid().iter().map(|&at| keys[at as usize]));
-        }
-        Ok(())
+        list.execute(turn, out, reading.counters).await
     }
 
     /// Offers the tier what was read and has not changed since. Does not wait for anything, so that
     /// it cannot change in between.
     fn admit_misses(&self, open: &Parts, n_ids: usize, out: &[u8], scratch: &mut Scratch) {
-        let Scratch { keys, misses, missed, offered, overlaid, bases, .. } = scratch;
+        let Scratch { keys, misses, missed, offered, seen, .. } = scratch;
         let mut tier = self.tier.borrow_mut();
         if let Some(file) = &self.tier_file {
             file.take_huge_pages((tier.n_used() as usize + misses.len()) * self.row_bytes);
         }
-        let parts = || bases.iter().filter_map(|(part, base)| Some((open.get(*part)?, base)));
-        if parts().all(|(rows, base)| rows.is_still_plain(base)) {
+        let mut parts = seen.iter().filter_map(|(part, seen)| Some((open.get(*part)?, seen)));
+        if parts.all(|(rows, seen)| rows.is_still(seen)) {
             tier.admit(keys, out, misses);
             return;
         }
         offered.clear();
-        // The segments are in the order of the partitions that were missed.
+        // The versions are in the order of the partitions that were missed.
         let missed = missed.chunk_by(|a, b| a.part == b.part);
-        for ((part, base), missed) in bases.iter().zip(missed) {
+        for ((part, seen), missed) in seen.iter().zip(missed) {
             let Some(rows) = open.get(*part) else { continue };
             scratch.part.set_rows(missed, n_ids);
-            offered.extend(rows.unchanged(base, &mut scratch.part));
+            offered.extend(rows.unchanged(seen, &scratch.part));
         }
-        // Who has seen a row that is being put never sees the one before: this shard may still hold
-        // it, since it has not been told to forget it yet.
-        tier.remove(overlaid);
         tier.admit(keys, out, offered);
     }
 
@@ -320,7 +335,7 @@ impl ShardRows {
 /// What the steps of one gather share.
 struct Gather<'a> {
     plan: &'a ShardPlan,
-    turn: &'a ReadTurn,
+    want: Want<'a>,
     parts: &'a Parts,
     n_ids: usize,
 }
@@ -335,6 +350,15 @@ fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec
     if !missed.is_sorted_by_key(|missed| missed.part) {
         missed.sort_unstable_by_key(|missed| (missed.part, missed.position));
     }
+}
+
+/// The failure for a partition that came after the version was pinned.
+fn not_pinned(part: PartId, version: u32) -> Failure {
+    let message = format!(
+        "partition {part} came to this server after version {version} was first read here; begin \
+         again with the newest version"
+    );
+    failure(FailureCode::OtherVersion, message)
 }
 
 /// The failure for a node that does not exist or lives on another server.

@@ -1,5 +1,6 @@
 //! A pull at a shard: admission, then rows from here and from the other owners.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -7,13 +8,15 @@ use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
 use lodestore_schema::{Failure, FailureCode, PullKind, Versions};
+use lodestore_store::{GraphVersion, LiveGraph, StoreError};
 
 use super::Shard;
 use crate::connection::{Buffers, HEAD_ROOM, within};
-use crate::error::{failure, no_room};
+use crate::error::{failure, no_room, store_failure};
+use crate::pins::{PINS_MAX, Use};
 use crate::post::{Question, Wanted};
 use crate::reads::{Progress, PullOrder, ReadTurn};
-use crate::rows::{ShardRows, not_here};
+use crate::rows::{ShardRows, Want, not_here};
 use crate::stats::count;
 
 /// Ids of one owner, and where they stand in the request.
@@ -57,14 +60,15 @@ impl Shard {
     pub(crate) async fn gather(
         &self,
         tensor: u16,
-        turn: &ReadTurn,
+        want: Want<'_>,
         ids: &[NodeId],
         out: &mut [u8],
     ) -> Result<(), Failure> {
         let rows = &self.tensors[usize::from(tensor)];
-        if rows.gather(&self.plan, turn, ids, out).await? {
+        if rows.gather(&self.plan, want, ids, out).await? {
             return Ok(());
         }
+        let Want { turn, pinned } = want;
         // What other shards send lies here, besides `out`, until it is merged.
         let _room = self.take_room(size_of_val(ids) + out.len())?;
         let asks = self.split(tensor, ids)?.into_iter().enumerate();
@@ -72,11 +76,12 @@ impl Shard {
         let n_rows = ids.len();
         let asks = asks.map(|(owner, (ids, positions))| async move {
             let rows = if owner == self.id {
-                self.gather_owned(tensor, turn, &ids).await
+                self.gather_owned(tensor, want, &ids).await
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
                 let n_rows_after = turn.rows_after() * ids.len() / n_rows;
-                let question = Question::Gather(Wanted::new(turn.order(), n_rows_after));
+                let question =
+                    Question::Gather(Wanted::new(turn.order(), n_rows_after, pinned.cloned()));
                 self.post.ask(owner, question, tensor, ids).await
             };
             rows.map(|rows| (rows, positions))
@@ -124,7 +129,8 @@ impl Shard {
         let room = self.take_room(n_bytes)?;
         let turn = self.reads.turn(&wanted.order);
         turn.set_rows_after(wanted.n_rows_after);
-        let gather = self.gather_owned(tensor, &turn, ids);
+        let want = Want { turn: &turn, pinned: wanted.pinned.as_ref() };
+        let gather = self.gather_owned(tensor, want, ids);
         Ok((within(wanted.order.deadline, gather).await?, room))
     }
 
@@ -137,30 +143,53 @@ impl Shard {
         Err(failure(FailureCode::Elsewhere, message))
     }
 
-    /// Fails unless `version`, where there is one, is committed last and nothing was put since: then
-    /// all rows gathered until now are of it, since what is put stays pending until a commit.
-    pub(crate) fn check_version(&self, tensor: u16, version: u32) -> Result<(), Failure> {
+    /// The version that a pull wants; `None` where it is the newest.
+    ///
+    /// Fails with `otherVersion` for one that is not committed here, or no longer kept.
+    pub(crate) async fn pin(&self, version: u32) -> Result<Option<Arc<GraphVersion>>, Failure> {
         if version == 0 {
-            return Ok(());
+            return Ok(None);
         }
-        let live = &self.plan.holdings.live;
-        if live.is_still_at(version, tensor.into()) {
-            return Ok(());
+        let holdings = &self.plan.holdings;
+        if let Some(pinned) = holdings.pins.get(version, Instant::now()) {
+            return Ok(Some(pinned));
         }
-        let newest = live.version();
-        let message = format!(
-            "rows of version {version} are wanted, and here is version {newest}{}; begin anew with \
-             the newest, or ask a server that has it",
-            if newest == version { " with rows that were put since" } else { "" }
-        );
-        Err(failure(FailureCode::OtherVersion, message))
+        let pins = Arc::clone(holdings);
+        let pin = move |live: &Arc<LiveGraph>| {
+            let pinned = Arc::new(live.pin(version)?);
+            Ok(pins.pins.keep(&pinned, Use::Reader, Instant::now()).then_some(pinned))
+        };
+        match self.call_store(pin).await? {
+            Ok(Some(pinned)) => Ok(Some(pinned)),
+            Ok(None) => {
+                let message = format!(
+                    "{PINS_MAX} versions are kept for readers already; wait until some of them end, \
+                     or read the newest"
+                );
+                Err(failure(FailureCode::Overloaded, message))
+            }
+            Err(StoreError::NoVersion { newest, .. }) => {
+                let message = format!(
+                    "rows of version {version} are wanted, and here is version {newest}: that one was \
+                     not committed here, or is no longer kept; begin again with the newest, or use a \
+                     server that has it"
+                );
+                Err(failure(FailureCode::OtherVersion, message))
+            }
+            Err(error) => Err(store_failure(&error)),
+        }
+    }
+
+    /// Whether rows of this shard are of `version`, where there is one, without a look at files.
+    pub(crate) fn is_at(&self, tensor: u16, version: u32) -> bool {
+        version == 0 || self.tensors[usize::from(tensor)].is_at(version)
     }
 
     /// Fails where a partition of these rows has a lower version here than the lowest that will do.
     pub(crate) fn check_floors(&self, ids: &[NodeId], floors: &Versions) -> Result<(), Failure> {
         let holdings = &*self.plan.holdings;
         let highest = floors.above.iter().map(|it| it.version).fold(floors.lowest, u32::max);
-        if highest == 0 || holdings.versions().lowest >= highest {
+        if highest == 0 || holdings.lowest_served() >= highest {
             return Ok(());
         }
         let mut last = None;
@@ -168,7 +197,7 @@ impl Shard {
             let part = holdings.book.part_of(id);
             let Some(part) = part.filter(|_| part != last) else { continue };
             last = Some(part);
-            let (wanted, found) = (floors.of(part.0), holdings.part_version(part));
+            let (wanted, found) = (floors.of(part.0), holdings.served_version(part));
             if holdings.parts().contains(&part) && found < wanted {
                 let message = format!(
                     "partition {part} has version {found} here, and version {wanted} is wanted: ask \
@@ -230,12 +259,12 @@ impl Shard {
     async fn gather_owned(
         &self,
         tensor: u16,
-        turn: &ReadTurn,
+        want: Want<'_>,
         ids: &[NodeId],
     ) -> Result<Vec<u8>, Failure> {
         let rows = &self.tensors[usize::from(tensor)];
         let mut out = vec![0; ids.len() * rows.row_bytes];
-        rows.gather(&self.plan, turn, ids, &mut out).await?;
+        rows.gather(&self.plan, want, ids, &mut out).await?;
         Ok(out)
     }
 }

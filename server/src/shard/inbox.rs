@@ -15,8 +15,8 @@ use crate::listen::Arrival;
 pub(crate) enum Event {
     /// A client has come.
     Connection(Arrival),
-    /// The tensor at this position of the description has another segment in this partition.
-    Rebased(usize, PartId),
+    /// A compaction has folded layers of this partition.
+    Folded(PartId),
     /// Finish what is in flight and end.
     Stop,
     /// Panic.
@@ -37,9 +37,9 @@ impl Inbox {
         self.lock().try_send(Event::Connection(connection)).is_ok()
     }
 
-    /// Tells the shard of a segment that a compaction has made, unless it has ended.
-    pub(crate) fn rebased(&self, tensor: usize, part: PartId) {
-        self.send(|| Event::Rebased(tensor, part));
+    /// Reports layers that a compaction has folded to the shard, unless it has ended.
+    pub(crate) fn folded(&self, part: PartId) {
+        self.send(|| Event::Folded(part));
     }
 
     /// Tells the shard to end, unless it has ended already.

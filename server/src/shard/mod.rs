@@ -140,7 +140,7 @@ pub(crate) async fn run(
     let (sender, inbox) = futures_lite::future::zip(inbox_sender.connect(), inbox.connect()).await;
     let room = Rc::new(Semaphore::new(IN_FLIGHT_BYTES_PER_SHARD));
     let shared_room = Rc::new(Semaphore::new(plan.shared_bytes));
-    let tensors = match open_tensors(&plan, id, &room).await {
+    let tensors = match open_tensors(&plan, id).await {
         Ok(tensors) => tensors,
         Err(reason) => {
             let _ = started.send(Step::Failed(reason.clone()));
@@ -183,17 +183,11 @@ pub(crate) async fn run(
 }
 
 /// Opens every tensor on this executor.
-async fn open_tensors(
-    plan: &ShardPlan,
-    id: usize,
-    room: &Rc<Semaphore>,
-) -> Result<Vec<ShardRows>, String> {
+async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, String> {
     let shard = u16::try_from(id).map_err(|_| format!("shard {id} is one too many"))?;
     let mut tensors = Vec::with_capacity(plan.tier_bytes.len());
     for (position, &tier_bytes) in plan.tier_bytes.iter().enumerate() {
-        let room = Rc::clone(room);
-        let rows = ShardRows::open(plan, position, shard, tier_bytes, room).await?;
-        tensors.push(rows);
+        tensors.push(ShardRows::open(plan, position, shard, tier_bytes).await?);
     }
     Ok(tensors)
 }
@@ -219,12 +213,11 @@ impl Shard {
                     // However many come, those that end for them are put away between.
                     glommio::yield_if_needed().await;
                 }
-                Event::Rebased(tensor, part) => {
+                Event::Folded(part) => {
                     let shard = Rc::clone(self);
-                    self.spawn_guarded("a switch to another segment", async move {
-                        let Some(rows) = shard.tensors.get(tensor) else { return };
-                        if let Err(reason) = rows.rebase(part).await {
-                            warn!(shard = shard.id, %reason, "the next pull tries again");
+                    self.spawn_guarded("a switch to folded layers", async move {
+                        if let Err(reason) = shard.refresh(Some(part)).await {
+                            warn!(shard = shard.id, %reason, "layers that were folded stay open");
                         }
                     });
                 }
@@ -312,7 +305,7 @@ impl Shard {
                 Ok((rows, room)) => (Ok(rows), Some(room)),
                 Err(refusal) => (Err(refusal), None),
             },
-            Question::Forget => (self.forget_asked(tensor, ids).map(|()| Vec::new()), None),
+            Question::Refresh(part) => (self.refresh(part).await.map(|()| Vec::new()), None),
             Question::Open(part) => (self.open_part(part).await.map(|()| Vec::new()), None),
             Question::Close(part) => (self.close_part(part).await.map(|()| Vec::new()), None),
         }

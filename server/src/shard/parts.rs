@@ -68,6 +68,8 @@ impl Shard {
         let adopted = self.call_store(move |live| live.adopt(part)).await?;
         let version = adopted.map_err(|error| store_failure(&error))?;
         self.serve_again(part).await?;
+        // Others may have been brought to its version.
+        self.refresh_everywhere(None).await?;
         self.look_for_arrivals(part).await;
         info!(%part, version, "a partition has come");
         Ok(version)
@@ -142,7 +144,9 @@ impl Shard {
 
     /// Has all shards open what the store has open, and clients told of it.
     async fn serve_again(&self, part: PartId) -> Result<(), Failure> {
+        let seen = self.plan.holdings.committed(Some(part));
         self.everywhere(|| Question::Open(part)).await?;
+        self.plan.holdings.note_served(&seen);
         self.plan.holdings.set_served(part, true);
         Ok(())
     }
@@ -163,7 +167,7 @@ impl Shard {
     }
 
     /// Asks all shards, this one among them.
-    async fn everywhere(&self, question: impl Fn() -> Question) -> Result<(), Failure> {
+    pub(super) async fn everywhere(&self, question: impl Fn() -> Question) -> Result<(), Failure> {
         let asks = (0..self.plan.counters.len()).map(|shard| {
             let question = question();
             async move {
@@ -203,7 +207,7 @@ impl Shard {
 }
 
 /// Runs a task whose end somebody may not wait for: half of a move is nobody's.
-async fn to_its_end<T: 'static>(
+pub(super) async fn to_its_end<T: 'static>(
     task: impl Future<Output = Result<T, Failure>> + 'static,
 ) -> Result<T, Failure> {
     // One panicking task would stop the whole executor.

@@ -1,19 +1,17 @@
 //! Pushes, commits and compactions at a shard.
 
-use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures_lite::FutureExt;
-use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
 use lodestore_schema::{CommitStep, Failure, FailureCode, Push};
 
 use super::Shard;
-use crate::compactor::{Scope, pays};
+use super::parts::to_its_end;
+use crate::compactor::Scope;
 use crate::connection::Buffers;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
@@ -54,8 +52,6 @@ impl Shard {
     /// Keeps a piece of a put, or puts all of them with the last; returns the version that they are for,
     /// or 0 after a piece that is not the last.
     ///
-    /// Runs to its end whether or not somebody waits for it: a row that is durable must leave the
-    /// tiers.
     pub(crate) async fn push(
         self: &Rc<Self>,
         push: Push,
@@ -63,19 +59,27 @@ impl Shard {
         room: StaticPermit,
     ) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
-        let task = async move {
+        to_its_end(async move {
+            // Until the rows are written, whether or not the client waits for that.
             let _room = room;
-            // One panicking task would stop the whole executor.
-            let pushed = AssertUnwindSafe(shard.push_all(push, buffers)).catch_unwind().await;
-            pushed.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a push panicked")))
-        };
-        let pushed = glommio::spawn_local(task).detach().await;
-        pushed.unwrap_or_else(|| Err(failure(FailureCode::Stopping, "the shard has stopped")))
+            shard.push_all(push, buffers).await
+        })
+        .await
     }
 
     /// Takes a step of making what was put version `version`, unless it is committed already; returns
-    /// the newest.
-    pub(crate) async fn commit(&self, version: u32, step: CommitStep) -> Result<u32, Failure> {
+    /// the newest. It runs to its end whether or not the client waits for it.
+    pub(crate) async fn commit(
+        self: &Rc<Self>,
+        version: u32,
+        step: CommitStep,
+    ) -> Result<u32, Failure> {
+        let shard = Rc::clone(self);
+        to_its_end(async move { shard.commit_now(version, step).await }).await
+    }
+
+    /// Durable first, then read by every shard: a pull that begins after the answer sees it.
+    async fn commit_now(&self, version: u32, step: CommitStep) -> Result<u32, Failure> {
         self.check_writable()?;
         let holdings = Arc::clone(&self.plan.holdings);
         let newest = holdings.live.version();
@@ -88,17 +92,43 @@ impl Shard {
         }
         let runs = Arc::clone(&self.plan.runs);
         let commit = move || {
+            holdings.keep_newest();
             if step == CommitStep::Prepare {
+                holdings.live.prepare(version)?;
                 return Ok(holdings.live.version());
             }
             let committed = holdings.live.commit_through(version)?;
-            if holdings.live_tensors().any(|(_, _, tensor)| pays(&tensor)) {
+            if holdings.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
                 runs.ask(Scope::WhereItPays);
             }
             Ok(committed)
         };
         let committed = self.plan.threads.writes.call(commit)?.wait().await?;
+        // What has failed may have reached some partitions.
+        self.refresh_everywhere(None).await?;
         committed.map_err(|error| store_failure(&error))
+    }
+
+    /// Has all shards read the newest version of a partition from now on, or of all.
+    pub(super) async fn refresh_everywhere(&self, part: Option<PartId>) -> Result<(), Failure> {
+        let holdings = &self.plan.holdings;
+        let seen = holdings.committed(part);
+        self.everywhere(|| Question::Refresh(part)).await?;
+        holdings.note_served(&seen);
+        Ok(())
+    }
+
+    /// Reads the newest version of a partition from now on, or of all.
+    pub(super) async fn refresh(&self, part: Option<PartId>) -> Result<(), Failure> {
+        let holdings = &self.plan.holdings;
+        let parts = holdings.parts();
+        let chosen = parts.iter().filter(|it| part.is_none_or(|part| part == **it));
+        for &part in chosen {
+            for tensor in &self.tensors {
+                tensor.refresh(holdings, part).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Starts a compaction, or joins one that waits to start; gives its number.
@@ -107,12 +137,7 @@ impl Shard {
         Ok(self.plan.runs.ask(Scope::Everything))
     }
 
-    /// Takes rows of this shard out of its tier for another shard.
-    pub(super) fn forget_asked(&self, tensor: u16, ids: &[NodeId]) -> Result<(), Failure> {
-        self.tensors[usize::from(tensor)].forget(&self.plan.holdings, ids)
-    }
-
-    /// Durable first, then out of every tier: the order that a pull after the answer relies on.
+    /// Keeps a piece, or puts all of them: durable then, and seen by no pull until a commit.
     async fn push_all(&self, push: Push, buffers: Buffers) -> Result<u32, Failure> {
         let part = self.check_one_part(&buffers.ids)?;
         let key = PutKey { id: push.put, part };
@@ -154,27 +179,9 @@ impl Shard {
                 return Err(refusal);
             }
         };
-        self.forget(tensor, &rows.ids).await.inspect_err(|_| puts.fail(key, None))?;
         puts.finish(key, version);
         self.take_back(Buffers { ids: rows.ids, frame: rows.bytes });
         Ok(version)
-    }
-
-    /// Has the owners of rows that have changed take them out of their tiers.
-    async fn forget(&self, tensor: u16, ids: &[NodeId]) -> Result<(), Failure> {
-        if self.plan.counters.len() == 1 {
-            return self.forget_asked(tensor, ids);
-        }
-        let shares = self.split(tensor, ids)?.into_iter().enumerate();
-        let shares = shares.filter(|(_, (ids, _))| !ids.is_empty());
-        let forget = shares.map(|(owner, (ids, _))| async move {
-            if owner == self.id {
-                return self.forget_asked(tensor, &ids);
-            }
-            self.post.ask(owner, Question::Forget, tensor, ids).await.map(drop)
-        });
-        // All of them, whatever becomes of one: the rows have changed.
-        join_all(forget).await.into_iter().collect()
     }
 
     /// Fails unless all ids are of one partition, and that is here: what is put all or not at all.

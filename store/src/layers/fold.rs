@@ -15,6 +15,10 @@ const TIER_RATIO: u64 = 4;
 /// All layers become one segment where their deltas have one in so many of its rows.
 const FULL_FOLD_SHARE: u64 = 8;
 
+/// Deltas of fewer rows than this in all stay, however short the segment is: they cost less than the
+/// syncs of a compaction after every commit.
+const FULL_FOLD_ROWS_MIN: u64 = 4096;
+
 /// A delta counts as this many rows more: files cost descriptors and reads of their own.
 const ROWS_PER_DELTA: u64 = 16;
 
@@ -37,14 +41,14 @@ pub(crate) enum Fold {
 /// Chooses what pays to be folded, if anything does; `deltas` are oldest first.
 pub(crate) fn choose_fold(base_rows: u64, deltas: &[LayerSize]) -> Option<Fold> {
     let cost: u64 = deltas.iter().map(|delta| delta.n_rows + ROWS_PER_DELTA).sum();
-    if !deltas.is_empty() && cost * FULL_FOLD_SHARE > base_rows {
+    if cost >= FULL_FOLD_ROWS_MIN.max(base_rows / FULL_FOLD_SHARE) {
         return Some(Fold::All);
     }
     let mut newer = 0;
     let mut first = deltas.len();
     while let Some(at) = first.checked_sub(1) {
         let n_rows = deltas[at].n_rows;
-        if deltas.len() - first >= 1 && n_rows > newer * TIER_RATIO {
+        if first < deltas.len() && n_rows > newer * TIER_RATIO {
             break;
         }
         newer += n_rows;
@@ -77,10 +81,11 @@ mod tests {
 
     #[test]
     fn deltas_of_an_eighth_of_the_rows_are_folded_into_a_segment() {
-        assert_eq!(choose_fold(8 * 116, &sizes(&[100])), None);
-        assert_eq!(choose_fold(8 * 116 - 1, &sizes(&[100])), Some(Fold::All));
+        assert_eq!(choose_fold(1_000_000, &sizes(&[124_983])), None);
+        assert_eq!(choose_fold(1_000_000, &sizes(&[124_984])), Some(Fold::All));
         assert_eq!(choose_fold(0, &[]), None);
-        assert_eq!(choose_fold(0, &sizes(&[1])), Some(Fold::All));
+        assert_eq!(choose_fold(0, &sizes(&[4079])), None);
+        assert_eq!(choose_fold(0, &sizes(&[4080])), Some(Fold::All));
     }
 
     proptest! {

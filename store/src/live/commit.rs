@@ -4,14 +4,18 @@
 //! delta and records it as prepared; then each makes it visible. Between the steps, and after a
 //! crash in between, readers see the version before; the same commit repeated ends the same.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::delta::DeltaPlace;
 use super::parallel::for_each;
-use super::{Layer, LiveGraph, LivePart};
+use super::{Folding, Layer, LiveGraph, LivePart};
 use crate::catalog::DeltaRecord;
 use crate::error::StoreError;
+
+/// A commit folds deltas where a tensor has more layers than this.
+const MAX_LAYERS: usize = 64;
 
 impl LiveGraph {
     /// Makes everything put so far the next version, on all open partitions; returns its number.
@@ -26,6 +30,8 @@ impl LiveGraph {
         let put_for = self.open_parts().iter().filter_map(|part| part.newest_pending()).max();
         let version = put_for.unwrap_or(next).max(next);
         self.advance(&alone, version)?;
+        drop(alone);
+        self.fold_if_many();
         Ok(version)
     }
 
@@ -35,7 +41,24 @@ impl LiveGraph {
         let alone = self.commits();
         self.check_writable()?;
         self.advance(&alone, version)?;
+        drop(alone);
+        self.fold_if_many();
         Ok(self.version())
+    }
+
+    /// Folds deltas where no compaction has done it for long: each is an open file.
+    fn fold_if_many(&self) {
+        let has_many = |part: &Arc<LivePart>| {
+            part.tensors.iter().any(|it| it.current().layers().len() > MAX_LAYERS)
+        };
+        // A compaction that runs already does it.
+        if !self.open_parts().iter().any(has_many) || self.garbage.try_lock().is_err() {
+            return;
+        }
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        if let Err(error) = self.compact(None, None, Folding::WherePays, &mut go_on) {
+            tracing::warn!("{error}; deltas stay as they are until the next commit");
+        }
     }
 
     /// Writes what is pending for `version` into files, durable and not visible yet, on all open

@@ -38,7 +38,7 @@ pub use hand_over::{PartCopy, PartFiles, SEAL_MAX};
 pub use layer::Layer;
 pub use tensor::LiveTensor;
 pub use version::{LayerRows, TensorVersion};
-pub use view::{TensorView, View};
+pub use view::{GraphVersion, TensorView, View};
 
 pub(crate) use open::{OpenedPart, OpenedTensor};
 
@@ -121,6 +121,13 @@ impl LiveGraph {
         Some(self.now().get(part.index())?.as_ref()?.version())
     }
 
+    /// The committed version of each partition that is open.
+    #[must_use]
+    pub fn part_versions(&self) -> Vec<(PartId, u32)> {
+        let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
+        parts.iter().flatten().map(|part| (part.part, part.version())).collect()
+    }
+
     /// The oldest version that can be read of every tensor.
     #[must_use]
     pub fn oldest_version(&self) -> u32 {
@@ -151,11 +158,13 @@ impl LiveGraph {
         let View::At(asked) = view else { return Ok(Some(TensorView::Latest(tensor))) };
         match tensor.at(asked) {
             Some(version) => Ok(Some(TensorView::At(version))),
-            None => {
-                let (oldest, newest) = (self.oldest_version(), self.version());
-                Err(StoreError::NoVersion { asked, oldest, newest })
-            }
+            None => Err(self.no_version(asked)),
         }
+    }
+
+    fn no_version(&self, asked: u32) -> StoreError {
+        let (oldest, newest) = (self.oldest_version(), self.version());
+        StoreError::NoVersion { asked, oldest, newest }
     }
 
     /// The partitions that are open here.

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{LiveTensor, TensorVersion};
+use lodestore_graph::PartId;
+
+use super::{LiveGraph, LiveTensor, TensorVersion};
+use crate::error::StoreError;
 
 /// Which rows a reader sees. Rows that were put and are not committed are seen by no reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,5 +34,44 @@ impl TensorView {
             Self::Latest(tensor) => tensor.current(),
             Self::At(version) => Arc::clone(version),
         }
+    }
+}
+
+/// All open partitions of a graph at one version, whose files stay while it lives.
+#[derive(Debug)]
+pub struct GraphVersion {
+    version: u32,
+    /// By partition and position of the tensor; no tensors for a partition that was not open.
+    tensors: Vec<Vec<Arc<TensorVersion>>>,
+}
+
+impl GraphVersion {
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The tensor at `position` of the graph's description in a partition that was open.
+    #[must_use]
+    pub fn tensor(&self, part: PartId, position: usize) -> Option<&Arc<TensorVersion>> {
+        self.tensors.get(part.index())?.get(position)
+    }
+}
+
+impl LiveGraph {
+    /// Pins a committed version of all open partitions.
+    ///
+    /// Fails with [`StoreError::NoVersion`] for a version that is not committed, and for one whose
+    /// layers were folded into later ones.
+    pub fn pin(&self, version: u32) -> Result<GraphVersion, StoreError> {
+        let parts = self.now();
+        let mut tensors = vec![Vec::new(); parts.len()];
+        for (pinned, part) in tensors.iter_mut().zip(parts.iter()) {
+            for tensor in part.iter().flat_map(|part| &part.tensors) {
+                pinned.push(tensor.at(version).ok_or_else(|| self.no_version(version))?);
+            }
+        }
+        Ok(GraphVersion { version, tensors })
     }
 }

@@ -1,0 +1,165 @@
+//! Versions that are kept for readers: their files stay, whatever is committed or compacted.
+//!
+//! A version is kept for [`PIN_IDLE`] after the last pull that named it. The newest one of each
+//! moment is kept for [`NEWEST_FOR`] after the next commit, so that a reader which has just seen its
+//! number finds it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lodestore_store::GraphVersion;
+
+/// Most versions that are kept for readers.
+pub(crate) const PINS_MAX: usize = 64;
+/// Most versions that are kept although no reader has named them.
+const NEWEST_MAX: usize = 8;
+/// How long a version is kept that no pull names any more.
+const PIN_IDLE: Duration = Duration::from_mins(10);
+/// How long a version is kept that was the newest one.
+const NEWEST_FOR: Duration = Duration::from_mins(1);
+
+/// The versions that are kept.
+#[derive(Debug)]
+pub(crate) struct Pins<T = GraphVersion>(Mutex<BTreeMap<u32, Pin<T>>>);
+
+/// Why a version is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A pull has named it.
+    Reader,
+    /// It is the newest one.
+    Newest,
+}
+
+#[derive(Debug)]
+struct Pin<T> {
+    version: Arc<T>,
+    of: Use,
+    last_used: Instant,
+}
+
+/// What has a number.
+pub(crate) trait Numbered {
+    /// The number.
+    fn number(&self) -> u32;
+}
+
+impl Numbered for GraphVersion {
+    fn number(&self) -> u32 {
+        self.version()
+    }
+}
+
+impl<T> Default for Pins<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Pin<T> {
+    fn is_over(&self, now: Instant) -> bool {
+        let kept_for = match self.of {
+            Use::Reader => PIN_IDLE,
+            Use::Newest => NEWEST_FOR,
+        };
+        now.saturating_duration_since(self.last_used) > kept_for
+    }
+}
+
+impl<T: Numbered> Pins<T> {
+    /// The version, if it is kept; a pull names it.
+    pub(crate) fn get(&self, version: u32, now: Instant) -> Option<Arc<T>> {
+        let mut pins = self.lock();
+        let n_readers = count(&pins, Use::Reader);
+        let pin = pins.get_mut(&version)?;
+        if pin.of == Use::Newest && n_readers >= PINS_MAX {
+            return None;
+        }
+        (pin.of, pin.last_used) = (Use::Reader, now);
+        Some(Arc::clone(&pin.version))
+    }
+
+    /// Keeps a version; `false`, and not kept, where as many are kept for readers as may be.
+    pub(crate) fn keep(&self, version: &Arc<T>, of: Use, now: Instant) -> bool {
+        let mut pins = self.lock();
+        pins.retain(|_, pin| !pin.is_over(now));
+        let number = version.number();
+        if let Some(known) = pins.get_mut(&number)
+            && (known.of == of || of == Use::Newest)
+        {
+            known.last_used = now;
+            return true;
+        }
+        if of == Use::Reader && count(&pins, Use::Reader) >= PINS_MAX {
+            return false;
+        }
+        if of == Use::Newest && count(&pins, Use::Newest) >= NEWEST_MAX {
+            let oldest = pins.iter().find(|(_, pin)| pin.of == Use::Newest).map(|(&it, _)| it);
+            oldest.map(|oldest| pins.remove(&oldest));
+        }
+        pins.insert(number, Pin { version: Arc::clone(version), of, last_used: now });
+        true
+    }
+
+    /// Drops what is kept no longer.
+    pub(crate) fn expire(&self, now: Instant) {
+        self.lock().retain(|_, pin| !pin.is_over(now));
+    }
+
+    /// The map is changed by single calls, none of which panics midway.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Pin<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn count<T>(pins: &BTreeMap<u32, Pin<T>>, of: Use) -> usize {
+    pins.values().filter(|pin| pin.of == of).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Version(u32);
+
+    impl Numbered for Version {
+        fn number(&self) -> u32 {
+            self.0
+        }
+    }
+
+    fn pins(numbers: std::ops::Range<u32>, of: Use, now: Instant) -> Pins<Version> {
+        let pins = Pins::default();
+        numbers.for_each(|it| assert!(pins.keep(&Arc::new(Version(it)), of, now), "{it}"));
+        pins
+    }
+
+    #[test]
+    fn a_version_that_is_named_stays_and_one_that_is_not_goes() {
+        let start = Instant::now();
+        let pins = pins(1..3, Use::Newest, start);
+        let mut now = start;
+        for _ in 0..4 {
+            now += PIN_IDLE - Duration::from_secs(1);
+            assert!(pins.get(1, now).is_some());
+            pins.expire(now);
+        }
+        assert!(pins.get(2, now).is_none(), "kept for a minute");
+        pins.expire(now + PIN_IDLE + Duration::from_secs(1));
+        assert!(pins.get(1, now).is_none());
+    }
+
+    #[test]
+    fn readers_have_a_bound_and_the_newest_push_each_other_out() {
+        let now = Instant::now();
+        let full = pins(1..PINS_MAX as u32 + 1, Use::Reader, now);
+        assert!(!full.keep(&Arc::new(Version(900)), Use::Reader, now));
+        assert!(full.get(1, now).is_some() && full.get(900, now).is_none());
+        assert!(full.keep(&Arc::new(Version(901)), Use::Newest, now));
+        assert!(full.get(901, now).is_none(), "no place among the readers'");
+        let newest = pins(1..20, Use::Newest, now);
+        assert_eq!(count(&newest.lock(), Use::Newest), NEWEST_MAX);
+        assert!(newest.get(11, now).is_none() && newest.get(12, now).is_some());
+    }
+}

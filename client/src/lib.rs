@@ -16,6 +16,7 @@ mod embedded;
 mod error;
 #[cfg(test)]
 mod fake_server;
+mod follow;
 mod halo_buffer;
 mod health;
 mod inbox;
@@ -47,6 +48,7 @@ pub use buffer::RowBuffer;
 pub use cluster::{Registration, ServerEntry};
 pub use embedded::EmbeddedSource;
 pub use error::ClientError;
+pub use follow::{FollowPlan, Follower, is_refused};
 pub use halo_buffer::HaloBuffer;
 pub use load_stats::LoadStats;
 pub use loader::{BatchLoader, Kept};

@@ -45,6 +45,8 @@ pub struct ServerConfig {
     pub policy: PolicyKind,
     /// Take pushes, commits and compactions: locks the partitions against other writers.
     pub writable: bool,
+    /// Addresses of the writers whose versions the folder follows; then no puts are taken.
+    pub follow: Option<String>,
     /// What clients over TCP must tell first. Over a Unix socket its mode says who may.
     pub token: Option<Tokens>,
     /// What clients over TCP must tell first to move partitions; it lets
@@ -77,6 +79,7 @@ impl ServerConfig {
             tier_bytes: TIER_BYTES_DEFAULT,
             policy: POLICY_DEFAULT,
             writable: false,
+            follow: None,
             token: None,
             admin_token: None,
             tls: None,
@@ -106,6 +109,9 @@ impl ServerConfig {
         }
         if !PolicyKind::REACTIVE.contains(&self.policy) {
             return Err(ServerError::Policy { found: self.policy });
+        }
+        if self.writable && self.follow.is_some() {
+            return Err(ServerError::WritesAndFollows);
         }
         if self.n_shards > SHARDS_MAX {
             return Err(ServerError::Shards { found: self.n_shards });

@@ -117,6 +117,9 @@ pub enum ServerError {
     /// The graph cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A follower would take puts.
+    #[error("a server that follows another takes no puts; give --writable or --follow")]
+    WritesAndFollows,
     /// A shard's executor did not start or died.
     #[error("shard executor: {reason}; io_uring and at least 512 KiB of locked memory are needed")]
     Executor {
@@ -166,7 +169,9 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
         StoreError::Fixed { .. } | StoreError::MoveRefused { .. } => FailureCode::Invalid,
         StoreError::NoPart { .. } => FailureCode::Elsewhere,
         StoreError::Busy { .. } => FailureCode::Overloaded,
-        StoreError::ReadOnly { .. } | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
+        StoreError::ReadOnly { .. }
+        | StoreError::Follows { .. }
+        | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
         _ => FailureCode::Internal,
     };
     failure(code, error.to_string())

@@ -46,6 +46,8 @@ pub(crate) struct Holdings {
     pub(crate) profile: DeviceProfile,
     /// As configured; a write that fails ends it.
     pub(crate) writable: bool,
+    /// Addresses of the writers that it follows.
+    pub(crate) follows: Option<String>,
     /// By partition: the version that every shard has come to.
     served: Vec<AtomicU32>,
     /// Puts in pieces that are under way.
@@ -79,7 +81,11 @@ impl Holdings {
         let specs = graph.meta().tensors.iter();
         let tensors = specs.map(|spec| TensorHolding::new(spec, n_shards));
         let tensors = tensors.collect::<Result<_, _>>()?;
-        let mode = if config.writable { LiveMode::Write } else { LiveMode::Read };
+        let mode = match (config.writable, &config.follow) {
+            (true, _) => LiveMode::Write,
+            (false, Some(_)) => LiveMode::Follow,
+            (false, None) => LiveMode::Read,
+        };
         let profile = DeviceProfile::load(&**graph.device(), graph.dir());
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
@@ -101,6 +107,7 @@ impl Holdings {
             pins: Pins::default(),
             profile,
             writable: config.writable,
+            follows: config.follow.clone(),
             served,
             puts: Puts::default(),
             // Never 0, which stands for none.
@@ -189,7 +196,11 @@ impl Holdings {
 
     /// What this server is to a partition that it has.
     pub(crate) fn role(&self, _part: PartId) -> Role {
-        if self.writable { Role::Writer } else { Role::Reader }
+        match (self.writable, &self.follows) {
+            (true, _) => Role::Writer,
+            (false, Some(_)) => Role::Follower,
+            (false, None) => Role::Reader,
+        }
     }
 
     /// Versions that the partitions here have: rows that were gathered before are of none after them.

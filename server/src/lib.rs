@@ -21,6 +21,7 @@ mod executors;
 mod guard;
 mod holdings;
 mod http;
+mod installer;
 mod listen;
 mod map;
 mod metrics;
@@ -41,6 +42,7 @@ mod watch;
 pub use config::ServerConfig;
 pub use error::ServerError;
 pub use guard::{Renewer, TlsFiles};
+pub use installer::Installer;
 pub use lodestore_cache::PolicyKind;
 pub use lodestore_schema::{BadToken, BadTokens, Token, Tokens};
 pub use metrics::{

@@ -41,7 +41,7 @@ pub struct Server {
     observed: Arc<Observed>,
     counters: Arc<[Counters]>,
     acceptor: Acceptor,
-    inboxes: Arc<[Inbox]>,
+    pub(crate) inboxes: Arc<[Inbox]>,
     deaths: Deaths,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
     /// Where updates are taken.
@@ -52,7 +52,7 @@ pub struct Server {
     /// Outlives the shards.
     _pulse: Pulse,
     /// Closing the graph takes a while, and is for whoever stops the server.
-    holdings: Arc<Holdings>,
+    pub(crate) holdings: Arc<Holdings>,
 }
 
 impl Server {

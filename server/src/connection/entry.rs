@@ -49,10 +49,22 @@ impl Connection {
                 }
             };
             let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
-            let (pace, shared, loan, copying) = (Pace::default(), None, None, None);
+            let (pace, shared, loan) = (Pace::default(), None, None);
+            let (copying, following) = (None, None);
             let rights = Rights::of(guard, &*socket, is_local);
-            let mut this =
-                Self { stream, socket, is_local, rights, shared, loan, copying, lag, pace, head };
+            let mut this = Self {
+                stream,
+                socket,
+                is_local,
+                rights,
+                shared,
+                loan,
+                copying,
+                following,
+                lag,
+                pace,
+                head,
+            };
             this.stream.write_all(&hello()).await?;
             this.stream.flush().await?;
             let mut theirs = [0; HELLO_BYTES];

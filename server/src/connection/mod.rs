@@ -2,6 +2,7 @@
 
 mod copy;
 mod entry;
+mod follow;
 mod handshake;
 mod lent;
 mod pull;
@@ -15,6 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytemuck::Zeroable;
@@ -24,6 +26,7 @@ use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
     Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireError,
 };
+use lodestore_store::PartFiles;
 use thiserror::Error;
 
 use crate::error::failure;
@@ -59,6 +62,8 @@ pub(crate) struct Connection {
     loan: Option<Loan>,
     /// A partition that is copied over it.
     copying: Option<Copying>,
+    /// The files of a partition that a follower fetches over it.
+    following: Option<Arc<PartFiles>>,
     lag: Lag,
     /// Of the reply that goes.
     pace: Pace,
@@ -255,6 +260,14 @@ impl Connection {
                 }
                 if let RequestBody::Copy { part, step } = body {
                     return self.copy(shard, PartId(part), step).await;
+                }
+                if let RequestBody::Follow { part, step } = body {
+                    let task_shard = Rc::clone(shard);
+                    let task = async move {
+                        let follow = self.follow(&task_shard, PartId(part), step);
+                        AssertUnwindSafe(follow).catch_unwind().await.unwrap_or(Err(Ended::Panic))
+                    };
+                    return shard.spawn_bulk(task).await;
                 }
                 if body == RequestBody::Describe {
                     self.write(&shard.description()).await?;

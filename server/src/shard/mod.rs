@@ -213,6 +213,18 @@ impl Shard {
                     // However many come, those that end for them are put away between.
                     glommio::yield_if_needed().await;
                 }
+                Event::Installed(part, done) => {
+                    let shard = Rc::clone(self);
+                    self.spawn_guarded("a switch to a version", async move {
+                        match shard.refresh(Some(part)).await {
+                            // Its receiver may not wait any more.
+                            Ok(()) => drop(done.send(())),
+                            Err(reason) => {
+                                warn!(shard = shard.id, %reason, "the version before is served");
+                            }
+                        }
+                    });
+                }
                 Event::Folded(part) => {
                     let shard = Rc::clone(self);
                     self.spawn_guarded("a switch to folded layers", async move {

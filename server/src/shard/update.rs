@@ -208,6 +208,10 @@ impl Shard {
         if self.plan.holdings.writable {
             return Ok(());
         }
+        if let Some(writers) = &self.plan.holdings.follows {
+            let message = format!("this server follows {writers}, which takes puts and commits");
+            return Err(failure(FailureCode::ReadOnly, message));
+        }
         let message = "the server was started without --writable and takes no updates; start it \
                        with --writable, or write to another that was";
         Err(failure(FailureCode::ReadOnly, message))

@@ -27,13 +27,14 @@ pub struct FetchedFile {
 
 impl FetchedFile {
     /// Begins a file of a manifest in the folder of its partition, or continues it; `None` where it
-    /// is there as a whole.
+    /// is there as a whole, of `expected` bytes.
     ///
     /// Fails for a name that the manifest does not have.
     pub fn begin(
         graph: &Graph,
         manifest: &Manifest,
         name: &str,
+        expected: u64,
     ) -> Result<Option<Self>, StoreError> {
         let (identity, record) = find(graph, manifest, name)?;
         let device = Arc::clone(graph.device());
@@ -49,7 +50,7 @@ impl FetchedFile {
         let mut temporary = path.clone().into_os_string();
         temporary.push(TEMPORARY_SUFFIX);
         let temporary = PathBuf::from(temporary);
-        let (file, n_bytes) = open_end(&*device, &temporary)?;
+        let (file, n_bytes) = open_end(&*device, &temporary, expected)?;
         let graph = graph.clone();
         Ok(Some(Self { graph, device, path, temporary, identity, record, file, n_bytes }))
     }
@@ -91,11 +92,17 @@ impl FetchedFile {
 }
 
 /// Opens a file for what comes next; returns how much of it there is.
-fn open_end(device: &dyn Device, path: &Path) -> Result<(Box<dyn FileWriter>, u64), StoreError> {
+fn open_end(
+    device: &dyn Device,
+    path: &Path,
+    most: u64,
+) -> Result<(Box<dyn FileWriter>, u64), StoreError> {
     if device.exists(path) {
         let len = device.open(path).and_then(|file| file.len_bytes());
         let n_bytes = len.map_err(StoreError::io(path, "read the length of"))?;
-        if let Ok(file) = device.append(path) {
+        if n_bytes <= most
+            && let Ok(file) = device.append(path)
+        {
             return Ok((file, n_bytes));
         }
         device.remove_file(path).map_err(StoreError::io(path, "remove"))?;

@@ -11,6 +11,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lodestore_graph::PartId;
+
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
@@ -91,12 +93,12 @@ impl FollowedFolder {
     }
 
     /// Whether a partition has come as a whole before.
-    pub fn has(&self, manifest: &Manifest) -> Result<bool, StoreError> {
+    pub fn has(&self, part: PartId) -> Result<bool, StoreError> {
         if !Disk.exists(&self.dir.join(META_FILE)) {
             return Ok(false);
         }
         let graph = Graph::open(&self.dir)?;
-        Ok(graph.device().exists(&graph.part_dir(manifest.part())))
+        Ok(graph.device().exists(&graph.part_dir(part)))
     }
 }
 

@@ -181,6 +181,8 @@ impl ServeArgs {
         self.memory = self.memory.or(file.memory);
         self.policy = self.policy.or(file.policy);
         self.writable |= file.writable.unwrap_or_default();
+        self.follow.add(file.follow, file.follow_interval);
+        self.follow.add_security(file.follow_token_file, file.follow_tls_ca);
         self.token_file = self.token_file.or(file.token_file);
         self.admin_token_file = self.admin_token_file.or(file.admin_token_file);
         self.tls_cert = self.tls_cert.or(file.tls_cert);

@@ -42,8 +42,11 @@ impl Client {
             let found = self.describe_again(&fleet, writer, deadline)?;
             newest = newest.max(found.held().map(|(_, it)| it.version).max().unwrap_or(0));
         }
-        // What is pending is for this version or an earlier one.
-        self.commit_to(&fleet, &writers, newest.saturating_add(1), deadline)
+        let version = newest.saturating_add(1);
+        // After a commit that was cut off rows may have been put for the version after it.
+        let put_for =
+            self.commit_step(&fleet, &writers, (version, CommitStep::Prepare), deadline)?;
+        self.commit_to(&fleet, &writers, put_for.max(version), deadline)
     }
 
     /// Commits as [`Client::commit`] does, by a number that a commit had that was cut off, or that a put
@@ -64,23 +67,35 @@ impl Client {
         version: u32,
         deadline: Instant,
     ) -> Result<u32, ClientError> {
-        let security = &self.config.security;
-        let mut committed = version;
-        for step in [CommitStep::Prepare, CommitStep::Publish] {
-            for &writer in writers {
-                let address = fleet.address(writer);
-                let body = RequestBody::Commit { version, step };
-                let commit = || match ask_server(address, security, fleet.graph, body, deadline)? {
-                    Reply::Committed { version } => Ok(version),
-                    _ => Err(ClientError::Confused { address: address.clone() }),
-                };
-                committed = committed.max(self.patiently(deadline, commit)?);
-            }
-        }
+        self.commit_step(fleet, writers, (version, CommitStep::Prepare), deadline)?;
+        let publish = (version, CommitStep::Publish);
+        let committed = self.commit_step(fleet, writers, publish, deadline)?;
         for &writer in writers {
             self.describe_again(fleet, writer, deadline)?;
         }
         Ok(committed)
+    }
+
+    /// Takes a step of a commit on all writers; returns the highest of their answers.
+    fn commit_step(
+        &self,
+        fleet: &Fleet,
+        writers: &[usize],
+        (version, step): (u32, CommitStep),
+        deadline: Instant,
+    ) -> Result<u32, ClientError> {
+        let mut highest = version;
+        for &writer in writers {
+            let address = fleet.address(writer);
+            let body = RequestBody::Commit { version, step };
+            let commit =
+                || match ask_server(address, &self.config.security, fleet.graph, body, deadline)? {
+                    Reply::Committed { version } => Ok(version),
+                    _ => Err(ClientError::Confused { address: address.clone() }),
+                };
+            highest = highest.max(self.patiently(deadline, commit)?);
+        }
+        Ok(highest)
     }
 
     /// Asks a writer what it holds, and notes its versions: this client reads none before them.

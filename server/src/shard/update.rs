@@ -68,7 +68,7 @@ impl Shard {
     }
 
     /// Takes a step of making what was put version `version`, unless it is committed already; returns
-    /// the newest. It runs to its end whether or not the client waits for it.
+    /// the newest one, or after the first step the newest that rows were put for before. It runs to its end whether or not the client waits for it.
     pub(crate) async fn commit(
         self: &Rc<Self>,
         version: u32,
@@ -94,8 +94,10 @@ impl Shard {
         let commit = move || {
             holdings.keep_newest();
             if step == CommitStep::Prepare {
+                // First: puts of other clients go on, for the version after.
+                let pending = holdings.live.pending_version();
                 holdings.live.prepare(version)?;
-                return Ok(holdings.live.version());
+                return Ok(pending.max(version));
             }
             let committed = holdings.live.commit_through(version)?;
             if holdings.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {

@@ -128,6 +128,13 @@ impl LiveGraph {
         parts.iter().flatten().map(|part| (part.part, part.version())).collect()
     }
 
+    /// The newest version that rows are pending or prepared for; that of the graph without any.
+    #[must_use]
+    pub fn pending_version(&self) -> u32 {
+        let newest = self.open_parts().iter().filter_map(|part| part.newest_pending()).max();
+        newest.unwrap_or(0).max(self.version())
+    }
+
     /// The oldest version that can be read of every tensor.
     #[must_use]
     pub fn oldest_version(&self) -> u32 {

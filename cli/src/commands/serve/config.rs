@@ -37,6 +37,14 @@ pub(super) struct ConfigFile {
     #[serde(deserialize_with = "policy")]
     pub(super) policy: Option<PolicyKind>,
     pub(super) writable: Option<bool>,
+    #[serde(deserialize_with = "addresses")]
+    pub(super) follow: Option<Vec<Address>>,
+    #[serde(rename = "follow-interval")]
+    pub(super) follow_interval: Option<u64>,
+    #[serde(rename = "follow-token-file")]
+    pub(super) follow_token_file: Option<PathBuf>,
+    #[serde(rename = "follow-tls-ca")]
+    pub(super) follow_tls_ca: Option<PathBuf>,
     #[serde(rename = "log-level")]
     pub(super) log_level: Option<LogLevel>,
     #[serde(rename = "log-format")]
@@ -114,6 +122,12 @@ fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Address>
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
+fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Address>>, D::Error> {
+    let all = Vec::<String>::deserialize(deserializer)?;
+    let all: Result<Vec<Address>, _> = all.iter().map(|one| one.parse()).collect();
+    all.map(Some).map_err(de::Error::custom)
+}
+
 fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKind>, D::Error> {
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
@@ -164,6 +178,10 @@ mod tests {
             memory,
             policy,
             writable,
+            follow,
+            follow_interval,
+            follow_token_file,
+            follow_tls_ca,
             log_level,
             log_format,
             token_file,
@@ -181,6 +199,8 @@ mod tests {
         assert_eq!((metrics_insecure, metrics_host.unwrap().len()), (Some(false), 1));
         assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());
+        assert_eq!((follow.unwrap().len(), follow_interval), (2, Some(200)));
+        assert!(follow_token_file.is_some() && follow_tls_ca.is_some());
         assert!(token_file.is_some() && admin_token_file.is_some() && tls_cert.is_some());
         assert!(register.is_some() && advertise.is_some());
         assert!(tls_key.is_some() && tls_client_ca.is_some());

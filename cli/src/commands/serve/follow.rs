@@ -38,6 +38,20 @@ pub(super) struct FollowArgs {
 }
 
 impl FollowArgs {
+    /// Takes what a file says where no flag is given.
+    pub(super) fn add(&mut self, follow: Option<Vec<Address>>, interval: Option<u64>) {
+        if self.follow.is_empty() {
+            self.follow = follow.unwrap_or_default();
+        }
+        self.follow_interval = self.follow_interval.or(interval);
+    }
+
+    /// The same for what the writers want to see.
+    pub(super) fn add_security(&mut self, token: Option<PathBuf>, authorities: Option<PathBuf>) {
+        self.follow_token_file = self.follow_token_file.take().or(token);
+        self.follow_tls_ca = self.follow_tls_ca.take().or(authorities);
+    }
+
     /// The writers, as they are named to clients.
     pub(super) fn writers(&self) -> Option<String> {
         let all: Vec<String> = self.follow.iter().map(ToString::to_string).collect();

@@ -7,6 +7,8 @@ mod support;
 
 #[path = "moving/cut_off.rs"]
 mod cut_off;
+#[path = "moving/followers.rs"]
+mod followers;
 #[path = "moving/names.rs"]
 mod names;
 #[path = "moving/refused.rs"]

@@ -18,7 +18,7 @@ use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{IDS_PER_PULL_MAX, PREFIX_BYTES};
 use lodestore_schema::{
-    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, hello,
+    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireVersions, hello,
 };
 use lodestore_server::{Server, ServerConfig, ServerError};
 
@@ -162,7 +162,7 @@ impl PlainClient {
         stream.write_all(&hello()).unwrap();
         let mut theirs = [0; 16];
         stream.read_exact(&mut theirs).unwrap();
-        assert_eq!(Some(theirs), Versions::SPOKEN.answer(&hello()).0);
+        assert_eq!(Some(theirs), WireVersions::SPOKEN.answer(&hello()).0);
         Self(stream)
     }
 
@@ -200,7 +200,9 @@ fn a_client_without_shards_is_served_by_forwarding() {
         let (reply, body) = client.answer().unwrap();
         let first_row = u32::try_from(rows.len() / ROW_BYTES).unwrap();
         let n_rows = u32::try_from(body.len() / ROW_BYTES).unwrap();
-        assert_eq!(reply, Reply::Rows { first_row, n_rows });
+        let is_so = matches!(reply, Reply::Rows { first_row: first, n_rows: n, .. }
+            if (first, n) == (first_row, n_rows));
+        assert!(is_so, "{reply:?}");
         rows.extend(body);
     }
     assert_rows(&ids, &rows);
@@ -217,7 +219,7 @@ fn an_empty_list_is_an_answer_not_an_error() {
     let mut plain = PlainClient::connect(&address);
     plain.ask(SYNC_PULL, &[]);
     let (reply, body) = plain.answer().unwrap();
-    assert_eq!((reply, body), (Reply::Rows { first_row: 0, n_rows: 0 }, vec![]));
+    assert!(matches!(reply, Reply::Rows { first_row: 0, n_rows: 0, .. }) && body.is_empty());
     server.stop().unwrap();
 }
 

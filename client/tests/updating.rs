@@ -10,8 +10,6 @@ mod frames;
 #[path = "../../benches/src/graph.rs"]
 #[expect(unreachable_pub, reason = "public where it lives")]
 mod graph;
-#[path = "updating/replicas.rs"]
-mod replicas;
 #[path = "updating/stopping.rs"]
 mod stopping;
 #[path = "../../tests/support/wire.rs"]
@@ -202,10 +200,10 @@ fn rows_that_were_put_before_are_served_by_a_server_that_takes_none() {
     expected.check(&[&address], "committed and pending");
     let client = connect(&[&address]);
     let error = client.put_rows("feat", &[NodeId(1)], &put_row(NodeId(1), 9)).unwrap_err();
-    assert!(matches!(error, ClientError::NotWritable { .. }), "{error}");
+    assert!(matches!(error, ClientError::NoWriter { .. }), "{error}");
     assert!(error.to_string().contains("--writable"), "{error}");
-    assert!(matches!(client.commit(), Err(ClientError::NotWritable { .. })));
-    assert!(matches!(client.compact(), Err(ClientError::NotWritable { .. })));
+    assert!(matches!(client.commit(), Err(ClientError::NoWriter { .. })));
+    assert!(matches!(client.compact(), Err(ClientError::NoWriter { .. })));
     server.stop().unwrap();
 }
 

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod import;
+mod model;
 mod small;
 mod sweep;
 mod updates;

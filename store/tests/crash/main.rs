@@ -7,6 +7,7 @@
 
 mod import;
 mod model;
+mod old_rows;
 mod small;
 mod sweep;
 mod updates;

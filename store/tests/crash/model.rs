@@ -50,6 +50,8 @@ pub(crate) struct Model {
     /// Versions whose layers may have been folded.
     may_be_gone: BTreeSet<u32>,
     n_puts: u32,
+    /// Committed rows may be stored as an older release did, until the graph is opened for writing.
+    pub(crate) is_old: bool,
 }
 
 impl Model {
@@ -67,6 +69,7 @@ impl Model {
             frozen: BTreeMap::from([(1, latest)]),
             may_be_gone: BTreeSet::new(),
             n_puts: 1,
+            is_old: false,
         }
     }
 
@@ -193,7 +196,7 @@ impl Model {
     /// The graph was opened for writing: what was in doubt is decided.
     pub(crate) fn settle(&mut self, version: u32) -> Finding {
         self.reached(version)?;
-        self.n_in_doubt = 0;
+        (self.n_in_doubt, self.is_old) = (0, false);
         if self.puts_for != PutsFor::Next {
             self.puts_for = PutsFor::Either;
         }

@@ -15,7 +15,7 @@ use crate::world::{Finding, Model, Op, World};
 const OPENING: u64 = 12;
 
 /// Things done one after the other, each whatever became of those before.
-struct Updates {
+pub(crate) struct Updates {
     name: &'static str,
     base: CrashDevice,
     model: Model,
@@ -64,8 +64,18 @@ impl Updates {
         Self { name, base, model: world.model, ops }
     }
 
+    /// `ops` on a graph in this state.
+    pub(crate) fn of(
+        name: &'static str,
+        base: CrashDevice,
+        model: Model,
+        ops: &'static [Op],
+    ) -> Self {
+        Self { name, base, model, ops }
+    }
+
     /// The scenario's runs and what came of them, for all that can happen.
-    fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         let n_outcomes = sweep_losses(self, None, n_seeds(6, 300)).unwrap();
         println!("{n_outcomes} outcomes, {} runs with faults", sweep_faults(self).unwrap());
     }

@@ -18,7 +18,7 @@ use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{IDS_PER_PULL_MAX, PREFIX_BYTES};
 use lodestore_schema::{
-    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireVersions, hello,
+    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireVersions, hello,
 };
 use lodestore_server::{Server, ServerConfig, ServerError};
 

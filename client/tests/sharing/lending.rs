@@ -155,9 +155,6 @@ fn rows_find_slots_again_once_a_borrower_is_dead() {
     let changed = &all[..100];
     client.put_rows("feat", changed, &vec![0; 100 * ROW_BYTES]).unwrap();
     client.commit().unwrap();
-    client.compact().unwrap();
-    let is_compacted = || server.stats().iter().all(|shard| shard.overlay_rows == 0);
-    wait_until("the rows are in a segment", is_compacted);
     let mut out = vec![0; 100 * ROW_BYTES];
     let mut misses = || {
         let before = server.stats()[0].tier_misses;
@@ -177,7 +174,7 @@ fn rows_find_slots_again_once_a_borrower_is_dead() {
 
 /// All columns of a row say which turn has put it.
 #[test]
-fn rows_that_are_put_meanwhile_come_whole_and_never_older_than_what_was_acknowledged() {
+fn rows_that_are_committed_meanwhile_come_whole_and_never_older_than_what_was_acknowledged() {
     const TURNS: u32 = 150;
     let tier_bytes = 256 << 20;
     let Served { server, socket, _dir } =
@@ -187,6 +184,7 @@ fn rows_that_are_put_meanwhile_come_whole_and_never_older_than_what_was_acknowle
     let row_at = |turn: u32| (turn as f32).to_le_bytes().repeat(WIDTH as usize);
     let put = |client: &Client, turn: u32, ids: &[NodeId]| {
         client.put_rows("feat", ids, &row_at(turn).repeat(ids.len())).unwrap();
+        client.commit().unwrap();
     };
     put(&connect(&socket, false), 0, ids);
     std::thread::scope(|scope| {
@@ -216,9 +214,7 @@ fn rows_that_are_put_meanwhile_come_whole_and_never_older_than_what_was_acknowle
         for turn in 1..=TURNS {
             put(&client, turn, ids);
             acknowledged.store(turn, Ordering::Release);
-            // Rows over segments are never resident: they come back with a compaction.
             if turn % 10 == 0 {
-                client.commit().unwrap();
                 client.compact().unwrap();
             }
         }

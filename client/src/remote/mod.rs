@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
+use lodestore_schema::{Description, FailureCode, PullKind as WireKind, ServerStats};
 
 use crate::cluster::ClusterMap;
 use crate::route::Bucket;
@@ -120,6 +120,11 @@ impl Client {
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
+        if config.pin && !keep_version(&servers, pinned, &config.security, deadline)? {
+            // Others were committed and compacted since the servers were asked.
+            let deadline = deadline.saturating_duration_since(Instant::now());
+            return Self::connect(addresses, ClientConfig { deadline, ..config });
+        }
         let fleet = Fleet::new(
             servers,
             config.security.clone(),
@@ -298,6 +303,33 @@ impl RowSource for Client {
         let Tries { n_answers, n_rivals } = result?;
         Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_rivals, ..PullStats::default() })
     }
+}
+
+/// Has servers keep a version for this client, from before its first pull on; `false` where one of
+/// them keeps it no longer. One that has gone away meanwhile is left to the pulls.
+fn keep_version(
+    servers: &[(Address, Description)],
+    version: u32,
+    security: &Security,
+    deadline: Instant,
+) -> Result<bool, ClientError> {
+    let holders = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
+    let holders: Vec<_> = holders.collect();
+    let keep = |(address, description): &&(Address, Description)| {
+        describe::keep_version(address, security, description.graph_tag(), version, deadline)
+    };
+    for kept in at_once::at_once(&holders, keep) {
+        match kept {
+            Ok(()) | Err(ClientError::Connect { .. } | ClientError::Unavailable { .. }) => {}
+            Err(ClientError::Refused { failure, .. })
+                if failure.code == FailureCode::OtherVersion && Instant::now() < deadline =>
+            {
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 /// The version that all of them have committed that hold anything.

@@ -12,7 +12,11 @@ const _: () = assert!(LENT * ROW_BYTES > LENT_PULL_BYTES_MIN);
 
 /// How a server answers a pull: rows lent, rows in shared memory, rows in the socket.
 fn pull_by_hand(client: &mut Plain, ids: &[NodeId]) -> [usize; 3] {
-    client.ask(RequestBody::Pull { tensor: 0, kind: PullKind::Sync }, ids);
+    pull_version(client, 0, ids)
+}
+
+fn pull_version(client: &mut Plain, version: u32, ids: &[NodeId]) -> [usize; 3] {
+    client.ask_at(version, RequestBody::Pull { tensor: 0, kind: PullKind::Sync }, ids);
     let mut came = [0; 3];
     while came.iter().sum::<usize>() < ids.len() {
         let reply = client.answer().expect("an answer");
@@ -169,6 +173,26 @@ fn rows_find_slots_again_once_a_borrower_is_dead() {
     while misses() > 0 {
         assert!(Instant::now() < end, "what was lent to the dead is not back");
     }
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_version_whose_rows_were_all_lent_is_kept_for_later_pulls() {
+    let tier_bytes = 256 << 20;
+    let Served { server, socket, _dir } =
+        serve_as(|config| ServerConfig { n_shards: 1, tier_bytes, writable: true, ..config });
+    warm_up(&socket, ROW_BYTES, &ids(N_NODES as usize));
+    let mut borrower = borrower(&socket);
+    assert_eq!(pull_version(&mut borrower, 1, &ids(LENT)), [LENT, 0, 0]);
+    borrower.ask(RequestBody::Taken, &[]);
+    let writer = connect(&socket, false);
+    for _ in 0..12 {
+        writer.put_rows("feat", &ids(1), &[0; ROW_BYTES]).unwrap();
+        writer.commit().unwrap();
+        let runs = writer.compact().unwrap();
+        writer.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
+    }
+    assert_eq!(pull_version(&mut borrower, 1, &ids(LENT)).iter().sum::<usize>(), LENT);
     server.stop().unwrap();
 }
 

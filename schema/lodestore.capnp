@@ -1,6 +1,7 @@
-# The wire of Lodestore, version 3.
+# The wire of Lodestore, version 4; peers of version 3 are understood.
 #
-# A connection opens with a 16-byte hello in both directions (src/hello.rs). After it every message
+# A connection opens with a 16-byte hello in both directions, in which the ends agree on the newest version
+# that both speak (src/hello.rs); RequestBody::versions has the versions of each request. After it every message
 # is a frame (src/frame.rs): an 8-byte prefix with two lengths, a head, a body. The head is one of
 # the two structs below in Cap'n Proto's standard stream framing. The body is bulk bytes that no
 # struct wraps: node ids of a pull (u32, little-endian) towards the server, rows back to back
@@ -248,6 +249,7 @@ enum FailureCode {
   unauthenticated @9;  # a token is wanted first, and this was none or another
   elsewhere @10;   # another graph is served here, or not this partition: ask `describe` again
   otherVersion @11;  # the rows are not, or not only, those of the version that was asked for
+  unsupported @12;   # not a request of this connection's wire version; from version 4 on
 }
 
 struct Stats {
@@ -283,4 +285,6 @@ struct ShardStats {
   pushedRows @12 :UInt64;     # rows of these
   overlayRows @13 :UInt64;    # rows read that lie over a segment
   sharedBytes @14 :UInt64;    # of the bytes of rows, those through memory shared with the client
+  preloadedBytes @15 :UInt64; # bytes of rows that were loaded into the tier ahead of pulls
+  preloadBytes @16 :UInt64;   # that are to be
 }

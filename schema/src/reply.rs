@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
+use crate::limits::REPLY_TRAVERSAL_WORDS_MAX;
 use crate::lodestore_capnp::{self as wire, copied, copied_file, failure, reply};
-use crate::{Membership, ServerStats, WireError, message};
+use crate::{Membership, ServerStats, WireError, WireVersions, message};
 
 pub use description::{Description, TensorDescription, graph_tag};
 
@@ -138,11 +138,13 @@ pub enum FailureCode {
     Elsewhere,
     /// The rows are not, or not only, those of the version that was asked for.
     OtherVersion,
+    /// The connection's wire version has no such request; see [`crate::RequestBody::versions`].
+    Unsupported,
 }
 
 impl FailureCode {
     /// All of them, in the order of their numbers: `ALL[i] as usize == i`.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Invalid,
         Self::TooLarge,
         Self::NotFound,
@@ -155,6 +157,7 @@ impl FailureCode {
         Self::Unauthenticated,
         Self::Elsewhere,
         Self::OtherVersion,
+        Self::Unsupported,
     ];
 
     /// The word for it in reports and metrics.
@@ -173,6 +176,7 @@ impl FailureCode {
             Self::Unauthenticated => "unauthenticated",
             Self::Elsewhere => "elsewhere",
             Self::OtherVersion => "other_version",
+            Self::Unsupported => "unsupported",
         }
     }
 }
@@ -322,6 +326,7 @@ fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
         FailureCode::Unauthenticated => wire::FailureCode::Unauthenticated,
         FailureCode::Elsewhere => wire::FailureCode::Elsewhere,
         FailureCode::OtherVersion => wire::FailureCode::OtherVersion,
+        FailureCode::Unsupported => wire::FailureCode::Unsupported,
     });
     to.set_message(&from.message);
     to.set_retry_after_ms(u32::try_from(from.retry_after.as_millis()).unwrap_or(u32::MAX));
@@ -329,7 +334,7 @@ fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
 
 fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
     let code = from.get_code().map_err(|e| {
-        bad(format!("failure code {} is unknown to wire version {WIRE_VERSION}", e.0))
+        bad(format!("failure code {} is unknown to wire version {}", e.0, WireVersions::SPOKEN))
     })?;
     Ok(Failure {
         code: match code {
@@ -345,6 +350,7 @@ fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
             wire::FailureCode::Unauthenticated => FailureCode::Unauthenticated,
             wire::FailureCode::Elsewhere => FailureCode::Elsewhere,
             wire::FailureCode::OtherVersion => FailureCode::OtherVersion,
+            wire::FailureCode::Unsupported => FailureCode::Unsupported,
         },
         message: from.get_message().map_err(bad)?.to_string().map_err(bad)?,
         retry_after: Duration::from_millis(u64::from(from.get_retry_after_ms())),

@@ -27,6 +27,7 @@ mod metrics;
 mod pem;
 mod pins;
 mod post;
+mod preload;
 mod pulse;
 mod reads;
 mod rows;
@@ -46,5 +47,6 @@ pub use metrics::{
     KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
     metrics_table,
 };
+pub use preload::PreloadChoice;
 pub use server::Server;
 pub use watch::Deaths;

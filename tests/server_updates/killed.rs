@@ -125,7 +125,7 @@ fn assert_gone(error: &ClientError) {
 
 /// Puts, commits and compacts through a server until it is killed.
 fn load_and_kill(graph: &Path, after: Duration, told: &Told) {
-    let server = Serving::start(graph, "--writable --listen 127.0.0.1:0 --shards 2");
+    let server = Serving::start(graph, "--writable --insecure --listen 127.0.0.1:0 --shards 2");
     let address = &server.address.clone();
     thread::scope(|scope| {
         for writer in 0..N_WRITERS {
@@ -140,7 +140,7 @@ fn load_and_kill(graph: &Path, after: Duration, told: &Told) {
 /// Every row is its last committed one or a later one that was tried; after a commit every row that
 /// was acknowledged is there.
 fn check(graph: &Path, told: &Told) -> u32 {
-    let server = Serving::start(graph, "--writable --listen 127.0.0.1:0 --shards 2");
+    let server = Serving::start(graph, "--writable --insecure --listen 127.0.0.1:0 --shards 2");
     let client = client(&server.address).unwrap();
     told.check_rows(&client);
     let (_, stats) = client.stats().unwrap().remove(0);

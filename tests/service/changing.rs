@@ -174,7 +174,7 @@ fn compare_under_commits(n_shards: u16, memory: &str, is_unix: bool) {
         true => format!("--unix {}", socket.display()),
         false => "--listen 127.0.0.1:0".to_owned(),
     };
-    let more = format!("{listen} --writable --shards {n_shards} --memory {memory}");
+    let more = format!("{listen} --writable --insecure --shards {n_shards} --memory {memory}");
     let server = Serving::start(&graph, &more);
     let address =
         if is_unix { format!("unix:{}", socket.display()) } else { server.address.clone() };

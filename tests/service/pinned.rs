@@ -41,7 +41,7 @@ fn compact(client: &Client) {
 fn what_is_put_committed_or_compacted_later_is_no_row_of_the_version() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 2");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 2");
     let [pinned, free] =
         [true, false].map(|pin| Client::connect(&[&server.address], config(pin)).unwrap());
     let before = label(&free, 0).unwrap();
@@ -68,7 +68,7 @@ fn what_is_put_committed_or_compacted_later_is_no_row_of_the_version() {
     // A server that starts has the versions alone that are in its files.
     let address = server.address.clone();
     server.stop();
-    let more = format!("--listen {address} --writable --shards 1");
+    let more = format!("--listen {address} --writable --insecure --shards 1");
     let server = Serving::start(&graph, &more);
     assert_eq!(refusal(&pinned), FailureCode::OtherVersion);
     assert_eq!(label(&third, 0).unwrap(), 78);
@@ -84,7 +84,7 @@ fn what_is_put_committed_or_compacted_later_is_no_row_of_the_version() {
 fn a_version_is_kept_from_connecting_on_whatever_is_committed_before_the_first_pull() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 2");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 2");
     let [pinned, free] =
         [true, false].map(|pin| Client::connect(&[&server.address], config(pin)).unwrap());
     let before = label(&free, 5).unwrap();
@@ -107,7 +107,8 @@ fn a_server_that_has_the_version_too_takes_over_and_one_that_has_folded_it_does_
     let copied =
         std::process::Command::new("cp").arg("-r").args([&graph, &other]).status().unwrap();
     assert!(copied.success());
-    let servers = [&graph, &other].map(|g| Serving::start(g, "--listen 127.0.0.1:0 --writable"));
+    let servers =
+        [&graph, &other].map(|g| Serving::start(g, "--listen 127.0.0.1:0 --writable --insecure"));
     let addresses = servers.each_ref().map(|server| server.address.clone());
     let pinned = Client::connect(&addresses, config(true)).unwrap();
     let before = label(&pinned, 5).unwrap();
@@ -128,7 +129,8 @@ fn a_server_that_has_the_version_too_takes_over_and_one_that_has_folded_it_does_
     compact(&ahead);
     assert_eq!(label(&pinned, 5).unwrap(), before);
     second.stop();
-    let second = Serving::start(&other, &format!("--listen {} --writable", addresses[1]));
+    let second =
+        Serving::start(&other, &format!("--listen {} --writable --insecure", addresses[1]));
     let mut told = Vec::new();
     for _ in 0..5 {
         told.push(label(&pinned, 5).unwrap_err().to_string());
@@ -142,7 +144,7 @@ fn a_server_that_has_the_version_too_takes_over_and_one_that_has_folded_it_does_
 fn rows_of_one_pull_are_of_the_version_while_another_is_committed() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 4, "hash");
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 1");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 1");
     let writer = Client::connect(&[&server.address], config(false)).unwrap();
     let ids: Vec<NodeId> = (0..60).map(NodeId).collect();
     let put = |number: i64| {

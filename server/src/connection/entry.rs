@@ -13,7 +13,7 @@ use futures_rustls::TlsAcceptor;
 use glommio::net::TcpStream;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX};
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, check_hello, hello,
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, WireVersions,
 };
 
 use super::handshake::{Turns, in_turn};
@@ -51,13 +51,20 @@ impl Connection {
             let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
             let (pace, shared, loan, copying) = (Pace::default(), None, None, None);
             let rights = Rights::of(guard, &*socket, is_local);
-            let mut this =
-                Self { stream, socket, is_local, rights, shared, loan, copying, lag, pace, head };
-            this.stream.write_all(&hello()).await?;
-            this.stream.flush().await?;
-            let mut theirs = [0; HELLO_BYTES];
-            this.stream.read_exact(&mut theirs).await?;
-            check_hello(&theirs)?;
+            let mut this = Self {
+                stream,
+                socket,
+                version: 0,
+                is_local,
+                rights,
+                shared,
+                loan,
+                copying,
+                lag,
+                pace,
+                head,
+            };
+            this.version = this.agree().await?;
             let is_known = match &guard.token {
                 None => true,
                 Some(tokens) => this.tells(guard, tokens).await?,
@@ -73,6 +80,18 @@ impl Connection {
                        server was started with: --token-file";
         this.show_out(failure(FailureCode::Unauthenticated, message)).await?;
         Err(Ended::Unauthenticated)
+    }
+
+    /// Answers the client's hello, and returns the version of the wire that both speak.
+    async fn agree(&mut self) -> Result<u16, Ended> {
+        let mut theirs = [0; HELLO_BYTES];
+        self.stream.read_exact(&mut theirs).await?;
+        let (answer, agreed) = WireVersions::SPOKEN.answer(&theirs);
+        if let Some(answer) = answer {
+            self.stream.write_all(&answer).await?;
+            self.stream.flush().await?;
+        }
+        Ok(agreed?)
     }
 
     /// Whether the first request tells one of these tokens, or the admin's, which is worth more.

@@ -55,6 +55,7 @@ impl LiveGraph {
     /// the change has a person's number, and with [`StoreError::Busy`] while the partition is handed
     /// over.
     pub fn set_holders(&self, part: PartId, new: Membership) -> Result<(), StoreError> {
+        self.check_process()?;
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         let open = self.now().get(part.index()).cloned().flatten();
@@ -87,7 +88,7 @@ impl LiveGraph {
 
     /// Changes what is stored, on disk and then in memory; the gate must be held alone.
     pub(super) fn change(&self, part: &LivePart, to: Membership) -> Result<(), StoreError> {
-        self.written(part.catalog.set_membership(to))?;
+        part.catalog.set_membership(to)?;
         *part.membership.lock().unwrap_or_else(PoisonError::into_inner) = to;
         Ok(())
     }

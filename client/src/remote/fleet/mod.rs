@@ -2,12 +2,14 @@
 
 mod anew;
 mod connections;
+mod current;
 mod doors;
 mod holders;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use lodestore_graph::fork::PerProcess;
 use lodestore_schema::Description;
 use tracing::warn;
 
@@ -17,6 +19,7 @@ use crate::{Address, ClientError, Security};
 
 pub(super) use anew::{Refreshed, renewed};
 pub(crate) use connections::Sharing;
+pub(super) use current::CurrentFleet;
 use doors::Doors;
 pub(super) use holders::replicas;
 
@@ -29,7 +32,7 @@ pub(crate) struct Fleet {
     pub(crate) graph: u64,
     pub(crate) routes: Routes,
     /// By endpoint: connections that nobody uses.
-    idle: Vec<Mutex<Vec<Connection>>>,
+    idle: PerProcess<Vec<Mutex<Vec<Connection>>>>,
     /// By server: which of its ports are reached.
     doors: Vec<Arc<Doors>>,
     /// Holders of each partition that took puts when the client connected.
@@ -60,7 +63,7 @@ impl Fleet {
             }
         }
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
-        let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
+        let idle = PerProcess::new();
         let doors = servers.iter().map(|(_, it)| Doors::new(it.n_shards)).collect();
         let replicas = Arc::new(replicas(&servers));
         let (lost, away) = (BTreeSet::new(), BTreeSet::new());

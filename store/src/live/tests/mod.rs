@@ -6,6 +6,7 @@ mod garbage;
 mod holders;
 mod model;
 mod moving;
+mod tensors;
 mod versions;
 
 use std::ops::ControlFlow;

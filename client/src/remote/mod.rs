@@ -51,8 +51,9 @@ pub struct ClientConfig {
     pub attempts: u32,
     /// What servers over TCP are shown, and must show.
     pub security: Security,
-    /// Take only rows of the version that the servers have committed when this connects: a row that
-    /// is put later, or a server with another version that takes over, is an error.
+    /// Take only rows of the version that the servers have committed when this connects, whatever is
+    /// put, committed and compacted later. Servers keep it for 10 minutes after the last pull; one that
+    /// has it no longer, or never had it, is not asked in place of another.
     pub pin: bool,
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
     /// has some; the same rows come by the socket else.
@@ -220,9 +221,9 @@ impl Client {
     /// Puts rows in the place of others: row `i` of `rows` is that of `ids[i]`. Where an id comes
     /// several times, its last row stays.
     ///
-    /// When it returns the rows are durable on their servers, and every pull that starts then, of
-    /// any client, sees them; [`Client::commit`] makes them part of a version. Where several
-    /// servers hold a partition, all of them must take its rows.
+    /// When it returns the rows are durable on their servers; every pull that starts after the next
+    /// [`Client::commit`], of any client, sees them. Where several servers hold a partition, all of
+    /// them must take its rows.
     ///
     /// Long puts travel in pieces, each of which is put all or not at all. After an error some may
     /// have been put: put the same rows again. Pieces whose outcome is not known are sent again

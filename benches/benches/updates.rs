@@ -381,8 +381,8 @@ fn commits(scale: Scale) {
         let commit = start.elapsed().as_secs_f64();
         let plain = (before + plain_write(dir.path(), ids.len() * ROW_BYTES)) / 2.0;
         println!(
-            "updates, a commit of {} rows of {ROW_BYTES} B: {:.0} MB/s, plain write and fsync {:.0} \
-             MB/s: {:.2} of it",
+            "updates, a commit of {} rows of {ROW_BYTES} B: {:.0} MB/s, plain write and fsync \
+             {:.0} MB/s: {:.2} of it",
             ids.len(),
             n_bytes / commit / 1e6,
             n_bytes / plain / 1e6,

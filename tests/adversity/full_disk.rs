@@ -89,7 +89,8 @@ impl OnDisk {
         assert_one_of(live, [&self.committed, &self.half], "half of a commit");
     }
 
-    /// Commits: the rows are those put but for a turn that failed, which is in each partition or not.
+    /// Commits: the rows are those put but for a turn that failed, which is in each partition or
+    /// not.
     fn settle(&mut self, live: &Arc<LiveGraph>, failed: u32) {
         self.commit(live).unwrap();
         let mut with = self.rows.clone();

@@ -191,8 +191,8 @@ impl Known {
         }
     }
 
-    /// Opens the graph after a kill and holds it against what was told. For writing, also commits what
-    /// was put, and takes over what is found then.
+    /// Opens the graph after a kill and holds it against what was told. For writing, also commits
+    /// what was put, and takes over what is found then.
     fn check(&mut self, graph: &Path, mode: LiveMode, told: &Told) {
         let opened = Graph::open(graph).unwrap();
         let options = OpenOptions::default();

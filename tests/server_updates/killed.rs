@@ -1,5 +1,5 @@
-//! Servers that are killed while clients put, commit and compact: after each restart every row of an
-//! acknowledged commit is there, whole, and every row of an acknowledged put after the next commit.
+//! Servers that are killed while clients put, commit and compact: after each restart every row of
+//! an acknowledged commit is there, whole, and of an acknowledged put after the next commit.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

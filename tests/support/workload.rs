@@ -132,7 +132,7 @@ impl Workload {
         Put { load: self, writer, turn, ids, rows }
     }
 
-    /// Commits: no later pull may return rows older than those of puts that were acknowledged before.
+    /// Commits: no later pull may return rows older than those of puts acknowledged before.
     pub(crate) fn commit(&self, client: &Client) -> Result<u32, ClientError> {
         let turns: Vec<u32> =
             self.acknowledged.iter().map(|turn| turn.load(Ordering::Relaxed)).collect();

@@ -32,9 +32,9 @@ Example:
   lode serve my-graph --writable --unix rows.sock &
   lode put --connect unix:rows.sock --tensor feat --ids ids.npy --rows rows.npy --commit
 
-What was put is durable, and readers see it from the next commit on: with --commit it becomes a version
-now, which stays readable by its number until `lode compact` folds its files with later ones, and to
-readers that have pinned it after that. One process at a time may write a graph's
+What was put is durable, and readers see it from the next commit on. With --commit it becomes a
+version now, which stays readable by its number until `lode compact` folds its files with later
+ones, and to readers that have pinned it after that. One process at a time may write a graph's
 files, a server with --writable included; readers need not stop. Name all servers that hold the
 nodes: where several hold a partition, the rows go to each of them.
 

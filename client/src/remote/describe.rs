@@ -31,7 +31,7 @@ pub(super) fn stats(
     }
 }
 
-/// Has a server keep `version` for readers, which it does for a pull that names it, though it wants no
+/// Has a server keep `version` for readers, as it does for each pull that names it: by one of no
 /// rows.
 pub(super) fn keep_version(
     address: &Address,

@@ -51,9 +51,9 @@ pub struct ClientConfig {
     pub attempts: u32,
     /// What servers over TCP are shown, and must show.
     pub security: Security,
-    /// Take only rows of the version that the servers have committed when this connects, whatever is
-    /// put, committed and compacted later. Servers keep it for 10 minutes after the last pull; one that
-    /// has it no longer, or never had it, is not asked in place of another.
+    /// Take only rows of the version that the servers have committed when this connects, whatever
+    /// is put, committed and compacted later. Servers keep it for 10 minutes after the last pull;
+    /// one that has it no longer, or never had it, does not take over.
     pub pin: bool,
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
     /// has some; the same rows come by the socket else.

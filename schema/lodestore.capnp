@@ -33,7 +33,13 @@ struct Request {
   # server of another graph since it was described.
 
   version @10 :UInt32;
-  # Of a pull: the only committed version whose rows will do, with nothing put since. 0: the newest.
+  # Of a pull: the only committed version whose rows will do. 0: the newest of each partition.
+
+  atLeast @15 :UInt32;
+  # Of a pull: the lowest version of each partition that will do; `behind` where one is lower here.
+
+  floors @16 :List(PartVersion);
+  # Partitions of which a higher version than `atLeast` is wanted, FLOORS_MAX at most.
 
   union {
     describe @1 :Void;
@@ -49,6 +55,7 @@ struct Request {
     taken @12 :Void;   # The oldest chunk of SharedRows that is awaited has been copied, or all of an
                        # answer of which some rows were lent. No answer.
     copy @13 :Copy;    # A step of copying or moving a partition; docs/moving.md has all of them.
+    follow @17 :Follow;  # Files of a partition for a server that follows this one.
     lend @14 :UInt16;  # Once for each tensor (its position in Description.tensors), after `share` and
                        # with nothing in flight: the memory of this shard that keeps rows of it.
   }
@@ -67,42 +74,52 @@ struct Copy {
     adopt @6 :Void;         # Asked of the target: its folder is there now, serve it. Needs no `open`.
     expect @7 :UInt64;      # Asked of the target: fails unless the copy of the move with this number
                             # comes together in its folder. Needs no `open`.
-    join @8 :Void;          # Instead of `release`: the copy is one holder more, for good, and puts must
-                            # go to it too.
-    count @9 :Membership;   # Says how many holders there are to be, from a later generation on. Needs
-                            # no `open`.
   }
 }
 
-struct Membership {
-  # How many servers are to hold a partition that takes puts. Of two that hold it the one with the
-  # higher generation is right; of one generation and two changes neither is.
-  generation @0 :UInt32;    # counts changes; 0 where nobody has said how many there are
-  holders @1 :UInt16;
-  change @2 :UInt64;        # a random number that whoever made the change has drawn, 0 for none: odd if
-                            # it is that of the move by which a copy has joined, even if a person's
+struct PartVersion {
+  part @0 :UInt16;
+  version @1 :UInt32;
+}
+
+struct Follow {
+  # A connection holds the files of one version of one partition, from `manifest` on until the next
+  # one or its end. Every answer is `followed`.
+  part @0 :UInt16;
+  step :union {
+    manifest @1 :Void;      # The files of the newest version, and what says so as the body.
+    read @2 :CopyRead;      # A piece of a file.
+  }
 }
 
 struct CopyRead {
-  file @0 :UInt16;          # position in Copied.files
+  file @0 :UInt16;          # position in Copied.files or Followed.files
   offset @1 :UInt64;
 }
 
 struct Push {
-  # Rows that take the place of others. The body holds nRows node ids (u32), all of one partition,
-  # and then as many rows back to back. They are put all or not at all; of two rows of one node the
-  # later counts. Repeating a push is safe.
+  # A piece of a put, whose rows take the place of others at the next commit. The body holds nRows node
+  # ids (u32), all of one partition, and then as many rows back to back. The rows of all pieces are put
+  # by one write when the last has come, or none is; of two rows of one node the later counts.
   tensor @0 :UInt16;
   nRows @1 :UInt32;
-  change @2 :UInt64;
-  # The change that made those holders of the partition to whom the rows are sent, all of them: see
-  # Membership; `elsewhere` where there was another.
+  putHigh @2 :UInt64;   # a number of 128 bits that the client has drawn for the put
+  putLow @3 :UInt64;
+  piece @4 :UInt32;     # counted from 0; a piece that is there already is answered and not read
+  isLast @5 :Bool;
+  totalRows @6 :UInt32; # of all pieces for this partition
 }
 
 struct Commit {
   version @0 :UInt32;
   # What was put becomes this version. Nothing happens if it is committed already, so that a commit
   # whose answer was lost can be repeated.
+  step @1 :CommitStep;
+}
+
+enum CommitStep {
+  prepare @0;  # Everything that the version needs is made durable, and not visible.
+  publish @1;  # Readers see the version.
 }
 
 struct Pull {
@@ -130,6 +147,7 @@ struct Reply {
     copied @9 :Copied;
     lent @10 :Lent;
     lentRows @11 :LentRows;
+    followed @12 :Followed;
   }
 }
 
@@ -139,7 +157,13 @@ struct Copied {
   isGivenUp @2 :Bool;             # of `open`: this move has taken the partition away before
   isLast @3 :Bool;                # of `read` and `pairs`: no piece comes after this one
   crc32 @4 :UInt32;               # of the body: a piece of a file, or pairs
-  membership @5 :Membership;      # of `join`; of `open` where this move has joined before
+}
+
+struct Followed {
+  version @0 :UInt32;             # of `manifest`
+  files @1 :List(CopiedFile);     # of `manifest`
+  isLast @2 :Bool;                # of `read`: no piece comes after this one
+  crc32 @3 :UInt32;               # of the body
 }
 
 struct CopiedFile {
@@ -148,12 +172,12 @@ struct CopiedFile {
 }
 
 struct Pushed {
-  # The rows are durable, and every pull from now on sees them.
-  version @0 :UInt32;  # that they are for: the one after the committed version
+  # After the last piece: the rows are durable, and readers see them from the version's commit on.
+  version @0 :UInt32;  # that they are for; 0 after another piece
 }
 
 struct Committed {
-  version @0 :UInt32;  # the newest committed one; that asked for or later
+  version @0 :UInt32;  # the newest one that has come so far; that asked for or later
 }
 
 struct Compacting {
@@ -165,6 +189,9 @@ struct Rows {
   # the body holds nRows rows back to back.
   firstRow @0 :UInt32;
   nRows @1 :UInt32;
+  version @2 :UInt32;
+  # In the last chunk: the lowest version that a partition here has, after all rows were gathered.
+  above @3 :List(PartVersion);  # Partitions that have a higher one, FLOORS_MAX at most.
 }
 
 struct Shared {
@@ -190,6 +217,8 @@ struct LentRows {
   # copied later than that it must not believe. A failure in place of a later chunk ends it at once.
   firstRow @0 :UInt32;
   nRows @1 :UInt32;
+  version @2 :UInt32;            # as in Rows
+  above @3 :List(PartVersion);
 }
 
 struct SharedRows {
@@ -200,6 +229,8 @@ struct SharedRows {
   awaited @3 :Bool;
   # Whether the server waits for `taken` before it writes there again. What is not awaited may be
   # overwritten by the answer to the next pull.
+  version @4 :UInt32;            # as in Rows
+  above @5 :List(PartVersion);
 }
 
 struct Description {
@@ -210,16 +241,21 @@ struct Description {
   tensors @4 :List(Tensor);
   shardPorts @5 :List(UInt16);  # TCP port of each shard; empty when the server has no TCP listener
   nShards @6 :UInt16;
-  version @7 :UInt32;           # the newest committed one
+  version @7 :UInt32;           # the lowest that its partitions have
   writable @8 :Bool;            # whether pushes, commits and compactions are taken
   shares @9 :Bool;              # whether `share` is known, over Unix sockets
   roams @10 :Bool;              # whether partitions come and go: `copy` may release and adopt them
-  generations @11 :List(UInt32);  # of the holders of each of `parts`, see Membership; empty where
-  holders @12 :List(UInt16);      # nobody has said of any how many there are to be
+  versions @11 :List(UInt32);   # the committed version of each of `parts`
+  roles @12 :List(Role);        # what the server is to each of `parts`
   arriving @13 :List(UInt16);   # partitions that are on their way to this server
-  changes @14 :List(UInt64);    # beside `generations` and `holders`
-  instance @15 :UInt64;
+  instance @14 :UInt64;
   # Drawn by the server when it started, never 0: of two addresses that tell the same it has both.
+}
+
+enum Role {
+  reader @0;    # It takes no puts, and no versions from anywhere.
+  writer @1;    # It takes puts: the one server that does.
+  follower @2;  # It fetches versions from the writer.
 }
 
 struct Tensor {
@@ -248,8 +284,10 @@ enum FailureCode {
   readOnly @8;     # the server takes no updates
   unauthenticated @9;  # a token is wanted first, and this was none or another
   elsewhere @10;   # another graph is served here, or not this partition: ask `describe` again
-  otherVersion @11;  # the rows are not, or not only, those of the version that was asked for
+  otherVersion @11;  # there are no rows of the version that was asked for
   unsupported @12;   # not a request of this connection's wire version; from version 4 on
+  behind @13;      # a lower version is here than the lowest that will do: ask another, or later
+  putLost @14;     # pieces of the put are missing here: send all of it again
 }
 
 struct Stats {

@@ -7,10 +7,10 @@ mod support;
 
 #[path = "moving/cut_off.rs"]
 mod cut_off;
-#[path = "moving/histories.rs"]
-mod histories;
-#[path = "moving/holders.rs"]
-mod holders;
+#[path = "moving/followers.rs"]
+mod followers;
+#[path = "moving/names.rs"]
+mod names;
 #[path = "moving/refused.rs"]
 mod refused;
 #[path = "moving/stopped.rs"]

@@ -37,7 +37,6 @@ mod watch;
 
 use std::fmt::Debug;
 use std::str::FromStr;
-use std::sync::RwLock;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -123,9 +122,9 @@ fn run(duration: Duration, seed: u64, watch: &Watch, load: &Workload) {
     let is_short = duration < Duration::from_secs(60);
     let pace = if is_short { SHORT_PACE } else { 1.0 };
     let mut cluster = Cluster::start(N_NODES);
-    let (told, gate) = (Told::new(&cluster.folders[ON_DISK]), RwLock::new(()));
+    let told = Told::new(&cluster.folders[ON_DISK]);
     let counts = CallCounts::default();
-    let clients = &Clients { load, told: &told, gate: &gate, watch, seed, counts };
+    let clients = &Clients { load, told: &told, watch, seed, counts };
     let (mut faults, mut growth) = (Faults::new(seed, pace), Growth::default());
     let start = Instant::now();
     growth.sample(cluster.servers[STEADY].as_ref().unwrap());

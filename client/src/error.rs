@@ -219,82 +219,58 @@ pub enum ClientError {
         /// The partition.
         part: PartId,
     },
-    /// One of several holders of a partition has gone, and nobody knows where to.
+    /// No server takes puts of a partition.
     #[error(
-        "a holder of partition {part} is not to be found, and would not have what is put: the partition \
-         is on its way, or a server that had it has left the map; bring it back, or connect anew"
+        "no server takes puts of partition {part}; {readers} only read it: start its writer (lode serve \
+         --writable), or connect to it as well"
     )]
-    LostHolder {
+    NoWriter {
         /// The partition.
         part: PartId,
+        /// Addresses of those that have it, separated by commas.
+        readers: String,
     },
-    /// A partition has other than the number of holders that it is to have.
+    /// Two servers take puts of a partition, of which one alone may.
     #[error(
-        "partition {part} is to have {expected} holders, and {found} {} to be found ({found_at}): rows \
-         that are put would be missing at {}; start {}, or see that the map names all; if {found} are \
-         right, say so: lode holders {part} --set {found} --connect ...",
-        if *found == 1 { "is" } else { "are" },
-        if found < expected { "the others" } else { "one that comes and goes" },
-        if found < expected { "those that are missing" } else { "no more than that" },
+        "{address} and {other} both take puts of partition {part}, which has one writer; nothing was \
+         put: stop the one that is wrong, and start it again with --follow and the address of the other, \
+         in a folder without the partition"
     )]
-    HolderCount {
+    TwoWriters {
         /// The partition.
         part: PartId,
-        /// Holders that there are to be.
-        expected: usize,
-        /// Holders of the same generation that are to be found.
+        /// One of them.
+        address: Address,
+        /// Another.
+        other: Address,
+    },
+    /// A put has more rows of one partition than are put by one write.
+    #[error(
+        "a put of {n_bytes} bytes for partition {part}; one may have {}: split it",
+        lodestore_schema::limits::PUT_BYTES_MAX
+    )]
+    PutTooLarge {
+        /// The partition.
+        part: PartId,
+        /// Bytes of its rows.
+        n_bytes: u64,
+    },
+    /// Fewer followers than wanted have a version.
+    #[error(
+        "version {version} of partition {part} is committed, and {found} of {wanted} followers have it \
+         ({lacking}); see that the others run and reach the writer, or ask for fewer"
+    )]
+    FollowersBehind {
+        /// The partition.
+        part: PartId,
+        /// The version.
+        version: u32,
+        /// Followers that are to have it.
+        wanted: usize,
+        /// Followers that have it.
         found: usize,
-        /// Their addresses, separated by commas.
-        found_at: String,
-    },
-    /// Holders of a partition were counted apart: each may lack rows that were put to the other.
-    #[error(
-        "partition {part} has holders by several changes of generation {generation}, which know nothing of \
-         each other ({found}): rows that were put to one may be missing at the other; stop all but the right \
-         one, A, then say so: lode holders {part} --set 1 --connect A, then remove the folders of the \
-         partition that the others have, and copy it to them anew; if nobody has put since, as where two \
-         have said the same number at once, say it again, with all of them and --include-behind"
-    )]
-    HoldersCountedApart {
-        /// The partition.
-        part: PartId,
-        /// The generation.
-        generation: u32,
-        /// Addresses, and by which change each is a holder.
-        found: String,
-    },
-    /// The holders of a partition cannot be counted so.
-    #[error("the holders of partition {part} stay as they are: {reason}")]
-    Holders {
-        /// The partition.
-        part: PartId,
-        /// What keeps them.
-        reason: String,
-    },
-    /// A server takes no updates.
-    #[error(
-        "{address} takes no updates; start it with --writable, or connect to servers that were{of}"
-    )]
-    NotWritable {
-        /// The server.
-        address: Address,
-        /// Which of its partitions would have changed, as the end of a sentence.
-        of: String,
-    },
-    /// Some holders of a partition have taken rows, and another has not.
-    #[error(
-        "rows of partition {part} were put at {took}, but not at {address}: {source}; the holders \
-         differ until the put is repeated"
-    )]
-    PutDiffers {
-        /// The partition.
-        part: PartId,
-        /// Holders that have taken all of its rows, separated by commas.
-        took: String,
-        /// One that has not.
-        address: Address,
-        /// Why.
-        source: Box<ClientError>,
+        /// Those that lack it with the version that each has, or that there are none.
+        lacking: String,
     },
     /// A compaction has failed on its server.
     #[error("{address}: the compaction has failed: {reason}")]

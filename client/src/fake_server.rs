@@ -10,7 +10,7 @@ use std::time::Duration;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
     Description, Failure, FailureCode, Prefix, Reply, Request, RequestBody, TensorDescription,
-    WireVersions, hello, plain_hello,
+    Versions, WireVersions, hello, plain_hello,
 };
 
 /// Nodes of each of the two partitions.
@@ -254,7 +254,7 @@ impl State {
 /// Appends a chunk of an answer.
 fn append_rows(first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
     let n_rows = (rows.len() / ROW_BYTES) as u32;
-    Reply::Rows { first_row, n_rows }.append_to(rows.len(), frame);
+    Reply::Rows { first_row, n_rows, versions: Versions::default() }.append_to(rows.len(), frame);
     frame.extend_from_slice(rows);
 }
 

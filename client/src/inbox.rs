@@ -77,13 +77,16 @@ impl Inbox {
 mod tests {
     use std::io::Read;
 
+    use lodestore_schema::Versions;
+
     use super::*;
 
     #[test]
     fn heads_and_bodies_come_out_whole_however_they_came() {
         let mut bytes = Vec::new();
         for first_row in 0..40 {
-            Reply::Rows { first_row, n_rows: 1 }.append_to(first_row as usize, &mut bytes);
+            Reply::Rows { first_row, n_rows: 1, versions: Versions::default() }
+                .append_to(first_row as usize, &mut bytes);
             bytes.extend(std::iter::repeat_n(first_row as u8, first_row as usize));
         }
         for piece in [1, 7, 64, bytes.len()] {
@@ -92,7 +95,8 @@ mod tests {
                 match inbox.head().unwrap() {
                     Head::Needs(n_bytes) => read(&mut inbox, &mut left, piece, n_bytes),
                     Head::Whole(reply, body_bytes) => {
-                        assert_eq!(reply, Reply::Rows { first_row: found, n_rows: 1 });
+                        let versions = Versions::default();
+                        assert_eq!(reply, Reply::Rows { first_row: found, n_rows: 1, versions });
                         assert_eq!(body_bytes, found as usize);
                         while inbox.len() < body_bytes {
                             read(&mut inbox, &mut left, piece, body_bytes);

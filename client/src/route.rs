@@ -1,16 +1,13 @@
 //! Routing: which shard of which server answers for each id. Pure, batch-wise.
 
-mod newest;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lodestore_graph::{NodeId, PartId, PartitionBook};
-use lodestore_schema::{Description, Membership, Stripes};
+use lodestore_schema::{Description, Role, Stripes};
 
 use crate::health::Health;
 use crate::{Address, ClientError};
-use newest::{Newest, newest};
 
 /// Part of what asking one holder costs that asking another must not reach to be chosen instead.
 const CLEARLY_BETTER: f64 = 0.7;
@@ -22,13 +19,6 @@ pub(crate) struct Routes {
     servers: Vec<ServerRoutes>,
     /// By partition: the servers that hold it, and which of them is asked now.
     holders: Vec<Holders>,
-    /// By partition: the newest that any server tells of its holders.
-    memberships: Vec<Newest>,
-    /// Of the partitions whose holders were counted apart: who holds them, and by which change.
-    apart: Vec<(PartId, Address, u64)>,
-    /// Servers and partitions of an earlier generation, which may lack what was put since: they are
-    /// asked for nothing.
-    pub(crate) behind: Vec<(usize, PartId)>,
 }
 
 /// One shard of one server.
@@ -45,12 +35,12 @@ struct ServerRoutes {
     health: Health,
 }
 
-/// Nobody at all where those of the newest generation were counted apart.
+/// The servers that have a partition.
 #[derive(Default)]
 struct Holders {
     servers: Vec<usize>,
-    /// The same, each server once, however many addresses it has.
-    once: Vec<usize>,
+    /// Those that take its puts, each server once, however many addresses it has.
+    writers: Vec<usize>,
     asked: AtomicUsize,
 }
 
@@ -85,8 +75,13 @@ impl PartSet {
         self.0[word] |= 1 << (part.index() % 64);
     }
 
+    /// Its partitions, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = PartId> + Clone {
+        self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))
+    }
+
     /// The places of its partitions, ascending.
-    fn indexes(&self) -> impl Iterator<Item = usize> {
+    fn indexes(&self) -> impl Iterator<Item = usize> + Clone {
         let words = self.0.iter().enumerate();
         words.flat_map(|(at, word)| {
             (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * at + bit)
@@ -107,11 +102,7 @@ impl Routes {
             book,
             endpoints: Vec::new(),
             servers: Vec::new(),
-            memberships: Vec::new(),
-            apart: Vec::new(),
-            behind: Vec::new(),
         };
-        routes.memberships = newest(&routes.book, servers);
         for (at, (address, description)) in servers.iter().enumerate() {
             if !same_graph(description, first) {
                 let (address, other) = (address.clone(), first_address.clone());
@@ -136,22 +127,12 @@ impl Routes {
             .filter_map(|tensor| Stripes::new(description.n_shards, tensor.stripe_rows));
         let (stripes, health) = (stripes.collect(), Health::default());
         self.servers.push(ServerRoutes { first_endpoint, stripes, health });
-        for (part, told) in description.held() {
-            let at = PartId(part).index();
-            let Some((holders, newest)) = self.holders.get_mut(at).zip(self.memberships.get(at))
-            else {
-                continue;
-            };
-            if told.generation < newest.told.generation {
-                self.behind.push((server, PartId(part)));
-            } else if newest.is_apart {
-                self.apart.push((PartId(part), address.clone(), told.change));
-            } else {
-                holders.servers.push(server);
-                let is_new = |&it: &usize| !servers[it].1.is_same_server(description);
-                if holders.once.iter().all(is_new) {
-                    holders.once.push(server);
-                }
+        for (part, state) in description.held() {
+            let Some(holders) = self.holders.get_mut(PartId(part).index()) else { continue };
+            holders.servers.push(server);
+            let is_new = |&it: &usize| !servers[it].1.is_same_server(description);
+            if state.role == Role::Writer && holders.writers.iter().all(is_new) {
+                holders.writers.push(server);
             }
         }
     }
@@ -191,22 +172,44 @@ impl Routes {
     /// Why nobody can be asked for a row.
     fn why_nowhere(&self, id: NodeId) -> ClientError {
         match self.book.part_of(id) {
-            Some(part) => match self.check_one_history(part) {
-                Err(apart) => apart,
-                Ok(()) => ClientError::NoHolder { part },
-            },
+            Some(part) => ClientError::NoHolder { part },
             None => ClientError::UnknownNode { node: id, n_nodes: self.book.n_nodes() },
         }
     }
 
-    /// What the holders of a partition say of their number; generation 0 where none does.
-    pub(crate) fn membership(&self, part: PartId) -> Membership {
-        self.memberships[part.index()].told
+    /// The servers that have a partition.
+    pub(crate) fn servers_of(&self, part: PartId) -> &[usize] {
+        &self.holders[part.index()].servers
     }
 
-    /// The servers that hold a partition, each once.
-    pub(crate) fn holders_of(&self, part: PartId) -> &[usize] {
-        &self.holders[part.index()].once
+    /// Fails for a partition that no server has.
+    pub(crate) fn check_held(&self, part: PartId) -> Result<(), ClientError> {
+        if self.servers_of(part).is_empty() {
+            return Err(ClientError::NoHolder { part });
+        }
+        Ok(())
+    }
+
+    /// Returns the one server that takes puts of a partition; `addresses` has those of all servers.
+    pub(crate) fn writer_of(
+        &self,
+        part: PartId,
+        addresses: &[(Address, Description)],
+    ) -> Result<usize, ClientError> {
+        self.check_held(part)?;
+        let address = |&server: &usize| addresses[server].0.clone();
+        match &self.holders[part.index()].writers[..] {
+            &[writer] => Ok(writer),
+            [] => {
+                let readers: Vec<String> =
+                    self.servers_of(part).iter().map(|it| address(it).to_string()).collect();
+                Err(ClientError::NoWriter { part, readers: readers.join(", ") })
+            }
+            [one, other, ..] => {
+                let (address, other) = (address(one), address(other));
+                Err(ClientError::TwoWriters { part, address, other })
+            }
+        }
     }
 
     /// The shard of `server` that owns a row.

@@ -200,7 +200,9 @@ fn a_client_without_shards_is_served_by_forwarding() {
         let (reply, body) = client.answer().unwrap();
         let first_row = u32::try_from(rows.len() / ROW_BYTES).unwrap();
         let n_rows = u32::try_from(body.len() / ROW_BYTES).unwrap();
-        assert_eq!(reply, Reply::Rows { first_row, n_rows });
+        let is_so = matches!(reply, Reply::Rows { first_row: first, n_rows: n, .. }
+            if (first, n) == (first_row, n_rows));
+        assert!(is_so, "{reply:?}");
         rows.extend(body);
     }
     assert_rows(&ids, &rows);
@@ -217,7 +219,7 @@ fn an_empty_list_is_an_answer_not_an_error() {
     let mut plain = PlainClient::connect(&address);
     plain.ask(SYNC_PULL, &[]);
     let (reply, body) = plain.answer().unwrap();
-    assert_eq!((reply, body), (Reply::Rows { first_row: 0, n_rows: 0 }, vec![]));
+    assert!(matches!(reply, Reply::Rows { first_row: 0, n_rows: 0, .. }) && body.is_empty());
     server.stop().unwrap();
 }
 

@@ -283,7 +283,7 @@ fn a_server_that_stops_finishes_an_answer_that_nobody_can_say_to_have_taken() {
     let mut n_rows = SHARED_SLOTS * (CHUNK_BYTES / ROW_BYTES);
     while n_rows < ids.len() {
         let chunk = client.answer().expect("the answer is finished");
-        let Reply::Rows { first_row, n_rows: more } = chunk else { panic!("{chunk:?}") };
+        let Reply::Rows { first_row, n_rows: more, .. } = chunk else { panic!("{chunk:?}") };
         assert_eq!(first_row as usize, n_rows);
         n_rows += more as usize;
     }

@@ -10,8 +10,6 @@ mod frames;
 #[path = "../../benches/src/graph.rs"]
 #[expect(unreachable_pub, reason = "public where it lives")]
 mod graph;
-#[path = "updating/replicas.rs"]
-mod replicas;
 #[path = "updating/stopping.rs"]
 mod stopping;
 #[path = "../../tests/support/wire.rs"]
@@ -207,10 +205,10 @@ fn what_was_committed_before_is_served_by_a_server_that_takes_no_puts_and_the_re
     expected.check(&[&address], "committed, and pending rows beside");
     let client = connect(&[&address]);
     let error = client.put_rows("feat", &[NodeId(1)], &put_row(NodeId(1), 9)).unwrap_err();
-    assert!(matches!(error, ClientError::NotWritable { .. }), "{error}");
+    assert!(matches!(error, ClientError::NoWriter { .. }), "{error}");
     assert!(error.to_string().contains("--writable"), "{error}");
-    assert!(matches!(client.commit(), Err(ClientError::NotWritable { .. })));
-    assert!(matches!(client.compact(), Err(ClientError::NotWritable { .. })));
+    assert!(matches!(client.commit(), Err(ClientError::NoWriter { .. })));
+    assert!(matches!(client.compact(), Err(ClientError::NoWriter { .. })));
     server.stop().unwrap();
 
     let (server, address) = start(&config(&graph, 2));

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
-    Copied, CopyStep, Description, Failure, FailureCode, Membership, Prefix, PullKind, Reply,
-    Request, RequestBody, ServerStats, ShardStats, TensorDescription, Token,
+    CommitStep, Copied, CopyStep, Description, Failure, FailureCode, FollowStep, Followed, PartState,
+    PartVersion, Prefix, PullKind, Push, Reply, Request, RequestBody, Role, ServerStats, ShardStats,
+    TensorDescription, Token, Versions,
 };
 
 use crate::memory::bounded;
@@ -54,8 +55,18 @@ fn requests() -> Vec<Request> {
         RequestBody::Authenticate { token },
         RequestBody::Pull { tensor: 1, kind: PullKind::Sync },
         RequestBody::Pull { tensor: 2, kind: PullKind::Vector },
-        RequestBody::Push { tensor: 1, n_rows: 16, change: 8 },
-        RequestBody::Commit { version: 2 },
+        RequestBody::Push(Push {
+            tensor: 1,
+            n_rows: 16,
+            put: 1 << 70,
+            piece: 2,
+            is_last: true,
+            total_rows: 48,
+        }),
+        RequestBody::Commit { version: 2, step: CommitStep::Prepare },
+        RequestBody::Commit { version: 2, step: CommitStep::Publish },
+        RequestBody::Follow { part: 3, step: FollowStep::Manifest },
+        RequestBody::Follow { part: 3, step: FollowStep::Read { file: 1, offset: 4096 } },
         copy(CopyStep::Open { id: 7 }),
         copy(CopyStep::Read { file: 1, offset: 4096 }),
         copy(CopyStep::Pairs),
@@ -63,17 +74,20 @@ fn requests() -> Vec<Request> {
         copy(CopyStep::Release),
         copy(CopyStep::Adopt),
         copy(CopyStep::Expect { id: 7 }),
-        copy(CopyStep::Join),
-        copy(CopyStep::Count(Membership { generation: 3, n_holders: 2, change: 8 })),
     ];
     let request = |body| Request {
         deadline: Some(Duration::from_millis(2500)),
         sent: Duration::from_micros(1_000_001),
         graph: 0x0123_4567_89ab_cdef,
         version: 5,
+        floors: versions(),
         body,
     };
     bodies.into_iter().map(request).collect()
+}
+
+fn versions() -> Versions {
+    Versions { lowest: 4, above: vec![PartVersion { part: 1, version: 5 }] }
 }
 
 fn replies() -> Vec<Reply> {
@@ -94,7 +108,7 @@ fn replies() -> Vec<Reply> {
         shard_ports: vec![7172, 7173],
         n_shards: 2,
         version: 1,
-        memberships: vec![Membership { generation: 3, n_holders: 2, change: 8 }; 2],
+        states: vec![PartState { version: 3, role: Role::Follower }; 2],
         arriving: vec![2],
         instance: 9,
         ..Description::default()
@@ -103,17 +117,24 @@ fn replies() -> Vec<Reply> {
     let stats = ServerStats { shards: vec![ShardStats::default(); 2], ..ServerStats::default() };
     let copied = Copied { files: vec![(name("feat.v1.seg"), 4096)], ..Copied::default() };
     let mut replies = vec![
-        Reply::Rows { first_row: 5, n_rows: 6 },
+        Reply::Rows { first_row: 5, n_rows: 6, versions: versions() },
         Reply::Description(description),
         Reply::Stats(stats),
         Reply::Pushed { version: 2 },
         Reply::Committed { version: 2 },
         Reply::Compacting { run: 1 },
         Reply::Shared { n_bytes: 1 << 20, n_tensors: 3 },
-        Reply::SharedRows { first_row: 5, n_rows: 6, offset: 7, awaited: true },
+        Reply::SharedRows {
+            first_row: 5,
+            n_rows: 6,
+            offset: 7,
+            awaited: true,
+            versions: versions(),
+        },
         Reply::Lent { n_bytes: 1 << 30, offset: 2 << 20 },
-        Reply::LentRows { first_row: 5, n_rows: 6 },
+        Reply::LentRows { first_row: 5, n_rows: 6, versions: versions() },
         Reply::Copied(copied),
+        Reply::Followed(Followed { files: vec![(name("feat.v2.seg"), 64)], ..Followed::default() }),
     ];
     replies.extend(FailureCode::ALL.map(|code| Reply::Failure(failure(code))));
     replies

@@ -12,7 +12,6 @@ pub mod pem;
 mod error;
 mod frame;
 mod hello;
-mod membership;
 mod message;
 mod reply;
 mod request;
@@ -20,6 +19,7 @@ mod socket;
 mod stats;
 mod stripes;
 mod token;
+mod versions;
 
 #[expect(
     unreachable_pub,
@@ -33,10 +33,13 @@ mod lodestore_capnp;
 pub use error::WireError;
 pub use frame::Prefix;
 pub use hello::{Agreement, WireVersions, hello, plain_hello};
-pub use membership::Membership;
-pub use reply::{Copied, Description, Failure, FailureCode, Reply, TensorDescription, graph_tag};
-pub use request::{CopyStep, PullKind, Request, RequestBody};
+pub use reply::{
+    Copied, Description, Failure, FailureCode, Followed, PartState, Reply, Role, TensorDescription,
+    graph_tag,
+};
+pub use request::{CommitStep, CopyStep, FollowStep, PullKind, Push, Request, RequestBody};
 pub use socket::shard_socket;
 pub use stats::{ServerStats, ShardStats, UpdateStats};
 pub use stripes::Stripes;
 pub use token::{BadToken, BadTokens, Token, Tokens};
+pub use versions::{PartVersion, Versions};

@@ -20,7 +20,7 @@ pub const TOKEN_BYTES_MAX: usize = 128;
 
 /// Largest head of a request. Requests are a few words; the ids travel in the body.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 1024;
-/// Largest head of a reply: a description with the bounds and holders of 65 535 partitions fits.
+/// Largest head of a reply: a description with the bounds and states of 65 535 partitions fits.
 pub const REPLY_HEAD_BYTES_MAX: usize = 2 << 20;
 
 /// Most ids of one pull; clients split longer lists.
@@ -32,6 +32,10 @@ pub const ROWS_PER_PUSH_MAX: usize = 1 << 16;
 pub const PUSH_BODY_BYTES_MAX: usize = 4 << 20;
 /// Largest body of a request: that of a push.
 pub const REQUEST_BODY_BYTES_MAX: usize = PUSH_BODY_BYTES_MAX;
+/// Most bytes of the rows of one put for one partition: they are put by one write.
+pub const PUT_BYTES_MAX: u64 = 256 << 20;
+/// Most partitions of which a message names a version of its own.
+pub const FLOORS_MAX: usize = 64;
 /// Furthest that a commit may go beyond the version before it, which servers that were committed
 /// apart need to come together: versions are 32-bit numbers, and must not be used up.
 pub const COMMIT_AHEAD_MAX: u32 = 1 << 16;
@@ -84,6 +88,7 @@ pub(crate) const NESTING_MAX: i32 = 8;
 const _: () = assert!(WIRE_VERSION_OLDEST <= WIRE_VERSION);
 const _: () = assert!(WIRE_VERSION > WIRE_VERSION_PLAIN_MAX);
 const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
+const _: () = assert!(8 * FLOORS_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(COPY_PIECE_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(SHARED_BYTES_MAX <= u32::MAX as usize);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::limits::REPLY_TRAVERSAL_WORDS_MAX;
-use crate::lodestore_capnp::{self as wire, copied, copied_file, failure, reply};
-use crate::{Membership, ServerStats, WireError, WireVersions, message};
+use crate::lodestore_capnp::{self as wire, copied, copied_file, failure, followed, reply};
+use crate::{ServerStats, Versions, WireError, WireVersions, message};
 
-pub use description::{Description, TensorDescription, graph_tag};
+pub use description::{Description, PartState, Role, TensorDescription, graph_tag};
 
 /// A reply less its body: the rows of a chunk follow the head.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +21,8 @@ pub enum Reply {
         first_row: u32,
         /// Rows in the chunk.
         n_rows: u32,
+        /// In the last chunk: versions that the partitions here had reached afterwards.
+        versions: Versions,
     },
     /// The graph and where its rows live.
     Description(Description),
@@ -28,14 +30,14 @@ pub enum Reply {
     Failure(Failure),
     /// What the server counted.
     Stats(ServerStats),
-    /// The rows of a push are durable, and every pull from now on sees them.
+    /// A piece of a put is here; after the last one its rows are durable, and seen once committed.
     Pushed {
-        /// The version that they are for: the one after the committed version.
+        /// The version that they are for; 0 after a piece that is not the last.
         version: u32,
     },
     /// What was put up to then is a version.
     Committed {
-        /// The newest committed version: that asked for or a later one.
+        /// The newest version that has come so far: that asked for or a later one.
         version: u32,
     },
     /// A compaction runs or waits to run.
@@ -64,6 +66,8 @@ pub enum Reply {
         first_row: u32,
         /// Rows in the chunk.
         n_rows: u32,
+        /// As in `Rows`.
+        versions: Versions,
     },
     /// A chunk as in `Rows`, which stands in that memory.
     SharedRows {
@@ -75,10 +79,14 @@ pub enum Reply {
         offset: u32,
         /// Whether the server waits to be told that the rows have been copied.
         awaited: bool,
+        /// As in `Rows`.
+        versions: Versions,
     },
     /// A step of copying or moving a partition is done; a piece, where it was asked for one, is the
     /// body.
     Copied(Copied),
+    /// A step of following a partition is done; a manifest or a piece is the body.
+    Followed(Followed),
 }
 
 /// What a step of copying a partition gives.
@@ -94,9 +102,19 @@ pub struct Copied {
     pub is_last: bool,
     /// Of the body.
     pub crc32: u32,
-    /// What the holders of the partition are by a copy that has joined them; generation 0 where none
-    /// has.
-    pub joined: Membership,
+}
+
+/// What a step of following a partition gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// Version of the manifest.
+    pub version: u32,
+    /// Its files with their bytes.
+    pub files: Vec<(String, u64)>,
+    /// No piece comes after this one.
+    pub is_last: bool,
+    /// Of the body.
+    pub crc32: u32,
 }
 
 /// Why a request failed.
@@ -136,15 +154,19 @@ pub enum FailureCode {
     Unauthenticated,
     /// Another graph is served here now, or not this partition: ask `describe` again.
     Elsewhere,
-    /// The rows are not, or not only, those of the version that was asked for.
+    /// There are no rows of the version that was asked for.
     OtherVersion,
     /// The connection's wire version has no such request; see [`crate::RequestBody::versions`].
     Unsupported,
+    /// A lower version is here than the lowest that will do.
+    Behind,
+    /// Pieces of the put are missing: all of it must be sent again.
+    PutLost,
 }
 
 impl FailureCode {
     /// All of them, in the order of their numbers: `ALL[i] as usize == i`.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Invalid,
         Self::TooLarge,
         Self::NotFound,
@@ -158,6 +180,8 @@ impl FailureCode {
         Self::Elsewhere,
         Self::OtherVersion,
         Self::Unsupported,
+        Self::Behind,
+        Self::PutLost,
     ];
 
     /// The word for it in reports and metrics.
@@ -177,6 +201,8 @@ impl FailureCode {
             Self::Elsewhere => "elsewhere",
             Self::OtherVersion => "other_version",
             Self::Unsupported => "unsupported",
+            Self::Behind => "behind",
+            Self::PutLost => "put_lost",
         }
     }
 }
@@ -187,10 +213,14 @@ impl Reply {
         let mut message = message::builder();
         let root = message.init_root::<reply::Builder<'_>>();
         match self {
-            Self::Rows { first_row, n_rows } => {
+            Self::Rows { first_row, n_rows, versions } => {
                 let mut rows = root.init_rows();
                 rows.set_first_row(*first_row);
                 rows.set_n_rows(*n_rows);
+                rows.set_version(versions.lowest);
+                if !versions.above.is_empty() {
+                    versions.write_above(rows.init_above(versions.n_above()));
+                }
             }
             Self::Description(description) => {
                 description::write(description, root.init_description());
@@ -210,19 +240,28 @@ impl Reply {
                 lent.set_n_bytes(*n_bytes);
                 lent.set_offset(*offset);
             }
-            Self::LentRows { first_row, n_rows } => {
+            Self::LentRows { first_row, n_rows, versions } => {
                 let mut rows = root.init_lent_rows();
                 rows.set_first_row(*first_row);
                 rows.set_n_rows(*n_rows);
+                rows.set_version(versions.lowest);
+                if !versions.above.is_empty() {
+                    versions.write_above(rows.init_above(versions.n_above()));
+                }
             }
-            Self::SharedRows { first_row, n_rows, offset, awaited } => {
+            Self::SharedRows { first_row, n_rows, offset, awaited, versions } => {
                 let mut rows = root.init_shared_rows();
                 rows.set_first_row(*first_row);
                 rows.set_n_rows(*n_rows);
                 rows.set_offset(*offset);
                 rows.set_awaited(*awaited);
+                rows.set_version(versions.lowest);
+                if !versions.above.is_empty() {
+                    versions.write_above(rows.init_above(versions.n_above()));
+                }
             }
             Self::Copied(copied) => write_copied(copied, root.init_copied()),
+            Self::Followed(followed) => write_followed(followed, root.init_followed()),
         }
         message::append_frame(&message, body_bytes, out);
     }
@@ -237,7 +276,8 @@ impl Reply {
         Ok(match root.which().map_err(bad)? {
             reply::Rows(rows) => {
                 let rows = rows.map_err(bad)?;
-                Self::Rows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows() }
+                let versions = Versions::read(rows.get_version(), rows.get_above().map_err(bad)?);
+                Self::Rows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows(), versions }
             }
             reply::Description(description) => {
                 Self::Description(description::read(description.map_err(bad)?)?)
@@ -259,7 +299,12 @@ impl Reply {
             }
             reply::LentRows(rows) => {
                 let rows = rows.map_err(bad)?;
-                Self::LentRows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows() }
+                let versions = Versions::read(rows.get_version(), rows.get_above().map_err(bad)?);
+                Self::LentRows {
+                    first_row: rows.get_first_row(),
+                    n_rows: rows.get_n_rows(),
+                    versions,
+                }
             }
             reply::SharedRows(rows) => {
                 let rows = rows.map_err(bad)?;
@@ -268,9 +313,11 @@ impl Reply {
                     n_rows: rows.get_n_rows(),
                     offset: rows.get_offset(),
                     awaited: rows.get_awaited(),
+                    versions: Versions::read(rows.get_version(), rows.get_above().map_err(bad)?),
                 }
             }
             reply::Copied(copied) => Self::Copied(read_copied(copied.map_err(bad)?)?),
+            reply::Followed(followed) => Self::Followed(read_followed(followed.map_err(bad)?)?),
         })
     }
 }
@@ -284,31 +331,57 @@ fn write_copied(from: &Copied, mut to: copied::Builder<'_>) {
     to.set_is_given_up(from.is_given_up);
     to.set_is_last(from.is_last);
     to.set_crc32(from.crc32);
-    if from.joined.generation > 0 {
-        from.joined.write(to.reborrow().init_membership());
-    }
-    let n = u32::try_from(from.files.len()).unwrap_or(u32::MAX);
-    let mut files = to.init_files(n);
-    for (i, (name, n_bytes)) in (0..n).zip(&from.files) {
-        let mut to = files.reborrow().get(i);
+    write_files(&from.files, to.init_files(count(&from.files)));
+}
+
+fn write_followed(from: &Followed, mut to: followed::Builder<'_>) {
+    to.set_version(from.version);
+    to.set_is_last(from.is_last);
+    to.set_crc32(from.crc32);
+    write_files(&from.files, to.init_files(count(&from.files)));
+}
+
+fn count<T>(list: &[T]) -> u32 {
+    u32::try_from(list.len()).unwrap_or(u32::MAX)
+}
+
+fn write_files(
+    from: &[(String, u64)],
+    mut to: capnp::struct_list::Builder<'_, copied_file::Owned>,
+) {
+    for (at, (name, n_bytes)) in (0..to.len()).zip(from) {
+        let mut to = to.reborrow().get(at);
         to.set_name(name);
         to.set_n_bytes(*n_bytes);
     }
 }
 
-fn read_copied(from: copied::Reader<'_>) -> Result<Copied, WireError> {
+fn read_files(
+    from: capnp::struct_list::Reader<'_, copied_file::Owned>,
+) -> Result<Vec<(String, u64)>, WireError> {
     let file = |file: copied_file::Reader<'_>| {
         let name = file.get_name().map_err(bad)?.to_string().map_err(bad)?;
         Ok((name, file.get_n_bytes()))
     };
-    let files = from.get_files().map_err(bad)?.iter().map(file);
+    from.iter().map(file).collect()
+}
+
+fn read_copied(from: copied::Reader<'_>) -> Result<Copied, WireError> {
     Ok(Copied {
         version: from.get_version(),
-        files: files.collect::<Result<_, WireError>>()?,
+        files: read_files(from.get_files().map_err(bad)?)?,
         is_given_up: from.get_is_given_up(),
         is_last: from.get_is_last(),
         crc32: from.get_crc32(),
-        joined: Membership::read(from.get_membership().map_err(bad)?),
+    })
+}
+
+fn read_followed(from: followed::Reader<'_>) -> Result<Followed, WireError> {
+    Ok(Followed {
+        version: from.get_version(),
+        files: read_files(from.get_files().map_err(bad)?)?,
+        is_last: from.get_is_last(),
+        crc32: from.get_crc32(),
     })
 }
 
@@ -327,6 +400,8 @@ fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
         FailureCode::Elsewhere => wire::FailureCode::Elsewhere,
         FailureCode::OtherVersion => wire::FailureCode::OtherVersion,
         FailureCode::Unsupported => wire::FailureCode::Unsupported,
+        FailureCode::Behind => wire::FailureCode::Behind,
+        FailureCode::PutLost => wire::FailureCode::PutLost,
     });
     to.set_message(&from.message);
     to.set_retry_after_ms(u32::try_from(from.retry_after.as_millis()).unwrap_or(u32::MAX));
@@ -351,6 +426,8 @@ fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
             wire::FailureCode::Elsewhere => FailureCode::Elsewhere,
             wire::FailureCode::OtherVersion => FailureCode::OtherVersion,
             wire::FailureCode::Unsupported => FailureCode::Unsupported,
+            wire::FailureCode::Behind => FailureCode::Behind,
+            wire::FailureCode::PutLost => FailureCode::PutLost,
         },
         message: from.get_message().map_err(bad)?.to_string().map_err(bad)?,
         retry_after: Duration::from_millis(u64::from(from.get_retry_after_ms())),

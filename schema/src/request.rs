@@ -5,10 +5,10 @@ mod copy;
 use std::time::Duration;
 
 use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
-use crate::lodestore_capnp::{self as wire, request};
-use crate::{Token, WireError, WireVersions, message};
+use crate::lodestore_capnp::{self as wire, push, request};
+use crate::{Token, Versions, WireError, WireVersions, message};
 
-pub use copy::CopyStep;
+pub use copy::{CopyStep, FollowStep};
 
 /// A request less its body: the node ids of a pull follow the head as u32, little-endian; those of
 /// a push, and then its rows.
@@ -21,8 +21,10 @@ pub struct Request {
     pub sent: Duration,
     /// The graph that it means, see [`graph_tag`](crate::graph_tag); 0 for any.
     pub graph: u64,
-    /// Of a pull: the only version whose rows will do; 0 for the newest.
+    /// Of a pull: the only version whose rows will do; 0 for the newest of each partition.
     pub version: u32,
+    /// Of a pull: the lowest versions of its partitions that will do.
+    pub floors: Versions,
     /// What it wants.
     pub body: RequestBody,
 }
@@ -42,19 +44,13 @@ pub enum RequestBody {
     /// Counters of every shard.
     Stat,
     /// Rows that take the place of others: ids, all of one partition, and then rows in the body.
-    Push {
-        /// Position in [`Description::tensors`](crate::Description::tensors).
-        tensor: u16,
-        /// Number of ids, and of rows.
-        n_rows: u32,
-        /// The change that made holders of those to whom the rows are sent, all of them; see
-        /// [`Membership`](crate::Membership).
-        change: u64,
-    },
+    Push(Push),
     /// What was put becomes a version.
     Commit {
         /// Its number; nothing happens if it is committed already.
         version: u32,
+        /// Which half of it.
+        step: CommitStep,
     },
     /// What is committed is folded into segments.
     Compact,
@@ -80,6 +76,39 @@ pub enum RequestBody {
         /// What is to be done.
         step: CopyStep,
     },
+    /// A step of following a partition.
+    Follow {
+        /// The partition.
+        part: u16,
+        /// What is wanted.
+        step: FollowStep,
+    },
+}
+
+/// A piece of a put, less its body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Push {
+    /// Position in [`Description::tensors`](crate::Description::tensors).
+    pub tensor: u16,
+    /// Number of ids, and of rows.
+    pub n_rows: u32,
+    /// A number that the client has drawn for the put.
+    pub put: u128,
+    /// Place among the pieces for the partition.
+    pub piece: u32,
+    /// Whether it is the last of these.
+    pub is_last: bool,
+    /// Rows of all of these.
+    pub total_rows: u32,
+}
+
+/// The halves of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitStep {
+    /// Everything that the version needs becomes durable, and nothing of it visible.
+    Prepare,
+    /// Readers see the version.
+    Publish,
 }
 
 /// How the rows of a pull will be used.
@@ -100,14 +129,15 @@ impl RequestBody {
             Self::Describe
             | Self::Pull { .. }
             | Self::Stat
-            | Self::Push { .. }
-            | Self::Commit { .. }
             | Self::Compact
             | Self::Authenticate { .. }
             | Self::Share
             | Self::Taken
-            | Self::Lend { .. }
-            | Self::Copy { .. } => since(3),
+            | Self::Lend { .. } => since(3),
+            // Puts were visible without a commit, and moves copied pairs.
+            Self::Push(_) | Self::Commit { .. } | Self::Copy { .. } | Self::Follow { .. } => {
+                since(4)
+            }
         }
     }
 
@@ -137,6 +167,7 @@ impl RequestBody {
             Self::Taken => "taken",
             Self::Lend { .. } => "lend",
             Self::Copy { .. } => "copy",
+            Self::Follow { .. } => "follow",
         }
     }
 }
@@ -145,7 +176,8 @@ impl Request {
     /// A request without a deadline, of whatever graph and version is there.
     #[must_use]
     pub fn new(body: RequestBody) -> Self {
-        Self { deadline: None, sent: Duration::ZERO, graph: 0, version: 0, body }
+        let floors = Versions::default();
+        Self { deadline: None, sent: Duration::ZERO, graph: 0, version: 0, floors, body }
     }
 
     /// Appends prefix and head for a request whose body will be `body_bytes` long.
@@ -156,6 +188,10 @@ impl Request {
         root.set_sent_us(u64::try_from(self.sent.as_micros()).unwrap_or(u64::MAX));
         root.set_graph(self.graph);
         root.set_version(self.version);
+        root.set_at_least(self.floors.lowest);
+        if !self.floors.above.is_empty() {
+            self.floors.write_above(root.reborrow().init_floors(self.floors.n_above()));
+        }
         match &self.body {
             RequestBody::Describe => root.set_describe(()),
             RequestBody::Stat => root.set_stat(()),
@@ -165,13 +201,18 @@ impl Request {
             RequestBody::Lend { tensor } => root.set_lend(*tensor),
             RequestBody::Authenticate { token } => root.set_authenticate(token.as_bytes()),
             RequestBody::Copy { part, step } => copy::write(*part, *step, root.init_copy()),
-            RequestBody::Commit { version } => root.init_commit().set_version(*version),
-            RequestBody::Push { tensor, n_rows, change } => {
-                let mut push = root.init_push();
-                push.set_change(*change);
-                push.set_tensor(*tensor);
-                push.set_n_rows(*n_rows);
+            RequestBody::Follow { part, step } => {
+                copy::write_follow(*part, *step, root.init_follow());
             }
+            RequestBody::Commit { version, step } => {
+                let mut commit = root.init_commit();
+                commit.set_version(*version);
+                commit.set_step(match step {
+                    CommitStep::Prepare => wire::CommitStep::Prepare,
+                    CommitStep::Publish => wire::CommitStep::Publish,
+                });
+            }
+            RequestBody::Push(push) => push.write(root.init_push()),
             RequestBody::Pull { tensor, kind } => {
                 let mut pull = root.init_pull();
                 pull.set_tensor(*tensor);
@@ -205,13 +246,16 @@ impl Request {
                 RequestBody::Authenticate { token }
             }
             request::Commit(commit) => {
-                RequestBody::Commit { version: commit.map_err(bad)?.get_version() }
+                let commit = commit.map_err(bad)?;
+                let step = commit.get_step().map_err(|e| WireError::malformed("request", e))?;
+                let step = match step {
+                    wire::CommitStep::Prepare => CommitStep::Prepare,
+                    wire::CommitStep::Publish => CommitStep::Publish,
+                };
+                RequestBody::Commit { version: commit.get_version(), step }
             }
-            request::Push(push) => {
-                let push = push.map_err(bad)?;
-                let (n_rows, change) = (push.get_n_rows(), push.get_change());
-                RequestBody::Push { tensor: push.get_tensor(), n_rows, change }
-            }
+            request::Push(push) => RequestBody::Push(Push::read(push.map_err(bad)?)),
+            request::Follow(follow) => copy::read_follow(follow.map_err(bad)?)?,
             request::Copy(copy) => copy::read(copy.map_err(bad)?)?,
             request::Pull(pull) => {
                 let pull = pull.map_err(bad)?;
@@ -232,8 +276,32 @@ impl Request {
             sent: Duration::from_micros(root.get_sent_us()),
             graph: root.get_graph(),
             version: root.get_version(),
+            floors: Versions::read(root.get_at_least(), root.get_floors().map_err(bad)?),
             body,
         })
+    }
+}
+
+impl Push {
+    fn write(self, mut to: push::Builder<'_>) {
+        to.set_tensor(self.tensor);
+        to.set_n_rows(self.n_rows);
+        to.set_put_high((self.put >> 64) as u64);
+        to.set_put_low(self.put as u64);
+        to.set_piece(self.piece);
+        to.set_is_last(self.is_last);
+        to.set_total_rows(self.total_rows);
+    }
+
+    fn read(from: push::Reader<'_>) -> Self {
+        Self {
+            tensor: from.get_tensor(),
+            n_rows: from.get_n_rows(),
+            put: u128::from(from.get_put_high()) << 64 | u128::from(from.get_put_low()),
+            piece: from.get_piece(),
+            is_last: from.get_is_last(),
+            total_rows: from.get_total_rows(),
+        }
     }
 }
 
@@ -247,9 +315,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Membership;
-    use crate::Prefix;
-    use crate::limits::{PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+    use crate::limits::{FLOORS_MAX, PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+    use crate::{PartVersion, Prefix};
+
+    const PUSH: Push = Push {
+        tensor: u16::MAX,
+        n_rows: u32::MAX,
+        put: u128::MAX - 1,
+        piece: u32::MAX,
+        is_last: true,
+        total_rows: u32::MAX,
+    };
 
     fn round_trip(request: &Request) -> Result<Request, WireError> {
         let mut bytes = Vec::new();
@@ -267,9 +343,15 @@ mod tests {
             RequestBody::Stat,
             RequestBody::Pull { tensor: 7, kind: PullKind::Sync },
             RequestBody::Pull { tensor: u16::MAX, kind: PullKind::Vector },
-            RequestBody::Push { tensor: 3, n_rows: 0, change: 0 },
-            RequestBody::Push { tensor: u16::MAX, n_rows: u32::MAX, change: u64::MAX },
-            RequestBody::Commit { version: u32::MAX },
+            RequestBody::Push(Push::default()),
+            RequestBody::Push(PUSH),
+            RequestBody::Commit { version: u32::MAX, step: CommitStep::Prepare },
+            RequestBody::Commit { version: 1, step: CommitStep::Publish },
+            RequestBody::Follow { part: u16::MAX, step: FollowStep::Manifest },
+            RequestBody::Follow {
+                part: 1,
+                step: FollowStep::Read { file: u16::MAX, offset: u64::MAX },
+            },
             RequestBody::Compact,
             RequestBody::Share,
             RequestBody::Lend { tensor: 0 },
@@ -285,23 +367,16 @@ mod tests {
             RequestBody::Copy { part: 1, step: CopyStep::Release },
             RequestBody::Copy { part: 1, step: CopyStep::Adopt },
             RequestBody::Copy { part: 1, step: CopyStep::Expect { id: u64::MAX } },
-            RequestBody::Copy { part: 1, step: CopyStep::Join },
-            RequestBody::Copy {
-                part: 1,
-                step: CopyStep::Count(Membership {
-                    generation: u32::MAX,
-                    n_holders: u16::MAX,
-                    change: u64::MAX,
-                }),
-            },
             RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
             RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
         ];
         for body in bodies {
             for deadline in [None, Some(Duration::from_millis(1500))] {
                 let (sent, graph, version) = (Duration::from_micros(77), u64::MAX, u32::MAX);
-                let request = Request { deadline, sent, graph, version, body };
-                assert_eq!(round_trip(&request), Ok(request));
+                let above = vec![PartVersion { part: u16::MAX, version: u32::MAX }; FLOORS_MAX];
+                let floors = Versions { lowest: u32::MAX - 1, above };
+                let request = Request { deadline, sent, graph, version, floors, body };
+                assert_eq!(round_trip(&request).as_ref(), Ok(&request));
             }
         }
     }
@@ -329,7 +404,7 @@ mod tests {
     #[test]
     fn a_truncated_head_is_refused() {
         let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-        for body in [pull, RequestBody::Push { tensor: 1, n_rows: 9, change: 1 }] {
+        for body in [pull, RequestBody::Push(PUSH)] {
             let mut bytes = Vec::new();
             Request::new(body).append_to(0, &mut bytes);
             for end in PREFIX_BYTES..bytes.len() {
@@ -350,7 +425,7 @@ mod tests {
         fn no_flipped_bit_panics(bit in 0usize..512, is_push: bool) {
             let mut bytes = Vec::new();
             let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-            let push = RequestBody::Push { tensor: 1, n_rows: 9, change: 1 };
+            let push = RequestBody::Push(PUSH);
             let body = if is_push { push } else { pull };
             Request::new(body).append_to(0, &mut bytes);
             let bit = bit % ((bytes.len() - PREFIX_BYTES) * 8);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
     Description, Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody,
-    TensorDescription,
+    TensorDescription, Versions,
 };
 
 const DESCRIBE: &[u8] = b"8\0\0\0\0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x04\0\x01\0\
@@ -58,6 +58,7 @@ fn requests_of_version_3_are_read() {
         sent: Duration::from_micros(77),
         graph: 9,
         version: 0,
+        floors: Versions::default(),
         body: RequestBody::Pull { tensor: 1, kind: PullKind::Vector },
     };
     check_request(PULL, &pull, 8);
@@ -65,7 +66,7 @@ fn requests_of_version_3_are_read() {
 
 #[test]
 fn replies_of_version_3_are_read() {
-    check_reply(ROWS, &Reply::Rows { first_row: 2, n_rows: 3 }, 12);
+    check_reply(ROWS, &Reply::Rows { first_row: 2, n_rows: 3, versions: Versions::default() }, 12);
     let (code, message) = (FailureCode::OtherVersion, "no".to_owned());
     let failure = Failure { code, message, retry_after: Duration::from_millis(5) };
     check_reply(FAILURE, &Reply::Failure(failure), 0);

@@ -50,9 +50,11 @@ pub struct ServerConfig {
     /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP it
     /// needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
     pub writable: bool,
+    /// Addresses of the writers whose versions the folder follows; then no puts are taken.
+    pub follow: Option<String>,
     /// What clients over TCP must tell first. Over a Unix socket its mode says who may.
     pub token: Option<Tokens>,
-    /// What clients over TCP must tell first to move partitions or to count their holders; it lets
+    /// What clients over TCP must tell first to move partitions; it lets
     /// them in as `token` does. Without one that is for clients of the same machine.
     pub admin_token: Option<Tokens>,
     /// TLS on every TCP port of rows; in the clear unless given.
@@ -85,6 +87,7 @@ impl ServerConfig {
             preload: Vec::new(),
             state_dir: None,
             writable: false,
+            follow: None,
             token: None,
             admin_token: None,
             tls: None,
@@ -121,6 +124,9 @@ impl ServerConfig {
         }
         if !PolicyKind::REACTIVE.contains(&self.policy) {
             return Err(ServerError::Policy { found: self.policy });
+        }
+        if self.writable && self.follow.is_some() {
+            return Err(ServerError::WritesAndFollows);
         }
         if self.n_shards > SHARDS_MAX {
             return Err(ServerError::Shards { found: self.n_shards });

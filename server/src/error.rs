@@ -138,6 +138,9 @@ pub enum ServerError {
     /// The graph cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A follower would take puts.
+    #[error("a server that follows another takes no puts; give --writable or --follow")]
+    WritesAndFollows,
     /// A shard's executor did not start or died.
     #[error("shard executor: {reason}; io_uring and at least 512 KiB of locked memory are needed")]
     Executor {
@@ -165,7 +168,11 @@ pub enum ServerError {
 
 /// A failure that tells who is at fault.
 pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
-    let retry_after = if code == FailureCode::Overloaded { RETRY_AFTER } else { Duration::ZERO };
+    let retry_after = if matches!(code, FailureCode::Overloaded | FailureCode::Behind) {
+        RETRY_AFTER
+    } else {
+        Duration::ZERO
+    };
     Failure { code, message: message.into(), retry_after }
 }
 
@@ -183,9 +190,11 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
         StoreError::Fixed { .. }
         | StoreError::TensorRefused { .. }
         | StoreError::MoveRefused { .. } => FailureCode::Invalid,
-        StoreError::NoPart { .. } | StoreError::HoldersChanged { .. } => FailureCode::Elsewhere,
+        StoreError::NoPart { .. } => FailureCode::Elsewhere,
         StoreError::Busy { .. } => FailureCode::Overloaded,
-        StoreError::ReadOnly { .. } | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
+        StoreError::ReadOnly { .. }
+        | StoreError::Follows { .. }
+        | StoreError::WritesStopped { .. } => FailureCode::ReadOnly,
         _ => FailureCode::Internal,
     };
     failure(code, error.to_string())

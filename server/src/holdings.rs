@@ -1,14 +1,15 @@
 //! What a server holds, opened and checked once before any shard starts, shared by all.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::{
-    Description, Membership, Stripes, TensorDescription, UpdateStats, graph_tag,
+    Description, PartState, PartVersion, Role, Stripes, TensorDescription, UpdateStats, Versions,
+    graph_tag,
 };
 use lodestore_store::{
     Arrival, DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind,
@@ -16,6 +17,7 @@ use lodestore_store::{
 };
 
 use crate::pins::{Pins, Use};
+use crate::puts::Puts;
 use crate::{ServerConfig, ServerError};
 
 /// The partitions and tensors of one server.
@@ -44,6 +46,12 @@ pub(crate) struct Holdings {
     pub(crate) profile: DeviceProfile,
     /// As configured.
     pub(crate) writable: bool,
+    /// Addresses of the writers that it follows.
+    pub(crate) follows: Option<String>,
+    /// By partition: the version that every shard has come to.
+    served: Vec<AtomicU32>,
+    /// Puts in pieces that are under way.
+    pub(crate) puts: Puts,
     /// Drawn anew for each start: by it clients see that two addresses lead to one server.
     instance: u64,
 }
@@ -73,12 +81,18 @@ impl Holdings {
         let specs = graph.meta().tensors.iter();
         let tensors = specs.map(|spec| TensorHolding::new(spec, n_shards));
         let tensors = tensors.collect::<Result<_, _>>()?;
-        let mode = if config.writable { LiveMode::Write } else { LiveMode::Read };
+        let mode = match (config.writable, &config.follow) {
+            (true, _) => LiveMode::Write,
+            (false, Some(_)) => LiveMode::Follow,
+            (false, None) => LiveMode::Read,
+        };
         let profile = DeviceProfile::load(&**graph.device(), graph.dir());
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.parts_here { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
+        let served = |part| AtomicU32::new(live.part_version(part).unwrap_or(0));
+        let served = book.parts().map(served).collect();
         Ok(Self {
             book,
             parts: RwLock::new(parts.into()),
@@ -93,6 +107,9 @@ impl Holdings {
             pins: Pins::default(),
             profile,
             writable: config.writable,
+            follows: config.follow.clone(),
+            served,
+            puts: Puts::default(),
             // Never 0, which stands for none.
             instance: RandomState::new().build_hasher().finish() | 1,
         })
@@ -152,11 +169,53 @@ impl Holdings {
         Ok(())
     }
 
-    /// How many servers are to hold each of `parts`; none where nobody has said of any.
-    fn memberships(&self, parts: &[PartId]) -> Vec<Membership> {
-        let all = parts.iter().map(|&part| self.live.membership(part));
-        let all: Vec<Membership> = all.map(told).collect();
-        if all.iter().all(|it| it.generation == 0) { Vec::new() } else { all }
+    /// The version of a partition that every shard has come to: no gather that begins now reads one
+    /// before it.
+    pub(crate) fn served_version(&self, part: PartId) -> u32 {
+        self.served.get(part.index()).map_or(0, |version| version.load(Ordering::Acquire))
+    }
+
+    /// The lowest version that every shard has come to of any partition here.
+    pub(crate) fn lowest_served(&self) -> u32 {
+        self.parts().iter().map(|&part| self.served_version(part)).min().unwrap_or(0)
+    }
+
+    /// The committed versions of a partition, or of all that are open.
+    pub(crate) fn committed(&self, part: Option<PartId>) -> Vec<(PartId, u32)> {
+        let mut versions = self.live.part_versions();
+        versions.retain(|(it, _)| part.is_none_or(|part| part == *it));
+        versions
+    }
+
+    /// Notes that every shard has come to these versions.
+    pub(crate) fn note_served(&self, versions: &[(PartId, u32)]) {
+        for &(part, version) in versions {
+            self.served[part.index()].fetch_max(version, Ordering::AcqRel);
+        }
+    }
+
+    /// What this server is to a partition that it has.
+    pub(crate) fn role(&self, _part: PartId) -> Role {
+        match (self.writable, &self.follows) {
+            (true, _) => Role::Writer,
+            (false, Some(_)) => Role::Follower,
+            (false, None) => Role::Reader,
+        }
+    }
+
+    /// Versions that the partitions here have: rows that were gathered before are of none after them.
+    pub(crate) fn versions(&self) -> Versions {
+        let committed = self.committed(None);
+        let all = committed.iter();
+        Versions::reached(all.map(|&(part, version)| PartVersion { part: part.0, version }))
+    }
+
+    /// Numbers of which one changes whenever the description does.
+    pub(crate) fn described(&self) -> [u64; 2] {
+        let parts = self.parts();
+        let changes = self.changes();
+        // Versions of the same partitions only ascend.
+        [changes, parts.iter().map(|&part| u64::from(self.served_version(part))).sum()]
     }
 
     /// Lets one partition come or go at a time; `None` while another does.
@@ -172,6 +231,11 @@ impl Holdings {
         let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
         let is_coming = |part: &PartId| arriving.contains(part) || *leaving == Some(*part);
         let coming = self.book.parts().filter(|part| is_coming(part) && !parts.contains(part));
+        let state = |&part: &PartId| PartState {
+            version: self.served_version(part),
+            role: self.role(part),
+        };
+        let states: Vec<PartState> = parts.iter().map(state).collect();
         Description {
             graph: *meta.uuid.as_bytes(),
             n_edges: meta.edges,
@@ -184,7 +248,7 @@ impl Holdings {
             writable: self.writable,
             shares: true,
             roams: self.roams,
-            memberships: self.memberships(&parts),
+            states,
             arriving: coming.map(|part| part.0).collect(),
             instance: self.instance,
         }
@@ -265,10 +329,4 @@ impl TensorHolding {
         };
         Ok(Self { description, stripes })
     }
-}
-
-/// What clients are told of what a partition's catalog says of its holders.
-pub(crate) fn told(stored: lodestore_store::Membership) -> Membership {
-    let lodestore_store::Membership { generation, n_holders, change } = stored;
-    Membership { generation, n_holders, change }
 }

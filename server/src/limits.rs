@@ -86,6 +86,15 @@ pub const PUT_BYTES_PER_ROW: usize = 192;
 /// catalog, and in RocksDB's batch.
 pub const PUT_COPIES: usize = 3;
 
+/// Bytes of rows and ids that puts in pieces may come to, of all that are under way.
+pub const STAGED_BYTES_MAX: u64 = 1 << 30;
+/// Puts in pieces that may be under way.
+pub const STAGED_PUTS_MAX: usize = 1024;
+/// A put of which nothing has come for this long is dropped.
+pub const STAGED_IDLE_MAX: Duration = Duration::from_secs(60);
+/// Puts that have ended and are remembered, for clients that have not had the answer.
+pub const FINISHED_PUTS_MAX: usize = 1 << 16;
+
 /// How long reads of a partition that is given up are waited for.
 pub const LAST_READS_MAX: Duration = Duration::from_secs(3);
 

@@ -42,7 +42,7 @@ pub struct Server {
     observed: Arc<Observed>,
     counters: Arc<[Counters]>,
     acceptor: Acceptor,
-    inboxes: Arc<[Inbox]>,
+    pub(crate) inboxes: Arc<[Inbox]>,
     deaths: Deaths,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
     /// Where updates are taken.
@@ -54,7 +54,7 @@ pub struct Server {
     _pulse: Pulse,
     preload: Arc<Preload>,
     /// Closing the graph takes a while, and is for whoever stops the server.
-    holdings: Arc<Holdings>,
+    pub(crate) holdings: Arc<Holdings>,
 }
 
 impl Server {

@@ -280,31 +280,25 @@ pub enum StoreError {
         /// What holds it up.
         reason: &'static str,
     },
-    /// Rows of a partition that several servers hold were to be put at one of them.
+    /// A folder follows another server's, and is written by that alone.
     #[error(
-        "partition {part} is held by {n_holders} servers, and rows that are put into the files of one are \
-         not at the others; put them through the servers (--connect)"
+        "{} follows {writer}, which takes its puts and commits; write there, or, when that is gone for \
+         good, stop the server of this folder and remove its file `{}`",
+        dir.display(), crate::follow::FOLLOWS_FILE
     )]
-    Replicated {
-        /// The partition.
-        part: PartId,
-        /// Servers that are to hold it.
-        n_holders: u16,
+    Follows {
+        /// The graph's folder.
+        dir: PathBuf,
+        /// Addresses of the writer.
+        writer: String,
     },
-    /// Rows were put for other holders than a partition has by now.
-    #[error(
-        "rows of partition {part} come for its holders by change {found:016x}, and those here are by \
-         {expected:016x}, of generation {generation}; ask all servers anew what they hold"
-    )]
-    HoldersChanged {
+    /// What a writer has cannot follow what a follower has.
+    #[error("partition {part} is not followed: {reason}")]
+    FollowRefused {
         /// The partition.
         part: PartId,
-        /// Generation that is stored.
-        generation: u32,
-        /// Change that is stored.
-        expected: u64,
-        /// Change that the rows were put for.
-        found: u64,
+        /// Why, and what to do.
+        reason: String,
     },
     /// A partition cannot be copied or moved so.
     #[error("partition {part} is not moved: {reason}")]

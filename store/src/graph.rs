@@ -249,6 +249,21 @@ impl Graph {
         deltas.iter().map(open).collect()
     }
 
+    /// Opens a segment with every row of a partition, and pins it for as long as it is open.
+    pub(crate) fn open_base(
+        &self,
+        part: PartId,
+        tensor: &TensorSpec,
+        version: u32,
+        record: &SegmentRecord,
+    ) -> Result<Segment, StoreError> {
+        let identity = self.identity_of_base(part, &tensor.name, version, record)?;
+        let path = self.part_dir(part).join(&record.file);
+        let segment = open_pinned(&*self.device, &path, &identity)?;
+        check_digest(&segment, record)?;
+        Ok(segment)
+    }
+
     /// Opens a delta that the catalog names, and pins it for as long as it is open.
     pub(crate) fn open_delta(
         &self,

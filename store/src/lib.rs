@@ -18,6 +18,7 @@ mod embedded;
 mod error;
 #[cfg(test)]
 mod fixture;
+mod follow;
 mod graph;
 mod import;
 mod inspect;
@@ -42,7 +43,7 @@ pub mod synthetic;
 mod tensor;
 mod verify;
 
-pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, Membership, SegmentRecord};
+pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, SegmentRecord};
 pub use cause::Cause;
 pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use compact::Compacted;
@@ -53,6 +54,7 @@ pub use device::{
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;
+pub use follow::{FetchedFile, FollowedFolder, Manifest};
 pub use graph::{Graph, HOT_ROWS_DIR, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{
@@ -61,8 +63,8 @@ pub use inspect::{
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use live::{
-    Folding, GraphVersion, Holders, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, NewTensor,
-    PartCopy, SEAL_MAX, StoppedWrites, TensorVersion, TensorView, View, drop_tensor,
+    Folding, GraphVersion, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, NewTensor, PartCopy,
+    PartFiles, SEAL_MAX, StoppedWrites, TensorVersion, TensorView, View, drop_tensor,
 };
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};

@@ -37,7 +37,7 @@ fn what_cannot_be_moved_is_told_before_anything_is_fetched() {
     assert!(crate::support::names_in(&typo).is_empty(), "what was begun is removed");
     let keep = MovePlan { keep: true, ..plan(&source, 1, &two.folders[1], Some(&target)) };
     let told = error_of(keep);
-    assert!(told.contains("lode holders 1 --set 1"), "{told}");
+    assert!(told.contains("lode serve --follow"), "{told}");
     target.stop();
     let read_only =
         Serving::start(&two.folders[1], "--parts-here --insecure --shards 1 --listen 127.0.0.1:0");

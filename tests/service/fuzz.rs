@@ -17,7 +17,10 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::{CopyStep, PullKind, Request, RequestBody, Token, hello};
+use lodestore_schema::{
+    CommitStep, CopyStep, FollowStep, PartVersion, PullKind, Push, Request, RequestBody, Token,
+    Versions, hello,
+};
 
 use crate::support::Numbers;
 use crate::support::graph::{Source, WIDE};
@@ -210,6 +213,7 @@ impl Liar {
             sent: n(if self.one_in(8) { u32::MAX } else { self.numbers.below(1000) }),
             graph: if self.one_in(20) { self.numbers.next() } else { 0 },
             version: if self.one_in(20) { self.numbers.below(9) } else { 0 },
+            floors: self.floors(),
             body,
         };
         let rows = match body {
@@ -288,6 +292,15 @@ impl Liar {
         }
     }
 
+    fn floors(&mut self) -> Versions {
+        if !self.one_in(10) {
+            return Versions::default();
+        }
+        let above = (0..self.numbers.below(3) as u16)
+            .map(|part| PartVersion { part, version: self.numbers.below(4) });
+        Versions { above: above.collect(), lowest: self.numbers.below(3) }
+    }
+
     /// What to ask, and with how many ids.
     fn body(&mut self) -> (RequestBody, usize) {
         let numbers = &mut self.numbers;
@@ -298,19 +311,38 @@ impl Liar {
             20..30 => (RequestBody::Stat, 0),
             30..32 => {
                 let n_rows = numbers.below(3);
-                (RequestBody::Push { tensor: SPOILT, n_rows, change: 0 }, n_rows as usize)
+                let put = Push {
+                    tensor: SPOILT,
+                    n_rows,
+                    put: numbers.below(9).into(),
+                    piece: numbers.below(3),
+                    is_last: numbers.below(2) == 0,
+                    total_rows: numbers.below(5),
+                };
+                (RequestBody::Push(put), n_rows as usize)
             }
-            32 => (RequestBody::Commit { version: numbers.below(8) }, 0),
+            32 => (commit(numbers.below(8), numbers.below(2)), 0),
             33 => (RequestBody::Compact, 0),
-            34 => (RequestBody::Commit { version: numbers.next() as u32 }, 0),
+            34 => (commit(numbers.next() as u32, 1), 0),
             35..40 => {
                 let part = numbers.below(3) as u16;
                 (RequestBody::Copy { part, step: self.copy_step() }, 0)
             }
             40 => (RequestBody::Share, 0),
-            41 => (RequestBody::Lend { tensor }, 0),
-            42..44 => (RequestBody::Pull { tensor, kind }, 3000),
+            41 => {
+                let (part, file) = (numbers.below(3) as u16, numbers.below(9) as u16);
+                let offset = numbers.next();
+                let steps = [FollowStep::Manifest, FollowStep::Read { file, offset }];
+                (RequestBody::Follow { part, step: steps[numbers.below(2) as usize] }, 0)
+            }
+            42 => (RequestBody::Lend { tensor }, 0),
+            43..45 => (RequestBody::Pull { tensor, kind }, 3000),
             _ => (RequestBody::Pull { tensor, kind }, numbers.below(50) as usize),
         }
     }
+}
+
+fn commit(version: u32, step: u32) -> RequestBody {
+    let step = if step == 0 { CommitStep::Prepare } else { CommitStep::Publish };
+    RequestBody::Commit { version, step }
 }

@@ -119,10 +119,7 @@ fn partitions_are_moved_and_counted_by_whoever_tells_the_admin_token() {
     };
     let server = start(&format!("--admin-token-file {}", admin.display()));
     let (at, unix, into) = (&server.address, unix.display(), into.display());
-    let commands = [
-        ("copy-part 0 --keep --into", format!("{into} --from")),
-        ("holders 0 --set 1", "--connect".to_owned()),
-    ];
+    let commands = [("copy-part 0 --keep --into", format!("{into} --from"))];
     for (command, door) in &commands {
         let tell = |token: &PathBuf| {
             lode_line(&format!("{command} {door} {at} --token-file {}", token.display()))
@@ -142,11 +139,9 @@ fn partitions_are_moved_and_counted_by_whoever_tells_the_admin_token() {
     let both = format!("--token-file {0} --admin-token-file {0}", token.display());
     lode_line(&format!("serve nowhere --listen 127.0.0.1:0 {both}"))
         .failed(2, &["the same token", "--admin-token-file"]);
-    lode_line("holders 0 --connect etcd:127.0.0.1:1/g")
-        .failed(2, &["below that prefix", "HOST:PORT"]);
     // Without an admin token that is for those of this machine.
     let server = start("");
-    let line = format!("holders 1 --set 1 --connect {} --token-file", server.address);
+    let line = format!("copy-part 0 --keep --into {into} --from {} --token-file", server.address);
     lode_line(&format!("{line} {}", token.display())).succeeded();
     server.stop();
 }

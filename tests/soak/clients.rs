@@ -1,6 +1,5 @@
 //! Those who put and pull meanwhile: some keep their client, some come and go.
 
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,9 +22,6 @@ const N_ROWS: [usize; 4] = [1, 50, 700, 12_000];
 pub(crate) struct Clients<'a> {
     pub(crate) load: &'a Workload,
     pub(crate) told: &'a Told,
-    /// A client that connects while a partition of several holders moves does not know of all of
-    /// them, and must not put (docs/moving.md): such a move holds this alone.
-    pub(crate) gate: &'a RwLock<()>,
     pub(crate) watch: &'a Watch,
     pub(crate) seed: u64,
     pub(crate) counts: CallCounts,
@@ -76,12 +72,10 @@ impl Clients<'_> {
         let _end = EndOnDrop(self.load);
         let mut numbers = Numbers(self.seed ^ u64::from(writer));
         while !self.load.is_over() {
-            let gate = self.gate.read().unwrap();
             let Some(client) = self.connect(habit) else { continue };
             let put = || self.put(&client, habit, writer);
             // With its first put it has heard of every holder.
             while !self.load.is_over() && !put() {}
-            drop(gate);
             self.repeat(habit, &mut numbers, |_| {
                 put();
             });

@@ -1,5 +1,5 @@
-//! Four servers of one graph, of whose partitions one is on two of them, and maps in files: of their
-//! Unix sockets, and of the relays before their ports.
+//! Four servers of one graph, and maps in files: of their Unix sockets, and of the relays before their
+//! ports.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
@@ -18,8 +18,6 @@ use crate::support::workload::known_graph;
 
 pub(crate) const N_SERVERS: usize = 4;
 pub(crate) const N_PARTS: u16 = 6;
-/// Held by two servers; the others by one.
-pub(crate) const REPLICATED: u16 = 0;
 /// The server with a disk of its own, which is filled at times.
 pub(crate) const ON_DISK: usize = 2;
 /// The server that is never killed nor started anew: what it takes of memory and descriptors in all
@@ -56,8 +54,7 @@ impl Cluster {
             std::fs::create_dir(folder).unwrap();
             std::fs::copy(graph.join("graph.toml"), folder.join("graph.toml")).unwrap();
             for part in 0..N_PARTS {
-                let holds = usize::from(part) % N_SERVERS == at || (part == REPLICATED && at == 1);
-                if holds {
+                if usize::from(part) % N_SERVERS == at {
                     let name = format!("part-{part:03}");
                     copy_dir(&graph.join(&name), &folder.join(&name));
                 }

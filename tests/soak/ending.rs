@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, RowSource};
 use lodestore_graph::{NodeId, PartId};
 
-use crate::cluster::{Cluster, N_PARTS, N_SERVERS, REPLICATED, STEADY};
+use crate::cluster::{Cluster, N_PARTS, N_SERVERS, STEADY};
 use crate::support::http::get;
 use crate::support::process::{Serving, lode_line};
 use crate::support::workload::Workload;
@@ -114,8 +114,7 @@ impl Cluster {
         self.stop_all();
         for part in 0..N_PARTS {
             let n_owners = (0..N_SERVERS).filter(|&at| self.owns(at, part)).count();
-            let expected = if part == REPLICATED { 2 } else { 1 };
-            assert_eq!(n_owners, expected, "owners of partition {part}");
+            assert_eq!(n_owners, 1, "owners of partition {part}");
         }
         let mut bytes = 0;
         for (at, folder) in self.folders.iter().enumerate() {

@@ -2,14 +2,13 @@
 
 use lodestore_client::{ClientError, MovePlan, PartMove};
 
-use crate::cluster::{Cluster, N_PARTS, N_SERVERS, REPLICATED, STEADY};
+use crate::cluster::{Cluster, N_PARTS, N_SERVERS, STEADY};
 use crate::faults::{Faults, Scene};
 
 /// A move between two servers.
 struct Drawn {
     plan: MovePlan,
     ends: [usize; 2],
-    is_replicated: bool,
 }
 
 impl Faults {
@@ -50,7 +49,6 @@ impl Faults {
         happen: impl FnOnce(&mut Self, &mut Cluster, Drawn) -> Result<(), ClientError>,
     ) -> bool {
         let drawn = self.draw_move(scene.cluster);
-        let _alone = drawn.is_replicated.then(|| scene.clients.gate.write().unwrap());
         let happened = happen(self, scene.cluster, drawn);
         let happened = happened.inspect_err(|error| scene.clients.told.note(error));
         scene.cluster.heal();
@@ -68,7 +66,7 @@ impl Faults {
             let may_go = cluster.owns(from, part) && cluster.parts_of(from).len() > 1;
             if may_go && !cluster.owns(to, part) {
                 let plan = cluster.plan(from, part, to);
-                return Drawn { plan, ends, is_replicated: part == REPLICATED };
+                return Drawn { plan, ends };
             }
         }
     }

@@ -20,16 +20,14 @@ pub(crate) enum Kind {
     DiskFull,
     /// That server writes nothing more until it is started anew.
     WritesStopped,
-    /// Nobody has the partition at this moment, or one of its holders is missing.
+    /// No server has the partition at this moment, or none takes its puts.
     NoHolder,
-    /// Some holders have taken a put, and one has not, for one of the reasons above.
-    HoldersDiffer,
     /// A server that may hold what is put was never heard of.
     Unheard,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Connect,
         Self::Unavailable,
         Self::Deadline,
@@ -37,7 +35,6 @@ impl Kind {
         Self::DiskFull,
         Self::WritesStopped,
         Self::NoHolder,
-        Self::HoldersDiffer,
         Self::Unheard,
     ];
 
@@ -50,7 +47,6 @@ impl Kind {
             Self::DiskFull => "refused: disk full",
             Self::WritesStopped => "refused: an earlier write failed",
             Self::NoHolder => "no holder",
-            Self::HoldersDiffer => "holders differ",
             Self::Unheard => "server not heard of",
         }
     }
@@ -70,9 +66,6 @@ impl Told {
     pub(crate) fn note(&self, error: &ClientError) {
         let kind = self.kind(error).unwrap_or_else(|| panic!("no fault explains it: {error}"));
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
-        if let ClientError::PutDiffers { source, .. } = error {
-            self.note(source);
-        }
     }
 
     /// How often each kind was told.
@@ -89,8 +82,7 @@ impl Told {
             ClientError::Connect { .. } => Kind::Connect,
             ClientError::Unavailable { .. } => Kind::Unavailable,
             ClientError::Deadline { .. } => Kind::Deadline,
-            ClientError::NoHolder { .. } | ClientError::LostHolder { .. } => Kind::NoHolder,
-            ClientError::PutDiffers { .. } => Kind::HoldersDiffer,
+            ClientError::NoHolder { .. } | ClientError::NoWriter { .. } => Kind::NoHolder,
             ClientError::Unheard { .. } => Kind::Unheard,
             ClientError::Refused { failure, .. } => {
                 let says = |what: &str| {
@@ -102,6 +94,8 @@ impl Told {
                     FailureCode::Deadline
                     | FailureCode::Elsewhere
                     | FailureCode::Overloaded
+                    | FailureCode::Behind
+                    | FailureCode::PutLost
                     | FailureCode::Stopping => Kind::Refused,
                     FailureCode::Internal if says("") => Kind::DiskFull,
                     FailureCode::ReadOnly if says("an earlier write failed (") => {

@@ -24,9 +24,8 @@ Example: partition 3 moves from one server to another
 The first runs on the old machine, the others on the new one.
 
 The old server keeps the folder under another name, part-003.moved-NUMBER; remove it when the new one
-serves. With --keep nothing is taken away: into a folder alone that is a copy of the partition as of
-one moment; to a server that takes puts, from one that does, it is one holder more, if the number of
-holders is known (lode holders).
+serves. With --keep nothing is taken away: that is a copy of the partition as of one moment. A second
+server that follows what is committed is started with lode serve --follow.
 
 Servers that are not on this machine want the admin token, which --token-file gives.
 
@@ -78,8 +77,6 @@ struct CopyReport {
     seconds: f64,
     /// In which the old server took no puts.
     sealed_seconds: f64,
-    /// Holders that there are to be from now on, where the copy has become one; else 0.
-    holders: u16,
 }
 
 impl CopyPartArgs {
@@ -113,7 +110,6 @@ impl CopyPartArgs {
             late_bytes,
             seconds: start.elapsed().as_secs_f64(),
             sealed_seconds: stats.sealed.as_secs_f64(),
-            holders: stats.n_holders,
         };
         console.report(&report, text)
     }
@@ -132,12 +128,8 @@ fn text(report: &CopyReport) -> String {
         0 => String::new(),
         n => format!("; {} had come before", human::counted(n, "file")),
     };
-    let holders = match report.holders {
-        0..=2 => String::new(),
-        n => format!("; the others must be told that there are {n}: lode holders"),
-    };
     format!(
-        "partition {} {}: {}, {bytes} in {time}{kept}; no puts for {sealed}, in which {} came{holders}",
+        "partition {} {}: {}, {bytes} in {time}{kept}; no puts for {sealed}, in which {} came",
         report.part,
         if report.moved { "moved" } else { "copied" },
         human::counted(report.files, "file"),

@@ -7,7 +7,6 @@ mod evaluate;
 mod gather;
 mod generate;
 mod generate_trace;
-mod holders;
 mod import;
 mod inspect;
 mod load;
@@ -50,7 +49,6 @@ pub(crate) enum Command {
     Put(put::PutArgs),
     Compact(compact::CompactArgs),
     CopyPart(copy_part::CopyPartArgs),
-    Holders(holders::HoldersArgs),
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
     Train(train::TrainArgs),
@@ -97,7 +95,6 @@ impl Command {
             Self::Put(args) => args.run(console),
             Self::Compact(args) => args.run(console),
             Self::CopyPart(args) => args.run(console),
-            Self::Holders(args) => args.run(console),
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),
             Self::Train(args) => args.run(console),

@@ -35,8 +35,8 @@ Example:
 What was put is durable, and readers see it from the next commit on. With --commit it becomes a
 version now, which stays readable by its number until `lode compact` folds its files with later
 ones, and to readers that have pinned it after that. One process at a time may write a graph's
-files, a server with --writable included; readers need not stop. Name all servers that hold the
-nodes: where several hold a partition, the rows go to each of them.
+files, a server with --writable included; readers need not stop. Rows go to the server that writes
+their partition; its followers fetch the version by themselves.
 
 Of a graph whose partitions are on several machines --graph takes rows of the partitions that are
 here; an id of another is an error before anything is put. --commit makes a version here alone, and
@@ -70,6 +70,9 @@ pub(crate) struct PutArgs {
     /// Make a version of all that was put so far.
     #[arg(long)]
     commit: bool,
+    /// With --connect and --commit: return when so many followers of each partition have the version.
+    #[arg(long, value_name = "N", requires_all = ["connect", "commit"])]
+    wait_followers: Option<usize>,
     /// The ids are those of the imported files, not those of the stored graph.
     #[arg(long)]
     external_ids: bool,
@@ -134,6 +137,9 @@ impl PutArgs {
             progress(n_rows, ids.len());
         }
         let version = if self.commit { target.commit()? } else { target.version()? };
+        if let Some(wanted) = self.wait_followers {
+            target.wait_for_followers(version, wanted)?;
+        }
         let report = PutReport {
             tensor: tensor.name,
             rows: n_rows,

@@ -2,6 +2,7 @@
 
 mod config;
 mod doors;
+mod follow;
 mod register;
 mod renewal;
 
@@ -15,9 +16,9 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_client::Address;
+use lodestore_client::{Address, Follower};
 use lodestore_graph::PartId;
-use lodestore_server::{PolicyKind, PreloadChoice, Server, ServerConfig, ServerError};
+use lodestore_server::{PolicyKind, PreloadChoice, Server, ServerConfig};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -30,6 +31,7 @@ use crate::secrets::read_lasting_tokens;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
+use follow::FollowArgs;
 use renewal::Renewal;
 
 /// Where a server listens if nothing is said.
@@ -43,6 +45,9 @@ Example: two servers with two partitions each, and a client of both
   lode serve my-graph --parts 2,3 --listen 127.0.0.1:7172 &
   lode gather --connect 127.0.0.1:7171 --connect 127.0.0.1:7172 \\
       --tensor feat --ids ids.npy --out rows.npy
+
+A third that follows both, from an empty folder, and shares their pulls
+  lode serve my-copy --follow 127.0.0.1:7171,127.0.0.1:7172 --listen 127.0.0.1:7173 &
 
 SIGINT, SIGTERM or SIGHUP stops it cleanly: requests in flight are answered first. A second one ends it
 at once, and so does the first while the graph is being opened. Exit code 1 says that it could not start,
@@ -110,11 +115,13 @@ pub(crate) struct ServeArgs {
     /// it needs --token-file, --tls-client-ca or --insecure, and so does --parts-here.
     #[arg(long)]
     writable: bool,
+    #[command(flatten)]
+    follow: FollowArgs,
     /// File with the token that clients over TCP must tell, readable by its owner alone; the metrics
     /// port wants it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// File with the token of those who move partitions and count their holders over TCP; it lets them
+    /// File with the token of those who move partitions over TCP; it lets them
     /// in as that of --token-file does. Without it that is for clients of this machine.
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
@@ -188,6 +195,8 @@ impl ServeArgs {
         }
         self.state_dir = self.state_dir.or(file.state_dir);
         self.writable |= file.writable.unwrap_or_default();
+        self.follow.add(file.follow, file.follow_interval);
+        self.follow.add_security(file.follow_token_file, file.follow_tls_ca);
         self.token_file = self.token_file.or(file.token_file);
         self.admin_token_file = self.admin_token_file.or(file.admin_token_file);
         self.tls_cert = self.tls_cert.or(file.tls_cert);
@@ -245,6 +254,7 @@ impl ServeArgs {
             preload: self.preload.clone(),
             state_dir: self.state_dir.clone(),
             writable: self.writable,
+            follow: self.follow.writers(),
             token,
             admin_token,
             tls,
@@ -268,9 +278,20 @@ impl ServeArgs {
         let stop = stop_signal(this.exit_with_stdin)?;
         let (sender, events) = mpsc::channel();
         tell(sender.clone(), move || Event::Stop(wait(stop)))?;
-        tell(sender.clone(), move || Event::Started(Box::new(Server::start(&config))))?;
-        let server = match events.recv()? {
-            Event::Started(server) => Arc::new((*server)?),
+        let this = Arc::new(this);
+        tell(sender.clone(), {
+            let this = Arc::clone(&this);
+            move || {
+                let begun = this.follow.begin(this.graph.clone(), &this.parts);
+                let started = begun.and_then(|follower| Ok((Server::start(&config)?, follower)));
+                Event::Started(Box::new(started))
+            }
+        })?;
+        let (server, follower) = match events.recv()? {
+            Event::Started(started) => {
+                let (server, follower) = (*started)?;
+                (Arc::new(server), follower)
+            }
             Event::Stop(heard) => {
                 heard?;
                 tracing::info!("stopped before it had started");
@@ -280,9 +301,11 @@ impl ServeArgs {
             }
             Event::Died => unreachable!("nobody looks before it has started"),
         };
+        if let Some(follower) = follower {
+            this.follow.start(follower, server.installer())?;
+        }
         let (deaths, renewer) = (server.deaths(), server.renewer());
         // To read a file may take as long as it likes, and a signal is to be heard meanwhile.
-        let this = Arc::new(this);
         tell(sender.clone(), {
             let this = Arc::clone(&this);
             move || renewal.look_on(&this, &renewer)
@@ -336,7 +359,7 @@ impl ServeArgs {
 /// What the main thread waits for.
 enum Event {
     /// The server is up, or why it is not.
-    Started(Box<Result<Server, ServerError>>),
+    Started(Box<Result<(Server, Option<Follower>)>>),
     /// It shall stop.
     Stop(Result<()>),
     /// A thread of it has ended that must not.

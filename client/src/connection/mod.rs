@@ -205,7 +205,7 @@ impl Connection {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
         frame.reserve(body_bytes);
-        Request { sent: self.age(), ..*request }.append_to(body_bytes, &mut frame);
+        Request { sent: self.age(), ..request.clone() }.append_to(body_bytes, &mut frame);
         body(&mut frame);
         let sent = self.write(&frame);
         self.frame = frame;

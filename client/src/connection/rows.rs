@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::time::Instant;
 
-use lodestore_schema::Reply;
 use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::{Reply, Versions};
 
 use super::Connection;
 use crate::ClientError;
@@ -40,6 +40,8 @@ pub(crate) struct Progress {
     has_looked: bool,
     /// Bytes that must have come before anything can be done.
     needed: usize,
+    /// What the last chunk tells of the versions there.
+    versions: Versions,
 }
 
 impl Progress {
@@ -54,7 +56,13 @@ impl Progress {
             was_lent: false,
             has_looked: false,
             needed: PREFIX_BYTES,
+            versions: Versions::default(),
         }
+    }
+
+    /// Versions that the server's partitions have reached, of a whole answer.
+    pub(crate) fn versions(&self) -> &Versions {
+        &self.versions
     }
 
     /// Whether the head of a first chunk has come.
@@ -168,12 +176,17 @@ impl Connection {
         place: &mut Place<'_>,
     ) -> Result<(), ClientError> {
         let (first_row, n_rows, shared) = match reply {
-            Reply::Rows { first_row, n_rows } => (first_row, n_rows, None),
-            Reply::SharedRows { first_row, n_rows, offset, awaited } => {
+            Reply::Rows { first_row, n_rows, versions } => {
+                progress.versions = versions;
+                (first_row, n_rows, None)
+            }
+            Reply::SharedRows { first_row, n_rows, offset, awaited, versions } => {
+                progress.versions = versions;
                 (first_row, n_rows, Some((offset as usize, awaited)))
             }
-            Reply::LentRows { first_row, n_rows } => {
+            Reply::LentRows { first_row, n_rows, versions } => {
                 (progress.is_lent, progress.was_lent) = (true, true);
+                progress.versions = versions;
                 (first_row, n_rows, None)
             }
             Reply::Failure(failure) => {

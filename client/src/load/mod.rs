@@ -223,7 +223,7 @@ impl Client {
                 routes.check_held(part)?;
             }
         }
-        let held = book.parts().filter(|&part| !routes.holders_of(part).is_empty());
+        let held = book.parts().filter(|&part| !routes.servers_of(part).is_empty());
         let nodes = Nodes::new(held.map(|part| book.range(part)));
         if nodes.len() == 0 {
             return Err(ClientError::NoNodes);

@@ -96,7 +96,7 @@ impl LoadSocket {
 
     /// Queues a request of operation `slot`; [`Self::flush`] sends it.
     pub(super) fn ask(&mut self, slot: usize, request: &Request, ids: &[NodeId], compare: bool) {
-        let request = Request { sent: age(self.opened), ..*request };
+        let request = Request { sent: age(self.opened), ..request.clone() };
         request.append_to(size_of_val(ids), &mut self.outbox);
         self.outbox.extend_from_slice(bytemuck::cast_slice(ids));
         let sent = Instant::now();
@@ -196,14 +196,14 @@ impl LoadSocket {
                     self.needed = n_bytes;
                     return Ok(());
                 }
-                Head::Whole(Reply::Rows { first_row, n_rows }, body_bytes) => {
+                Head::Whole(Reply::Rows { first_row, n_rows, .. }, body_bytes) => {
                     let expected = self.chunk_bytes(first_row, n_rows, row_bytes)?;
                     if body_bytes != expected {
                         return Err(LoadError::Wire);
                     }
                     self.body_left = body_bytes;
                 }
-                Head::Whole(Reply::SharedRows { first_row, n_rows, offset, awaited }, 0) => {
+                Head::Whole(Reply::SharedRows { first_row, n_rows, offset, awaited, .. }, 0) => {
                     let n_bytes = self.chunk_bytes(first_row, n_rows, row_bytes)?;
                     self.take_shared(offset as usize, n_bytes, n_rows as usize, check)?;
                     if awaited {
@@ -211,7 +211,7 @@ impl LoadSocket {
                     }
                     self.end_whole(ended);
                 }
-                Head::Whole(Reply::LentRows { first_row, n_rows }, body_bytes) => {
+                Head::Whole(Reply::LentRows { first_row, n_rows, .. }, body_bytes) => {
                     let expected = self.chunk_bytes(first_row, n_rows, size_of::<u32>())?;
                     if body_bytes != expected {
                         return Err(LoadError::Wire);

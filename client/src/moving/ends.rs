@@ -4,14 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{
-    Copied, CopyStep, Description, FailureCode, Membership, Reply, RequestBody,
-};
-use lodestore_store::{
-    Graph, LiveGraph, LiveMode, Membership as StoredMembership, OpenOptions, StoreError,
-};
+use lodestore_schema::{Copied, CopyStep, Description, FailureCode, Reply, RequestBody};
+use lodestore_store::{Graph, LiveGraph, LiveMode, OpenOptions, StoreError};
 
-use super::source::PartSource;
 use super::{MovePlan, MoveStats, PAUSE};
 use crate::remote::{ask_server, describe};
 use crate::{Address, ClientError};
@@ -21,21 +16,18 @@ use crate::{Address, ClientError};
 pub(super) enum Kind {
     /// The copy takes the source's place.
     Move,
-    /// The source stays, and the copy is one holder more.
-    Join,
-    /// Nothing is taken away, and nobody puts to the copy.
+    /// Nothing is taken away, and the copy takes no puts.
     Copy,
 }
 
 /// The rename was the last that an earlier run did, and its server may not know.
 pub(super) fn was_here(plan: &MovePlan, kind: Kind) -> Result<MoveStats, ClientError> {
     let source = describe_end(plan, &plan.from)?;
-    let (version, _) = state_here(plan)?;
+    let version = version_here(plan)?;
     let has_it = source.parts.contains(&plan.part.0);
     let reason = match (has_it, plan.keep) {
         (true, false) => NOT_GIVEN_UP,
         (_, true) if plan.to.is_none() => "nothing was copied",
-        (true, true) if !is_counted(plan, kind)? => NOT_THEIRS,
         (true, true) if kind == Kind::Copy && version != source.version => {
             "it is of another version than the source's"
         }
@@ -51,44 +43,21 @@ pub(super) fn was_here(plan: &MovePlan, kind: Kind) -> Result<MoveStats, ClientE
 /// Why a copy in its place is not what a move has made.
 const NOT_GIVEN_UP: &str = "the source has it as well: nothing was moved";
 
-/// Why a copy in its place is not served.
-const NOT_THEIRS: &str = "this move has not made a holder of it, or its holders have changed since: \
-                          where `lode holders` tells of it, and not as left out, there is nothing to \
-                          do; else it may be of an earlier time: remove it, and copy it anew";
-
-/// Fails where what an earlier run has left in its place is not what the source counts by now, or where
-/// the source has not given up what is to be moved.
+/// Fails where an earlier run has left a copy in its place that the source has not given up.
 pub(super) fn check_taken(plan: &MovePlan, kind: Kind) -> Result<(), ClientError> {
-    let why = match kind {
-        Kind::Move if describe_end(plan, &plan.from)?.parts.contains(&plan.part.0) => NOT_GIVEN_UP,
-        Kind::Join | Kind::Copy if !is_counted(plan, kind)? => NOT_THEIRS,
-        _ => return Ok(()),
-    };
-    let reason = format!("{} has a copy of it; {why}", plan.into.display());
+    let source = describe_end(plan, &plan.from)?;
+    if kind == Kind::Copy || !source.parts.contains(&plan.part.0) {
+        return Ok(());
+    }
+    let reason = format!("{} has a copy of it; {NOT_GIVEN_UP}", plan.into.display());
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 
-/// Whether the partition in its place is what the source counts: a holder that the source itself has
-/// added, by the same move and as the last change; a mere copy only of the same holders.
-fn is_counted(plan: &MovePlan, kind: Kind) -> Result<bool, ClientError> {
-    let (_, here) = state_here(plan)?;
-    let StoredMembership { generation, n_holders, change } = here;
-    let told = Membership { generation, n_holders, change };
-    if kind == Kind::Join {
-        if !here.is_by_move() {
-            return Ok(false);
-        }
-        let source = PartSource::open(&plan.from, &plan.config, plan.part, change)?;
-        return Ok(source.joined() == Some(told));
-    }
-    Ok(describe_end(plan, &plan.from)?.membership(plan.part.0) == told)
-}
-
-/// The committed version of the partition in its place, and what it says of its holders.
-fn state_here(plan: &MovePlan) -> Result<(u32, StoredMembership), ClientError> {
+/// The committed version of the partition in its place.
+fn version_here(plan: &MovePlan) -> Result<u32, ClientError> {
     let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
     let live = LiveGraph::open(graph, Some(&[plan.part]), LiveMode::Read, &options)?;
-    Ok((live.version(), live.membership(plan.part)))
+    Ok(live.version())
 }
 
 /// Has the target's server take a step, if there is one; waits within the deadline while it is busy.
@@ -171,17 +140,10 @@ pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
     if !plan.keep {
         return Ok(Kind::Move);
     }
-    match (source.writable, target.writable) {
-        (false, false) => Ok(Kind::Copy),
-        (true, true) if source.membership(plan.part.0).generation > 0 => Ok(Kind::Join),
-        (true, true) => {
-            let part = plan.part;
-            let reason = format!(
-                "it takes puts, and nobody has said how many servers hold the partition: those that \
-                 clients do not know of would be left behind; say it first: lode holders {part} --set 1"
-            );
-            refused(&plan.from, &reason)
-        }
-        _ => refused(to, "of two servers that have a partition both take puts, or neither does"),
+    if source.writable || target.writable {
+        let reason = "it would be a second server that takes puts, or one that stays as it is while \
+                      another does; have the target follow the source instead: lode serve --follow";
+        return refused(to, reason);
     }
+    Ok(Kind::Copy)
 }

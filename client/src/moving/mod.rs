@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{CopyStep, Membership};
+use lodestore_schema::CopyStep;
 use lodestore_store::Arrival;
 
 use crate::{Address, ClientConfig, ClientError};
@@ -36,7 +36,7 @@ pub struct MovePlan {
     pub to: Option<Address>,
     /// The partition may be left where nobody serves it.
     pub unserved: bool,
-    /// Whether the source keeps it. Where source and target take puts the copy is one holder more.
+    /// Whether the source keeps it; then neither source nor target may take puts.
     pub keep: bool,
     /// Time for one step, and what servers are shown.
     pub config: ClientConfig,
@@ -69,8 +69,6 @@ pub struct MoveStats {
     pub version: u32,
     /// Time in which it took no puts, until it was given up.
     pub sealed: Duration,
-    /// Holders that there are to be from now on, where the copy has become one; else 0.
-    pub n_holders: u16,
     /// It was in its place already: an earlier run had moved or copied it.
     pub was_here: bool,
 }
@@ -99,7 +97,7 @@ impl PartMove {
     }
 
     /// What an earlier run may have left undone after its decision: `true` if the source had given
-    /// the partition up, or counted the copy, or it is in its place already, so that
+    /// the partition up, or it is in its place already, so that
     /// [`PartMove::take`] is next. Else the copy begins.
     ///
     /// # Errors
@@ -112,10 +110,6 @@ impl PartMove {
         let id = if self.kind == Kind::Copy { 0 } else { self.arrival.id() };
         let source = PartSource::open(&self.plan.from, &self.plan.config, self.plan.part, id)?;
         self.stats.version = source.version();
-        if let Some(joined) = source.joined() {
-            self.note_joined(joined)?;
-            return Ok(true);
-        }
         let is_given_up = source.is_given_up();
         self.source = (!is_given_up).then_some(source);
         Ok(is_given_up)
@@ -173,9 +167,6 @@ impl PartMove {
         self.stats.version = source.seal()?.version;
         self.stats.late_bytes = source.pairs(&catalog, &mut Vec::new())?;
         self.stats.catalog_bytes += self.stats.late_bytes;
-        if self.kind == Kind::Copy && self.plan.to.is_none() {
-            catalog.forget_membership()?;
-        }
         catalog.close()?;
         self.arrival.sync()?;
         // While the partition is the source's: the folder's server must be able to open it.
@@ -184,8 +175,7 @@ impl PartMove {
         Ok(())
     }
 
-    /// Has the source give the partition up for good, or count the copy as a holder, unless it is a
-    /// mere copy.
+    /// Has the source give the partition up for good, unless it is a mere copy.
     ///
     /// # Errors
     /// What broke. Then nobody but the source knows whether it has: [`PartMove::open`] asks.
@@ -195,24 +185,8 @@ impl PartMove {
         match self.kind {
             Kind::Copy => return Ok(()),
             Kind::Move => drop(source.step(CopyStep::Release, &mut Vec::new())?),
-            Kind::Join => {
-                let joined = source.step(CopyStep::Join, &mut Vec::new())?.joined;
-                self.note_joined(joined)?;
-            }
         }
         self.stats.sealed += start.elapsed();
-        Ok(())
-    }
-
-    /// Has the copy say what the source says of the holders, before it is one.
-    fn note_joined(&mut self, joined: Membership) -> Result<(), ClientError> {
-        let Membership { generation, n_holders, .. } = joined;
-        let catalog = self.arrival.catalog_again()?;
-        let change = self.arrival.id();
-        catalog.set_membership(lodestore_store::Membership { generation, n_holders, change })?;
-        catalog.close()?;
-        self.arrival.sync()?;
-        self.stats.n_holders = n_holders;
         Ok(())
     }
 

@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{
-    Copied, CopyStep, FailureCode, Membership, Reply, Request, RequestBody, WireError,
-};
+use lodestore_schema::{Copied, CopyStep, FailureCode, Reply, Request, RequestBody, WireError};
 use lodestore_store::ArrivingCatalog;
 
 use super::PAUSE;
@@ -75,11 +73,6 @@ impl PartSource {
     /// Whether the same move has taken the partition away before.
     pub(super) fn is_given_up(&self) -> bool {
         self.opened.is_given_up
-    }
-
-    /// What the same move has made of the holders before, if it has.
-    pub(super) fn joined(&self) -> Option<Membership> {
-        Some(self.opened.joined).filter(|joined| joined.generation > 0)
     }
 
     pub(super) fn version(&self) -> u32 {

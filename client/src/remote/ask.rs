@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_schema::{PullKind, Request, RequestBody};
+use lodestore_schema::{PullKind, Request, RequestBody, Versions};
 
 use super::fleet::Fleet;
 use super::pull::{Failed, Pull};
@@ -69,7 +69,7 @@ impl Asked {
                 connected_by = until.min(begun + (factor * usual).max(CONNECT_MIN));
             }
         }
-        match Self::send(fleet, pull, endpoint, piece.ids, (connected_by, until)) {
+        match Self::send(fleet, pull, endpoint, piece, (connected_by, until)) {
             Ok(connection) => {
                 let (sent, progress) = (Instant::now(), Progress::new());
                 Ok(Self { endpoint, server, sent, until, connection, progress })
@@ -82,7 +82,7 @@ impl Asked {
         fleet: &Fleet,
         pull: &Pull,
         endpoint: usize,
-        ids: &[NodeId],
+        Piece { ids, parts, .. }: Piece<'_>,
         (connected_by, until): (Instant, Instant),
     ) -> Result<Connection, ClientError> {
         let Pull { tensor, kind, version, row_bytes, .. } = *pull;
@@ -92,7 +92,9 @@ impl Asked {
         let left = until.saturating_duration_since(Instant::now());
         let body = RequestBody::Pull { tensor, kind };
         let graph = fleet.graph;
-        let request = Request { deadline: Some(left), graph, version, ..Request::new(body) };
+        let floors = if version == 0 { pull.floors.wanted(parts) } else { Versions::default() };
+        let deadline = Some(left);
+        let request = Request { deadline, graph, version, floors, ..Request::new(body) };
         connection.send(&request, ids, until)?;
         Ok(connection)
     }

@@ -8,7 +8,6 @@ use tracing::warn;
 use super::ClientConfig;
 use super::at_once::at_once;
 use super::describe::describe;
-use super::fleet::{renewed, replicas};
 use super::patience::{Patience, Remedy};
 use crate::cluster::{ClusterMap, Member};
 use crate::{Address, ClientError, Security};
@@ -16,53 +15,8 @@ use crate::{Address, ClientError, Security};
 /// Longest wait for the first words of a server that a map names, where others may do.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often all servers are asked anew until they agree about replicas.
-const ROUNDS_MAX: usize = 8;
-
-/// The servers of a map with what they hold, all of it of one moment where puts depend on that: while
-/// one of several holders of a partition is on its way, one may have been asked before and another
-/// after. Then a second answer differs from the first.
-pub(super) fn find_settled(
-    map: &ClusterMap,
-    config: &ClientConfig,
-    deadline: Instant,
-) -> Result<Vec<(Address, Description)>, ClientError> {
-    let mut servers = find(map, config, deadline)?;
-    for _ in 0..ROUNDS_MAX {
-        let counts = replicas(&servers);
-        if counts.values().all(|&n_holders| n_holders < 2) {
-            break;
-        }
-        servers = ask_once_more(&servers, &config.security, deadline);
-        if replicas(&servers) == counts {
-            break;
-        }
-    }
-    Ok(servers)
-}
-
-/// What these servers hold by now; one that keeps silent is left as it was, unless another of its
-/// addresses tells that it has started anew. Others have been waited for already.
-fn ask_once_more(
-    servers: &[(Address, Description)],
-    security: &Security,
-    deadline: Instant,
-) -> Vec<(Address, Description)> {
-    let asked =
-        at_once(servers, |(address, _)| describe(address, security, patience(deadline)).ok());
-    let told = || {
-        let all = servers.iter().zip(&asked);
-        all.filter_map(|((_, known), found)| Some((known, found.as_ref()?)))
-    };
-    let now = |((address, known), found): (&(Address, Description), &Option<Description>)| {
-        let found = found.as_ref().or_else(|| renewed(known, told()));
-        (address.clone(), found.unwrap_or(known).clone())
-    };
-    servers.iter().zip(&asked).map(now).collect()
-}
-
 /// The servers of a map with what they hold.
-fn find(
+pub(super) fn find(
     map: &ClusterMap,
     config: &ClientConfig,
     deadline: Instant,

@@ -4,15 +4,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use lodestore_schema::Description;
+
 use super::Client;
-use super::find::{are_all, find_settled};
+use super::at_once::at_once;
+use super::describe::describe;
+use super::find::{are_all, find};
 use super::fleet::{Fleet, Refreshed};
 use super::patience::{Patience, Remedy};
 use crate::{Address, ClientError};
 
 impl Client {
-    /// The fleet for puts, commits and whatever else concerns every holder: of all servers that are
-    /// named, since one that was away when this client connected may hold what is put.
+    /// The fleet of all servers that are named: one that was away when this client connected may have
+    /// what is looked for.
     ///
     /// # Errors
     /// One of them has not been heard of: those of a live map within the deadline, others within
@@ -23,7 +27,7 @@ impl Client {
         patience: &mut Patience,
     ) -> Result<Arc<Fleet>, ClientError> {
         while !self.has_heard_all.load(Ordering::Acquire) {
-            let servers = find_settled(&self.map, &self.config, deadline)?;
+            let servers = find(&self.map, &self.config, deadline)?;
             if are_all(&self.map, &servers) {
                 let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
                 *current = current.anew(servers)?;
@@ -55,30 +59,47 @@ impl Client {
         self.refresh(fleet, deadline)
     }
 
-    /// The fleet for what is asked of all servers, as the map names them now. Where partitions come and
-    /// go it has every holder of each: one that nobody has at this moment would be left behind.
+    /// Returns the writers of all partitions, each once, and the fleet that they are of, as the map
+    /// names them now. Servers that are named one by one may have some of all partitions.
     ///
     /// # Errors
-    /// A server or a holder has not been heard of within the deadline.
-    pub(super) fn fleet_for_all(&self, deadline: Instant) -> Result<Arc<Fleet>, ClientError> {
+    /// A partition has no writer within the deadline, or two.
+    pub(super) fn writers(
+        &self,
+        deadline: Instant,
+    ) -> Result<(Arc<Fleet>, Vec<usize>), ClientError> {
         let mut patience = Patience::new(&self.config, deadline);
-        let mut fleet = self.whole_fleet(deadline, &mut patience)?;
+        let mut fleet = self.fleet_now(deadline)?;
         let is_fixed = !fleet.roams() && !self.map.is_live();
         if !is_fixed {
             fleet = self.refresh(fleet, deadline)?;
         }
-        // Servers that are named one by one may be some of all.
-        let check = |fleet: &Fleet, part| match is_fixed {
-            true => fleet.check_count(part),
-            false => fleet.check_holders(part),
-        };
-        while let Err(gap) = self.book.parts().try_for_each(|part| check(&fleet, part)) {
-            fleet = self.after_gap(fleet, gap, deadline, &mut patience)?;
+        loop {
+            let is_partial = is_fixed && self.has_heard_all.load(Ordering::Acquire);
+            let mut parts = self.book.parts();
+            let found = parts.try_fold(Vec::new(), |mut writers, part| {
+                match fleet.writer_of(part) {
+                    Ok(writer) if writers.contains(&writer) => {}
+                    Ok(writer) => writers.push(writer),
+                    Err(ClientError::NoHolder { .. }) if is_partial => {}
+                    Err(gap) => return Err(gap),
+                }
+                Ok(writers)
+            });
+            let gap = match found {
+                Ok(writers) if writers.is_empty() => return Err(ClientError::NoNodes),
+                Ok(writers) => return Ok((fleet, writers)),
+                Err(gap) => gap,
+            };
+            fleet = match self.has_heard_all.load(Ordering::Acquire) {
+                true => self.after_gap(fleet, gap, deadline, &mut patience)?,
+                false => self.whole_fleet(deadline, &mut patience)?,
+            };
         }
-        Ok(fleet)
     }
 
-    /// The fleet to go on with when nobody in `fleet` has a partition; any other error comes back.
+    /// The fleet to continue with when `fleet` has no server for a partition, no writer of it, or two;
+    /// any other error comes back.
     pub(super) fn after_gap(
         &self,
         fleet: Arc<Fleet>,
@@ -88,18 +109,20 @@ impl Client {
     ) -> Result<Arc<Fleet>, ClientError> {
         let part = match error {
             ClientError::NoHolder { part }
-            | ClientError::LostHolder { part }
-            | ClientError::HolderCount { part, .. }
-            | ClientError::HoldersCountedApart { part, .. } => part,
+            | ClientError::NoWriter { part, .. }
+            | ClientError::TwoWriters { part, .. } => part,
             error => return Err(error),
         };
         let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
-        // A person must end that, and may have: there is nothing to wait for, where all tell of now.
-        if all_answered {
-            fleet.routes.check_one_history(part)?;
-        }
-        // Whom to wait for?
-        if patience.is_nowhere(part, all_answered && fleet.is_nowhere(part)) {
+        // Answers of different moments may both say so of a partition that moves: a second round may
+        // not. Nothing else is waited for where a person must end it.
+        let stays = !fleet.roams() && !self.map.is_live();
+        let is_final = match fleet.writer_of(part) {
+            Err(ClientError::TwoWriters { .. }) => true,
+            Err(ClientError::NoWriter { .. }) => stays,
+            _ => fleet.is_nowhere(part),
+        };
+        if patience.is_nowhere(part, all_answered && is_final) {
             return Err(error);
         }
         // A move may take long, and a server that comes back, or was away, too.
@@ -111,6 +134,23 @@ impl Client {
             return Ok(fleet);
         }
         Err(error)
+    }
+
+    /// Returns what all servers hold at this moment, those that answer in time.
+    pub(super) fn ask_versions(
+        &self,
+        deadline: Instant,
+    ) -> Result<Vec<(Address, Description)>, ClientError> {
+        let fleet = self.refresh(self.fleet(), deadline)?;
+        let security = &self.config.security;
+        let until = deadline.min(Instant::now() + Duration::from_secs(2));
+        let addresses: Vec<&Address> = fleet.addresses().collect();
+        let asked = at_once(&addresses, |&address| {
+            let found = describe(address, security, until).ok()?;
+            Some((address.clone(), found))
+        });
+        let found: Vec<_> = asked.into_iter().flatten().collect();
+        Ok(found.into_iter().filter(|(_, it)| it.graph_tag() == fleet.graph).collect())
     }
 
     /// The fleet with all servers asked anew, unless another thread has done that since `fleet`.

@@ -1,5 +1,6 @@
 //! Rows from servers.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use crate::cluster::ClusterMap;
 use crate::route::Bucket;
 use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, TensorInfo};
 use describe::{stats, tensors};
+use floors::Floors;
 use hedges::Hedges;
 use patience::Patience;
 use pull::{Pull, Tries};
@@ -22,8 +24,8 @@ mod at_once;
 mod describe;
 mod find;
 mod fleet;
+mod floors;
 mod hedges;
-mod holders;
 mod members;
 mod patience;
 mod pull;
@@ -36,7 +38,6 @@ mod version;
 pub(crate) use describe::{ask_server, describe};
 use fleet::CurrentFleet;
 pub(crate) use fleet::{Fleet, Sharing};
-pub use holders::Holder;
 pub use put::PutStats;
 pub use version::CompactionRun;
 
@@ -95,11 +96,13 @@ pub struct Client {
     map: ClusterMap,
     /// How often it had changed when all of them were asked last.
     map_changes: AtomicU64,
-    /// Whether each server that the map names has been heard of once: puts must know all holders.
+    /// Whether each server that the map names has been heard of once.
     has_heard_all: AtomicBool,
     /// Replaced when a server comes back with other shards or ports.
     fleet: CurrentFleet,
     hedges: Hedges,
+    /// Versions that this client has committed or seen: it reads none before them.
+    floors: Arc<Floors>,
     /// Buckets of pulls that are not running.
     scratch: PerProcess<Mutex<Vec<Vec<Bucket>>>>,
 }
@@ -121,7 +124,7 @@ impl Client {
         let deadline = Instant::now() + config.deadline;
         let map = ClusterMap::of(addresses)?;
         let map_changes = map.changes().into();
-        let servers = find::find_settled(&map, &config, deadline)?;
+        let servers = find::find(&map, &config, deadline)?;
         let has_heard_all = find::are_all(&map, &servers).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
@@ -138,6 +141,7 @@ impl Client {
         let book = current.routes.book.clone();
         let scratch = PerProcess::new();
         let hedges = Hedges::new(config.hedged_share);
+        let floors = Arc::new(Floors::new(book.n_parts().into()));
         Ok(Self {
             config,
             book,
@@ -150,6 +154,7 @@ impl Client {
             has_heard_all,
             fleet,
             hedges,
+            floors,
             scratch,
         })
     }
@@ -205,6 +210,11 @@ impl Client {
         self.pull(tensor, ids, out, PullKind::Sync)
     }
 
+    /// Reads no version of any partition before this one from now on.
+    pub fn read_from(&self, version: u32) {
+        self.book.parts().for_each(|part| self.floors.raise(part, version));
+    }
+
     /// Rows in bulk, behind everybody's batches.
     ///
     /// # Errors
@@ -221,19 +231,17 @@ impl Client {
     /// Puts rows in the place of others: row `i` of `rows` is that of `ids[i]`. Where an id comes
     /// several times, its last row stays.
     ///
-    /// When it returns the rows are durable on their servers; every pull that starts after the next
-    /// [`Client::commit`], of any client, sees them. Where several servers hold a partition, all of
-    /// them must take its rows.
+    /// When it returns the rows are durable at the writers of their partitions; readers see them from
+    /// [`Client::commit`] on.
     ///
-    /// Long puts travel in pieces, each of which is put all or not at all. After an error some may
-    /// have been put: put the same rows again. Pieces whose outcome is not known are sent again
-    /// within the attempts and the deadline, so that of two clients that put the same row at once
-    /// either may be the last. Servers without room are asked again until the deadline.
+    /// The rows of one partition are put all or not at all. After an error those of some partitions may
+    /// have been put: put the same rows again. What is not known to have come is sent again within the
+    /// attempts and the deadline. Servers without room are asked again until the deadline.
     ///
     /// # Errors
-    /// What is wrong with the ids or the buffer, [`ClientError::NotWritable`], both before anything
-    /// is sent; [`ClientError::PutDiffers`] when some holders of a partition have taken rows that
-    /// another has not; else what kept a server from taking them.
+    /// What is wrong with the ids or the buffer, [`ClientError::NoWriter`], [`ClientError::TwoWriters`]
+    /// and [`ClientError::PutTooLarge`], all before anything is sent; else what kept a server from
+    /// taking them.
     pub fn put_rows(
         &self,
         tensor: &str,
@@ -292,6 +300,7 @@ impl RowSource for Client {
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
         let pull = Pull {
             version: self.pinned,
+            floors: Arc::clone(&self.floors),
             tensor: u16::try_from(position).unwrap_or(u16::MAX),
             row_bytes,
             kind: match kind {
@@ -318,8 +327,10 @@ fn keep_version(
     security: &Security,
     deadline: Instant,
 ) -> Result<bool, ClientError> {
+    // Those that are behind will come to it, or are not asked.
+    let has_it = |it: &Description| it.held().all(|(_, state)| state.version >= version);
     let holders = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
-    let holders: Vec<_> = holders.collect();
+    let holders: Vec<_> = holders.filter(|(_, it)| has_it(it)).collect();
     let keep = |(address, description): &&(Address, Description)| {
         describe::keep_version(address, security, description.graph_tag(), version, deadline)
     };
@@ -337,15 +348,23 @@ fn keep_version(
     Ok(true)
 }
 
-/// The version that all of them have committed that hold anything.
+/// The version that every partition has at the server that has most of it; those that are behind will
+/// come to it, or are not asked.
 fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
-    let mut holders = servers.iter().filter(|(_, description)| !description.parts.is_empty());
-    let expected = holders.next().map_or(0, |(_, first)| first.version);
-    match holders.find(|(_, description)| description.version != expected) {
+    let mut newest: BTreeMap<u16, (u32, &Address)> = BTreeMap::new();
+    for (address, description) in servers {
+        for (part, state) in description.held() {
+            let known = newest.entry(part).or_insert((state.version, address));
+            if state.version > known.0 {
+                *known = (state.version, address);
+            }
+        }
+    }
+    let expected = newest.values().next().map_or(0, |&(version, _)| version);
+    match newest.into_values().find(|&(version, _)| version != expected) {
         None => Ok(expected),
-        Some((address, other)) => {
-            let (address, found) = (address.clone(), other.version);
-            Err(ClientError::VersionsDiffer { address, found, expected })
+        Some((found, address)) => {
+            Err(ClientError::VersionsDiffer { address: address.clone(), found, expected })
         }
     }
 }

@@ -34,10 +34,11 @@ impl Remedy {
         match error {
             ClientError::Connect { .. } | ClientError::Unavailable { .. } => Self::Again,
             ClientError::Refused { failure, .. } => match failure.code {
-                FailureCode::Overloaded => Self::Later(failure.retry_after),
-                FailureCode::Stopping | FailureCode::Elsewhere | FailureCode::Deadline => {
-                    Self::Again
-                }
+                FailureCode::Overloaded | FailureCode::Behind => Self::Later(failure.retry_after),
+                FailureCode::Stopping
+                | FailureCode::Elsewhere
+                | FailureCode::Deadline
+                | FailureCode::PutLost => Self::Again,
                 FailureCode::Damaged
                 | FailureCode::Internal
                 | FailureCode::OtherVersion
@@ -97,8 +98,8 @@ impl Patience {
         (self.attempts, self.refusals) = (0, 0);
     }
 
-    /// Nobody has a partition, and nobody is away, if that `is_so` now; whether it was so the last time
-    /// too. What moves between two answers of one round is found in the next.
+    /// Notes whether a gap of a partition is one for which there is nothing to wait now; returns whether
+    /// it was so the last time too. What moves between two answers of one round is found in the next.
     pub(super) fn is_nowhere(&mut self, part: PartId, is_so: bool) -> bool {
         if !is_so {
             self.nowhere.remove(&part);

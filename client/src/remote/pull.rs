@@ -13,6 +13,7 @@ use tracing::debug;
 use super::Client;
 use super::ask::Piece;
 use super::fleet::Fleet;
+use super::floors::Floors;
 use super::hedges::Hedges;
 use super::patience::{Patience, Remedy};
 use super::round::Round;
@@ -26,6 +27,8 @@ pub(super) struct Pull {
     pub(super) kind: PullKind,
     /// The only one that will do; 0 for the newest.
     pub(super) version: u32,
+    /// Where it is 0: what each partition must have reached.
+    pub(super) floors: Arc<Floors>,
     pub(super) deadline: Instant,
 }
 

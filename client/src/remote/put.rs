@@ -1,29 +1,27 @@
-//! One put: split by partition and holder, pushed frame by frame, tried again where it failed.
+//! One put: split by partition, sent piece by piece to the writer of each, tried again where it failed.
 //!
-//! A push is repeatable, since the same rows put twice are the same rows: so one whose outcome is
-//! not known is sent again, within the attempts and the deadline; one that a server had no room for
-//! until the deadline.
+//! The rows of one partition are put by one write when their last piece has come. A piece may be sent
+//! again: the server knows the put by its number. Where pieces are lost, since the server was
+//! restarted or the partition has moved, all of them are sent again.
 
-mod shares;
-
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX};
-use lodestore_schema::{Reply, Request, RequestBody};
+use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, PUT_BYTES_MAX, ROWS_PER_PUSH_MAX};
+use lodestore_schema::{FailureCode, Push, Reply, Request, RequestBody};
 
 use super::Client;
 use super::fleet::Fleet;
 use super::patience::{Patience, Remedy};
 use super::pull::{Failed, worst};
+use crate::ClientError;
 use crate::connection::{Connection, time_left};
 use crate::route::PartSet;
-use crate::{Address, ClientError};
-use shares::{Share, Taken, shares};
 
-/// Pushes that one put has under way at once.
-const PUSHES_AT_ONCE: usize = 8;
+/// Pieces that one put has under way concurrently, each of another partition.
+const PIECES_AT_ONCE: usize = 8;
 
 /// What a put moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,13 +30,13 @@ pub struct PutStats {
     pub rows: u64,
     /// Bytes of these rows.
     pub bytes: u64,
-    /// Pushes that it took: one or more for each holder of each partition.
+    /// Pieces that it took: one or more for each partition.
     pub requests: u64,
     /// The version to commit to have all rows in one; 0 where there were none.
     pub version: u32,
 }
 
-/// What all pushes of one put share.
+/// What all pieces of one put share.
 pub(super) struct Put<'a> {
     pub(super) tensor: u16,
     pub(super) ids: &'a [NodeId],
@@ -47,14 +45,35 @@ pub(super) struct Put<'a> {
     pub(super) deadline: Instant,
 }
 
+/// The rows of one partition, and how many of them its writer has.
+struct Share {
+    part: PartId,
+    writer: usize,
+    /// Of all these rows, in the order of the put.
+    positions: Vec<u32>,
+    n_sent: usize,
+    n_pieces: u32,
+    /// All are durable.
+    is_done: bool,
+}
+
+/// A piece that was sent and is not answered.
+struct Sent {
+    /// Place among the shares.
+    share: usize,
+    endpoint: usize,
+    connection: Connection,
+    n_rows: usize,
+}
+
 impl Put<'_> {
-    fn rows_per_push(&self) -> usize {
+    fn rows_per_piece(&self) -> usize {
         let fitting = PUSH_BODY_BYTES_MAX / (size_of::<NodeId>() + self.row_bytes);
         fitting.clamp(1, ROWS_PER_PUSH_MAX)
     }
 
-    /// Positions by partition, each in the order of the put: the last row of a node stays last.
-    fn by_part(&self, fleet: &Fleet) -> Result<Vec<(PartId, Vec<u32>)>, ClientError> {
+    /// Splits the rows by partition, each in the order of the put: the last row of a node stays last.
+    fn by_part(&self, fleet: &Fleet) -> Result<Vec<Share>, ClientError> {
         let book = &fleet.routes.book;
         let mut routed = Vec::with_capacity(self.ids.len());
         for (&node, position) in self.ids.iter().zip(0u32..) {
@@ -63,19 +82,26 @@ impl Put<'_> {
             routed.push((part, position));
         }
         routed.sort_by_key(|&(part, _)| part);
-        let parts = routed.chunk_by(|a, b| a.0 == b.0);
-        Ok(parts.map(|rows| (rows[0].0, rows.iter().map(|&(_, at)| at).collect())).collect())
+        let share = |rows: &[(PartId, u32)]| {
+            let (part, n_bytes) = (rows[0].0, rows.len() as u64 * self.row_bytes as u64);
+            if n_bytes > PUT_BYTES_MAX {
+                return Err(ClientError::PutTooLarge { part, n_bytes });
+            }
+            let positions = rows.iter().map(|&(_, at)| at).collect();
+            let (writer, n_sent, n_pieces, is_done) = (0, 0, 0, false);
+            Ok(Share { part, writer, positions, n_sent, n_pieces, is_done })
+        };
+        routed.chunk_by(|a, b| a.0 == b.0).map(share).collect()
     }
 }
 
 impl Client {
-    /// Pushes all rows to every holder; the first error that no retry helps ends it.
+    /// Sends all rows to the writers of their partitions; the first error that no retry helps ends it.
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
         let mut patience = Patience::new(&self.config, put.deadline);
-        let mut fleet = self.whole_fleet(put.deadline, &mut patience)?;
-        let by_part = put.by_part(&fleet)?;
-        let (now, mut shares) = self.shares(fleet, &by_part, &[], put.deadline, &mut patience)?;
-        fleet = now;
+        let mut fleet = self.fleet_now(put.deadline)?;
+        let (mut shares, id) = (put.by_part(&fleet)?, drawn_id());
+        fleet = self.find_writers(fleet, &mut shares, put.deadline, &mut patience)?;
         let mut stats = PutStats {
             rows: put.ids.len() as u64,
             bytes: put.rows.len() as u64,
@@ -83,18 +109,18 @@ impl Client {
         };
         loop {
             let before = stats.requests;
-            let (at, failures) = try_round(&fleet, put, &mut shares, &mut stats);
+            let failures = try_round(&fleet, put, id, &mut shares, &mut stats);
             if stats.requests > before {
                 patience.forgive();
             }
             if failures.is_empty() {
-                if shares.iter().all(|share| share.done == share.positions.len()) {
+                if shares.iter().all(|share| share.is_done) {
                     return Ok(stats);
                 }
                 continue;
             }
-            // Every holder must take its rows: no other helps. One that a live map names comes back,
-            // at this address or another, or is taken out of the map: that is worth waiting for.
+            // No other server helps. A writer that a live map names comes back, at this address or
+            // another: that is worth waiting for.
             let is_live = self.map.is_live();
             let remedies = failures.iter().map(|failed| match failed.remedy {
                 remedy if remedy.is_final() => Remedy::None,
@@ -104,120 +130,145 @@ impl Client {
                 remedy => remedy,
             });
             let Some(pause) = patience.pause(Remedy::deciding(remedies)) else {
-                let fatal = failures.iter().position(|failed| failed.remedy.is_final());
-                let at = at[fatal.unwrap_or(0)];
-                return Err(told(&fleet, &shares, at, worst(failures)));
+                return Err(worst(failures));
             };
             std::thread::sleep(pause);
-            let known: Vec<Taken> = shares.iter().map(|share| share.taken(&fleet)).collect();
+            let before = Arc::clone(&fleet);
             fleet = self.after_failures(fleet, &failures, put.deadline)?;
-            let deadline = put.deadline;
-            (fleet, shares) = self.shares(fleet, &by_part, &known, deadline, &mut patience)?;
+            fleet = self.find_writers(fleet, &mut shares, put.deadline, &mut patience)?;
+            restart_elsewhere(&before, &fleet, &mut shares);
         }
     }
 
-    /// What each holder of each partition must take, less what it has taken, and the fleet that
-    /// these are of: where nobody has a partition, which is so for a moment while it moves, all
-    /// servers are asked anew.
-    fn shares<'a>(
+    /// Finds the writer of each share that is not done, and returns the fleet that these are of:
+    /// where a partition has none, which is so for a moment while it moves, all servers are asked.
+    fn find_writers(
         &self,
         mut fleet: Arc<Fleet>,
-        by_part: &'a [(PartId, Vec<u32>)],
-        known: &[Taken],
+        shares: &mut [Share],
         deadline: Instant,
         patience: &mut Patience,
-    ) -> Result<(Arc<Fleet>, Vec<Share<'a>>), ClientError> {
+    ) -> Result<Arc<Fleet>, ClientError> {
         loop {
-            match shares(&fleet, by_part, known) {
-                Ok(shares) => return Ok((fleet, shares)),
-                Err(error) => fleet = self.after_gap(fleet, error, deadline, patience)?,
+            let mut left = shares.iter_mut().filter(|share| !share.is_done);
+            let found = left.try_for_each(|share| {
+                let writer = fleet.writer_of(share.part)?;
+                share.writer = writer;
+                Ok(())
+            });
+            match found {
+                Ok(()) => return Ok(fleet),
+                Err(gap) => fleet = self.after_gap(fleet, gap, deadline, patience)?,
             }
         }
     }
 }
 
-/// The next push of some shares that are not done: all sent, then all answers taken. Gives what
-/// failed, and of which share.
+/// Draws the number of a put: two of 64 bits, by keys that the system has drawn.
+fn drawn_id() -> u128 {
+    let word = || u128::from(RandomState::new().build_hasher().finish());
+    word() << 64 | word()
+}
+
+/// Has those shares begin again whose writer is another server by now, or has started since.
+fn restart_elsewhere(before: &Fleet, now: &Fleet, shares: &mut [Share]) {
+    for share in shares.iter_mut().filter(|share| !share.is_done) {
+        let (address, instance) = (now.address(share.writer), now.instance(share.writer));
+        let is_same = before
+            .position(address)
+            .is_some_and(|at| before.instance(at) == instance && instance != 0);
+        if !is_same {
+            (share.n_sent, share.n_pieces) = (0, 0);
+        }
+    }
+}
+
+/// Sends the next piece of some shares that are not done, then takes all answers; returns what failed.
 fn try_round(
     fleet: &Fleet,
     put: &Put<'_>,
-    shares: &mut [Share<'_>],
+    id: u128,
+    shares: &mut [Share],
     stats: &mut PutStats,
-) -> (Vec<usize>, Vec<Failed>) {
+) -> Vec<Failed> {
     let mut failures: Vec<(usize, ClientError)> = Vec::new();
-    let mut sent = Vec::new();
-    let unfinished = shares.iter().enumerate().filter(|(_, s)| s.done < s.positions.len());
-    for (at, share) in unfinished.take(PUSHES_AT_ONCE) {
-        let left = &share.positions[share.done..];
-        let positions = &left[..left.len().min(put.rows_per_push())];
-        match push(fleet, put, share, positions) {
-            Ok((endpoint, connection)) => sent.push((at, endpoint, connection, positions.len())),
+    let mut under_way = Vec::new();
+    let unfinished = shares.iter().enumerate().filter(|(_, share)| !share.is_done);
+    for (at, share) in unfinished.take(PIECES_AT_ONCE) {
+        match send_piece(fleet, put, id, share) {
+            Ok((endpoint, connection, n_rows)) => {
+                under_way.push(Sent { share: at, endpoint, connection, n_rows });
+            }
             Err(error) => failures.push((at, error)),
         }
     }
-    for (at, endpoint, mut connection, n_rows) in sent {
-        let address = fleet.address(shares[at].server);
-        match connection.receive(put.deadline) {
+    for Sent { share: at, endpoint, mut connection, n_rows } in under_way {
+        let share = &mut shares[at];
+        let error = match connection.receive(put.deadline) {
             Ok(Reply::Pushed { version }) => {
-                shares[at].done += n_rows;
+                share.n_sent += n_rows;
+                share.n_pieces += 1;
+                // A version before the last piece: an earlier try had come to its end.
+                share.is_done = version > 0;
                 stats.requests += 1;
                 stats.version = stats.version.max(version);
                 fleet.give_back(endpoint, connection);
+                if version > 0 || share.n_sent < share.positions.len() {
+                    continue;
+                }
+                ClientError::Confused { address: fleet.address(share.writer).clone() }
             }
-            Ok(_) => failures.push((at, ClientError::Confused { address: address.clone() })),
+            Ok(_) => ClientError::Confused { address: fleet.address(share.writer).clone() },
             Err(error) => {
+                if is_lost(&error) {
+                    (share.n_sent, share.n_pieces) = (0, 0);
+                }
                 if error.leaves_connection() {
                     fleet.give_back(endpoint, connection);
                 }
-                failures.push((at, error));
+                error
             }
-        }
+        };
+        failures.push((at, error));
     }
     let failed = |(at, error): (usize, ClientError)| {
         let mut parts = PartSet::default();
         parts.insert(shares[at].part);
-        (at, Failed::new(shares[at].server, parts, error))
+        Failed::new(shares[at].writer, parts, error)
     };
-    failures.into_iter().map(failed).unzip()
+    failures.into_iter().map(failed).collect()
 }
 
-/// Sends one push to the shard that owns its first row; any would do.
-fn push(
+fn is_lost(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::PutLost)
+}
+
+/// Sends the next piece of a share to the shard that owns its first row; any would do.
+fn send_piece(
     fleet: &Fleet,
     put: &Put<'_>,
-    share: &Share<'_>,
-    positions: &[u32],
-) -> Result<(usize, Connection), ClientError> {
+    id: u128,
+    share: &Share,
+) -> Result<(usize, Connection, usize), ClientError> {
+    let left = &share.positions[share.n_sent..];
+    let positions = &left[..left.len().min(put.rows_per_piece())];
     let first = put.ids[positions[0] as usize].0 - fleet.routes.book.range(share.part).start;
-    let endpoint = fleet.routes.endpoint_at(share.server, put.tensor.into(), share.part, first);
+    let endpoint = fleet.routes.endpoint_at(share.writer, put.tensor.into(), share.part, first);
     let mut connection = fleet.connection(endpoint, put.deadline)?;
-    let left = Some(time_left(fleet.address(share.server), put.deadline)?);
-    let n_rows = u32::try_from(positions.len()).expect("a push has at most ROWS_PER_PUSH_MAX rows");
-    let change = fleet.routes.membership(share.part).change;
-    let body = RequestBody::Push { tensor: put.tensor, n_rows, change };
-    let request = Request { deadline: left, graph: fleet.graph, ..Request::new(body) };
+    let time = Some(time_left(fleet.address(share.writer), put.deadline)?);
+    let count = |n: usize| u32::try_from(n).expect("positions of a put are 32-bit numbers");
+    let push = Push {
+        tensor: put.tensor,
+        n_rows: count(positions.len()),
+        put: id,
+        piece: share.n_pieces,
+        is_last: positions.len() == left.len(),
+        total_rows: count(share.positions.len()),
+    };
+    let body = RequestBody::Push(push);
+    let request = Request { deadline: time, graph: fleet.graph, ..Request::new(body) };
     connection.send_push(&request, (put.ids, put.rows), positions, put.deadline)?;
-    Ok((endpoint, connection))
-}
-
-/// The error of share `at`, with the holders that are ahead of it.
-fn told(fleet: &Fleet, shares: &[Share<'_>], at: usize, error: ClientError) -> ClientError {
-    let failed = &shares[at];
-    let ahead: Vec<&Address> = shares
-        .iter()
-        .filter(|share| share.part == failed.part && share.done > failed.done)
-        .map(|share| fleet.address(share.server))
-        .collect();
-    if ahead.is_empty() {
-        return error;
-    }
-    let took: Vec<String> = ahead.iter().map(ToString::to_string).collect();
-    ClientError::PutDiffers {
-        part: failed.part,
-        took: took.join(", "),
-        address: fleet.address(failed.server).clone(),
-        source: Box::new(error),
-    }
+    Ok((endpoint, connection, positions.len()))
 }
 
 #[cfg(test)]
@@ -246,7 +297,8 @@ mod tests {
             let ids: Vec<NodeId> = ids.into_iter().map(NodeId).collect();
             let deadline = Instant::now();
             let put = Put { tensor: 0, ids: &ids, rows: &[], row_bytes: 0, deadline };
-            let found = put.by_part(&fleet).unwrap();
+            let found = put.by_part(&fleet).unwrap().into_iter();
+            let found: Vec<_> = found.map(|share| (share.part, share.positions)).collect();
             let of_part = |range: std::ops::Range<u32>| {
                 let rows = (0u32..).zip(&ids).filter(|(_, id)| range.contains(&id.0));
                 rows.map(|(at, _)| at).collect::<Vec<u32>>()

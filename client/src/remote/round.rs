@@ -213,6 +213,9 @@ impl<'a> Round<'a> {
             Ok(is_whole) => {
                 let begins = asked.progress.has_begun() && !had_begun;
                 if is_whole {
+                    if pull.version == 0 {
+                        pull.floors.see(pieces[piece].parts, asked.progress.versions());
+                    }
                     *end = Some(End::Keep);
                     if is_seen {
                         health.answered(now.saturating_duration_since(sent), now);

@@ -1,8 +1,10 @@
-//! Commits and compactions: of whole servers, all of those that are connected.
+//! Commits and compactions: of whole servers, all of those that write.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_schema::{Description, Reply, RequestBody, UpdateStats};
+use lodestore_graph::PartId;
+use lodestore_schema::{CommitStep, Description, Reply, RequestBody, Role, UpdateStats};
 
 use super::Client;
 use super::describe::{ask_server, describe, stats};
@@ -24,58 +26,132 @@ pub struct CompactionRun {
 
 impl Client {
     /// Makes everything that was put on the servers before this call a version, the same number on
-    /// all of them; gives it.
+    /// all writers; returns it.
     ///
-    /// Every server must take updates. The servers commit one after the other: after an error some
-    /// may have committed. Then commit again; where a server has committed already, nothing
-    /// happens, which is also why an answer that was lost is asked for again.
+    /// First all writers prepare it, then all publish it. After an error some may have published: commit
+    /// again, or [`Client::commit_as`] with the same number, which ends the same.
     ///
     /// # Errors
-    /// [`ClientError::NotWritable`], [`ClientError::NoHolder`] where partitions come and go and nobody
-    /// has one, or what kept a server from committing.
+    /// [`ClientError::NoWriter`] and [`ClientError::TwoWriters`] before anything is prepared, or what
+    /// kept a server from committing.
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, security) = (self.fleet_for_all(deadline)?, &self.config.security);
+        let (fleet, writers) = self.writers(deadline)?;
         let mut newest = 0;
-        for address in fleet.addresses() {
-            let description = self.patiently(deadline, || describe(address, security, deadline))?;
-            check(&fleet, address, &description)?;
-            newest = newest.max(description.version);
+        for &writer in &writers {
+            let found = self.describe_again(&fleet, writer, deadline)?;
+            newest = newest.max(found.held().map(|(_, it)| it.version).max().unwrap_or(0));
         }
-        let mut committed = 0;
-        for address in fleet.addresses() {
-            // What is pending there is for this version or an earlier one.
-            let body = RequestBody::Commit { version: newest.saturating_add(1) };
-            let commit = || match ask_server(address, security, fleet.graph, body, deadline)? {
-                Reply::Committed { version } => Ok(version),
-                _ => Err(ClientError::Confused { address: address.clone() }),
-            };
-            committed = committed.max(self.patiently(deadline, commit)?);
+        let version = newest.saturating_add(1);
+        // After a commit that was cut off rows may have been put for the version after it.
+        let put_for =
+            self.commit_step(&fleet, &writers, (version, CommitStep::Prepare), deadline)?;
+        self.commit_to(&fleet, &writers, put_for.max(version), deadline)
+    }
+
+    /// Commits as [`Client::commit`] does, by a number that a commit had that was cut off, or that a put
+    /// has returned.
+    ///
+    /// # Errors
+    /// As those of [`Client::commit`].
+    pub fn commit_as(&self, version: u32) -> Result<u32, ClientError> {
+        let deadline = Instant::now() + self.config.deadline;
+        let (fleet, writers) = self.writers(deadline)?;
+        self.commit_to(&fleet, &writers, version, deadline)
+    }
+
+    fn commit_to(
+        &self,
+        fleet: &Arc<Fleet>,
+        writers: &[usize],
+        version: u32,
+        deadline: Instant,
+    ) -> Result<u32, ClientError> {
+        self.commit_step(fleet, writers, (version, CommitStep::Prepare), deadline)?;
+        let publish = (version, CommitStep::Publish);
+        let committed = self.commit_step(fleet, writers, publish, deadline)?;
+        for &writer in writers {
+            self.describe_again(fleet, writer, deadline)?;
         }
         Ok(committed)
     }
 
-    /// Has every server fold what is committed into its segments; returns as soon as all have
+    /// Takes a step of a commit on all writers; returns the highest of their answers.
+    fn commit_step(
+        &self,
+        fleet: &Fleet,
+        writers: &[usize],
+        (version, step): (u32, CommitStep),
+        deadline: Instant,
+    ) -> Result<u32, ClientError> {
+        let mut highest = version;
+        for &writer in writers {
+            let address = fleet.address(writer);
+            let body = RequestBody::Commit { version, step };
+            let commit =
+                || match ask_server(address, &self.config.security, fleet.graph, body, deadline)? {
+                    Reply::Committed { version } => Ok(version),
+                    _ => Err(ClientError::Confused { address: address.clone() }),
+                };
+            highest = highest.max(self.patiently(deadline, commit)?);
+        }
+        Ok(highest)
+    }
+
+    /// Asks a writer what it holds, and notes its versions: this client reads none before them.
+    fn describe_again(
+        &self,
+        fleet: &Fleet,
+        writer: usize,
+        deadline: Instant,
+    ) -> Result<Description, ClientError> {
+        let (address, security) = (fleet.address(writer), &self.config.security);
+        let found = self.patiently(deadline, || describe(address, security, deadline))?;
+        if found.graph_tag() != fleet.graph {
+            let (address, other) = (address.clone(), address.clone());
+            return Err(ClientError::GraphsDiffer { address, other });
+        }
+        found.held().for_each(|(part, it)| self.floors.raise(PartId(part), it.version));
+        Ok(found)
+    }
+
+    /// Waits until `wanted` followers of each partition have `version`, within the deadline.
+    ///
+    /// # Errors
+    /// [`ClientError::FollowersBehind`] names those that lack it.
+    pub fn wait_for_followers(&self, version: u32, wanted: usize) -> Result<(), ClientError> {
+        let deadline = Instant::now() + self.config.deadline;
+        loop {
+            let fleet = self.ask_versions(deadline)?;
+            let behind = self.book.parts().find_map(|part| behind(&fleet, part, version, wanted));
+            let Some(error) = behind else { return Ok(()) };
+            if Instant::now() + POLL >= deadline {
+                return Err(error);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Has every writer fold what is committed into its segments; returns as soon as all have
     /// started to, or wait to.
     ///
     /// # Errors
-    /// [`ClientError::NotWritable`], or what kept a server from starting.
+    /// [`ClientError::NoWriter`], or what kept a server from starting.
     pub fn compact(&self) -> Result<Vec<CompactionRun>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, security) = (self.fleet_for_all(deadline)?, &self.config.security);
-        for address in fleet.addresses() {
-            let description = self.patiently(deadline, || describe(address, security, deadline))?;
-            check(&fleet, address, &description)?;
+        let ((fleet, writers), security) = (self.writers(deadline)?, &self.config.security);
+        for &writer in &writers {
+            self.describe_again(&fleet, writer, deadline)?;
         }
-        let compact = |address: &Address| {
-            let (graph, body) = (fleet.graph, RequestBody::Compact);
-            let ask = || match ask_server(address, security, graph, body, deadline)? {
+        let compact = |&writer: &usize| {
+            let (address, body) = (fleet.address(writer), RequestBody::Compact);
+            let ask = || match ask_server(address, security, fleet.graph, body, deadline)? {
                 Reply::Compacting { run } => Ok(CompactionRun { address: address.clone(), run }),
                 _ => Err(ClientError::Confused { address: address.clone() }),
             };
             self.patiently(deadline, ask)
         };
-        fleet.addresses().map(compact).collect()
+        writers.iter().map(compact).collect()
     }
 
     /// Waits until these compactions are over, however long they take; `progress` is told the bytes
@@ -123,16 +199,33 @@ impl Client {
     }
 }
 
-/// Fails unless the server that is there now has the graph that we connected to, for writing.
-fn check(fleet: &Fleet, address: &Address, now: &Description) -> Result<(), ClientError> {
-    if now.graph_tag() != fleet.graph {
-        let (address, other) = (address.clone(), address.clone());
-        return Err(ClientError::GraphsDiffer { address, other });
+/// Returns an error where fewer followers than wanted have a version of a partition that has a writer.
+fn behind(
+    servers: &[(Address, Description)],
+    part: PartId,
+    version: u32,
+    wanted: usize,
+) -> Option<ClientError> {
+    let states = || servers.iter().filter_map(|(at, it)| Some((at, it, it.state(part.0)?)));
+    states().find(|(.., state)| state.role == Role::Writer)?;
+    let mut followers: Vec<(&Address, &Description, u32)> = Vec::new();
+    for (address, description, state) in states() {
+        let is_new = !followers.iter().any(|(_, known, _)| known.is_same_server(description));
+        if state.role == Role::Follower && is_new {
+            followers.push((address, description, state.version));
+        }
     }
-    if !now.writable {
-        return Err(ClientError::NotWritable { address: address.clone(), of: String::new() });
+    let found = followers.iter().filter(|(.., has)| *has >= version).count();
+    if found >= wanted {
+        return None;
     }
-    Ok(())
+    let lacking = followers.iter().filter(|(.., has)| *has < version);
+    let lacking: Vec<String> = lacking.map(|(at, _, has)| format!("{at} has {has}")).collect();
+    let lacking = match lacking.is_empty() {
+        true => format!("{} are known", followers.len()),
+        false => lacking.join(", "),
+    };
+    Some(ClientError::FollowersBehind { part, version, wanted, found, lacking })
 }
 
 /// Whether compaction `run` is over.
@@ -152,7 +245,32 @@ fn is_over(address: &Address, run: u64, stats: &UpdateStats) -> Result<bool, Cli
 
 #[cfg(test)]
 mod tests {
+    use lodestore_schema::PartState;
+
     use super::*;
+
+    #[test]
+    fn followers_that_lack_a_version_are_named_and_a_server_counts_once() {
+        let server = |port: u16, role, version, instance| {
+            let states = vec![PartState { version, role }];
+            let description =
+                Description { parts: vec![0], states, instance, ..Description::default() };
+            (format!("127.0.0.1:{port}").parse::<Address>().unwrap(), description)
+        };
+        let lacks = |servers: &[(Address, Description)], wanted| {
+            behind(servers, PartId(0), 5, wanted).map(|error| error.to_string())
+        };
+        let writer = server(1, Role::Writer, 5, 1);
+        let (near, far) = (server(2, Role::Follower, 5, 2), server(3, Role::Follower, 4, 3));
+        let all = [writer.clone(), near.clone(), far.clone()];
+        assert_eq!((lacks(&all, 0), lacks(&all, 1)), (None, None));
+        let told = lacks(&all, 2).unwrap();
+        assert!(told.contains("1 of 2") && told.contains("127.0.0.1:3 has 4"), "{told}");
+        let twice = [writer.clone(), near, server(4, Role::Follower, 5, 2)];
+        assert!(lacks(&twice, 2).unwrap().contains("1 are known"));
+        assert!(lacks(&[writer], 1).unwrap().contains("0 are known"));
+        assert_eq!(lacks(&[far], 1), None, "nothing is written there");
+    }
 
     #[test]
     fn a_run_is_over_when_it_has_ended_and_never_on_a_server_that_does_not_know_it() {

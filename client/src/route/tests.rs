@@ -1,7 +1,6 @@
 //! Who is asked for which rows.
 
 use lodestore_schema::TensorDescription;
-use proptest::prelude::*;
 
 use super::*;
 
@@ -128,50 +127,6 @@ fn the_holder_that_answers_soonest_is_asked() {
     (0..2).for_each(|server| same.health(server).copy(routes.health(server)));
     same.choose(now);
     assert_eq!(endpoints(&same, &[0]), [1]);
-}
-
-/// Two servers of partition 0 as they tell of it, and a third of partition 1.
-fn routes_of(told: [(u32, u16, u64); 2], instances: [u64; 2]) -> Routes {
-    let mut servers = vec![(address(3), server(&[1], 1))];
-    for (((generation, n_holders, change), instance), port) in
-        told.into_iter().zip(instances).zip(1..)
-    {
-        let memberships = vec![Membership { generation, n_holders, change }];
-        let description = Description { memberships, instance, ..server(&[0], 1) };
-        servers.push((address(port), description));
-    }
-    Routes::new(&servers).unwrap()
-}
-
-proptest! {
-    #[test]
-    fn nobody_is_asked_where_two_changes_made_one_generation(
-        told in prop::array::uniform2((0u32..3, 1u16..3, 0u64..3)),
-        instances in prop::array::uniform2(0u64..3),
-    ) {
-        let told = told.map(|(generation, n, change)| match generation {
-            0 => (0, 0, 0),
-            _ => (generation, n, change),
-        });
-        let routes = routes_of(told, instances);
-        let newest = told[0].0.max(told[1].0);
-        let right: Vec<usize> =
-            (0..2).filter(|&at| told[at].0 == newest).map(|at| at + 1).collect();
-        let are_apart = told[0].0 == told[1].0 && told[0] != told[1];
-        let is_one = instances[0] != 0 && instances[0] == instances[1];
-        let asked: &[usize] = if are_apart { &[] } else { &right };
-        prop_assert_eq!(&routes.holders[0].servers, asked);
-        let counted = if is_one { &asked[..asked.len().min(1)] } else { asked };
-        prop_assert_eq!(routes.holders_of(PartId(0)), counted);
-        let split = |id| routes.split(0, &[NodeId(id)], 0..1, &mut Vec::new());
-        prop_assert_eq!(split(0).is_err(), are_apart);
-        if let Err(error) = split(0) {
-            let text = error.to_string();
-            let says = ["127.0.0.1:1 by", "127.0.0.1:2 by", "lode holders 0 --set"];
-            prop_assert!(says.iter().all(|it| text.contains(it)), "{}", text);
-        }
-        prop_assert!(split(5).is_ok() && routes.check_held(PartId(1)).is_ok());
-    }
 }
 
 #[test]

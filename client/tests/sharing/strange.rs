@@ -56,7 +56,8 @@ impl Strange {
                 RequestBody::Pull { .. } => {
                     std::thread::sleep(self.delay);
                     let mut frame = Vec::new();
-                    let rows = Reply::LentRows { first_row: 0, n_rows: n_ids as u32 };
+                    let versions = lodestore_schema::Versions::default();
+                    let rows = Reply::LentRows { first_row: 0, n_rows: n_ids as u32, versions };
                     rows.append_to(n_ids * 4, &mut frame);
                     frame.extend((0..n_ids).flat_map(|at| (self.slots)(at).to_le_bytes()));
                     stream.write_all(&frame)?;

@@ -1,11 +1,12 @@
 //! Updates by hand: frames that lie, and frames that nobody sends twice.
 
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lodestore_schema::limits::{
     COMMIT_AHEAD_MAX, PREFIX_BYTES, PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX,
 };
-use lodestore_schema::{FailureCode, Prefix, Reply, Request, RequestBody};
+use lodestore_schema::{CommitStep, FailureCode, Prefix, Push, Reply, Request, RequestBody};
 
 use super::*;
 
@@ -15,7 +16,18 @@ fn body(ids: &[u32], rows: &[u8]) -> Vec<u8> {
 }
 
 fn push(n_rows: u32) -> RequestBody {
-    RequestBody::Push { tensor: 0, n_rows, change: 0 }
+    whole(Push { n_rows, ..Push::default() })
+}
+
+/// A put of one piece, by a number that no other has.
+fn whole(push: Push) -> RequestBody {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let put = NEXT.fetch_add(1, Ordering::Relaxed).into();
+    RequestBody::Push(Push { put, is_last: true, total_rows: push.n_rows, ..push })
+}
+
+fn publish(version: u32) -> RequestBody {
+    RequestBody::Commit { version, step: CommitStep::Publish }
 }
 
 /// The answer to a push, without rows.
@@ -49,6 +61,7 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
         (push(1), body(&[3], &two), Invalid),
         (push(2), body(&[3, 4], &row), Invalid),
         (push(0), body(&[3], &row), Invalid),
+        (push(0), vec![], Invalid),
         (push(1), vec![], Invalid),
         (push(25), body(&[3; 24], &row.repeat(24)), Invalid),
         (push(u32::MAX), body(&[3], &row), TooLarge),
@@ -60,15 +73,14 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
         (push(2), body(&[3, 50], &two), Invalid),
         (push(2), body(&[3, 99], &two), Invalid),
         (push(2), body(&[3, 100], &two), NotFound),
-        (RequestBody::Push { tensor: 9, n_rows: 1, change: 0 }, body(&[3], &row), NotFound),
-        (RequestBody::Commit { version: COMMIT_AHEAD_MAX + 2 }, vec![], Invalid),
-        (RequestBody::Commit { version: u32::MAX }, vec![1, 2, 3], Invalid),
+        (whole(Push { tensor: 9, n_rows: 1, ..Push::default() }), body(&[3], &row), NotFound),
+        (publish(COMMIT_AHEAD_MAX + 2), vec![], Invalid),
+        (publish(u32::MAX), vec![1, 2, 3], Invalid),
     ];
     for (request, body, code) in &lies {
         let found = refusal(&mut plain, *request, body);
         assert_eq!(found, *code, "{request:?} with {} bytes", body.len());
     }
-    assert_eq!(answer(&mut plain, push(0), &[]), Reply::Pushed { version: 2 });
     connect(&[&address]).commit().unwrap();
     let rows = plain.pull(0, PullKind::Sync, &[NodeId(3), NodeId(50)], ROW_BYTES);
     assert_eq!(
@@ -118,12 +130,9 @@ fn a_server_that_takes_no_updates_says_what_to_do_and_goes_on() {
     let mut plain = PlainConnection::open(&address);
     assert!(!plain.describe().writable);
     let row = body(&[3], &put_row(NodeId(3), 1));
-    for (request, body) in [
-        (push(1), &row[..]),
-        (push(9), &row[..]),
-        (RequestBody::Commit { version: 2 }, &[]),
-        (RequestBody::Compact, &[]),
-    ] {
+    for (request, body) in
+        [(push(1), &row[..]), (push(9), &row[..]), (publish(2), &[]), (RequestBody::Compact, &[])]
+    {
         match answer(&mut plain, request, body) {
             Reply::Failure(failure) => {
                 assert_eq!(failure.code, FailureCode::ReadOnly);
@@ -158,7 +167,7 @@ fn a_commit_can_be_repeated_and_any_shard_takes_a_push_of_any_row() {
         expected.check(&[&address], "not committed");
         expected.put(&ids, turn);
         for asked in [turn + 1, turn + 1, 0] {
-            let commit = RequestBody::Commit { version: asked };
+            let commit = publish(asked);
             let committed = answer(&mut plain, commit, &[]);
             assert_eq!(committed, Reply::Committed { version: turn + 1 });
         }

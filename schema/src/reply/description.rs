@@ -1,9 +1,9 @@
 //! The graph behind a server, as clients are told of it.
 
+use crate::WireError;
 use crate::limits::ROW_BYTES_MAX;
-use crate::lodestore_capnp::{description, tensor};
+use crate::lodestore_capnp::{self as wire, description, tensor};
 use crate::reply::bad;
-use crate::{Membership, WireError};
 
 /// The graph behind a server, and how to reach the owner of each row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Description {
     pub shard_ports: Vec<u16>,
     /// Shards of this server, at least 1.
     pub n_shards: u16,
-    /// The newest committed version.
+    /// The lowest version that its partitions have.
     pub version: u32,
     /// Whether pushes, commits and compactions are taken.
     pub writable: bool,
@@ -30,12 +30,46 @@ pub struct Description {
     pub shares: bool,
     /// Whether partitions come and go.
     pub roams: bool,
-    /// Of each of `parts`, how many servers are to hold it; empty where nobody has said of any.
-    pub memberships: Vec<Membership>,
+    /// Version and role of each of `parts`; empty where all have `version`, and the server writes all of
+    /// them or none.
+    pub states: Vec<PartState>,
     /// Partitions that are on their way to this server.
     pub arriving: Vec<u16>,
     /// Drawn by the server when it started; 0 where none was told.
     pub instance: u64,
+}
+
+/// What a server is to a partition that it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// It takes no puts, and no versions from anywhere.
+    #[default]
+    Reader,
+    /// It takes puts: the one server that does.
+    Writer,
+    /// It fetches versions from the writer.
+    Follower,
+}
+
+impl Role {
+    /// The word for it in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Writer => "writer",
+            Self::Follower => "follower",
+        }
+    }
+}
+
+/// A partition at a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartState {
+    /// Its committed version there.
+    pub version: u32,
+    /// What the server is to it.
+    pub role: Role,
 }
 
 /// One tensor as the wire tells it.
@@ -60,12 +94,12 @@ impl Description {
         graph_tag(self.graph)
     }
 
-    /// The partitions that are here, and how many servers are to hold each; generation 0 where nobody
-    /// has said.
-    pub fn held(&self) -> impl Iterator<Item = (u16, Membership)> {
-        let memberships = self.memberships.iter().copied();
-        let memberships = memberships.chain(std::iter::repeat(Membership::default()));
-        self.parts.iter().copied().zip(memberships)
+    /// The partitions that are here, with the state of each.
+    pub fn held(&self) -> impl Iterator<Item = (u16, PartState)> {
+        let role = if self.writable { Role::Writer } else { Role::Reader };
+        let all = PartState { version: self.version, role };
+        let states = self.states.iter().copied().chain(std::iter::repeat(all));
+        self.parts.iter().copied().zip(states)
     }
 
     /// Whether another address led to the same server, as it ran then.
@@ -74,10 +108,10 @@ impl Description {
         self.instance != 0 && self.instance == other.instance
     }
 
-    /// How many servers are to hold a partition that is here; the same.
+    /// The state of a partition, if it is here.
     #[must_use]
-    pub fn membership(&self, part: u16) -> Membership {
-        self.held().find(|&(it, _)| it == part).map(|(_, told)| told).unwrap_or_default()
+    pub fn state(&self, part: u16) -> Option<PartState> {
+        self.held().find(|&(it, _)| it == part).map(|(_, state)| state)
     }
 }
 
@@ -100,12 +134,18 @@ pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
     to.set_parts(&from.parts[..]).expect("the list fits a message");
     to.set_shard_ports(&from.shard_ports[..]).expect("the list fits a message");
     to.set_arriving(&from.arriving[..]).expect("the list fits a message");
-    let generations: Vec<u32> = from.memberships.iter().map(|it| it.generation).collect();
-    let holders: Vec<u16> = from.memberships.iter().map(|it| it.n_holders).collect();
-    to.set_generations(&generations[..]).expect("the list fits a message");
-    let changes: Vec<u64> = from.memberships.iter().map(|it| it.change).collect();
-    to.set_holders(&holders[..]).expect("the list fits a message");
-    to.set_changes(&changes[..]).expect("the list fits a message");
+    let versions: Vec<u32> = from.states.iter().map(|it| it.version).collect();
+    to.set_versions(&versions[..]).expect("the list fits a message");
+    let n_states = u32::try_from(from.states.len()).unwrap_or(u32::MAX);
+    let mut roles = to.reborrow().init_roles(n_states);
+    for (i, state) in (0..n_states).zip(&from.states) {
+        let role = match state.role {
+            Role::Reader => wire::Role::Reader,
+            Role::Writer => wire::Role::Writer,
+            Role::Follower => wire::Role::Follower,
+        };
+        roles.set(i, role);
+    }
     to.set_instance(from.instance);
     let n = u32::try_from(from.tensors.len()).unwrap_or(u32::MAX);
     let mut tensors = to.init_tensors(n);
@@ -135,25 +175,27 @@ pub(super) fn read(from: description::Reader<'_>) -> Result<Description, WireErr
     if !parts.is_sorted_by(|a, b| a < b) || !arriving.is_sorted_by(|a, b| a < b) {
         return Err(bad("partitions out of order, or named twice"));
     }
-    let generations = from.get_generations().map_err(bad)?;
-    let holders = from.get_holders().map_err(bad)?;
-    let changes = from.get_changes().map_err(bad)?;
-    let (n_told, n_holders, n_changes) = (generations.len(), holders.len(), changes.len());
-    if [n_holders, n_changes] != [n_told; 2] || (n_told > 0 && n_told as usize != parts.len()) {
+    let (versions, roles) = (from.get_versions().map_err(bad)?, from.get_roles().map_err(bad)?);
+    let (n_versions, n_roles) = (versions.len() as usize, roles.len() as usize);
+    if n_versions != n_roles || (n_roles > 0 && n_roles != parts.len()) {
         let n_parts = parts.len();
-        return Err(bad(format!(
-            "{n_told} generations, {n_holders} holders, {n_changes} changes of {n_parts} partitions"
-        )));
+        return Err(bad(format!("{n_versions} versions, {n_roles} roles of {n_parts} partitions")));
     }
-    let told = generations.iter().zip(holders.iter()).zip(changes.iter());
-    let memberships =
-        told.map(|((generation, n_holders), change)| Membership { generation, n_holders, change });
+    let state = |(version, role): (u32, Result<wire::Role, capnp::NotInSchema>)| {
+        let role = match role.map_err(bad)? {
+            wire::Role::Reader => Role::Reader,
+            wire::Role::Writer => Role::Writer,
+            wire::Role::Follower => Role::Follower,
+        };
+        Ok(PartState { version, role })
+    };
+    let states = versions.iter().zip(roles.iter()).map(state);
     let tensors = from.get_tensors().map_err(bad)?;
     Ok(Description {
         graph,
         n_edges: from.get_n_edges(),
         bounds: from.get_bounds().map_err(bad)?.iter().collect(),
-        memberships: memberships.collect(),
+        states: states.collect::<Result<_, WireError>>()?,
         arriving,
         parts,
         tensors: tensors.iter().map(read_tensor).collect::<Result<_, _>>()?,

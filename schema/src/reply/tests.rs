@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{PREFIX_BYTES, REPLY_HEAD_BYTES_MAX};
-use crate::{Prefix, ShardStats, UpdateStats};
+use crate::limits::{FLOORS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX};
+use crate::{PartVersion, Prefix, ShardStats, UpdateStats};
 
 fn head_of(reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -10,6 +10,11 @@ fn head_of(reply: &Reply) -> Vec<u8> {
     let prefix = Prefix::of_reply(bytes[..PREFIX_BYTES].try_into().unwrap()).unwrap();
     assert_eq!(prefix, Prefix { head_bytes: bytes.len() - PREFIX_BYTES, body_bytes: 0 });
     bytes.split_off(PREFIX_BYTES)
+}
+
+fn versions() -> Versions {
+    let one = |part| PartVersion { part, version: u32::MAX };
+    Versions { lowest: 3, above: (0..FLOORS_MAX as u16).map(one).collect() }
 }
 
 fn description() -> Description {
@@ -32,9 +37,9 @@ fn description() -> Description {
         writable: true,
         shares: true,
         roams: true,
-        memberships: vec![
-            Membership { generation: 1, n_holders: 2, change: 7 },
-            Membership { generation: u32::MAX, n_holders: u16::MAX, change: u64::MAX },
+        states: vec![
+            PartState { version: 9, role: Role::Writer },
+            PartState { version: u32::MAX, role: Role::Follower },
         ],
         arriving: vec![1],
         instance: u64::MAX,
@@ -63,7 +68,8 @@ fn replies_survive_the_trip() {
         run_failure: "no room on the disk".into(),
     };
     for reply in [
-        Reply::Rows { first_row: 5, n_rows: 600 },
+        Reply::Rows { first_row: 5, n_rows: 600, versions: Versions::default() },
+        Reply::Rows { first_row: u32::MAX, n_rows: 0, versions: versions() },
         Reply::Description(description()),
         Reply::Failure(failure),
         Reply::Failure(read_only),
@@ -75,9 +81,21 @@ fn replies_survive_the_trip() {
         Reply::Shared { n_bytes: u32::MAX, n_tensors: 0 },
         Reply::Shared { n_bytes: 0, n_tensors: u16::MAX },
         Reply::Lent { n_bytes: u64::MAX, offset: 1 << 40 },
-        Reply::LentRows { first_row: u32::MAX, n_rows: 7 },
-        Reply::SharedRows { first_row: 5, n_rows: 600, offset: u32::MAX, awaited: false },
-        Reply::SharedRows { first_row: u32::MAX, n_rows: 0, offset: 0, awaited: true },
+        Reply::LentRows { first_row: u32::MAX, n_rows: 7, versions: versions() },
+        Reply::SharedRows {
+            first_row: 5,
+            n_rows: 600,
+            offset: u32::MAX,
+            awaited: false,
+            versions: versions(),
+        },
+        Reply::SharedRows {
+            first_row: u32::MAX,
+            n_rows: 0,
+            offset: 0,
+            awaited: true,
+            versions: Versions::default(),
+        },
         Reply::Copied(Copied::default()),
         Reply::Copied(Copied {
             version: u32::MAX,
@@ -85,7 +103,13 @@ fn replies_survive_the_trip() {
             is_given_up: true,
             is_last: true,
             crc32: u32::MAX,
-            joined: Membership { generation: 9, n_holders: 2, change: 8 },
+        }),
+        Reply::Followed(Followed::default()),
+        Reply::Followed(Followed {
+            version: u32::MAX,
+            files: vec![("feat.v2.seg".into(), u64::MAX)],
+            is_last: true,
+            crc32: u32::MAX,
         }),
     ] {
         assert_eq!(Reply::decode(&head_of(&reply)), Ok(reply));
@@ -99,7 +123,7 @@ fn the_largest_book_fits_a_head() {
     let reply = Reply::Description(Description {
         bounds,
         parts: (0..parts).collect(),
-        memberships: vec![Membership { generation: 1, n_holders: 1, change: 1 }; parts.into()],
+        states: vec![PartState { version: 1, role: Role::Writer }; parts.into()],
         arriving: (0..parts).collect(),
         ..description()
     });
@@ -120,11 +144,11 @@ fn what_cannot_be_is_refused() {
     assert!(zero_rows(|d| d.tensors[0].row_bytes = 0).is_err());
     assert!(zero_rows(|d| d.tensors[0].row_bytes = u32::MAX).is_err());
     assert!(zero_rows(|d| d.tensors[0].stripe_rows = 0).is_err());
-    assert!(zero_rows(|d| d.memberships.truncate(1)).is_err());
-    assert!(zero_rows(|d| d.memberships.clear()).is_ok());
-    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![1, 2])).is_ok());
-    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![2, 1])).is_err());
-    assert!(zero_rows(|d| (d.memberships, d.parts) = (Vec::new(), vec![1, 1])).is_err());
+    assert!(zero_rows(|d| d.states.truncate(1)).is_err());
+    assert!(zero_rows(|d| d.states.clear()).is_ok());
+    assert!(zero_rows(|d| (d.states, d.parts) = (Vec::new(), vec![1, 2])).is_ok());
+    assert!(zero_rows(|d| (d.states, d.parts) = (Vec::new(), vec![2, 1])).is_err());
+    assert!(zero_rows(|d| (d.states, d.parts) = (Vec::new(), vec![1, 1])).is_err());
     assert!(zero_rows(|d| d.arriving = vec![3, 3]).is_err());
 }
 

@@ -1,8 +1,8 @@
-//! Steps of copying and moving partitions.
+//! Steps of copying, following and moving partitions.
 
 use super::RequestBody;
-use crate::lodestore_capnp::copy;
-use crate::{Membership, WireError};
+use crate::WireError;
+use crate::lodestore_capnp::{copy, follow};
 
 /// Steps of copying or moving a partition; `docs/moving.md` has all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +32,45 @@ pub enum CopyStep {
         /// Number of the move.
         id: u64,
     },
-    /// The source counts the copy as one more holder.
-    Join,
-    /// A server is told how many holders there are to be.
-    Count(Membership),
+}
+
+/// Steps of following a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowStep {
+    /// The newest version: its manifest and its files, which this connection holds from then on.
+    Manifest,
+    /// A piece of a file.
+    Read {
+        /// Position in [`Followed::files`](crate::Followed::files).
+        file: u16,
+        /// Of its first byte.
+        offset: u64,
+    },
+}
+
+pub(super) fn write_follow(part: u16, step: FollowStep, mut to: follow::Builder<'_>) {
+    to.set_part(part);
+    let mut to = to.init_step();
+    match step {
+        FollowStep::Manifest => to.set_manifest(()),
+        FollowStep::Read { file, offset } => {
+            let mut read = to.init_read();
+            read.set_file(file);
+            read.set_offset(offset);
+        }
+    }
+}
+
+pub(super) fn read_follow(from: follow::Reader<'_>) -> Result<RequestBody, WireError> {
+    let step = from.get_step().which().map_err(|e| WireError::malformed("request", e))?;
+    let step = match step {
+        follow::step::Manifest(()) => FollowStep::Manifest,
+        follow::step::Read(read) => {
+            let read = read.map_err(|e| WireError::malformed("request", e))?;
+            FollowStep::Read { file: read.get_file(), offset: read.get_offset() }
+        }
+    };
+    Ok(RequestBody::Follow { part: from.get_part(), step })
 }
 
 pub(super) fn write(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
@@ -53,8 +88,6 @@ pub(super) fn write(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
         CopyStep::Release => to.set_release(()),
         CopyStep::Adopt => to.set_adopt(()),
         CopyStep::Expect { id } => to.set_expect(id),
-        CopyStep::Join => to.set_join(()),
-        CopyStep::Count(membership) => membership.write(to.init_count()),
     }
 }
 
@@ -71,11 +104,6 @@ pub(super) fn read(from: copy::Reader<'_>) -> Result<RequestBody, WireError> {
         copy::step::Release(()) => CopyStep::Release,
         copy::step::Adopt(()) => CopyStep::Adopt,
         copy::step::Expect(id) => CopyStep::Expect { id },
-        copy::step::Join(()) => CopyStep::Join,
-        copy::step::Count(membership) => {
-            let membership = membership.map_err(|e| WireError::malformed("request", e))?;
-            CopyStep::Count(Membership::read(membership))
-        }
     };
     Ok(RequestBody::Copy { part: from.get_part(), step })
 }

@@ -4,12 +4,11 @@ use std::rc::Rc;
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{Copied, CopyStep, Failure, FailureCode, Membership, Reply};
+use lodestore_schema::{Copied, CopyStep, Failure, FailureCode, Reply};
 use lodestore_store::{PartCopy, StoreError};
 
 use super::{Connection, Ended};
 use crate::error::{failure, store_failure};
-use crate::holdings::told;
 use crate::shard::Shard;
 
 /// The copy of a connection; it ends with it.
@@ -23,8 +22,6 @@ pub(super) struct Copying {
 enum Opened {
     /// The same move has taken the partition away before.
     GivenUp,
-    /// The same move has made a holder of its copy before.
-    Joined(Membership),
     /// It begins, at this version.
     Copy(PartCopy, u32),
 }
@@ -60,10 +57,6 @@ impl Connection {
     async fn copy_step(&mut self, shard: &Rc<Shard>, part: PartId, step: CopyStep) -> Step {
         self.rights.check_moves()?;
         match step {
-            CopyStep::Count(membership) => {
-                shard.count_holders(part, membership).await?;
-                return Ok(Default::default());
-            }
             CopyStep::Adopt => {
                 let version = shard.adopt(part).await?;
                 return Ok((Copied { version, ..Copied::default() }, Vec::new()));
@@ -89,11 +82,6 @@ impl Connection {
             shard.release(copy, id).await?;
             return Ok(Default::default());
         }
-        if step == CopyStep::Join {
-            let (copy, joined) = shard.join(copy, id).await?;
-            self.copying = Some(Copying { copy, id });
-            return Ok((Copied { joined: joined?, ..Copied::default() }, Vec::new()));
-        }
         let _room = shard.take_piece_room()?;
         let done = shard.call_store(move |_| {
             let done = step_of(&mut copy, step);
@@ -114,9 +102,6 @@ impl Connection {
             if id != 0 && live.was_given_up(part, id)? {
                 return Ok(Opened::GivenUp);
             }
-            if let Some(joined) = live.was_joined(part, id) {
-                return Ok(Opened::Joined(told(joined)));
-            }
             let copy = live.begin_copy(part)?;
             let version = copy.version()?;
             Ok(Opened::Copy(copy, version))
@@ -125,9 +110,6 @@ impl Connection {
         let (copy, version) = match opened {
             Opened::GivenUp => {
                 return Ok((Copied { is_given_up: true, ..Copied::default() }, Vec::new()));
-            }
-            Opened::Joined(joined) => {
-                return Ok((Copied { joined, ..Copied::default() }, Vec::new()));
             }
             Opened::Copy(copy, version) => (copy, version),
         };
@@ -147,12 +129,7 @@ fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), Sto
         CopyStep::Pairs => copied.is_last = copy.next_pairs(COPY_PIECE_BYTES, &mut piece)?,
         CopyStep::Seal => copied.version = copy.seal()?,
         // Whoever takes these steps does not come here.
-        CopyStep::Open { .. }
-        | CopyStep::Release
-        | CopyStep::Join
-        | CopyStep::Adopt
-        | CopyStep::Expect { .. }
-        | CopyStep::Count(_) => {}
+        CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt | CopyStep::Expect { .. } => {}
     }
     Ok((copied, piece))
 }

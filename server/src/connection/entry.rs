@@ -49,7 +49,8 @@ impl Connection {
                 }
             };
             let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
-            let (pace, shared, loan, copying) = (Pace::default(), None, None, None);
+            let (pace, shared, loan) = (Pace::default(), None, None);
+            let (copying, following) = (None, None);
             let rights = Rights::of(guard, &*socket, is_local);
             let mut this = Self {
                 stream,
@@ -60,6 +61,7 @@ impl Connection {
                 shared,
                 loan,
                 copying,
+                following,
                 lag,
                 pace,
                 head,

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_FOR, LENT_PULL_BYTES_MIN};
-use lodestore_schema::{Failure, FailureCode, Reply};
+use lodestore_schema::{Failure, FailureCode, Reply, Versions};
 
 use super::pull::{HEAD_ROOM, to_u32};
 use super::stream::has_left;
@@ -106,11 +106,11 @@ impl Connection {
         };
         let mut n_told = 0;
         // The client, too, needs time until the rows are no longer believed.
-        for ids in ids.chunks(LENT_CHUNK_ROWS).take_while(|_| sent.elapsed() < LENT_FOR / 2) {
+        for lent in ids.chunks(LENT_CHUNK_ROWS).take_while(|_| sent.elapsed() < LENT_FOR / 2) {
             if !shard.is_ending() && has_left(&self.socket) {
                 return Err(Ended::Left);
             }
-            let body_end = HEAD_ROOM + size_of_val(ids);
+            let body_end = HEAD_ROOM + size_of_val(lent);
             if frame.len() < body_end {
                 set_len(frame, body_end);
             }
@@ -118,19 +118,22 @@ impl Connection {
             let find = async {
                 // Without a wait between: what is in memory is of the version that is read.
                 let is_wanted = shard.is_at(tensor, version);
-                if is_wanted { shard.slots_of(tensor, ids, slots) } else { Ok(false) }
+                if is_wanted { shard.slots_of(tensor, lent, slots) } else { Ok(false) }
             };
             match within(deadline, find).await {
                 Err(refusal) => return Ok(Err(refusal)),
                 Ok(false) => break,
                 Ok(true) => {}
             }
-            let rows = Reply::LentRows { first_row: to_u32(n_told), n_rows: to_u32(ids.len()) };
+            let is_last = n_told + lent.len() == ids.len();
+            let versions = if is_last { shard.versions() } else { Versions::default() };
+            let (first_row, n_rows) = (to_u32(n_told), to_u32(lent.len()));
+            let rows = Reply::LentRows { first_row, n_rows, versions };
             self.write_chunk(&rows, &mut frame[..body_end]).await?;
-            count(&shard.counters().shared_bytes, ids.len() * row_bytes);
-            count(&shard.counters().rows, ids.len());
-            count(&shard.counters().bytes, ids.len() * row_bytes);
-            n_told += ids.len();
+            count(&shard.counters().shared_bytes, lent.len() * row_bytes);
+            count(&shard.counters().rows, lent.len());
+            count(&shard.counters().bytes, lent.len() * row_bytes);
+            n_told += lent.len();
             glommio::yield_if_needed().await;
         }
         if n_told > 0 {

@@ -2,6 +2,7 @@
 
 mod copy;
 mod entry;
+mod follow;
 mod handshake;
 mod lent;
 mod pull;
@@ -15,6 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytemuck::Zeroable;
@@ -22,8 +24,9 @@ use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{PREFIX_BYTES, WIRE_VERSION_PLAIN_MAX};
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireError,
+    Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireError,
 };
+use lodestore_store::PartFiles;
 use thiserror::Error;
 
 use crate::error::failure;
@@ -61,6 +64,8 @@ pub(crate) struct Connection {
     loan: Option<Loan>,
     /// A partition that is copied over it.
     copying: Option<Copying>,
+    /// The files of a partition that a follower fetches over it.
+    following: Option<Arc<PartFiles>>,
     lag: Lag,
     /// Of the reply that goes.
     pace: Pace,
@@ -75,6 +80,8 @@ struct Asked {
     n_bytes: usize,
     /// The only one that will do; 0 for the newest.
     version: u32,
+    /// The lowest that will do.
+    floors: Versions,
     /// When the client asked for it, as far as that is known.
     sent: Instant,
     deadline: Instant,
@@ -222,7 +229,8 @@ impl Connection {
         match request.body {
             RequestBody::Pull { tensor, kind } => {
                 let (n_bytes, version) = (prefix.body_bytes, request.version);
-                let asked = Asked { tensor, kind, n_bytes, version, sent, deadline };
+                let floors = request.floors;
+                let asked = Asked { tensor, kind, n_bytes, version, floors, sent, deadline };
                 if kind == PullKind::Sync {
                     return self.pull(shard, asked).await;
                 }
@@ -233,9 +241,8 @@ impl Connection {
                 };
                 shard.spawn_bulk(task).await
             }
-            RequestBody::Push { tensor, n_rows, change } => {
-                let (put, n_bytes) = ((tensor, n_rows, change), prefix.body_bytes);
-                let pushed = self.push(shard, put, n_bytes, deadline).await?;
+            RequestBody::Push(push) => {
+                let pushed = self.push(shard, push, prefix.body_bytes, deadline).await?;
                 let pushed = pushed.map(|version| Reply::Pushed { version });
                 self.reply_or_refuse(shard, pushed).await
             }
@@ -255,6 +262,14 @@ impl Connection {
                 }
                 if let RequestBody::Copy { part, step } = body {
                     return self.copy(shard, PartId(part), step).await;
+                }
+                if let RequestBody::Follow { part, step } = body {
+                    let task_shard = Rc::clone(shard);
+                    let task = async move {
+                        let follow = self.follow(&task_shard, PartId(part), step);
+                        AssertUnwindSafe(follow).catch_unwind().await.unwrap_or(Err(Ended::Panic))
+                    };
+                    return shard.spawn_bulk(task).await;
                 }
                 if body == RequestBody::Describe {
                     self.write(&shard.description()).await?;
@@ -328,8 +343,8 @@ async fn short_answer(
     match body {
         RequestBody::Stat => Ok(Reply::Stats(shard.stats())),
         RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
-        RequestBody::Commit { version } => {
-            let version = within(deadline, shard.commit(version)).await?;
+        RequestBody::Commit { version, step } => {
+            let version = within(deadline, shard.commit(version, step)).await?;
             Ok(Reply::Committed { version })
         }
         _ => Err(failure(FailureCode::Internal, "a request with rows was taken for one without")),

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use futures_lite::AsyncReadExt;
 use lodestore_graph::NodeId;
-use lodestore_schema::{Failure, Reply};
+use lodestore_schema::limits::FLOORS_MAX;
+use lodestore_schema::{Failure, Reply, Versions};
 
 use super::shared::{Ring, chunk_rows};
 use super::stream::has_left;
@@ -16,7 +17,7 @@ use crate::shard::Shard;
 use crate::stats::count;
 
 /// Room before the rows of a chunk for prefix and head, so that one write sends all.
-pub(crate) const HEAD_ROOM: usize = 128;
+pub(crate) const HEAD_ROOM: usize = 128 + 8 * FLOORS_MAX;
 
 impl Connection {
     pub(super) async fn pull(mut self, shard: &Rc<Shard>, asked: Asked) -> Result<Self, Ended> {
@@ -29,7 +30,10 @@ impl Connection {
                 set_len(&mut buffers.ids, asked.n_bytes / size_of::<NodeId>());
                 let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
                 in_time(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
-                let sent = self.send_rows(shard, &asked, &mut buffers).await?;
+                let sent = match shard.check_floors(&buffers.ids, &asked.floors) {
+                    Ok(()) => self.send_rows(shard, &asked, &mut buffers).await?,
+                    Err(refusal) => Err(refusal),
+                };
                 shard.take_back(buffers);
                 sent
             }
@@ -96,11 +100,14 @@ impl Connection {
             if let Err(refusal) = within(deadline, gather).await {
                 return Ok(Err(refusal));
             }
+            let is_last = first_row + n_rows == ids.len();
+            let versions = if is_last { shard.versions() } else { Versions::default() };
             if is_shared {
-                self.write_shared(ring, to_u32(first_row), to_u32(n_rows)).await?;
+                self.write_shared(ring, to_u32(first_row), to_u32(n_rows), versions).await?;
                 count(&shard.counters().shared_bytes, n_rows * row_bytes);
             } else {
-                let rows = Reply::Rows { first_row: to_u32(first_row), n_rows: to_u32(n_rows) };
+                let (first_row, n_rows) = (to_u32(first_row), to_u32(n_rows));
+                let rows = Reply::Rows { first_row, n_rows, versions };
                 self.write_chunk(&rows, &mut frame[..body_end]).await?;
             }
             count(&shard.counters().rows, n_rows);

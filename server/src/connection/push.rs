@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use futures_lite::AsyncReadExt;
-use lodestore_schema::Failure;
+use lodestore_schema::{Failure, Push};
 
 use super::time::{in_time, within};
 use super::{Connection, Ended, set_len};
@@ -16,18 +16,18 @@ impl Connection {
     pub(super) async fn push(
         &mut self,
         shard: &Rc<Shard>,
-        (tensor, n_rows, change): (u16, u32, u64),
+        push: Push,
         body_bytes: usize,
         deadline: Instant,
     ) -> Result<Result<u32, Failure>, Ended> {
-        let (room, mut buffers) = match shard.admit_push(tensor, n_rows, body_bytes) {
+        let (room, mut buffers) = match shard.admit_push(&push, body_bytes) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.drain(body_bytes).await?;
                 return Ok(Err(refusal));
             }
         };
-        set_len(&mut buffers.ids, n_rows as usize);
+        set_len(&mut buffers.ids, push.n_rows as usize);
         let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
         set_len(&mut buffers.frame, body_bytes - ids.len());
         let stream = &mut self.stream;
@@ -36,6 +36,6 @@ impl Connection {
             stream.read_exact(&mut buffers.frame).await
         };
         in_time(FRAME_TIMEOUT, read).await?;
-        Ok(within(deadline, shard.push((tensor, change), buffers, room)).await)
+        Ok(within(deadline, shard.push(push, buffers, room)).await)
     }
 }

@@ -1,4 +1,4 @@
-//! What a connection may ask for beside rows: moves of partitions, and who may put to them.
+//! What a connection may ask for beside rows: moves of partitions, and who may move them.
 
 use std::os::fd::AsFd;
 
@@ -8,7 +8,7 @@ use rustix::net::getsockname;
 use crate::error::failure;
 use crate::guard::Guard;
 
-/// Whether a connection may have partitions copied, moved, and their holders counted.
+/// Whether a connection may have partitions copied and moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
     /// It came by a Unix socket, told the admin token, or is of this machine where there is none.
@@ -44,12 +44,12 @@ impl Rights {
         let message = match self {
             Self::Moves => return Ok(()),
             Self::WantsAdminToken => {
-                "partitions are moved, and their holders counted, by whoever tells the admin token; give \
-                 --token-file the file that the server was started with: --admin-token-file"
+                "partitions are moved by those who show the admin token; give --token-file the file that \
+                 the server was started with: --admin-token-file"
             }
             Self::Elsewhere => {
-                "partitions are moved, and their holders counted, over a Unix socket or from the \
-                 server's own machine; for others start the server with --admin-token-file"
+                "partitions are moved over a Unix socket or from the server's own machine; for others \
+                 start the server with --admin-token-file"
             }
         };
         Err(failure(FailureCode::Unauthenticated, message))

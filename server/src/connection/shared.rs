@@ -15,7 +15,7 @@ use std::time::Instant;
 use futures_lite::AsyncReadExt;
 use glommio::sync::StaticPermit;
 use lodestore_schema::limits::{CHUNK_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
-use lodestore_schema::{Failure, FailureCode, Prefix, Reply, RequestBody, WireError};
+use lodestore_schema::{Failure, FailureCode, Prefix, Reply, RequestBody, Versions, WireError};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::time::in_time;
@@ -197,6 +197,7 @@ impl Connection {
         ring: Ring,
         first_row: u32,
         n_rows: u32,
+        versions: Versions,
     ) -> Result<(), Ended> {
         let at = first_row as usize;
         let (awaited, offset) = (ring.comes_again(at), ring.place(at).map_or(0, |p| p.start));
@@ -204,7 +205,7 @@ impl Connection {
             shared.n_untaken += 1;
         }
         let offset = offset as u32;
-        self.reply(&Reply::SharedRows { first_row, n_rows, offset, awaited }).await
+        self.reply(&Reply::SharedRows { first_row, n_rows, offset, awaited, versions }).await
     }
 }
 

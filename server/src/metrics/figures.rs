@@ -158,6 +158,9 @@ pub struct UpdateFigures {
     pub oldest_version: u32,
     /// Whether updates are taken.
     pub writable: bool,
+    /// Whether versions come from the writer of another server.
+    #[serde(default)]
+    pub follower: bool,
     /// Rows over segments, of committed versions.
     pub committed_rows: u64,
     /// Rows put since.
@@ -296,6 +299,7 @@ impl UpdateFigures {
             version: stats.version,
             oldest_version: served.holdings.live.oldest_version(),
             writable: stats.writable,
+            follower: served.holdings.follows.is_some(),
             committed_rows: stats.committed_rows,
             pending_rows: stats.pending_rows,
             compactions_asked: stats.runs_asked,

@@ -266,6 +266,11 @@ pub(super) const METRICS: &[Metric] = &[
         "the newest committed version",
     ),
     metric(
+        "lodestore_follower",
+        Gauge(|f| f64::from(u8::from(f.updates.follower))),
+        "1 if versions come from the writer of another server, else 0",
+    ),
+    metric(
         "lodestore_oldest_version",
         Gauge(|f| f.updates.oldest_version.into()),
         "the oldest version that can be read",

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
-use lodestore_schema::{Failure, FailureCode, PullKind};
+use lodestore_schema::{Failure, FailureCode, PullKind, Versions};
 use lodestore_store::{GraphVersion, LiveGraph, StoreError};
 
 use super::Shard;
@@ -183,6 +183,35 @@ impl Shard {
     /// Whether rows of this shard are of `version`, where there is one, without a look at files.
     pub(crate) fn is_at(&self, tensor: u16, version: u32) -> bool {
         version == 0 || self.tensors[usize::from(tensor)].is_at(version)
+    }
+
+    /// Fails where a partition of these rows has a lower version here than the lowest that will do.
+    pub(crate) fn check_floors(&self, ids: &[NodeId], floors: &Versions) -> Result<(), Failure> {
+        let holdings = &*self.plan.holdings;
+        let highest = floors.above.iter().map(|it| it.version).fold(floors.lowest, u32::max);
+        if highest == 0 || holdings.lowest_served() >= highest {
+            return Ok(());
+        }
+        let mut last = None;
+        for &id in ids {
+            let part = holdings.book.part_of(id);
+            let Some(part) = part.filter(|_| part != last) else { continue };
+            last = Some(part);
+            let (wanted, found) = (floors.of(part.0), holdings.served_version(part));
+            if holdings.parts().contains(&part) && found < wanted {
+                let message = format!(
+                    "partition {part} has version {found} here, and version {wanted} is wanted: ask \
+                     another server, or this one later"
+                );
+                return Err(failure(FailureCode::Behind, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Versions that the partitions here have reached, for the end of an answer.
+    pub(crate) fn versions(&self) -> Versions {
+        self.plan.holdings.versions()
     }
 
     /// The tensor at a position of the description.

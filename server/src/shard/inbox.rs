@@ -1,5 +1,6 @@
 //! How threads without an executor reach a shard.
 
+use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ pub(crate) enum Event {
     Connection(Arrival),
     /// A compaction has folded layers of this partition.
     Folded(PartId),
+    /// A version of this partition was installed; the sender receives a message once it is read.
+    Installed(PartId, Sender<()>),
     /// Finish what is in flight and end.
     Stop,
     /// Panic.
@@ -40,6 +43,11 @@ impl Inbox {
     /// Reports layers that a compaction has folded to the shard, unless it has ended.
     pub(crate) fn folded(&self, part: PartId) {
         self.send(|| Event::Folded(part));
+    }
+
+    /// Has the shard read the version of a partition that was installed.
+    pub(crate) fn installed(&self, part: PartId, done: &Sender<()>) {
+        self.send(|| Event::Installed(part, done.clone()));
     }
 
     /// Tells the shard to end, unless it has ended already.

@@ -119,9 +119,8 @@ pub(crate) struct Shard {
     is_ending: Cell<bool>,
     /// Pieces that are loaded ahead at this moment.
     n_loading: Cell<usize>,
-    /// Frame that answers `describe`, the version that it tells, and how often the list of
-    /// partitions had changed.
-    description: RefCell<(u32, u64, Rc<[u8]>)>,
+    /// What [`Holdings::described`] was, and the frame that answers `describe`.
+    description: RefCell<([u64; 2], Rc<[u8]>)>,
     complaints: Complaints,
 }
 
@@ -176,7 +175,7 @@ pub(crate) async fn run(
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),
         n_loading: Cell::new(0),
-        description: RefCell::new((0, 0, Rc::from([]))),
+        description: RefCell::new(([0; 2], Rc::from([]))),
         complaints: Complaints::default(),
     });
     shard.start_beat();
@@ -230,6 +229,18 @@ impl Shard {
                     self.take(arrival, sync);
                     // However many come, those that end for them are put away between.
                     glommio::yield_if_needed().await;
+                }
+                Event::Installed(part, done) => {
+                    let shard = Rc::clone(self);
+                    self.spawn_guarded("a switch to a version", async move {
+                        match shard.refresh(Some(part)).await {
+                            // Its receiver may not wait any more.
+                            Ok(()) => drop(done.send(())),
+                            Err(reason) => {
+                                warn!(shard = shard.id, %reason, "the version before is served");
+                            }
+                        }
+                    });
                 }
                 Event::Folded(part) => {
                     let shard = Rc::clone(self);
@@ -427,15 +438,15 @@ impl Shard {
     pub(crate) fn description(&self) -> Rc<[u8]> {
         let holdings = &self.plan.holdings;
         // Before they are told: a change in between makes it anew the next time.
-        let (version, changes) = (holdings.live.version(), holdings.changes());
+        let described = holdings.described();
         let mut known = self.description.borrow_mut();
-        if known.2.is_empty() || known.0 != version || known.1 != changes {
+        if known.1.is_empty() || known.0 != described {
             let (n_shards, mut frame) = (self.plan.counters.len(), Vec::new());
             let n_shards = u16::try_from(n_shards).unwrap_or(u16::MAX);
             let description = self.plan.holdings.describe(n_shards, &self.plan.shard_ports);
             Reply::Description(description).append_to(0, &mut frame);
-            *known = (version, changes, frame.into());
+            *known = (described, frame.into());
         }
-        Rc::clone(&known.2)
+        Rc::clone(&known.1)
     }
 }

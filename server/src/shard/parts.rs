@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use lodestore_graph::PartId;
-use lodestore_schema::{Failure, FailureCode, Membership};
+use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::{Arrival, LiveGraph, PartCopy};
 use tracing::{info, warn};
 
 use super::Shard;
 use crate::error::{failure, store_failure};
-use crate::holdings::told;
 use crate::limits::LAST_READS_MAX;
 use crate::post::Question;
 
@@ -64,56 +63,13 @@ impl Shard {
         Err(failure(FailureCode::Invalid, message))
     }
 
-    /// Says how many servers are to hold a partition; the same.
-    pub(crate) async fn count_holders(
-        self: &Rc<Self>,
-        part: PartId,
-        Membership { generation, n_holders, change }: Membership,
-    ) -> Result<(), Failure> {
-        self.check_writable()?;
-        let shard = Rc::clone(self);
-        to_its_end(async move {
-            let new = lodestore_store::Membership { generation, n_holders, change };
-            let set = move |live: &Arc<LiveGraph>| live.set_holders(part, new);
-            shard.call_store(set).await?.map_err(|error| store_failure(&error))?;
-            shard.plan.holdings.has_changed();
-            let change = format_args!("{change:016x}");
-            info!(%part, generation, %change, n_holders, "a partition has other holders");
-            Ok(())
-        })
-        .await
-    }
-
-    /// Counts a copy as one more holder; gives the copy back, and what it must have stored; the same.
-    pub(crate) async fn join(
-        self: &Rc<Self>,
-        copy: PartCopy,
-        id: u64,
-    ) -> Result<(PartCopy, Result<Membership, Failure>), Failure> {
-        let shard = Rc::clone(self);
-        to_its_end(async move {
-            let join = move |_: &Arc<LiveGraph>| {
-                let joined = copy.join(id);
-                (copy, joined)
-            };
-            let (copy, joined) = shard.call_store(join).await?;
-            shard.plan.holdings.has_changed();
-            let joined = joined.map(told).map_err(|error| store_failure(&error));
-            if let Ok(Membership { n_holders, .. }) = &joined {
-                info!(part = %copy.part(), n_holders, "a copy is a holder more");
-            }
-            Ok((copy, joined))
-        })
-        .await
-    }
-
     async fn adopt_now(&self, part: PartId) -> Result<u32, Failure> {
         let _moving = self.begin_move().await?;
         let adopted = self.call_store(move |live| live.adopt(part)).await?;
         let version = adopted.map_err(|error| store_failure(&error))?;
         self.serve_again(part).await?;
         // Others may have been brought to its version.
-        self.everywhere(|| Question::Refresh(None)).await?;
+        self.refresh_everywhere(None).await?;
         self.look_for_arrivals(part).await;
         info!(%part, version, "a partition has come");
         Ok(version)
@@ -188,7 +144,9 @@ impl Shard {
 
     /// Has all shards open what the store has open, and clients told of it.
     async fn serve_again(&self, part: PartId) -> Result<(), Failure> {
+        let seen = self.plan.holdings.committed(Some(part));
         self.everywhere(|| Question::Open(part)).await?;
+        self.plan.holdings.note_served(&seen);
         self.plan.holdings.set_served(part, true);
         Ok(())
     }

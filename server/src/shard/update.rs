@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use glommio::sync::StaticPermit;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
-use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::Holders;
+use lodestore_schema::{CommitStep, Failure, FailureCode, Push};
 
 use super::Shard;
 use super::parts::to_its_end;
@@ -16,6 +16,7 @@ use crate::connection::Buffers;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
 use crate::post::Question;
+use crate::puts::{Next, PutKey, PutRows};
 use crate::rows::not_here;
 use crate::stats::count;
 
@@ -24,12 +25,14 @@ impl Shard {
     /// lends buffers within that.
     pub(crate) fn admit_push(
         &self,
-        tensor: u16,
-        n_rows: u32,
+        push: &Push,
         body_bytes: usize,
     ) -> Result<(StaticPermit, Buffers), Failure> {
         self.check_writable()?;
-        let (n_rows, row_bytes) = (n_rows as usize, self.tensor(tensor)?.row_bytes);
+        let (n_rows, row_bytes) = (push.n_rows as usize, self.tensor(push.tensor)?.row_bytes);
+        if n_rows == 0 {
+            return Err(failure(FailureCode::Invalid, "a piece of a put without rows"));
+        }
         if n_rows > ROWS_PER_PUSH_MAX {
             let message = format!("{n_rows} rows in one push; send {ROWS_PER_PUSH_MAX} at most");
             return Err(failure(FailureCode::TooLarge, message));
@@ -46,11 +49,12 @@ impl Shard {
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Puts the rows of a push, which go to all holders by a `change`; gives the version that they are for.
+    /// Keeps a piece of a put, or puts all of them with the last; returns the version that they are for,
+    /// or 0 after a piece that is not the last.
     ///
     pub(crate) async fn push(
         self: &Rc<Self>,
-        (tensor, change): (u16, u64),
+        push: Push,
         buffers: Buffers,
         room: StaticPermit,
     ) -> Result<u32, Failure> {
@@ -58,20 +62,24 @@ impl Shard {
         to_its_end(async move {
             // Until the rows are written, whether or not the client waits for that.
             let _room = room;
-            shard.push_all((tensor, change), buffers).await
+            shard.push_all(push, buffers).await
         })
         .await
     }
 
-    /// Makes what was put version `version`, unless it is committed already; returns the newest. It
-    /// runs to its end whether or not the client waits for it.
-    pub(crate) async fn commit(self: &Rc<Self>, version: u32) -> Result<u32, Failure> {
+    /// Takes a step of making what was put version `version`, unless it is committed already; returns
+    /// the newest one, or after the first step the newest that rows were put for before. It runs to its end whether or not the client waits for it.
+    pub(crate) async fn commit(
+        self: &Rc<Self>,
+        version: u32,
+        step: CommitStep,
+    ) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
-        to_its_end(async move { shard.commit_now(version).await }).await
+        to_its_end(async move { shard.commit_now(version, step).await }).await
     }
 
     /// Durable first, then read by every shard: a pull that begins after the answer sees it.
-    async fn commit_now(&self, version: u32) -> Result<u32, Failure> {
+    async fn commit_now(&self, version: u32, step: CommitStep) -> Result<u32, Failure> {
         self.check_writable()?;
         let holdings = Arc::clone(&self.plan.holdings);
         let newest = holdings.live.version();
@@ -85,6 +93,12 @@ impl Shard {
         let runs = Arc::clone(&self.plan.runs);
         let commit = move || {
             holdings.keep_newest();
+            if step == CommitStep::Prepare {
+                // First: puts of other clients go on, for the version after.
+                let pending = holdings.live.pending_version();
+                holdings.live.prepare(version)?;
+                return Ok(pending.max(version));
+            }
             let committed = holdings.live.commit_through(version)?;
             if holdings.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
                 runs.ask(Scope::WhereItPays);
@@ -93,8 +107,17 @@ impl Shard {
         };
         let committed = self.plan.threads.writes.call(commit)?.wait().await?;
         // What has failed may have reached some partitions.
-        self.everywhere(|| Question::Refresh(None)).await?;
+        self.refresh_everywhere(None).await?;
         committed.map_err(|error| store_failure(&error))
+    }
+
+    /// Has all shards read the newest version of a partition from now on, or of all.
+    pub(super) async fn refresh_everywhere(&self, part: Option<PartId>) -> Result<(), Failure> {
+        let holdings = &self.plan.holdings;
+        let seen = holdings.committed(part);
+        self.everywhere(|| Question::Refresh(part)).await?;
+        holdings.note_served(&seen);
+        Ok(())
     }
 
     /// Reads the newest version of a partition from now on, or of all.
@@ -116,37 +139,62 @@ impl Shard {
         Ok(self.plan.runs.ask(Scope::Everything))
     }
 
-    /// Puts the rows: durable when it returns, and seen by no pull until a commit.
-    async fn push_all(
-        &self,
-        (tensor, change): (u16, u64),
-        buffers: Buffers,
-    ) -> Result<u32, Failure> {
-        self.check_one_part(&buffers.ids)?;
+    /// Keeps a piece, or puts all of them: durable then, and seen by no pull until a commit.
+    async fn push_all(&self, push: Push, buffers: Buffers) -> Result<u32, Failure> {
+        let part = self.check_one_part(&buffers.ids)?;
+        let key = PutKey { id: push.put, part };
+        let puts = &self.plan.holdings.puts;
+        let Buffers { ids, frame: bytes } = buffers;
+        let (n_rows, mut piece) = (ids.len(), PutRows { ids, bytes });
+        let next = puts.take(key, &push, &mut piece, Instant::now());
+        self.take_back(Buffers { ids: piece.ids, frame: piece.bytes });
+        let version = match next? {
+            Next::Wait => 0,
+            Next::Finished(version) => return Ok(version),
+            Next::Put(rows) => self.put_whole(key, push.tensor, rows).await?,
+        };
+        count(&self.counters().pushes, 1);
+        count(&self.counters().pushed_rows, n_rows);
+        Ok(version)
+    }
+
+    /// Puts all rows of a put by one write.
+    async fn put_whole(&self, key: PutKey, tensor: u16, rows: PutRows) -> Result<u32, Failure> {
         let holdings = Arc::clone(&self.plan.holdings);
         let put = move || {
             let name = &holdings.tensors[usize::from(tensor)].description.name;
-            let holders = Holders::Change(change);
-            let put = holdings.live.put_rows_for(holders, name, &buffers.ids, &buffers.frame);
-            (put, buffers)
+            let put = holdings.live.put_rows(name, &rows.ids, &rows.bytes);
+            (put, rows)
         };
-        let (put, buffers) = self.plan.threads.writes.call(put)?.wait().await?;
-        let version = put.map_err(|error| store_failure(&error))?;
-        count(&self.counters().pushes, 1);
-        count(&self.counters().pushed_rows, buffers.ids.len());
-        self.take_back(buffers);
+        let puts = &self.plan.holdings.puts;
+        let called = match self.plan.threads.writes.call(put) {
+            Ok(call) => call.wait().await,
+            Err(refusal) => Err(refusal),
+        };
+        let (put, rows) = called.inspect_err(|_| puts.fail(key, None))?;
+        let version = match put {
+            Ok(version) => version,
+            Err(error) => {
+                let refusal = store_failure(&error);
+                let is_busy = refusal.code == FailureCode::Overloaded;
+                puts.fail(key, is_busy.then_some(rows));
+                return Err(refusal);
+            }
+        };
+        puts.finish(key, version);
+        self.take_back(Buffers { ids: rows.ids, frame: rows.bytes });
         Ok(version)
     }
 
     /// Fails unless all ids are of one partition, and that is here: what is put all or not at all.
-    fn check_one_part(&self, ids: &[NodeId]) -> Result<(), Failure> {
+    fn check_one_part(&self, ids: &[NodeId]) -> Result<PartId, Failure> {
         let holdings = &*self.plan.holdings;
-        let Some(&first) = ids.first() else { return Ok(()) };
+        let first = *ids.first().expect("a piece has rows");
         let part = holdings.book.part_of(first).filter(|part| holdings.parts().contains(part));
         let part = part.ok_or_else(|| not_here(holdings, first))?;
         let range = holdings.book.range(part);
         match ids.iter().find(|id| !range.contains(&id.0)) {
-            None => Ok(()),
+            None => Ok(part),
             Some(&id) if holdings.book.part_of(id).is_none() => Err(not_here(holdings, id)),
             Some(id) => {
                 let message = format!(
@@ -161,6 +209,10 @@ impl Shard {
     pub(super) fn check_writable(&self) -> Result<(), Failure> {
         if self.plan.holdings.writable {
             return Ok(());
+        }
+        if let Some(writers) = &self.plan.holdings.follows {
+            let message = format!("this server follows {writers}, which takes puts and commits");
+            return Err(failure(FailureCode::ReadOnly, message));
         }
         let message = "the server was started without --writable and takes no updates; start it \
                        with --writable, or write to another that was";

@@ -93,6 +93,7 @@ pub(crate) enum RequestKind {
     Stat,
     Share,
     Copy,
+    Follow,
 }
 
 /// Why a connection ended other than by its client's leave.
@@ -130,7 +131,7 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl RequestKind {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::SyncPull,
         Self::VectorPull,
         Self::Push,
@@ -140,6 +141,7 @@ impl RequestKind {
         Self::Stat,
         Self::Share,
         Self::Copy,
+        Self::Follow,
     ];
 
     pub(crate) fn of(body: &RequestBody) -> Self {
@@ -152,6 +154,7 @@ impl RequestKind {
             RequestBody::Describe => Self::Describe,
             RequestBody::Share | RequestBody::Lend { .. } => Self::Share,
             RequestBody::Copy { .. } => Self::Copy,
+            RequestBody::Follow { .. } => Self::Follow,
             // What tells a token, or that rows were taken, is not counted as a request.
             RequestBody::Stat | RequestBody::Authenticate { .. } | RequestBody::Taken => Self::Stat,
         }
@@ -168,6 +171,7 @@ impl RequestKind {
             Self::Stat => "stat",
             Self::Share => "share",
             Self::Copy => "copy",
+            Self::Follow => "follow",
         }
     }
 }

@@ -17,7 +17,9 @@ impl Catalog {
         each: &mut EachPair<'_>,
     ) -> Result<(), StoreError> {
         let mut pair = |key: &[u8], value: &[u8]| match key {
-            keys::IDENTITY | keys::GRAPH_COPY => std::ops::ControlFlow::Continue(()),
+            keys::IDENTITY | keys::GRAPH_COPY | keys::HOLDERS => {
+                std::ops::ControlFlow::Continue(())
+            }
             _ => each(key, value),
         };
         self.pairs.scan_from(key, &mut pair).map_err(failed(&self.dir))
@@ -27,11 +29,6 @@ impl Catalog {
     pub(crate) fn version_pair(&self) -> Result<RawPair, StoreError> {
         let version = self.current_version()?;
         Ok((keys::VERSION.to_vec(), version.to_le_bytes().to_vec()))
-    }
-
-    /// The pair that says how many servers are to hold the partition, if there is one.
-    pub(crate) fn membership_pair(&self) -> Result<Option<RawPair>, StoreError> {
-        Ok(self.get(keys::HOLDERS)?.map(|value| (keys::HOLDERS.to_vec(), value)))
     }
 
     /// The pair of a row that was put.
@@ -63,10 +60,9 @@ impl Catalog {
     pub(crate) fn write_copied(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), StoreError> {
         for (key, value) in pairs {
             let is_known = match super::pairs::told_apart(key, value) {
-                Pair::Version | Pair::Row { .. } => true,
+                Pair::Version | Pair::Holders | Pair::Row { .. } => true,
                 Pair::PreparedVersion(found) => found.is_some(),
                 Pair::Delta { record, .. } | Pair::Prepared { record, .. } => record.is_ok(),
-                Pair::Holders(found) => found.is_some(),
                 Pair::Segment { record, .. } | Pair::Lost { record, .. } => record.is_ok(),
                 _ => false,
             };

@@ -18,8 +18,7 @@
 //!                             repair gave rows of it up
 //! losses                      what a repair that built this catalog could not keep, as text, until a
 //!                             repair has come to its end and told it
-//! holders                     generation u32 | how many servers are to hold the partition u16 | number
-//!                             of the move that has added one u64; nothing where nobody has said
+//! holders                     of older releases, which had several writers of a partition; not read
 //! graph                       the text of graph.toml; catalogs of older releases lack it
 //! ```
 //!
@@ -33,7 +32,6 @@
 mod copied;
 mod health;
 mod keys;
-mod membership;
 mod mend;
 mod pairs;
 mod record;
@@ -47,7 +45,6 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
-pub use membership::Membership;
 pub(crate) use mend::{TensorDelta, TensorRecord};
 pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Catalog, DeltaRecord, Membership, SegmentRecord, failed, keys};
+use super::{Catalog, DeltaRecord, SegmentRecord, failed, keys};
 use crate::error::StoreError;
 use crate::row::RowIdx;
 
@@ -17,8 +17,8 @@ pub(crate) enum Pair<'a> {
     GraphCopy(&'a [u8]),
     /// What an earlier repair could not keep, one thing per line.
     Losses(&'a [u8]),
-    /// How many servers are to hold the partition; `None` where that cannot be read.
-    Holders(Option<Membership>),
+    /// How many servers were to take puts of the partition, of an older release.
+    Holders,
     /// Which segment a tensor has, or why that cannot be told.
     Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// The record that a segment had before rows of it were given up.
@@ -111,7 +111,7 @@ pub(super) fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         keys::VERSION => Pair::Version,
         keys::GRAPH_COPY => Pair::GraphCopy(value),
         keys::LOSSES => Pair::Losses(value),
-        keys::HOLDERS => Pair::Holders(Membership::from_bytes(value)),
+        keys::HOLDERS => Pair::Holders,
         keys::PREPARED => Pair::PreparedVersion(value.try_into().ok().map(u32::from_le_bytes)),
         _ => newer()
             .or_else(segment)

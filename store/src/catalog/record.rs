@@ -21,7 +21,7 @@ pub struct SegmentRecord {
 }
 
 impl SegmentRecord {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         bytes.extend_from_slice(self.segment.as_bytes());
         bytes.extend_from_slice(&self.n_rows.to_le_bytes());
@@ -37,7 +37,7 @@ impl SegmentRecord {
         (format > CATALOG_FORMAT_VERSION).then_some(format)
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut fields = Fields { bytes };
         let format = fields.u32()?;
         if format > CATALOG_FORMAT_VERSION {

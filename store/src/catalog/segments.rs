@@ -27,7 +27,7 @@ pub(crate) struct LayerRecords {
 }
 
 impl DeltaRecord {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         [&self.first.to_le_bytes()[..], &self.record.to_bytes()].concat()
     }
 

@@ -27,12 +27,12 @@ impl StoreError {
             | Self::Locked { dir: file }
             | Self::ReadOnly { dir: file }
             | Self::Forked { dir: file }
+            | Self::Follows { dir: file, .. }
             | Self::WritesStopped { dir: file, .. } => Some(file),
             Self::NoTensor { .. }
             | Self::NoPart { .. }
             | Self::Busy { .. }
-            | Self::Replicated { .. }
-            | Self::HoldersChanged { .. }
+            | Self::FollowRefused { .. }
             | Self::MoveRefused { .. }
             | Self::NoNode { .. }
             | Self::OutputLength { .. }
@@ -55,8 +55,8 @@ impl StoreError {
             Self::Locked { .. }
             | Self::Forked { .. }
             | Self::Busy { .. }
-            | Self::Replicated { .. }
-            | Self::HoldersChanged { .. }
+            | Self::Follows { .. }
+            | Self::FollowRefused { .. }
             | Self::Stopped => Cause::System,
             _ => Cause::Damage,
         }

@@ -8,6 +8,7 @@ mod adopt;
 mod copy;
 mod end;
 mod files;
+mod followed;
 mod seals;
 
 use std::path::PathBuf;
@@ -18,13 +19,13 @@ use std::time::{Duration, Instant};
 use lodestore_graph::PartId;
 
 use super::{LiveGraph, LivePart};
-use crate::catalog::Membership;
 use crate::error::StoreError;
 use crate::graph::{Graph, part_dir};
 
 use seals::Seals;
 
 pub use copy::PartCopy;
+pub use followed::PartFiles;
 
 /// Longest time for which a partition that is about to be given up takes no puts.
 pub const SEAL_MAX: Duration = Duration::from_secs(10);
@@ -115,15 +116,6 @@ impl LiveGraph {
         let dir = self.graph.dir();
         self.graph.device().sync(dir).map_err(StoreError::io(dir, "sync"))?;
         Ok(true)
-    }
-}
-
-impl LiveGraph {
-    /// What move `id` has made of a partition's holders, if it has added one.
-    #[must_use]
-    pub fn was_joined(&self, part: PartId, id: u64) -> Option<Membership> {
-        let membership = self.membership(part);
-        (membership.is_by_move() && membership.change == id).then_some(membership)
     }
 }
 

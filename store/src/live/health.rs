@@ -43,6 +43,10 @@ impl LiveGraph {
         self.check_process()?;
         match self.mode {
             LiveMode::Read => Err(StoreError::ReadOnly { dir: self.graph.dir().to_owned() }),
+            LiveMode::Follow => {
+                let read_only = StoreError::ReadOnly { dir: self.graph.dir().to_owned() };
+                self.graph.check_owned().and(Err(read_only))
+            }
             LiveMode::Write => Ok(()),
         }
     }

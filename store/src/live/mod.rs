@@ -16,11 +16,11 @@
 mod commit;
 mod compact;
 mod delta;
+mod follow;
 mod forked;
 mod garbage;
 mod hand_over;
 mod health;
-mod holders;
 mod journal;
 mod layer;
 mod open;
@@ -38,9 +38,8 @@ use lodestore_graph::PartId;
 use lodestore_graph::fork::Generation;
 
 pub use compact::Folding;
-pub use hand_over::{PartCopy, SEAL_MAX};
+pub use hand_over::{PartCopy, PartFiles, SEAL_MAX};
 pub use health::StoppedWrites;
-pub use holders::Holders;
 pub use layer::Layer;
 pub use tensor::LiveTensor;
 pub use tensors::{NewTensor, drop_tensor};
@@ -49,7 +48,7 @@ pub use view::{GraphVersion, TensorView, View};
 
 pub(crate) use open::{OpenedPart, OpenedTensor};
 
-use crate::catalog::{Catalog, Membership};
+use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::reader::ReaderKind;
@@ -66,6 +65,9 @@ pub enum LiveMode {
     Read,
     /// For reading and writing, by one process at a time.
     Write,
+    /// For reading, and for installing versions of the writer that the folder follows, by one process
+    /// at a time.
+    Follow,
 }
 
 /// Open partitions of a graph with all of their tensors. Shared freely between threads.
@@ -104,8 +106,6 @@ struct LivePart {
     /// The version that puts are for; changed under the gate, held alone.
     puts_for: AtomicU32,
     hand_over: HandOver,
-    /// How many servers are to hold it; changed under the gate, held alone.
-    membership: Mutex<Membership>,
 }
 
 impl LiveGraph {
@@ -125,6 +125,20 @@ impl LiveGraph {
     #[must_use]
     pub fn part_version(&self, part: PartId) -> Option<u32> {
         Some(self.now().get(part.index())?.as_ref()?.version())
+    }
+
+    /// The committed version of each partition that is open.
+    #[must_use]
+    pub fn part_versions(&self) -> Vec<(PartId, u32)> {
+        let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
+        parts.iter().flatten().map(|part| (part.part, part.version())).collect()
+    }
+
+    /// The newest version that rows are pending or prepared for; that of the graph without any.
+    #[must_use]
+    pub fn pending_version(&self) -> u32 {
+        let newest = self.open_parts().iter().filter_map(|part| part.newest_pending()).max();
+        newest.unwrap_or(0).max(self.version())
     }
 
     /// The oldest version that can be read of every tensor.

@@ -42,7 +42,11 @@ impl LiveGraph {
         };
         let opened = match mode {
             LiveMode::Read => open_to_read(&graph, &wanted)?,
-            LiveMode::Write => open_to_write(&graph, &wanted)?,
+            LiveMode::Write => {
+                graph.check_owned()?;
+                open_to_write(&graph, &wanted)?
+            }
+            LiveMode::Follow => open_to_follow(&graph, &wanted)?,
         };
         let highest = opened.iter().map(|part| part.version).max().unwrap_or(0);
         let lowest = opened.iter().map(|part| part.version).min().unwrap_or(0);
@@ -167,6 +171,12 @@ fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedP
     catalogs.into_iter().map(open).collect()
 }
 
+/// Locks all partitions, and opens them as they are: what a fetch has left is continued.
+fn open_to_follow(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
+    let open = |&part: &PartId| OpenedPart::open(graph, part, graph.catalog_for_writing(part)?);
+    wanted.iter().map(open).collect()
+}
+
 impl OpenedPart {
     /// Opens a partition as it is.
     ///
@@ -197,10 +207,11 @@ impl OpenedPart {
 
     /// Opens one more partition of an open graph, at its own version.
     pub(super) fn late(graph: &Graph, part: PartId, mode: LiveMode) -> Result<Self, StoreError> {
-        if mode == LiveMode::Read {
-            return Self::to_read(graph, part);
+        match mode {
+            LiveMode::Read => Self::to_read(graph, part),
+            LiveMode::Write => Self::to_write(graph, part, graph.catalog_for_writing(part)?),
+            LiveMode::Follow => Self::open(graph, part, graph.catalog_for_writing(part)?),
         }
-        Self::to_write(graph, part, graph.catalog_for_writing(part)?)
     }
 
     /// Opens the files of a partition at its version.
@@ -251,7 +262,6 @@ impl OpenedPart {
     }
 
     pub(super) fn live(self, reader: ReaderKind) -> Result<LivePart, StoreError> {
-        let membership = Mutex::new(self.catalog.membership()?);
         let (catalog, version) = (Arc::new(self.catalog), self.version);
         let closed = version.max(self.prepared_version.unwrap_or(0));
         let pending = self.tensors.iter().filter_map(|tensor| tensor.pending_for.last());
@@ -276,7 +286,7 @@ impl OpenedPart {
         let tensors = self.tensors.into_iter().map(live).collect::<Result<_, StoreError>>()?;
         let (part, hand_over) = (self.part, HandOver::default());
         let (version, puts_for) = (AtomicU32::new(version), AtomicU32::new(puts_for));
-        Ok(LivePart { part, catalog, tensors, version, puts_for, hand_over, membership })
+        Ok(LivePart { part, catalog, tensors, version, puts_for, hand_over })
     }
 
     /// Removes files that a compaction did not finish, and segments that none needs any more.

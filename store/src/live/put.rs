@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use lodestore_graph::{NodeId, PartId};
 
 use super::parallel::for_each;
-use super::{Holders, LiveGraph, LivePart, LiveTensor};
+use super::{LiveGraph, LivePart, LiveTensor};
 use crate::error::StoreError;
 use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::MAX_PUT_BYTES;
@@ -31,22 +31,7 @@ impl LiveGraph {
     /// be there: put them again.
     ///
     /// Threads that put at once share syncs.
-    ///
-    /// Fails with [`StoreError::Replicated`] for partitions that several servers are to hold: those
-    /// would not have the rows.
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
-        self.put_rows_for(Holders::Alone, tensor, ids, rows)
-    }
-
-    /// The same for rows that go to other holders too: fails with [`StoreError::HoldersChanged`]
-    /// unless the holders are those that the caller believes.
-    pub fn put_rows_for(
-        &self,
-        holders: Holders,
-        tensor: &str,
-        ids: &[NodeId],
-        rows: &[u8],
-    ) -> Result<u32, StoreError> {
         self.check_process()?;
         let position = self.graph.tensor_position(tensor)?;
         let routed = self.route_put(tensor, ids, rows)?;
@@ -56,7 +41,6 @@ impl LiveGraph {
         let by_part = self.by_part(&routed)?;
         for PartRows { part, .. } in &by_part {
             part.check_open_to_puts()?;
-            part.check_holders(holders)?;
             part.catalog.check_takes_writes()?;
         }
         let put = |put: &PartRows<'_>| {

@@ -168,6 +168,11 @@ impl LiveTensor {
         lock(&self.prepared).clone()
     }
 
+    /// Takes over a version of the writer that is followed.
+    pub(super) fn install(&self, version: TensorVersion) {
+        self.replace(|_| version.clone());
+    }
+
     /// Makes `version` the newest one, with what was prepared for it.
     pub(super) fn publish(&self, version: u32) {
         let prepared = lock(&self.prepared).take();

@@ -3,8 +3,9 @@
 use lodestore_graph::PartId;
 
 use super::piece;
-use crate::catalog::{Catalog, Membership};
+use crate::catalog::Catalog;
 use crate::error::StoreError;
+use crate::follow::Manifest;
 
 /// Its catalog while pairs come.
 #[derive(Debug)]
@@ -29,14 +30,10 @@ impl ArrivingCatalog {
         self.catalog.write_copied(&pairs)
     }
 
-    /// Says of what holders the copy is one; durable when it returns.
-    pub fn set_membership(&self, membership: Membership) -> Result<(), StoreError> {
-        self.catalog.set_membership(membership)
-    }
-
-    /// Leaves out what came of the holders: the copy is none of them. Durable when it returns.
-    pub fn forget_membership(&self) -> Result<(), StoreError> {
-        self.catalog.forget_membership()
+    /// Names the files of a manifest, all of which have come, and its version.
+    pub fn install(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        let (records, deltas) = manifest.records();
+        self.catalog.replace_records(&records, &deltas, manifest.version)
     }
 
     /// Moves what was written into tables and closes it.

@@ -102,6 +102,14 @@ impl Target {
         })
     }
 
+    /// Waits until `wanted` followers of each partition have a version; files have none.
+    pub(super) fn wait_for_followers(&self, version: u32, wanted: usize) -> Result<()> {
+        match self {
+            Self::Files(_) => Ok(()),
+            Self::Servers(client) => Ok(client.wait_for_followers(version, wanted)?),
+        }
+    }
+
     /// The newest version that all of it has committed.
     pub(super) fn version(&self) -> Result<u32> {
         Ok(match self {

@@ -41,6 +41,14 @@ pub(super) struct ConfigFile {
     #[serde(rename = "state-dir")]
     pub(super) state_dir: Option<PathBuf>,
     pub(super) writable: Option<bool>,
+    #[serde(deserialize_with = "addresses")]
+    pub(super) follow: Option<Vec<Address>>,
+    #[serde(rename = "follow-interval")]
+    pub(super) follow_interval: Option<u64>,
+    #[serde(rename = "follow-token-file")]
+    pub(super) follow_token_file: Option<PathBuf>,
+    #[serde(rename = "follow-tls-ca")]
+    pub(super) follow_tls_ca: Option<PathBuf>,
     #[serde(rename = "log-level")]
     pub(super) log_level: Option<LogLevel>,
     #[serde(rename = "log-format")]
@@ -118,6 +126,12 @@ fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Address>
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
+fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Address>>, D::Error> {
+    let all = Vec::<String>::deserialize(deserializer)?;
+    let all: Result<Vec<Address>, _> = all.iter().map(|one| one.parse()).collect();
+    all.map(Some).map_err(de::Error::custom)
+}
+
 fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKind>, D::Error> {
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
@@ -189,6 +203,10 @@ mod tests {
             preload,
             state_dir,
             writable,
+            follow,
+            follow_interval,
+            follow_token_file,
+            follow_tls_ca,
             log_level,
             log_format,
             token_file,
@@ -208,6 +226,8 @@ mod tests {
         assert!(writable.is_some() && insecure.is_some());
         assert_eq!(preload, Some(vec![PreloadChoice::Auto]));
         assert!(state_dir.is_some());
+        assert_eq!((follow.unwrap().len(), follow_interval), (2, Some(200)));
+        assert!(follow_token_file.is_some() && follow_tls_ca.is_some());
         assert!(token_file.is_some() && admin_token_file.is_some() && tls_cert.is_some());
         assert!(register.is_some() && advertise.is_some());
         assert!(tls_key.is_some() && tls_client_ca.is_some());

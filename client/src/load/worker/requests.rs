@@ -110,7 +110,7 @@ impl Worker<'_> {
         let mut running = Running { begun, n_rows, n_open, error: None, retry_after };
         match self.fleet.routes.split(target.tensor.into(), &ids, positions, &mut buckets) {
             Ok(()) => {}
-            Err(ClientError::NoHolder { .. } | ClientError::HoldersCountedApart { .. }) => {
+            Err(ClientError::NoHolder { .. }) => {
                 running.error = Some(LoadError::Refused(FailureCode::Elsewhere));
                 buckets.iter_mut().for_each(Bucket::clear);
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_schema::Description;
+use lodestore_schema::{Description, PartState};
 
 use super::super::at_once::at_once;
 use super::super::describe::describe;
@@ -94,7 +94,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// A fleet of all servers that the map names: from now on every partition has as many holders.
+    /// A fleet of all servers that the map names.
     ///
     /// # Errors
     /// One of them serves another graph than those that are known.
@@ -116,8 +116,7 @@ impl Fleet {
     /// A fleet of these servers, which takes over what is known of those that it had.
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
         let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.sharing))?;
-        fleet.replicas = Arc::clone(&self.replicas);
-        fleet.find_lost(self);
+        fleet.find_away(self);
         // Where its shards listen elsewhere, those that failed are not those that are asked now.
         for (now, before) in fleet.inherit_doors(self) {
             fleet.routes.health(now).copy(self.routes.health(before));
@@ -141,7 +140,7 @@ impl Fleet {
 
     /// All servers asked anew, those at other `addresses` too. One that does not answer, or has another
     /// graph, is left as it was known, or out. One that was known and is not at these any more, since its
-    /// lease has run out, stays if it answers and holds what too few others do.
+    /// lease has run out, stays if it answers and no other has what it has.
     pub(in super::super) fn refreshed(
         &self,
         addresses: &[Address],
@@ -191,7 +190,7 @@ impl Fleet {
 /// What a server that was known so is by now, if it has started anew: one of its addresses `told` what
 /// it was, and what it is. Else an address that has not been asked since, or is silent, would count as
 /// another server.
-pub(in super::super) fn renewed<'a>(
+pub(super) fn renewed<'a>(
     known: &Description,
     mut told: impl Iterator<Item = (&'a Description, &'a Description)>,
 ) -> Option<&'a Description> {
@@ -203,5 +202,9 @@ pub(in super::super) fn renewed<'a>(
 
 /// Whether a server holds what it held where it held it; a version committed meanwhile is no difference.
 fn is_as_known(found: &Description, known: &Description) -> bool {
-    Description { version: known.version, ..found.clone() } == *known
+    let unversioned = |it: &Description| {
+        let states = it.held().map(|(_, state)| PartState { version: 0, ..state }).collect();
+        Description { version: 0, states, ..it.clone() }
+    };
+    unversioned(found) == unversioned(known)
 }

@@ -4,24 +4,23 @@ mod anew;
 mod connections;
 mod current;
 mod doors;
-mod holders;
+mod gaps;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use lodestore_graph::PartId;
 use lodestore_graph::fork::PerProcess;
 use lodestore_schema::Description;
-use tracing::warn;
 
 use crate::connection::Connection;
 use crate::route::Routes;
 use crate::{Address, ClientError, Security};
 
-pub(super) use anew::{Refreshed, renewed};
+pub(super) use anew::Refreshed;
 pub(crate) use connections::Sharing;
 pub(super) use current::CurrentFleet;
 use doors::Doors;
-pub(super) use holders::replicas;
 
 /// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
 /// with other shards or ports.
@@ -35,11 +34,6 @@ pub(crate) struct Fleet {
     idle: PerProcess<Vec<Mutex<Vec<Connection>>>>,
     /// By server: which of its ports are reached.
     doors: Vec<Arc<Doors>>,
-    /// Holders of each partition that took puts when the client connected.
-    replicas: Arc<BTreeMap<u16, usize>>,
-    /// Partitions that several held, of whose holders one is not to be found: on its way to another
-    /// server, or away. A put would leave it behind.
-    lost: BTreeSet<u16>,
     /// Partitions that nobody has, and that a server had which does not answer any more.
     away: BTreeSet<u16>,
     sharing: Arc<Sharing>,
@@ -53,21 +47,11 @@ impl Fleet {
         sharing: Arc<Sharing>,
     ) -> Result<Self, ClientError> {
         let routes = Routes::new(&servers)?;
-        for &(server, part) in &routes.behind {
-            let address = &servers[server].0;
-            warn!(%address, %part, "left out: it is no holder any more, and may lack rows");
-        }
-        for part in routes.book.parts() {
-            if let Err(error) = routes.check_one_history(part) {
-                warn!(%error, "asked of nobody");
-            }
-        }
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = PerProcess::new();
         let doors = servers.iter().map(|(_, it)| Doors::new(it.n_shards)).collect();
-        let replicas = Arc::new(replicas(&servers));
-        let (lost, away) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Self { servers, security, graph, routes, idle, doors, replicas, lost, away, sharing })
+        let away = BTreeSet::new();
+        Ok(Self { servers, security, graph, routes, idle, doors, away, sharing })
     }
 
     /// The common addresses, in the order of connecting.
@@ -76,6 +60,7 @@ impl Fleet {
     }
 
     /// The servers, and what each describes.
+    #[cfg(test)]
     pub(super) fn servers(&self) -> impl Iterator<Item = (&Address, &Description)> {
         self.servers.iter().map(|(address, description)| (address, description))
     }
@@ -90,9 +75,9 @@ impl Fleet {
         self.servers[server].1.instance
     }
 
-    /// Whether a server takes updates.
-    pub(super) fn is_writable(&self, server: usize) -> bool {
-        self.servers[server].1.writable
+    /// The one server that takes puts of a partition.
+    pub(super) fn writer_of(&self, part: PartId) -> Result<usize, ClientError> {
+        self.routes.writer_of(part, &self.servers)
     }
 
     /// Whether partitions may come and go.

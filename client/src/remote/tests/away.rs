@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lodestore_schema::{Description, Membership};
+use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::Description;
 
 use super::{MS, nobody, once_of, pull};
 use crate::fake_server::FakeServer;
@@ -70,26 +71,21 @@ fn one_that_is_silent_is_waited_for_once_though_the_others_are_asked_twice() {
 }
 
 #[test]
-fn holders_that_were_counted_apart_are_told_at_once_unless_somebody_has_not_answered() {
-    let servers = [8, 10].map(|change| {
-        FakeServer::start_as(&[0, 1], |description| {
-            let told = Membership { generation: 1, n_holders: 1, change };
-            (description.roams, description.memberships) = (true, vec![told; 2]);
-        })
-    });
+fn two_writers_are_told_soon_unless_a_server_has_not_answered_and_nothing_is_put() {
+    let writes = |description: &mut Description| description.writable = true;
+    let [one, other] = [(); 2].map(|()| FakeServer::start_as(&[0, 1], writes));
     let took = |addresses: &[&str], deadline| {
         let config = ClientConfig { deadline, ..ClientConfig::default() };
         let client = Client::connect(addresses, config).unwrap();
         let start = Instant::now();
-        let error = pull(&client, PullKind::Sync).unwrap_err();
-        let is_apart = matches!(error, ClientError::HoldersCountedApart { generation: 1, .. });
-        assert!(is_apart, "{error}");
-        assert!(error.to_string().contains("--include-behind"), "{error}");
+        let error = client.put_rows("x", &[NodeId(1)], &[0; 4]).unwrap_err();
+        let is_two = matches!(error, ClientError::TwoWriters { part: PartId(0), .. });
+        assert!(is_two, "{error}");
+        pull(&client, PullKind::Sync).unwrap();
         start.elapsed()
     };
-    let [one, other] = &servers;
     let all = took(&[&one.address, &other.address], MS(20_000));
-    assert!(all < MS(5000), "all tell of it: {all:?}");
+    assert!(all < MS(5000), "all say so: {all:?}");
     let absent = nobody().to_string();
     let some = took(&[&one.address, &other.address, &absent], MS(700));
     assert!(some >= MS(200), "what is known may be of an earlier time: {some:?}");

@@ -104,13 +104,7 @@ impl PartCopy {
             let reason = format!("there is no file {at}, only {}", self.files.len());
             return Err(StoreError::MoveRefused { part: self.part(), reason });
         };
-        let left = file.n_bytes.saturating_sub(offset);
-        let n_bytes = usize::try_from(left).unwrap_or(limit).min(limit);
-        let start = out.len();
-        out.resize(start + n_bytes, 0);
-        let read = file.file.read_exact_at(&mut out[start..], offset);
-        read.map_err(StoreError::io(&file.path, "read"))?;
-        Ok(n_bytes as u64 == left)
+        file.read(offset, limit, out)
     }
 
     /// Appends to `out` the next pairs, about `limit` bytes of them and at least one; `true` when no
@@ -136,9 +130,6 @@ impl PartCopy {
                 if std::mem::take(version_is_due) {
                     let (key, value) = self.part.catalog.version_pair()?;
                     piece::push(out, &key, &value);
-                    if let Some((key, value)) = self.part.catalog.membership_pair()? {
-                        piece::push(out, &key, &value);
-                    }
                 }
                 while let Some((tensor, version, left)) = rows.front_mut() {
                     let tensor = &self.part.tensors[*tensor];

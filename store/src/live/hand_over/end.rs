@@ -1,10 +1,9 @@
-//! How a copy ends: the partition is given up, and perhaps taken back, or the copy is one holder more.
+//! How a copy ends: the partition is given up, and perhaps taken back.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 use super::copy::{PartCopy, Stage};
-use crate::catalog::Membership;
 use crate::error::StoreError;
 
 impl PartCopy {
@@ -17,37 +16,6 @@ impl PartCopy {
         self.check_complete()?;
         self.live.replace(self.part(), None);
         Ok(())
-    }
-
-    /// Counts the copy as one more holder, by move `id`, for good and once: from then on puts must go
-    /// to it as well. Gives what the copy has to have stored.
-    ///
-    /// Fails as [`PartCopy::give_up`] does, and for even numbers, which are no moves'; nothing has
-    /// changed then.
-    pub fn join(&self, id: u64) -> Result<Membership, StoreError> {
-        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let known = self.part.membership();
-        let refused = |reason: &str| {
-            let (part, reason) = (self.part(), reason.to_owned());
-            Err(StoreError::MoveRefused { part, reason })
-        };
-        if id.is_multiple_of(2) {
-            return refused("a move has an odd number; under another a copy becomes no holder");
-        }
-        if known.change == id {
-            return Ok(known);
-        }
-        self.check_complete()?;
-        if known.generation == 0 {
-            return refused("nobody has said how many holders there are: lode holders");
-        }
-        let next = known.generation.checked_add(1).filter(|&next| next < u32::MAX);
-        let Some((generation, n_holders)) = next.zip(known.n_holders.checked_add(1)) else {
-            return refused("its holders have changed as often, or are as many, as can be counted");
-        };
-        let joined = Membership { generation, n_holders, change: id };
-        self.live.change(&self.part, joined)?;
-        Ok(joined)
     }
 
     /// Fails unless the copy has all that the partition has, and nobody can put more; the gate must be

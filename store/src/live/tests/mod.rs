@@ -3,7 +3,6 @@
 mod concurrent;
 mod faults;
 mod garbage;
-mod holders;
 mod model;
 mod moving;
 mod tensors;

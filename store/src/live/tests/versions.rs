@@ -105,7 +105,7 @@ fn pending_rows_are_seen_by_no_reader_and_survive_without_a_commit() {
 fn writer_if(live: &Arc<LiveGraph>, mode: LiveMode) -> Arc<LiveGraph> {
     match mode {
         LiveMode::Write => Arc::clone(live),
-        LiveMode::Read => {
+        LiveMode::Read | LiveMode::Follow => {
             let refused = live
                 .compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(()))
                 .unwrap_err();

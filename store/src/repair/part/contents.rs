@@ -9,8 +9,7 @@ use super::super::partitions::Partition;
 use super::super::report::Lost;
 use super::super::workshop::Workshop;
 use crate::catalog::{
-    CATALOG_FORMAT_VERSION, Catalog, DeltaRecord, Membership, Pair, SegmentRecord, TensorDelta,
-    TensorRecord,
+    CATALOG_FORMAT_VERSION, Catalog, DeltaRecord, Pair, SegmentRecord, TensorDelta, TensorRecord,
 };
 use crate::cause::Cause;
 use crate::device::Access;
@@ -18,10 +17,6 @@ use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
 use crate::meta::is_copy;
 use crate::row::RowIdx;
-
-/// What is to be done about a number of holders that is lost.
-const SAY_IT_AGAIN: &str = "if several servers are to hold it, or it was left out of a change, copy it \
-                            anew from another, or say the number again (lode holders)";
 
 /// A catalog, read through.
 #[derive(Debug)]
@@ -37,7 +32,6 @@ pub(super) struct Contents {
     /// Records of deltas that make sense, prepared ones too.
     pub(super) deltas: Vec<TensorDelta>,
     /// How many servers are to hold the partition, if that was said.
-    pub(super) holders: Option<Membership>,
     /// Why the catalog must be built anew; `None` if it may stay.
     pub(super) broken: Option<String>,
     /// Its log is damaged: this is an earlier state, and segments may have moved on.
@@ -51,7 +45,6 @@ pub(super) struct Contents {
 struct Scan {
     records: Vec<TensorRecord>,
     deltas: Vec<TensorDelta>,
-    holders: Option<Membership>,
     lost: Vec<(String, u32, SegmentRecord)>,
     faults: Vec<String>,
     /// Rows that no put can have written, by tensor: how many.
@@ -101,8 +94,7 @@ impl Contents {
             Err(_) => {
                 let told = format!(
                     "{reason}: rows that were put and not committed are lost, if there were any, \
-                     and so are versions after that of the newest file, and its number of holders; \
-                     {SAY_IT_AGAIN}"
+                     and so are versions after that of the newest file"
                 );
                 let contents = Self {
                     part_dir,
@@ -110,7 +102,6 @@ impl Contents {
                     version: None,
                     records: Vec::new(),
                     deltas: Vec::new(),
-                    holders: None,
                     broken: Some(reason),
                     salvaged: false,
                     losses: vec![told],
@@ -153,8 +144,8 @@ impl Contents {
         });
         let losses = scan.losses.iter().cloned().chain(bad_rows).collect();
         let (catalog, version, salvaged) = (Some(catalog), Some(version), false);
-        let (holders, deltas) = (scan.holders, scan.deltas);
-        Ok(Self { part_dir, catalog, version, records, deltas, holders, broken, salvaged, losses })
+        let deltas = scan.deltas;
+        Ok(Self { part_dir, catalog, version, records, deltas, broken, salvaged, losses })
     }
 
     /// The record of a tensor.
@@ -205,12 +196,7 @@ impl Scan {
     ) {
         match pair {
             Pair::Identity | Pair::Version | Pair::Newer { .. } => {}
-            Pair::Holders(Some(holders)) => self.holders = Some(holders),
-            Pair::Holders(None) => {
-                let reason = "its number of holders cannot be read";
-                self.faults.push(reason.to_owned());
-                self.losses.push(format!("{reason}: {SAY_IT_AGAIN}"));
-            }
+            Pair::Holders => {}
             Pair::Losses(text) => {
                 let text = String::from_utf8_lossy(text);
                 self.losses.extend(text.lines().map(str::to_owned));

@@ -133,9 +133,6 @@ fn build(
     let catalog = Catalog::create(device, &dir, graph.uuid(), part, &graph.meta().to_text())?;
     let records: Vec<TensorRecord> = work.iter().map(|tensor| tensor.record.clone()).collect();
     catalog.replace_records(&records, deltas, version)?;
-    if let Some(holders) = contents.holders {
-        catalog.set_membership(holders)?;
-    }
     if let Some(old) = &contents.catalog {
         catalog.copy_rows(old, &mut |pair| match pair {
             Pair::Row { tensor, version: of, row, bytes } => {

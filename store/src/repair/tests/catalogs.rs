@@ -1,6 +1,5 @@
 use super::Outcome::{Lost, Whole};
 use super::*;
-use crate::Membership;
 use crate::device::{Access, Change};
 
 const CATALOG: &str = "part-000/catalog";
@@ -177,42 +176,4 @@ fn only_the_partitions_that_are_named_are_repaired_and_locked() {
     drop(writer);
     assert!(verify_parts(&patient.graph(), &[PartId(1)], &mut |_, _| {}).unwrap().ok);
     assert_eq!(patient.verify().damaged.len(), 1);
-}
-
-#[test]
-fn a_catalog_that_is_built_anew_knows_how_many_holders_there_are_to_be() {
-    let part = lodestore_graph::PartId(0);
-    let counted = |patient: &Patient| {
-        let graph = Graph::open(&patient.path("")).unwrap();
-        let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
-        let counted = Membership { generation: 3, n_holders: 2, change: 8 };
-        live.set_holders(part, counted).unwrap();
-    };
-    let found = |patient: &Patient| {
-        let graph = Graph::open(&patient.path("")).unwrap();
-        let live = LiveGraph::open(graph, None, LiveMode::Read, &OpenOptions::default()).unwrap();
-        let found = live.membership(part);
-        (found.generation, found.n_holders, found.change)
-    };
-    let patient = Patient::of(plain());
-    counted(&patient);
-    change(&patient, &[Change::Put(b"what is this".to_vec(), b"?".to_vec())]);
-    let report = patient.repair();
-    assert!(
-        report.ok && report.done.iter().any(|it| it.action.contains("unknown key")),
-        "{report:?}"
-    );
-    assert_eq!(found(&patient), (3, 2, 8));
-
-    let patient = Patient::of(plain());
-    counted(&patient);
-    change(&patient, &[Change::Put(b"holders".to_vec(), b"two".to_vec())]);
-    let graph = Graph::open(&patient.path("")).unwrap();
-    let opened = LiveGraph::open(graph, None, LiveMode::Read, &OpenOptions::default());
-    let told = opened.err().unwrap().to_string();
-    assert!(told.contains("`lode repair`") && told.contains("`lode holders --set`"), "{told}");
-    let report = patient.repair();
-    assert!(!report.ok && report.lost[0].reason.contains("lode holders"), "{report:?}");
-    assert_eq!(found(&patient), (0, 0, 0));
-    assert!(patient.verify().ok);
 }

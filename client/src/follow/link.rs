@@ -1,0 +1,140 @@
+//! The connection over which a follower asks the writer of a partition.
+
+use std::time::{Duration, Instant};
+
+use lodestore_graph::PartId;
+use lodestore_schema::limits::COPY_PIECE_BYTES;
+use lodestore_schema::{FollowStep, Followed, PartState, Reply, Request, RequestBody, WireError};
+use lodestore_store::{Manifest, StoreError};
+
+use crate::connection::{Connection, time_left};
+use crate::{Address, ClientConfig, ClientError};
+
+/// A connection to the writer of a partition, which holds the files of the last manifest.
+pub(super) struct Link {
+    address: Address,
+    connection: Connection,
+    part: PartId,
+    /// For each step.
+    deadline: Duration,
+    /// Files of the last manifest with their bytes.
+    files: Vec<(String, u64)>,
+}
+
+impl Link {
+    pub(super) fn open(
+        address: &Address,
+        config: &ClientConfig,
+        part: PartId,
+    ) -> Result<Self, ClientError> {
+        let deadline = config.deadline;
+        let connection = Connection::open(address, &config.security, Instant::now() + deadline)?;
+        Ok(Self { address: address.clone(), connection, part, deadline, files: Vec::new() })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What the server is to the partition now, if it has it.
+    pub(super) fn state(&mut self) -> Result<Option<PartState>, ClientError> {
+        let deadline = Instant::now() + self.deadline;
+        let time = Some(time_left(&self.address, deadline)?);
+        let request = Request { deadline: time, ..Request::new(RequestBody::Describe) };
+        self.connection.send(&request, &[], deadline)?;
+        match self.connection.receive(deadline)? {
+            Reply::Description(description) => Ok(description.state(self.part.0)),
+            _ => Err(ClientError::Confused { address: self.address.clone() }),
+        }
+    }
+
+    /// The newest version; its files are held at the writer from now on.
+    pub(super) fn manifest(&mut self) -> Result<Manifest, ClientError> {
+        let mut bytes = Vec::new();
+        let followed = self.step(FollowStep::Manifest, &mut bytes)?;
+        self.files = followed.files;
+        let refused = |reason: String| {
+            ClientError::from(StoreError::FollowRefused { part: self.part, reason })
+        };
+        let manifest = Manifest::from_bytes(&bytes)
+            .map_err(|reason| refused(format!("the list of its files: {reason}")))?;
+        let is_whole = manifest.files().all(|file| self.files.iter().any(|(name, _)| name == file));
+        if manifest.part() != self.part || !is_whole {
+            return Err(refused("the writer does not have what it lists".to_owned()));
+        }
+        Ok(manifest)
+    }
+
+    /// Places of the files that a manifest names.
+    pub(super) fn files_of(&self, manifest: &Manifest) -> Vec<u16> {
+        let all = (0..self.n_files()).zip(&self.files);
+        let named = all.filter(|(_, (name, _))| manifest.files().any(|it| it == name));
+        named.map(|(at, _)| at).collect()
+    }
+
+    pub(super) fn n_files(&self) -> u16 {
+        u16::try_from(self.files.len()).unwrap_or(u16::MAX)
+    }
+
+    pub(super) fn file(&self, at: u16) -> (String, u64) {
+        self.files[usize::from(at)].clone()
+    }
+
+    /// Bytes of all files.
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum: u64, (_, n_bytes)| sum.saturating_add(*n_bytes))
+    }
+
+    /// Fetches a piece of a file, in the place of what `piece` has; returns whether it is the last.
+    pub(super) fn read(
+        &mut self,
+        file: u16,
+        offset: u64,
+        piece: &mut Vec<u8>,
+    ) -> Result<bool, ClientError> {
+        let followed = self.step(FollowStep::Read { file, offset }, piece)?;
+        if !followed.is_last && !(1..=COPY_PIECE_BYTES).contains(&piece.len()) {
+            return Err(self.broken(format!("a piece of {} bytes, and more to come", piece.len())));
+        }
+        Ok(followed.is_last)
+    }
+
+    /// Fails for a file that does not have as many bytes as were listed.
+    pub(super) fn check_length(
+        &self,
+        name: &str,
+        expected: u64,
+        found: u64,
+        is_last: bool,
+    ) -> Result<(), ClientError> {
+        if found == expected || (found < expected && !is_last) {
+            return Ok(());
+        }
+        Err(self.broken(format!("{found} bytes of {name}, which has {expected}")))
+    }
+
+    fn step(&mut self, step: FollowStep, body: &mut Vec<u8>) -> Result<Followed, ClientError> {
+        let deadline = Instant::now() + self.deadline;
+        let time = Some(time_left(&self.address, deadline)?);
+        let request = RequestBody::Follow { part: self.part.0, step };
+        let request = Request { deadline: time, ..Request::new(request) };
+        body.clear();
+        self.connection.send(&request, &[], deadline)?;
+        let Reply::Followed(followed) = self.connection.receive_piece(body, deadline)? else {
+            return Err(ClientError::Confused { address: self.address.clone() });
+        };
+        let found = crc32fast::hash(body);
+        if found != followed.crc32 {
+            let expected = followed.crc32;
+            return Err(
+                self.broken(format!("a piece has checksum {found:#010x}, not {expected:#010x}"))
+            );
+        }
+        Ok(followed)
+    }
+
+    fn broken(&self, reason: String) -> ClientError {
+        let source = WireError::Malformed { message: "followed", reason };
+        ClientError::Wire { address: self.address.clone(), source }
+    }
+}

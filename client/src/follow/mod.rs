@@ -1,0 +1,272 @@
+//! Partitions that a folder of this machine follows: their files are fetched from the writer, which
+//! serves on undisturbed, and handed over version by version.
+//!
+//! A partition that is not there comes as a whole, beside its place, and is moved there when it has
+//! been read and checked. Later versions bring only the files that are not there. Whatever cuts it
+//! off, the next try continues with the files that are whole, and with part of the one that came.
+
+mod link;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::PartId;
+use lodestore_schema::{Description, Role};
+use lodestore_store::{
+    Arrival, FetchedFile, FollowedFolder, Graph, META_FILE, Manifest, StoreError,
+};
+
+use crate::remote::describe;
+use crate::{Address, ClientConfig, ClientError};
+use link::Link;
+
+/// Number of the copy in which a partition comes first; its folder is nobody else's.
+const FIRST_COPY: u64 = 1;
+/// Pause before servers that do not answer, or have no room, are asked again at the start.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What is followed, and where it goes.
+#[derive(Clone, Debug)]
+pub struct FollowPlan {
+    /// The servers that write the partitions.
+    pub from: Vec<Address>,
+    /// The partitions; all of the graph if empty.
+    pub parts: Vec<PartId>,
+    /// Folder of the graph, which is made if it is not there.
+    pub into: PathBuf,
+    /// Time for one step, and what servers are shown.
+    pub config: ClientConfig,
+}
+
+/// The partitions of a folder that follows.
+pub struct Follower {
+    plan: FollowPlan,
+    folder: FollowedFolder,
+    parts: Vec<FollowedPart>,
+}
+
+struct FollowedPart {
+    part: PartId,
+    /// The connection to its writer, while there is one.
+    link: Option<Link>,
+}
+
+impl Follower {
+    /// Makes the folder a follower's and finds which partitions there are; waits within the deadline
+    /// until the writers answer.
+    ///
+    /// # Errors
+    /// A folder with partitions of its own, one of another graph, or writers that do not answer.
+    pub fn begin(plan: FollowPlan) -> Result<Self, ClientError> {
+        let writers: Vec<String> = plan.from.iter().map(ToString::to_string).collect();
+        let folder = FollowedFolder::open(&plan.into, &writers.join(", "))?;
+        let mut parts = plan.parts.clone();
+        if parts.is_empty() {
+            let end = Instant::now() + plan.config.deadline;
+            let n_parts = loop {
+                match describe_any(&plan) {
+                    Ok(description) => break description.bounds.len().saturating_sub(1),
+                    Err(error) if Instant::now() + PAUSE >= end => return Err(error),
+                    Err(_) => std::thread::sleep(PAUSE),
+                }
+            };
+            parts = (0..u16::try_from(n_parts).unwrap_or(u16::MAX)).map(PartId).collect();
+        }
+        parts.sort_unstable();
+        parts.dedup();
+        let parts = parts.into_iter().map(|part| FollowedPart { part, link: None }).collect();
+        Ok(Self { plan, folder, parts })
+    }
+
+    /// The partitions that are followed, ascending.
+    pub fn parts(&self) -> impl Iterator<Item = PartId> {
+        self.parts.iter().map(|followed| followed.part)
+    }
+
+    /// Brings the partitions that are not there yet. `progress` receives bytes fetched and to fetch
+    /// of one partition after the other.
+    ///
+    /// # Errors
+    /// What keeps one from being fetched; what has come stays for the next try.
+    pub fn bring(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ClientError> {
+        for followed in &mut self.parts {
+            if self.folder.has(followed.part)? {
+                continue;
+            }
+            let link = followed.link(&self.plan)?;
+            let manifest = link.manifest()?;
+            self.folder.check_graph(&manifest)?;
+            bring_whole(&self.plan, link, &manifest, progress)?;
+            tracing::info!(part = %followed.part, version = manifest.version(), "a partition has come");
+        }
+        Ok(())
+    }
+
+    /// Fetches the newest version of each partition that is not served, and has `install` take it
+    /// over; returns how many were. `served` is the version of a partition that is served.
+    ///
+    /// # Errors
+    /// The first of what kept partitions from it, after all have been tried.
+    pub fn poll(
+        &mut self,
+        graph: &Graph,
+        served: &dyn Fn(PartId) -> Option<u32>,
+        install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
+    ) -> Result<usize, ClientError> {
+        let (mut n_installed, mut first) = (0, None);
+        for followed in &mut self.parts {
+            match followed.poll(&self.plan, graph, served, install) {
+                Ok(is_new) => n_installed += usize::from(is_new),
+                Err(error) => {
+                    // The next try finds the writer again.
+                    followed.link = None;
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        first.map_or(Ok(n_installed), Err)
+    }
+}
+
+impl FollowedPart {
+    /// The connection to the writer.
+    fn link(&mut self, plan: &FollowPlan) -> Result<&mut Link, ClientError> {
+        let link = match self.link.take() {
+            Some(link) => link,
+            None => Link::open(&writer_of(plan, self.part)?, &plan.config, self.part)?,
+        };
+        Ok(self.link.insert(link))
+    }
+
+    fn poll(
+        &mut self,
+        plan: &FollowPlan,
+        graph: &Graph,
+        served: &dyn Fn(PartId) -> Option<u32>,
+        install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
+    ) -> Result<bool, ClientError> {
+        let part = self.part;
+        let link = self.link(plan)?;
+        let state = link.state()?;
+        // A writer that has given it up, or takes no puts any more, is one no longer.
+        let state = state.filter(|state| state.role == Role::Writer);
+        let Some(state) = state else {
+            let readers = link.address().to_string();
+            return Err(ClientError::NoWriter { part, readers });
+        };
+        if served(part) == Some(state.version) {
+            return Ok(false);
+        }
+        let manifest = link.manifest()?;
+        for at in link.files_of(&manifest) {
+            fetch(link, graph, &manifest, at)?;
+        }
+        install(&manifest)
+    }
+}
+
+/// Fetches a file of a manifest that is not there as a whole.
+fn fetch(link: &mut Link, graph: &Graph, manifest: &Manifest, at: u16) -> Result<(), ClientError> {
+    let (name, n_bytes) = link.file(at);
+    let Some(mut file) = FetchedFile::begin(graph, manifest, &name, n_bytes)? else {
+        return Ok(());
+    };
+    let mut piece = Vec::new();
+    while file.n_bytes() < n_bytes {
+        let is_last = link.read(at, file.n_bytes(), &mut piece)?;
+        link.check_length(&name, n_bytes, file.n_bytes() + piece.len() as u64, is_last)?;
+        file.append(&piece)?;
+    }
+    Ok(file.finish()?)
+}
+
+/// Fetches a partition that is not there, and moves it to its place.
+fn bring_whole(
+    plan: &FollowPlan,
+    link: &mut Link,
+    manifest: &Manifest,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), ClientError> {
+    let arrival = Arrival::find_or_begin(&plan.into, manifest.part(), FIRST_COPY)?;
+    if arrival.is_taken() {
+        return Ok(arrival.take()?);
+    }
+    let total = link.n_bytes();
+    let (mut done, mut piece) = (0u64, Vec::new());
+    for at in 0..link.n_files() {
+        let (name, n_bytes) = link.file(at);
+        // What an earlier try has brought may be of an older version; `check` below looks at it.
+        let is_list = name == META_FILE || !manifest.files().any(|it| it == name);
+        if !is_list && arrival.has(&name, n_bytes)? {
+            done = done.saturating_add(n_bytes);
+            continue;
+        }
+        let (mut file, mut offset) = (arrival.file(&name)?, 0);
+        loop {
+            let is_last = link.read(at, offset, &mut piece)?;
+            offset += piece.len() as u64;
+            link.check_length(&name, n_bytes, offset, is_last)?;
+            file.append(&piece)?;
+            progress(done.saturating_add(offset), total);
+            if is_last {
+                break;
+            }
+        }
+        file.finish()?;
+        done = done.saturating_add(offset);
+    }
+    let catalog = arrival.catalog()?;
+    catalog.install(manifest)?;
+    catalog.close()?;
+    arrival.check(&mut |_, _| {})?;
+    Ok(arrival.take()?)
+}
+
+/// What any of the servers describes.
+fn describe_any(plan: &FollowPlan) -> Result<Description, ClientError> {
+    let mut last = ClientError::NoServers;
+    for address in &plan.from {
+        match describe(address, &plan.config.security, Instant::now() + plan.config.deadline) {
+            Ok(description) => return Ok(description),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The server that writes a partition.
+fn writer_of(plan: &FollowPlan, part: PartId) -> Result<Address, ClientError> {
+    let (mut readers, mut failure) = (Vec::new(), None);
+    let mut found: Option<(&Address, Description)> = None;
+    for address in &plan.from {
+        let deadline = Instant::now() + plan.config.deadline;
+        let description = match describe(address, &plan.config.security, deadline) {
+            Ok(description) => description,
+            Err(error) => {
+                failure = Some(error);
+                continue;
+            }
+        };
+        match (description.state(part.0).map(|it| it.role), &found) {
+            (Some(Role::Writer), Some((other, known))) if !known.is_same_server(&description) => {
+                let (address, other) = (address.clone(), (*other).clone());
+                return Err(ClientError::TwoWriters { part, address, other });
+            }
+            (Some(Role::Writer), _) => found = Some((address, description)),
+            (Some(_), _) => readers.push(address.to_string()),
+            (None, _) => {}
+        }
+    }
+    match (found, failure, readers.is_empty()) {
+        (Some((writer, _)), ..) => Ok(writer.clone()),
+        (None, Some(error), _) => Err(error),
+        (None, None, true) => Err(ClientError::NoHolder { part }),
+        (None, None, false) => Err(ClientError::NoWriter { part, readers: readers.join(", ") }),
+    }
+}
+
+/// Whether a follower must be helped by a person: its writer is not one that it can follow.
+#[must_use]
+pub fn is_refused(error: &ClientError) -> bool {
+    matches!(error, ClientError::Store(StoreError::FollowRefused { .. }))
+}

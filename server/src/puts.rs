@@ -1,0 +1,367 @@
+//! Puts that come in pieces: what has come is kept until the last piece, and then put by one write.
+//!
+//! A put is known by the number that its client has drawn, and its partition. What is finished is
+//! remembered for a while, so that a last piece whose answer was lost is answered as the first time.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::limits::PUT_BYTES_MAX;
+use lodestore_schema::{Failure, FailureCode, Push};
+
+use crate::error::failure;
+use crate::limits::{FINISHED_PUTS_MAX, STAGED_BYTES_MAX, STAGED_IDLE_MAX, STAGED_PUTS_MAX};
+
+/// What a put is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PutKey {
+    pub(crate) id: u128,
+    pub(crate) part: PartId,
+}
+
+/// The rows of a put, as far as they have come.
+#[derive(Debug, Default)]
+pub(crate) struct PutRows {
+    pub(crate) ids: Vec<NodeId>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What becomes of a piece.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// It is kept, and others follow.
+    Wait,
+    /// The put was finished before, for this version.
+    Finished(u32),
+    /// It was the last: these rows are to be put, and [`Puts::finish`] or [`Puts::fail`] follows.
+    Put(PutRows),
+}
+
+/// The puts of a server that are under way, and those that have ended lately.
+#[derive(Debug, Default)]
+pub(crate) struct Puts(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    staged: HashMap<PutKey, Staged>,
+    /// Bytes that the staged puts may come to.
+    n_bytes: u64,
+    finished: HashMap<PutKey, u32>,
+    /// The same, oldest first.
+    order: VecDeque<PutKey>,
+}
+
+#[derive(Debug)]
+struct Staged {
+    tensor: u16,
+    n_pieces: u32,
+    total_rows: u32,
+    n_bytes: u64,
+    rows: PutRows,
+    touched: Instant,
+    /// The rows are being put.
+    is_putting: bool,
+}
+
+impl Puts {
+    /// Takes a piece, whose rows are read out of the lists only where they are kept or put.
+    pub(crate) fn take(
+        &self,
+        key: PutKey,
+        push: &Push,
+        piece: &mut PutRows,
+        now: Instant,
+    ) -> Result<Next, Failure> {
+        let mut state = self.lock();
+        state.forget_idle(now);
+        if let Some(&version) = state.finished.get(&key) {
+            return Ok(Next::Finished(version));
+        }
+        if !state.staged.contains_key(&key) {
+            state.begin(key, push, piece, now)?;
+        }
+        let taken = state.add(key, push, piece, now);
+        if let Err(refusal) = &taken
+            && refusal.code == FailureCode::Invalid
+        {
+            state.drop_staged(key);
+        }
+        taken
+    }
+
+    /// Notes that the rows of a put are durable, for `version`.
+    pub(crate) fn finish(&self, key: PutKey, version: u32) {
+        let mut state = self.lock();
+        state.drop_staged(key);
+        if state.finished.insert(key, version).is_none() {
+            state.order.push_back(key);
+        }
+        if state.order.len() > FINISHED_PUTS_MAX
+            && let Some(oldest) = state.order.pop_front()
+        {
+            state.finished.remove(&oldest);
+        }
+    }
+
+    /// Notes that the rows of a put were not put; with `rows` its last piece may be sent again.
+    pub(crate) fn fail(&self, key: PutKey, rows: Option<PutRows>) {
+        let mut state = self.lock();
+        match (rows, state.staged.get_mut(&key)) {
+            (Some(rows), Some(staged)) => {
+                (staged.rows, staged.is_putting, staged.touched) = (rows, false, Instant::now());
+            }
+            _ => state.drop_staged(key),
+        }
+    }
+
+    /// Returns the number of puts that are under way.
+    #[cfg(test)]
+    fn n_staged(&self) -> usize {
+        self.lock().staged.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Makes a place for a put, all of whose rows must have room.
+    fn begin(
+        &mut self,
+        key: PutKey,
+        push: &Push,
+        piece: &PutRows,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        if push.piece > 0 {
+            let message = format!(
+                "piece {} of a put of which none is here: the server was restarted, or it came too \
+                 late; send all of it again",
+                push.piece
+            );
+            return Err(failure(FailureCode::PutLost, message));
+        }
+        let n_rows = piece.ids.len().max(1) as u64;
+        let row_bytes = piece.bytes.len() as u64 / n_rows;
+        let total_rows = u64::from(push.total_rows);
+        let bytes = total_rows * row_bytes;
+        if bytes > PUT_BYTES_MAX {
+            let message = format!(
+                "a put of {bytes} bytes for partition {}; one may have {PUT_BYTES_MAX}: split it",
+                key.part
+            );
+            return Err(failure(FailureCode::TooLarge, message));
+        }
+        let n_bytes = bytes + total_rows * size_of::<NodeId>() as u64;
+        if self.staged.len() >= STAGED_PUTS_MAX || self.n_bytes + n_bytes > STAGED_BYTES_MAX {
+            let message = format!(
+                "{} puts of {} bytes are under way; no room for one more of {n_bytes}",
+                self.staged.len(),
+                self.n_bytes
+            );
+            return Err(failure(FailureCode::Overloaded, message));
+        }
+        self.n_bytes += n_bytes;
+        let staged = Staged {
+            tensor: push.tensor,
+            n_pieces: 0,
+            total_rows: push.total_rows,
+            n_bytes,
+            rows: PutRows::default(),
+            touched: now,
+            is_putting: false,
+        };
+        self.staged.insert(key, staged);
+        Ok(())
+    }
+
+    /// Adds a piece to a put that has a place.
+    fn add(
+        &mut self,
+        key: PutKey,
+        push: &Push,
+        piece: &mut PutRows,
+        now: Instant,
+    ) -> Result<Next, Failure> {
+        let staged = self.staged.get_mut(&key).expect("it has a place");
+        if staged.is_putting {
+            let message = "the rows of this put are being written; ask again";
+            return Err(failure(FailureCode::Overloaded, message));
+        }
+        staged.touched = now;
+        if (staged.tensor, staged.total_rows) != (push.tensor, push.total_rows) {
+            let message = format!(
+                "the put began with {} rows of tensor {}, and this piece is of one with {} of tensor {}",
+                staged.total_rows, staged.tensor, push.total_rows, push.tensor
+            );
+            return Err(failure(FailureCode::Invalid, message));
+        }
+        if push.piece > staged.n_pieces {
+            let message = format!(
+                "piece {} of a put of which {} are here; send all of it again",
+                push.piece, staged.n_pieces
+            );
+            return Err(failure(FailureCode::PutLost, message));
+        }
+        if push.piece == staged.n_pieces {
+            if staged.n_pieces == 0 && push.is_last {
+                staged.rows = std::mem::take(piece);
+            } else {
+                staged.rows.ids.extend_from_slice(&piece.ids);
+                staged.rows.bytes.extend_from_slice(&piece.bytes);
+            }
+            staged.n_pieces += 1;
+        }
+        let (expected, found) = (staged.total_rows as usize, staged.rows.ids.len());
+        let is_whole = push.is_last && push.piece + 1 == staged.n_pieces;
+        if found > expected || (is_whole && found < expected) {
+            let message = format!("{found} rows have come of a put of {expected}");
+            return Err(failure(FailureCode::Invalid, message));
+        }
+        if !is_whole {
+            return Ok(Next::Wait);
+        }
+        staged.is_putting = true;
+        Ok(Next::Put(std::mem::take(&mut staged.rows)))
+    }
+
+    fn drop_staged(&mut self, key: PutKey) {
+        if let Some(staged) = self.staged.remove(&key) {
+            self.n_bytes -= staged.n_bytes;
+        }
+    }
+
+    /// Drops puts whose clients have sent nothing for too long.
+    fn forget_idle(&mut self, now: Instant) {
+        // A write that has not ended by then never will: its shard is gone.
+        let is_idle = |staged: &Staged| {
+            let most = if staged.is_putting { 10 * STAGED_IDLE_MAX } else { STAGED_IDLE_MAX };
+            now.saturating_duration_since(staged.touched) > most
+        };
+        if self.staged.values().any(is_idle) {
+            self.staged.retain(|_, staged| !is_idle(staged));
+            self.n_bytes = self.staged.values().map(|staged| staged.n_bytes).sum();
+        }
+    }
+}
+
+const _: () = assert!(STAGED_IDLE_MAX.as_nanos() > Duration::from_secs(30).as_nanos());
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ROW_BYTES: usize = 4;
+
+    fn key(id: u128) -> PutKey {
+        PutKey { id, part: PartId(0) }
+    }
+
+    /// A piece with these ids, whose rows are their ids and the piece's number.
+    fn rows(ids: &[u32], mark: u8) -> PutRows {
+        let bytes = ids.iter().flat_map(|&id| [id as u8, 0, 0, mark]).collect();
+        PutRows { ids: ids.iter().copied().map(NodeId).collect(), bytes }
+    }
+
+    fn push(piece: u32, is_last: bool, total_rows: u32) -> Push {
+        Push { tensor: 1, n_rows: 0, put: 0, piece, is_last, total_rows }
+    }
+
+    fn code(result: Result<Next, Failure>) -> FailureCode {
+        result.unwrap_err().code
+    }
+
+    #[test]
+    fn pieces_are_put_together_in_order_and_a_repeated_one_counts_once() {
+        let (puts, now) = (Puts::default(), Instant::now());
+        let take = |piece, is_last, ids: &[u32]| {
+            puts.take(key(7), &push(piece, is_last, 4), &mut rows(ids, piece as u8), now)
+        };
+        assert!(matches!(take(0, false, &[3, 1]), Ok(Next::Wait)));
+        assert!(matches!(take(0, false, &[3, 1]), Ok(Next::Wait)));
+        assert!(matches!(take(1, false, &[3]), Ok(Next::Wait)));
+        let Ok(Next::Put(all)) = take(2, true, &[9]) else { panic!("it is whole") };
+        assert_eq!(all.ids, [3, 1, 3, 9].map(NodeId));
+        assert_eq!(all.bytes, [3, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 1, 9, 0, 0, 2]);
+        assert_eq!(code(take(2, true, &[9])), FailureCode::Overloaded, "it is being put");
+        puts.fail(key(7), Some(all));
+        let Ok(Next::Put(again)) = take(2, true, &[9]) else { panic!("it is tried again") };
+        assert_eq!(again.ids.len(), 4);
+        puts.finish(key(7), 5);
+        for piece in [0, 2] {
+            assert!(matches!(take(piece, piece == 2, &[9]), Ok(Next::Finished(5))));
+        }
+        assert_eq!((puts.n_staged(), puts.lock().n_bytes), (0, 0));
+    }
+
+    #[test]
+    fn what_is_missing_too_much_or_another_put_is_refused() {
+        let (puts, now) = (Puts::default(), Instant::now());
+        let take = |id, it: Push, ids: &[u32]| puts.take(key(id), &it, &mut rows(ids, 0), now);
+        assert_eq!(code(take(1, push(1, true, 4), &[1])), FailureCode::PutLost);
+        assert!(take(1, push(0, false, 4), &[1]).is_ok());
+        assert_eq!(code(take(1, push(2, true, 4), &[1])), FailureCode::PutLost);
+        assert_eq!(code(take(1, push(1, true, 4), &[1])), FailureCode::Invalid, "two rows miss");
+        assert_eq!(code(take(1, push(1, true, 4), &[1])), FailureCode::PutLost, "it is forgotten");
+        assert!(take(2, push(0, false, 2), &[1]).is_ok());
+        assert_eq!(code(take(2, push(1, false, 2), &[1, 2])), FailureCode::Invalid);
+        assert!(take(3, push(0, false, 2), &[1]).is_ok());
+        let other = Push { tensor: 2, ..push(1, true, 2) };
+        assert_eq!(code(take(3, other, &[1])), FailureCode::Invalid);
+        let much = (PUT_BYTES_MAX / ROW_BYTES as u64 + 1) as u32;
+        assert_eq!(code(take(4, push(0, false, much), &[1])), FailureCode::TooLarge);
+        assert_eq!((puts.n_staged(), puts.lock().n_bytes), (0, 0));
+    }
+
+    #[test]
+    fn puts_that_have_no_room_wait_and_those_that_are_left_behind_go() {
+        let (puts, now) = (Puts::default(), Instant::now());
+        let most = (PUT_BYTES_MAX / ROW_BYTES as u64) as u32;
+        let begin = |id, now| puts.take(key(id), &push(0, false, most), &mut rows(&[1], 0), now);
+        let n_fitting = STAGED_BYTES_MAX / (2 * PUT_BYTES_MAX);
+        for id in 0..n_fitting.into() {
+            begin(id, now).unwrap();
+        }
+        assert_eq!(code(begin(99, now)), FailureCode::Overloaded);
+        let later = now + STAGED_IDLE_MAX + Duration::from_millis(1);
+        begin(99, later).unwrap();
+        assert_eq!(puts.n_staged(), 1);
+    }
+
+    proptest! {
+        /// However pieces are repeated, the rows that are put are those of the pieces in order.
+        #[test]
+        fn repeats_change_nothing(
+            pieces in prop::collection::vec(prop::collection::vec(0u32..50, 1..5), 1..6),
+            repeats in prop::collection::vec(0usize..6, 0..12),
+        ) {
+            let (puts, now) = (Puts::default(), Instant::now());
+            let total = pieces.iter().map(Vec::len).sum::<usize>() as u32;
+            let expected: Vec<NodeId> = pieces.iter().flatten().copied().map(NodeId).collect();
+            let mut repeats = repeats.into_iter();
+            let mut put = None;
+            for at in 0..pieces.len() {
+                let send = |at: usize| {
+                    let it = push(at as u32, at + 1 == pieces.len(), total);
+                    puts.take(key(1), &it, &mut rows(&pieces[at], 0), now)
+                };
+                let next = send(at).unwrap();
+                if let Next::Put(rows) = next {
+                    puts.finish(key(1), 3);
+                    put = Some(rows);
+                }
+                if let Some(repeat) = repeats.next() {
+                    let next = send(repeat.min(at)).unwrap();
+                    let is_over = at + 1 == pieces.len();
+                    prop_assert!(matches!(next, Next::Finished(3)) == is_over);
+                }
+            }
+            prop_assert_eq!(put.unwrap().ids, expected);
+        }
+    }
+}

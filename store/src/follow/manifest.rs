@@ -1,0 +1,234 @@
+//! The files of a version of a partition, as a writer lists them for its followers.
+
+use lodestore_graph::PartId;
+use uuid::Uuid;
+
+use crate::catalog::{DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
+
+/// First bytes of a manifest.
+const MAGIC: &[u8; 8] = b"LODEMAN1";
+/// Bytes of the checksum at its end.
+const CHECKSUM_BYTES: usize = 32;
+
+/// The files of a partition at a version: for each tensor the segment with all rows, and the deltas
+/// over it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    pub(crate) graph: Uuid,
+    pub(crate) part: PartId,
+    pub(crate) version: u32,
+    /// In the order of the graph's description.
+    pub(crate) tensors: Vec<ManifestTensor>,
+}
+
+/// The files of a tensor, oldest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestTensor {
+    pub(crate) name: String,
+    /// Version and record of the segment that has every row.
+    pub(crate) base: (u32, SegmentRecord),
+    pub(crate) deltas: Vec<DeltaRecord>,
+}
+
+impl Manifest {
+    /// The graph.
+    #[must_use]
+    pub fn graph(&self) -> Uuid {
+        self.graph
+    }
+
+    /// The partition.
+    #[must_use]
+    pub fn part(&self) -> PartId {
+        self.part
+    }
+
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Names of its files.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().flat_map(|tensor| {
+            let deltas = tensor.deltas.iter().map(|delta| &*delta.record.file);
+            std::iter::once(&*tensor.base.1.file).chain(deltas)
+        })
+    }
+
+    /// The records as a catalog keeps them.
+    pub(crate) fn records(&self) -> (Vec<TensorRecord>, Vec<TensorDelta>) {
+        let record = |tensor: &ManifestTensor| TensorRecord {
+            tensor: tensor.name.clone(),
+            version: tensor.base.0,
+            record: tensor.base.1.clone(),
+            lost: None,
+        };
+        let deltas = self.tensors.iter().flat_map(|tensor| {
+            tensor.deltas.iter().map(|delta| TensorDelta {
+                tensor: tensor.name.clone(),
+                delta: delta.clone(),
+                is_prepared: false,
+            })
+        });
+        (self.tensors.iter().map(record).collect(), deltas.collect())
+    }
+
+    /// Little-endian: magic 8 | graph 16 | partition u16 | version u32 | tensors u16, each name
+    /// (u16 and bytes), version of the segment u32, its record (u16 and bytes), deltas u16, each
+    /// first version u32, version u32, record; and the BLAKE3 of all that.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(self.graph.as_bytes());
+        bytes.extend_from_slice(&self.part.0.to_le_bytes());
+        bytes.extend_from_slice(&self.version.to_le_bytes());
+        push_count(&mut bytes, self.tensors.len());
+        for ManifestTensor { name, base: (version, record), deltas } in &self.tensors {
+            push_list(&mut bytes, name.as_bytes());
+            bytes.extend_from_slice(&version.to_le_bytes());
+            push_list(&mut bytes, &record.to_bytes());
+            push_count(&mut bytes, deltas.len());
+            for delta in deltas {
+                bytes.extend_from_slice(&delta.first.to_le_bytes());
+                bytes.extend_from_slice(&delta.version.to_le_bytes());
+                push_list(&mut bytes, &delta.record.to_bytes());
+            }
+        }
+        let checksum = blake3::hash(&bytes);
+        bytes.extend_from_slice(checksum.as_bytes());
+        bytes
+    }
+
+    /// Reads a manifest; fails with what is wrong with it.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let (body, checksum) = bytes
+            .split_last_chunk::<CHECKSUM_BYTES>()
+            .ok_or_else(|| format!("expected a manifest, found {} bytes", bytes.len()))?;
+        if blake3::hash(body).as_bytes() != checksum {
+            return Err("its checksum is another than that of its bytes".to_owned());
+        }
+        let mut fields = Fields(body);
+        if fields.take::<8>()? != *MAGIC {
+            return Err("it is no manifest of this release".to_owned());
+        }
+        let graph = Uuid::from_bytes(fields.take()?);
+        let part = PartId(u16::from_le_bytes(fields.take()?));
+        let version = fields.u32()?;
+        let n_tensors = fields.count()?;
+        let mut tensors = Vec::new();
+        for _ in 0..n_tensors {
+            let name = fields.list()?;
+            let name = std::str::from_utf8(name).map_err(|_| "a name is not UTF-8")?.to_owned();
+            let base = (fields.u32()?, SegmentRecord::from_bytes(fields.list()?)?);
+            let (n_deltas, mut deltas, mut newest) = (fields.count()?, Vec::new(), base.0);
+            for _ in 0..n_deltas {
+                let (first, of) = (fields.u32()?, fields.u32()?);
+                let record = SegmentRecord::from_bytes(fields.list()?)?;
+                if first <= newest || of < first {
+                    return Err(format!(
+                        "a delta of `{name}` for versions {first} to {of} over version {newest}"
+                    ));
+                }
+                newest = of;
+                deltas.push(DeltaRecord { first, version: of, record });
+            }
+            if newest > version {
+                return Err(format!("rows of `{name}` of version {newest} in version {version}"));
+            }
+            tensors.push(ManifestTensor { name, base, deltas });
+        }
+        if !fields.0.is_empty() {
+            return Err(format!("{} bytes too many", fields.0.len()));
+        }
+        Ok(Self { graph, part, version, tensors })
+    }
+}
+
+fn push_count(bytes: &mut Vec<u8>, n: usize) {
+    let n = u16::try_from(n).expect("a graph has fewer tensors, and a tensor fewer layers");
+    bytes.extend_from_slice(&n.to_le_bytes());
+}
+
+fn push_list(bytes: &mut Vec<u8>, list: &[u8]) {
+    push_count(bytes, list.len());
+    bytes.extend_from_slice(list);
+}
+
+/// What is left to be read.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (&field, rest) = self.0.split_first_chunk().ok_or("it is cut off")?;
+        self.0 = rest;
+        Ok(field)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn count(&mut self) -> Result<usize, String> {
+        Ok(u16::from_le_bytes(self.take()?).into())
+    }
+
+    fn list(&mut self) -> Result<&'a [u8], String> {
+        let n_bytes = self.count()?;
+        let (list, rest) = self.0.split_at_checked(n_bytes).ok_or("it is cut off")?;
+        self.0 = rest;
+        Ok(list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(file: &str) -> SegmentRecord {
+        let (segment, digest) = (Uuid::from_bytes([4; 16]), [9; 32]);
+        SegmentRecord { segment, n_rows: 7, row_bytes: 12, digest, file: file.to_owned() }
+    }
+
+    fn manifest() -> Manifest {
+        let delta = |first, version, file| DeltaRecord { first, version, record: record(file) };
+        let deltas = vec![delta(2, 2, "feat.v2.delta"), delta(3, 6, "feat.v3-6.delta")];
+        let tensor = |name: &str, deltas| ManifestTensor {
+            name: name.to_owned(),
+            base: (1, record(&format!("{name}.v1.seg"))),
+            deltas,
+        };
+        let tensors = vec![tensor("feat", deltas), tensor("label", Vec::new())];
+        Manifest { graph: Uuid::from_bytes([7; 16]), part: PartId(3), version: 8, tensors }
+    }
+
+    #[test]
+    fn manifests_come_out_as_they_went_in_and_every_other_byte_is_refused() {
+        let whole = manifest();
+        let bytes = whole.to_bytes();
+        assert_eq!(Manifest::from_bytes(&bytes), Ok(whole.clone()));
+        let files: Vec<&str> = whole.files().collect();
+        assert_eq!(files, ["feat.v1.seg", "feat.v2.delta", "feat.v3-6.delta", "label.v1.seg"]);
+        for at in 0..bytes.len() {
+            assert!(Manifest::from_bytes(&bytes[..at]).is_err());
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            assert!(Manifest::from_bytes(&changed).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn layers_that_overlap_or_are_of_later_versions_are_refused() {
+        let refused = |change: fn(&mut Manifest)| {
+            let mut wrong = manifest();
+            change(&mut wrong);
+            Manifest::from_bytes(&wrong.to_bytes()).unwrap_err()
+        };
+        assert!(refused(|it| it.version = 5).contains("version 6 in version 5"));
+        assert!(refused(|it| it.tensors[0].deltas[1].first = 2).contains("over version 2"));
+        assert!(refused(|it| it.tensors[0].base.0 = 2).contains("over version 2"));
+        let leads_out = refused(|it| it.tensors[1].base.1.file = "../x".to_owned());
+        assert!(leads_out.contains("plain file name"), "{leads_out}");
+    }
+}

@@ -1,0 +1,129 @@
+//! A folder that follows the partitions of a writer: what it fetches, and what it may install.
+//!
+//! A follower has the files of a version that the writer had, and a catalog of its own that names
+//! them. It takes no puts. Its folder says so in a file of its own, so that no process opens it for
+//! writing by mistake. The writer's side is [`PartFiles`](crate::PartFiles).
+
+mod fetch;
+mod manifest;
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lodestore_graph::PartId;
+
+use crate::device::{Device, Disk};
+use crate::error::StoreError;
+use crate::graph::{Graph, META_FILE};
+
+pub use fetch::FetchedFile;
+pub use manifest::Manifest;
+pub(crate) use manifest::ManifestTensor;
+
+/// Name of the file that makes a graph's folder a follower's; it has the writer's addresses.
+pub(crate) const FOLLOWS_FILE: &str = "follows";
+
+/// Most bytes of that file.
+const FOLLOWS_BYTES_MAX: u64 = 4096;
+
+/// A folder that follows, from its beginning on.
+#[derive(Debug)]
+pub struct FollowedFolder {
+    dir: PathBuf,
+}
+
+impl FollowedFolder {
+    /// Makes `dir` a follower's folder of the writers at these addresses, or finds it so.
+    ///
+    /// Fails with [`StoreError::FollowRefused`] for a folder with partitions of its own.
+    pub fn open(dir: &Path, writers: &str) -> Result<Self, StoreError> {
+        let device = Disk;
+        if !device.exists(dir) {
+            device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
+        }
+        let file = dir.join(FOLLOWS_FILE);
+        if !device.exists(&file) && device.exists(&dir.join(META_FILE)) {
+            let graph = Graph::open(dir)?;
+            if let Some(&part) = graph.parts_here().first() {
+                let reason = format!(
+                    "{} has it, and is no follower's folder; follow in an empty one",
+                    graph.part_dir(part).display()
+                );
+                return Err(StoreError::FollowRefused { part, reason });
+            }
+        }
+        let temporary = dir.join(format!("{FOLLOWS_FILE}{}", crate::graph::TEMPORARY_SUFFIX));
+        if device.exists(&temporary) {
+            device.remove_file(&temporary).map_err(StoreError::io(&temporary, "remove"))?;
+        }
+        let written = (|| {
+            let mut writer = device.create(&temporary)?;
+            writer.append(writers.as_bytes())?;
+            writer.sync()?;
+            device.replace(&temporary, &file)?;
+            device.sync(dir)
+        })();
+        written.map_err(StoreError::io(&file, "write"))?;
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Fails where the folder has a graph that is another than that of this manifest.
+    pub fn check_graph(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        if !Disk.exists(&self.dir.join(META_FILE)) {
+            return Ok(());
+        }
+        let here = Graph::open(&self.dir)?;
+        if here.uuid() == manifest.graph() {
+            return Ok(());
+        }
+        let reason = format!(
+            "{} is of graph {}, and the writer serves graph {}; follow in an empty folder",
+            self.dir.display(),
+            here.uuid(),
+            manifest.graph()
+        );
+        Err(StoreError::FollowRefused { part: manifest.part(), reason })
+    }
+
+    /// Whether a partition has come as a whole before.
+    pub fn has(&self, part: PartId) -> Result<bool, StoreError> {
+        if !Disk.exists(&self.dir.join(META_FILE)) {
+            return Ok(false);
+        }
+        let graph = Graph::open(&self.dir)?;
+        Ok(graph.device().exists(&graph.part_dir(part)))
+    }
+}
+
+impl Graph {
+    /// The writer's addresses, where the graph's folder is a follower's.
+    pub(crate) fn follows(&self) -> Result<Option<String>, StoreError> {
+        let path = self.dir().join(FOLLOWS_FILE);
+        let device: &Arc<dyn Device> = self.device();
+        let file = match device.open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(StoreError::io(&path, "open"))?,
+        };
+        let read = (|| {
+            let mut text = vec![0; file.len_bytes()?.min(FOLLOWS_BYTES_MAX) as usize];
+            file.read_exact_at(&mut text, 0)?;
+            Ok(String::from_utf8_lossy(&text).trim().to_owned())
+        })();
+        read.map(Some).map_err(StoreError::io(&path, "read"))
+    }
+
+    /// Fails for a follower's folder, which its writer alone changes.
+    pub(crate) fn check_owned(&self) -> Result<(), StoreError> {
+        match self.follows()? {
+            None => Ok(()),
+            Some(writer) => Err(StoreError::Follows { dir: self.dir().to_owned(), writer }),
+        }
+    }
+}

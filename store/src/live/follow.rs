@@ -1,0 +1,172 @@
+//! A follower takes over a version of a writer, whose files it has fetched and checked.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lodestore_graph::PartId;
+
+use super::garbage::{Retired, remove_unpinned};
+use super::{Layer, LiveGraph, LiveMode, LivePart, TensorVersion};
+use crate::catalog::{DeltaRecord, SegmentRecord};
+use crate::error::StoreError;
+use crate::follow::{Manifest, ManifestTensor};
+use crate::graph::{TEMPORARY_SUFFIX, is_segment_file};
+
+impl LiveGraph {
+    /// Switches a partition to the version of a manifest, all of whose files are in its folder;
+    /// returns whether anything has changed. After a crash it has that version or the one before.
+    ///
+    /// Fails with [`StoreError::FollowRefused`] for a manifest of another graph, of an earlier version,
+    /// and of another history: with another file for versions that it has.
+    pub fn install(&self, manifest: &Manifest) -> Result<bool, StoreError> {
+        let part = manifest.part;
+        if self.mode != LiveMode::Follow {
+            let reason = "the graph is not open to follow".to_owned();
+            return Err(StoreError::FollowRefused { part, reason });
+        }
+        self.check_process()?;
+        let open = self.now().get(part.index()).cloned().flatten();
+        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let mut garbage = self.garbage();
+        let _alone = self.commits();
+        open.catalog.check_takes_writes()?;
+        self.check_follows(&open, manifest)?;
+        let mut changed = Vec::with_capacity(open.tensors.len());
+        for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
+            let current = tensor.current();
+            changed.push(self.layers_of(part, &current, from)?);
+        }
+        let is_same = |(tensor, layers): (&Arc<super::LiveTensor>, &Vec<Arc<Layer>>)| {
+            let current = tensor.current();
+            current.layers().len() == layers.len()
+                && current.layers().iter().zip(layers).all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        let are_same = open.tensors.iter().zip(&changed).all(is_same);
+        if open.version() == manifest.version && are_same {
+            return Ok(false);
+        }
+        let (records, deltas) = manifest.records();
+        open.catalog.replace_records(&records, &deltas, manifest.version)?;
+        for (tensor, layers) in open.tensors.iter().zip(changed) {
+            let old = tensor.current();
+            let is_kept = |layer: &&Arc<Layer>| layers.iter().any(|it| Arc::ptr_eq(it, layer));
+            let retired = old.layers().iter().filter(|layer| !is_kept(layer));
+            garbage.extend(retired.map(|layer| Retired::new(layer, &open.catalog)));
+            tensor.install(TensorVersion::new(manifest.version, layers));
+        }
+        open.version.store(manifest.version, Ordering::Release);
+        self.note_version();
+        self.sweep_garbage(&mut garbage)?;
+        Ok(true)
+    }
+
+    /// Removes files of a partition that no version of it names: those of a fetch that was cut off
+    /// and is over. Files that some process reads stay.
+    pub fn remove_strays(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        let (device, dir) = (&**self.graph.device(), self.graph.part_dir(manifest.part));
+        let entries = device.list(&dir).map_err(StoreError::io(&dir, "list"))?;
+        for entry in entries {
+            let name = entry.name.strip_suffix(TEMPORARY_SUFFIX).unwrap_or(&entry.name);
+            if is_segment_file(name) && !manifest.files().any(|it| it == entry.name) {
+                remove_unpinned(device, &dir.join(&entry.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails for a manifest that does not follow what is here.
+    fn check_follows(&self, open: &LivePart, manifest: &Manifest) -> Result<(), StoreError> {
+        let refused =
+            |reason: String| Err(StoreError::FollowRefused { part: manifest.part, reason });
+        if manifest.graph != self.graph.uuid() {
+            return refused(format!(
+                "the writer serves graph {}, and here is graph {}; follow its own writer, or in an \
+                 empty folder",
+                manifest.graph,
+                self.graph.uuid()
+            ));
+        }
+        let (here, dir) = (open.version(), self.graph.dir().display());
+        if manifest.version < here {
+            return refused(format!(
+                "the writer is at version {}, and version {here} is here: was it restored from a copy? \
+                 If it is right, stop this server, remove {dir}, and start it again",
+                manifest.version
+            ));
+        }
+        let names = manifest.tensors.iter().map(|tensor| tensor.name.as_str());
+        if !names.eq(open.tensors.iter().map(|tensor| tensor.spec().name.as_str())) {
+            return refused("the writer has other tensors than this graph".to_owned());
+        }
+        for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
+            for layer in tensor.current().layers() {
+                let (first, version) = (layer.first_version(), layer.version());
+                let same = from.record_of(first, version);
+                let Some(theirs) = same.filter(|it| it.digest != *layer.segment().digest()) else {
+                    continue;
+                };
+                return refused(format!(
+                    "the writer's {} has other rows of version {version} than that here: was it restored \
+                     from a copy, and committed since? If it is right, stop this server, remove {dir}, \
+                     and start it again",
+                    theirs.file
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The layers of a tensor as a manifest lists them: those that are open, and others opened.
+    fn layers_of(
+        &self,
+        part: PartId,
+        current: &TensorVersion,
+        from: &ManifestTensor,
+    ) -> Result<Vec<Arc<Layer>>, StoreError> {
+        let spec = self.graph.tensor(&from.name)?;
+        let known = |first: u32, version: u32, record: &SegmentRecord| {
+            let is_it = |layer: &&Arc<Layer>| {
+                (layer.first_version(), layer.version()) == (first, version)
+                    && *layer.segment().digest() == record.digest
+            };
+            current.layers().iter().find(is_it).cloned()
+        };
+        let (version, base) = &from.base;
+        let mut layers = vec![match known(*version, *version, base) {
+            Some(layer) => layer,
+            None => {
+                let segment = self.graph.open_base(part, spec, *version, base)?;
+                Layer::open(segment, *version, self.reader)?
+            }
+        }];
+        for DeltaRecord { first, version, record } in &from.deltas {
+            layers.push(match known(*first, *version, record) {
+                Some(layer) => layer,
+                None => {
+                    let delta =
+                        DeltaRecord { first: *first, version: *version, record: record.clone() };
+                    Layer::open(self.graph.open_delta(part, spec, &delta)?, *first, self.reader)?
+                }
+            });
+        }
+        Ok(layers)
+    }
+
+    /// The graph's folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.graph.dir()
+    }
+}
+
+impl ManifestTensor {
+    /// The record of the file with rows of exactly these versions.
+    fn record_of(&self, first: u32, version: u32) -> Option<&SegmentRecord> {
+        if self.base.0 == version && first == version {
+            return Some(&self.base.1);
+        }
+        let delta = self.deltas.iter().find(|it| (it.first, it.version) == (first, version));
+        delta.map(|delta| &delta.record)
+    }
+}

@@ -1,0 +1,116 @@
+//! The files of a partition's newest version, for followers: held open and pinned, whatever is
+//! committed or compacted meanwhile.
+
+use std::sync::Arc;
+
+use lodestore_graph::PartId;
+
+use super::super::{Layer, LiveGraph, LivePart, TensorVersion};
+use super::files::{CopiedFile, open_file, open_lists};
+use crate::catalog::{DeltaRecord, SegmentRecord};
+use crate::error::StoreError;
+use crate::follow::{Manifest, ManifestTensor};
+
+/// Looks at a partition until all tensors have one version: a commit may be midway.
+const LOOKS_MAX: usize = 100;
+
+/// The files of a partition at a version, which stay while this is held.
+#[derive(Debug)]
+pub struct PartFiles {
+    manifest: Manifest,
+    files: Vec<CopiedFile>,
+    /// Pins.
+    _layers: Vec<Arc<Layer>>,
+}
+
+impl LiveGraph {
+    /// The committed version of a partition with its files, `graph.toml` and the lists of edges among
+    /// them.
+    pub fn part_files(&self, part: PartId) -> Result<PartFiles, StoreError> {
+        let open = self.now().get(part.index()).cloned().flatten();
+        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let (version, tensors) = one_version(&open)?;
+        let mut files = open_lists(&self.graph, part)?;
+        let mut layers = Vec::new();
+        for tensor in &tensors {
+            for layer in tensor.layers() {
+                let path = layer.segment().path().to_owned();
+                files.push(open_file(&self.graph, path)?);
+                layers.push(Arc::clone(layer));
+            }
+        }
+        let specs = open.tensors.iter().map(|tensor| &tensor.spec().name);
+        let tensors = specs.zip(&tensors).map(|(name, tensor)| manifest_of(name, tensor)).collect();
+        let manifest = Manifest { graph: self.graph.uuid(), part, version, tensors };
+        Ok(PartFiles { manifest, files, _layers: layers })
+    }
+}
+
+impl PartFiles {
+    /// What says which files they are.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Names and bytes of all files; `graph.toml` is the first.
+    pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.files.iter().map(|file| (file.name.as_str(), file.n_bytes))
+    }
+
+    /// Appends to `out` what file `at` has from `offset` on, at most `limit` bytes; `true` when that
+    /// is its end.
+    pub fn read(
+        &self,
+        at: usize,
+        offset: u64,
+        limit: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        let Some(file) = self.files.get(at) else {
+            let reason = format!("there is no file {at}, only {}", self.files.len());
+            return Err(StoreError::FollowRefused { part: self.manifest.part(), reason });
+        };
+        file.read(offset, limit, out)
+    }
+}
+
+/// The tensors of a partition at its version.
+fn one_version(part: &LivePart) -> Result<(u32, Vec<Arc<TensorVersion>>), StoreError> {
+    for _ in 0..LOOKS_MAX {
+        let version = part.version();
+        let tensors = part.tensors.iter().map(|tensor| tensor.at(version));
+        if let Some(tensors) = tensors.collect::<Option<Vec<_>>>() {
+            return Ok((version, tensors));
+        }
+        std::thread::yield_now();
+    }
+    Err(super::busy(part.part, "one commit follows the other"))
+}
+
+fn manifest_of(name: &str, tensor: &TensorVersion) -> ManifestTensor {
+    let record = |layer: &Layer| {
+        let segment = layer.segment();
+        let file = segment.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (identity, digest) = (segment.identity(), *segment.digest());
+        let row_bytes = u32::try_from(identity.tensor.row_bytes()).unwrap_or(u32::MAX);
+        SegmentRecord {
+            segment: identity.segment,
+            n_rows: identity.n_rows,
+            row_bytes,
+            digest,
+            file,
+        }
+    };
+    let base = tensor.base();
+    let delta = |layer: &Arc<Layer>| DeltaRecord {
+        first: layer.first_version(),
+        version: layer.version(),
+        record: record(layer),
+    };
+    ManifestTensor {
+        name: name.to_owned(),
+        base: (base.version(), record(base)),
+        deltas: tensor.layers()[1..].iter().map(delta).collect(),
+    }
+}

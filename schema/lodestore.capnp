@@ -1,6 +1,7 @@
-# The wire of Lodestore, version 4.
+# The wire of Lodestore, version 4; peers of version 3 are understood.
 #
-# A connection opens with a 16-byte hello in both directions (src/hello.rs). After it every message
+# A connection opens with a 16-byte hello in both directions, in which the ends agree on the newest version
+# that both speak (src/hello.rs); RequestBody::versions has the versions of each request. After it every message
 # is a frame (src/frame.rs): an 8-byte prefix with two lengths, a head, a body. The head is one of
 # the two structs below in Cap'n Proto's standard stream framing. The body is bulk bytes that no
 # struct wraps: node ids of a pull (u32, little-endian) towards the server, rows back to back
@@ -244,11 +245,14 @@ struct Description {
   writable @8 :Bool;            # whether pushes, commits and compactions are taken
   shares @9 :Bool;              # whether `share` is known, over Unix sockets
   roams @10 :Bool;              # whether partitions come and go: `copy` may release and adopt them
-  versions @11 :List(UInt32);   # the committed version of each of `parts`
-  roles @12 :List(Role);        # what the server is to each of `parts`
+  obsolete11 @11 :List(UInt32);
+  obsolete12 @12 :List(UInt16);
   arriving @13 :List(UInt16);   # partitions that are on their way to this server
-  instance @14 :UInt64;
+  obsolete14 @14 :List(UInt64);
+  instance @15 :UInt64;
   # Drawn by the server when it started, never 0: of two addresses that tell the same it has both.
+  versions @16 :List(UInt32);   # the committed version of each of `parts`; from version 4 on
+  roles @17 :List(Role);        # what the server is to each of `parts`; from version 4 on
 }
 
 enum Role {
@@ -284,8 +288,9 @@ enum FailureCode {
   unauthenticated @9;  # a token is wanted first, and this was none or another
   elsewhere @10;   # another graph is served here, or not this partition: ask `describe` again
   otherVersion @11;  # there are no rows of the version that was asked for
-  behind @12;      # a lower version is here than the lowest that will do: ask another, or later
-  putLost @13;     # pieces of the put are missing here: send all of it again
+  unsupported @12;   # not a request of this connection's wire version; from version 4 on
+  behind @13;      # a lower version is here than the lowest that will do: ask another, or later
+  putLost @14;     # pieces of the put are missing here: send all of it again
 }
 
 struct Stats {
@@ -321,4 +326,6 @@ struct ShardStats {
   pushedRows @12 :UInt64;     # rows of these
   overlayRows @13 :UInt64;    # rows read that lie over a segment
   sharedBytes @14 :UInt64;    # of the bytes of rows, those through memory shared with the client
+  preloadedBytes @15 :UInt64; # bytes of rows that were loaded into the tier ahead of pulls
+  preloadBytes @16 :UInt64;   # that are to be
 }

@@ -352,3 +352,43 @@ fn partitioners_are_compared_planned_refined_and_bounded() {
     line("--parts 4 --algorithm hash --tau 5").failed(2, &["--tau"]);
     line("--parts 4 --max-balance 0.5").failed(2, &["balance"]);
 }
+
+#[test]
+fn a_tensor_comes_to_a_graph_in_the_order_of_its_input() {
+    let source = support::graph::Source::random(300, 900);
+    let graph = source.import("graph", 3, "hash");
+    let file = source.file("emb.npy");
+    let rows: Vec<[i32; 2]> = (0..300).map(|id| [id, -id]).collect();
+    support::write_npy(&file, lodestore_graph::npy::NpyType::I32, &[300, 2], &rows);
+    let line = |more: &str| lode_line(&format!("import --into {} --json {more}", graph.display()));
+    let tensor = format!("--tensor emb={}", file.display());
+    let report = line(&tensor).succeeded().json();
+    assert_eq!(
+        (&report["tensors"][0]["name"], &report["tensors"][0]["bytes"]),
+        (&"emb".into(), &2400.into())
+    );
+    let (ids, out) = (source.file("ids.npy"), source.file("out.npy"));
+    let wanted: Vec<u32> = (0..300).rev().collect();
+    support::write_npy(&ids, lodestore_graph::npy::NpyType::U32, &[300], &wanted);
+    let gather = format!(
+        "gather --graph {} --external-ids --tensor emb --ids {} --out {}",
+        graph.display(),
+        ids.display(),
+        out.display(),
+    );
+    lode_line(&gather).succeeded();
+    let found = lodestore_graph::npy::NpyArray::open(&out).unwrap();
+    let expected: Vec<i32> = wanted.iter().flat_map(|&id| [id as i32, -(id as i32)]).collect();
+    assert!(found.bytes() == bytemuck::cast_slice::<i32, u8>(&expected));
+    assert!(
+        lode_line(&format!("verify {} --json", graph.display())).succeeded().json()["ok"] == true
+    );
+    line(&tensor).failed(1, &["emb", "has a tensor of this name"]);
+    line("").failed(2, &["--tensor NAME=FILE"]);
+    line("--edges x.npy --tensor a=b").failed(2, &["--edges"]);
+    let short = source.file("short.npy");
+    support::write_npy(&short, lodestore_graph::npy::NpyType::I32, &[299, 2], &rows[..299]);
+    line(&format!("--tensor other={}", short.display())).failed(1, &["299", "300"]);
+    lode_line("import --tensor a=b --out c").failed(2, &["--edges"]);
+    lode_line("partition --parts 2 --algorithm hash").failed(2, &["--edges"]);
+}

@@ -1,4 +1,4 @@
-//! `lode quickstart` works, and leaves no process behind whatever ends it.
+//! `lode quickstart` works, and leaves no process behind whatever ends it; `lode --version`.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -14,7 +14,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use support::names_in;
-use support::process::{children_of, command, finish, lode_line, signal, wait, wait_until_gone};
+use support::process::{
+    children_of, command, finish, lode, lode_line, signal, wait, wait_until_gone,
+};
 
 const SMALL: &str = "quickstart --nodes 3000 --dim 16 --epochs 2";
 
@@ -122,4 +124,21 @@ fn wait_for_servers(pid: u32, dir: &Path) -> Vec<u32> {
         assert!(Instant::now() < end, "no servers appear");
         sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn the_version_names_the_commit_of_the_checkout() {
+    let told = lode(["--version"]).succeeded().stdout;
+    let told = told.trim_end();
+    let rest = told.strip_prefix(concat!("lode ", env!("CARGO_PKG_VERSION"))).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    if !root.join(".git").exists() && std::env::var_os("LODE_COMMIT").is_none() {
+        return assert!(rest.is_empty() || rest.starts_with(" ("), "{told}");
+    }
+    let commit = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
+    let commit = commit.unwrap_or_else(|| panic!("no commit: {told}"));
+    assert!(commit.len() == 12 && commit.bytes().all(|b| b.is_ascii_hexdigit()), "{told}");
+    // A commit that is made while tests run makes another head, and this one stays.
+    let known = Command::new("git").arg("-C").arg(root).args(["cat-file", "-e", commit]).status();
+    assert!(known.map_or(true, |status| status.success()), "no commit of this tree: {told}");
 }

@@ -8,6 +8,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -66,9 +67,64 @@ fn a_graph_keeps_what_a_probe_found_and_inspect_tells() {
     assert_eq!(json["device"]["iops"].as_f64(), Some(iops));
     assert!(json["device"]["measured_unix_s"].as_u64().unwrap() > 1_600_000_000);
     assert_eq!(json["reader"]["kind"], "mapped");
+    // Random bytes, 1.35 MB of them; labels are too few for a sample.
+    let tensor = |name| json["tensors"].as_array().unwrap().iter().find(|t| t["name"] == name);
+    let wide = &tensor("wide").unwrap()["codec_choice"];
+    assert_eq!((&wide["auto"], &wide["raw_bytes"]), (&"raw".into(), &(300 * 4500).into()));
+    for key in ["zstd_bytes", "decode_bytes_per_s", "raw_row_seconds", "zstd_row_seconds"] {
+        assert!(wide[key].as_f64().unwrap() > 0.0, "{key}: {wide}");
+    }
+    assert!(wide["reason"].as_str().unwrap().contains("it shrinks 1.0 times"), "{wide}");
+    assert!(tensor("label").unwrap()["codec_choice"]["zstd_bytes"].is_null());
     let after = inspect(&graph);
     assert!(after.contains("measured just now"), "{after}");
+    assert!(after.contains("codec of wide: auto takes raw here"), "{after}");
+    // In a folder that is no graph it is kept where that is asked for.
+    let folder = source.file("disk");
+    fs::create_dir(&folder).unwrap();
+    let line = format!("probe {} --size 16MiB --seconds 1", folder.display());
+    assert!(lode_line(&line).succeeded().stdout.contains("--keep"));
+    assert!(names_in(&folder).is_empty());
+    lode_line(&format!("{line} --keep")).succeeded();
+    assert_eq!(names_in(&folder), ["device.toml"]);
+    lode_line(&format!("probe {}/device.toml --keep", folder.display())).failed(2, &["--keep"]);
     lode_line(&format!("verify {}", graph.display())).succeeded();
+}
+
+/// Direct readers open a segment once more by its name.
+#[test]
+fn readers_of_other_processes_come_through_while_segments_are_replaced() {
+    let source = Source::random(500, 1000);
+    let graph = source.import("graph", 1, "range").display().to_string();
+    let (ids, rows) = (source.file("ids.npy"), source.file("rows.npy"));
+    write_npy(&ids, NpyType::U32, &[1], &[7u32]);
+    let is_over = AtomicBool::new(false);
+    let read = |at: usize| {
+        let (out, mut n_read) = (source.file(&format!("out-{at}.npy")), 0);
+        while !is_over.load(Ordering::Relaxed) {
+            let (ids, out) = (ids.display(), out.display());
+            let line = "gather --tensor feat --reader direct --graph";
+            lode_line(&format!("{line} {graph} --ids {ids} --out {out}")).succeeded();
+            n_read += 1;
+        }
+        n_read
+    };
+    let read = &read;
+    std::thread::scope(|scope| {
+        let readers = [0, 1].map(|at| scope.spawn(move || read(at)));
+        let written = std::panic::catch_unwind(|| {
+            for seq in 0..10u8 {
+                write_npy(&rows, NpyType::F32, &[1, 13], &[f32::from(seq); 13]);
+                let (ids, rows) = (ids.display(), rows.display());
+                let line = format!("--graph {graph} --tensor feat --ids {ids} --rows {rows}");
+                lode_line(&format!("put {line} --commit")).succeeded();
+                lode_line(&format!("compact {graph}")).succeeded();
+            }
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
+        written.unwrap();
+    });
 }
 
 #[test]

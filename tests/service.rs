@@ -18,8 +18,12 @@ mod overload;
 mod pinned;
 #[path = "service/ports.rs"]
 mod ports;
+#[path = "service/preload.rs"]
+mod preload;
 #[path = "service/priority.rs"]
 mod priority;
+#[path = "service/reads.rs"]
+mod reads;
 #[path = "service/renewal.rs"]
 mod renewal;
 #[path = "service/strangers.rs"]

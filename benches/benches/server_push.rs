@@ -42,6 +42,7 @@ fn through_a_server(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
     let config = ServerConfig {
         listen: Some(([127, 0, 0, 1], 0).into()),
         writable: true,
+        insecure: true,
         ..ServerConfig::new(graph)
     };
     let server = Server::start(&config).expect("the server starts");

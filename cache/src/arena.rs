@@ -122,6 +122,25 @@ impl Arena {
         }
     }
 
+    /// Copies the row in `slots[i]` to row `at[i]` of `out`; nothing for [`NO_SLOT`].
+    ///
+    /// # Panics
+    ///
+    /// Unless there is a position for each slot, and a row of `out` for each position.
+    pub(crate) fn copy_to(&self, slots: &[u32], at: &[u32], out: &mut [u8]) {
+        assert_eq!(slots.len(), at.len(), "a position for each slot");
+        let n_ahead = (AHEAD_BYTES / self.row_bytes).max(1).min(slots.len());
+        slots[..n_ahead].iter().for_each(|&slot| self.prefetch(slot));
+        let ahead = slots[n_ahead..].iter().copied().chain(std::iter::repeat(NO_SLOT));
+        for ((&slot, &at), ahead) in slots.iter().zip(at).zip(ahead) {
+            self.prefetch(ahead);
+            if slot != NO_SLOT {
+                let start = at as usize * self.row_bytes;
+                out[start..start + self.row_bytes].copy_from_slice(self.row(slot));
+            }
+        }
+    }
+
     /// Has a row read that will be copied soon, or the start of a long one, whose rest the processor
     /// guesses; of [`NO_SLOT`] there is none.
     #[inline]

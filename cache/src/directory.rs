@@ -336,6 +336,15 @@ impl Directory {
         self.slots.residents()
     }
 
+    /// Ids of all rows held: first those that the policy knows to be read again, where it keeps
+    /// that, and each kind in the order of slots.
+    #[must_use]
+    pub fn hottest(&self) -> Vec<u32> {
+        let is_hot = |&(_, slot): &(u32, u32)| self.policy.is_hot(slot);
+        let (hot, others): (Vec<_>, Vec<_>) = self.residents().partition(is_hot);
+        hot.into_iter().chain(others).map(|(id, _)| id).collect()
+    }
+
     /// Number of rows held.
     #[must_use]
     pub fn n_resident(&self) -> usize {

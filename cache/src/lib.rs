@@ -47,6 +47,6 @@ pub use policy::{
 pub use replay::{Replay, ReplayError, ReplayStats, Telling, TierSizes};
 pub use shared::{Passage, Removal, SharedSettings, SharedTier};
 pub use slots::PinTicket;
-pub use tier::Tier;
+pub use tier::{Decision, Tier};
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};
 pub use versioned::{Torn, VersionedRows};

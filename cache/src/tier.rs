@@ -8,6 +8,7 @@ use crate::arena::Arena;
 use crate::capacity::Room;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::governor::Claim;
+use crate::index::NO_SLOT;
 use crate::policy::{PolicyKind, PolicySpec};
 
 /// Rows of one tensor in memory, read and filled in batches by one owner.
@@ -35,6 +36,15 @@ pub struct Tier {
     arena: Arena,
     directory: Directory,
     placements: Vec<Placement>,
+}
+
+/// The slots that a batch reads and fills: see [`Tier::decide`].
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// For each position the slot of its row, [`NO_SLOT`] where it is absent.
+    pub slots: Vec<u32>,
+    /// The absent rows that are kept.
+    pub placements: Vec<Placement>,
 }
 
 impl Tier {
@@ -159,6 +169,35 @@ impl Tier {
             let start = position as usize * row_bytes;
             self.arena.row_mut(slot).copy_from_slice(&rows[start..start + row_bytes]);
         }
+    }
+
+    /// Decides for a batch what [`Tier::lookup`], and [`Tier::admit`] of all that it misses, would decide,
+    /// and moves no row. The rows move later, in the order of the decisions: first those that are
+    /// found leave ([`Tier::copy_out`]), then those that come get their slots ([`Tier::fill`]).
+    pub fn decide(&mut self, ids: &[u32], decision: &mut Decision) {
+        let Decision { slots, placements } = decision;
+        self.directory.lookup(ids, slots);
+        let absent = (0u32..).zip(&*slots).filter(|(_, slot)| **slot == NO_SLOT);
+        let absent: Vec<u32> = absent.map(|(position, _)| position).collect();
+        self.directory.admit(ids, &absent, placements);
+    }
+
+    /// Copies the row in `slots[i]` to row `at[i]` of `out`; nothing for [`NO_SLOT`].
+    ///
+    /// # Panics
+    ///
+    /// Unless there is a position for each slot, and a row of `out` for each position.
+    pub fn copy_out(&self, slots: &[u32], at: &[u32], out: &mut [u8]) {
+        self.arena.copy_to(slots, at, out);
+    }
+
+    /// Writes a row to a slot that was decided for it.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is such a slot and `row` has the length of a row.
+    pub fn fill(&mut self, slot: u32, row: &[u8]) {
+        self.arena.row_mut(slot).copy_from_slice(row);
     }
 
     /// The slots of rows that are all resident, to be read where they stand by whoever has the memory

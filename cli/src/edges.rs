@@ -18,7 +18,7 @@ pub(crate) struct EdgeArgs {
     /// A line of text holds two ids with blanks or a comma between them; blank lines, and lines
     /// that start with # or %, are skipped; there are no column names. Repeat for several files,
     /// which are read one after the other as one.
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, value_name = "FILE")]
     edges: Vec<PathBuf>,
     /// Format of the edges where the files' names do not tell: npy, u32, u64 or text.
     #[arg(long, value_name = "FORMAT")]
@@ -39,8 +39,16 @@ impl EdgeArgs {
         Ok(sum)
     }
 
-    /// The files; fails where a flag is for text and none of them is.
+    /// Whether no file is named.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.edges.is_empty()
+    }
+
+    /// The files, at least one; fails where a flag is for text and none of them is.
     pub(crate) fn files(self) -> Result<EdgeFiles> {
+        if self.is_empty() {
+            return Err(UsageError::new("--edges FILE is missing: the edges of the graph").into());
+        }
         let ignores = self.ignore_extra_columns;
         let (format, extra_columns) = match self.ignore_extra_columns {
             true => (self.edge_format, ExtraColumns::Ignore),

@@ -8,6 +8,8 @@
 mod advice;
 mod barrier;
 mod commands;
+#[cfg(test)]
+mod commit;
 mod console;
 mod edges;
 mod fanout;
@@ -44,7 +46,7 @@ use crate::usage::UsageError;
 
 /// Graph feature store and cache server for training graph neural networks.
 #[derive(Parser)]
-#[command(name = "lode", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "lode", version = env!("LODE_VERSION"), propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Start with `lode quickstart`; `lode COMMAND --help` shows an example of each command.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + the signal that ended it. LODE_LOG=debug logs to stderr.")]

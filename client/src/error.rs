@@ -315,6 +315,15 @@ pub enum ClientError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Something in memory whose locks, threads or sockets are those of the parent of this process.
+    #[error(
+        "the {what} is of the process that this one was forked from, and cannot be used here; make \
+         another after the fork"
+    )]
+    Forked {
+        /// What it is.
+        what: &'static str,
+    },
     /// A thread has panicked; its message is in the log.
     #[error("the {thread} thread panicked; the cause stands in the log above")]
     Panicked {

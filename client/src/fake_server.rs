@@ -3,14 +3,14 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
     Description, Failure, FailureCode, Prefix, Reply, Request, RequestBody, TensorDescription,
-    Versions, hello,
+    Versions, WireVersions, hello, plain_hello,
 };
 
 /// Nodes of each of the two partitions.
@@ -25,6 +25,8 @@ pub(crate) struct FakeServer {
 
 struct State {
     description: Description,
+    /// Whether it is of wire version 3, which knows no ranges.
+    is_plain: AtomicBool,
     /// Microseconds before it says hello.
     hello_us: AtomicU64,
     /// Microseconds that a pull takes.
@@ -36,6 +38,12 @@ struct State {
     breaks: AtomicBool,
     /// Whether it has no room for another connection.
     refuses: AtomicBool,
+    /// Whether its rows are wrong.
+    lies: AtomicBool,
+    /// Microseconds between the halves of an answer; 0 for one piece.
+    pause_us: AtomicU64,
+    /// Version that it tells of a push.
+    push_version: AtomicU32,
     n_pulls: AtomicU64,
     n_described: AtomicU64,
     /// Pulls whose clients had left before the answer.
@@ -84,12 +92,16 @@ impl FakeServer {
         change(&mut description);
         let state = Arc::new(State {
             description,
+            is_plain: false.into(),
             hello_us: 0.into(),
             delay_us: 0.into(),
             slow_one_in: 0.into(),
             slow_us: 0.into(),
             breaks: false.into(),
             refuses: false.into(),
+            lies: false.into(),
+            pause_us: 0.into(),
+            push_version: 0.into(),
             n_pulls: 0.into(),
             n_described: 0.into(),
             n_given_up: 0.into(),
@@ -102,6 +114,11 @@ impl FakeServer {
             }
         });
         Self { address: address.to_string(), state }
+    }
+
+    /// Whether it is of wire version 3 from now on.
+    pub(crate) fn is_plain(&self, is_so: bool) {
+        self.state.is_plain.store(is_so, Ordering::Relaxed);
     }
 
     /// How long a connection waits for its hello from now on.
@@ -129,6 +146,21 @@ impl FakeServer {
         self.state.refuses.store(is_so, Ordering::Relaxed);
     }
 
+    /// Whether each of its rows is that of another node from now on.
+    pub(crate) fn lies(&self, is_so: bool) {
+        self.state.lies.store(is_so, Ordering::Relaxed);
+    }
+
+    /// How long it pauses in the middle of each answer from now on.
+    pub(crate) fn pause(&self, time: Duration) {
+        self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// The version that it tells of pushes from now on, whose rows it forgets.
+    pub(crate) fn takes_pushes(&self, version: u32) {
+        self.state.push_version.store(version, Ordering::Relaxed);
+    }
+
     pub(crate) fn n_pulls(&self) -> u64 {
         self.state.n_pulls.load(Ordering::Relaxed)
     }
@@ -150,8 +182,18 @@ impl State {
         if self.refuses.load(Ordering::Relaxed) {
             return refuse(stream);
         }
-        stream.write_all(&hello())?;
-        stream.read_exact(&mut [0; HELLO_BYTES])?;
+        let mut theirs = [0; HELLO_BYTES];
+        if self.is_plain.load(Ordering::Relaxed) {
+            // As its servers do: without waiting, and ends what says anything else.
+            stream.write_all(&plain_hello(3))?;
+            stream.read_exact(&mut theirs)?;
+            if theirs != plain_hello(3) {
+                return Ok(());
+            }
+        } else {
+            stream.read_exact(&mut theirs)?;
+            stream.write_all(&WireVersions::SPOKEN.answer(&theirs).0.unwrap())?;
+        }
         loop {
             let mut prefix = [0; PREFIX_BYTES];
             stream.read_exact(&mut prefix)?;
@@ -169,10 +211,24 @@ impl State {
                     if !self.waits(&stream) {
                         return Ok(());
                     }
-                    let n_rows = (body.len() / ROW_BYTES) as u32;
-                    Reply::Rows { first_row: 0, n_rows, versions: Versions::default() }
-                        .append_to(body.len(), &mut frame);
-                    frame.extend_from_slice(&body);
+                    if self.lies.load(Ordering::Relaxed) {
+                        body.iter_mut().for_each(|byte| *byte ^= 0x55);
+                    }
+                    let pause = Duration::from_micros(self.pause_us.load(Ordering::Relaxed));
+                    let n_rows = body.len() / ROW_BYTES;
+                    let n_first = if pause.is_zero() { n_rows } else { n_rows / 2 };
+                    let (first, rest) = body.split_at(n_first * ROW_BYTES);
+                    append_rows(0, first, &mut frame);
+                    if !rest.is_empty() {
+                        stream.write_all(&frame)?;
+                        thread::sleep(pause);
+                        frame.clear();
+                        append_rows(n_first as u32, rest, &mut frame);
+                    }
+                }
+                RequestBody::Push { .. } => {
+                    let version = self.push_version.load(Ordering::Relaxed);
+                    Reply::Pushed { version }.append_to(0, &mut frame);
                 }
                 other => panic!("nobody asks a fake server for {other:?}"),
             }
@@ -195,11 +251,18 @@ impl State {
     }
 }
 
+/// Appends a chunk of an answer.
+fn append_rows(first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
+    let n_rows = (rows.len() / ROW_BYTES) as u32;
+    Reply::Rows { first_row, n_rows, versions: Versions::default() }.append_to(rows.len(), frame);
+    frame.extend_from_slice(rows);
+}
+
 /// Says hello and why not at once, as a server that has no room does, and takes what still comes.
 fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let (message, retry_after) = ("no room".into(), Duration::from_millis(5));
     let failure = Failure { code: FailureCode::Overloaded, message, retry_after };
-    let mut bytes = hello().to_vec();
+    let mut bytes = WireVersions::SPOKEN.answer(&hello()).0.unwrap().to_vec();
     Reply::Failure(failure).append_to(0, &mut bytes);
     stream.write_all(&bytes)?;
     stream.shutdown(Shutdown::Write)?;

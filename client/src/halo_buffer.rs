@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use lodestore_cache::{NO_SLOT, Tier, TierStats};
+use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::scatter::scatter;
@@ -19,11 +20,12 @@ const FILL_BYTES: usize = 8 << 20;
 /// batch's misses.
 ///
 /// A row is served as it was when it was pulled: for tensors that nobody changes, for a pinned
-/// version, or together with [`HaloBuffer::forget`]. One pull at a time; others wait for it.
+/// version, or together with [`HaloBuffer::forget`]. One pull at a time; others wait for it. A
+/// forked child has none of its parent's: there pulls fail with [`ClientError::Forked`].
 pub struct HaloBuffer {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
-    state: Mutex<State>,
+    state: PerProcess<Mutex<State>>,
     n_bytes: AtomicU64,
 }
 
@@ -66,13 +68,16 @@ impl HaloBuffer {
         };
         let pulled = state.fill(&*inner, &tensor)?;
         let n_bytes = AtomicU64::new(state.bytes());
-        Ok((Self { inner, tensor, state: Mutex::new(state), n_bytes }, pulled))
+        let state = PerProcess::with(Mutex::new(state));
+        Ok((Self { inner, tensor, state, n_bytes }, pulled))
     }
 
     /// Takes rows out of the buffer, for they have changed: a pull that begins afterwards asks for
     /// them. Waits for the pull that is under way.
     pub fn forget(&self, ids: &[NodeId]) {
-        self.lock().tier.remove(bytemuck::cast_slice(ids));
+        if let Ok(mut state) = self.lock() {
+            state.tier.remove(bytemuck::cast_slice(ids));
+        }
     }
 
     /// Its memory after the last pull, in bytes: slots, scores, and the rows that a pull brought, for
@@ -85,19 +90,20 @@ impl HaloBuffer {
     /// Number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
-        self.lock().tier.n_slots()
+        self.lock().map_or(0, |state| state.tier.n_slots())
     }
 
     /// What the buffer did, counted in rows.
     #[must_use]
     pub fn stats(&self) -> TierStats {
-        self.lock().tier.stats()
+        self.lock().map_or_else(|_| TierStats::default(), |state| state.tier.stats())
     }
 
     /// A panic of another thread leaves a tier that decides worse and gives no wrong row: a slot is
     /// found only when its row is in it.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
+        let state = self.state.get().ok_or(ClientError::Forked { what: "buffer" })?;
+        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -209,7 +215,7 @@ impl RowSource for HaloBuffer {
         }
         let row_bytes = self.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
-        let mut state = self.lock();
+        let mut state = self.lock()?;
         let (state, ids) = (&mut *state, bytemuck::cast_slice(ids));
         let start = Instant::now();
         state.tier.lookup(ids, out, &mut state.misses);

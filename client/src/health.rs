@@ -1,8 +1,9 @@
 //! How a server has done lately: how fast it answers, and whether it is worth asking now.
 
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use lodestore_graph::fork::PerProcess;
 
 use crate::tail::Tail;
 
@@ -26,8 +27,8 @@ const PATIENCE_FACTOR: f64 = 10.0;
 /// Bytes per second at which rows come at least, before another server is asked.
 const RATE_MIN: f64 = 8e6;
 
-/// From when times are counted.
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// From when times are counted; a forked child counts on.
+static START: PerProcess<Instant> = PerProcess::new();
 
 /// One server's record, shared by the threads of a client. Figures of different moments may mix,
 /// which costs a choice that is not the best.
@@ -169,8 +170,9 @@ impl Health {
 }
 
 fn at(time: Instant) -> u64 {
+    let start = *START.get_or(|parents| parents.copied().unwrap_or_else(Instant::now));
     // One more than since the start, so that 0 is none.
-    u64::try_from(time.saturating_duration_since(*START).as_micros()).unwrap_or(u64::MAX - 1) + 1
+    u64::try_from(time.saturating_duration_since(start).as_micros()).unwrap_or(u64::MAX - 1) + 1
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The rows of batches: local ones gathered, hot ones copied, the rest pulled once.
 
-mod planned;
 mod split;
 
 use std::{
@@ -9,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_cache::HotSet;
+use lodestore_cache::{HotSet, NO_SLOT};
 use lodestore_graph::{NodeId, PartId};
 
 use crate::scatter::spread;
@@ -91,13 +90,29 @@ impl BatchLoader {
     /// Writes the rows of batches, one batch after the other, to `out` of exactly their bytes.
     ///
     /// A row that several batches need is read once: local ones under one plan of reads, remote ones
-    /// that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule is used batch by batch.
-    /// While rows travel, those of the worker's own that can be in place already are read, under a plan
+    /// that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule decides batch
+    /// by batch, and what it lacks comes by one SyncPull too, as often as batches lack it. While rows travel, those of the worker's own that can be in place already are read, under a plan
     /// of their own: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
     ///
-    /// Turns must come in their order, and each once. Gives stats for each batch: a row that an earlier
+    /// Turns must come in their order, and each once; after an error all of them are given up. Gives stats for each batch: a row that an earlier
     /// one pulls counts as found there, requests stand with the first, and time is shared in equal parts.
     pub fn load_together(
+        &mut self,
+        batches: &mut [(&[NodeId], Kept)],
+        out: &mut [u8],
+    ) -> Result<Vec<LoadStats>, ClientError> {
+        let loaded = self.load_all(batches, out);
+        if loaded.is_err() {
+            for (_, kept) in batches {
+                if let Kept::Planned(turn) = kept {
+                    turn.give_up();
+                }
+            }
+        }
+        loaded
+    }
+
+    fn load_all(
         &mut self,
         batches: &mut [(&[NodeId], Kept)],
         out: &mut [u8],
@@ -105,23 +120,21 @@ impl BatchLoader {
         let start = Instant::now();
         let n_rows = batches.iter().map(|(nodes, _)| nodes.len()).sum();
         ClientError::check_buffer(&self.tensor, n_rows, self.row_bytes, out.len())?;
-        let Ok(n_rows) = u32::try_from(n_rows) else {
+        if u32::try_from(n_rows).is_err() {
             return Err(ClientError::TooManyRows { n_rows });
-        };
-        let mut took = Took::default();
-        let (mut stats, n_placed) = self.load_unplanned(batches, &mut took, out)?;
-        let mut first = 0;
-        for (stats, (nodes, kept)) in stats.iter_mut().zip(&mut *batches) {
-            if let Kept::Planned(turn) = kept {
-                *stats = self.load_planned((nodes, first), turn, &mut took, out)?;
-            }
-            first += nodes.len() as u32;
         }
-        debug_assert_eq!(first, n_rows);
+        let mut took = Took::default();
+        let (counts, planned_at) = self.split_up(batches, &mut took)?;
+        let (mut stats, n_placed) = self.load_missing(&counts, &mut took, out)?;
         let Split { local, local_at, .. } = &self.split;
         let (local, local_at) = (&local[n_placed..], &local_at[n_placed..]);
         self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
         self.copy_hot(batches, out);
+        for (((_, kept), at), stats) in batches.iter_mut().zip(&planned_at).zip(&mut stats) {
+            if let Kept::Planned(turn) = kept {
+                self.move_planned(turn, at, (stats, &mut took), out)?;
+            }
+        }
         took.share(start.elapsed(), &mut stats);
         Ok(stats)
     }
@@ -136,37 +149,96 @@ impl BatchLoader {
         &self.tensor
     }
 
-    /// Splits the batches that have hot sets, and pulls what these lack: before anything else is
-    /// written to `out`, of which the pull may overwrite every row. Gives also how many own rows are in
-    /// place.
-    fn load_unplanned(
+    /// Splits the rows of batches by where they come from. Tiers that follow the schedule look up here,
+    /// batch by batch. Returns counts, and where the remote rows of each batch with such a tier belong.
+    fn split_up(
         &mut self,
-        batches: &[(&[NodeId], Kept)],
+        batches: &mut [(&[NodeId], Kept)],
         took: &mut Took,
-        out: &mut [u8],
-    ) -> Result<(Vec<LoadStats>, usize), ClientError> {
+    ) -> Result<(Vec<Counts>, Vec<Vec<u32>>), ClientError> {
         let start = Instant::now();
         self.split.clear();
-        let (mut counts, mut first) = (Vec::with_capacity(batches.len()), 0);
-        for (nodes, kept) in batches {
+        let (mut counts, mut planned_at) = (Vec::with_capacity(batches.len()), Vec::new());
+        let mut first = 0;
+        for (nodes, kept) in &mut *batches {
+            let mut at = Vec::new();
             counts.push(match kept {
-                Kept::Planned(_) => Counts::default(),
+                Kept::Planned(turn) => {
+                    let counts;
+                    (counts, at) = self.split_planned((nodes, first), turn)?;
+                    counts
+                }
                 Kept::Hot(hot) => self.split.add(nodes, first, &self.owned, Some(hot)),
                 Kept::Nothing => self.split.add(nodes, first, &self.owned, None),
             });
+            planned_at.push(at);
             first += nodes.len() as u32;
         }
-        if batches.len() > 1 {
+        let is_planned = |(_, kept): &(_, Kept)| matches!(kept, Kept::Planned(_));
+        // What such a tier has pulled is its decision, and is pulled for each batch that misses it.
+        if batches.len() > 1 && !batches.iter().any(is_planned) {
             self.split.find_repeats(&mut counts);
         }
-        let split = Instant::now();
+        took.lookup += start.elapsed();
+        Ok((counts, planned_at))
+    }
+
+    /// Splits a batch whose first row is `first` by what the tier of `turn` decides. Returns also where
+    /// all of its remote rows belong.
+    fn split_planned(
+        &mut self,
+        (nodes, first): (&[NodeId], u32),
+        turn: &mut Turn,
+    ) -> Result<(Counts, Vec<u32>), ClientError> {
+        let before = self.split.missing.len();
+        let mut counts = self.split.add(nodes, first, &self.owned, None);
+        let remote = self.split.missing.split_off(before);
+        let at = self.split.missing_at.split_off(before);
+        let slots = turn.look_up(remote, at.iter().map(|at| at - first))?;
+        let absent = slots.iter().zip(&at).filter(|(slot, _)| **slot == NO_SLOT);
+        self.split.missing_at.extend(absent.map(|(_, at)| at));
+        let of_batch = &self.split.missing_at[before..];
+        self.split.missing.extend(of_batch.iter().map(|at| nodes[(at - first) as usize]));
+        counts.missing = self.split.missing.len() - before;
+        counts.hot = at.len() - counts.missing;
+        Ok((counts, at))
+    }
+
+    /// Moves the rows of a batch between `out` and the tier of its turn.
+    fn move_planned(
+        &self,
+        turn: &mut Turn,
+        at: &[u32],
+        (stats, took): (&mut LoadStats, &mut Took),
+        out: &mut [u8],
+    ) -> Result<(), ClientError> {
+        let start = Instant::now();
+        let pull = |ids: &[NodeId], at: &[u32], out: &mut [u8]| {
+            self.remote.pull_at(&self.tensor, ids, at, out, PullKind::Sync)
+        };
+        let lost = turn.move_rows(at, out, pull)?;
+        // Waiting for the batches before is waiting for their pulls.
+        took.pull += start.elapsed();
+        stats.hit_rows -= lost.rows.min(stats.hit_rows);
+        *stats += LoadStats::from_pull(lost);
+        Ok(())
+    }
+
+    /// Pulls what no hot set or tier has: before anything else is written to `out`, of which the pull may
+    /// overwrite every row. Returns also how many own rows are in place.
+    fn load_missing(
+        &self,
+        counts: &[Counts],
+        took: &mut Took,
+        out: &mut [u8],
+    ) -> Result<(Vec<LoadStats>, usize), ClientError> {
         let (pulled, pull_time, n_placed) = self.pull_missing(out)?;
-        took.count(split - start, pull_time, pulled);
+        took.count(pull_time, pulled);
         for &(from, to) in &self.split.repeats {
             let [from, to] = [from, to].map(|row| row as usize * self.row_bytes);
             out.copy_within(from..from + self.row_bytes, to);
         }
-        Ok((count(&counts, pulled), n_placed))
+        Ok((count(counts, pulled), n_placed))
     }
 
     /// Pulls what is missing, into the last rows of `out`, and spreads it from there, so that a batch
@@ -221,9 +293,9 @@ struct Took {
 }
 
 impl Took {
-    /// Counts a split and a pull, in which the source may have looked rows up and copied some.
-    fn count(&mut self, split: Duration, pull: Duration, pulled: PullStats) {
-        self.lookup += split + pulled.lookup;
+    /// Counts a pull, in which the source may have looked rows up and copied some.
+    fn count(&mut self, pull: Duration, pulled: PullStats) {
+        self.lookup += pulled.lookup;
         self.pull += pull.saturating_sub(pulled.lookup + pulled.copy);
     }
 

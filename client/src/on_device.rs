@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lodestore_cache::{BatchTensor, GatherError, Levels, LevelsStats, Removal};
+use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
@@ -18,11 +19,12 @@ use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 ///
 /// A row is served as it was when it was pulled: for tensors that nobody changes, for a pinned
 /// version, within the tiers' bound on the age of rows, or together with [`DeviceSource::forget`].
-/// One pull at a time; others wait for it.
+/// One pull at a time; others wait for it. A forked child has no device: there pulls fail with
+/// [`ClientError::Forked`].
 pub struct DeviceSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
-    state: Mutex<State>,
+    state: PerProcess<Mutex<State>>,
 }
 
 struct State {
@@ -44,14 +46,15 @@ impl DeviceSource {
         let tensor = inner.tensor(tensor)?;
         ClientError::check_tier(&tensor, levels.device().row_bytes())?;
         let batch = levels.tensor(0)?;
-        Ok(Self { inner, tensor, state: Mutex::new(State { levels, batch }) })
+        let state = PerProcess::with(Mutex::new(State { levels, batch }));
+        Ok(Self { inner, tensor, state })
     }
 
     /// A tensor on the tier's device with room for batches of up to `n_rows` ids.
     ///
     /// Fails when the device has no memory for it.
     pub fn batch_tensor(&self, n_rows: usize) -> Result<BatchTensor, ClientError> {
-        Ok(self.lock().levels.tensor(n_rows)?)
+        Ok(self.lock()?.levels.tensor(n_rows)?)
     }
 
     /// Puts the rows of `ids` into `batch`, in their order, and gives what had to be pulled; see
@@ -64,32 +67,35 @@ impl DeviceSource {
         batch: &mut BatchTensor,
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.gather_with(&mut self.lock().levels, ids, batch, (kind, &mut || ()))
+        self.gather_with(&mut self.lock()?.levels, ids, batch, (kind, &mut || ()))
     }
 
     /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards asks
     /// for them. For who changes rows himself; waits for the pull that is under way. A host's tier
     /// has to forget first, and `below` is what it gave: see [`Levels::remove`].
     pub fn forget(&self, ids: &[NodeId], below: Option<Removal>) {
-        self.lock().levels.remove(bytemuck::cast_slice(ids), below);
+        if let Ok(mut state) = self.lock() {
+            state.levels.remove(bytemuck::cast_slice(ids), below);
+        }
     }
 
     /// The device, as reports name it: `host` where there is none.
     #[must_use]
     pub fn device(&self) -> String {
-        self.lock().levels.device().device().to_string()
+        let name = |state: MutexGuard<'_, State>| state.levels.device().device().to_string();
+        self.lock().map_or_else(|error| error.to_string(), name)
     }
 
     /// Number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
-        self.lock().levels.device().directory().n_slots()
+        self.lock().map_or(0, |state| state.levels.device().directory().n_slots())
     }
 
     /// What the tiers did, counted in rows; the host's for all of its workers.
     #[must_use]
     pub fn stats(&self) -> LevelsStats {
-        self.lock().levels.stats()
+        self.lock().map_or_else(|_| LevelsStats::default(), |state| state.levels.stats())
     }
 
     fn gather_with(
@@ -129,8 +135,9 @@ impl DeviceSource {
 
     /// A panic of another thread leaves a batch that nobody reads, and perhaps an admission whose
     /// rows did not come: the tier takes it back before the next batch.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
+        let state = self.state.get().ok_or(ClientError::Forked { what: "device's tier" })?;
+        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -166,7 +173,7 @@ impl RowSource for DeviceSource {
             return self.inner.pull_while(tensor, ids, out, kind, meanwhile);
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
-        let State { levels, batch } = &mut *self.lock();
+        let State { levels, batch } = &mut *self.lock()?;
         if batch.capacity_bytes() < out.len() {
             *batch = levels.tensor(ids.len().next_power_of_two())?;
         }

@@ -1,11 +1,13 @@
 //! Rows kept by what is known of the future: Belady's MIN over the batches of a schedule.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use lodestore_cache::{NEVER, PolicySpec, Tier};
+use lodestore_cache::{Decision, NEVER, PolicySpec, Tier};
 use lodestore_graph::NodeId;
+use lodestore_graph::fork::PerProcess;
 
 use crate::{BatchLoader, ClientError, LoadStats, PullKind, PullStats, RowBuffer};
 
@@ -16,12 +18,14 @@ const FILL_BYTES: usize = 64 << 20;
 /// what batches miss, and before them with the rows of soonest use, if it is told of them
 /// ([`PlannedTier::filled`]).
 ///
-/// The policy decides batch by batch, and two threads may prepare batches at a time: each batch takes
-/// its turn, in the order of training.
+/// The policy decides batch by batch, and several threads prepare batches at a time: each batch takes
+/// its turn, in the order of training, once to look up and once to move rows. It holds neither while
+/// it pulls. So pulls overlap, and what a batch finds follows from the schedule alone.
 ///
-/// Memory: `n_slots` rows, and the policy's lists.
+/// Memory: `n_slots` rows, and the policy's lists. Not for a forked child, whose turn never comes:
+/// [`ClientError::Forked`].
 pub struct PlannedTier {
-    state: Mutex<State>,
+    state: PerProcess<Mutex<State>>,
     turned: Condvar,
     held_bytes: AtomicU64,
     /// Look-ups of the tier before that of the first batch.
@@ -30,20 +34,42 @@ pub struct PlannedTier {
 
 struct State {
     tier: Tier,
-    /// The batch whose turn it is.
-    next: u32,
-    /// The first batch that gave up its turn: none after it will come.
+    /// The batch whose turn it is to look up.
+    next_lookup: u32,
+    /// The batch whose turn it is to move rows, which has looked up or will.
+    next_move: u32,
+    /// The first batch that gave up its turn to look up: none after it will.
     given_up: Option<u32>,
+    /// Batches that failed before their turn to move rows, and the slots that they were to fill.
+    failed: BTreeMap<u32, Vec<u32>>,
+    /// Slots whose row has not come, because its batch failed.
+    holes: BTreeSet<u32>,
 }
 
-/// The right of one batch to use a [`PlannedTier`], once. Given up unused it ends the run: the batches
-/// after it fail instead of waiting for ever.
+/// The right of one batch to use a [`PlannedTier`], once: first to look its rows up, then to move them.
+///
+/// Dropped before the look-up it ends the run: the batches after it fail instead of waiting for ever.
+/// Dropped before its rows have moved it takes those out of the tier that it was to bring.
 pub struct Turn {
     tier: Arc<PlannedTier>,
     index: u32,
     /// For each node of the batch, the later batch that needs it next.
     pub(crate) next_uses: Vec<u32>,
-    is_used: bool,
+    stage: Stage,
+    /// The remote nodes of the batch, and the slots that they have or get.
+    ids: Vec<NodeId>,
+    decision: Decision,
+}
+
+/// How far a batch has used its turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It has not looked up.
+    Waits,
+    /// It has looked up, and has moved no row.
+    Decided,
+    /// It has moved its rows, or failed.
+    Ended,
 }
 
 impl PlannedTier {
@@ -76,8 +102,8 @@ impl PlannedTier {
         let most_rows = most_rows.min(FILL_BYTES / row_bytes.max(1)).max(1);
         let soonest = &soonest[..soonest.len().min(n_slots)];
         let n_fills = u32::try_from(soonest.len().div_ceil(most_rows)).unwrap_or(u32::MAX);
-        let mut planned = Self::with_fills(n_slots, row_bytes, n_nodes, batches, n_fills)?;
-        let state = planned.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let planned = Self::with_fills(n_slots, row_bytes, n_nodes, batches, n_fills)?;
+        let mut state = planned.lock()?;
         let (tier, mut rows, mut misses) = (&mut state.tier, RowBuffer::default(), Vec::new());
         let mut pulled = PullStats::default();
         for soonest in soonest.chunks(most_rows) {
@@ -91,7 +117,8 @@ impl PlannedTier {
             tier.lookup(ids, rows.bytes_mut(), &mut misses);
             tier.admit(ids, rows.bytes(), &misses);
         }
-        planned.held_bytes = AtomicU64::new((tier.n_resident() * row_bytes) as u64);
+        planned.held_bytes.store((tier.n_resident() * row_bytes) as u64, Ordering::Relaxed);
+        drop(state);
         Ok((planned, LoadStats::from_pull(pulled)))
     }
 
@@ -105,26 +132,49 @@ impl PlannedTier {
         let n_slots = u32::try_from(n_slots).unwrap_or(u32::MAX).min(n_nodes);
         let n_batches = batches.end.saturating_sub(batches.start).saturating_add(n_fills);
         let tier = Tier::of_slots(n_slots, row_bytes, n_nodes, &PolicySpec::Oracle { n_batches })?;
-        let state = State { tier, next: batches.start, given_up: None };
-        let (state, held_bytes) = (Mutex::new(state), AtomicU64::new(0));
+        let state = State {
+            tier,
+            next_lookup: batches.start,
+            next_move: batches.start,
+            given_up: None,
+            failed: BTreeMap::new(),
+            holes: BTreeSet::new(),
+        };
+        let (state, held_bytes) = (PerProcess::with(Mutex::new(state)), AtomicU64::new(0));
         Ok(Self { state, turned: Condvar::new(), held_bytes, n_fills })
     }
 
     /// The turn of batch `index`; [`Turn::announce`] it before the batch is loaded.
     #[must_use]
     pub fn turn(self: &Arc<Self>, index: u32) -> Turn {
-        Turn { tier: Arc::clone(self), index, next_uses: Vec::new(), is_used: false }
+        let (tier, next_uses, stage) = (Arc::clone(self), Vec::new(), Stage::Waits);
+        Turn { tier, index, next_uses, stage, ids: Vec::new(), decision: Decision::default() }
     }
 
-    /// Most bytes of rows that were in it after a batch.
+    /// Most bytes of rows that were in it after a batch, those on their way included.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// A panic of another thread leaves a turn that was not used, which ends the run.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A panic of another thread leaves a turn that has not ended, which is dropped.
+    fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
+        let state = self.state.get().ok_or(ClientError::Forked { what: "planned tier" })?;
+        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.turned.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Passes over batches that have failed in their turn to move rows.
+    fn pass_failed(&mut self) {
+        while let Some(slots) = self.failed.remove(&self.next_move) {
+            self.holes.extend(slots);
+            self.next_move += 1;
+        }
     }
 }
 
@@ -138,44 +188,125 @@ impl Turn {
         self.next_uses = next_uses;
     }
 
-    /// Waits for the batches before this one, and uses the tier.
-    pub(crate) fn take<T>(
+    /// Waits until the batches before this one have looked up, and looks up its remote nodes: `positions`
+    /// are theirs in the batch. Returns the slot of each, `NO_SLOT` for those that have to be pulled.
+    /// A row that an earlier batch is still pulling has a slot; it is there when this batch moves rows.
+    pub(crate) fn look_up(
         &mut self,
-        use_tier: impl FnOnce(&mut Tier, &[u32]) -> Result<T, ClientError>,
-    ) -> Result<T, ClientError> {
+        ids: Vec<NodeId>,
+        positions: impl Iterator<Item = u32>,
+    ) -> Result<&[u32], ClientError> {
         let tier = Arc::clone(&self.tier);
-        let mut state = tier.lock();
-        while state.next != self.index {
-            if self.is_used || state.next > self.index {
+        let mut state = tier.lock()?;
+        while state.next_lookup != self.index {
+            let is_past = self.stage != Stage::Waits || state.next_lookup > self.index;
+            if is_past || state.given_up.is_some_and(|first| first < self.index) {
                 return Err(ClientError::Abandoned { batch: self.index });
             }
-            if state.given_up.is_some_and(|first| first < self.index) {
-                return Err(ClientError::Abandoned { batch: self.index });
-            }
-            state = tier.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = tier.wait(state);
         }
-        let used = use_tier(&mut state.tier, &self.next_uses);
+        let next_use = |at: u32| self.next_uses.get(at as usize).copied();
+        let next: Option<Vec<u32>> = positions.map(next_use).collect();
+        state.tier.announce(&next.unwrap_or_default());
+        state.tier.decide(bytemuck::cast_slice(&ids), &mut self.decision);
+        self.ids = ids;
+        self.stage = Stage::Decided;
+        state.next_lookup += 1;
         let held = state.tier.n_resident() * state.tier.row_bytes();
         tier.held_bytes.fetch_max(held as u64, Ordering::Relaxed);
-        if used.is_ok() {
-            state.next += 1;
-            self.is_used = true;
-        }
         drop(state);
         tier.turned.notify_all();
-        used
+        Ok(&self.decision.slots)
+    }
+
+    /// Waits until the batches before this one have moved their rows or failed. Then copies the rows that
+    /// were found to `out`, and those that were pulled from there to their slots: row `at[i]` of `out`
+    /// is that of the `i`th remote node.
+    ///
+    /// So each slot has the rows one after the other that it would have if every batch ended before the
+    /// next begins: none is read before it has come, and none is written while it is to be read. Rows
+    /// that a batch before was to bring, and has not, come by `pull`.
+    pub(crate) fn move_rows(
+        &mut self,
+        at: &[u32],
+        out: &mut [u8],
+        pull: impl FnOnce(&[NodeId], &[u32], &mut [u8]) -> Result<PullStats, ClientError>,
+    ) -> Result<PullStats, ClientError> {
+        if self.stage != Stage::Decided {
+            return Err(ClientError::Abandoned { batch: self.index });
+        }
+        let tier = Arc::clone(&self.tier);
+        let mut state = tier.lock()?;
+        while state.next_move != self.index {
+            state = tier.wait(state);
+        }
+        let slots = &self.decision.slots;
+        state.tier.copy_out(slots, at, out);
+        let mut pulled = PullStats::default();
+        let lost = self.lost(&state.holes);
+        if !lost.is_empty() {
+            // No other batch moves rows meanwhile, but look-ups may go on.
+            drop(state);
+            let ids: Vec<NodeId> = lost.iter().map(|&i| self.ids[i]).collect();
+            let lost_at: Vec<u32> = lost.iter().map(|&i| at[i]).collect();
+            pulled = pull(&ids, &lost_at, out)?;
+            state = tier.lock()?;
+        }
+        let found = lost.into_iter().map(|i| (i, slots[i]));
+        let kept = self.decision.placements.iter().map(|it| (it.position as usize, it.slot));
+        let row_bytes = state.tier.row_bytes();
+        for (i, slot) in found.chain(kept) {
+            state.tier.fill(slot, &out[at[i] as usize * row_bytes..][..row_bytes]);
+            if !state.holes.is_empty() {
+                state.holes.remove(&slot);
+            }
+        }
+        self.stage = Stage::Ended;
+        state.next_move += 1;
+        state.pass_failed();
+        drop(state);
+        tier.turned.notify_all();
+        Ok(pulled)
+    }
+
+    /// The remote nodes that were found in slots whose row has not come.
+    fn lost(&self, holes: &BTreeSet<u32>) -> Vec<usize> {
+        if holes.is_empty() {
+            return Vec::new();
+        }
+        let slots = self.decision.slots.iter().enumerate();
+        slots.filter(|(_, slot)| holes.contains(slot)).map(|(i, _)| i).collect()
+    }
+
+    /// Gives the turn up: see [`Turn`].
+    pub(crate) fn give_up(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Ended);
+        if stage == Stage::Ended {
+            return;
+        }
+        // A child gives up nothing: the turn is its parent's.
+        let Ok(mut state) = self.tier.lock() else { return };
+        if stage == Stage::Waits {
+            let first = state.given_up.map_or(self.index, |first| first.min(self.index));
+            state.given_up = Some(first);
+        } else {
+            let placements = &self.decision.placements;
+            let is_there = |id: u32, slot| state.tier.directory().slot_of(id) == slot;
+            let placed = placements.iter().map(|it| (self.ids[it.position as usize].0, it.slot));
+            let there = placed.filter(|&(id, slot)| is_there(id, slot)).map(|(id, _)| id);
+            let there: Vec<u32> = there.collect();
+            state.tier.remove(&there);
+            state.failed.insert(self.index, placements.iter().map(|it| it.slot).collect());
+            state.pass_failed();
+        }
+        drop(state);
+        self.tier.turned.notify_all();
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if !self.is_used {
-            let mut state = self.tier.lock();
-            let first = state.given_up.map_or(self.index, |first| first.min(self.index));
-            state.given_up = Some(first);
-            drop(state);
-            self.tier.turned.notify_all();
-        }
+        self.give_up();
     }
 }
 

@@ -11,17 +11,17 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{Scope, ScopedJoinHandle},
     time::Instant,
 };
 
-use lodestore_graph::{NodeId, batch::Batch};
+use lodestore_graph::{NodeId, batch::Batch, fork::Generation};
 
 use crate::{BatchLoader, ClientError, Kept, LoadStats};
-use ahead::{Ready, prepare, prepare_ahead};
+use ahead::{Coming, Ready, prepare, prepare_ahead};
 pub use rows::BatchRows;
 use rows::{Free, Held, Memory};
 
@@ -104,6 +104,8 @@ pub struct Prefetcher<'scope> {
     /// Memory of batches that the trainer prepares itself.
     own: (SyncSender<Free>, Receiver<Free>),
     background: Option<Background<'scope>>,
+    /// Whose thread prepares batches.
+    process: Generation,
 }
 
 /// One batch with the rows of its input nodes.
@@ -153,10 +155,11 @@ pub struct PrefetchStats {
     pub max_nodes: u64,
 }
 
-/// What the two threads share: the claim, and what their memory holds.
+/// What the threads share: the claim, and what their memory holds.
 #[derive(Debug, Default)]
 struct Shared {
     next: AtomicU32,
+    is_over: AtomicBool,
     max_nodes: AtomicU64,
     held: Arc<Held>,
 }
@@ -164,7 +167,9 @@ struct Shared {
 #[derive(Debug)]
 struct Background<'scope> {
     thread: ScopedJoinHandle<'scope, ()>,
-    ready: Receiver<Ready>,
+    /// Groups of batches in the order of training, and the one that is being taken.
+    coming: Receiver<Coming>,
+    group: Option<Coming>,
     free: SyncSender<Free>,
 }
 
@@ -189,23 +194,27 @@ impl<'scope> Prefetcher<'scope> {
             for _ in 0..window.memories {
                 let _ = free.try_send(Free::Memory(Memory::new(&shared.held)));
             }
-            let (done, ready) = sync_channel(window.places as usize);
+            let (sender, coming) = sync_channel(window.places as usize);
             let (shared, loader, home) = (Arc::clone(&shared), loader.clone(), free.clone());
             let source = Arc::clone(&source);
             let thread = scope.spawn(move || {
-                prepare_ahead(&*source, loader, &shared, window, (&home, &heard), &done);
+                prepare_ahead(&*source, loader, &shared, window, (&home, &heard), &sender);
             });
-            Background { thread, ready, free }
+            Background { thread, coming, group: None, free }
         });
-        let (stats, own) = (PrefetchStats::default(), sync_channel(1));
-        Self { source, loader, n_batches, position: first, shared, stats, own, background }
+        let (stats, own, process) = (PrefetchStats::default(), sync_channel(1), Generation::now());
+        Self { source, loader, n_batches, position: first, shared, stats, own, background, process }
     }
 
     /// The next batch, or `None` after the last.
     ///
     /// Memory of batches that are kept serves no others. After an error the run is over: later calls
-    /// return the end.
+    /// return the end. A forked child has no thread that prepares batches: there every call fails
+    /// with [`ClientError::Forked`].
     pub fn next_batch(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
+        if !self.process.is_current() {
+            return Err(ClientError::Forked { what: "prefetcher" });
+        }
         if self.position >= self.n_batches {
             return Ok(None);
         }
@@ -233,9 +242,7 @@ impl<'scope> Prefetcher<'scope> {
             Ok(Free::Memory(rows)) => rows,
             _ => Memory::new(&self.shared.held),
         };
-        let (one, loader) = (index..index + 1, &mut self.loader);
-        let ready = prepare(&*self.source, loader, one, rows, home);
-        ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
+        prepare(&*self.source, &mut self.loader, index, rows, home)
     }
 
     /// What happened so far.
@@ -250,10 +257,17 @@ impl<'scope> Prefetcher<'scope> {
 }
 
 impl Drop for Prefetcher<'_> {
-    /// Waits for the thread, which ends after the pull that it is in.
+    /// Waits for the thread and its lanes, which end after the pulls that they are in. In a forked
+    /// child there is none, and the channels to it may be locked.
     fn drop(&mut self) {
-        if let Some(Background { thread, ready, free }) = self.background.take() {
-            drop(ready);
+        if !self.process.is_current() {
+            let own = std::mem::replace(&mut self.own, sync_channel(0));
+            std::mem::forget((self.background.take(), own));
+            return;
+        }
+        if let Some(Background { thread, coming, group, free }) = self.background.take() {
+            self.shared.is_over.store(true, Ordering::Relaxed);
+            drop((coming, group));
             // There is room, unless the thread has ended, for it is said once.
             let _ = free.try_send(Free::Stop);
             // A panic was logged by its thread; the scope would report it once more.
@@ -263,19 +277,35 @@ impl Drop for Prefetcher<'_> {
 }
 
 impl Background<'_> {
+    /// The next batch, if it lies ready.
+    fn try_take(&mut self) -> Option<Ready> {
+        if self.group.is_none() {
+            self.group = self.coming.try_recv().ok();
+        }
+        self.group.as_ref()?.ready.try_recv().ok()
+    }
+
     /// Waits for the next batch, which the thread has claimed.
     fn take(&mut self, stats: &mut PrefetchStats) -> Ready {
-        let (received, met) = match self.ready.try_recv() {
-            Ok(received) => {
+        let gone = |_| ClientError::Panicked { thread: "prefetch" };
+        let (received, met) = match self.try_take() {
+            Some(received) => {
                 stats.ready += 1;
                 (received, Met::Ready)
             }
-            Err(_) => {
+            None => {
                 stats.waited += 1;
-                let gone = |_| ClientError::Panicked { thread: "prefetch" };
-                (self.ready.recv().map_err(gone)?, Met::Waited)
+                let group = match self.group.take() {
+                    Some(group) => group,
+                    None => self.coming.recv().map_err(gone)?,
+                };
+                (self.group.insert(group).ready.recv().map_err(gone)?, Met::Waited)
             }
         };
+        if let Some(group) = &mut self.group {
+            group.n_left -= 1;
+        }
+        self.group.take_if(|group| group.n_left == 0);
         let (index, prepared) = received?;
         // The thread may have ended after its last batch.
         let _ = self.free.try_send(Free::Place);
@@ -284,6 +314,11 @@ impl Background<'_> {
 }
 
 impl Shared {
+    /// Whether no more batches are wanted.
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
     /// Takes batch `index` if nobody has it.
     fn claim(&self, index: u32) -> bool {
         let claim = (index, index + 1);

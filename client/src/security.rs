@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use lodestore_graph::fork::PerProcess;
 use lodestore_schema::Token;
 use rustls::RootCertStore;
+use rustls::client::Resumption;
 use rustls::crypto::ring;
 
 use crate::ClientError;
@@ -17,7 +19,24 @@ use crate::pem::{bad, certificates, private_key};
 #[derive(Clone, Default)]
 pub struct Security {
     pub(crate) token: Option<Token>,
-    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+    pub(crate) tls: Option<Arc<Tls>>,
+}
+
+/// How TLS is spoken. Sessions that can be resumed are kept behind a lock, and each may be resumed
+/// once: a forked child takes none over.
+pub(crate) struct Tls(PerProcess<Arc<rustls::ClientConfig>>);
+
+impl Tls {
+    /// Returns how this process speaks it.
+    pub(crate) fn config(&self) -> Arc<rustls::ClientConfig> {
+        let own = self.0.get_or(|parents| {
+            let parents = parents.unwrap_or_else(|| unreachable!("it is made with one"));
+            let mut config = (**parents).clone();
+            config.resumption = Resumption::default();
+            Arc::new(config)
+        });
+        Arc::clone(own)
+    }
 }
 
 impl Security {
@@ -54,7 +73,8 @@ impl Security {
                 config.map_err(|error| bad(cert, error))?
             }
         };
-        Ok(Self { tls: Some(Arc::new(config)), ..self })
+        let tls = Tls(PerProcess::with(Arc::new(config)));
+        Ok(Self { tls: Some(Arc::new(tls)), ..self })
     }
 }
 

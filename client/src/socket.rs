@@ -10,11 +10,12 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::fork::Generation;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
-    SocketFlags, SocketType, recvmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, recvmsg, shutdown,
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
@@ -33,6 +34,8 @@ pub(crate) struct Socket {
     deadline: Option<Instant>,
     /// Whether reads wait.
     reads_wait: bool,
+    /// Who has connected it.
+    process: Generation,
 }
 
 enum Kind {
@@ -68,12 +71,12 @@ impl Stream {
         let kind =
             kind.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
         // Whoever has taken the connection has the whole time, for keys as for the hello.
-        let socket = Socket { kind, deadline: Some(deadline), reads_wait: true };
+        let socket = Socket::new(kind, deadline);
         let Some((tls, name)) = security.tls.as_ref().zip(server_name(address)) else {
             return Ok(Self::Plain(socket));
         };
         let no_tls = |reason: String| ClientError::Handshake { address: address.clone(), reason };
-        let connection = ClientConnection::new(Arc::clone(tls), name);
+        let connection = ClientConnection::new(tls.config(), name);
         let connection = connection.map_err(|error| no_tls(error.to_string()))?;
         let mut stream = StreamOwned::new(connection, socket);
         while stream.conn.is_handshaking() {
@@ -129,6 +132,14 @@ impl Stream {
             _ => None,
         });
         Ok((n_bytes, descriptors.last()))
+    }
+
+    /// Returns whether this process has connected it, and not one that it was forked from.
+    pub(crate) fn is_own(&self) -> bool {
+        match self {
+            Self::Plain(socket) => socket.process.is_current(),
+            Self::Tls(stream) => stream.sock.process.is_current(),
+        }
     }
 
     fn socket_mut(&mut self) -> &mut Socket {
@@ -225,6 +236,10 @@ impl AsFd for Kind {
 }
 
 impl Socket {
+    fn new(kind: Kind, deadline: Instant) -> Self {
+        Self { kind, deadline: Some(deadline), reads_wait: true, process: Generation::now() }
+    }
+
     /// Tries until something has come, or the deadline has.
     fn read_by<T>(&mut self, read: impl FnMut(&mut Kind) -> io::Result<T>) -> io::Result<T> {
         let deadline = self.deadline.filter(|_| self.reads_wait);
@@ -273,6 +288,17 @@ impl Read for Socket {
     }
 }
 
+impl Drop for Socket {
+    /// Ends the connection. A close alone does not where a forked child has the descriptor too; for
+    /// the same reason a child ends nothing here.
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            // It may be over already.
+            let _ = shutdown(&self.kind, Shutdown::Both);
+        }
+    }
+}
+
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.waiting(PollFlags::OUT, self.deadline, |kind| match kind {
@@ -317,8 +343,12 @@ impl Write for Stream {
 }
 
 impl Drop for Stream {
-    /// Under TLS says farewell, as far as that goes without waiting.
+    /// Under TLS says farewell, as far as it can without waiting. A forked child does not: the
+    /// stream is its parent's.
     fn drop(&mut self) {
+        if !self.is_own() {
+            return;
+        }
         let Self::Tls(stream) = self else { return };
         stream.sock.deadline = None;
         stream.conn.send_close_notify();
@@ -349,9 +379,9 @@ mod tests {
             }
         });
         let start = Instant::now();
-        let deadline = Some(start + Duration::from_millis(300));
+        let deadline = start + Duration::from_millis(300);
         ours.set_nonblocking(true).unwrap();
-        let mut socket = Socket { kind: Kind::Unix(ours), deadline, reads_wait: true };
+        let mut socket = Socket::new(Kind::Unix(ours), deadline);
         let error = socket.read_exact(&mut [0; 1000]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let took = start.elapsed();

@@ -13,6 +13,7 @@ use std::{
 
 use lodestore_cache::{DoubleBuffer, HotSet};
 use lodestore_graph::NodeId;
+use lodestore_graph::fork::Generation;
 
 use crate::{BatchLoader, ClientError, LoadStats, PullKind, scatter::pull_scattered};
 
@@ -27,6 +28,8 @@ pub struct SteadyCache<'scope> {
     shared: Arc<Shared>,
     builder: Option<(Sender<u32>, ScopedJoinHandle<'scope, ()>)>,
     n_epochs: u32,
+    /// Whose thread builds.
+    process: Generation,
 }
 
 /// What the steady cache kept and held.
@@ -83,14 +86,15 @@ impl<'scope> SteadyCache<'scope> {
             let (shared, loader) = (Arc::clone(&shared), loader.clone());
             (requests, scope.spawn(move || build_ahead(&shared, &loader, &*choose, &inbox)))
         });
-        Ok(Self { shared, builder, n_epochs })
+        Ok(Self { shared, builder, n_epochs, process: Generation::now() })
     }
 
     /// The set that serves `epoch`. The first call of an epoch swaps the buffers if the second
     /// one is ready; else the old set goes on until the new one comes.
     ///
-    /// Fails when a set could not be built.
+    /// Fails when a set could not be built, and in a forked child, where none is.
     pub fn for_epoch(&self, epoch: u32) -> Result<Arc<HotSet>, ClientError> {
+        self.check_process()?;
         let mut state = self.shared.lock();
         if let Some(error) = state.error.take() {
             return Err(error);
@@ -109,6 +113,9 @@ impl<'scope> SteadyCache<'scope> {
     /// What happened so far.
     #[must_use]
     pub fn stats(&self) -> SteadyStats {
+        if self.check_process().is_err() {
+            return SteadyStats::default();
+        }
         let late = self.shared.buffers.late_swaps();
         SteadyStats { late, ..self.shared.lock().stats }
     }
@@ -117,10 +124,19 @@ impl<'scope> SteadyCache<'scope> {
     #[must_use]
     pub fn pulled_until(&self, epoch: u32) -> LoadStats {
         let mut sum = LoadStats::default();
+        if self.check_process().is_err() {
+            return sum;
+        }
         for &(_, pulled) in self.shared.lock().pulled.iter().filter(|(of, _)| *of <= epoch) {
             sum += pulled;
         }
         sum
+    }
+
+    /// Fails in a forked child, without a look at locks that its parent's thread may hold.
+    fn check_process(&self) -> Result<(), ClientError> {
+        let what = "steady cache";
+        if self.process.is_current() { Ok(()) } else { Err(ClientError::Forked { what }) }
     }
 
     fn request(&self, epoch: u32) {
@@ -132,8 +148,12 @@ impl<'scope> SteadyCache<'scope> {
 }
 
 impl Drop for SteadyCache<'_> {
-    /// Waits for the builder, which ends after the pull that it is in.
+    /// Waits for the builder, which ends after the pull that it is in; a forked child has none.
     fn drop(&mut self) {
+        if self.check_process().is_err() {
+            std::mem::forget((self.builder.take(), Arc::clone(&self.shared)));
+            return;
+        }
         if let Some((requests, thread)) = self.builder.take() {
             drop(requests);
             // A panic was logged by its thread; the scope would report it once more.

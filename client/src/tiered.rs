@@ -1,10 +1,11 @@
 //! A tier before a source: rows that were pulled stay for the batches to come.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use lodestore_cache::{Passage, Removal, SharedTier};
+use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::scatter::scatter;
@@ -19,14 +20,15 @@ use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 ///
 /// Any number of threads may pull, and any number of sources share the tier, the workers of a machine
 /// for example: what one of them has pulled the others find. No lock is held while rows are copied or
-/// travel.
+/// travel. Not for a forked child, whose parent's threads may be at the tier: there pulls fail with
+/// [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
     tier: Arc<SharedTier>,
     n_pulls: AtomicU32,
     /// Memory of pulls that are over, for those to come.
-    spare: Mutex<Vec<Scratch>>,
+    spare: PerProcess<Mutex<Vec<Scratch>>>,
 }
 
 /// What a pull needs beside its result.
@@ -49,7 +51,7 @@ impl TieredSource {
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
         ClientError::check_tier(&tensor, tier.row_bytes())?;
-        let (n_pulls, spare) = (AtomicU32::new(0), Mutex::new(Vec::new()));
+        let (n_pulls, spare) = (AtomicU32::new(0), PerProcess::with(Mutex::default()));
         Ok(Self { inner, tensor, tier, n_pulls, spare })
     }
 
@@ -67,10 +69,10 @@ impl TieredSource {
         &self.tier
     }
 
-    /// Memory for a pull.
-    fn scratch(&self) -> Scratch {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        spare.pop().unwrap_or_default()
+    /// Memory of pulls that are over, unless they are those of the parent of this process.
+    fn spare(&self) -> Result<MutexGuard<'_, Vec<Scratch>>, ClientError> {
+        let spare = self.spare.get().ok_or(ClientError::Forked { what: "tier" })?;
+        Ok(spare.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Fetches the rows that the tier lacks and writes them to their places in `out`.
@@ -129,7 +131,8 @@ impl RowSource for TieredSource {
             return self.inner.pull_while(tensor, ids, out, kind, meanwhile);
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
-        let (raw_ids, mut scratch) = (bytemuck::cast_slice(ids), self.scratch());
+        let mut scratch = self.spare()?.pop().unwrap_or_default();
+        let raw_ids = bytemuck::cast_slice(ids);
         let start = Instant::now();
         self.tier.advance(self.n_pulls.fetch_add(1, Ordering::Relaxed).saturating_add(1));
         self.tier.lookup(raw_ids, out, &mut scratch.passage);
@@ -142,7 +145,7 @@ impl RowSource for TieredSource {
             pulled.copy += start.elapsed();
             pulled.found.host += (ids.len() - n_missing) as u64;
         }
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        self.spare()?.push(scratch);
         pulled
     }
 }

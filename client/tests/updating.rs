@@ -35,6 +35,7 @@ fn config(graph: &Path, n_shards: u16) -> ServerConfig {
         listen: Some(([127, 0, 0, 1], 0).into()),
         n_shards,
         writable: true,
+        insecure: true,
         ..ServerConfig::new(graph)
     }
 }

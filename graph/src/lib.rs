@@ -14,6 +14,7 @@ mod ids;
 pub mod batch;
 pub mod check;
 pub mod edges;
+pub mod fork;
 pub mod generate;
 pub mod halo;
 mod map;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::limits::WIRE_VERSION;
+use crate::WireVersions;
 
 /// A peer broke the wire's rules. The connection cannot go on after any of these.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -16,11 +16,26 @@ pub enum WireError {
         /// Its first 8 bytes.
         found: [u8; 8],
     },
-    /// The peer speaks another version.
-    #[error("the peer speaks wire version {found}, this side {WIRE_VERSION}; upgrade the older")]
+    /// The peer speaks no version that this side speaks.
+    #[error("the peer speaks wire version {found}, this side {ours}; upgrade the older")]
     Version {
-        /// Its version.
-        found: u16,
+        /// Versions of the peer.
+        found: WireVersions,
+        /// Versions of this side.
+        ours: WireVersions,
+    },
+    /// A request that the version of the connection does not have.
+    #[error(
+        "`{request}` is a request of wire version {known}, and this connection has agreed on version \
+         {agreed}; upgrade the older of client and server"
+    )]
+    Lacks {
+        /// Name of the request in the schema.
+        request: &'static str,
+        /// Versions that have it.
+        known: WireVersions,
+        /// Version of the connection.
+        agreed: u16,
     },
     /// Reserved bytes of the hello are set.
     #[error("the peer's hello sets reserved bytes; it may be newer than this side")]

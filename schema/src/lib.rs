@@ -32,7 +32,7 @@ mod lodestore_capnp;
 
 pub use error::WireError;
 pub use frame::Prefix;
-pub use hello::{check_hello, hello};
+pub use hello::{Agreement, WireVersions, hello, plain_hello};
 pub use reply::{
     Copied, Description, Failure, FailureCode, Followed, PartState, Reply, Role, TensorDescription,
     graph_tag,

@@ -6,8 +6,12 @@ use std::time::Duration;
 pub const PREFIX_BYTES: usize = 8;
 /// Bytes of the hello that each side sends first.
 pub const HELLO_BYTES: usize = 16;
-/// Version of the wire that this crate speaks.
+/// Newest version of the wire that this crate speaks.
 pub const WIRE_VERSION: u16 = 4;
+/// Oldest version of the wire that this crate speaks.
+pub const WIRE_VERSION_OLDEST: u16 = 3;
+/// Last version whose hello has no range.
+pub const WIRE_VERSION_PLAIN_MAX: u16 = 3;
 
 /// Shortest token that is taken: 16 letters and digits at random cannot be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
@@ -81,6 +85,8 @@ pub(crate) const TRAVERSAL_WORDS_MIN: usize = 64;
 /// Deepest nesting of a message; ours are 4 deep.
 pub(crate) const NESTING_MAX: i32 = 8;
 
+const _: () = assert!(WIRE_VERSION_OLDEST <= WIRE_VERSION);
+const _: () = assert!(WIRE_VERSION > WIRE_VERSION_PLAIN_MAX);
 const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(8 * FLOORS_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
+use crate::limits::REPLY_TRAVERSAL_WORDS_MAX;
 use crate::lodestore_capnp::{self as wire, copied, copied_file, failure, followed, reply};
-use crate::{ServerStats, Versions, WireError, message};
+use crate::{ServerStats, Versions, WireError, WireVersions, message};
 
 pub use description::{Description, PartState, Role, TensorDescription, graph_tag};
 
@@ -156,6 +156,8 @@ pub enum FailureCode {
     Elsewhere,
     /// There are no rows of the version that was asked for.
     OtherVersion,
+    /// The connection's wire version has no such request; see [`crate::RequestBody::versions`].
+    Unsupported,
     /// A lower version is here than the lowest that will do.
     Behind,
     /// Pieces of the put are missing: all of it must be sent again.
@@ -164,7 +166,7 @@ pub enum FailureCode {
 
 impl FailureCode {
     /// All of them, in the order of their numbers: `ALL[i] as usize == i`.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Invalid,
         Self::TooLarge,
         Self::NotFound,
@@ -177,6 +179,7 @@ impl FailureCode {
         Self::Unauthenticated,
         Self::Elsewhere,
         Self::OtherVersion,
+        Self::Unsupported,
         Self::Behind,
         Self::PutLost,
     ];
@@ -197,6 +200,7 @@ impl FailureCode {
             Self::Unauthenticated => "unauthenticated",
             Self::Elsewhere => "elsewhere",
             Self::OtherVersion => "other_version",
+            Self::Unsupported => "unsupported",
             Self::Behind => "behind",
             Self::PutLost => "put_lost",
         }
@@ -395,6 +399,7 @@ fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
         FailureCode::Unauthenticated => wire::FailureCode::Unauthenticated,
         FailureCode::Elsewhere => wire::FailureCode::Elsewhere,
         FailureCode::OtherVersion => wire::FailureCode::OtherVersion,
+        FailureCode::Unsupported => wire::FailureCode::Unsupported,
         FailureCode::Behind => wire::FailureCode::Behind,
         FailureCode::PutLost => wire::FailureCode::PutLost,
     });
@@ -404,7 +409,7 @@ fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
 
 fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
     let code = from.get_code().map_err(|e| {
-        bad(format!("failure code {} is unknown to wire version {WIRE_VERSION}", e.0))
+        bad(format!("failure code {} is unknown to wire version {}", e.0, WireVersions::SPOKEN))
     })?;
     Ok(Failure {
         code: match code {
@@ -420,6 +425,7 @@ fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
             wire::FailureCode::Unauthenticated => FailureCode::Unauthenticated,
             wire::FailureCode::Elsewhere => FailureCode::Elsewhere,
             wire::FailureCode::OtherVersion => FailureCode::OtherVersion,
+            wire::FailureCode::Unsupported => FailureCode::Unsupported,
             wire::FailureCode::Behind => FailureCode::Behind,
             wire::FailureCode::PutLost => FailureCode::PutLost,
         },

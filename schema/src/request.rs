@@ -4,9 +4,9 @@ mod copy;
 
 use std::time::Duration;
 
-use crate::limits::REQUEST_TRAVERSAL_WORDS_MAX;
+use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
 use crate::lodestore_capnp::{self as wire, push, request};
-use crate::{Token, Versions, WireError, message};
+use crate::{Token, Versions, WireError, WireVersions, message};
 
 pub use copy::{CopyStep, FollowStep};
 
@@ -118,6 +118,56 @@ pub enum PullKind {
     Sync,
     /// Bulk for a hot set: throughput-bound, yields to `Sync`.
     Vector,
+}
+
+impl RequestBody {
+    /// Returns the versions of the wire that have this request.
+    #[must_use]
+    pub fn versions(&self) -> WireVersions {
+        let since = |oldest| WireVersions { oldest, newest: WIRE_VERSION };
+        match self {
+            Self::Describe
+            | Self::Pull { .. }
+            | Self::Stat
+            | Self::Compact
+            | Self::Authenticate { .. }
+            | Self::Share
+            | Self::Taken
+            | Self::Lend { .. } => since(3),
+            // In version 3 a partition had several holders, and pushes named them.
+            Self::Push(_) | Self::Commit { .. } | Self::Copy { .. } | Self::Follow { .. } => since(4),
+        }
+    }
+
+    /// Checks that a connection of version `agreed` has this request.
+    ///
+    /// # Errors
+    /// `Lacks` where it has not.
+    pub fn check_version(&self, agreed: u16) -> Result<(), WireError> {
+        let known = self.versions();
+        if known.contains(agreed) {
+            return Ok(());
+        }
+        Err(WireError::Lacks { request: self.name(), known, agreed })
+    }
+
+    /// Returns its name in the schema.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Describe => "describe",
+            Self::Pull { .. } => "pull",
+            Self::Stat => "stat",
+            Self::Push { .. } => "push",
+            Self::Commit { .. } => "commit",
+            Self::Compact => "compact",
+            Self::Authenticate { .. } => "authenticate",
+            Self::Share => "share",
+            Self::Taken => "taken",
+            Self::Lend { .. } => "lend",
+            Self::Copy { .. } => "copy",
+            Self::Follow { .. } => "follow",
+        }
+    }
 }
 
 impl Request {
@@ -327,6 +377,18 @@ mod tests {
                 assert_eq!(round_trip(&request).as_ref(), Ok(&request));
             }
         }
+    }
+
+    #[test]
+    fn a_version_without_a_request_is_named_beside_those_that_have_it() {
+        let lend = RequestBody::Lend { tensor: 1 };
+        (3..=WIRE_VERSION).for_each(|version| assert_eq!(lend.check_version(version), Ok(())));
+        let error = lend.check_version(2).unwrap_err();
+        let known = WireVersions { oldest: 3, newest: WIRE_VERSION };
+        assert_eq!(error, WireError::Lacks { request: "lend", known, agreed: 2 });
+        let text = error.to_string();
+        assert!(text.contains("wire version 3 to 4") && text.contains("on version 2"), "{text}");
+        assert!(lend.check_version(WIRE_VERSION + 1).is_err());
     }
 
     #[test]

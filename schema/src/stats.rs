@@ -46,6 +46,10 @@ pub struct ShardStats {
     pub overlay_rows: u64,
     /// Of the bytes of rows, those through memory shared with the client.
     pub shared_bytes: u64,
+    /// Bytes of rows that were loaded into the tier ahead of pulls.
+    pub preloaded_bytes: u64,
+    /// Bytes of rows that are to be.
+    pub preload_bytes: u64,
 }
 
 /// Where the updates of a server stand.
@@ -109,6 +113,8 @@ impl ShardStats {
         to.set_pushed_rows(self.pushed_rows);
         to.set_overlay_rows(self.overlay_rows);
         to.set_shared_bytes(self.shared_bytes);
+        to.set_preloaded_bytes(self.preloaded_bytes);
+        to.set_preload_bytes(self.preload_bytes);
     }
 
     fn read(from: shard_stats::Reader<'_>) -> Self {
@@ -128,6 +134,8 @@ impl ShardStats {
             pushed_rows: from.get_pushed_rows(),
             overlay_rows: from.get_overlay_rows(),
             shared_bytes: from.get_shared_bytes(),
+            preloaded_bytes: from.get_preloaded_bytes(),
+            preload_bytes: from.get_preload_bytes(),
         }
     }
 }

@@ -74,6 +74,14 @@ impl Stripes {
         (stripe / self.n_shards) * self.stripe_rows + row % self.stripe_rows
     }
 
+    /// Returns the row of partition `part` that [`Self::key_of`] maps to `key` on `shard`.
+    #[must_use]
+    pub fn row_of(self, part: u16, shard: u16, key: u32) -> u32 {
+        let first = u32::from(shard) + self.n_shards - u32::from(part) % self.n_shards;
+        let stripe = key / self.stripe_rows * self.n_shards + first % self.n_shards;
+        stripe * self.stripe_rows + key % self.stripe_rows
+    }
+
     /// An upper bound, exclusive, of the keys of a partition of `n_rows` rows.
     #[must_use]
     pub fn keys_of(self, n_rows: u32) -> u64 {
@@ -113,6 +121,7 @@ mod tests {
                 prop_assert!(shard < n_shards);
                 prop_assert!(u64::from(stripes.key_of(row)) < stripes.keys_of(n_rows));
                 prop_assert!(seen.insert((shard, stripes.key_of(row))));
+                prop_assert_eq!(stripes.row_of(part, shard, stripes.key_of(row)), row);
             }
         }
     }

@@ -8,7 +8,7 @@ use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
-use crate::{ServerError, TlsFiles};
+use crate::{PreloadChoice, ServerError, TlsFiles};
 
 /// Keeps the rows that many batches share and needs little time per row: see benches/RESULTS.md,
 /// Policies.
@@ -43,7 +43,12 @@ pub struct ServerConfig {
     pub tier_bytes: u64,
     /// Which rows the tiers keep; one that needs no plan.
     pub policy: PolicyKind,
-    /// Take pushes, commits and compactions: locks the partitions against other writers.
+    /// Tables that are loaded into their tiers after the start.
+    pub preload: Vec<PreloadChoice>,
+    /// Where it is remembered which rows were resident; a folder in the graph's unless given.
+    pub state_dir: Option<PathBuf>,
+    /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP it
+    /// needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
     pub writable: bool,
     /// Addresses of the writers whose versions the folder follows; then no puts are taken.
     pub follow: Option<String>,
@@ -54,7 +59,8 @@ pub struct ServerConfig {
     pub admin_token: Option<Tokens>,
     /// TLS on every TCP port of rows; in the clear unless given.
     pub tls: Option<TlsFiles>,
-    /// Allow an address that others can reach, without authentication.
+    /// Allow an address that others can reach, and changes by every user of the machine over
+    /// loopback, without authentication.
     pub insecure: bool,
     /// Allow an address of metrics that others can reach, without a token or with one in the clear.
     pub metrics_insecure: bool,
@@ -78,6 +84,8 @@ impl ServerConfig {
             n_shards: 0,
             tier_bytes: TIER_BYTES_DEFAULT,
             policy: POLICY_DEFAULT,
+            preload: Vec::new(),
+            state_dir: None,
             writable: false,
             follow: None,
             token: None,
@@ -101,6 +109,13 @@ impl ServerConfig {
         {
             return Err(ServerError::Exposed { address });
         }
+        let takes_changes = self.writable || self.parts_here;
+        if let Some(address) = self.listen.filter(|_| takes_changes && !self.insecure)
+            && self.token.is_none()
+            && self.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
+        {
+            return Err(ServerError::Unguarded { address });
+        }
         let metrics = self.metrics.filter(is_exposed).filter(|_| !self.metrics_insecure);
         match (metrics, &self.token, &self.tls) {
             (Some(address), None, _) => return Err(ServerError::MetricsExposed { address }),
@@ -121,5 +136,45 @@ impl ServerConfig {
         }
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(u16::try_from(cores).unwrap_or(SHARDS_MAX).min(SHARDS_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every combination of door, changes and proof, against the rule in plain words.
+    #[test]
+    fn changes_over_tcp_need_proof_of_who_makes_them() {
+        let token = || Some(Tokens::parse("token-token-token-token").unwrap());
+        let files = |client_ca: bool| TlsFiles {
+            cert: "cert".into(),
+            key: "key".into(),
+            client_ca: client_ca.then(|| "ca".into()),
+        };
+        for bits in 0u32..1 << 7 {
+            let [tcp, writable, parts_here, has_token, has_admin, has_tls, insecure] =
+                std::array::from_fn(|bit| bits & 1 << bit != 0);
+            for client_ca in [false, true] {
+                let config = ServerConfig {
+                    listen: tcp.then(|| ([127, 0, 0, 1], 0).into()),
+                    unix: Some("socket".into()),
+                    writable,
+                    parts_here,
+                    token: token().filter(|_| has_token),
+                    admin_token: token().filter(|_| has_admin),
+                    tls: has_tls.then(|| files(client_ca)),
+                    insecure,
+                    ..ServerConfig::new("graph")
+                };
+                let knows_them = has_token || (has_tls && client_ca);
+                let is_open = tcp && (writable || parts_here) && !knows_them && !insecure;
+                match config.check() {
+                    Ok(_) => assert!(!is_open, "{config:?}"),
+                    Err(ServerError::Unguarded { .. }) => assert!(is_open, "{config:?}"),
+                    Err(error) => panic!("{error}: {config:?}"),
+                }
+            }
+        }
     }
 }

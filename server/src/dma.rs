@@ -51,6 +51,9 @@ struct Finished {
     _permit: Permit,
 }
 
+/// Bytes of a list for each row at most.
+pub(crate) const LIST_BYTES_PER_ROW: usize = size_of::<ListedRead>() + size_of::<PlannedRow>();
+
 impl ReadList {
     /// Empties the list, and releases its files.
     pub(crate) fn clear(&mut self) {

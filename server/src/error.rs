@@ -42,8 +42,19 @@ pub enum ServerError {
         /// Last one there is.
         last: u16,
     },
+    /// A tensor to be loaded that the graph does not have.
+    #[error("there is no tensor `{found}` to preload; the graph has {known}, or say `auto`")]
+    NoTensor {
+        /// Name asked for.
+        found: String,
+        /// Names that exist, comma separated.
+        known: String,
+    },
     /// A row that no frame can carry.
-    #[error("tensor {tensor} has rows of {found} bytes, the server takes 1 to {limit}")]
+    #[error(
+        "tensor `{tensor}` cannot be served: it has rows of {found} bytes, and a server sends at most \
+         {limit}; read it without a server (--graph), or serve an import that has it as several tensors"
+    )]
     RowBytes {
         /// Name of the tensor.
         tensor: String,
@@ -59,6 +70,16 @@ pub enum ServerError {
          --insecure on a trusted network"
     )]
     Exposed {
+        /// Address asked for.
+        address: std::net::SocketAddr,
+    },
+    /// A TCP address of a server that takes changes, without anything that says who may make them.
+    #[error(
+        "a server that takes puts or partitions is open to every user of the machine by {address}: \
+         connections are not authenticated; give --token-file (or --tls-client-ca), use a Unix socket \
+         alone, or pass --insecure where all users may"
+    )]
+    Unguarded {
         /// Address asked for.
         address: std::net::SocketAddr,
     },
@@ -166,7 +187,9 @@ pub(crate) fn store_failure(error: &StoreError) -> Failure {
         StoreError::DamagedPage { .. }
         | StoreError::DamagedGroup { .. }
         | StoreError::DamagedPending { .. } => FailureCode::Damaged,
-        StoreError::Fixed { .. } | StoreError::MoveRefused { .. } => FailureCode::Invalid,
+        StoreError::Fixed { .. }
+        | StoreError::TensorRefused { .. }
+        | StoreError::MoveRefused { .. } => FailureCode::Invalid,
         StoreError::NoPart { .. } => FailureCode::Elsewhere,
         StoreError::Busy { .. } => FailureCode::Overloaded,
         StoreError::ReadOnly { .. }

@@ -13,7 +13,7 @@ use lodestore_schema::{
 };
 use lodestore_store::{
     Arrival, DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind,
-    StoreError, TensorSpec,
+    StoppedWrites, StoreError, TensorSpec,
 };
 
 use crate::pins::{Pins, Use};
@@ -44,7 +44,7 @@ pub(crate) struct Holdings {
     pub(crate) pins: Pins,
     /// What reads cost where the graph lies.
     pub(crate) profile: DeviceProfile,
-    /// As configured; a write that fails ends it.
+    /// As configured.
     pub(crate) writable: bool,
     /// Addresses of the writers that it follows.
     pub(crate) follows: Option<String>,
@@ -279,9 +279,9 @@ impl Holdings {
         graph_tag(*self.live.graph().meta().uuid.as_bytes())
     }
 
-    /// A write has failed, and until a restart no more is written.
-    pub(crate) fn has_stopped_writes(&self) -> bool {
-        self.writable && !self.live.takes_writes()
+    /// Returns the partitions that take no updates since a write has failed.
+    pub(crate) fn stopped_writes(&self) -> Vec<StoppedWrites> {
+        self.live.stopped_writes()
     }
 
     /// Every tensor of every partition here, with its position in the graph's description.

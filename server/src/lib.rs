@@ -28,6 +28,7 @@ mod metrics;
 mod pem;
 mod pins;
 mod post;
+mod preload;
 mod pulse;
 mod puts;
 mod reads;
@@ -49,5 +50,6 @@ pub use metrics::{
     KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
     metrics_table,
 };
+pub use preload::PreloadChoice;
 pub use server::Server;
 pub use watch::Deaths;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+pub use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::limits::{
-    CHUNK_BYTES, IDS_PER_PULL_MAX, PUSH_BODY_BYTES_MAX, ROW_BYTES_MAX, ROWS_PER_PUSH_MAX,
-    SHARED_BYTES_MAX,
+    CHUNK_BYTES, IDS_PER_PULL_MAX, PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX, SHARED_BYTES_MAX,
 };
 
 /// Most shards of one server.
@@ -59,6 +59,18 @@ pub const PLANNED_ROWS_PER_SHARD: u64 = 128 << 10;
 pub const READ_LIST_BYTES_PER_ROW: usize = 96;
 /// One part in so many of the budgets of reads that is kept for latency-bound pulls.
 pub const READ_RESERVE_ONE_IN: u64 = 8;
+/// Pieces that a shard loads ahead concurrently, and most bytes of the rows of one.
+pub const PRELOAD_WORKERS: usize = 2;
+/// See [`PRELOAD_WORKERS`].
+pub const PRELOAD_BYTES: usize = 1 << 20;
+/// Most rows of such a piece: short rows take as long as others to keep.
+pub const PRELOAD_ROWS: usize = 32_768;
+/// While pulls read from disk, a piece is followed by a pause of this many times its own time.
+pub const PRELOAD_PAUSES: u32 = 3;
+/// Longest such pause.
+pub const PRELOAD_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The part of a busy core that loading takes, where bulk pulls have 100.
+pub const PRELOAD_SHARES: usize = 20;
 /// Letters that may wait between two shards, and events that may wait for one.
 pub const MAILBOX_LEN: usize = 1024;
 

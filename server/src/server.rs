@@ -21,6 +21,7 @@ use crate::http::HttpServer;
 use crate::limits::START_TIMEOUT;
 use crate::listen::Listeners;
 use crate::metrics::{Observed, Phase, Served};
+use crate::preload::Preload;
 use crate::pulse::Pulse;
 use crate::shard::{Inbox, ShardPlan};
 use crate::stats::Counters;
@@ -51,6 +52,7 @@ pub struct Server {
     http: Option<HttpServer>,
     /// Outlives the shards.
     _pulse: Pulse,
+    preload: Arc<Preload>,
     /// Closing the graph takes a while, and is for whoever stops the server.
     pub(crate) holdings: Arc<Holdings>,
 }
@@ -71,6 +73,7 @@ impl Server {
         });
         let http = http.transpose()?;
         let holdings = Arc::new(Holdings::open(config, n_shards)?);
+        let preload = Arc::new(Preload::new(config, &holdings)?);
         let listeners = Listeners::bind(config, n_shards)?;
         let io_bytes = executors::io_bytes(n_shards);
         let address = listeners.tcp();
@@ -84,6 +87,7 @@ impl Server {
             counters: Arc::clone(&counters),
             threads: Arc::clone(&threads),
             runs: Arc::clone(&runs),
+            preload: Arc::clone(&preload),
         });
         let plan = ShardPlan {
             tier_bytes: tier_bytes(&holdings, config, n_shards)?,
@@ -101,6 +105,7 @@ impl Server {
             busy: Arc::new(AtomicUsize::new(n_shards.into())),
             pulsed: pulse.shards(),
             observed: Arc::clone(&observed),
+            preload: Arc::clone(&preload),
         };
         let deaths = Deaths::default();
         let mut executors = executors::spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
@@ -140,6 +145,7 @@ impl Server {
             threads,
             http,
             _pulse: pulse,
+            preload,
             holdings,
         })
     }
@@ -231,6 +237,9 @@ impl Server {
         drop(self.compactor.take());
         let ended = executors::join(self.executors.drain(..));
         self.threads.stop();
+        if ended.is_ok() {
+            self.preload.save(&self.holdings, self.n_shards);
+        }
         drop(self.http.take());
         match self.deaths.first() {
             Some(thread) => Err(ServerError::Died { thread }),

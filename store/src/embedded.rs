@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartId};
 
 use crate::convert::gather_as_f32;
@@ -15,6 +16,9 @@ use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
 /// Gathers rows of the partitions that it opened. Shared freely between threads.
+///
+/// A forked child may gather too, unless the graph is open for writing:
+/// [`StoreError::Forked`].
 #[derive(Debug)]
 pub struct EmbeddedStore {
     live: Arc<LiveGraph>,
@@ -23,7 +27,7 @@ pub struct EmbeddedStore {
     /// partition that was not asked for.
     tensors: Vec<Vec<Option<TensorView>>>,
     /// Memory of finished gathers, for the next ones: one entry per thread that gathers at once.
-    scratch: Mutex<Vec<Scratch>>,
+    scratch: PerProcess<Mutex<Vec<Scratch>>>,
 }
 
 /// What a gather needs beside its output.
@@ -68,7 +72,7 @@ impl EmbeddedStore {
         let tensors = (0..live.graph().meta().tensors.len()).map(views_of);
         let tensors = tensors.collect::<Result<_, _>>()?;
         let profile = DeviceProfile::load(&**live.graph().device(), live.graph().dir());
-        Ok(Self { live, profile, tensors, scratch: Mutex::default() })
+        Ok(Self { live, profile, tensors, scratch: PerProcess::new() })
     }
 
     /// The graph behind the store.
@@ -139,6 +143,7 @@ impl EmbeddedStore {
         at: impl Iterator<Item = u32>,
         out: &mut [u8],
     ) -> Result<(), StoreError> {
+        self.live.check_process()?;
         let mut scratch = self.pool().pop().unwrap_or_default();
         let gathered = self.gather_with(views, ids, at, out, &mut scratch);
         self.pool().push(scratch);
@@ -227,7 +232,8 @@ impl EmbeddedStore {
 
     /// The lock is held for a push or a pop, which cannot leave the list half-changed.
     fn pool(&self) -> std::sync::MutexGuard<'_, Vec<Scratch>> {
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
+        let scratch = self.scratch.get_or(|_| Mutex::default());
+        scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -185,16 +185,27 @@ pub enum StoreError {
         /// Folder of the graph.
         dir: PathBuf,
     },
+    /// A graph that the parent of this process has opened for writing.
+    #[error(
+        "{}: the process that this one was forked from has it open for writing; \
+         write there, and open it for reading here", dir.display()
+    )]
+    Forked {
+        /// Folder of the graph.
+        dir: PathBuf,
+    },
     /// A write has failed before, and what it left on disk is not known.
     #[error(
-        "{}: an earlier write failed ({reason}), so that nothing more is written; \
-         make room or mend the disk, then open the graph again", dir.display()
+        "{}: an earlier write failed ({reason}), so that nothing more is written there; {advice}",
+        dir.display()
     )]
     WritesStopped {
-        /// Folder of the graph.
+        /// Folder of the catalog that it was for.
         dir: PathBuf,
         /// The failure.
         reason: String,
+        /// What helps.
+        advice: &'static str,
     },
     /// A version that was compacted away, or that is not committed yet.
     #[error("version {asked} cannot be read; the oldest is {oldest}, the newest {newest}")]
@@ -209,6 +220,14 @@ pub enum StoreError {
     /// The caller did not want it to go on.
     #[error("stopped before its end; what was written is removed")]
     Stopped,
+    /// A tensor that cannot come to the graph.
+    #[error("tensor `{tensor}` was not added: {reason}")]
+    TensorRefused {
+        /// Name of the tensor.
+        tensor: String,
+        /// Why.
+        reason: String,
+    },
     /// A tensor that only an import writes.
     #[error("`{tensor}` says which node is which and cannot be put; import the graph again")]
     Fixed {

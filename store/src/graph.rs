@@ -22,6 +22,9 @@ use crate::tensor::TensorSpec;
 /// Name of the file that makes a folder a graph.
 pub const META_FILE: &str = "graph.toml";
 
+/// Folder in a graph's where servers remember which rows were resident; nothing depends on it.
+pub const HOT_ROWS_DIR: &str = "hot-rows";
+
 /// What the name of a segment ends with while it is being written.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 

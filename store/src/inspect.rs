@@ -1,5 +1,7 @@
 //! What a graph holds, in figures.
 
+mod codec;
+
 use std::fs;
 use std::path::Path;
 
@@ -13,6 +15,8 @@ use crate::probe::{ProbeCell, StoredProfile};
 use crate::reader::{available_memory_bytes, choose};
 use crate::segment::Segment;
 use crate::tensor::TensorSpec;
+pub use codec::CodecSummary;
+use codec::TensorRows;
 
 /// A graph at a glance; the keys of `lode inspect --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -67,8 +71,15 @@ pub struct DeviceSummary {
     pub cells: Vec<ProbeCell>,
 }
 
+impl DeviceSummary {
+    fn profile(&self) -> DeviceProfile {
+        let Self { iops, bandwidth_bytes_per_s, .. } = *self;
+        DeviceProfile { iops, bandwidth_bytes_per_s }
+    }
+}
+
 /// A tensor at a glance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TensorSummary {
     /// Name.
     pub name: String,
@@ -78,6 +89,8 @@ pub struct TensorSummary {
     pub width: u32,
     /// How rows are stored: `raw`, `zstd`, `mixed` where its segments differ, empty without any.
     pub codec: String,
+    /// How an import would store them now, and why.
+    pub codec_choice: CodecSummary,
     /// Bytes of its segments on this machine.
     pub bytes: u64,
     /// Rows of deltas over its segments; one in two deltas counts twice.
@@ -116,10 +129,11 @@ pub struct LayerSummary {
     pub pending_rows: u64,
 }
 
-/// Looks at catalogs, headers and tables of segments; reads pending rows, and none of segments.
+/// Looks at catalogs, headers and tables of segments; reads pending rows, and of others a sample.
 pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
     let meta = graph.meta();
     let mut tensors: Vec<TensorSummary> = meta.tensors.iter().map(TensorSummary::of).collect();
+    let mut rows: Vec<TensorRows> = tensors.iter().map(|_| TensorRows::default()).collect();
     let mut parts = Vec::new();
     let (mut version, mut oldest_version) = (None, 0);
     for part in graph.book().parts() {
@@ -137,18 +151,25 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
             summary.bytes = folder_bytes(&dir)?;
             summary.version = opened.version;
             version = Some(version.map_or(opened.version, |v: u32| v.min(opened.version)));
-            for (found, tensor) in opened.tensors.iter().zip(&mut tensors) {
+            for (at, found) in opened.tensors.iter().enumerate() {
                 oldest_version = oldest_version.max(found.segment.identity().version);
                 let layers = LayerSummary::of(found, opened.n_pending(found)?);
-                tensor.add(found, &layers);
+                tensors[at].add(found, &layers);
                 if !layers.delta_rows.is_empty() || layers.pending_rows > 0 {
                     summary.layers.push(layers);
                 }
+            }
+            for (found, rows) in opened.tensors.into_iter().zip(&mut rows) {
+                rows.add(found.segment);
             }
         }
         parts.push(summary);
     }
     let segment_bytes = tensors.iter().map(|tensor| tensor.bytes).sum();
+    let device = device_of(graph);
+    for (tensor, rows) in tensors.iter_mut().zip(rows) {
+        tensor.codec_choice = rows.summary(device.profile());
+    }
     let (kind, reason) = choose(segment_bytes, available_memory_bytes());
     Ok(GraphSummary {
         graph: graph.dir().display().to_string(),
@@ -162,7 +183,7 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
         tensors,
         parts,
         reader: ReaderSummary { kind: kind.to_string(), reason },
-        device: device_of(graph),
+        device,
     })
 }
 
@@ -173,6 +194,7 @@ impl TensorSummary {
             dtype: tensor.dtype.to_string(),
             width: tensor.width,
             codec: String::new(),
+            codec_choice: CodecSummary::default(),
             bytes: 0,
             delta_rows: 0,
             pending_rows: 0,
@@ -256,6 +278,11 @@ mod tests {
             (summary.reader.kind.as_str(), summary.device.measured_unix_s),
             ("mapped", None)
         );
+        // 500 rows of 99 bytes and of 8.
+        let choice = |at: usize| &summary.tensors[at].codec_choice;
+        assert_eq!((choice(0).raw_bytes, choice(1).raw_bytes), (49_500, 4000));
+        assert_eq!((choice(0).auto.as_deref(), choice(0).zstd_bytes), (Some("raw"), None));
+        assert!(choice(0).reason.contains("less than 1 MiB"), "{}", choice(0).reason);
         let profile = DeviceProfile { iops: 5.0, ..DeviceProfile::default() };
         StoredProfile::new(profile, Vec::new(), true, 7)
             .write(&**graph.device(), graph.dir())

@@ -55,15 +55,16 @@ pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;
 pub use follow::{FetchedFile, FollowedFolder, Manifest};
-pub use graph::{Graph, META_FILE};
+pub use graph::{Graph, HOT_ROWS_DIR, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{
-    DeviceSummary, GraphSummary, LayerSummary, PartSummary, ReaderSummary, TensorSummary, inspect,
+    CodecSummary, DeviceSummary, GraphSummary, LayerSummary, PartSummary, ReaderSummary,
+    TensorSummary, inspect,
 };
 pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
 pub use live::{
-    Folding, GraphVersion, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, PartCopy, PartFiles,
-    SEAL_MAX, TensorVersion, TensorView, View,
+    Folding, GraphVersion, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, NewTensor, PartCopy,
+    PartFiles, SEAL_MAX, StoppedWrites, TensorVersion, TensorView, View, drop_tensor,
 };
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};

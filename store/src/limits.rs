@@ -5,7 +5,8 @@ use crate::layout::PAGE_BYTES;
 /// Longest tensor name, in bytes. Names become parts of file names and of catalog keys.
 pub const MAX_TENSOR_NAME_BYTES: usize = 64;
 
-/// Longest row, in bytes; 4 Mi columns of `f32`.
+/// Longest row, in bytes; 4 Mi columns of `f32`. A server sends rows of 1 MiB at most, so that
+/// `lode import` warns of longer ones.
 pub const MAX_ROW_BYTES: usize = 16 << 20;
 
 /// Longest row group of more than one row, in bytes before compression: a read of any row of a

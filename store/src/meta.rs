@@ -143,6 +143,13 @@ impl GraphMeta {
     }
 }
 
+/// Whether `text` describes the same graph, though perhaps with other tensors: a tensor that comes or
+/// goes reaches `graph.toml` and its copies one after the other.
+pub(crate) fn is_copy(text: &[u8], of: &GraphMeta) -> bool {
+    let parsed = std::str::from_utf8(text).ok().and_then(|text| GraphMeta::parse(text).ok());
+    parsed.is_some_and(|(copy, _)| GraphMeta { tensors: of.tensors.clone(), ..copy } == *of)
+}
+
 /// Integers, booleans and checked names always serialise.
 fn unserialisable(error: &toml::ser::Error) -> String {
     unreachable!("a graph's description is plain TOML: {error}")

@@ -50,7 +50,14 @@ struct OnDisk {
 
 impl OnDisk {
     fn new() -> Option<Self> {
-        let disk = Disk::tmpfs(64 << 20)?;
+        Self::on(Disk::tmpfs(64 << 20)?)
+    }
+
+    fn on_ext4() -> Option<Self> {
+        Self::on(Disk::ext4(64 << 20)?)
+    }
+
+    fn on(disk: Disk) -> Option<Self> {
         let graph = feature_graph(&disk.path(""), N_NODES, WIDTH, N_PARTS);
         Some(Self { disk, graph, rows: vec![0; N_NODES as usize] })
     }
@@ -107,12 +114,51 @@ fn assert_full(graph: &Path, error: &StoreError) {
     assert!(error.to_string().contains("No space left on device"), "{error}");
 }
 
-/// A later write is refused with what to do, reads go on, and so does everything with room.
-fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
-    on.settle(&live, failed);
+/// Later than the next look for room.
+fn wait_for_a_look() {
+    std::thread::sleep(Duration::from_millis(1100));
+}
+
+/// A later write is refused with what to do, and reads go on.
+fn is_refused(on: &mut OnDisk, live: &Arc<LiveGraph>, failed: u32) {
+    on.settle(live, failed);
     let refused = live.commit_version().unwrap_err();
     assert!(matches!(refused, StoreError::WritesStopped { .. }), "{refused}");
     assert!(refused.to_string().contains("make room"), "{refused}");
+    assert!(!live.takes_writes() && !live.stopped_writes().is_empty());
+    // Also when it is looked for, and there is none.
+    wait_for_a_look();
+    let refused = live.commit_version().unwrap_err().to_string();
+    assert!(refused.contains("No space left on device"), "{refused}");
+    on.check(live);
+}
+
+/// With room the same process goes on, and what failed never comes back.
+fn goes_on(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
+    is_refused(&mut on, &live, failed);
+    on.disk.empty();
+    wait_for_a_look();
+    // Through a reader that was there before, too.
+    let reader = EmbeddedStore::over(Arc::clone(&live), View::Latest).unwrap();
+    on.put(&live, failed + 1).unwrap();
+    assert!(live.takes_writes());
+    on.check(&live);
+    assert!(turns(&reader, &(0..N_NODES).map(NodeId).collect::<Vec<_>>()) == on.rows);
+    drop(reader);
+    live.commit_version().unwrap();
+    compact(&live).unwrap();
+    on.check(&live);
+    drop(live);
+    on.check(&open(&on.graph, LiveMode::Read).unwrap());
+    let live = open(&on.graph, LiveMode::Write).unwrap();
+    on.check(&live);
+    drop(live);
+    assert!(verify_rows(&Graph::open(&on.graph).unwrap()).ok);
+}
+
+/// The process ends, and another goes on with room.
+fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
+    is_refused(&mut on, &live, failed);
     let version = live.version();
     drop(live);
     on.settle(&open(&on.graph, LiveMode::Read).unwrap(), failed);
@@ -137,18 +183,52 @@ fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     assert!(verify_rows(&Graph::open(&on.graph).unwrap()).ok);
 }
 
+/// Puts until the disk is full; gives the turn that failed.
+fn put_until_full(on: &mut OnDisk, live: &LiveGraph) -> u32 {
+    on.put(live, 1).unwrap();
+    live.commit_version().unwrap();
+    on.disk.fill(200 << 10);
+    let failed = (2..1000).find_map(|turn| Some((turn, on.put(live, turn).err()?)));
+    let (turn, error) = failed.expect("the disk is full at last");
+    assert!(turn > 2, "there was room for some");
+    assert_full(&on.graph, &error);
+    turn
+}
+
 #[test]
 fn a_put_to_a_full_disk_fails_whole_and_no_acknowledged_row_is_lost() {
     let Some(mut on) = OnDisk::new() else { return };
     let live = open(&on.graph, LiveMode::Write).unwrap();
-    on.put(&live, 1).unwrap();
-    live.commit_version().unwrap();
-    on.disk.fill(200 << 10);
-    let failed = (2..1000).find_map(|turn| Some((turn, on.put(&live, turn).err()?)));
-    let (turn, error) = failed.expect("the disk is full at last");
-    assert!(turn > 2, "there was room for some");
-    assert_full(&on.graph, &error);
+    let turn = put_until_full(&mut on, &live);
     ends_well(on, live, turn);
+}
+
+#[test]
+fn puts_go_on_in_the_same_process_when_there_is_room_again() {
+    for on in [OnDisk::new(), OnDisk::on_ext4()] {
+        let Some(mut on) = on else { continue };
+        let live = open(&on.graph, LiveMode::Write).unwrap();
+        let turn = put_until_full(&mut on, &live);
+        goes_on(on, live, turn);
+    }
+}
+
+/// Where there is room for the look and not for what follows, it is full again, as often as it is.
+#[test]
+fn a_disk_may_fill_up_again_and_again() {
+    let Some(mut on) = OnDisk::new() else { return };
+    let live = open(&on.graph, LiveMode::Write).unwrap();
+    let mut turn = put_until_full(&mut on, &live);
+    for _ in 0..3 {
+        on.settle(&live, turn);
+        on.disk.empty();
+        wait_for_a_look();
+        on.put(&live, turn + 1).unwrap();
+        on.disk.fill(100 << 10);
+        let failed = (turn + 2..turn + 1000).find(|&turn| on.put(&live, turn).is_err());
+        turn = failed.expect("the disk is full at last");
+    }
+    goes_on(on, live, turn);
 }
 
 /// RocksDB holds writes back where tables are to be written first, for which there is no room either.
@@ -186,9 +266,9 @@ fn of_many_writers_to_a_full_disk_none_waits_for_room() {
 }
 
 #[test]
-fn a_server_whose_write_has_failed_says_so_and_serves_on() {
+fn a_server_whose_write_has_failed_says_so_and_takes_puts_again_when_there_is_room() {
     let Some(on) = OnDisk::new() else { return };
-    let more = "--shards 1 --writable --listen 127.0.0.1:0 --metrics 127.0.0.1:0";
+    let more = "--shards 1 --writable --insecure --listen 127.0.0.1:0 --metrics 127.0.0.1:0";
     let server = Serving::start(&on.graph, more);
     let told = || (get(&server.metrics, "/readyz"), get(&server.metrics, "/metrics").body);
     let (readiness, metrics) = told();
@@ -204,14 +284,23 @@ fn a_server_whose_write_has_failed_says_so_and_serves_on() {
     let put = format!("put --connect {address} --tensor feat --ids {ids} --rows {rows}");
     let has_failed = (0..200).any(|_| lode_line(&put).code != Some(0));
     assert!(has_failed, "the disk is full at last");
-    on.disk.empty();
-    lode_line(&put).failed(1, &["an earlier write failed"]);
+    lode_line(&put).failed(1, &["an earlier write failed", "make room"]);
     let (readiness, metrics) = told();
     assert_eq!(readiness.status, 200, "rows are still served");
-    assert!(readiness.body.contains("a write has failed"), "{readiness:?}");
+    for what in ["ready to read; partition ", "No space left on device", "make room"] {
+        assert!(readiness.body.contains(what), "{readiness:?}");
+    }
     assert!(metrics.contains("\nlodestore_writable 0\n"), "{metrics}");
     assert!(metrics.contains("\nlodestore_ready 1\n"), "{metrics}");
-    lode_line(&format!("load --connect {address} --rows 9 --duration 0.2 --warm-up 0")).succeeded();
+    let load = format!("load --connect {address} --rows 9 --duration 0.2 --warm-up 0");
+    lode_line(&load).succeeded();
+    on.disk.empty();
+    wait_for_a_look();
+    lode_line(&put).succeeded();
+    let (readiness, metrics) = told();
+    assert_eq!((readiness.status, readiness.body.as_str()), (200, "ready\n"));
+    assert!(metrics.contains("\nlodestore_writable 1\n"), "{metrics}");
+    lode_line(&load).succeeded();
     server.stop();
 }
 
@@ -225,6 +314,29 @@ fn a_commit_on_a_full_disk_is_there_everywhere_or_nowhere() {
     let error = (0..20_000).find_map(|_| live.commit_version().err());
     assert_full(&on.graph, &error.expect("the disk is full at last"));
     ends_well(on, live, 1);
+}
+
+#[test]
+fn a_commit_that_found_no_room_is_finished_before_the_next_put() {
+    let Some(mut on) = OnDisk::new() else { return };
+    let live = open(&on.graph, LiveMode::Write).unwrap();
+    on.put(&live, 1).unwrap();
+    on.disk.fill(0);
+    (0..20_000).find_map(|_| live.commit_version().err()).expect("the disk is full at last");
+    let version = live.version();
+    on.disk.empty();
+    wait_for_a_look();
+    let before = on.rows.clone();
+    on.put(&live, 2).unwrap();
+    assert_eq!(live.version(), version + 1);
+    let store = EmbeddedStore::over(Arc::clone(&live), View::At(version + 1)).unwrap();
+    let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    assert!(turns(&store, &all) == before, "the version is of before the put");
+    drop((store, live));
+    let live = open(&on.graph, LiveMode::Read).unwrap();
+    let store = EmbeddedStore::over(Arc::clone(&live), View::At(version + 1)).unwrap();
+    assert!(turns(&store, &all) == before, "and stays so");
+    on.check(&live);
 }
 
 #[test]

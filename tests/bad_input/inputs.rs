@@ -239,6 +239,43 @@ fn zero_edges_one_node_and_isolated_nodes_are_graphs() {
     }
 }
 
+/// The longest row that a server sends, and one byte more: an import warns of it, and reads without
+/// a server go on.
+#[test]
+fn rows_too_long_for_a_server_are_named_by_the_import_and_by_the_server() {
+    let source = Source::with_edges(4, &[[0, 1], [2, 3]]);
+    let (ids, out) = (source.file("ids.npy"), source.file("out.npy"));
+    write_npy(&ids, NpyType::U32, &[4], &[3u32, 1, 0, 2]);
+    let (ids, found) = (ids.display(), out.display());
+    for (width, is_served) in [(1 << 20, true), ((1 << 20) + 1, false)] {
+        let rows: Vec<u8> = (0..4 * width).map(|n| (n % 251) as u8).collect();
+        write_npy(&source.file("long.npy"), NpyType::U8, &[4, width as u64], &rows);
+        let graph = source.file(&format!("graph-{width}"));
+        let more = ["--codec", "raw", "--json", "--parts", "2"];
+        let imported = source.try_import(&graph, &["label", "long"], &more).succeeded();
+        let not_served = imported.json()["not_served"].as_array().unwrap().len();
+        assert_eq!(not_served, usize::from(!is_served), "{imported:?}");
+        assert_eq!(imported.stderr.contains("tensor `long` has rows"), !is_served, "{imported:?}");
+        let gather = |from: &str| {
+            let line =
+                format!("gather {from} --tensor long --external-ids --ids {ids} --out {found}");
+            lode_line(&line).succeeded();
+            let expected = [3, 1, 0, 2].map(|id| &rows[id * width..][..width]).concat();
+            assert!(NpyArray::open(&out).unwrap().bytes() == expected, "{width} from {from}");
+        };
+        let graph_name = graph.display();
+        gather(&format!("--graph {graph_name}"));
+        if is_served {
+            let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 2");
+            gather(&format!("--connect {}", server.address));
+            server.stop();
+        } else {
+            lode_line(&format!("serve {graph_name} --listen 127.0.0.1:0"))
+                .failed(1, &["tensor `long` cannot be served", "1048577", "1048576", "--graph"]);
+        }
+    }
+}
+
 #[test]
 fn a_graph_of_no_nodes_is_refused() {
     let source = Source::with_edges(0, &[]);

@@ -37,7 +37,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
     std::fs::create_dir(&second).unwrap();
     std::fs::copy(graph.join("graph.toml"), second.join("graph.toml")).unwrap();
     let load = Workload::new(N_NODES);
-    let first = serve(&engine, &graph, "--parts-here --writable");
+    let first = serve(&engine, &graph, "--parts-here --writable --insecure");
     let other = thread::scope(|scope| {
         let fails = |error: &lodestore_client::ClientError| panic!("a client was told: {error}");
         for writer in 0..N_WRITERS {
@@ -51,7 +51,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         let end = EndOnDrop(&load);
         thread::sleep(Duration::from_millis(100));
         // A server that none of them has been told of.
-        let other = serve(&engine, &second, "--parts-here --writable");
+        let other = serve(&engine, &second, "--parts-here --writable --insecure");
         for part in 0..3 {
             let plan = MovePlan {
                 from: first.address.parse().unwrap(),
@@ -69,7 +69,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         first.stop();
         thread::sleep(Duration::from_millis(100));
         other.kill();
-        let other = serve(&engine, &second, "--parts-here --writable");
+        let other = serve(&engine, &second, "--parts-here --writable --insecure");
         thread::sleep(Duration::from_millis(500));
         drop(end);
         // Whoever puts waits until the old port has left the map with its lease.

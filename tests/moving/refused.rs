@@ -13,7 +13,8 @@ fn error_of(plan: MovePlan) -> String {
 #[test]
 fn what_cannot_be_moved_is_told_before_anything_is_fetched() {
     let two = Two::new();
-    let fixed = Serving::start(&two.folders[0], "--writable --shards 1 --listen 127.0.0.1:0");
+    let fixed =
+        Serving::start(&two.folders[0], "--writable --insecure --shards 1 --listen 127.0.0.1:0");
     let target = two.serve(1, "127.0.0.1:0");
     let told = error_of(plan(&fixed, 1, &two.folders[1], Some(&target)));
     assert!(told.contains("--parts-here"), "{told}");
@@ -38,7 +39,8 @@ fn what_cannot_be_moved_is_told_before_anything_is_fetched() {
     let told = error_of(keep);
     assert!(told.contains("lode serve --follow"), "{told}");
     target.stop();
-    let read_only = Serving::start(&two.folders[1], "--parts-here --shards 1 --listen 127.0.0.1:0");
+    let read_only =
+        Serving::start(&two.folders[1], "--parts-here --insecure --shards 1 --listen 127.0.0.1:0");
     let told = error_of(plan(&source, 1, &two.folders[1], Some(&read_only)));
     assert!(told.contains("--writable"), "{told}");
     read_only.stop();
@@ -99,7 +101,7 @@ fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() 
     lode_line(&format!("verify {}", into.display())).succeeded();
     // Servers that take no puts may both have it.
     let read = |at: usize| {
-        Serving::start(&two.folders[at], "--parts-here --shards 1 --listen 127.0.0.1:0")
+        Serving::start(&two.folders[at], "--parts-here --insecure --shards 1 --listen 127.0.0.1:0")
     };
     let (first, second) = (read(0), read(1));
     for part in 0..3u16 {

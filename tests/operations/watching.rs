@@ -84,7 +84,7 @@ fn the_page_is_one_file_and_asks_only_its_own_server() {
 
 #[test]
 fn top_shows_what_the_page_shows() {
-    let watched = Watched::start("--shards 2 --writable");
+    let watched = Watched::start("--shards 2 --writable --insecure");
     let address = &watched.server.address;
     lode_line(&format!("load --connect {address} --rows 50 --duration 0.5 --warm-up 0"))
         .succeeded();

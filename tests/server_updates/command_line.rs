@@ -69,7 +69,7 @@ impl Served {
 #[test]
 fn put_commit_gather_compact_and_restart() {
     let mut served = Served::new(3);
-    let server = served.serve("--writable");
+    let server = served.serve("--writable --insecure");
     let address = server.address.clone();
     let to = [address.as_str()];
     served.check(&to);
@@ -112,8 +112,8 @@ fn put_commit_gather_compact_and_restart() {
 #[test]
 fn two_servers_are_written_as_one_and_a_missing_one_is_named() {
     let mut served = Served::new(2);
-    let first = served.serve("--writable --parts 0");
-    let second = served.serve("--writable --parts 1");
+    let first = served.serve("--writable --insecure --parts 0");
+    let second = served.serve("--writable --insecure --parts 1");
     let to = [first.address.clone(), second.address.clone()];
     let to = to.each_ref().map(String::as_str);
     let all: Vec<u32> = (0..N_NODES).collect();

@@ -82,7 +82,7 @@ fn assert_gone(error: &ClientError) {
 
 /// Puts, commits and compacts through a server until it is killed.
 fn load_and_kill(graph: &Path, after: Duration, told: &Told) {
-    let server = Serving::start(graph, "--writable --listen 127.0.0.1:0 --shards 2");
+    let server = Serving::start(graph, "--writable --insecure --listen 127.0.0.1:0 --shards 2");
     let address = &server.address.clone();
     thread::scope(|scope| {
         for writer in 0..N_WRITERS {
@@ -96,7 +96,7 @@ fn load_and_kill(graph: &Path, after: Duration, told: &Told) {
 
 /// Every row is its last acknowledged one or a later one that was tried.
 fn check(graph: &Path, told: &Told) -> u32 {
-    let server = Serving::start(graph, "--writable --listen 127.0.0.1:0 --shards 2");
+    let server = Serving::start(graph, "--writable --insecure --listen 127.0.0.1:0 --shards 2");
     let client = client(&server.address).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut rows = vec![0; ids.len() * ROW_BYTES];

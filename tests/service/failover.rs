@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
-use lodestore_schema::{Prefix, Reply, Request, RequestBody, hello};
+use lodestore_schema::{Prefix, Reply, Request, RequestBody, WireVersions};
 use rustix::process::Signal;
 
 use crate::Truth;
@@ -198,8 +198,8 @@ fn all_talk(real: &str, n_asked: &Arc<AtomicU64>) -> String {
     thread::spawn(move || {
         for stream in listener.incoming() {
             let (mut stream, mut theirs) = (stream.unwrap(), [0; HELLO_BYTES]);
-            stream.write_all(&hello()).unwrap();
             stream.read_exact(&mut theirs).unwrap();
+            stream.write_all(&WireVersions::SPOKEN.answer(&theirs).0.unwrap()).unwrap();
             let mut prefix = [0; PREFIX_BYTES];
             if stream.read_exact(&mut prefix).is_err() {
                 continue;
@@ -266,12 +266,13 @@ fn rows_that_another_has_are_had_there_though_the_silent_server_has_more() {
 fn another_graph_at_the_same_address_is_neither_committed_nor_compacted() {
     let (source, others) = (Source::random(60, 100), Source::random(70, 100));
     let (graph, other) = (source.import("graph", 1, "hash"), others.import("graph", 1, "hash"));
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 1");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 1");
     let address = server.address.clone();
     let client = connect(&[&address], Duration::from_secs(10));
     assert_eq!(client.commit().unwrap(), 2);
     server.kill();
-    let server = Serving::start(&other, &format!("--listen {address} --writable --shards 1"));
+    let server =
+        Serving::start(&other, &format!("--listen {address} --writable --insecure --shards 1"));
     let error = client.commit().unwrap_err();
     assert!(matches!(error, ClientError::GraphsDiffer { .. }), "{error}");
     let error = client.compact().unwrap_err();

@@ -39,7 +39,7 @@ fn liars_do_a_live_server_no_harm() {
     let graph = source.import("graph", 2, "hash");
     let unix = source.file("rows.sock");
     let args = format!(
-        "--listen 127.0.0.1:0 --unix {} --metrics 127.0.0.1:0 --shards 2 --memory 64MiB --writable",
+        "--listen 127.0.0.1:0 --unix {} --metrics 127.0.0.1:0 --shards 2 --memory 64MiB --writable --insecure",
         unix.display()
     );
     let server = Serving::start(&graph, &args);

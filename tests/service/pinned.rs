@@ -31,7 +31,7 @@ fn refusal(client: &Client) -> FailureCode {
 fn what_is_put_or_committed_later_is_no_row_of_the_version() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 2");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 2");
     let [pinned, free] =
         [true, false].map(|pin| Client::connect(&[&server.address], config(pin)).unwrap());
     let before = label(&pinned, 0).unwrap();
@@ -57,7 +57,8 @@ fn a_server_with_another_version_does_not_take_over() {
     let copied =
         std::process::Command::new("cp").arg("-r").args([&graph, &other]).status().unwrap();
     assert!(copied.success());
-    let servers = [&graph, &other].map(|g| Serving::start(g, "--listen 127.0.0.1:0 --writable"));
+    let servers =
+        [&graph, &other].map(|g| Serving::start(g, "--listen 127.0.0.1:0 --writable --insecure"));
     let addresses = servers.each_ref().map(|server| server.address.clone());
     let pinned = Client::connect(&addresses, config(true)).unwrap();
     let before = label(&pinned, 5).unwrap();
@@ -85,7 +86,7 @@ fn a_server_with_another_version_does_not_take_over() {
 fn rows_of_one_pull_are_of_the_version_while_another_is_committed() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 4, "hash");
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --shards 1");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 1");
     let writer = Client::connect(&[&server.address], config(false)).unwrap();
     let ids: Vec<NodeId> = (0..60).map(NodeId).collect();
     let put = |number: i64| {

@@ -51,9 +51,20 @@ fn half_take(client: &Client, kind: PullKind, time: Duration) -> Duration {
 
 #[test]
 fn a_sync_pull_does_not_wait_for_vector_pulls_to_have_their_fill() {
+    sync_passes_bulk("");
+}
+
+#[test]
+fn nor_do_its_reads_from_disk_wait_for_theirs() {
+    sync_passes_bulk("--memory 0");
+}
+
+/// Compares both kinds beside bulk, at a server with these arguments.
+fn sync_passes_bulk(more: &str) {
     let source = Source::random(N_NODES, N_NODES);
     let graph = source.import("graph", 1, "hash");
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");
+    let args = format!("--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 {more}");
+    let server = Serving::start(&graph, &args);
     let config = ClientConfig { deadline: Duration::from_secs(30), ..ClientConfig::default() };
     let client = Client::connect(&[&server.address], config).unwrap();
     let line = format!(

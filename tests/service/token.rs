@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -178,6 +179,49 @@ fn strangers_take_next_to_nothing_and_are_gone_soon() {
     assert!(start.elapsed() < Duration::from_secs(18), "{:?}", start.elapsed());
     wait_until("connections are closed", || metric(server, "lodestore_connections") == 0.0);
     guarded.server.stop();
+}
+
+#[test]
+fn a_server_that_takes_changes_over_tcp_needs_a_token_or_to_be_meant() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 2, "hash");
+    let (socket, token) = (source.file("rows.sock"), source.file("token"));
+    write_file(&token, SECRET, 0o600);
+    let (socket, token) = (socket.display(), token.display());
+    for more in [
+        "--writable".to_owned(),
+        "--parts-here".to_owned(),
+        "--writable --listen [::1]:0".to_owned(),
+        format!("--writable --listen 127.0.0.1:0 --unix {socket}"),
+        // Neither says who puts.
+        format!("--writable --admin-token-file {token}"),
+        "--writable --tls-cert x --tls-key x".to_owned(),
+    ] {
+        let line = format!("serve {} {more}", graph.display());
+        lode_line(&line).failed(2, &["--token-file", "--unix", "--insecure"]);
+    }
+    let config = source.file("serve.toml");
+    write_file(&config, "writable = true\nlisten = \"127.0.0.1:0\"\n", 0o644);
+    lode_line(&format!("serve {} --config {}", graph.display(), config.display()))
+        .failed(2, &["--token-file", "--unix", "--insecure"]);
+    // A socket of one's own, a token, and to mean it; and who only reads as before.
+    for more in [
+        format!("--writable --unix {socket}"),
+        format!("--writable --parts-here --listen 127.0.0.1:0 --token-file {token}"),
+        "--writable --listen 127.0.0.1:0 --insecure".to_owned(),
+        "--listen 127.0.0.1:0".to_owned(),
+    ] {
+        let server = Serving::start(&graph, &more);
+        if more.contains("--unix") {
+            let sockets = ["rows.sock", "rows.sock.0"].map(|name| source.file(name));
+            for socket in sockets {
+                let mode = socket.metadata().unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "{}", socket.display());
+            }
+            lode_line(&format!("compact --connect unix:{socket}")).succeeded();
+        }
+        server.stop();
+    }
 }
 
 #[test]

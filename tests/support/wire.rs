@@ -7,7 +7,7 @@ use std::time::Duration;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
-    Description, Failure, Prefix, PullKind, Reply, Request, RequestBody, check_hello, hello,
+    Description, Failure, Prefix, PullKind, Reply, Request, RequestBody, WireVersions, hello,
 };
 
 /// One connection, frame by frame.
@@ -22,7 +22,7 @@ impl PlainConnection {
         stream.write_all(&hello()).unwrap();
         let mut theirs = [0; HELLO_BYTES];
         stream.read_exact(&mut theirs).unwrap();
-        check_hello(&theirs).unwrap();
+        assert_eq!(Some(theirs), WireVersions::SPOKEN.answer(&hello()).0);
         Self { stream }
     }
 

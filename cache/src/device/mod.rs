@@ -14,7 +14,8 @@ mod tensor;
 mod tier;
 
 use std::fmt;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use error::{DeviceError, GatherError};
 pub use tensor::BatchTensor;
@@ -56,9 +57,12 @@ impl Device {
     /// says why.
     #[must_use]
     pub fn best() -> Self {
-        static WARNED: Once = Once::new();
+        // No `Once`: in a child of a fork in the midst of it, it would never end.
+        static HAS_WARNED: AtomicBool = AtomicBool::new(false);
         Self::cuda(0).unwrap_or_else(|error| {
-            WARNED.call_once(|| tracing::warn!("device: host, for there is no other: {error}"));
+            if !HAS_WARNED.swap(true, Ordering::Relaxed) {
+                tracing::warn!("device: host, for there is no other: {error}");
+            }
             Self::host()
         })
     }

@@ -328,3 +328,21 @@ fn names_without_inputs_are_told_so() {
     let error = PolicySpec::try_from(PolicyKind::Oracle).unwrap_err();
     assert!(error.to_string().contains("`oracle` needs to be told"));
 }
+
+#[test]
+fn rows_that_were_read_again_are_the_hottest_where_the_policy_keeps_that() {
+    for spec in reactive() {
+        let mut directory = Directory::new(6, 100, &spec).unwrap();
+        serve(&mut directory, &[10, 11, 12, 13, 14]);
+        serve(&mut directory, &[12, 14]);
+        let hottest = directory.hottest();
+        let mut all = hottest.clone();
+        all.sort_unstable();
+        let mut residents: Vec<u32> = directory.residents().map(|(id, _)| id).collect();
+        residents.sort_unstable();
+        assert_eq!(all, residents, "{spec:?}");
+        if matches!(spec, PolicySpec::Sieve | PolicySpec::Clock) {
+            assert_eq!(hottest, [12, 14, 10, 11, 13], "{spec:?}");
+        }
+    }
+}

@@ -71,6 +71,10 @@ impl Policy for Clock {
         self.marks[slot as usize] = CLEAR;
     }
 
+    fn is_hot(&self, slot: u32) -> bool {
+        self.marks[slot as usize] == READ
+    }
+
     fn bytes(&self) -> usize {
         self.marks.bytes()
     }

@@ -116,6 +116,12 @@ pub(crate) trait Policy: Send {
     /// The row in `slot` was taken out.
     fn on_remove(&mut self, _id: u32, _slot: u32, _slots: &mut Slots) {}
 
+    /// Whether the row in `slot` was read since the policy last thought of giving it up, where it
+    /// keeps that.
+    fn is_hot(&self, _slot: u32) -> bool {
+        false
+    }
+
     /// Memory of the state, in bytes, except what only follows the size of a batch.
     fn bytes(&self) -> usize;
 }

@@ -95,6 +95,10 @@ impl Policy for Sieve {
         self.unlink(slot, slots);
     }
 
+    fn is_hot(&self, slot: u32) -> bool {
+        self.visited[slot as usize] != 0
+    }
+
     fn bytes(&self) -> usize {
         self.queues.bytes() + self.visited.bytes()
     }

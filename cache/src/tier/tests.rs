@@ -26,6 +26,35 @@ fn serve(tier: &mut Tier, ids: &[u32]) -> Vec<u32> {
     misses
 }
 
+/// The same by a decision, whose rows move after that of the next batch.
+fn decide(tier: &mut Tier, ids: &[u32]) -> (Vec<u32>, Decision) {
+    let mut decision = Decision::default();
+    tier.decide(ids, &mut decision);
+    (ids.to_vec(), decision)
+}
+
+fn move_rows(tier: &mut Tier, ids: &[u32], decision: &Decision) -> Vec<u32> {
+    let row_bytes = tier.row_bytes();
+    let positions: Vec<u32> = (0..ids.len() as u32).rev().collect();
+    let mut out = vec![0xEE; ids.len() * row_bytes];
+    tier.copy_out(&decision.slots, &positions, &mut out);
+    let rows = out.chunks_exact(row_bytes).rev();
+    let mut misses = Vec::new();
+    for ((position, row), (&id, &slot)) in (0..).zip(rows).zip(ids.iter().zip(&decision.slots)) {
+        if slot == NO_SLOT {
+            assert!(row.iter().all(|&byte| byte == 0xEE), "a miss leaves its row alone");
+            misses.push(position);
+        } else {
+            assert!(row.iter().copied().eq(row_of(id, row_bytes)), "a hit is what was put");
+        }
+    }
+    for placed in &decision.placements {
+        let row: Vec<u8> = row_of(ids[placed.position as usize], row_bytes).collect();
+        tier.fill(placed.slot, &row);
+    }
+    misses
+}
+
 /// CLOCK with second chances as the textbook has it: a queue whose front is under the hand.
 struct NaiveClock {
     n_slots: usize,
@@ -131,6 +160,42 @@ fn more_capacity_than_rows_takes_only_what_the_rows_need() {
 fn an_output_of_the_wrong_size_is_refused() {
     let mut tier = Tier::with_slots(2, 4, 100, PolicyKind::Clock).unwrap();
     tier.lookup(&[1, 2], &mut [0; 7], &mut Vec::new());
+}
+
+proptest! {
+    #[test]
+    fn rows_that_move_after_later_decisions_are_those_of_one_batch_after_the_other(
+        batches in prop::collection::vec(prop::collection::vec(0u32..30, 0..12), 0..30),
+        n_slots in 0u32..20, n_ahead in 0usize..5, is_oracle: bool,
+    ) {
+        let bounds = batches.iter().scan(0, |end, batch| {
+            *end += batch.len();
+            Some(*end)
+        });
+        let bounds: Vec<usize> = std::iter::once(0).chain(bounds).collect();
+        let uses = crate::next_uses(&batches.concat(), &bounds).unwrap();
+        let n_batches = batches.len() as u32;
+        let spec = if is_oracle { PolicySpec::Oracle { n_batches } } else { PolicySpec::Lru };
+        let mut tiers = [(); 2].map(|()| Tier::of_slots(n_slots, 5, 30, &spec).unwrap());
+        let [twin, tier] = &mut tiers;
+        let (mut expected, mut found, mut waiting) = (Vec::new(), Vec::new(), VecDeque::new());
+        for (ids, bounds) in batches.iter().zip(bounds.windows(2)) {
+            let uses = &uses[bounds[0]..bounds[1]];
+            twin.announce(uses);
+            expected.push(serve(twin, ids));
+            tier.announce(uses);
+            waiting.push_back(decide(tier, ids));
+            while waiting.len() > n_ahead {
+                let (ids, decision) = waiting.pop_front().unwrap();
+                found.push(move_rows(tier, &ids, &decision));
+            }
+        }
+        for (ids, decision) in waiting {
+            found.push(move_rows(tier, &ids, &decision));
+        }
+        prop_assert_eq!(found, expected);
+        prop_assert_eq!(tier.stats(), twin.stats());
+    }
 }
 
 proptest! {

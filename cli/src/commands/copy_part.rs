@@ -18,9 +18,10 @@ use crate::secrets::SecurityArgs;
 #[derive(Args)]
 #[command(after_help = "\
 Example: partition 3 moves from one server to another
-  lode serve g --parts-here --writable --listen 10.0.0.5:7171        # on the old machine
-  lode serve g --parts-here --writable --listen 10.0.0.6:7171        # on the new one
-  lode copy-part 3 --from 10.0.0.5:7171 --into g --to 10.0.0.6:7171  # on the new one
+  lode serve g --parts-here --writable --listen 10.0.0.5:7171 --token-file t --admin-token-file a
+  lode serve g --parts-here --writable --listen 10.0.0.6:7171 --token-file t --admin-token-file a
+  lode copy-part 3 --from 10.0.0.5:7171 --into g --to 10.0.0.6:7171 --token-file a
+The first runs on the old machine, the others on the new one.
 
 The old server keeps the folder under another name, part-003.moved-NUMBER; remove it when the new one
 serves. With --keep nothing is taken away: that is a copy of the partition as of one moment. A second

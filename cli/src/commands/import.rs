@@ -1,6 +1,7 @@
 //! `lode import`: from edges and tensors in files to a graph.
 
 mod input;
+mod into;
 mod kept;
 mod leftovers;
 mod order;
@@ -45,7 +46,11 @@ Text of edges is parsed twice, then kept beside the graph until the topology is 
 an edge.
 
 The graph appears whole or not at all. Nodes get new ids, one contiguous range per partition;
-tensor `external_id` keeps those of the input.")]
+tensor `external_id` keeps those of the input.
+
+With --into the tensors come to a graph that there is, all of whose partitions are here; rows are in
+the order of the input's ids, as at its import:
+  lode import --into my-graph --tensor emb=embeddings.npy")]
 pub(crate) struct ImportArgs {
     #[command(flatten)]
     edges: EdgeArgs,
@@ -94,8 +99,11 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_enum, default_value_t = Nan::Refuse)]
     nan: Nan,
     /// Folder of the graph; must not exist.
-    #[arg(long, value_name = "GRAPH")]
-    out: PathBuf,
+    #[arg(long, value_name = "GRAPH", required_unless_present = "into")]
+    out: Option<PathBuf>,
+    /// Folder of a graph that gets the tensors as further ones; it has its edges and partitions.
+    #[arg(long, value_name = "GRAPH", conflicts_with_all = ["out", "edges", "compare_orders"])]
+    into: Option<PathBuf>,
 }
 
 /// What to import.
@@ -124,11 +132,16 @@ impl ImportArgs {
             order: self.order,
             compare_orders: self.compare_orders,
             nan: self.nan.into(),
-            out: self.out,
+            out: self.out.unwrap_or_default(),
         })
     }
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        if let Some(graph) = &self.into {
+            let files = tensors::tensors(self.tensors, &self.codecs, &self.dtypes, &self.raws)?;
+            let report = into::add(graph, &files, self.nan.into(), console)?;
+            return console.report(&report, into::text);
+        }
         let report = import(&self.check()?, console)?;
         console.report(&report, ImportReport::text)
     }
@@ -144,6 +157,7 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     let mut input = Input::open(config)?;
     check_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
     leftovers::warn(&config.out);
+    let not_served = input.warn_of_long_rows(config);
     let mut importer = Importer::begin(&config.out)?;
     let staging = importer.staging_dir().to_owned();
     let _interrupt = RemovedOnInterrupt::watch(&staging)?;
@@ -188,5 +202,7 @@ pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportR
     let n_edges = written.n_edges_directed;
     let graph = importer.commit(external_of, book, n_edges, undirected)?;
     let partitioned = &partitioning.report;
-    ImportReport::new(&graph, partitioned, &written, &config.kept, &halos, order, start)
+    let report =
+        ImportReport::new(&graph, partitioned, &written, &config.kept, &halos, order, start)?;
+    Ok(ImportReport { not_served, ..report })
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_store::{DeviceSummary, Graph, GraphSummary, inspect};
+use lodestore_store::{DeviceSummary, Graph, GraphSummary, TensorSummary, inspect};
 
 use crate::console::Console;
 use crate::human;
@@ -37,6 +37,7 @@ fn text(summary: &GraphSummary) -> String {
             human::bytes(t.bytes),
         ]);
     }
+    let choices: Vec<String> = summary.tensors.iter().filter_map(codec_choice).collect();
     let mut parts = Table::new(["partition", "nodes", "size", ""]);
     for p in &summary.parts {
         let (nodes, bytes) = (human::count(p.nodes.into()), human::bytes(p.bytes));
@@ -44,7 +45,7 @@ fn text(summary: &GraphSummary) -> String {
         parts.row([p.part.to_string(), nodes, bytes, place.to_owned()]);
     }
     format!(
-        "{}: {} nodes, {} in-edges{}, {}, format {}, uuid {}\n\n{tensors}\n\n{parts}\n\n{}\
+        "{}: {} nodes, {} in-edges{}, {}, format {}, uuid {}\n\n{tensors}\n{}\n{parts}\n\n{}\
          reader on this machine: {}, because {}\n{}",
         summary.graph,
         human::count(summary.nodes.into()),
@@ -53,11 +54,29 @@ fn text(summary: &GraphSummary) -> String {
         versions(summary),
         summary.format_version,
         summary.uuid,
+        choices.concat(),
         layers(summary),
         summary.reader.kind,
         summary.reader.reason,
         device(&summary.device),
     )
+}
+
+/// What `--codec auto` would take, where that took a sample or could not be found.
+fn codec_choice(tensor: &TensorSummary) -> Option<String> {
+    let (name, choice) = (&tensor.name, &tensor.codec_choice);
+    let Some(auto) = &choice.auto else {
+        return (choice.raw_bytes > 0)
+            .then(|| format!("codec of {name}: no sample: {}\n", choice.reason));
+    };
+    let (zstd_bytes, speed) = (choice.zstd_bytes?, choice.decode_bytes_per_s?);
+    Some(format!(
+        "codec of {name}: auto takes {auto} here: {} raw, {} compressed, unpacked at {}/s; {}\n",
+        human::bytes(choice.raw_bytes),
+        human::bytes(zstd_bytes),
+        human::bytes_f64(speed),
+        choice.reason,
+    ))
 }
 
 fn versions(summary: &GraphSummary) -> String {

@@ -1,12 +1,12 @@
 //! `lode probe`: what the disk under a folder can do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
 use lodestore_store::{
-    Graph, META_FILE, PAGE_BYTES, ProbeCell, ProbeOptions, ProbeReport, StoredProfile, probe,
+    Disk, Graph, META_FILE, PAGE_BYTES, ProbeCell, ProbeOptions, ProbeReport, StoredProfile, probe,
 };
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use crate::console::Console;
 use crate::human;
 use crate::size::parse_size;
 use crate::table::Table;
+use crate::usage::UsageError;
 
 /// Measure random reads at several sizes and queue depths; a graph keeps the result, and its rows
 /// are read accordingly.
@@ -33,6 +34,10 @@ pub(crate) struct ProbeArgs {
     /// that is less.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
+    /// Keep the result in PATH although it is no graph: imports into graphs beside it choose codecs
+    /// by it.
+    #[arg(long)]
+    keep: bool,
     /// Seconds of reading, for all sizes and depths together.
     #[arg(long, value_name = "SECONDS", default_value_t = 12,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -53,6 +58,12 @@ struct Report {
 
 impl ProbeArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        if self.keep && !self.path.is_dir() {
+            let path = self.path.display();
+            return Err(
+                UsageError::new(format!("--keep wants a folder, and {path} is none")).into()
+            );
+        }
         let is_graph = self.path.join(META_FILE).exists();
         let graph = if is_graph { Some(Graph::open(&self.path)?) } else { None };
         let duration = Duration::from_secs(self.seconds);
@@ -65,7 +76,8 @@ impl ProbeArgs {
             probe(segment.as_ref().unwrap_or(&self.path), &options, &mut |stage, done, total| {
                 console.at(stage, done, total);
             })?;
-        let kept = graph.map(|graph| keep(&graph, &probe)).transpose()?;
+        let folder = (is_graph || self.keep).then_some(&self.path);
+        let kept = folder.map(|dir| keep(dir, &probe)).transpose()?;
         console.report(&Report { probe, kept }, text)
     }
 }
@@ -84,13 +96,13 @@ fn largest_segment(graph: &Graph) -> Option<PathBuf> {
         .map(|(_, path)| path)
 }
 
-/// Keeps the profile with the graph; gives the file's name.
-fn keep(graph: &Graph, probe: &ProbeReport) -> Result<String> {
+/// Keeps the profile in a folder; returns the file's name.
+fn keep(dir: &Path, probe: &ProbeReport) -> Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let stored =
         StoredProfile::new(probe.profile(), probe.cells.clone(), probe.direct, now.as_secs());
-    stored.write(&**graph.device(), graph.dir())?;
-    Ok(graph.dir().join(lodestore_store::DEVICE_FILE).display().to_string())
+    stored.write(&Disk, dir)?;
+    Ok(dir.join(lodestore_store::DEVICE_FILE).display().to_string())
 }
 
 fn text(report: &Report) -> String {
@@ -103,7 +115,7 @@ fn text(report: &Report) -> String {
     };
     let kept = match &report.kept {
         Some(file) => format!("kept in {file}"),
-        None => "not kept: this folder is no graph".to_owned(),
+        None => "not kept: this folder is no graph; --keep keeps it for imports into it".to_owned(),
     };
     format!(
         "{}: random reads of {}, {way}, {cache}\n\n\

@@ -29,8 +29,8 @@ const CHUNK_BYTES: usize = 16 << 20;
 Example:
   lode put --graph my-graph --tensor feat --ids ids.npy --rows rows.npy --commit
   lode gather --graph my-graph --tensor feat --ids ids.npy --out rows.npy
-  lode serve my-graph --writable &
-  lode put --connect 127.0.0.1:7171 --tensor feat --ids ids.npy --rows rows.npy --commit
+  lode serve my-graph --writable --unix rows.sock &
+  lode put --connect unix:rows.sock --tensor feat --ids ids.npy --rows rows.npy --commit
 
 What was put is durable, and readers see it once it is committed: with --commit it becomes a version,
 which stays readable by its number until `lode compact` folds later ones into the graph's files. One

@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::{Address, Follower};
 use lodestore_graph::PartId;
-use lodestore_server::{PolicyKind, Server, ServerConfig};
+use lodestore_server::{PolicyKind, PreloadChoice, Server, ServerConfig};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -102,7 +102,17 @@ pub(crate) struct ServeArgs {
     /// given. `lode cache-bench` compares them on a trace.
     #[arg(long, value_name = "P")]
     policy: Option<PolicyKind>,
-    /// Take puts, commits and compactions; nobody else may write the partitions meanwhile.
+    /// Load these tensors into memory right after the start, behind all pulls: names, or auto for each
+    /// that memory holds. Where memory is smaller than a tensor, the rows are loaded that were resident
+    /// when the server was last stopped cleanly.
+    #[arg(long, value_name = "T,T,...|auto", value_delimiter = ',')]
+    preload: Vec<PreloadChoice>,
+    /// Folder in which --preload remembers which rows were resident; hot-rows in the graph's unless
+    /// given.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Take puts, commits and compactions; nobody else may write the partitions meanwhile. Over TCP
+    /// it needs --token-file, --tls-client-ca or --insecure, and so does --parts-here.
     #[arg(long)]
     writable: bool,
     #[command(flatten)]
@@ -124,8 +134,8 @@ pub(crate) struct ServeArgs {
     /// Take only clients with a certificate that these authorities (PEM) have signed.
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Listen on an address that is not loopback, without authentication or encryption. Metrics have a
-    /// flag of their own.
+    /// Listen on an address that is not loopback, or take changes from every user of this machine,
+    /// without authentication or encryption. Metrics have a flag of their own.
     #[arg(long)]
     insecure: bool,
     /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX. Wants a
@@ -180,6 +190,10 @@ impl ServeArgs {
         self.shards = self.shards.or(file.shards);
         self.memory = self.memory.or(file.memory);
         self.policy = self.policy.or(file.policy);
+        if self.preload.is_empty() {
+            self.preload = file.preload.unwrap_or_default();
+        }
+        self.state_dir = self.state_dir.or(file.state_dir);
         self.writable |= file.writable.unwrap_or_default();
         self.follow.add(file.follow, file.follow_interval);
         self.follow.add_security(file.follow_token_file, file.follow_tls_ca);
@@ -237,6 +251,8 @@ impl ServeArgs {
             n_shards: self.shards.unwrap_or(0),
             tier_bytes: self.memory.unwrap_or(defaults.tier_bytes),
             policy: self.policy.unwrap_or(defaults.policy),
+            preload: self.preload.clone(),
+            state_dir: self.state_dir.clone(),
             writable: self.writable,
             follow: self.follow.writers(),
             token,

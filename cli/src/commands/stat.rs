@@ -62,6 +62,9 @@ struct ShardReport {
     pushes: u64,
     pushed_rows: u64,
     overlay_rows: u64,
+    /// Bytes of rows that were loaded ahead of pulls, and that are to be.
+    preloaded_bytes: u64,
+    preload_bytes: u64,
 }
 
 impl StatArgs {
@@ -111,6 +114,8 @@ fn shard_report((shard, stats): (usize, &ShardStats)) -> ShardReport {
         pushes: stats.pushes,
         pushed_rows: stats.pushed_rows,
         overlay_rows: stats.overlay_rows,
+        preloaded_bytes: stats.preloaded_bytes,
+        preload_bytes: stats.preload_bytes,
     }
 }
 
@@ -148,7 +153,19 @@ fn text(report: &StatReport) -> String {
             s.connections.to_string(),
         ]);
     }
-    format!("{}, since it started\n\n{table}\n\n{}", report.address, updates(report))
+    let (updates, preload) = (updates(report), preload(report));
+    format!("{}, since it started\n\n{table}\n\n{updates}{preload}", report.address)
+}
+
+/// The line about rows that are loaded ahead of pulls, where there are some.
+fn preload(report: &StatReport) -> String {
+    let sum = |bytes: fn(&ShardReport) -> u64| report.shards.iter().map(bytes).sum::<u64>();
+    let (done, all) = (sum(|shard| shard.preloaded_bytes), sum(|shard| shard.preload_bytes));
+    match all {
+        0 => String::new(),
+        _ if done >= all => format!("\npreloaded: {}", human::bytes(all)),
+        _ => format!("\npreloading: {} of {}", human::bytes(done), human::bytes(all)),
+    }
 }
 
 /// The line about versions, and that about a compaction that runs or has failed.

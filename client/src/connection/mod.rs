@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::HELLO_BYTES;
-use lodestore_schema::{Failure, Reply, Request, RequestBody, WireError, check_hello, hello};
+use lodestore_schema::{
+    Agreement, Failure, Reply, Request, RequestBody, WireError, WireVersions, hello, plain_hello,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inbox::{Head, Inbox};
@@ -40,6 +42,8 @@ pub(crate) struct Nonblocking {
 pub(crate) struct Connection {
     address: Address,
     stream: Stream,
+    /// Version of the wire that both ends have agreed on.
+    version: u16,
     opened: Instant,
     inbox: Inbox,
     /// Memory that a server of this machine puts rows in.
@@ -62,7 +66,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, exchanges hellos, and tells the token if there is one.
+    /// Connects, agrees on a version of the wire, and tells the token if there is one.
     pub(crate) fn open(
         address: &Address,
         security: &Security,
@@ -72,10 +76,45 @@ impl Connection {
     }
 
     /// The same, where the address must be reached by the earlier of two times.
+    ///
+    /// A server that knows no ranges of versions ends the connection after the first hello. It is
+    /// connected to again, with the hello of its version.
     pub(crate) fn open_by(
         address: &Address,
         security: &Security,
         (reach_by, deadline): (Instant, Instant),
+    ) -> Result<Self, ClientError> {
+        let mut connection = Self::greet(address, security, (reach_by, deadline), &hello())?;
+        let theirs = connection.hello()?;
+        let agreed = WireVersions::SPOKEN.check_answer(&theirs);
+        connection.version = match agreed.map_err(|source| connection.wire(source))? {
+            Agreement::Version(version) => version,
+            Agreement::Plain(version) => {
+                // The address was reached: what is left of the time is for this.
+                let (times, hello) = ((deadline, deadline), plain_hello(version));
+                connection = Self::greet(address, security, times, &hello)?;
+                let theirs = connection.hello()?;
+                let agreed = WireVersions::SPOKEN.check_plain_answer(version, &theirs);
+                agreed.map_err(|source| connection.wire(source))?
+            }
+        };
+        // Not before: who says something else is told nothing.
+        if let Some(token) = security.token
+            && !matches!(connection.address, Address::Unix(_))
+        {
+            let mut frame = Vec::new();
+            Request::new(RequestBody::Authenticate { token }).append_to(0, &mut frame);
+            connection.write(&frame)?;
+        }
+        Ok(connection)
+    }
+
+    /// Connects, and sends a hello.
+    fn greet(
+        address: &Address,
+        security: &Security,
+        (reach_by, deadline): (Instant, Instant),
+        hello: &[u8; HELLO_BYTES],
     ) -> Result<Self, ClientError> {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, (reach_by, deadline))?;
@@ -86,6 +125,7 @@ impl Connection {
         let mut connection = Self {
             address,
             stream,
+            version: 0,
             opened,
             inbox,
             shared,
@@ -99,27 +139,22 @@ impl Connection {
             frame,
         };
         connection.stream.set_deadline(deadline, true);
-        connection.write(&hello())?;
-        if let Err(error) = connection.need(HELLO_BYTES) {
-            let is_alert = !connection.stream.is_tls()
-                && connection.inbox.len() > 0
-                && connection.inbox.take(1)[0] == TLS_ALERT;
+        connection.write(hello)?;
+        Ok(connection)
+    }
+
+    /// Receives the server's hello.
+    fn hello(&mut self) -> Result<[u8; HELLO_BYTES], ClientError> {
+        if let Err(error) = self.need(HELLO_BYTES) {
+            let is_alert =
+                !self.stream.is_tls() && self.inbox.len() > 0 && self.inbox.take(1)[0] == TLS_ALERT;
             let reason = "the server speaks TLS, and was greeted without; give --tls-ca".to_owned();
-            let address = connection.address;
+            let address = self.address.clone();
             return Err(if is_alert { ClientError::Handshake { address, reason } } else { error });
         }
         let mut theirs = [0; HELLO_BYTES];
-        theirs.copy_from_slice(connection.inbox.take(HELLO_BYTES));
-        check_hello(&theirs).map_err(|source| connection.wire(source))?;
-        // Not before: who says something else is told nothing.
-        if let Some(token) = security.token
-            && !matches!(connection.address, Address::Unix(_))
-        {
-            let mut frame = Vec::new();
-            Request::new(RequestBody::Authenticate { token }).append_to(0, &mut frame);
-            connection.write(&frame)?;
-        }
-        Ok(connection)
+        theirs.copy_from_slice(self.inbox.take(HELLO_BYTES));
+        Ok(theirs)
     }
 
     /// Sends a request with the ids of a pull, if it is one.
@@ -166,6 +201,7 @@ impl Connection {
         deadline: Instant,
     ) -> Result<(), ClientError> {
         self.limit(deadline)?;
+        request.body.check_version(self.version).map_err(|source| self.wire(source))?;
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
         frame.reserve(body_bytes);
@@ -297,8 +333,14 @@ impl Connection {
         written.map_err(|error| self.io(error))
     }
 
+    /// Fails in a forked child: the connection is its parent's.
+    fn check_process(&self) -> Result<(), ClientError> {
+        if self.stream.is_own() { Ok(()) } else { Err(ClientError::Forked { what: "connection" }) }
+    }
+
     /// Bounds every wait on the socket by the time left.
     fn limit(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        self.check_process()?;
         time_left(&self.address, deadline)?;
         self.stream.set_deadline(deadline, true);
         Ok(())
@@ -358,6 +400,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_request_that_the_version_lacks_is_refused_before_it_is_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(&WireVersions::SPOKEN.answer(&hello()).0.unwrap()).unwrap();
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        let mut connection = Connection::open(&address, &Security::default(), deadline).unwrap();
+        connection.version = 2;
+        let error = connection.send(&Request::new(RequestBody::Stat), &[], deadline).unwrap_err();
+        let ClientError::Wire { source: WireError::Lacks { request, known, agreed }, .. } = error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!((request, known.oldest, agreed), ("stat", 3, 2));
+        drop(connection);
+        assert_eq!(server.join().unwrap(), hello(), "nothing but the hello");
+    }
+
+    #[test]
     fn a_server_that_closes_a_new_connection_may_be_full() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
@@ -367,7 +433,8 @@ mod tests {
                 let listener = listener.try_clone().unwrap();
                 move || {
                     let (mut stream, _) = listener.accept().unwrap();
-                    let hello = if says_hello { &hello()[..] } else { &[] };
+                    let answer = WireVersions::SPOKEN.answer(&hello()).0.unwrap();
+                    let hello = if says_hello { &answer[..] } else { &[] };
                     stream.write_all(hello).unwrap();
                     stream.shutdown(Shutdown::Write).unwrap();
                     // All that the client says is read, so that it is no reset.

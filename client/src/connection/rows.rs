@@ -86,6 +86,7 @@ impl Connection {
         place: &mut Place<'_>,
         deadline: Instant,
     ) -> Result<bool, ClientError> {
+        self.check_process()?;
         self.stream.set_deadline(deadline, false);
         if !std::mem::replace(&mut progress.has_looked, true) && self.use_up(progress, place)? {
             return Ok(true);

@@ -2,7 +2,11 @@
 
 use std::{
     ops::Range,
-    sync::mpsc::{Receiver, SyncSender},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{self, Scope},
     time::Instant,
 };
 
@@ -10,20 +14,69 @@ use lodestore_graph::NodeId;
 
 use super::rows::{BatchRows, Free, Memory};
 use super::{BatchSource, PreparedBatch, Shape, Shared};
-use crate::{BatchLoader, ClientError, Kept};
+use crate::{BatchLoader, ClientError, Kept, LoadStats};
+
+/// Most groups of batches that are loaded concurrently, however large the window.
+pub(super) const LANES_MAX: u32 = 32;
 
 /// A prepared batch and its index, or why there is none.
 pub(super) type Ready = Result<(u32, PreparedBatch), ClientError>;
 
+/// Batches that are loaded together, in the order of training.
+#[derive(Debug)]
+pub(super) struct Coming {
+    /// Those that have not been taken, the one that failed included.
+    pub(super) n_left: usize,
+    pub(super) ready: Receiver<Ready>,
+}
+
+/// Batches whose rows are still to be loaded.
+struct Group {
+    first: u32,
+    batches: Vec<PreparedBatch>,
+    kept: Vec<Kept>,
+    /// Why the batch after them could not be got.
+    failed: Option<ClientError>,
+}
+
+/// A group for a lane, the memory for its rows, and where they are awaited.
+struct Job {
+    group: Group,
+    rows: Memory,
+    done: SyncSender<Ready>,
+}
+
 /// The background thread: memory and a place in the window first, so that what is claimed has both.
 /// At the start, where the trainer waits for them, fewer batches are loaded together.
+///
+/// Batches whose tier follows the schedule are loaded by lanes, threads of their own, so that their
+/// pulls overlap. All others are loaded here, one group after the other: what tiers of their source
+/// decide depends on the order of pulls.
 pub(super) fn prepare_ahead(
     source: &dyn BatchSource,
-    mut loader: BatchLoader,
+    loader: BatchLoader,
     shared: &Shared,
     window: Shape,
     (home, heard): (&SyncSender<Free>, &Receiver<Free>),
-    done: &SyncSender<Ready>,
+    coming: &SyncSender<Coming>,
+) {
+    // As many as can be in flight: none has to wait for another.
+    let (jobs, queue) = sync_channel(window.memories as usize);
+    let queue = Mutex::new(queue);
+    thread::scope(|scope| {
+        let lane = Lane { queue: &queue, shared, home };
+        let lanes = Lanes { scope, lane, jobs, n_lanes: 0, most: window.memories.min(LANES_MAX) };
+        dispatch(source, loader, (shared, window), heard, (coming, lanes));
+    });
+}
+
+/// Claims batches as there is memory for them, and has them loaded.
+fn dispatch<'scope>(
+    source: &dyn BatchSource,
+    mut loader: BatchLoader,
+    (shared, window): (&Shared, Shape),
+    heard: &Receiver<Free>,
+    (coming, mut lanes): (&SyncSender<Coming>, Lanes<'scope, '_>),
 ) {
     let (mut memories, mut places, mut together) = (Vec::new(), window.places, 1);
     while let Ok(free) = heard.recv() {
@@ -38,44 +91,130 @@ pub(super) fn prepare_ahead(
             let Some(claimed) = shared.claim_next(source, together.min(places)) else { return };
             places -= claimed.len() as u32;
             together = (2 * together).min(window.together);
-            for ready in prepare(source, &mut loader, claimed, rows, home) {
-                let failed = ready.is_err();
-                if done.send(ready).is_err() || failed {
-                    return;
-                }
+            let group = Group::get(source, claimed);
+            let n_left = group.batches.len() + usize::from(group.failed.is_some());
+            let (done, ready) = sync_channel(n_left);
+            let (is_last, overlaps) = (group.failed.is_some(), group.is_planned());
+            if coming.send(Coming { n_left, ready }).is_err() {
+                return;
+            }
+            let job = Job { group, rows, done };
+            let is_last = match overlaps {
+                true => lanes.send(job, &loader) || is_last,
+                false => job.run(&mut loader, lanes.lane.home),
+            };
+            if is_last {
+                return;
             }
         }
     }
 }
 
-/// Gets the batches `claimed` and their rows, up to the first that fails. Their memory goes `home` when
-/// they are dropped.
+/// Threads that load groups of batches, as many as have been needed.
+struct Lanes<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    lane: Lane<'scope>,
+    jobs: SyncSender<Job>,
+    n_lanes: u32,
+    most: u32,
+}
+
+/// What one of them knows.
+#[derive(Clone, Copy)]
+struct Lane<'a> {
+    queue: &'a Mutex<Receiver<Job>>,
+    shared: &'a Shared,
+    /// Where memory goes.
+    home: &'a SyncSender<Free>,
+}
+
+impl<'scope> Lanes<'scope, '_> {
+    /// Has a lane load a group; returns whether there is none any more.
+    fn send(&mut self, job: Job, loader: &BatchLoader) -> bool {
+        if self.n_lanes < self.most {
+            let (lane, loader) = (self.lane, loader.clone());
+            self.n_lanes += 1;
+            self.scope.spawn(move || lane.run(loader));
+        }
+        self.jobs.send(job).is_err()
+    }
+}
+
+impl Lane<'_> {
+    /// Loads groups in the order of training until there are no more. The first that is under way waits
+    /// for no other, so that all come to their end.
+    fn run(self, mut loader: BatchLoader) {
+        loop {
+            let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            match job {
+                Ok(job) if !self.shared.is_over() => job.run(&mut loader, self.home),
+                _ => return,
+            };
+        }
+    }
+}
+
+impl Job {
+    /// Loads the group and hands its batches out; returns whether one has failed or is not wanted.
+    fn run(self, loader: &mut BatchLoader, home: &SyncSender<Free>) -> bool {
+        for ready in self.group.load(loader, self.rows, home) {
+            let failed = ready.is_err();
+            if self.done.send(ready).is_err() || failed {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Gets batch `index` and its rows. The memory goes `home` when the batch is dropped.
 pub(super) fn prepare(
     source: &dyn BatchSource,
     loader: &mut BatchLoader,
-    claimed: Range<u32>,
+    index: u32,
     rows: Memory,
     home: &SyncSender<Free>,
-) -> Vec<Ready> {
-    let (mut prepared, mut kept, mut failed) = (Vec::new(), Vec::new(), None);
-    for index in claimed.clone() {
-        let start = Instant::now();
-        match source.batch(index) {
-            Ok((batch, of_batch)) => {
-                let sample_seconds = start.elapsed().as_secs_f64();
-                prepared.push(PreparedBatch { batch, sample_seconds, ..PreparedBatch::default() });
-                kept.push(of_batch);
-            }
-            Err(error) => {
-                failed = Some(error);
-                break;
+) -> Ready {
+    let ready = Group::get(source, index..index + 1).load(loader, rows, home);
+    ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
+}
+
+impl Group {
+    /// Gets the batches `claimed`, up to the first that fails.
+    fn get(source: &dyn BatchSource, claimed: Range<u32>) -> Self {
+        let first = claimed.start;
+        let mut this = Self { first, batches: Vec::new(), kept: Vec::new(), failed: None };
+        for index in claimed {
+            let start = Instant::now();
+            match source.batch(index) {
+                Ok((batch, kept)) => {
+                    let sample_seconds = start.elapsed().as_secs_f64();
+                    let batch = PreparedBatch { batch, sample_seconds, ..PreparedBatch::default() };
+                    this.batches.push(batch);
+                    this.kept.push(kept);
+                }
+                Err(error) => {
+                    this.failed = Some(error);
+                    break;
+                }
             }
         }
+        this
     }
-    if let Err(error) = load(loader, &mut prepared, kept, rows, home) {
-        return vec![Err(error)];
+
+    /// Whether tiers that follow the schedule have decided in which order rows come.
+    fn is_planned(&self) -> bool {
+        !self.kept.is_empty() && self.kept.iter().all(|kept| matches!(kept, Kept::Planned(_)))
     }
-    claimed.zip(prepared).map(Ok).chain(failed.map(Err)).collect()
+
+    /// Loads their rows. Memory goes `home` when the batches are dropped.
+    fn load(self, loader: &mut BatchLoader, rows: Memory, home: &SyncSender<Free>) -> Vec<Ready> {
+        let Self { first, mut batches, kept, failed } = self;
+        if let Err(error) = load(loader, &mut batches, kept, rows, home) {
+            return vec![Err(error)];
+        }
+        (first..).zip(batches).map(Ok).chain(failed.map(Err)).collect()
+    }
 }
 
 fn load(
@@ -90,7 +229,7 @@ fn load(
     let n_bytes = prepared.iter().map(|of| bytes_of(&of.batch.nodes)).sum();
     let nodes = prepared.iter().map(|of| &of.batch.nodes[..]);
     let mut batches: Vec<_> = nodes.zip(kept).collect();
-    let stats = loader.load_together(&mut batches, rows.resize(n_bytes))?;
+    let stats: Vec<LoadStats> = loader.load_together(&mut batches, rows.resize(n_bytes))?;
     let lengths = prepared.iter().map(|of| bytes_of(&of.batch.nodes)).collect::<Vec<_>>();
     let rows = BatchRows::split(rows, lengths.into_iter(), home.clone());
     for ((of, load), rows) in prepared.iter_mut().zip(stats).zip(rows) {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytemuck::Pod;
+use lodestore_graph::fork::Generation;
 
 use crate::RowBuffer;
 
@@ -22,9 +23,9 @@ pub struct BatchRows {
     bytes: Range<usize>,
 }
 
-/// Memory with the place that it goes back to.
+/// Memory with the place that it goes back to, in the process whose it is.
 #[derive(Debug, Default)]
-pub(super) struct Lent(Option<(Memory, SyncSender<Free>)>);
+pub(super) struct Lent(Option<(Memory, SyncSender<Free>, Generation)>);
 
 /// Memory for rows, counted for as long as it is there, also while nobody uses it.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl BatchRows {
         lengths: impl Iterator<Item = usize>,
         home: SyncSender<Free>,
     ) -> impl Iterator<Item = Self> {
-        let (memory, mut start) = (Arc::new(Lent(Some((rows, home)))), 0);
+        let (memory, mut start) = (Arc::new(Lent(Some((rows, home, Generation::now())))), 0);
         lengths.map(move |length| {
             let bytes = start..start + length;
             start = bytes.end;
@@ -100,7 +101,7 @@ impl BatchRows {
     /// The rows.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        let rows = self.memory.0.as_ref().map(|(memory, _)| memory.rows.bytes());
+        let rows = self.memory.0.as_ref().map(|(memory, ..)| memory.rows.bytes());
         &rows.unwrap_or_default()[self.bytes.clone()]
     }
 
@@ -118,7 +119,12 @@ impl BatchRows {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some((memory, home)) = self.0.take() {
+        if let Some((memory, home, process)) = self.0.take() {
+            if !process.is_current() {
+                // The channel may be locked by a thread that a forked child does not have.
+                std::mem::forget((memory, home));
+                return;
+            }
             // There is room for all memory that an owner has lent, unless it is gone.
             let _ = home.try_send(Free::Memory(memory));
         }

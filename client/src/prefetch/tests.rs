@@ -283,6 +283,60 @@ fn a_row_that_batches_of_a_window_share_is_pulled_once() {
     }
 }
 
+/// One remote row for each batch, no two of which are equal.
+struct OneRow {
+    n: u32,
+    per_epoch: u32,
+}
+
+impl OneRow {
+    fn node(index: u32) -> u32 {
+        if index < 10 { index } else { 20 + index }
+    }
+}
+
+impl BatchSource for OneRow {
+    fn n_batches(&self) -> u32 {
+        self.n
+    }
+
+    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+        Ok((Batch { nodes: nodes([Self::node(index)]), ..Batch::default() }, Kept::Nothing))
+    }
+
+    fn end_of_epoch(&self, index: u32) -> u32 {
+        (index / self.per_epoch + 1) * self.per_epoch
+    }
+}
+
+#[test]
+fn batches_that_are_loaded_together_are_of_one_epoch() {
+    for (per_epoch, window) in [(3, 10), (5, 4), (7, 8), (20, 16), (1, 6)] {
+        let remote = slow(0);
+        thread::scope(|scope| {
+            let source = Arc::new(OneRow { n: 20, per_epoch });
+            let window = Window::joined(window);
+            let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), window, 0);
+            while prefetcher.next_batch().unwrap().is_some() {
+                // The thread is the faster one, so that batches are joined.
+                thread::sleep(Duration::from_millis(3));
+            }
+        });
+        // One pull for those that are loaded together.
+        let (pulls, mut n_batches, mut most) = (remote.pulls.lock().unwrap(), 0, 0);
+        for (ids, _) in pulls.iter() {
+            let epoch_of = |id: &NodeId| {
+                (0..20).find(|&index| OneRow::node(index) == id.0).unwrap() / per_epoch
+            };
+            assert!(ids.iter().all(|id| epoch_of(id) == epoch_of(&ids[0])), "{per_epoch}: {ids:?}");
+            n_batches += ids.len();
+            most = most.max(ids.len());
+        }
+        assert_eq!(n_batches, 20);
+        assert!(most > 1 || per_epoch == 1, "{window} at once, and none were joined");
+    }
+}
+
 #[test]
 fn an_error_in_the_background_reaches_the_trainer_at_its_batch() {
     for window in [0, 1, 4, 9].map(Window::joined) {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
 
@@ -35,6 +36,7 @@ mod tests;
 mod version;
 
 pub(crate) use describe::{ask_server, describe};
+use fleet::CurrentFleet;
 pub(crate) use fleet::{Fleet, Sharing};
 pub use put::PutStats;
 pub use version::CompactionRun;
@@ -78,6 +80,9 @@ impl Default for ClientConfig {
 /// soonest is asked, and another when it fails or keeps silent for longer than it usually does. A
 /// shard that cannot be reached is tried again until the attempts or the deadline are used up,
 /// where its server now listens if that was started anew.
+///
+/// A forked child may use it, over connections of its own; what was under way in it belongs to the
+/// parent.
 pub struct Client {
     config: ClientConfig,
     book: PartitionBook,
@@ -93,12 +98,12 @@ pub struct Client {
     /// Whether each server that the map names has been heard of once.
     has_heard_all: AtomicBool,
     /// Replaced when a server comes back with other shards or ports.
-    fleet: RwLock<Arc<Fleet>>,
+    fleet: CurrentFleet,
     hedges: Hedges,
     /// Versions that this client has committed or seen: it reads none before them.
     floors: Arc<Floors>,
     /// Buckets of pulls that are not running.
-    scratch: Mutex<Vec<Vec<Bucket>>>,
+    scratch: PerProcess<Mutex<Vec<Vec<Bucket>>>>,
 }
 
 impl Client {
@@ -123,14 +128,12 @@ impl Client {
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
-        let fleet = Fleet::new(
-            servers,
-            config.security.clone(),
-            Arc::new(Sharing::new(config.shared_memory)),
-        )?;
-        fleet.hear(&map.members().unwrap_or_default());
-        let book = fleet.routes.book.clone();
-        let (fleet, scratch) = (RwLock::new(Arc::new(fleet)), Mutex::default());
+        let sharing = Sharing::new(config.shared_memory);
+        let fleet = CurrentFleet::new(servers, config.security.clone(), sharing)?;
+        let current = Arc::clone(&fleet.read().unwrap_or_else(PoisonError::into_inner));
+        current.hear(&map.members().unwrap_or_default());
+        let book = current.routes.book.clone();
+        let scratch = PerProcess::new();
         let hedges = Hedges::new(config.hedged_share);
         let floors = Arc::new(Floors::new(book.n_parts().into()));
         Ok(Self {
@@ -300,9 +303,10 @@ impl RowSource for Client {
             },
             deadline: Instant::now() + self.config.deadline,
         };
-        let mut buckets = lock(&self.scratch).pop().unwrap_or_default();
+        let scratch = self.scratch.get_or(|_| Mutex::default());
+        let mut buckets = lock(scratch).pop().unwrap_or_default();
         let result = self.pull_all(&pull, ids, out, &mut buckets, meanwhile);
-        lock(&self.scratch).push(buckets);
+        lock(scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
         let Tries { n_answers, n_rivals } = result?;
         Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_rivals, ..PullStats::default() })

@@ -270,3 +270,42 @@ fn send_piece(
     connection.send_push(&request, (put.ids, put.rows), positions, put.deadline)?;
     Ok((endpoint, connection, positions.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use lodestore_schema::Description;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Security;
+
+    proptest! {
+        /// Sorts that are not stable are, for fewer than 21 rows.
+        #[test]
+        fn rows_of_a_partition_stay_in_the_order_of_the_put(
+            ids in prop::collection::vec(0u32..12, 0..400),
+        ) {
+            let description = Description {
+                graph: [7; 16],
+                bounds: vec![0, 3, 3, 9, 12],
+                parts: vec![0, 1, 2, 3],
+                n_shards: 1,
+                ..Description::default()
+            };
+            let servers = vec![("127.0.0.1:9".parse().unwrap(), description)];
+            let fleet = Fleet::new(servers, Security::default(), Arc::default()).unwrap();
+            let ids: Vec<NodeId> = ids.into_iter().map(NodeId).collect();
+            let deadline = Instant::now();
+            let put = Put { tensor: 0, ids: &ids, rows: &[], row_bytes: 0, deadline };
+            let found = put.by_part(&fleet).unwrap();
+            let of_part = |range: std::ops::Range<u32>| {
+                let rows = (0u32..).zip(&ids).filter(|(_, id)| range.contains(&id.0));
+                rows.map(|(at, _)| at).collect::<Vec<u32>>()
+            };
+            let naive = [(0, of_part(0..3)), (2, of_part(3..9)), (3, of_part(9..12))];
+            let naive = naive.into_iter().map(|(part, rows)| (PartId(part), rows));
+            let naive: Vec<_> = naive.filter(|(_, rows)| !rows.is_empty()).collect();
+            prop_assert_eq!(found, naive);
+        }
+    }
+}

@@ -155,6 +155,21 @@ fn one_that_is_silent_at_first_is_asked_again_though_another_is_down() {
 }
 
 #[test]
+fn servers_of_the_last_version_and_of_this_one_serve_one_client() {
+    let servers = [FakeServer::start(&[0]), FakeServer::start(&[1])];
+    for old in 0..2 {
+        servers[old].is_plain(true);
+        let client = connect(&[&servers[0], &servers[1]], 0.05);
+        pull(&client, PullKind::Sync).unwrap();
+        // Upgraded, and back again: what is open goes on, what is opened agrees on the other version.
+        servers[old].is_plain(false);
+        pull(&client, PullKind::Vector).unwrap();
+        pull(&connect(&[&servers[0], &servers[1]], 0.0), PullKind::Sync).unwrap();
+    }
+    assert_eq!(servers.map(|server| server.n_pulls()), [6, 6]);
+}
+
+#[test]
 fn a_refusal_that_comes_with_the_hello_is_heard_and_waited_out() {
     let server = FakeServer::start(&[0, 1]);
     let config = ClientConfig { deadline: MS(10_000), attempts: 1, ..ClientConfig::default() };
@@ -246,6 +261,62 @@ fn a_rival_that_fails_takes_nothing_from_the_first_and_the_first_nothing_from_it
     });
     assert_eq!((stats.hedges, stats.requests), (1, 1));
     assert!((90..180).contains(&took.as_millis()), "{took:?}");
+}
+
+/// The first server would answer with wrong rows, in the middle of its rival's answer.
+#[test]
+fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_byte() {
+    let ids: Vec<NodeId> = (0..2 * PART_NODES).map(NodeId).collect();
+    for attempt in 1.. {
+        let (client, [first, rival]) = two_known(0.05);
+        first.delay(MS(300));
+        first.lies(true);
+        rival.pause(MS(700));
+        let before = first.n_pulls();
+        let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+        let stats = client.pull("x", &ids, &mut out, PullKind::Sync).unwrap();
+        // On a busy machine the rival is asked first, or not at all: then once more.
+        if (first.n_pulls() == before || stats.hedges == 0) && attempt < 8 {
+            continue;
+        }
+        assert_eq!((stats.hedges, stats.requests), (1, 1));
+        assert_eq!(first.n_given_up(), 1, "it was dropped while the answer of its rival came");
+        assert_eq!(bytemuck::cast_slice::<NodeId, u8>(&ids), out);
+        return;
+    }
+}
+
+#[test]
+fn a_hedge_goes_to_a_server_that_has_every_partition_of_the_request() {
+    // The one without the second partition is the faster rival.
+    let servers = [&[0u16, 1][..], &[0], &[0, 1]].map(FakeServer::start);
+    let client = connect(&[&servers[0], &servers[1], &servers[2]], 1.0);
+    let fleet = client.fleet();
+    let now = Instant::now();
+    for (server, usual) in [(0, MS(2)), (1, MS(10)), (2, MS(40))] {
+        (0..200).for_each(|_| fleet.routes.health(server).answered(usual, now));
+        (0..200).for_each(|_| fleet.routes.health(server).began(usual));
+    }
+    servers[0].delay(MS(400));
+    servers[1].lies(true);
+    let (stats, took) = pull(&client, PullKind::Sync).unwrap();
+    assert_eq!((stats.hedges, stats.requests), (1, 1), "{took:?}");
+    assert_eq!(servers.map(|server| server.n_pulls()), [1, 0, 1]);
+}
+
+#[test]
+fn the_version_of_a_put_is_the_highest_that_a_server_tells() {
+    for versions in [[7, 3], [3, 7], [5, 5]] {
+        let servers = [0, 1].map(|part| FakeServer::start_as(&[part], |it| it.writable = true));
+        for (server, version) in servers.iter().zip(versions) {
+            server.takes_pushes(version);
+        }
+        let ids: Vec<NodeId> = (0..2 * PART_NODES).map(NodeId).collect();
+        let rows: &[u8] = bytemuck::cast_slice(&ids);
+        let client = connect(&[&servers[0], &servers[1]], 0.0);
+        let stats = client.put_rows("x", &ids, rows).unwrap();
+        assert_eq!((stats.requests, stats.version), (2, versions[0].max(versions[1])));
+    }
 }
 
 #[test]

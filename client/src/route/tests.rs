@@ -77,6 +77,37 @@ fn another_holder_is_asked_after_a_failure() {
 }
 
 #[test]
+fn a_rival_has_every_partition_of_the_request() {
+    let others: [&[u16]; 3] = [&[0], &[1], &[0, 1]];
+    for (ids, expected) in [([0, 9], 3), ([9, 0], 3), ([0, 4], 1), ([5, 9], 2)] {
+        let held = std::iter::once(&[0u16, 1][..]).chain(others);
+        let servers: Vec<_> =
+            held.zip(1..).map(|(held, at)| (address(at), server(held, 1))).collect();
+        let (routes, now) = (Routes::new(&servers).unwrap(), Instant::now());
+        // Those with one partition are the faster ones.
+        for (at, ms) in [(0, 1), (1, 2), (2, 2), (3, 50)] {
+            routes.health(at).answered(std::time::Duration::from_millis(ms), now);
+        }
+        let (ids, mut buckets) = (ids.map(NodeId), Vec::new());
+        routes.split(0, &ids, 0..2, &mut buckets).unwrap();
+        let Bucket { parts, .. } = buckets.swap_remove(0);
+        assert_eq!(routes.rival(0, (&ids, &parts), 0), Some(expected), "{ids:?}");
+        // Without the one that has both, nobody is.
+        let routes = Routes::new(&servers[..3]).unwrap();
+        let both = (ids[0].0 < 5) != (ids[1].0 < 5);
+        assert_eq!(routes.rival(0, (&ids, &parts), 0).is_none(), both, "{ids:?}");
+    }
+}
+
+#[test]
+fn partitions_of_a_set_are_those_put_in_also_past_a_word() {
+    let mut set = PartSet::default();
+    let parts = [0, 62, 63, 64, 127, 128, 65_534];
+    parts.iter().for_each(|&part| set.insert(PartId(part)));
+    assert!(set.indexes().eq(parts.map(usize::from)));
+}
+
+#[test]
 fn the_holder_that_answers_soonest_is_asked() {
     let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[0, 1], 1))];
     let (routes, now) = (Routes::new(&servers).unwrap(), Instant::now());

@@ -27,8 +27,9 @@ struct Strange {
 impl Strange {
     /// Until the client leaves.
     fn serve(self, mut stream: UnixStream) -> std::io::Result<()> {
-        stream.write_all(&hello())?;
-        stream.read_exact(&mut [0; HELLO_BYTES])?;
+        let mut theirs = [0; HELLO_BYTES];
+        stream.read_exact(&mut theirs)?;
+        stream.write_all(&Versions::SPOKEN.answer(&theirs).0.unwrap())?;
         let tier = memory((N_SLOTS * ROW_BYTES) as u64);
         loop {
             let mut prefix = [0; PREFIX_BYTES];

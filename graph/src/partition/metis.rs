@@ -13,10 +13,11 @@ use super::refine::all_edges;
 use super::{PartitionError, REFINED_BALANCE, Steps};
 use crate::PartId;
 use crate::edges::EdgeStream;
+use crate::fork::PerProcess;
 
 /// METIS draws from the one random number generator of the process: two runs at once would disturb
 /// each other, and neither could be repeated.
-static RUNNING: Mutex<()> = Mutex::new(());
+static RUNNING: PerProcess<Mutex<()>> = PerProcess::new();
 
 /// Owner of each node; partitions stay within `max_balance` as far as METIS manages.
 pub(super) fn by_metis(
@@ -58,7 +59,8 @@ pub(super) fn by_metis(
     steps.done("lists", 2);
     let excess = (max_balance.unwrap_or(REFINED_BALANCE) - 1.0).clamp(0.001, 1000.0) * 1000.0;
     let mut parts = vec![0 as Idx; n_nodes as usize];
-    let _alone = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let running = RUNNING.get_or(|_| Mutex::default());
+    let _alone = running.lock().unwrap_or_else(PoisonError::into_inner);
     Graph::new(1, n_parts.into(), &starts, &lists)
         .map_err(|error| PartitionError::Metis { message: error.to_string() })?
         .set_option(option::UFactor(excess as Idx))

@@ -13,7 +13,7 @@ use futures_rustls::TlsAcceptor;
 use glommio::net::TcpStream;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX};
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, check_hello, hello,
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, WireVersions,
 };
 
 use super::handshake::{Turns, in_turn};
@@ -55,6 +55,7 @@ impl Connection {
             let mut this = Self {
                 stream,
                 socket,
+                version: 0,
                 is_local,
                 rights,
                 shared,
@@ -65,11 +66,7 @@ impl Connection {
                 pace,
                 head,
             };
-            this.stream.write_all(&hello()).await?;
-            this.stream.flush().await?;
-            let mut theirs = [0; HELLO_BYTES];
-            this.stream.read_exact(&mut theirs).await?;
-            check_hello(&theirs)?;
+            this.version = this.agree().await?;
             let is_known = match &guard.token {
                 None => true,
                 Some(tokens) => this.tells(guard, tokens).await?,
@@ -85,6 +82,18 @@ impl Connection {
                        server was started with: --token-file";
         this.show_out(failure(FailureCode::Unauthenticated, message)).await?;
         Err(Ended::Unauthenticated)
+    }
+
+    /// Answers the client's hello, and returns the version of the wire that both speak.
+    async fn agree(&mut self) -> Result<u16, Ended> {
+        let mut theirs = [0; HELLO_BYTES];
+        self.stream.read_exact(&mut theirs).await?;
+        let (answer, agreed) = WireVersions::SPOKEN.answer(&theirs);
+        if let Some(answer) = answer {
+            self.stream.write_all(&answer).await?;
+            self.stream.flush().await?;
+        }
+        Ok(agreed?)
     }
 
     /// Whether the first request tells one of these tokens, or the admin's, which is worth more.

@@ -22,7 +22,7 @@ use std::time::Instant;
 use bytemuck::Zeroable;
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::limits::{PREFIX_BYTES, WIRE_VERSION_PLAIN_MAX};
 use lodestore_schema::{
     Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireError,
 };
@@ -53,6 +53,8 @@ pub(crate) struct Connection {
     stream: Stream,
     /// The same socket, to see whether the client has left.
     socket: Rc<OwnedFd>,
+    /// Version of the wire that both ends have agreed on.
+    version: u16,
     /// Whether that is a Unix socket.
     is_local: bool,
     rights: Rights,
@@ -220,7 +222,7 @@ impl Connection {
         (sent, deadline): (Instant, Instant),
     ) -> Result<Self, Ended> {
         (self.pace, self.loan) = (Pace::default(), None);
-        if let Err(refusal) = check(shard, &request, deadline <= Instant::now()) {
+        if let Err(refusal) = check(shard, &request, self.version, deadline <= Instant::now()) {
             self.drain(prefix.body_bytes).await?;
             return self.reply_or_refuse(shard, Err(refusal)).await;
         }
@@ -355,9 +357,17 @@ fn told_again() -> Ended {
     WireError::Malformed { message: "request", reason }.into()
 }
 
-/// What can be wrong with a request before its body is read: it came too late, or means another
-/// graph than this one.
-fn check(shard: &Shard, request: &Request, is_late: bool) -> Result<(), Failure> {
+/// What can be wrong with a request before its body is read: the version of the connection does not have
+/// it, it came too late, or means another graph than this one.
+fn check(shard: &Shard, request: &Request, version: u16, is_late: bool) -> Result<(), Failure> {
+    request.body.check_version(version).map_err(|error| {
+        // A peer without ranges does not know the code.
+        let code = match version <= WIRE_VERSION_PLAIN_MAX {
+            true => FailureCode::Invalid,
+            false => FailureCode::Unsupported,
+        };
+        failure(code, error.to_string())
+    })?;
     if is_late {
         let message = "the deadline passed before the request was read";
         return Err(failure(FailureCode::Deadline, message));

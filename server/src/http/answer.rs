@@ -1,12 +1,18 @@
 //! What each path answers.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use lodestore_schema::Tokens;
+use lodestore_store::StoppedWrites;
 
 use super::request::{BadRequest, Request};
-use crate::metrics::{CONTENT_TYPE, Observed, Phase, ServerFigures};
+use crate::metrics::{CONTENT_TYPE, Observed, Phase, Served, ServerFigures};
+use crate::stats::Counters;
 
 /// The status page; `NONCE` stands for a word of each answer's own.
 const PAGE: &str = include_str!("status.html");
+/// Partitions that take no updates which `/readyz` names.
+const STOPPED_MAX: usize = 3;
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// An answer before it is bytes.
@@ -113,17 +119,37 @@ fn readiness(observed: &Observed) -> Answer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {
             // Reads go on, so that nobody is to send them elsewhere.
-            let line =
-                if observed.served().is_some_and(|served| served.holdings.has_stopped_writes()) {
-                    "ready to read; a write has failed, and no updates are taken until a restart"
-                } else {
-                    "ready"
-                };
-            text("200 OK", line.to_owned())
+            let state = observed.served().map_or_else(|| "ready".to_owned(), state);
+            text("200 OK", state)
         }
         Phase::Serving => health(observed),
         phase => text("503 Service Unavailable", phase.name().to_owned()),
     }
+}
+
+/// What a server that is ready lacks: partitions that take no updates, rows that are still loaded.
+fn state(served: &Served) -> String {
+    let stopped = served.holdings.stopped_writes();
+    let mut line = if stopped.is_empty() { "ready" } else { "ready to read" }.to_owned();
+    for StoppedWrites { part, reason, advice } in stopped.iter().take(STOPPED_MAX) {
+        line += &format!("; partition {part} takes no updates ({reason}): {advice}");
+    }
+    if let Some(more) = stopped.len().checked_sub(STOPPED_MAX).filter(|&more| more > 0) {
+        line += &format!("; and {more} partitions more");
+    }
+    let sum = |bytes: fn(&Counters) -> &AtomicU64| -> u64 {
+        served.counters.iter().map(|shard| bytes(shard).load(Ordering::Relaxed)).sum()
+    };
+    let (done, all) = (sum(|shard| &shard.preloaded_bytes), sum(|shard| &shard.preload_bytes));
+    if done < all {
+        let percent = done as f64 / all as f64 * 100.0;
+        line += &format!("; preloading: {done} of {all} bytes ({percent:.1} %)");
+    }
+    if let Some(fault) = served.preload.fault() {
+        line += &format!("; some rows could not be preloaded: {fault}");
+    }
+    // A reason may have several lines, and this is one.
+    line.replace('\n', " ")
 }
 
 fn refusal(bad: BadRequest) -> Answer {

@@ -116,6 +116,12 @@ pub struct ShardFigures {
     pub forwarded_rows: u64,
     /// Rows sent that lie over a segment.
     pub overlay_rows: u64,
+    /// Bytes of rows that were loaded ahead of pulls.
+    #[serde(default)]
+    pub preloaded_bytes: u64,
+    /// Bytes of rows that are to be.
+    #[serde(default)]
+    pub preload_bytes: u64,
     /// Pushes acknowledged.
     pub pushes: u64,
     /// Rows of these.
@@ -277,6 +283,8 @@ impl ShardFigures {
             pulls_waiting_for_disk: get(&from.beat.pulls_waiting),
             forwarded_rows: get(&from.forwarded_rows),
             overlay_rows: get(&from.overlay_rows),
+            preloaded_bytes: get(&from.preloaded_bytes),
+            preload_bytes: get(&from.preload_bytes),
             pushes: get(&from.pushes),
             pushed_rows: get(&from.pushed_rows),
         }

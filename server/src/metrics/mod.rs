@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::compactor::Runs;
 use crate::holdings::Holdings;
 use crate::limits::BEAT_OVERDUE;
+use crate::preload::Preload;
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
 
@@ -38,6 +39,7 @@ pub(crate) struct Served {
     pub(crate) counters: Arc<[Counters]>,
     pub(crate) threads: Arc<StoreThreads>,
     pub(crate) runs: Arc<Runs>,
+    pub(crate) preload: Arc<Preload>,
 }
 
 /// How far a server is.

@@ -243,6 +243,16 @@ pub(super) const METRICS: &[Metric] = &[
         "rows read from over a segment",
     ),
     metric(
+        "lodestore_preloaded_bytes",
+        ShardGauge(|s| s.preloaded_bytes as f64),
+        "bytes of rows that were loaded into the tier ahead of pulls (--preload)",
+    ),
+    metric(
+        "lodestore_preload_bytes",
+        ShardGauge(|s| s.preload_bytes as f64),
+        "bytes of rows that are to be loaded so",
+    ),
+    metric(
         "lodestore_overlay_rows",
         LabelledGauge("state", |f| {
             let (committed, pending) = (f.updates.committed_rows, f.updates.pending_rows);
@@ -268,7 +278,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_writable",
         Gauge(|f| one_if(f.updates.writable)),
-        "1 if updates are taken; 0 from the first write that fails to the restart",
+        "1 if updates are taken; 0 while a partition takes none since a write has failed",
     ),
     metric(
         "lodestore_compactions_total",

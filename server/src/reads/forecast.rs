@@ -12,6 +12,8 @@ const NEWEST: f64 = 0.5;
 /// Times that a forecast is exceeded by at most: pulls differ, and answers have to be sent.
 const MARGIN: f64 = 4.0 / 3.0;
 
+/// Part of the disk that bulk is taken to have where latency-bound pulls take all of it.
+const BULK_PART_MIN: f64 = 0.01;
 /// A sample in which pulls waited for this part of the time shows what the disk can do.
 const QUEUED: f64 = 0.9;
 
@@ -28,6 +30,8 @@ pub(crate) struct Forecast {
     is_queued: bool,
     /// Cost by nanosecond.
     rate: Option<f64>,
+    /// Part of what the disk does that is for latency-bound pulls; bulk has the rest.
+    latency_share: f64,
     sample: Sample,
     /// Up to when the sample is counted.
     last: Option<Instant>,
@@ -37,6 +41,8 @@ pub(crate) struct Forecast {
 #[derive(Debug, Default)]
 struct Sample {
     done: u64,
+    /// Of this, for latency-bound pulls.
+    done_latency: u64,
     busy: Duration,
     queued: Duration,
 }
@@ -55,10 +61,13 @@ impl Forecast {
     }
 
     /// Counts a read that ends.
-    pub(crate) fn end(&mut self, cost: u64, now: Instant) {
+    pub(crate) fn end(&mut self, class: Class, cost: u64, now: Instant) {
         self.advance(now);
         self.in_flight = self.in_flight.saturating_sub(cost);
         self.sample.done += cost;
+        if class == Class::Latency {
+            self.sample.done_latency += cost;
+        }
         if self.sample.busy >= SAMPLE {
             self.take_sample();
         }
@@ -88,12 +97,22 @@ impl Forecast {
             return Ok(());
         }
         let ahead: u64 = self.expected[..=class as usize].iter().sum();
-        self.check(ahead.saturating_add(self.in_flight).saturating_add(cost), time)
+        let all = ahead.saturating_add(self.in_flight).saturating_add(cost);
+        let of_class = self.expected[class as usize].saturating_add(cost);
+        check(self.time_of(all).max(self.time_in_class(class, of_class)), time)
     }
 
     /// The same for a pull whose turn has come, and of which `cost` is expected.
-    pub(crate) fn check_next(&self, cost: u64, time: Duration) -> Result<(), Duration> {
-        if self.all() <= cost { Ok(()) } else { self.check(cost, time) }
+    pub(crate) fn check_next(
+        &self,
+        class: Class,
+        cost: u64,
+        time: Duration,
+    ) -> Result<(), Duration> {
+        if self.all() <= cost {
+            return Ok(());
+        }
+        check(self.time_in_class(class, cost), time)
     }
 
     /// Returns how long all takes that has come, as far as that is known.
@@ -105,13 +124,10 @@ impl Forecast {
         self.expected.iter().sum::<u64>().saturating_add(self.in_flight)
     }
 
-    fn check(&self, cost: u64, time: Duration) -> Result<(), Duration> {
-        match self.time_of(cost).map(|needed| needed.mul_f64(MARGIN)) {
-            Some(needed) if needed > time => {
-                Err((needed - time).clamp(RETRY_AFTER, RETRY_AFTER_MAX))
-            }
-            _ => Ok(()),
-        }
+    /// Returns how long `cost` takes while latency-bound pulls come as they did of late.
+    fn time_in_class(&self, class: Class, cost: u64) -> Option<Duration> {
+        let part = if class == Class::Bulk { 1.0 - self.latency_share } else { 1.0 };
+        self.time_of((cost as f64 / part.max(BULK_PART_MIN)) as u64)
     }
 
     /// Bounded, so that a margin can be added.
@@ -132,7 +148,9 @@ impl Forecast {
     }
 
     fn take_sample(&mut self) {
-        let Sample { done, busy, queued } = std::mem::take(&mut self.sample);
+        let Sample { done, done_latency, busy, queued } = std::mem::take(&mut self.sample);
+        let share = done_latency as f64 / done.max(1) as f64;
+        self.latency_share += NEWEST * (share - self.latency_share);
         let found = (done as f64 / busy.as_nanos() as f64).max(f64::MIN_POSITIVE);
         let is_queued = queued.as_secs_f64() >= QUEUED * busy.as_secs_f64();
         self.rate = match self.rate {
@@ -140,6 +158,14 @@ impl Forecast {
             Some(rate) if is_queued => Some(rate + NEWEST * (found - rate)),
             rate => rate.map(|rate| rate.max(found)),
         };
+    }
+}
+
+/// Fails with a hint when to retry if what takes about `needed` would not be done in `time`.
+fn check(needed: Option<Duration>, time: Duration) -> Result<(), Duration> {
+    match needed.map(|needed| needed.mul_f64(MARGIN)) {
+        Some(needed) if needed > time => Err((needed - time).clamp(RETRY_AFTER, RETRY_AFTER_MAX)),
+        _ => Ok(()),
     }
 }
 
@@ -155,9 +181,13 @@ mod tests {
 
     /// Has a disk do `done` of its profile in each nanosecond of 400 ms from `start`.
     fn work(forecast: &mut Forecast, start: Instant, done: f64) {
+        work_for(Class::Bulk, forecast, start, done);
+    }
+
+    fn work_for(class: Class, forecast: &mut Forecast, start: Instant, done: f64) {
         for ms in 0..400u64 {
             forecast.start((done * MS as f64) as u64, at(start, ms));
-            forecast.end((done * MS as f64) as u64, at(start, ms + 1));
+            forecast.end(class, (done * MS as f64) as u64, at(start, ms + 1));
         }
     }
 
@@ -193,14 +223,29 @@ mod tests {
         assert!(forecast.check_behind(Class::Bulk, 0, millis(10_000)).is_ok());
         let hint = forecast.check_behind(Class::Bulk, 0, millis(9000)).unwrap_err();
         assert!((millis(550)..millis(650)).contains(&hint), "{hint:?}");
-        assert!(forecast.check_next(600 * MS, millis(1700)).is_ok());
-        assert!(forecast.check_next(600 * MS, millis(1500)).is_err());
+        assert!(forecast.check_next(Class::Latency, 600 * MS, millis(1700)).is_ok());
+        assert!(forecast.check_next(Class::Latency, 600 * MS, millis(1500)).is_err());
         forecast.expect(Class::Bulk, 3000 * MS, 0);
         assert!(forecast.check_behind(Class::Bulk, 0, millis(2000)).is_ok());
         let hint = |cost| forecast.check_behind(Class::Bulk, cost, Duration::ZERO).unwrap_err();
         assert_eq!(hint(u64::MAX), RETRY_AFTER_MAX);
         forecast.expect(Class::Latency, 600 * MS, 1);
         assert_eq!(forecast.check_behind(Class::Bulk, 0, Duration::ZERO), Err(RETRY_AFTER));
+    }
+
+    #[test]
+    fn bulk_that_is_passed_all_the_time_is_late_and_no_longer_than_that() {
+        let start = Instant::now();
+        let mut forecast = measured(start, 1.0);
+        let second = Duration::from_secs(1);
+        forecast.expect(Class::Latency, 0, MS);
+        assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_ok());
+        work_for(Class::Latency, &mut forecast, at(start, 1000), 1.0);
+        assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_err());
+        assert!(forecast.check_next(Class::Bulk, 400 * MS, second).is_err());
+        assert!(forecast.check_behind(Class::Latency, 400 * MS, second).is_ok());
+        work(&mut forecast, at(start, 2000), 1.0);
+        assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_ok());
     }
 
     #[test]
@@ -221,7 +266,7 @@ mod tests {
         let minute = Duration::from_secs(60);
         assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_ok(), "it comes alone");
         forecast.expect(Class::Bulk, 0, 1000 * MS);
-        assert!(forecast.check_next(1000 * MS, minute).is_ok());
+        assert!(forecast.check_next(Class::Bulk, 1000 * MS, minute).is_ok());
         assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_err());
         // Nobody waits any more: what it does is the least that it can.
         work(&mut forecast, at(start, 10_000), 0.5);

@@ -105,6 +105,7 @@ pub(crate) struct ReadTurn {
 pub(crate) struct Permit {
     admission: Rc<ReadAdmission>,
     resource: Resource,
+    class: Class,
     amount: Amount,
     /// Of a read that has started.
     cost: u64,
@@ -192,15 +193,15 @@ impl ReadAdmission {
     }
 
     /// Returns a part of a budget and hands it to those that wait.
-    fn give_back(&self, resource: Resource, amount: Amount, cost: u64) {
+    fn give_back(&self, permit: &Permit) {
         {
             let mut state = self.state.borrow_mut();
-            state.gate(resource).give_back(amount);
-            if resource == Resource::Reads {
-                state.forecast.end(cost, Instant::now());
+            state.gate(permit.resource).give_back(permit.amount);
+            if permit.resource == Resource::Reads {
+                state.forecast.end(permit.class, permit.cost, Instant::now());
             }
         }
-        self.grant(resource);
+        self.grant(permit.resource);
     }
 
     /// Grants what there is room for, in order.
@@ -310,7 +311,8 @@ impl ReadTurn {
             // It may have waited for longer than was foreseen.
             let left = self.time_left();
             let state = self.admission.state.borrow();
-            let checked = state.forecast.check_next(self.expected.get(), left);
+            let (class, expected) = (self.ticket.class, self.expected.get());
+            let checked = state.forecast.check_next(class, expected, left);
             drop(state);
             checked.map_err(|retry_after| too_late(retry_after, left))?;
             self.set_begun();
@@ -350,7 +352,8 @@ impl ReadTurn {
             let counters = &self.admission.counters[self.admission.shard];
             counters.reads_in_flight.store(n_reads, Ordering::Relaxed);
         }
-        Permit { admission: Rc::clone(&self.admission), resource, amount, cost: 0 }
+        let (admission, class) = (Rc::clone(&self.admission), self.ticket.class);
+        Permit { admission, resource, class, amount, cost: 0 }
     }
 
     fn expect(&self, cost: u64) {
@@ -385,7 +388,7 @@ impl Drop for ReadTurn {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.admission.give_back(self.resource, self.amount, self.cost);
+        self.admission.give_back(self);
     }
 }
 

@@ -6,6 +6,7 @@
 mod lent;
 mod moving;
 mod part;
+mod preload;
 mod refresh;
 
 use std::cell::{Cell, RefCell};
@@ -15,17 +16,28 @@ use std::sync::Arc;
 use lodestore_cache::{Grant, Tier};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Failure, FailureCode, Stripes};
-use lodestore_store::{GraphVersion, PAGE_BYTES, RowIdx, TensorVersion};
+use lodestore_store::{Extent, GraphVersion, PAGE_BYTES, PlannedRow, RowIdx, TensorVersion};
 
-use crate::dma::ReadList;
+use crate::dma::{LIST_BYTES_PER_ROW, ReadList};
 use crate::error::failure;
 use crate::holdings::Holdings;
-use crate::limits::IDLE_SCRATCH_MAX;
+use crate::limits::{IDLE_SCRATCH_MAX, READ_LIST_BYTES_PER_ROW};
 use crate::map::TierFile;
 use crate::reads::ReadTurn;
 use crate::shard::ShardPlan;
 use crate::stats::{Counters, count};
 use part::{MissedRow, PartRows, PartScratch};
+
+// A plan has two lists of its rows, and an extent with an end for each of them at most.
+const _: () = assert!(
+    size_of::<MissedRow>()
+        + 2 * size_of::<(RowIdx, u32)>()
+        + 2 * size_of::<PlannedRow>()
+        + size_of::<Extent>()
+        + size_of::<u32>()
+        + LIST_BYTES_PER_ROW
+        <= READ_LIST_BYTES_PER_ROW
+);
 
 /// One tensor on one shard.
 pub(crate) struct ShardRows {
@@ -159,24 +171,15 @@ impl ShardRows {
         let are_ours = self.keys_of(&plan.holdings, &parts, ids, &mut scratch.keys)?;
         if are_ours {
             self.tier.borrow_mut().lookup(&scratch.keys, out, &mut scratch.misses);
-            let Want { turn, pinned } = want;
             let gather = Gather { plan, want, parts: &parts, n_ids: ids.len() };
-            if let Some(pinned) = pinned {
+            if let Some(pinned) = want.pinned {
                 self.miss_others(&gather, pinned, ids, &mut scratch.misses);
             }
             let counters = self.counters(plan);
             count(&counters.tier_hits, ids.len() - scratch.misses.len());
             count(&counters.tier_misses, scratch.misses.len());
             if !scratch.misses.is_empty() {
-                let n_missed = scratch.misses.len();
-                // Until the lists are idle again.
-                let _lists = turn.take_lists(n_missed, ids.len(), self.row_cost.get()).await?;
-                bucket(&plan.holdings.book, ids, &scratch.misses, &mut scratch.missed);
-                let read = self.read_misses(&gather, out, &mut scratch).await;
-                // Not kept for the next: they would keep old files from being removed.
-                scratch.list.clear();
-                turn.end_chunk();
-                read?;
+                self.read_listed(&gather, ids, out, &mut scratch).await?;
                 self.admit_misses(&parts, ids.len(), out, &mut scratch);
                 scratch.seen.clear();
                 self.keep(scratch);
@@ -253,6 +256,25 @@ impl ShardRows {
             keys.push(rows.key_base + self.stripes.key_of(row));
         }
         Ok(true)
+    }
+
+    /// Reads the rows at the misses to their positions in `out`, with room for what that takes.
+    async fn read_listed(
+        &self,
+        gather: &Gather<'_>,
+        ids: &[NodeId],
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), Failure> {
+        let (turn, n_missed) = (gather.want.turn, scratch.misses.len());
+        // Until the lists are idle again.
+        let _lists = turn.take_lists(n_missed, ids.len(), self.row_cost.get()).await?;
+        bucket(&gather.plan.holdings.book, ids, &scratch.misses, &mut scratch.missed);
+        let read = self.read_misses(gather, out, scratch).await;
+        // Not kept for the next: they would keep old files from being removed.
+        scratch.list.clear();
+        turn.end_chunk();
+        read
     }
 
     /// Reads the missed rows to their positions in `out`: the reads of all partitions as one list.

@@ -224,7 +224,7 @@ impl Shard {
     }
 
     /// Takes room for `n_bytes` until the permit is dropped.
-    pub(super) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
+    pub(crate) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
         let room = self.room.try_acquire_static_permit(n_bytes as u64);
         // Pulls that wait for the disk hold it for as long.
         let retry_after = || self.reads.retry_after();

@@ -29,10 +29,11 @@ use crate::guard::{Gate, Guard};
 use crate::holdings::Holdings;
 use crate::limits::{
     BULK_TURN, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD,
-    START_TIMEOUT,
+    PRELOAD_SHARES, START_TIMEOUT,
 };
 use crate::metrics::Observed;
 use crate::post::{Letter, Post, Question, Rows};
+use crate::preload::Preload;
 use crate::pulse::Shards;
 use crate::reads::ReadAdmission;
 use crate::rows::ShardRows;
@@ -78,6 +79,8 @@ pub(crate) struct ShardPlan {
     pub(crate) pulsed: Shards,
     /// Where it tells that it is alive.
     pub(crate) observed: Arc<Observed>,
+    /// Which rows are loaded after the start.
+    pub(crate) preload: Arc<Preload>,
 }
 
 /// Where a shard reports how far it is.
@@ -114,6 +117,8 @@ pub(crate) struct Shard {
     inside: Inside,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
+    /// Pieces that are loaded ahead at this moment.
+    n_loading: Cell<usize>,
     /// What [`Holdings::described`] was, and the frame that answers `describe`.
     description: RefCell<([u64; 2], Rc<[u8]>)>,
     complaints: Complaints,
@@ -169,14 +174,17 @@ pub(crate) async fn run(
         inside: Inside::default(),
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),
+        n_loading: Cell::new(0),
         description: RefCell::new(([0; 2], Rc::from([]))),
         complaints: Complaints::default(),
     });
     shard.start_beat();
     shard.spawn_guarded("what ends reads that were given up", reads.reap());
     shard.read_letters(receivers, sync);
+    let ahead = shard.plan_preload();
     let _ = started.send(Step::Up(id, Inbox::new(sender.into_foreign())));
     drop(started);
+    shard.start_preload(ahead, queue("preload", PRELOAD_SHARES));
     shard.serve(&inbox, sync).await;
     shard.end().await;
     Ok(())
@@ -198,6 +206,15 @@ async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, Str
 fn queue(name: &str, shares: usize) -> TaskQueueHandle {
     let latency = Latency::Matters(BULK_TURN);
     glommio::executor().create_task_queue(Shares::Static(shares), latency, name)
+}
+
+/// A piece that is loaded ahead.
+pub(crate) struct Loading<'a>(&'a Cell<usize>);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl Shard {
@@ -254,6 +271,10 @@ impl Shard {
         while self.plan.busy.load(Ordering::Relaxed) > 0 && in_time() {
             glommio::timer::sleep(Duration::from_millis(2)).await;
         }
+        while self.n_loading.get() > 0 && in_time() {
+            glommio::timer::sleep(Duration::from_millis(2)).await;
+        }
+        self.remember_rows();
         self.post.close();
         if let Ok(shard) = Rc::try_unwrap(self) {
             join_all(shard.tensors.into_iter().map(ShardRows::close)).await;
@@ -325,14 +346,54 @@ impl Shard {
 
     /// Runs what nobody waits for.
     fn spawn_guarded(&self, what: &'static str, task: impl Future<Output = ()> + 'static) {
+        glommio::spawn_local(self.guarded(what, task)).detach();
+    }
+
+    /// The same in a queue of its own.
+    pub(crate) fn spawn_guarded_into(
+        &self,
+        queue: TaskQueueHandle,
+        what: &'static str,
+        task: impl Future<Output = ()> + 'static,
+    ) {
+        if let Ok(task) = glommio::spawn_local_into(self.guarded(what, task), queue) {
+            task.detach();
+        }
+    }
+
+    fn guarded(
+        &self,
+        what: &'static str,
+        task: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()> + 'static {
         let shard = self.id;
-        let guarded = async move {
+        async move {
             // One panicking task would stop the whole executor.
             if AssertUnwindSafe(task).catch_unwind().await.is_err() {
                 error!(shard, "{what} panicked");
             }
-        };
-        glommio::spawn_local(guarded).detach();
+        }
+    }
+
+    /// Notes that a piece is loaded ahead until this is dropped: the shard ends after it.
+    pub(crate) fn begin_loading(&self) -> Loading<'_> {
+        self.n_loading.set(self.n_loading.get() + 1);
+        Loading(&self.n_loading)
+    }
+
+    /// What it was started with.
+    pub(crate) fn shard_plan(&self) -> &ShardPlan {
+        &self.plan
+    }
+
+    /// Its number among the server's shards.
+    pub(crate) fn number(&self) -> u16 {
+        u16::try_from(self.id).unwrap_or(u16::MAX)
+    }
+
+    /// Its rows, tensor by tensor.
+    pub(crate) fn tensors(&self) -> &[ShardRows] {
+        &self.tensors
     }
 
     /// Runs bulk work behind latency-bound work.

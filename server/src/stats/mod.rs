@@ -35,6 +35,9 @@ pub(crate) struct Counters {
     pub(crate) pushes: AtomicU64,
     pub(crate) pushed_rows: AtomicU64,
     pub(crate) overlay_rows: AtomicU64,
+    /// Bytes of rows to load ahead, and those that are done with.
+    pub(crate) preload_bytes: AtomicU64,
+    pub(crate) preloaded_bytes: AtomicU64,
     pub(crate) connections: AtomicU32,
     pub(crate) connections_taken: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
@@ -241,6 +244,8 @@ impl Counters {
             pushed_rows: get(&self.pushed_rows),
             overlay_rows: get(&self.overlay_rows),
             shared_bytes: get(&self.shared_bytes),
+            preloaded_bytes: get(&self.preloaded_bytes),
+            preload_bytes: get(&self.preload_bytes),
         }
     }
 }

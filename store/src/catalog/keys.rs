@@ -15,6 +15,8 @@ pub(super) const PREPARED: &[u8] = b"prepared";
 pub(super) const SEGMENTS: &[u8] = b"segment/";
 pub(super) const DELTAS: &[u8] = b"delta/";
 pub(super) const PREPARED_DELTAS: &[u8] = b"prepared/";
+/// Segments of tensors that are on their way into `graph.toml`.
+pub(super) const NEW_SEGMENTS: &[u8] = b"new/";
 pub(super) const LOST: &[u8] = b"lost/";
 pub(super) const ROWS: &[u8] = b"overlay/";
 
@@ -28,6 +30,11 @@ pub(super) fn segments_of(tensor: &str) -> Vec<u8> {
 
 pub(super) fn segment(tensor: &str, version: u32) -> Vec<u8> {
     [&segments_of(tensor), version.to_be_bytes().as_slice()].concat()
+}
+
+/// What the keys of all new segments of a tensor start with.
+pub(super) fn new_segments_of(tensor: &str) -> Vec<u8> {
+    [NEW_SEGMENTS, tensor.as_bytes(), b"/"].concat()
 }
 
 /// What the keys of all deltas of a tensor start with.

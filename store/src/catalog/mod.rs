@@ -11,6 +11,7 @@
 //!                             | digest 32 | file name
 //! delta/NAME/VERSION          first version u32 | as segment/NAME/VERSION
 //! prepared/NAME/VERSION       as delta/NAME/VERSION: written by a commit that is not published yet
+//! new/NAME/VERSION            as segment/NAME/VERSION, of a tensor that graph.toml may not list yet
 //! prepared                    the version that a commit has prepared u32; absent without one
 //! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
 //! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
@@ -29,12 +30,14 @@
 //! so that it works on read-only mounts and from several processes at once.
 
 mod copied;
+mod health;
 mod keys;
 mod mend;
 mod pairs;
 mod record;
 mod rows;
 mod segments;
+mod tensors;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -50,6 +53,7 @@ pub(crate) use segments::DeltaRecord;
 use crate::cause::Cause;
 use crate::device::{Access, Change, Device, Guard, KeyValues};
 use crate::error::StoreError;
+use health::{Health, Waits};
 use record::Fields;
 
 /// Newest catalog format that this release writes and reads.
@@ -60,6 +64,7 @@ pub const CATALOG_FORMAT_VERSION: u32 = 2;
 pub struct Catalog {
     dir: PathBuf,
     pairs: Box<dyn KeyValues>,
+    health: Health,
     /// The lock of its partition, let go after the pairs are closed.
     _guard: Option<Guard>,
 }
@@ -75,7 +80,8 @@ impl Catalog {
         graph_text: &str,
     ) -> Result<Self, StoreError> {
         let pairs = device.key_values(dir, Access::Create).map_err(failed(dir))?;
-        let catalog = Self { dir: dir.to_owned(), pairs, _guard: None };
+        let health = Health::new(waits(device));
+        let catalog = Self { dir: dir.to_owned(), pairs, health, _guard: None };
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         identity.extend_from_slice(graph.as_bytes());
         identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
@@ -125,7 +131,7 @@ impl Catalog {
             }
             _ => failed(dir)(error),
         })?;
-        Ok(Self { dir: dir.to_owned(), pairs, _guard: None })
+        Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(waits(device)), _guard: None })
     }
 
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
@@ -160,11 +166,6 @@ impl Catalog {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
-    }
-
-    /// Moves what is in the log into tables, so that a reader has nothing to replay.
-    pub fn flush(&self) -> Result<(), StoreError> {
-        self.pairs.flush().map_err(failed(&self.dir))
     }
 
     /// Checks that it is the catalog of partition `part` of `graph`.
@@ -208,10 +209,6 @@ impl Catalog {
         Ok(Change::Put(keys::IDENTITY.to_vec(), identity))
     }
 
-    fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
-        self.pairs.write(changes).map_err(failed(&self.dir))
-    }
-
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.pairs.get(key).map_err(failed(&self.dir))
     }
@@ -226,6 +223,10 @@ pub(crate) fn lock_partition(device: &dyn Device, dir: &Path) -> Result<Guard, S
         ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
         _ => StoreError::io(dir, "lock")(error),
     })
+}
+
+fn waits(device: &dyn Device) -> Waits {
+    if device.waits() { Waits::Yes } else { Waits::No }
 }
 
 fn failed(dir: &Path) -> impl FnOnce(std::io::Error) -> StoreError {

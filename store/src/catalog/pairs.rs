@@ -27,6 +27,8 @@ pub(crate) enum Pair<'a> {
     Delta { tensor: &'a str, version: u32, record: Result<DeltaRecord, String> },
     /// A delta that a commit has prepared.
     Prepared { tensor: &'a str, version: u32, record: Result<DeltaRecord, String> },
+    /// The segment of a tensor that may not be listed yet.
+    New { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// The version that a commit has prepared; `None` where that cannot be read.
     PreparedVersion(Option<u32>),
     /// A row that was put for a version.
@@ -73,6 +75,10 @@ pub(super) fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         let (tensor, version, record) = record(keys::SEGMENTS)?;
         Some(Pair::Segment { tensor, version, record })
     };
+    let new = || {
+        let (tensor, version, record) = record(keys::NEW_SEGMENTS)?;
+        Some(Pair::New { tensor, version, record })
+    };
     let lost = || {
         let (tensor, version, record) = record(keys::LOST)?;
         Some(Pair::Lost { tensor, version, record })
@@ -113,6 +119,7 @@ pub(super) fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
             .or_else(prepared)
             .or_else(row)
             .or_else(lost)
+            .or_else(new)
             .unwrap_or(Pair::Unknown),
     }
 }

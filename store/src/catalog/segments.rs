@@ -53,11 +53,15 @@ impl Catalog {
         Ok(newest)
     }
 
-    /// All records of segments of a tensor with their versions, ascending.
+    /// All records of segments of a tensor with their versions, ascending; those of a tensor that
+    /// has just come into `graph.toml` as well.
     pub fn segments(&self, tensor: &str) -> Result<Vec<(u32, SegmentRecord)>, StoreError> {
-        self.records(tensor, &keys::segments_of(tensor), |version, value| {
-            Ok((version, SegmentRecord::from_bytes(value)?))
-        })
+        let read = |version, value: &[u8]| Ok((version, SegmentRecord::from_bytes(value)?));
+        let found = self.records(tensor, &keys::segments_of(tensor), read)?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        self.records(tensor, &keys::new_segments_of(tensor), read)
     }
 
     /// All records of deltas of a tensor, oldest first.

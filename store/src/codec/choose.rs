@@ -1,68 +1,155 @@
-//! Which codec rows are better served by, from a sample.
+//! A sample of rows, how it shrinks and how fast it unpacks; [`CodecCase`] decides by that.
 
+use std::hint::black_box;
 use std::path::Path;
+use std::time::Instant;
 
-use super::{CodecChoice, GroupEncoder, SegmentCodec};
+use super::rule::{CodecCase, CodecVerdict, fits};
+use super::{CodecChoice, GroupEncoder, SegmentCodec, StoredGroup, with_decoder};
 use crate::error::StoreError;
+use crate::plan::DeviceProfile;
+use crate::reader::available_memory_bytes;
+use crate::row::RowIdx;
 
-/// Groups that are looked at, evenly spread over the segment.
+/// Groups that are looked at, evenly spread over the rows.
 const SAMPLE_GROUPS: u64 = 64;
 
+/// Bytes of rows of each group that are unpacked for one measurement, one group at least.
+const TIMED_BYTES: usize = 64 << 10;
+
+/// Measurements of a group, of which the shortest counts: others were interrupted.
+const TIMED_ROUNDS: usize = 3;
+
 impl CodecChoice {
-    /// [`CodecChoice::Auto`] takes zstd for rows that shrink at least this much, and where a random row out of memory takes at most [`CodecChoice::MAX_SLOWER`] times as long
-    /// as a raw one. Measured: unpacking a group takes 400 ns and 8 ns per stored byte, copying a raw row
-    /// 0.15 ns per byte. So rows of 1 KiB, two to a group, have to shrink 76 times.
-    pub const MIN_RATIO: u64 = 20;
-
-    /// See [`CodecChoice::MIN_RATIO`].
-    pub const MAX_SLOWER: f64 = 4.0;
-
-    /// [`CodecChoice::Auto`] takes raw for rows below this many bytes, which hardly ever shrink enough.
+    /// [`CodecChoice::Auto`] takes raw for rows below this many bytes in a table that fits in memory:
+    /// they hardly ever shrink enough.
     pub const MIN_ROW_BYTES: usize = 1024;
 
-    /// [`CodecChoice::Auto`] takes raw for segments below this many bytes: they fit any memory.
-    pub const MIN_SEGMENT_BYTES: u64 = 1 << 20;
+    /// [`CodecChoice::Auto`] takes raw for tables below this many bytes: they fit any memory.
+    pub const MIN_TABLE_BYTES: u64 = 1 << 20;
 }
 
-/// The codec for the segment `file` of `n_rows` rows of `row_bytes`; `copy_rows` fills a buffer
-/// with the rows from the given one on, and is asked for a sample only where that decides.
+/// Rows to take a sample of, the table that they stand for, and where it will be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SampledTable<'a> {
+    /// Named in errors.
+    pub(crate) file: &'a Path,
+    pub(crate) n_rows: u32,
+    pub(crate) row_bytes: usize,
+    /// Bytes of all of the table's rows on this machine.
+    pub(crate) table_bytes: u64,
+    pub(crate) disk: DeviceProfile,
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+/// What a sample of a table says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CodecAssessment {
+    pub(crate) case: CodecCase,
+    pub(crate) verdict: CodecVerdict,
+}
+
+/// The codec for the segment `file` of `n_rows` rows of `row_bytes`, which is all of its table;
+/// `copy_rows` fills a buffer with the rows from the given one on, and is asked for a sample only where
+/// that decides.
 pub(crate) fn choose<E: From<StoreError>>(
     choice: CodecChoice,
     file: &Path,
     n_rows: u32,
     row_bytes: usize,
-    mut copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+    copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
 ) -> Result<SegmentCodec, E> {
-    let zstd = SegmentCodec::zstd_for(row_bytes);
-    let segment_bytes = u64::from(n_rows) * row_bytes as u64;
+    let (disk, memory_bytes) = (DeviceProfile::default(), available_memory_bytes());
+    let table_bytes = u64::from(n_rows) * row_bytes as u64;
+    let table = SampledTable { file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
     match choice {
-        CodecChoice::Raw => return Ok(SegmentCodec::Raw),
-        CodecChoice::Zstd => return Ok(zstd),
-        CodecChoice::Auto
-            if row_bytes < CodecChoice::MIN_ROW_BYTES
-                || segment_bytes < CodecChoice::MIN_SEGMENT_BYTES =>
-        {
-            return Ok(SegmentCodec::Raw);
+        CodecChoice::Raw => Ok(SegmentCodec::Raw),
+        CodecChoice::Zstd => Ok(SegmentCodec::zstd_for(row_bytes)),
+        CodecChoice::Auto => {
+            let assessed = table.assess(copy_rows)?;
+            Ok(assessed.map_or(SegmentCodec::Raw, |assessed| assessed.verdict.codec))
         }
-        CodecChoice::Auto => {}
     }
-    let group_rows = zstd.group_rows().min(n_rows);
-    let n_groups = u64::from(n_rows / group_rows);
-    let mut group = vec![0; group_rows as usize * row_bytes];
-    let mut encoder = GroupEncoder::new(group.len()).map_err(StoreError::io(file, "compress"))?;
-    let n_samples = n_groups.min(SAMPLE_GROUPS);
-    let mut stored_bytes = 0;
-    for sample in 0..n_samples {
-        let first = (sample * n_groups / n_samples) as u32 * group_rows;
-        copy_rows(first, &mut group)?;
-        let stored = encoder.store(&group).map_err(StoreError::io(file, "compress"))?;
-        stored_bytes += stored.len() as u64;
+}
+
+impl SampledTable<'_> {
+    /// Takes a sample and judges by it; `None` for a table that is raw without a look: see
+    /// [`SampledTable::raw_anyway`].
+    pub(crate) fn assess<E: From<StoreError>>(
+        &self,
+        copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Option<CodecAssessment>, E> {
+        if self.raw_anyway().is_some() {
+            return Ok(None);
+        }
+        let sample = self.sample(copy_rows)?;
+        let shrunk = sample.stored_bytes as f64 / sample.raw_bytes as f64;
+        let case = CodecCase {
+            row_bytes: self.row_bytes,
+            raw_bytes: self.table_bytes,
+            zstd_bytes: (self.table_bytes as f64 * shrunk) as u64,
+            decode_bytes_per_s: sample.raw_bytes as f64 / sample.unpack_seconds,
+            disk: self.disk,
+            memory_bytes: self.memory_bytes,
+        };
+        Ok(Some(CodecAssessment { case, verdict: case.judge() }))
     }
-    let raw_bytes = n_samples * group.len() as u64;
-    let shrinks = stored_bytes * CodecChoice::MIN_RATIO <= raw_bytes;
-    // A random row is unpacked with its whole group.
-    let unpack_ns = 400.0 + 8.0 * stored_bytes as f64 / n_samples as f64;
-    let copy_ns = 0.15 * row_bytes as f64;
-    let is_fast = unpack_ns <= CodecChoice::MAX_SLOWER * copy_ns;
-    Ok(if shrinks && is_fast { zstd } else { SegmentCodec::Raw })
+
+    /// Why no sample would make it anything but raw.
+    pub(crate) fn raw_anyway(&self) -> Option<&'static str> {
+        if self.n_rows == 0 || self.table_bytes < CodecChoice::MIN_TABLE_BYTES {
+            return Some("the table has less than 1 MiB");
+        }
+        let is_short = self.row_bytes < CodecChoice::MIN_ROW_BYTES;
+        (is_short && fits(self.table_bytes, self.memory_bytes))
+            .then_some("the table fits in memory, and its rows are short")
+    }
+
+    fn sample<E: From<StoreError>>(
+        &self,
+        mut copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Sample, E> {
+        let group_rows = SegmentCodec::zstd_for(self.row_bytes).group_rows().min(self.n_rows);
+        let n_groups = u64::from(self.n_rows / group_rows);
+        let mut group = vec![0; group_rows as usize * self.row_bytes];
+        let failed = StoreError::io(self.file, "compress");
+        let mut encoder = GroupEncoder::new(group.len()).map_err(failed)?;
+        let n_samples = n_groups.min(SAMPLE_GROUPS);
+        let mut all = Sample::default();
+        for sample in 0..n_samples {
+            let first = (sample * n_groups / n_samples) as u32 * group_rows;
+            copy_rows(first, &mut group)?;
+            let stored = encoder.store(&group).map_err(StoreError::io(self.file, "compress"))?;
+            all.raw_bytes += group.len() as u64;
+            all.stored_bytes += stored.len() as u64;
+            let (raw_bytes, row_bytes) = (group.len(), self.row_bytes);
+            all.unpack_seconds +=
+                unpack_seconds(&StoredGroup { stored, first_row: RowIdx(0), raw_bytes, row_bytes });
+        }
+        Ok(all)
+    }
+}
+
+/// Groups of a table, all together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    raw_bytes: u64,
+    stored_bytes: u64,
+    unpack_seconds: f64,
+}
+
+/// Seconds in which this thread unpacks the group; what was just compressed does unpack.
+fn unpack_seconds(group: &StoredGroup<'_>) -> f64 {
+    let repeats = (TIMED_BYTES / group.raw_bytes.max(1)).clamp(1, 16);
+    with_decoder(|decoder| {
+        let mut unpack = || drop(black_box(decoder.unpacked(black_box(group)).map(<[u8]>::len)));
+        // Its memory is there from now on.
+        unpack();
+        let rounds = (0..TIMED_ROUNDS).map(|_| {
+            let start = Instant::now();
+            (0..repeats).for_each(|_| unpack());
+            start.elapsed().as_secs_f64() / repeats as f64
+        });
+        rounds.fold(f64::INFINITY, f64::min)
+    })
 }

@@ -3,13 +3,14 @@
 mod choose;
 mod decoder;
 mod encoder;
+mod rule;
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-pub(crate) use choose::choose;
+pub(crate) use choose::{SampledTable, choose};
 pub(crate) use decoder::{StoredGroup, with_decoder};
 pub(crate) use encoder::GroupEncoder;
 
@@ -37,7 +38,8 @@ pub enum SegmentCodec {
 /// Which codec an import uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CodecChoice {
-    /// What a sample of the rows is better served by; see [`CodecChoice::MIN_RATIO`].
+    /// By the time of a random row on the disk at hand; see [`CodecChoice::MIN_RATIO`] and
+    /// [`CodecChoice::MIN_COLD_RATIO`].
     #[default]
     Auto,
     /// Always raw: fastest.

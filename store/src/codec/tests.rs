@@ -6,7 +6,7 @@ use zstd::zstd_safe::{CCtx, CParameter};
 use super::decoder::GroupDecoder;
 use super::*;
 use crate::error::StoreError;
-use crate::plan::PlannedRow;
+use crate::plan::{DeviceProfile, PlannedRow};
 use crate::row::RowIdx;
 
 /// Encodes `rows` as a writer does, handed over in pieces of `piece_bytes`.
@@ -127,21 +127,47 @@ fn frames_of_another_length_are_refused() {
 fn chosen(choice: CodecChoice, n_rows: u32, row_bytes: usize, one_in: usize) -> SegmentCodec {
     choose::<StoreError>(choice, Path::new("feat"), n_rows, row_bytes, |first, out| {
         assert!(first as usize * row_bytes + out.len() <= n_rows as usize * row_bytes);
-        for (i, byte) in out.iter_mut().enumerate() {
-            let random = (i + first as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-            *byte = if random.is_multiple_of(one_in) { (random >> 8) as u8 } else { 0 };
-        }
+        sparse(first, out, one_in);
         Ok(())
     })
     .unwrap()
 }
 
+/// Fills rows with one byte in `one_in` set.
+fn sparse(first: u32, out: &mut [u8], one_in: usize) {
+    for (i, byte) in out.iter_mut().enumerate() {
+        let random = (i + first as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        *byte = if random.is_multiple_of(one_in) { (random >> 8) as u8 } else { 0 };
+    }
+}
+
+/// Sizes of a sample are the same each time, its speed is measured, and a disk that is far from either
+/// decides alike whatever was measured.
 #[test]
-fn auto_takes_raw_where_unpacking_would_be_far_slower() {
-    // Both shrink more than 20 times.
-    assert_eq!(chosen(CodecChoice::Auto, 100_000, 1024, 150), SegmentCodec::Raw);
-    assert!(matches!(chosen(CodecChoice::Auto, 20_000, 8192, 150), SegmentCodec::Zstd { .. }));
-    assert!(matches!(chosen(CodecChoice::Auto, 100_000, 1024, 2000), SegmentCodec::Zstd { .. }));
+fn a_sample_is_judged_on_the_disk_that_it_is_read_from() {
+    let assess = |disk: DeviceProfile, memory_bytes, one_in| {
+        let (n_rows, row_bytes) = (20_000, 1200);
+        let table_bytes = 50 * u64::from(n_rows) * row_bytes as u64;
+        let file = Path::new("feat");
+        let table = SampledTable { file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
+        let copy_rows = |first, out: &mut [u8]| {
+            sparse(first, out, one_in);
+            Ok::<_, StoreError>(())
+        };
+        table.assess(copy_rows).unwrap().unwrap()
+    };
+    let slow = DeviceProfile { iops: 100.0, bandwidth_bytes_per_s: 1e6 };
+    let fast = DeviceProfile { iops: 1e9, bandwidth_bytes_per_s: 1e15 };
+    let cold = assess(slow, Some(0), 10);
+    assert_eq!(cold.verdict.codec, SegmentCodec::zstd_for(1200), "{}", cold.verdict.reason);
+    assert_eq!(assess(slow, Some(0), 1).verdict.codec, SegmentCodec::Raw, "it does not shrink");
+    let at_once = assess(fast, Some(0), 10);
+    assert_eq!(at_once.verdict.codec, SegmentCodec::Raw, "{}", at_once.verdict.reason);
+    let warm = assess(slow, Some(u64::MAX), 10);
+    assert_eq!(warm.verdict.codec, SegmentCodec::Raw, "{}", warm.verdict.reason);
+    assert_eq!((cold.case.raw_bytes, cold.case.zstd_bytes), (1_200_000_000, warm.case.zstd_bytes));
+    assert!((2..20).contains(&(cold.case.raw_bytes / cold.case.zstd_bytes)), "{:?}", cold.case);
+    assert!((1e6..1e12).contains(&cold.case.decode_bytes_per_s), "{:?}", cold.case);
 }
 
 #[test]

@@ -33,7 +33,7 @@ use crate::live::TensorVersion;
 use crate::quarantine::quarantine;
 use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
 use crate::tensor::TensorSpec;
-use crate::verify::check_rows;
+use crate::verify::read_back;
 use rewrite::rewrite;
 
 /// What a compaction did to one tensor of one partition; the keys of `lode compact --json`.
@@ -121,7 +121,7 @@ impl Compaction<'_> {
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<SegmentDigest, StoreError> {
         let digest = rewrite(self, device, path, identity, progress)?;
-        check_rows(&Segment::open(device, path, identity)?)?;
+        read_back(device, path, identity)?;
         Ok(digest)
     }
 }

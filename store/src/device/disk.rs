@@ -7,10 +7,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags, flock};
+use lodestore_graph::fork::Generation;
+use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock};
 use rustix::io::Errno;
 
-use super::rocks::Rocks;
+use super::rocks::Reopening;
 use super::{Access, Device, Entry, FileReader, FileWriter, Guard, KeyValues};
 
 /// How long a lock may be held before it is somebody else's.
@@ -67,6 +68,20 @@ impl Device for Disk {
         fs::remove_file(path)
     }
 
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            opened => opened?,
+        };
+        // Pins conflict with it until the file is closed, which is after its name is gone.
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(error) if knows_no_locks(error) => return Ok(false),
+            locked => locked?,
+        }
+        fs::remove_file(path).map(|()| true)
+    }
+
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
     }
@@ -83,11 +98,28 @@ impl Device for Disk {
             Err(error) if knows_no_locks(error) => {}
             locked => locked?,
         }
-        Ok(Box::new(folder))
+        Ok(Box::new(FolderLock { folder, process: Generation::now() }))
     }
 
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
-        Ok(Box::new(Rocks::open(dir, access)?))
+        Ok(Box::new(Reopening::open(dir, access)?))
+    }
+}
+
+/// A lock of a folder. Forked children have its descriptor as well, and the system would hold it
+/// until the last of them ends. So the process that took it releases it, and no child does.
+#[derive(Debug)]
+struct FolderLock {
+    folder: File,
+    process: Generation,
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            // Where the system knows no locks there was none.
+            let _ = flock(&self.folder, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -110,6 +142,10 @@ impl FileReader for File {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         FileExt::read_at(self, buffer, offset)
+    }
+
+    fn drop_cached(&self) -> io::Result<()> {
+        Ok(fadvise(self, 0, None, Advice::DontNeed)?)
     }
 
     fn as_file(&self) -> Option<&File> {
@@ -151,7 +187,13 @@ impl FileWriter for File {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use rustix::io::ReadWriteFlags;
+
     use super::*;
+
+    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
     #[test]
     fn a_lock_that_is_let_go_of_in_a_moment_is_waited_for_and_another_is_not() {
@@ -171,5 +213,64 @@ mod tests {
         });
         Disk.lock(dir.path()).unwrap();
         letting_go.join().unwrap();
+    }
+
+    /// Each open file has a lock of its own, in one process as in two. A reader that has pinned a file
+    /// and finds its name must keep it: some open it again by its name.
+    #[test]
+    fn a_name_that_was_there_after_the_pin_stays_while_the_file_is_pinned() {
+        const ROUNDS: usize = 400;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let (is_over, n_pinned) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            let read = || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok(file) = Disk.open(&path) else { continue };
+                    if file.pin().is_err() || !Disk.exists(&path) {
+                        continue;
+                    }
+                    n_pinned.fetch_add(1, Ordering::Relaxed);
+                    for _ in 0..20 {
+                        assert!(Disk.exists(&path), "a pinned file has lost its name");
+                    }
+                }
+            };
+            let readers = [scope.spawn(read), scope.spawn(read)];
+            for _ in 0..ROUNDS {
+                fs::write(&path, b"rows").unwrap();
+                while !Disk.remove_if_unpinned(&path).unwrap() {
+                    assert!(!readers.iter().any(thread::ScopedJoinHandle::is_finished));
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(Disk.remove_if_unpinned(&path).unwrap(), "what is not there is gone");
+        assert!(n_pinned.into_inner() > 0, "no reader came in time");
+    }
+
+    /// Reads what memory has of a file; none of it where that would wait for the disk.
+    fn cached_bytes(file: &File) -> usize {
+        let mut page = [0; 4096];
+        let buffers = &mut [io::IoSliceMut::new(&mut page)];
+        rustix::io::preadv2(file, buffers, 0, ReadWriteFlags::NOWAIT).unwrap_or(0)
+    }
+
+    #[test]
+    fn after_a_drop_of_what_memory_holds_reads_wait_for_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows");
+        let mut written = Disk.create(&path).unwrap();
+        written.append(&[7; 1 << 16]).unwrap();
+        written.sync().unwrap();
+        let file = File::open(&path).unwrap();
+        if cached_bytes(&file) == 0 || rustix::fs::fstatfs(&file).unwrap().f_type == TMPFS_MAGIC {
+            return println!("SKIPPED: the file system does not say what memory holds");
+        }
+        file.drop_cached().unwrap();
+        assert_eq!(cached_bytes(&file), 0, "memory still holds it");
+        let mut bytes = [0; 4096];
+        FileReader::read_exact_at(&file, &mut bytes, 0).unwrap();
+        assert_eq!((bytes, cached_bytes(&file)), ([7; 4096], 4096));
     }
 }

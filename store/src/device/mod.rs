@@ -55,6 +55,10 @@ pub trait Device: Debug + Send + Sync {
     /// Removes a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes a file that no open file has pinned, in any process; returns whether it is gone.
+    /// Until its name is gone no other open file can pin it.
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool>;
+
     /// Removes a folder and all below it.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
 
@@ -111,6 +115,12 @@ pub trait FileReader: Debug + Send + Sync {
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
+    }
+
+    /// Drops the pages of the file that memory holds and that are synced, so that the next reads
+    /// come from the disk. Best effort: a file system in memory has no other place.
+    fn drop_cached(&self) -> io::Result<()> {
         Ok(())
     }
 
@@ -174,6 +184,15 @@ pub trait KeyValues: Debug + Send + Sync {
 
     /// Moves what is in the log into tables, so that a reader has nothing to replay.
     fn flush(&self) -> io::Result<()>;
+
+    /// Opens the pairs again after a write that has failed, so that they take others: every write
+    /// that has returned is there, and none that has failed. Reads wait meanwhile. Nothing happens
+    /// while no write has failed.
+    ///
+    /// After an error pairs can be read and take no writes, as before.
+    fn recover(&self) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "it cannot be opened again in place"))
+    }
 
     /// Gives back the room of keys that were removed, from the first to before the second, where
     /// that is worth the work; changes nothing that is seen.

@@ -27,6 +27,7 @@ impl StoreError {
             | Self::Locked { dir: file }
             | Self::ReadOnly { dir: file }
             | Self::Follows { dir: file, .. }
+            | Self::Forked { dir: file }
             | Self::WritesStopped { dir: file, .. } => Some(file),
             Self::NoTensor { .. }
             | Self::NoPart { .. }
@@ -37,6 +38,7 @@ impl StoreError {
             | Self::OutputLength { .. }
             | Self::NoVersion { .. }
             | Self::Fixed { .. }
+            | Self::TensorRefused { .. }
             | Self::Stopped
             | Self::PutLength { .. }
             | Self::PutTooLarge { .. }
@@ -51,6 +53,7 @@ impl StoreError {
             Self::Io { source, .. } | Self::Read { source, .. } => Cause::of(source),
             Self::Catalog { cause, .. } => *cause,
             Self::Locked { .. }
+            | Self::Forked { .. }
             | Self::Busy { .. }
             | Self::Follows { .. }
             | Self::FollowRefused { .. }

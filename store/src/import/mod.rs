@@ -21,19 +21,21 @@ use uuid::Uuid;
 pub use error::ImportError;
 
 use crate::catalog::{Catalog, SegmentRecord};
-use crate::codec::CodecChoice;
+use crate::codec::{CodecChoice, SampledTable, SegmentCodec};
 use crate::device::{Device, Disk};
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::graph::{self, Graph, META_FILE};
 use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
 use crate::nan::NanPolicy;
+use crate::plan::DeviceProfile;
+use crate::reader::available_memory_bytes;
 use crate::segment::SegmentIdentity;
 use crate::source::{TensorSource, check_source};
 use crate::tensor::TensorSpec;
 use external_ids::ExternalIds;
 pub use rows::TensorOptions;
-use rows::write_segment;
+pub(crate) use rows::write_segment;
 use sync::{sync, sync_tree};
 
 /// The tensor that every graph has: `i64`, width 1, the input's id of each node.
@@ -179,6 +181,7 @@ impl Importer {
             return Err(ImportError::DuplicateTensor { name: name.to_owned() });
         }
         let tensor = check_source(name, source, book.n_nodes())?;
+        let options = self.settled(options, source, &tensor, external_of)?;
         let total = u64::from(book.n_nodes());
         for part in book.parts() {
             let range = book.range(part);
@@ -209,6 +212,35 @@ impl Importer {
         Ok(())
     }
 
+    /// The same with a codec for all partitions, which a sample of all of the tensor's rows decides.
+    fn settled(
+        &self,
+        options: TensorOptions,
+        source: &dyn TensorSource,
+        tensor: &TensorSpec,
+        external_of: &[u32],
+    ) -> Result<TensorOptions, ImportError> {
+        let (n_rows, row_bytes) = (external_of.len() as u32, tensor.row_bytes());
+        let table_bytes = u64::from(n_rows) * row_bytes as u64;
+        if options.codec != CodecChoice::Auto {
+            return Ok(options);
+        }
+        let (raw, zstd) = (CodecChoice::Raw, CodecChoice::Zstd);
+        if table_bytes < CodecChoice::MIN_TABLE_BYTES {
+            return Ok(TensorOptions { codec: raw, ..options });
+        }
+        let (file, memory_bytes) = (self.out.join(&tensor.name), available_memory_bytes());
+        let (file, disk) = (&*file, DeviceProfile::load(&*self.device, parent_of(&self.out)));
+        let table = SampledTable { file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
+        let assessed = table.assess(|first, sample| {
+            let first = first as usize;
+            let rows = &external_of[first..first + sample.len() / row_bytes];
+            source.copy_rows(rows, sample).map_err(ImportError::from)
+        })?;
+        let is_raw = assessed.is_none_or(|it| it.verdict.codec == SegmentCodec::Raw);
+        Ok(TensorOptions { codec: if is_raw { raw } else { zstd }, ..options })
+    }
+
     fn write_catalog(&self, part: PartId, meta: &GraphMeta) -> Result<(), ImportError> {
         let dir = graph::catalog_dir(&self.part_dir(part)?);
         let catalog = Catalog::create(&*self.device, &dir, self.uuid, part, &meta.to_text())?;
@@ -231,11 +263,14 @@ impl Importer {
                 return Err(StoreError::io(&self.out, "move the graph to")(error).into());
             }
         }
-        let parent = match self.out.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        Ok(sync(&*self.device, parent)?)
+        Ok(sync(&*self.device, parent_of(&self.out))?)
+    }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     }
 }
 

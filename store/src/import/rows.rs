@@ -4,14 +4,14 @@ use std::path::Path;
 
 use super::ImportError;
 use crate::catalog::SegmentRecord;
-use crate::codec::{CodecChoice, SegmentCodec, choose};
+use crate::codec::{CodecChoice, SegmentCodec};
 use crate::device::Device;
 use crate::graph::check_digest;
 use crate::nan::{NanPolicy, first_nan};
-use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
+use crate::segment::{SegmentIdentity, SegmentWriter};
 use crate::source::{SourceError, TensorSource};
 use crate::tensor::TensorSpec;
-use crate::verify::check_rows;
+use crate::verify::read_back;
 
 /// How the rows of a tensor are imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct TensorOptions {
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Writes `rows` of `source` as the segment `file` in `dir`; `report` is told the rows done.
-pub(super) fn write_segment(
+pub(crate) fn write_segment(
     device: &dyn Device,
     (dir, file): (&Path, String),
     identity: &SegmentIdentity,
@@ -37,7 +37,11 @@ pub(super) fn write_segment(
 ) -> Result<SegmentRecord, ImportError> {
     let path = dir.join(&file);
     let row_bytes = identity.tensor.row_bytes();
-    let codec = codec_for(options.codec, &path, source, rows, row_bytes)?;
+    let codec = match options.codec {
+        CodecChoice::Zstd => SegmentCodec::zstd_for(row_bytes),
+        // The importer has settled it before.
+        CodecChoice::Raw | CodecChoice::Auto => SegmentCodec::Raw,
+    };
     let mut writer = SegmentWriter::create(device, &path, identity, codec)?;
     let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
     let mut buffer = vec![0u8; chunk_rows.min(rows.len()) * row_bytes];
@@ -55,24 +59,8 @@ pub(super) fn write_segment(
     let digest = writer.finish()?;
     let (segment, n_rows) = (identity.segment, identity.n_rows);
     let record = SegmentRecord { segment, n_rows, row_bytes: row_bytes as u32, digest, file };
-    let written = Segment::open(device, &path, identity)?;
-    check_digest(&written, &record)?;
-    check_rows(&written)?;
+    check_digest(&read_back(device, &path, identity)?, &record)?;
     Ok(record)
-}
-
-/// The codec that was asked for, or that serves a sample of the rows better.
-fn codec_for(
-    choice: CodecChoice,
-    file: &Path,
-    source: &dyn TensorSource,
-    rows: &[u32],
-    row_bytes: usize,
-) -> Result<SegmentCodec, ImportError> {
-    choose(choice, file, rows.len() as u32, row_bytes, |first, sample| {
-        let first = first as usize;
-        Ok(source.copy_rows(&rows[first..first + sample.len() / row_bytes], sample)?)
-    })
 }
 
 fn refuse_nan(

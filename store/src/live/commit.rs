@@ -24,8 +24,10 @@ impl LiveGraph {
     /// committed in different processes stay in step by counting. After an error or a crash readers
     /// see the version before or this one, and a repeated commit makes it the same everywhere.
     pub fn commit_version(&self) -> Result<u32, StoreError> {
+        self.check_process()?;
         let alone = self.commits();
         self.check_writable()?;
+        self.check_all_take_writes()?;
         let next = self.next_version()?;
         let put_for = self.open_parts().iter().filter_map(|part| part.newest_pending()).max();
         let version = put_for.unwrap_or(next).max(next);
@@ -38,8 +40,12 @@ impl LiveGraph {
     /// As [`LiveGraph::commit_version`], through `version`; does nothing if it was reached before, so
     /// that it may be repeated. Returns the committed version.
     pub fn commit_through(&self, version: u32) -> Result<u32, StoreError> {
+        self.check_process()?;
         let alone = self.commits();
         self.check_writable()?;
+        if version > self.version() {
+            self.check_all_take_writes()?;
+        }
         self.advance(&alone, version)?;
         drop(alone);
         self.fold_if_many();
@@ -66,6 +72,7 @@ impl LiveGraph {
     ///
     /// Versions before it are committed. Puts that begin afterwards are for the version after.
     pub fn prepare(&self, version: u32) -> Result<(), StoreError> {
+        self.check_process()?;
         let alone = self.commits();
         self.check_writable()?;
         let Some(before) = version.checked_sub(1) else { return Ok(()) };
@@ -147,8 +154,19 @@ impl LiveGraph {
             let Some(pending) = tensor.pending_for(version) else { continue };
             let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
             let codec = tensor.current().base().segment().codec();
+            let recorded = part.catalog.prepared_delta(&tensor.spec().name, version)?;
+            if let Some(delta) = recorded {
+                // An earlier attempt failed, and was on disk all the same.
+                let segment = self.graph.open_delta(part.part, tensor.spec(), &delta)?;
+                tensor.set_unrecorded(None);
+                tensor.set_prepared(version, Layer::open(segment, version, self.reader)?);
+                continue;
+            }
+            // What an earlier attempt left, which the catalog did not take.
+            tensor.remove_unrecorded(&**self.graph.device())?;
             let written = place.write_pending(&part.catalog, version, &pending, codec)?;
             if let Some((record, segment)) = written {
+                tensor.set_unrecorded(Some(segment.path().to_owned()));
                 // Opened before it counts: after the switch nothing can fail but memory.
                 let layer = Layer::open(segment, version, self.reader)?;
                 prepared.push((tensor, record, layer));
@@ -161,9 +179,10 @@ impl LiveGraph {
             .iter()
             .map(|(tensor, record, _)| (tensor.spec().name.as_str(), record.clone()))
             .collect();
-        self.written(part.catalog.prepare(version, &records))?;
+        part.catalog.prepare(version, &records)?;
         for (tensor, record, layer) in prepared {
             let n_bytes = u64::from(record.record.n_rows) * tensor.spec().row_bytes() as u64;
+            tensor.set_unrecorded(None);
             tensor.set_prepared(version, layer);
             part.catalog.reclaim_rows(&tensor.spec().name, version, n_bytes);
         }
@@ -186,7 +205,7 @@ impl LiveGraph {
         };
         let results = for_each(&**self.graph.device(), parts, publish);
         let outcome = parts.iter().zip(results).try_for_each(|(part, result)| {
-            self.written(result)?;
+            result?;
             part.tensors.iter().for_each(|tensor| tensor.publish(version));
             part.version.store(version, Ordering::Release);
             Ok(())

@@ -47,6 +47,8 @@ impl LiveGraph {
         };
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
+        // Those that may fail come last: the others do not wait for room.
+        parts.sort_by_key(|part| part.catalog.write_failure().is_some());
         let tensors: Vec<Folded> = parts
             .iter()
             .flat_map(|part| {
@@ -93,6 +95,7 @@ impl LiveGraph {
             Some(Fold::All) => seen.n_changed(),
             _ => seen.layers()[layers.clone()].iter().map(|it| n_rows(it)).sum(),
         };
+        part.catalog.check_takes_writes()?;
         // Opened before it counts: after the switch nothing can fail but memory.
         let (layer, switched) = if layers.start == 0 {
             let (record, segment) = compaction.write(progress)?;
@@ -107,7 +110,7 @@ impl LiveGraph {
             let layer = Layer::open(segment, record.first, self.reader)?;
             (layer, part.catalog.switch_deltas(&tensor.spec().name, &record))
         };
-        self.written(switched)?;
+        switched?;
         tensor.fold(seen, layers.clone(), &layer);
         let retired = seen.layers()[layers].iter();
         garbage.extend(retired.map(|layer| Retired::new(layer, &part.catalog)));

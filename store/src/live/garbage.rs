@@ -1,6 +1,5 @@
 //! What compactions leave behind: files that no reader needs once the last view of them is gone.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
@@ -61,8 +60,11 @@ impl LiveGraph {
     pub(super) fn sweep_garbage(&self, garbage: &mut Garbage) -> Result<(), StoreError> {
         let mut kept = Garbage::new();
         while let Some(mut retired) = garbage.pop() {
-            if retired.layer.strong_count() == 0 && !retired.is_in_table {
-                let flushed = self.written(retired.catalog.flush());
+            // What a full disk keeps from being removed waits, and nothing waits for that.
+            let is_free =
+                retired.layer.strong_count() == 0 && retired.catalog.check_takes_writes().is_ok();
+            if is_free && !retired.is_in_table {
+                let flushed = retired.catalog.flush();
                 if flushed.is_err() {
                     garbage.push(retired);
                     garbage.append(&mut kept);
@@ -73,7 +75,6 @@ impl LiveGraph {
                 let others = garbage.iter_mut().filter(|it| Arc::ptr_eq(&it.catalog, &catalog));
                 others.for_each(|it| it.is_in_table = true);
             }
-            let is_free = retired.layer.strong_count() == 0;
             if !is_free || !remove_unpinned(&**self.graph.device(), &retired.file) {
                 kept.push(retired);
             }
@@ -86,19 +87,8 @@ impl LiveGraph {
 /// Removes a file unless some process has pinned it; gives whether it is gone. What cannot be
 /// removed stays for another time: it harms nobody.
 pub(super) fn remove_unpinned(device: &dyn Device, file: &Path) -> bool {
-    let pinned = match device.open(file).and_then(|open| open.is_pinned()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
-        pinned => pinned,
-    };
-    match pinned.and_then(|pinned| if pinned { Ok(false) } else { remove(device, file) }) {
-        Ok(removed) => removed,
-        Err(error) => {
-            tracing::warn!("{}: cannot remove: {error}; left for later", file.display());
-            false
-        }
-    }
-}
-
-fn remove(device: &dyn Device, file: &Path) -> io::Result<bool> {
-    device.remove_file(file).map(|()| true)
+    device.remove_if_unpinned(file).unwrap_or_else(|error| {
+        tracing::warn!("{}: cannot remove: {error}; left for later", file.display());
+        false
+    })
 }

@@ -17,26 +17,32 @@ mod commit;
 mod compact;
 mod delta;
 mod follow;
+mod forked;
 mod garbage;
 mod hand_over;
+mod health;
 mod journal;
 mod layer;
 mod open;
 mod parallel;
 mod put;
 mod tensor;
+mod tensors;
 mod version;
 mod view;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lodestore_graph::PartId;
+use lodestore_graph::fork::Generation;
 
 pub use compact::Folding;
 pub use hand_over::{PartCopy, PartFiles, SEAL_MAX};
+pub use health::StoppedWrites;
 pub use layer::Layer;
 pub use tensor::LiveTensor;
+pub use tensors::{NewTensor, drop_tensor};
 pub use version::{LayerRows, TensorVersion};
 pub use view::{GraphVersion, TensorView, View};
 
@@ -69,6 +75,8 @@ pub enum LiveMode {
 pub struct LiveGraph {
     graph: Graph,
     mode: LiveMode,
+    /// Who has opened it.
+    process: Generation,
     /// The reader of every segment, those to come too.
     reader: ReaderKind,
     /// By partition; `None` for one that is not open. Replaced as a whole.
@@ -79,8 +87,6 @@ pub struct LiveGraph {
     gate: RwLock<()>,
     /// Held by a commit for all of its time.
     commits: Mutex<()>,
-    /// Why nothing more is written, once a write has failed.
-    stopped: OnceLock<String>,
     /// What compactions have left; locked by a compaction for all of its time.
     garbage: Mutex<Garbage>,
 }
@@ -161,6 +167,7 @@ impl LiveGraph {
         position: usize,
         view: View,
     ) -> Result<Option<TensorView>, StoreError> {
+        self.check_process()?;
         let Some(tensor) = self.tensor(part, position) else { return Ok(None) };
         let View::At(asked) = view else { return Ok(Some(TensorView::Latest(tensor))) };
         match tensor.at(asked) {
@@ -177,37 +184,6 @@ impl LiveGraph {
     /// The partitions that are open here.
     pub fn parts(&self) -> impl Iterator<Item = PartId> + use<> {
         self.open_parts().into_iter().map(|part| part.part)
-    }
-
-    /// Whether puts and commits can succeed: the graph is open for writing, and no write has failed.
-    #[must_use]
-    pub fn takes_writes(&self) -> bool {
-        self.check_writable().is_ok()
-    }
-
-    /// Fails unless the graph is open for writing and every write so far has succeeded.
-    fn check_writable(&self) -> Result<(), StoreError> {
-        let dir = || self.graph.dir().to_owned();
-        match (self.mode, self.stopped.get()) {
-            (LiveMode::Read, _) => Err(StoreError::ReadOnly { dir: dir() }),
-            (LiveMode::Follow, _) => {
-                self.graph.check_owned().and(Err(StoreError::ReadOnly { dir: dir() }))
-            }
-            (_, Some(reason)) => {
-                Err(StoreError::WritesStopped { dir: dir(), reason: reason.clone() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Passes on how a write to a catalog ended. After one that failed nobody knows what is on
-    /// disk, and a later sync that succeeds would prove nothing about it: so it is the last.
-    fn written<T>(&self, written: Result<T, StoreError>) -> Result<T, StoreError> {
-        if let Err(error) = &written {
-            // Only the first reason counts.
-            let _ = self.stopped.set(error.to_string());
-        }
-        written
     }
 
     /// The partitions of this moment.
@@ -248,7 +224,8 @@ impl Drop for LiveGraph {
         if self.check_writable().is_err() {
             return;
         }
-        let parts = self.open_parts();
+        let mut parts = self.open_parts();
+        parts.retain(|part| part.catalog.write_failure().is_none());
         for flushed in for_each(&**self.graph.device(), &parts, |part| part.catalog.flush()) {
             if let Err(error) = flushed {
                 tracing::warn!("{error}; what was put stays in the log");

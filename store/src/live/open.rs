@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use lodestore_graph::PartId;
+use lodestore_graph::fork::Generation;
 
 use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
 use super::hand_over::HandOver;
 use super::tensor::PendingRows;
+use super::tensors::settle;
 use super::{Layer, LiveGraph, LiveMode, LivePart, LiveTensor, TensorVersion};
 use crate::catalog::Catalog;
 use crate::cause::Cause;
@@ -59,12 +61,12 @@ impl LiveGraph {
         let this = Self {
             graph,
             mode,
+            process: Generation::now(),
             reader,
             parts: RwLock::new(parts.into()),
             version: AtomicU32::new(lowest),
             gate: RwLock::default(),
             commits: Mutex::default(),
-            stopped: OnceLock::new(),
             garbage: Mutex::new(Garbage::new()),
         };
         if mode == LiveMode::Write {
@@ -196,6 +198,7 @@ impl OpenedPart {
     /// Opens a partition whose lock `catalog` has, brings what an older release has committed into
     /// deltas, and removes garbage.
     fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+        settle(graph, part, &catalog)?;
         let catalog = bring_forward(graph, part, catalog)?;
         let opened = Self::open(graph, part, catalog)?;
         opened.remove_orphans(graph)?;

@@ -32,6 +32,7 @@ impl LiveGraph {
     ///
     /// Threads that put at once share syncs.
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
+        self.check_process()?;
         let position = self.graph.tensor_position(tensor)?;
         let routed = self.route_put(tensor, ids, rows)?;
         let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -40,6 +41,7 @@ impl LiveGraph {
         let by_part = self.by_part(&routed)?;
         for PartRows { part, .. } in &by_part {
             part.check_open_to_puts()?;
+            part.catalog.check_takes_writes()?;
         }
         let put = |put: &PartRows<'_>| {
             let version = put.part.puts_for.load(Ordering::Acquire);
@@ -48,9 +50,7 @@ impl LiveGraph {
         let results = for_each(&**self.graph.device(), &by_part, put);
         // The highest: committed through it, the rows of all partitions are visible.
         let none = self.version().saturating_add(1);
-        results.into_iter().try_fold(none, |highest, result| {
-            self.written(result).map(|version| version.max(highest))
-        })
+        results.into_iter().try_fold(none, |highest, version| Ok(version?.max(highest)))
     }
 
     /// Checks a put and finds where each row goes, by partition.

@@ -1,6 +1,7 @@
 //! One tensor of one partition: its newest committed version, and which rows are pending.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use roaring::RoaringBitmap;
@@ -8,6 +9,8 @@ use roaring::RoaringBitmap;
 use super::journal::Journal;
 use super::{Layer, TensorVersion};
 use crate::catalog::Catalog;
+use crate::device::Device;
+use crate::error::StoreError;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
@@ -23,6 +26,8 @@ pub struct LiveTensor {
     pending: Mutex<Pending>,
     /// What a commit has written and not published.
     prepared: Mutex<Option<Arc<Layer>>>,
+    /// A delta that the catalog may not have taken.
+    unrecorded: Mutex<Option<PathBuf>>,
     /// Rows put while the partition is copied.
     journal: Journal,
 }
@@ -70,6 +75,7 @@ impl LiveTensor {
             earlier: Mutex::default(),
             pending: Mutex::new(pending),
             prepared: Mutex::new(prepared),
+            unrecorded: Mutex::default(),
             journal: Journal::default(),
         }
     }
@@ -139,6 +145,22 @@ impl LiveTensor {
     pub(super) fn set_prepared(&self, version: u32, delta: Arc<Layer>) {
         *lock(&self.prepared) = Some(delta);
         lock(&self.pending).0.remove(&version);
+    }
+
+    /// Notes the file that a commit is about to record, or that it has.
+    pub(super) fn set_unrecorded(&self, file: Option<PathBuf>) {
+        *lock(&self.unrecorded) = file;
+    }
+
+    /// Removes a file that a commit has written and could not record: its rows are still pending.
+    pub(super) fn remove_unrecorded(&self, device: &dyn Device) -> Result<(), StoreError> {
+        let mut unrecorded = lock(&self.unrecorded);
+        let Some(file) = &*unrecorded else { return Ok(()) };
+        if device.exists(file) {
+            device.remove_file(file).map_err(StoreError::io(file, "remove"))?;
+        }
+        *unrecorded = None;
+        Ok(())
     }
 
     /// The file that a commit has prepared, if it has one.

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -197,8 +197,11 @@ impl DeviceProfile {
         match StoredProfile::read(device, dir) {
             Ok(stored) => stored.map_or_else(Self::default, |stored| stored.profile()),
             Err(error) => {
-                static WARNING: Once = Once::new();
-                WARNING.call_once(|| tracing::warn!("{error}; reading as from a usual disk"));
+                // No `Once`: in a child of a fork in the midst of it, it would never end.
+                static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+                if !HAS_WARNED.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("{error}; reading as from a usual disk");
+                }
                 Self::default()
             }
         }

@@ -1,6 +1,7 @@
 //! A reader past the page cache: best when the rows do not fit in memory.
 
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::pread::execute_by_threads;
 use super::queued::execute;
@@ -48,14 +49,15 @@ impl RowReader for DirectReader {
         match lease(&self.file) {
             Ok(mut ring) => execute(&self.segment, plan, out, &mut *ring),
             Err(error) => {
-                static WARNING: Once = Once::new();
-                WARNING.call_once(|| {
+                // No `Once`: in a child of a fork in the midst of it, it would never end.
+                static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+                if !HAS_WARNED.swap(true, Ordering::Relaxed) {
                     let raise = match error.raw_os_error() {
                         Some(libc::ENOMEM) => "; raise the limit of locked memory (ulimit -l)",
                         _ => "",
                     };
                     tracing::warn!("no io_uring ({error}{raise}): threads read instead, slower");
-                });
+                }
                 execute_by_threads(&self.segment, &self.file, plan, out)
             }
         }

@@ -68,6 +68,10 @@ impl Device for InPlace {
         refused()
     }
 
+    fn remove_if_unpinned(&self, _: &Path) -> io::Result<bool> {
+        refused()
+    }
+
     fn remove_dir_all(&self, _: &Path) -> io::Result<()> {
         refused()
     }

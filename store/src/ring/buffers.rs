@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapRaw};
 
 use super::pool::Large;
 use crate::layout::PAGE_BYTES;
@@ -200,9 +200,12 @@ fn whole_pages(len_bytes: usize) -> usize {
     len_bytes / PAGE
 }
 
-/// Zeroed, page-aligned memory.
+/// Zeroed, page-aligned memory. A forked child does not have it: of pages that both have, the kernel
+/// would fill those of one process, and not always of the one that reads.
 fn anonymous(len_bytes: usize) -> io::Result<Arc<MmapRaw>> {
-    Ok(Arc::new(MmapMut::map_anon(len_bytes)?.into()))
+    let memory = MmapMut::map_anon(len_bytes)?;
+    memory.advise(Advice::DontFork)?;
+    Ok(Arc::new(memory.into()))
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! Idle rings and memory, for whoever reads next.
 //!
 //! They belong to the process and not to a file, so that their number follows the threads that
-//! read at once and not the files that are open.
+//! read at once and not the files that are open. A forked child has its own: it does not have the
+//! memory of its parent's, and the kernel has but one side of their rings.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lodestore_graph::fork::PerProcess;
 use rustix::io::Errno;
 
 use super::{
@@ -18,8 +20,19 @@ use super::{
 /// Most idle rings, and most idle arenas, that are kept: 448 MiB at most together, since few are large.
 const MAX_IDLE: usize = 8;
 
-static RINGS: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
-static ARENAS: Mutex<Vec<Arena>> = Mutex::new(Vec::new());
+/// What a process has of them.
+#[derive(Default)]
+struct Pools {
+    rings: Mutex<Vec<Ring>>,
+    arenas: Mutex<Vec<Arena>>,
+    n_large: AtomicUsize,
+}
+
+static POOLS: PerProcess<Pools> = PerProcess::new();
+
+fn pools() -> &'static Pools {
+    POOLS.get_or(|_| Pools::default())
+}
 
 /// The system refuses rings for good.
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -27,6 +40,8 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// A ring on loan, with its file attached.
 pub(crate) struct Lease {
     ring: Option<Ring>,
+    /// Where it returns to.
+    pools: &'static Pools,
 }
 
 /// Lends a ring for reads of `file`.
@@ -34,17 +49,18 @@ pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
     if is_refused() {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let mut ring = match idle_ring(file) {
+    let pools = pools();
+    let mut ring = match idle_ring(pools, file) {
         Some(ring) => ring,
-        None => new_ring().inspect_err(note_refusal)?,
+        None => new_ring(pools).inspect_err(note_refusal)?,
     };
     ring.attach(file);
-    Ok(Lease { ring: Some(ring) })
+    Ok(Lease { ring: Some(ring), pools })
 }
 
 /// A ring with as much memory as the kernel registers.
-fn new_ring() -> io::Result<Ring> {
-    let ring = Ring::new(DEPTH as u32, new_arena()?)?;
+fn new_ring(pools: &'static Pools) -> io::Result<Ring> {
+    let ring = Ring::new(DEPTH as u32, new_arena(pools)?)?;
     if ring.has_registered_memory() {
         return Ok(ring);
     }
@@ -59,8 +75,8 @@ fn new_ring() -> io::Result<Ring> {
 }
 
 /// A large arena, while there are few of them.
-fn new_arena() -> io::Result<Arena> {
-    let Some(large) = Large::take() else { return Arena::new(MIDDLE_ARENA_BYTES) };
+fn new_arena(pools: &'static Pools) -> io::Result<Arena> {
+    let Some(large) = Large::take(&pools.n_large) else { return Arena::new(MIDDLE_ARENA_BYTES) };
     let mut arena = Arena::new(ARENA_BYTES)?;
     arena.keep(large);
     Ok(arena)
@@ -68,20 +84,19 @@ fn new_arena() -> io::Result<Arena> {
 
 /// The right to one of few large arenas, which ends with the arena.
 #[derive(Debug)]
-pub(super) struct Large(());
-
-static N_LARGE: AtomicUsize = AtomicUsize::new(0);
+pub(super) struct Large(&'static AtomicUsize);
 
 impl Large {
-    fn take() -> Option<Self> {
+    fn take(n_large: &'static AtomicUsize) -> Option<Self> {
         let one_more = |n| (n < MAX_LARGE_ARENAS).then_some(n + 1);
-        N_LARGE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Self(()))
+        let taken = n_large.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.ok().map(|_| Self(n_large))
     }
 }
 
 impl Drop for Large {
     fn drop(&mut self) {
-        N_LARGE.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -92,18 +107,21 @@ pub(crate) fn is_refused() -> bool {
 
 /// Makes rings that are idle forget a file; the others forget it when they come back.
 pub(super) fn forget(file: &ReadFile) {
-    lock(&RINGS).iter_mut().for_each(|ring| ring.forget(file));
+    if let Some(pools) = POOLS.get() {
+        lock(&pools.rings).iter_mut().for_each(|ring| ring.forget(file));
+    }
 }
 
 /// Lends memory to `with`, for reads without a ring.
 pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T> {
-    let idle = lock(&ARENAS).pop();
+    let pools = pools();
+    let idle = lock(&pools.arenas).pop();
     let mut arena = match idle {
         Some(arena) => arena,
-        None => new_arena()?,
+        None => new_arena(pools)?,
     };
     let result = with(&mut arena);
-    let mut idle = lock(&ARENAS);
+    let mut idle = lock(&pools.arenas);
     // What was not given back stays with whoever has it.
     if arena.is_whole() && idle.len() < MAX_IDLE {
         idle.push(arena);
@@ -112,8 +130,8 @@ pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T>
 }
 
 /// One that knows the file already, or any.
-fn idle_ring(file: &ReadFile) -> Option<Ring> {
-    let mut rings = lock(&RINGS);
+fn idle_ring(pools: &Pools, file: &ReadFile) -> Option<Ring> {
+    let mut rings = lock(&pools.rings);
     let position = rings.iter().position(|ring| ring.knows(file));
     match position {
         Some(position) => Some(rings.swap_remove(position)),
@@ -145,12 +163,17 @@ impl DerefMut for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some(mut ring) = self.ring.take() else { return };
+        if !std::ptr::eq(self.pools, pools()) {
+            // Its memory is not mapped in a child, and may be something else's by now.
+            std::mem::forget(ring);
+            return;
+        }
         // After a panic reads may be in flight, and memory be lost to the arena.
         if ring.drain().is_err() || !ring.arena().is_whole() {
             return;
         }
         let file = ring.detach();
-        let mut rings = lock(&RINGS);
+        let mut rings = lock(&self.pools.rings);
         if rings.len() < MAX_IDLE {
             rings.push(ring);
         }

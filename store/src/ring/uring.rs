@@ -46,10 +46,14 @@ impl Ring {
     /// Memory and files that the kernel will not know ahead, for want of locked memory say, are
     /// used all the same.
     pub(crate) fn new(depth: u32, mut arena: Arena) -> io::Result<Self> {
+        // A forked child does not have its memory: what it would push there, the kernel would read
+        // into the memory of this process.
+        let mut builder = IoUring::builder();
+        builder.dontfork();
         // Completions wait for the thread's next system call instead of interrupting it; kernels
         // before 5.19 do not know that.
-        let uring = match IoUring::builder().setup_coop_taskrun().build(depth) {
-            Err(error) if is(&error, Errno::INVAL) => IoUring::new(depth)?,
+        let uring = match builder.clone().setup_coop_taskrun().build(depth) {
+            Err(error) if is(&error, Errno::INVAL) => builder.build(depth)?,
             built => built?,
         };
         arena.set_registered(register_memory(&uring, &arena).is_ok());

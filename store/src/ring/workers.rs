@@ -1,11 +1,14 @@
 //! Positional reads by threads: for systems that refuse io_uring.
 //!
-//! The threads belong to the process. They are started when reads wait for one, and then stay.
+//! The threads belong to the process. They are started when reads wait for one, and then stay. A
+//! forked child has none of its parent's, and starts its own.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use lodestore_graph::fork::PerProcess;
 
 use super::inline::read_now;
 use super::{Arena, Outcome, Read, ReadFile, ReadQueue};
@@ -33,16 +36,21 @@ struct Job {
     finished: Sender<(Read, Outcome)>,
 }
 
+/// The threads of a process, and what wakes them.
 #[derive(Default)]
 struct Workers {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
     jobs: VecDeque<Job>,
     n_threads: usize,
     n_idle: usize,
 }
 
-static WORKERS: Mutex<Workers> =
-    Mutex::new(Workers { jobs: VecDeque::new(), n_threads: 0, n_idle: 0 });
-static WAKE: Condvar = Condvar::new();
+static WORKERS: PerProcess<Workers> = PerProcess::new();
 
 impl<'a> WorkerQueue<'a> {
     pub(crate) fn new(file: Arc<ReadFile>, arena: &'a mut Arena) -> Self {
@@ -97,36 +105,37 @@ impl ReadQueue for WorkerQueue<'_> {
 
 /// Gives a job to the threads; does it at once where there can be none.
 fn hand_over(job: Job) {
-    let mut workers = lock();
-    workers.jobs.push_back(job);
-    if workers.n_idle < workers.jobs.len() && workers.n_threads < MAX_THREADS {
-        let started = std::thread::Builder::new().name("lode-read".to_owned()).spawn(work);
-        match started {
-            Ok(_) => workers.n_threads += 1,
-            Err(_) if workers.n_threads == 0 => {
-                let job = workers.jobs.pop_back();
-                drop(workers);
+    let workers = WORKERS.get_or(|_| Workers::default());
+    let mut state = workers.lock();
+    state.jobs.push_back(job);
+    if state.n_idle < state.jobs.len() && state.n_threads < MAX_THREADS {
+        let thread = std::thread::Builder::new().name("lode-read".to_owned());
+        match thread.spawn(|| work(workers)) {
+            Ok(_) => state.n_threads += 1,
+            Err(_) if state.n_threads == 0 => {
+                let job = state.jobs.pop_back();
+                drop(state);
                 job.into_iter().for_each(Job::run);
                 return;
             }
             Err(_) => {}
         }
     }
-    drop(workers);
-    WAKE.notify_one();
+    drop(state);
+    workers.wake.notify_one();
 }
 
 /// What a thread does for ever.
-fn work() {
+fn work(workers: &Workers) {
     loop {
-        let mut workers = lock();
-        while workers.jobs.is_empty() {
-            workers.n_idle += 1;
-            workers = WAKE.wait(workers).unwrap_or_else(PoisonError::into_inner);
-            workers.n_idle -= 1;
+        let mut state = workers.lock();
+        while state.jobs.is_empty() {
+            state.n_idle += 1;
+            state = workers.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.n_idle -= 1;
         }
-        let job = workers.jobs.pop_front();
-        drop(workers);
+        let job = state.jobs.pop_front();
+        drop(state);
         job.into_iter().for_each(Job::run);
     }
 }
@@ -139,7 +148,9 @@ impl Job {
     }
 }
 
-/// Holds the list of jobs, which no panic leaves half-changed.
-fn lock() -> MutexGuard<'static, Workers> {
-    WORKERS.lock().unwrap_or_else(PoisonError::into_inner)
+impl Workers {
+    /// Holds the list of jobs, which no panic leaves half-changed.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -9,6 +9,7 @@ use super::findings::{FileOrder, Findings};
 use crate::catalog::{Catalog, DeltaRecord, Pair, SegmentRecord};
 use crate::error::StoreError;
 use crate::graph::Graph;
+use crate::meta::is_copy;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
@@ -67,9 +68,14 @@ impl<'a> CatalogUnit<'a> {
             Pair::Losses(_) => None,
             Pair::Holders => None,
             Pair::GraphCopy(text) => {
-                let differs = *text != self.graph.meta().to_text().as_bytes();
+                let differs = !is_copy(text, self.graph.meta());
                 differs.then(|| "its copy of graph.toml is another".to_owned())
             }
+            // Of a tensor that comes; the next opening for writing ends that.
+            Pair::New { tensor, version, record } => record
+                .as_ref()
+                .err()
+                .map(|reason| format!("record of the new `{tensor}` {version}: {reason}")),
             Pair::Segment { tensor, version, record } | Pair::Lost { tensor, version, record } => {
                 let wrong = match base_of(tensor) {
                     None => Some("there is no such tensor".to_owned()),

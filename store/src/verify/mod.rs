@@ -24,7 +24,7 @@ use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
 use crate::repair::describe;
-use crate::segment::Segment;
+use crate::segment::{Segment, SegmentIdentity};
 use findings::{Findings, META_ORDER};
 use walk::Walk;
 
@@ -134,12 +134,29 @@ pub fn verify_rows(graph: &Graph) -> VerifyReport {
 }
 
 /// Reads and checks every page of rows of a segment; gives the number of pages.
-pub(crate) fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
+fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
     let (mut first_fault, n_pages) = (None, segment.layout().n_pages());
     rows::check(segment, 0..n_pages, &mut Vec::new(), &mut |_, error| {
         first_fault.get_or_insert(error);
     });
     first_fault.map_or(Ok(n_pages), Err)
+}
+
+/// Opens a segment that was written and synced, and checks all of it as the disk has it: what memory
+/// holds of the file is dropped before, as far as the file system drops it.
+///
+/// Costs one read of the file at the disk's rate; what was read is in memory then.
+pub(crate) fn read_back(
+    device: &dyn Device,
+    path: &Path,
+    identity: &SegmentIdentity,
+) -> Result<Segment, StoreError> {
+    let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+    file.drop_cached().map_err(StoreError::io(path, "drop what memory holds of"))?;
+    drop(file);
+    let segment = Segment::open(device, path, identity)?;
+    check_rows(&segment)?;
+    Ok(segment)
 }
 
 /// As verification checks all pages of a segment.

@@ -17,6 +17,8 @@ use crate::live::{LiveGraph, LiveMode};
 use crate::reader::OpenOptions;
 use crate::segment::SegmentWriter;
 
+mod read_back;
+
 #[test]
 fn verify_names_every_damaged_file_and_page() {
     let ring = Ring::new(500, 2, 2);

@@ -155,6 +155,21 @@ impl World {
         self.live = None;
     }
 
+    /// From now on expects the rows that are seen now, of all that may be there.
+    pub(crate) fn believe(&mut self) -> Finding {
+        let Some(live) = &self.live else { return Ok(()) };
+        let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+        for (tensor, rows) in TENSORS.iter().enumerate() {
+            let seqs = seqs(&store, rows)??;
+            allowed(rows, &seqs, &self.model.latest[tensor])?;
+            for (puts, seq) in self.model.latest[tensor].iter_mut().zip(seqs) {
+                *puts = 1 << seq;
+            }
+        }
+        self.model.put_in_doubt = None;
+        Ok(())
+    }
+
     /// Whether an error is the device's fault, and tells of it.
     fn excuse(&self, error: &StoreError, had_struck: bool) -> Finding {
         let told = error.to_string();
@@ -197,7 +212,18 @@ impl World {
             bytes.push(first);
             bytes.extend_from_slice(others);
         }
+        let before = self.model.latest;
         let done = live.put_rows(rows.name, &ids, &bytes).map(drop);
+        if self.model.commit_in_doubt && live.version() > self.model.version {
+            // A put finishes the commit before it.
+            self.model.commit_in_doubt = false;
+            self.model.version = live.version();
+            self.model.frozen.insert(live.version(), before);
+        }
+        if done.is_ok() {
+            // Later rows may be over some of its own.
+            self.model.put_in_doubt = None;
+        }
         let in_doubt = match &done {
             Ok(()) => 0,
             // Nothing was tried.
@@ -220,6 +246,7 @@ impl World {
             Ok(version) => {
                 assert_eq!(version, self.model.version + 1);
                 self.model.version = version;
+                self.model.commit_in_doubt = false;
                 self.model.frozen.insert(version, self.model.latest);
                 Ok(())
             }

@@ -104,6 +104,9 @@ impl Device for Still {
     fn remove_file(&self, _: &Path) -> io::Result<()> {
         refused()
     }
+    fn remove_if_unpinned(&self, _: &Path) -> io::Result<bool> {
+        refused()
+    }
     fn remove_dir_all(&self, _: &Path) -> io::Result<()> {
         refused()
     }

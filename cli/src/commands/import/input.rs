@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use lodestore_graph::edges::{EdgeFiles, EdgeStream, ReadAhead, spool};
+use lodestore_server::limits::ROW_BYTES_MAX;
 use lodestore_store::{TensorSource, check_source};
 
 use super::kept::Weights;
@@ -52,6 +53,22 @@ impl Input {
         Ok(Self { edges, tensors, n_nodes, weights, parsed: None })
     }
 
+    /// Names the tensors whose rows are too long for a server, before the long work starts.
+    pub(super) fn warn_of_long_rows(&self, config: &ImportConfig) -> Vec<String> {
+        let long = config.tensors.iter().zip(&self.tensors).filter_map(|(tensor, source)| {
+            let found = row_bytes(&**source);
+            (found > ROW_BYTES_MAX as u64).then(|| {
+                eprintln!(
+                    "lode: warning: tensor `{}` has rows of {found} bytes, and a server sends at most \
+                     {ROW_BYTES_MAX}: this graph can be read here, and `lode serve` refuses it",
+                    tensor.name
+                );
+                tensor.name.clone()
+            })
+        });
+        long.collect()
+    }
+
     /// Replaces edges in text, each pass over which would parse them, by a copy in `staging` that
     /// is read as it is.
     pub(super) fn keep_parsed(&mut self, files: &EdgeFiles, staging: &Path) -> Result<()> {
@@ -70,10 +87,12 @@ impl Input {
 
     /// Bytes of a row of the tensor whose rows are longest.
     pub(super) fn widest_row_bytes(&self) -> Option<u64> {
-        let row_bytes =
-            |source: &dyn TensorSource| source.width() * source.dtype().size_bytes() as u64;
         self.tensors.iter().map(|source| row_bytes(&**source)).max()
     }
+}
+
+fn row_bytes(source: &dyn TensorSource) -> u64 {
+    source.width() * source.dtype().size_bytes() as u64
 }
 
 fn rows(source: &dyn TensorSource) -> Result<u32> {

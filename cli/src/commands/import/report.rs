@@ -36,6 +36,8 @@ pub(crate) struct ImportReport {
     #[serde(flatten)]
     pub(crate) rows: OrderReport,
     pub(crate) tensors: Vec<TensorSummary>,
+    /// Tensors whose rows are too long for a server.
+    pub(crate) not_served: Vec<String>,
     pub(crate) parts: Vec<PartReport>,
     pub(crate) partition_seconds: f64,
     pub(crate) seconds: f64,
@@ -86,6 +88,7 @@ impl ImportReport {
             replication_factor: partitioning.replication_factor,
             rows,
             tensors: summary.tensors,
+            not_served: Vec::new(),
             partition_seconds: partitioning.seconds,
             seconds: start.elapsed().as_secs_f64(),
             peak_rss_bytes: peak_rss_bytes(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use lodestore_client::Address;
-use lodestore_server::PolicyKind;
+use lodestore_server::{PolicyKind, PreloadChoice};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::log::{LogFormat, LogLevel};
@@ -36,6 +36,10 @@ pub(super) struct ConfigFile {
     pub(super) memory: Option<u64>,
     #[serde(deserialize_with = "policy")]
     pub(super) policy: Option<PolicyKind>,
+    #[serde(deserialize_with = "preload")]
+    pub(super) preload: Option<Vec<PreloadChoice>>,
+    #[serde(rename = "state-dir")]
+    pub(super) state_dir: Option<PathBuf>,
     pub(super) writable: Option<bool>,
     #[serde(deserialize_with = "addresses")]
     pub(super) follow: Option<Vec<Address>>,
@@ -132,6 +136,25 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKin
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
+/// One tensor, or a list of them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Names {
+    One(String),
+    Several(Vec<String>),
+}
+
+fn preload<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<PreloadChoice>>, D::Error> {
+    let names = match Names::deserialize(deserializer)? {
+        Names::One(name) => vec![name],
+        Names::Several(names) => names,
+    };
+    let choices = names.iter().map(|name| name.parse());
+    choices.collect::<Result<_, _>>().map(Some).map_err(de::Error::custom)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +200,8 @@ mod tests {
             shards,
             memory,
             policy,
+            preload,
+            state_dir,
             writable,
             follow,
             follow_interval,
@@ -201,6 +226,8 @@ mod tests {
         assert!(writable.is_some() && insecure.is_some());
         assert_eq!((follow.unwrap().len(), follow_interval), (2, Some(200)));
         assert!(follow_token_file.is_some() && follow_tls_ca.is_some());
+        assert_eq!(preload, Some(vec![PreloadChoice::Auto]));
+        assert!(state_dir.is_some());
         assert!(token_file.is_some() && admin_token_file.is_some() && tls_cert.is_some());
         assert!(register.is_some() && advertise.is_some());
         assert!(tls_key.is_some() && tls_client_ca.is_some());
@@ -244,7 +271,9 @@ mod tests {
         let paths = text.split('"').filter(|part| part.starts_with('/'));
         let n_known = paths
             .map(|path| {
-                let is_known = path.starts_with("/run/lode/") || path.starts_with("/etc/lode/");
+                let is_known = ["/run/lode/", "/etc/lode/", "/var/lib/lode/"]
+                    .iter()
+                    .any(|folder| path.starts_with(folder));
                 assert!(is_known, "{path}");
             })
             .count();

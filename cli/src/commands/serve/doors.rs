@@ -11,7 +11,7 @@ use crate::usage::UsageError;
 
 impl ServeArgs {
     /// Fails for an address that others can reach when nothing says who may ask there, or that all
-    /// may.
+    /// may. Other users of the machine count where the server takes changes.
     pub(super) fn check_exposure(&self, listen: Option<SocketAddr>) -> Result<(), UsageError> {
         let is_exposed = |address: &SocketAddr| !address.ip().is_loopback();
         if let Some(address) = listen.filter(is_exposed).filter(|_| !self.insecure)
@@ -22,6 +22,18 @@ impl ServeArgs {
                 "address {address} can be reached from outside, and connections are neither \
                  authenticated nor encrypted; listen on 127.0.0.1, use --unix, give --token-file or \
                  --tls-cert, or add --insecure on a trusted network"
+            )));
+        }
+        let takes_changes = self.writable || self.parts_here;
+        if let Some(address) = listen.filter(|_| takes_changes && !self.insecure)
+            && self.token_file.is_none()
+            && self.tls_client_ca.is_none()
+        {
+            return Err(UsageError::new(format!(
+                "with {} every user of this machine could change the graph by {address}: connections \
+                 are not authenticated; give --token-file (or --tls-client-ca), serve by --unix alone, \
+                 or add --insecure where all users may",
+                if self.writable { "--writable" } else { "--parts-here" }
             )));
         }
         let metrics = self.metrics.filter(is_exposed).filter(|_| !self.metrics_insecure);

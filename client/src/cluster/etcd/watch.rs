@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::fork::PerProcess;
+
 use super::gateway::{CALL_PATIENCE, Gateway};
 use super::{Member, Place, Told};
 use crate::ClientError;
@@ -12,8 +14,13 @@ use crate::ClientError;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A map that is watched. The thread ends by itself within one watch after this is dropped.
-pub(in super::super) struct Watch(Arc<Shared>);
+/// A map that is watched. The thread ends by itself within one watch after this is dropped; a
+/// forked child starts another.
+pub(in super::super) struct Watch {
+    /// What follows `etcd:` in its address.
+    place: String,
+    shared: PerProcess<Arc<Shared>>,
+}
 
 struct Shared {
     place: String,
@@ -34,8 +41,51 @@ struct State {
 impl Watch {
     /// Starts to watch.
     pub(in super::super) fn start(text: &str) -> Result<Self, ClientError> {
+        let watch = Self { place: text.to_owned(), shared: PerProcess::new() };
+        watch.shared()?;
+        Ok(watch)
+    }
+
+    /// Returns what this process's thread has seen; starts the thread first if there is none.
+    fn shared(&self) -> Result<&Shared, ClientError> {
+        Ok(self.shared.get_or_try(|_| Shared::watched(&self.place))?)
+    }
+
+    /// The servers as last seen; waits for the first look.
+    ///
+    /// # Errors
+    /// etcd has not been reached yet.
+    pub(in super::super) fn members(&self) -> Result<Vec<Member>, ClientError> {
+        let shared = self.shared()?;
+        let state = shared.lock();
+        let is_new = |state: &mut State| state.members.is_none() && state.failure.is_empty();
+        let waited = shared.has_looked.wait_timeout_while(state, CALL_PATIENCE, is_new);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.members.clone().ok_or_else(|| ClientError::Map {
+            map: shared.place.clone(),
+            reason: if state.failure.is_empty() { "no answer" } else { &state.failure }.to_owned(),
+        })
+    }
+
+    /// Whether etcd has answered the last time.
+    pub(in super::super) fn is_current(&self) -> bool {
+        self.shared().is_ok_and(|shared| {
+            let state = shared.lock();
+            state.members.is_some() && state.failure.is_empty()
+        })
+    }
+
+    /// How often the servers have changed.
+    pub(in super::super) fn changes(&self) -> u64 {
+        self.shared().map_or(0, |shared| shared.changes.load(Ordering::Acquire))
+    }
+}
+
+impl Shared {
+    /// Starts a thread that watches.
+    fn watched(text: &str) -> Result<Arc<Self>, ClientError> {
         let gateway = Gateway::new(Place::of(text)?);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Self {
             place: format!("etcd:{text}"),
             state: Mutex::default(),
             has_looked: Condvar::new(),
@@ -45,37 +95,9 @@ impl Watch {
         let thread = std::thread::Builder::new().name("lode-map".to_owned());
         let spawned = thread.spawn(move || watch(&gateway, &of_thread));
         spawned.map_err(|source| ClientError::Poll { source })?;
-        Ok(Self(shared))
+        Ok(shared)
     }
 
-    /// The servers as last seen; waits for the first look.
-    ///
-    /// # Errors
-    /// etcd has not been reached yet.
-    pub(in super::super) fn members(&self) -> Result<Vec<Member>, ClientError> {
-        let state = self.0.lock();
-        let is_new = |state: &mut State| state.members.is_none() && state.failure.is_empty();
-        let waited = self.0.has_looked.wait_timeout_while(state, CALL_PATIENCE, is_new);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.members.clone().ok_or_else(|| ClientError::Map {
-            map: self.0.place.clone(),
-            reason: if state.failure.is_empty() { "no answer" } else { &state.failure }.to_owned(),
-        })
-    }
-
-    /// Whether etcd has answered the last time.
-    pub(in super::super) fn is_current(&self) -> bool {
-        let state = self.0.lock();
-        state.members.is_some() && state.failure.is_empty()
-    }
-
-    /// How often the servers have changed.
-    pub(in super::super) fn changes(&self) -> u64 {
-        self.0.changes.load(Ordering::Acquire)
-    }
-}
-
-impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

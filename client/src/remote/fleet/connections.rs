@@ -1,6 +1,7 @@
 //! Connections of a fleet that nobody uses at the moment, and new ones.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use lodestore_schema::limits::{LENT_PULL_BYTES_MIN, SHARED_CHUNK_BYTES_MIN};
@@ -29,9 +30,15 @@ impl Sharing {
 }
 
 impl Fleet {
+    /// Locks the idle connections of this process to an endpoint; a forked child begins without.
+    fn idle(&self, endpoint: usize) -> MutexGuard<'_, Vec<Connection>> {
+        let none = || self.routes.endpoints.iter().map(|_| Mutex::default()).collect();
+        lock(&self.idle.get_or(|_| none())[endpoint])
+    }
+
     /// Whether a connection to an endpoint lies idle.
     pub(in super::super) fn has_connection(&self, endpoint: usize) -> bool {
-        !lock(&self.idle[endpoint]).is_empty()
+        !self.idle(endpoint).is_empty()
     }
 
     /// An idle connection to an endpoint, or a new one.
@@ -41,7 +48,7 @@ impl Fleet {
         deadline: Instant,
     ) -> Result<Connection, ClientError> {
         loop {
-            let pooled = lock(&self.idle[endpoint]).pop();
+            let pooled = self.idle(endpoint).pop();
             match pooled {
                 // Its server may have closed it.
                 Some(connection) if !connection.is_quiet() => {}
@@ -82,7 +89,7 @@ impl Fleet {
 
     /// Keeps a connection for the next pull.
     pub(in super::super) fn give_back(&self, endpoint: usize, connection: Connection) {
-        let mut idle = lock(&self.idle[endpoint]);
+        let mut idle = self.idle(endpoint);
         if idle.len() < IDLE_MAX {
             idle.push(connection);
         }
@@ -90,9 +97,9 @@ impl Fleet {
 
     /// Drops the idle connections of a server that failed: they are of the same age.
     pub(in super::super) fn forget(&self, server: usize) {
-        for (endpoint, idle) in self.routes.endpoints.iter().zip(&self.idle) {
+        for (at, endpoint) in self.routes.endpoints.iter().enumerate() {
             if endpoint.server == server {
-                lock(idle).clear();
+                self.idle(at).clear();
             }
         }
     }

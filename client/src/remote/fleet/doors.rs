@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::fork::PerProcess;
 use tracing::warn;
 
 use super::super::describe::describe;
@@ -30,13 +31,19 @@ pub(super) struct Doors {
     are_reached: Vec<AtomicBool>,
     /// A port of a shard cannot be reached though the common one can: the others are not tried.
     by_common: AtomicBool,
-    /// Somebody finds out whether that is so.
+    /// Who finds out whether that is so.
+    seeking: PerProcess<Seeking>,
+}
+
+/// Whether a thread of this process finds out, and what wakes those that wait for it.
+#[derive(Debug, Default)]
+struct Seeking {
     is_sought: Mutex<bool>,
     is_found: Condvar,
 }
 
 /// Who finds out for all that ask the server.
-struct Search<'a>(&'a Doors);
+struct Search<'a>(&'a Seeking);
 
 impl Doors {
     pub(super) fn new(n_shards: u16) -> Arc<Self> {
@@ -46,13 +53,14 @@ impl Doors {
 
     /// The search, unless another has it: then `None` once that is over, or the deadline.
     fn search(&self, deadline: Instant) -> Option<Search<'_>> {
-        let mut is_sought = self.is_sought.lock().unwrap_or_else(PoisonError::into_inner);
+        let seeking = self.seeking.get_or(|_| Seeking::default());
+        let mut is_sought = seeking.is_sought.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_sought {
             *is_sought = true;
-            return Some(Search(self));
+            return Some(Search(seeking));
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let waited = self.is_found.wait_timeout_while(is_sought, left, |it| *it);
+        let waited = seeking.is_found.wait_timeout_while(is_sought, left, |it| *it);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         None
     }

@@ -2,6 +2,7 @@
 
 mod anew;
 mod connections;
+mod current;
 mod doors;
 mod gaps;
 
@@ -9,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use lodestore_graph::PartId;
+use lodestore_graph::fork::PerProcess;
 use lodestore_schema::Description;
 
 use crate::connection::Connection;
@@ -17,6 +19,7 @@ use crate::{Address, ClientError, Security};
 
 pub(super) use anew::Refreshed;
 pub(crate) use connections::Sharing;
+pub(super) use current::CurrentFleet;
 use doors::Doors;
 
 /// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
@@ -28,7 +31,7 @@ pub(crate) struct Fleet {
     pub(crate) graph: u64,
     pub(crate) routes: Routes,
     /// By endpoint: connections that nobody uses.
-    idle: Vec<Mutex<Vec<Connection>>>,
+    idle: PerProcess<Vec<Mutex<Vec<Connection>>>>,
     /// By server: which of its ports are reached.
     doors: Vec<Arc<Doors>>,
     /// Partitions that nobody has, and that a server had which does not answer any more.
@@ -45,7 +48,7 @@ impl Fleet {
     ) -> Result<Self, ClientError> {
         let routes = Routes::new(&servers)?;
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
-        let idle = routes.endpoints.iter().map(|_| Mutex::default()).collect();
+        let idle = PerProcess::new();
         let doors = servers.iter().map(|(_, it)| Doors::new(it.n_shards)).collect();
         let away = BTreeSet::new();
         Ok(Self { servers, security, graph, routes, idle, doors, away, sharing })

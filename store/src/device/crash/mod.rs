@@ -12,7 +12,8 @@
 //!
 //! A sync that fails has forgotten what it was for: the bytes or names stay undecided although
 //! later syncs succeed. A write to a key-value store that fails may show up when the store is
-//! opened again, and no other is taken before that. Not simulated: two folders' order of events
+//! opened again, and no other is taken before that, or before the store has recovered in place. A
+//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. Not simulated: two folders' order of events
 //! (none is assumed), renames across folders (refused), damage of what was synced.
 
 mod content;
@@ -160,6 +161,18 @@ impl Device for CrashDevice {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.lock().perform(Operation::RemoveFile, |state| state.remove(path, false))
+    }
+
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool> {
+        let mut state = self.lock();
+        let node = match state.perform(Operation::Open, |state| state.find(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            found => found?,
+        };
+        if state.perform(Operation::Pin, |state| Ok(*state.n_pins(node)? > 0))? {
+            return Ok(false);
+        }
+        state.perform(Operation::RemoveFile, |state| state.remove(path, false)).map(|()| true)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {

@@ -242,6 +242,26 @@ impl KeyValues for CrashPairs {
     fn flush(&self) -> io::Result<()> {
         self.change(Operation::FlushPairs, |_, _| Ok(()))
     }
+
+    /// Finds what had failed in its log, or does not, and writes over it what was there before:
+    /// until that is durable it stays in doubt.
+    fn recover(&self) -> io::Result<()> {
+        let Mode::Writes { has_failed } = &self.mode else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "opened for reading"));
+        };
+        if !has_failed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut state = self.device.lock();
+        for operation in [Operation::OpenPairs, Operation::WritePairs] {
+            if let Some(fault) = state.strikes(operation)? {
+                return Err(fault.error());
+            }
+        }
+        state.pairs(self.node)?.in_doubt = None;
+        has_failed.store(false, Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 impl Drop for CrashPairs {

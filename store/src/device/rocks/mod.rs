@@ -4,13 +4,14 @@
 //! from several processes at once. Every write is synced; writes of several threads share a sync.
 
 mod log;
+mod reopen;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::OnceLock;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io, thread};
 
+use lodestore_graph::fork::PerProcess;
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME, Direction};
 use rocksdb::{InfoLogger, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch};
 use rocksdb::{WriteBufferManager, WriteOptions};
@@ -18,6 +19,8 @@ use rocksdb::{WriteBufferManager, WriteOptions};
 use crate::device::{Access, Change, EachPair, KeyValues};
 use crate::limits::WRITE_BUFFER_BYTES;
 use log::Logs;
+
+pub(super) use reopen::Reopening;
 
 /// Attempts to open a store for reading beside a writer that moves files meanwhile.
 const MAX_READ_ATTEMPTS: usize = 50;
@@ -29,19 +32,39 @@ const LOG_ROOM_BYTES: u64 = 256 << 10;
 const ARENA_BLOCK_BYTES: usize = 64 << 10;
 
 /// An open RocksDB.
+///
+/// It has threads, locks and at most one writer. A forked child opens it again to read, refuses to
+/// write, and never closes that of its parent.
 #[derive(Debug)]
 pub(super) struct Rocks {
-    db: DB,
+    dir: PathBuf,
+    access: Access,
+    db: PerProcess<DB>,
 }
 
 impl Rocks {
     pub(super) fn open(dir: &Path, access: Access) -> io::Result<Self> {
+        let db = PerProcess::with(Self::open_db(dir, access)?);
+        Ok(Self { dir: dir.to_owned(), access, db })
+    }
+
+    /// Returns that of this process.
+    fn db(&self) -> io::Result<&DB> {
+        self.db.get_or_try(|_| match self.access {
+            Access::Read | Access::Salvage => Self::open_db(&self.dir, self.access),
+            Access::Create | Access::Write => {
+                Err(io::Error::other("the process that this one was forked from writes to it"))
+            }
+        })
+    }
+
+    fn open_db(dir: &Path, access: Access) -> io::Result<DB> {
         let mut options = options();
         if access == Access::Create {
             options.create_if_missing(true);
             options.set_error_if_exists(true);
             let created = DB::open_cf_descriptors(&options, dir, [rows(&options)]);
-            return created.map(|db| Self { db }).map_err(failed);
+            return created.map_err(failed);
         }
         if !dir.join("CURRENT").is_file() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "there is none (no file CURRENT)"));
@@ -56,7 +79,7 @@ impl Rocks {
         }
     }
 
-    fn open_for_writing(options: &Options, dir: &Path) -> io::Result<Self> {
+    fn open_for_writing(options: &Options, dir: &Path) -> io::Result<DB> {
         if log::check(dir)? == Logs::Torn {
             Self::settle(options.clone(), dir)?;
         }
@@ -75,9 +98,9 @@ impl Rocks {
         Self::writable(&options, dir).map(drop)
     }
 
-    fn writable(options: &Options, dir: &Path) -> io::Result<Self> {
+    fn writable(options: &Options, dir: &Path) -> io::Result<DB> {
         let db = DB::open_cf_descriptors(options, dir, [rows(options)]);
-        db.map(|db| Self { db }).map_err(|error| match is_locked(&error) {
+        db.map_err(|error| match is_locked(&error) {
             true => io::Error::new(io::ErrorKind::WouldBlock, error.into_string()),
             false => failed_to_open(error),
         })
@@ -88,7 +111,7 @@ impl Rocks {
     /// RocksDB reads its manifest first and its logs after. A log whose rows went into tables in
     /// between is in neither: so logs that are gone afterwards mean to look again, and so does a
     /// failure while files came and went.
-    fn open_for_reading(options: &Options, dir: &Path) -> io::Result<Self> {
+    fn open_for_reading(options: &Options, dir: &Path) -> io::Result<DB> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let before = names(dir)?;
             let db = log::check(dir).and_then(|logs| match logs {
@@ -109,7 +132,7 @@ impl Rocks {
     }
 
     /// Opens for reading what logs hold up to the first damage.
-    fn read_sound(mut options: Options, dir: &Path) -> io::Result<Self> {
+    fn read_sound(mut options: Options, dir: &Path) -> io::Result<DB> {
         let logs = tempfile::tempdir()?;
         log::copy_sound(dir, logs.path())?;
         options.set_wal_dir(logs.path());
@@ -117,22 +140,23 @@ impl Rocks {
         Self::read_only(&options, dir)
     }
 
-    fn read_only(options: &Options, dir: &Path) -> io::Result<Self> {
+    fn read_only(options: &Options, dir: &Path) -> io::Result<DB> {
         let db = DB::open_cf_descriptors_read_only(options, dir, [rows(options)], false);
-        db.map(|db| Self { db }).map_err(failed_to_open)
+        db.map_err(failed_to_open)
     }
 }
 
 impl KeyValues for Rocks {
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.db.get(key).map_err(failed)
+        self.db()?.get(key).map_err(failed)
     }
 
     fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        let Some(cf) = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
+        let db = self.db()?;
+        let Some(cf) = db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
             return Err(io::Error::other("it has no default column family"));
         };
-        let values = self.db.batched_multi_get_cf(cf, keys, true);
+        let values = db.batched_multi_get_cf(cf, keys, true);
         for (position, value) in values.into_iter().enumerate() {
             if let Some(value) = value.map_err(failed)? {
                 found(position, &value);
@@ -145,7 +169,7 @@ impl KeyValues for Rocks {
         let options = ReadOptions::default();
         let from = IteratorMode::From(key, Direction::Forward);
         // The iterator's own error ends it as an item, so that damage never looks like the end.
-        for pair in self.db.iterator_opt(from, options) {
+        for pair in self.db()?.iterator_opt(from, options) {
             let (key, value) = pair.map_err(failed)?;
             if each(&key, &value).is_break() {
                 break;
@@ -165,15 +189,17 @@ impl KeyValues for Rocks {
         }
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        self.db.write_opt(batch, &synced).map_err(failed)
+        self.db()?.write_opt(batch, &synced).map_err(failed)
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.db.flush().map_err(failed)
+        self.db()?.flush().map_err(failed)
     }
 
     fn reclaim(&self, from: &[u8], to: &[u8]) {
-        self.db.compact_range(Some(from), Some(to));
+        if let Ok(db) = self.db() {
+            db.compact_range(Some(from), Some(to));
+        }
     }
 }
 
@@ -198,10 +224,10 @@ fn is_locked(error: &rocksdb::Error) -> bool {
 
 /// What the process holds of rows that were put and are not in tables yet, all partitions together.
 fn write_buffers() -> &'static WriteBufferManager {
-    static BUFFERS: OnceLock<WriteBufferManager> = OnceLock::new();
+    static BUFFERS: PerProcess<WriteBufferManager> = PerProcess::new();
     // A put does not wait for room: the partition that is written to moves its rows into tables.
     let stalls = false;
-    BUFFERS.get_or_init(|| WriteBufferManager::new_write_buffer_manager(WRITE_BUFFER_BYTES, stalls))
+    BUFFERS.get_or(|_| WriteBufferManager::new_write_buffer_manager(WRITE_BUFFER_BYTES, stalls))
 }
 
 fn options() -> Options {
@@ -279,7 +305,8 @@ mod tests {
             for db in &dbs {
                 put(db, key, 8 << 20);
                 // What is being moved into tables, and one put, come on top.
-                let held = |db: &Rocks| db.db.property_int_value("rocksdb.size-all-mem-tables");
+                let held =
+                    |db: &Rocks| db.db().unwrap().property_int_value("rocksdb.size-all-mem-tables");
                 let held: u64 = dbs.iter().map(|db| held(db).unwrap().unwrap()).sum();
                 assert!(held > 0 && held <= 2 * WRITE_BUFFER_BYTES as u64, "{held}");
             }

@@ -130,34 +130,43 @@ fn a_damaged_delta_is_reported_by_name() {
 }
 
 #[test]
-fn after_a_failed_write_nothing_more_is_written_and_reads_go_on() {
-    let ring = ring(20, 1, 1);
+fn after_a_failed_write_its_partition_takes_no_other_and_the_rest_goes_on() {
+    let ring = ring(20, 2, 2);
     let live = writer(&ring);
-    put(&live, "feat", &[1], 1);
+    let first_of = |part: u16| ring.nodes.book.range(PartId(part)).start;
+    let (sound, failed) = (first_of(1), first_of(0));
+    put(&live, "feat", &[failed, sound], 1);
+    live.commit_version().unwrap();
     assert!(live.takes_writes());
-    let failed: Result<(), _> = live.written(Err(StoreError::Catalog {
-        dir: ring.out(),
-        reason: "the disk is on fire".to_owned(),
-        cause: crate::Cause::Medium,
-    }));
-    failed.unwrap_err();
+    let catalog = Arc::clone(live.tensor(PartId(0), 1).unwrap().catalog());
+    catalog.fail_writes(std::io::Error::other("the disk is on fire"));
+    let [stopped] = &live.stopped_writes()[..] else { panic!("one partition") };
+    assert!(stopped.part == PartId(0) && stopped.reason.contains("on fire"), "{stopped:?}");
     assert!(!live.takes_writes());
+    let go = |_, _| ControlFlow::Continue(());
+    let compact = || live.compact(None, None, Folding::All, &mut { go });
     let refused = [
-        try_put(&live, "feat", &[1], 2),
+        try_put(&live, "feat", &[failed], 2),
+        try_put(&live, "feat", &[sound, failed], 2),
         live.commit_version().map(drop),
         live.commit_through(9).map(drop),
-        live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).map(drop),
-        live.sweep().map(drop),
+        compact().map(drop),
     ];
     for refused in refused {
         let message = refused.unwrap_err().to_string();
         assert!(message.contains("on fire") && message.contains("open the graph again"));
     }
-    drop(live);
+    let base = |part| live.tensor(PartId(part), 1).unwrap().current().base().version();
+    assert_eq!((base(0), base(1)), (1, 2), "the other was compacted");
+    put(&live, "feat", &[sound], 3);
+    let found = seqs(&latest(&live), "feat");
+    assert_eq!((found[failed as usize], found[sound as usize]), (1, 1));
+    drop((catalog, live));
     let live = writer(&ring);
-    put(&live, "feat", &[2], 2);
+    put(&live, "feat", &[failed], 4);
     live.commit_version().unwrap();
-    assert_eq!(seqs(&latest(&live), "feat")[1..3], [1, 2]);
+    let found = seqs(&latest(&live), "feat");
+    assert_eq!((found[failed as usize], found[sound as usize]), (4, 3));
 }
 
 #[test]

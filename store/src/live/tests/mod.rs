@@ -5,6 +5,7 @@ mod faults;
 mod garbage;
 mod model;
 mod moving;
+mod tensors;
 mod versions;
 
 use std::ops::ControlFlow;

@@ -242,3 +242,24 @@ fn rows_come_in_any_order_and_several_times() {
     let found = seqs_of(&latest(&live), "feat", &asked).unwrap();
     assert_eq!(found, expected.collect::<Vec<u8>>());
 }
+
+/// Sorts that are not stable are, for fewer than 21 rows.
+#[test]
+fn of_a_node_that_one_put_has_many_times_the_last_row_stays() {
+    let ring = ring(60, 4, 4);
+    let live = writer(&ring);
+    // Of every node five rows, those of one node far from each other; row `i` says `i` + 1 modulo 251.
+    let ids: Vec<NodeId> = (0..300).map(|i| NodeId(i * 7 % 60)).collect();
+    for tensor in ["mark", "feat"] {
+        let width = live.graph().tensor(tensor).unwrap().row_bytes();
+        let seq_of = |i: usize| (i % 251 + 1) as u8;
+        let rows: Vec<u8> = (0..ids.len()).flat_map(|i| vec![seq_of(i); width]).collect();
+        live.put_rows(tensor, &ids, &rows).unwrap();
+        let last = |node: u32| ids.iter().rposition(|id| id.0 == node).unwrap();
+        let expected: Vec<u8> = (0..60).map(|node| seq_of(last(node))).collect();
+        live.commit_version().unwrap();
+        assert_eq!(seqs(&latest(&live), tensor), expected, "{tensor}");
+    }
+    compact(&live);
+    assert_eq!(seqs(&latest(&live), "mark"), seqs(&latest(&live), "feat"));
+}

@@ -15,6 +15,7 @@ use crate::cause::Cause;
 use crate::device::Access;
 use crate::error::StoreError;
 use crate::graph::{Graph, catalog_dir};
+use crate::meta::is_copy;
 use crate::row::RowIdx;
 
 /// A catalog, read through.
@@ -200,7 +201,8 @@ impl Scan {
                 let text = String::from_utf8_lossy(text);
                 self.losses.extend(text.lines().map(str::to_owned));
             }
-            Pair::GraphCopy(copy) if copy == text.as_bytes() => {}
+            Pair::GraphCopy(copy) if copy == text.as_bytes() || is_copy(copy, graph.meta()) => {}
+            Pair::New { .. } => {}
             Pair::GraphCopy(_) => self.faults.push("its copy of graph.toml is another".to_owned()),
             Pair::Segment { tensor, version: of, record } => {
                 match usable(graph, tensor, of, version, n_rows, record) {

@@ -53,6 +53,9 @@ impl Device for Dying {
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.change(|| Disk.remove_file(path))
     }
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool> {
+        self.change(|| Disk.remove_if_unpinned(path))
+    }
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         self.change(|| Disk.remove_dir_all(path))
     }

@@ -54,6 +54,9 @@ impl Device for Refusing {
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         Disk.remove_file(path)
     }
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool> {
+        Disk.remove_if_unpinned(path)
+    }
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         Disk.remove_dir_all(path)
     }

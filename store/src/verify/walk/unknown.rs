@@ -10,7 +10,7 @@ use super::Walk;
 use crate::catalog::Catalog;
 use crate::cause::Cause;
 use crate::error::StoreError;
-use crate::graph::{META_FILE, catalog_dir};
+use crate::graph::{HOT_ROWS_DIR, META_FILE, catalog_dir};
 use crate::probe::{DEVICE_FILE, StoredProfile};
 use crate::quarantine::QUARANTINE_DIR;
 
@@ -29,7 +29,7 @@ impl Walk<'_> {
         }
         let parts = self.graph.book().parts().map(|part| self.graph.part_dir(part));
         let mut known: BTreeSet<String> = parts.filter_map(|dir| name_of(&dir)).collect();
-        known.extend([META_FILE, DEVICE_FILE, QUARANTINE_DIR].map(str::to_owned));
+        known.extend([META_FILE, DEVICE_FILE, QUARANTINE_DIR, HOT_ROWS_DIR].map(str::to_owned));
         self.list_unknown(META_ORDER, dir, &known);
     }
 

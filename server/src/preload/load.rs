@@ -1,0 +1,268 @@
+//! The loading itself: a few workers on each shard, behind all requests.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use glommio::TaskQueueHandle;
+use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::{Failure, FailureCode, PullKind};
+use tracing::info;
+
+use super::Wanted;
+use super::work::{Portion, Rows, Work};
+use crate::limits::{
+    PRELOAD_BYTES, PRELOAD_PAUSE_MAX, PRELOAD_PAUSES, PRELOAD_ROWS, PRELOAD_WORKERS, RETRY_AFTER,
+};
+use crate::shard::Shard;
+
+/// Longest time that a piece may wait for its reads; then it is tried again.
+const PIECE_MAX: Duration = Duration::from_secs(10);
+
+impl Shard {
+    /// Decides which rows this shard loads, and says how many bytes they are.
+    pub(crate) fn plan_preload(&self) -> Work {
+        let (mut work, mut n_bytes) = (Work::default(), 0);
+        for tensor in 0..self.tensors().len() {
+            n_bytes += self.plan_tensor(tensor, &mut work);
+        }
+        let plan = self.shard_plan();
+        plan.preload.has_planned(plan.counters.len());
+        self.counters().preload_bytes.store(n_bytes, Ordering::Relaxed);
+        work
+    }
+
+    /// Adds what is loaded of a tensor; returns its bytes.
+    fn plan_tensor(&self, tensor: usize, work: &mut Work) -> u64 {
+        let (plan, rows) = (self.shard_plan(), &self.tensors()[tensor]);
+        let (preload, n_slots) = (&plan.preload, rows.n_slots());
+        let wanted = preload.wanted(tensor);
+        if wanted == Wanted::No || n_slots == 0 {
+            return 0;
+        }
+        let whole = self.portions(tensor, |_, n_rows| Some(Rows::Range(0, n_rows)));
+        let n_owned: u64 = whole.iter().map(Portion::n_rows).sum();
+        let portions = if n_slots >= n_owned {
+            whole
+        } else {
+            let name = &plan.holdings.tensors[tensor].description.name;
+            let stripes = plan.holdings.tensors[tensor].stripes;
+            let hot = self.portions(tensor, |part, _| {
+                let is_own = |row| stripes.shard_of(part.0, row) == self.number();
+                Some(Rows::Listed(preload.remembered(part, name, is_own)?, 0))
+            });
+            match (hot.is_empty(), wanted) {
+                (true, Wanted::WhatFits) => whole,
+                (true, _) => return 0,
+                (false, _) => hottest(hot, n_slots),
+            }
+        };
+        let n_rows: u64 = portions.iter().map(Portion::n_rows).sum();
+        portions.into_iter().for_each(|portion| work.push(portion));
+        n_rows.min(n_slots) * rows.row_bytes as u64
+    }
+
+    /// The portion of each partition, of the rows that `rows` chooses by partition and length.
+    fn portions(&self, tensor: usize, rows: impl Fn(PartId, u32) -> Option<Rows>) -> Vec<Portion> {
+        let holdings = &self.shard_plan().holdings;
+        let piece_rows = (PRELOAD_BYTES / self.tensors()[tensor].row_bytes).clamp(1, PRELOAD_ROWS);
+        let portion = |&part: &PartId| {
+            let range = holdings.book.range(part);
+            Some(Portion {
+                tensor,
+                part,
+                first_node: range.start,
+                stripes: holdings.tensors[tensor].stripes,
+                shard: self.number(),
+                piece_rows,
+                rows: rows(part, range.end - range.start)?,
+            })
+        };
+        holdings.parts().iter().filter_map(portion).collect()
+    }
+
+    /// Starts the workers; they end when all is loaded, or the shard is about to.
+    pub(crate) fn start_preload(self: &Rc<Self>, work: Work, queue: TaskQueueHandle) {
+        if self.counters().preload_bytes.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let work = Rc::new(RefCell::new(work));
+        for _ in 0..PRELOAD_WORKERS {
+            let worker = Worker {
+                shard: Rc::downgrade(self),
+                work: Rc::clone(&work),
+                ids: Vec::new(),
+                out: Vec::new(),
+            };
+            self.spawn_guarded_into(queue, "what loads rows ahead", worker.run());
+        }
+    }
+
+    /// Passes on which rows the tiers hold that are smaller than their tables.
+    pub(crate) fn remember_rows(&self) {
+        let plan = self.shard_plan();
+        let counters = self.counters();
+        let is_loaded = counters.preloaded_bytes.load(Ordering::Relaxed)
+            >= counters.preload_bytes.load(Ordering::Relaxed);
+        // Half of what was remembered is worse than all of it.
+        if !plan.preload.is_wanted() || !is_loaded {
+            return;
+        }
+        let mut all = Vec::new();
+        for (tensor, rows) in self.tensors().iter().enumerate() {
+            let whole = self.portions(tensor, |_, n_rows| Some(Rows::Range(0, n_rows)));
+            let n_owned: u64 = whole.iter().map(Portion::n_rows).sum();
+            if plan.preload.wanted(tensor) != Wanted::No && rows.n_slots() < n_owned {
+                let name = &plan.holdings.tensors[tensor].description.name;
+                let hot = rows.hottest(&plan.holdings).into_iter();
+                all.extend(hot.map(|(part, rows)| (part, name.clone(), rows)));
+            }
+        }
+        plan.preload.add_resident(all);
+    }
+}
+
+/// Cuts lists of rows, hottest first, to about as many as there are slots, and sorts them: so that
+/// neighbours are read together.
+fn hottest(mut portions: Vec<Portion>, n_slots: u64) -> Vec<Portion> {
+    let n_rows: u64 = portions.iter().map(Portion::n_rows).sum();
+    for portion in &mut portions {
+        let Rows::Listed(rows, _) = &mut portion.rows else { continue };
+        if n_rows > n_slots {
+            let kept = u128::from(n_slots) * rows.len() as u128 / u128::from(n_rows);
+            rows.truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+        }
+        rows.sort_unstable();
+        rows.dedup();
+    }
+    portions
+}
+
+/// One piece after the other.
+struct Worker {
+    /// Not held between pieces: the shard may end.
+    shard: Weak<Shard>,
+    work: Rc<RefCell<Work>>,
+    ids: Vec<NodeId>,
+    out: Vec<u8>,
+}
+
+/// How a piece ended.
+enum Piece {
+    /// It is loaded, or cannot be; meanwhile pulls read from disk too, or did not.
+    Over { is_contended: bool },
+    /// The shard ends.
+    Ending,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        loop {
+            let begun = Instant::now();
+            let Some(tensor) = self.work.borrow_mut().next(&mut self.ids) else { break };
+            match self.load(tensor).await {
+                Piece::Ending => return,
+                // Most of the time the disk is left to those who wait for it.
+                Piece::Over { is_contended: true } => {
+                    let pause = (begun.elapsed() * PRELOAD_PAUSES).min(PRELOAD_PAUSE_MAX);
+                    glommio::timer::sleep(pause).await;
+                }
+                Piece::Over { is_contended: false } => glommio::yield_if_needed().await,
+            }
+        }
+        // The last of the shard's workers.
+        if Rc::strong_count(&self.work) == 1
+            && let Some(shard) = self.shard.upgrade()
+        {
+            let counters = shard.counters();
+            let n_bytes = counters.preload_bytes.load(Ordering::Relaxed);
+            counters.preloaded_bytes.store(n_bytes, Ordering::Relaxed);
+            info!(shard = shard.number(), n_bytes, "rows were loaded ahead");
+        }
+    }
+
+    async fn load(&mut self, tensor: usize) -> Piece {
+        loop {
+            let Some(shard) = self.shard.upgrade().filter(|shard| !shard.is_ending()) else {
+                return Piece::Ending;
+            };
+            let misses = || shard.counters().tier_misses.load(Ordering::Relaxed);
+            let before = misses();
+            let loading = shard.begin_loading();
+            let has_room = match shard.load_ahead(tensor, &self.ids, &mut self.out).await {
+                Ok(has_room) => has_room,
+                Err(refusal) if refusal.code == FailureCode::Overloaded => {
+                    drop(loading);
+                    drop(shard);
+                    glommio::timer::sleep(RETRY_AFTER).await;
+                    continue;
+                }
+                // Its partition has gone elsewhere.
+                Err(refusal) if refusal.code == FailureCode::Elsewhere => true,
+                Err(refusal) => {
+                    shard.shard_plan().preload.note_fault(&refusal.message);
+                    true
+                }
+            };
+            drop(loading);
+            if !has_room {
+                self.work.borrow_mut().drop_tensor(tensor);
+            }
+            let (counters, row_bytes) = (shard.counters(), shard.tensors()[tensor].row_bytes);
+            let total = counters.preload_bytes.load(Ordering::Relaxed);
+            let done = counters.preloaded_bytes.load(Ordering::Relaxed);
+            let done = done.saturating_add((self.ids.len() * row_bytes) as u64);
+            // All of it is loaded only when the last worker says so.
+            counters.preloaded_bytes.store(done.min(total.saturating_sub(1)), Ordering::Relaxed);
+            return Piece::Over { is_contended: misses() != before };
+        }
+    }
+}
+
+impl Shard {
+    /// Loads rows of this shard into its tier; returns whether the tier has room for more.
+    async fn load_ahead(
+        &self,
+        tensor: usize,
+        ids: &[NodeId],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Failure> {
+        let rows = &self.tensors()[tensor];
+        let n_bytes = ids.len() * rows.row_bytes;
+        // Ids, the rows, and lists of their keys and places.
+        let _room = self.take_room(n_bytes + 4 * size_of_val(ids))?;
+        out.resize(n_bytes, 0);
+        let turn = self.read_turn(PullKind::Vector, Instant::now() + PIECE_MAX);
+        rows.load_ahead(self.shard_plan(), &turn, ids, out).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lodestore_schema::Stripes;
+
+    use super::*;
+
+    fn listed(part: u16, rows: &[u32]) -> Portion {
+        let stripes = Stripes::new(1, 4).unwrap();
+        let rows = Rows::Listed(rows.to_vec(), 0);
+        let (part, first_node, shard, piece_rows) = (PartId(part), 0, 0, 9);
+        Portion { tensor: 0, part, first_node, stripes, shard, piece_rows, rows }
+    }
+
+    #[test]
+    fn of_more_rows_than_fit_the_hottest_are_loaded_and_in_the_order_of_the_disk() {
+        let chosen = |n_slots| {
+            let lists = vec![listed(0, &[9, 3, 7, 1]), listed(1, &[8, 2])];
+            let lists = hottest(lists, n_slots).into_iter().map(|portion| match portion.rows {
+                Rows::Listed(rows, 0) => rows,
+                other => panic!("{other:?}"),
+            });
+            lists.collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(6), [vec![1, 3, 7, 9], vec![2, 8]]);
+        assert_eq!(chosen(3), [vec![3, 9], vec![8]]);
+        assert_eq!(chosen(100), chosen(6));
+    }
+}

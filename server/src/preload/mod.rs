@@ -1,0 +1,227 @@
+//! Rows that are loaded into the tiers after a start, before anybody asks for them.
+//!
+//! Each shard loads the rows that it owns, by the reads that gathers make and through the fence
+//! that keeps a changed row out of a tier: see `rows/preload.rs`. A tier that holds its table gets
+//! all of it. A smaller one gets the rows that were resident when the server was stopped, hottest
+//! first, which [`hot_rows`] keeps in a file for each partition.
+
+mod hot_rows;
+mod load;
+mod work;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lodestore_graph::PartId;
+use lodestore_store::{Disk, HOT_ROWS_DIR};
+use tracing::{info, warn};
+
+use crate::holdings::Holdings;
+use crate::{ServerConfig, ServerError};
+use hot_rows::{HotRows, Owner};
+
+/// Which tables are loaded after a start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PreloadChoice {
+    /// Each whose tier holds it, or whose tier has remembered rows.
+    Auto,
+    /// The tensor of this name; what its tier holds of it, where that is not all and none of its
+    /// rows are remembered.
+    Tensor(String),
+}
+
+impl FromStr for PreloadChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "auto" => Self::Auto,
+            name => Self::Tensor(name.to_owned()),
+        })
+    }
+}
+
+/// What is wanted of one tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    No,
+    IfItFits,
+    WhatFits,
+}
+
+/// The rows that are loaded, shared by all shards.
+#[derive(Debug)]
+pub(crate) struct Preload {
+    /// By position of the tensor.
+    wanted: Vec<Wanted>,
+    dir: PathBuf,
+    owner: [u8; 16],
+    remembered: Mutex<Remembered>,
+    /// What tiers hold at a stop, by partition.
+    resident: Mutex<Resident>,
+    /// The first read that has failed.
+    fault: Mutex<Option<String>>,
+}
+
+/// Rows that files have, until each shard has taken its own.
+#[derive(Debug, Default)]
+struct Remembered {
+    /// Shards that have taken theirs.
+    n_shards: u16,
+    rows: BTreeMap<PartId, HotRows>,
+}
+
+/// Rows that tiers hold at a stop.
+#[derive(Debug, Default)]
+struct Resident {
+    /// Shards that have passed theirs on.
+    n_shards: u16,
+    /// By tensor, a list of each shard.
+    rows: BTreeMap<PartId, BTreeMap<String, Vec<Vec<u32>>>>,
+}
+
+impl Preload {
+    /// Checks what is wanted, and reads the rows that are remembered. A file that cannot be used is
+    /// reported in the log and ignored.
+    pub(crate) fn new(config: &ServerConfig, holdings: &Holdings) -> Result<Self, ServerError> {
+        let wanted = wanted(&config.preload, holdings)?;
+        let graph = holdings.live.graph();
+        let dir = config.state_dir.clone().unwrap_or_else(|| graph.dir().join(HOT_ROWS_DIR));
+        let this = Self {
+            wanted,
+            dir,
+            owner: *graph.meta().uuid.as_bytes(),
+            remembered: Mutex::default(),
+            resident: Mutex::default(),
+            fault: Mutex::default(),
+        };
+        if this.is_wanted() {
+            for &part in &*holdings.parts() {
+                match hot_rows::read(&Disk, &this.dir, this.owner(holdings, part)) {
+                    Ok(Some(rows)) => drop(lock(&this.remembered).rows.insert(part, rows)),
+                    Ok(None) => {}
+                    Err(error) => warn!(%error, "remembered rows are not loaded"),
+                }
+            }
+        }
+        Ok(this)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.iter().any(|wanted| *wanted != Wanted::No)
+    }
+
+    fn wanted(&self, tensor: usize) -> Wanted {
+        self.wanted.get(tensor).copied().unwrap_or(Wanted::No)
+    }
+
+    /// Returns the remembered rows of a tensor of a partition that a shard owns, hottest first;
+    /// `None` where there are none of any shard.
+    fn remembered(
+        &self,
+        part: PartId,
+        name: &str,
+        is_own: impl Fn(u32) -> bool,
+    ) -> Option<Vec<u32>> {
+        let remembered = lock(&self.remembered);
+        let rows = remembered.rows.get(&part)?.get(name)?;
+        Some(rows.iter().copied().filter(|&row| is_own(row)).collect())
+    }
+
+    /// Lets the remembered rows go once each of `n_shards` has called this.
+    fn has_planned(&self, n_shards: usize) {
+        let mut remembered = lock(&self.remembered);
+        remembered.n_shards += 1;
+        if usize::from(remembered.n_shards) == n_shards {
+            remembered.rows = BTreeMap::new();
+        }
+    }
+
+    /// Returns the first failure.
+    pub(crate) fn fault(&self) -> Option<String> {
+        lock(&self.fault).clone()
+    }
+
+    fn note_fault(&self, reason: &str) {
+        let mut fault = lock(&self.fault);
+        if fault.is_none() {
+            warn!(reason, "rows could not be loaded ahead, and are read when they are asked for");
+            *fault = Some(reason.to_owned());
+        }
+    }
+
+    /// Takes what a shard's tiers hold, hottest first.
+    fn add_resident(&self, rows: Vec<(PartId, String, Vec<u32>)>) {
+        let mut resident = lock(&self.resident);
+        resident.n_shards += 1;
+        for (part, tensor, rows) in rows {
+            resident.rows.entry(part).or_default().entry(tensor).or_default().push(rows);
+        }
+    }
+
+    /// Writes down which rows were resident, once all shards have ended well.
+    pub(crate) fn save(&self, holdings: &Holdings, n_shards: u16) {
+        let resident = std::mem::take(&mut *lock(&self.resident));
+        if resident.n_shards != n_shards {
+            return;
+        }
+        for (part, rows) in resident.rows {
+            let merged = rows.into_iter().map(|(tensor, lists)| (tensor, interleaved(&lists)));
+            let rows: HotRows = merged.collect();
+            let n_rows: usize = rows.values().map(Vec::len).sum();
+            let saved = hot_rows::write(&Disk, &self.dir, self.owner(holdings, part), &rows);
+            match saved {
+                Ok(()) => info!(%part, n_rows, "resident rows are remembered"),
+                Err(error) => {
+                    warn!(%part, dir = %self.dir.display(), %error, "resident rows are forgotten");
+                }
+            }
+        }
+    }
+
+    fn owner(&self, holdings: &Holdings, part: PartId) -> Owner {
+        let range = holdings.book.range(part);
+        Owner { graph: self.owner, part, n_rows: range.end - range.start }
+    }
+}
+
+fn wanted(choices: &[PreloadChoice], holdings: &Holdings) -> Result<Vec<Wanted>, ServerError> {
+    let names = || holdings.tensors.iter().map(|tensor| tensor.description.name.as_str());
+    let is_auto = choices.contains(&PreloadChoice::Auto);
+    let first = if is_auto { Wanted::IfItFits } else { Wanted::No };
+    let mut wanted = vec![first; holdings.tensors.len()];
+    for choice in choices {
+        let PreloadChoice::Tensor(name) = choice else { continue };
+        let Some(position) = names().position(|known| known == name) else {
+            let known = names().collect::<Vec<_>>().join(", ");
+            return Err(ServerError::NoTensor { found: name.clone(), known });
+        };
+        wanted[position] = Wanted::WhatFits;
+    }
+    Ok(wanted)
+}
+
+/// Merges lists, each hottest first, into one.
+fn interleaved(lists: &[Vec<u32>]) -> Vec<u32> {
+    let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+    (0..longest).flat_map(|at| lists.iter().filter_map(move |list| list.get(at).copied())).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hottest_of_each_shard_come_first() {
+        let lists = [vec![1, 4, 6], vec![2], vec![3, 5]];
+        assert_eq!(interleaved(&lists), [1, 2, 3, 4, 5, 6]);
+        assert!(interleaved(&[]).is_empty());
+    }
+}

@@ -1,0 +1,94 @@
+//! Tensors that come and go, as a catalog records them.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use super::{Catalog, SegmentRecord, failed, keys};
+use crate::device::Change;
+use crate::error::StoreError;
+
+/// Kinds of records that a tensor may have.
+const KINDS: [&[u8]; 5] =
+    [keys::SEGMENTS, keys::DELTAS, keys::PREPARED_DELTAS, keys::NEW_SEGMENTS, keys::LOST];
+
+impl Catalog {
+    /// Records the segment of a tensor that `graph.toml` does not list yet; durable when it returns.
+    pub(crate) fn stage_tensor(
+        &self,
+        tensor: &str,
+        version: u32,
+        record: &SegmentRecord,
+    ) -> Result<(), StoreError> {
+        let key = [&keys::new_segments_of(tensor), version.to_be_bytes().as_slice()].concat();
+        self.write(&[self.format_change()?, Change::Put(key, record.to_bytes())])
+    }
+
+    /// Makes the new segments of `tensors` ones like any other, and keeps `graph_text`, that of
+    /// `graph.toml`: all of it or nothing. Writes nothing where nothing changes.
+    pub(crate) fn settle_tensors(
+        &self,
+        graph_text: &str,
+        tensors: &[&str],
+    ) -> Result<(), StoreError> {
+        let mut changes = Vec::new();
+        for tensor in tensors {
+            let prefix = keys::new_segments_of(tensor);
+            let mut each = |key: &[u8], value: &[u8]| {
+                let settled = [&keys::segments_of(tensor), &key[prefix.len()..]].concat();
+                changes.push(Change::Delete(key.to_vec()));
+                changes.push(Change::Put(settled, value.to_vec()));
+                ControlFlow::Continue(())
+            };
+            self.pairs.scan(&prefix, &mut each).map_err(failed(&self.dir))?;
+        }
+        // Catalogs of older releases keep no text.
+        let copy = self.graph_copy()?;
+        if copy.is_some_and(|copy| copy != graph_text.as_bytes()) {
+            changes.push(Change::Put(keys::GRAPH_COPY.to_vec(), graph_text.as_bytes().to_vec()));
+        }
+        if changes.is_empty() { Ok(()) } else { self.write(&changes) }
+    }
+
+    /// Removes all records and pending rows of a tensor, and keeps `graph_text`: all of it or
+    /// nothing. Returns the files that the records named.
+    pub(crate) fn forget_tensor(
+        &self,
+        tensor: &str,
+        graph_text: &str,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut changes = Vec::new();
+        let mut files = BTreeSet::new();
+        for kind in KINDS {
+            let prefix = [kind, tensor.as_bytes(), b"/"].concat();
+            let mut each = |key: &[u8], value: &[u8]| {
+                changes.push(Change::Delete(key.to_vec()));
+                let is_delta = kind == keys::DELTAS || kind == keys::PREPARED_DELTAS;
+                // What cannot be read names no file.
+                let record = if is_delta { value.get(4..).unwrap_or_default() } else { value };
+                files.extend(SegmentRecord::from_bytes(record).map(|record| record.file));
+                ControlFlow::Continue(())
+            };
+            self.pairs.scan(&prefix, &mut each).map_err(failed(&self.dir))?;
+        }
+        let (from, to) = keys::row_range(tensor, 0, u32::MAX);
+        changes.push(Change::DeleteRange(from, to));
+        if self.graph_copy()?.is_some() {
+            changes.push(Change::Put(keys::GRAPH_COPY.to_vec(), graph_text.as_bytes().to_vec()));
+        }
+        self.write(&changes)?;
+        Ok(files.into_iter().collect())
+    }
+
+    /// The tensors that have a segment or a delta here, listed in `graph.toml` or not.
+    pub(crate) fn tensor_names(&self) -> Result<BTreeSet<String>, StoreError> {
+        let mut names = BTreeSet::new();
+        for kind in KINDS {
+            let mut each = |key: &[u8], _: &[u8]| {
+                names.extend(keys::tensor_of(kind, key).map(|(tensor, _)| tensor.to_owned()));
+                ControlFlow::Continue(())
+            };
+            self.pairs.scan(kind, &mut each).map_err(failed(&self.dir))?;
+        }
+        Ok(names)
+    }
+}

@@ -1,0 +1,58 @@
+//! Which partitions take writes.
+//!
+//! A write that fails stops the writes of its partition alone: see `catalog/health.rs`. A commit
+//! concerns all of them; one that fails in between leaves some prepared or published, and the same
+//! commit repeated ends the same.
+
+use lodestore_graph::PartId;
+
+use super::{LiveGraph, LiveMode, LivePart};
+use crate::error::StoreError;
+
+/// A partition that takes no writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoppedWrites {
+    /// The partition.
+    pub part: PartId,
+    /// The write that failed.
+    pub reason: String,
+    /// What helps.
+    pub advice: &'static str,
+}
+
+impl LiveGraph {
+    /// Whether puts and commits can succeed: the graph is open for writing, and no partition has a
+    /// failed write that keeps others away.
+    #[must_use]
+    pub fn takes_writes(&self) -> bool {
+        self.mode == LiveMode::Write && self.stopped_writes().is_empty()
+    }
+
+    /// Returns the partitions that take no writes since one has failed.
+    #[must_use]
+    pub fn stopped_writes(&self) -> Vec<StoppedWrites> {
+        let stopped = |part: &LivePart| {
+            let (reason, advice) = part.catalog.write_failure()?;
+            Some(StoppedWrites { part: part.part, reason, advice })
+        };
+        self.open_parts().iter().filter_map(|part| stopped(part)).collect()
+    }
+
+    /// Fails unless the graph is open for writing.
+    pub(super) fn check_writable(&self) -> Result<(), StoreError> {
+        self.check_process()?;
+        match self.mode {
+            LiveMode::Read => Err(StoreError::ReadOnly { dir: self.graph.dir().to_owned() }),
+            LiveMode::Follow => {
+                self.graph.check_owned()?;
+                Err(StoreError::ReadOnly { dir: self.graph.dir().to_owned() })
+            }
+            LiveMode::Write => Ok(()),
+        }
+    }
+
+    /// Fails while a partition takes no writes, before any of them is written to.
+    pub(super) fn check_all_take_writes(&self) -> Result<(), StoreError> {
+        self.open_parts().iter().try_for_each(|part| part.catalog.check_takes_writes())
+    }
+}

@@ -1,0 +1,369 @@
+//! Tensors that come to a graph and go from it.
+//!
+//! Crash argument for a tensor that comes:
+//!
+//! 1. Each partition's rows are written into a segment, synced, moved to its name, and recorded in
+//!    the partition's catalog as new: no reader looks there yet.
+//! 2. `graph.toml` is replaced by one that lists the tensor. That is the switch, for all partitions.
+//! 3. The catalogs record the segments as any other, with the new text of `graph.toml`.
+//!
+//! A crash before step 2 leaves files and records of a tensor that `graph.toml` does not list; the
+//! next opening for writing removes the records and moves the files to quarantine. After it readers
+//! find the segments under either kind of record. A tensor that goes is taken out of `graph.toml`
+//! first.
+
+use std::sync::Arc;
+
+use lodestore_graph::{NodeId, PartId};
+use uuid::Uuid;
+
+use super::{LiveGraph, LiveMode, LivePart};
+use crate::catalog::{Catalog, SegmentRecord};
+use crate::codec::SegmentCodec;
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, segment_file};
+use crate::import::{EXTERNAL_ID_TENSOR, ImportError, TensorOptions, write_segment};
+use crate::limits::MAX_TENSORS;
+use crate::meta::GraphMeta;
+use crate::quarantine::quarantine;
+use crate::reader::OpenOptions;
+use crate::segment::{SegmentIdentity, SegmentWriter};
+use crate::source::{TensorSource, check_source};
+use crate::tensor::TensorSpec;
+
+/// The version of a new tensor's segment: every version of the graph has the tensor.
+const FIRST_VERSION: u32 = 1;
+
+/// A tensor of an existing graph that is written row by row.
+///
+/// Rows come in the order of node ids, over the open partitions. Nothing of it is visible before
+/// [`NewTensor::finish`]; dropped before, it leaves nothing.
+///
+/// Memory: that of one [`SegmentWriter`].
+#[derive(Debug)]
+pub struct NewTensor {
+    live: Arc<LiveGraph>,
+    spec: TensorSpec,
+    codec: SegmentCodec,
+    parts: Vec<Arc<LivePart>>,
+    /// The segment that is being written, and bytes of rows that it still takes.
+    open: Option<(SegmentWriter, Staged, u64)>,
+    written: Vec<Staged>,
+}
+
+/// The segment of a new tensor in one partition.
+#[derive(Clone, Debug)]
+struct Staged {
+    part: Arc<LivePart>,
+    identity: SegmentIdentity,
+    file: String,
+    digest: [u8; 32],
+}
+
+impl LiveGraph {
+    /// Begins a tensor called `name` in the open partitions; `codec` says how its rows are stored.
+    ///
+    /// Fails unless the graph is open for writing, and for a name that it has.
+    pub fn new_tensor(
+        self: &Arc<Self>,
+        spec: TensorSpec,
+        codec: SegmentCodec,
+    ) -> Result<NewTensor, StoreError> {
+        self.check_new_tensor(&spec)?;
+        let parts = self.open_parts();
+        let live = Arc::clone(self);
+        Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
+    }
+
+    /// Adds the rows of `source` as tensor `name` to all partitions, which must be open here;
+    /// returns the graph with it. The source has a row for each external id.
+    ///
+    /// Memory: 4 bytes per node of the largest partition, and that of an import. `progress` receives
+    /// rows done and rows in all.
+    pub fn import_tensor(
+        self: &Arc<Self>,
+        name: &str,
+        source: &dyn TensorSource,
+        options: TensorOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Graph, ImportError> {
+        let book = self.graph.book();
+        let spec = check_source(name, source, book.n_nodes())?;
+        self.check_new_tensor(&spec)?;
+        if let Some(part) = book.parts().find(|part| !self.parts().any(|open| open == *part)) {
+            return Err(StoreError::NoPart { part, opened: self.opened() }.into());
+        }
+        let ids = crate::EmbeddedStore::over(Arc::clone(self), super::View::Latest)?;
+        let mut tensor = NewTensor {
+            live: Arc::clone(self),
+            spec,
+            codec: SegmentCodec::Raw,
+            parts: self.open_parts(),
+            open: None,
+            written: Vec::new(),
+        };
+        for part in tensor.parts.clone() {
+            let range = book.range(part.part);
+            let nodes: Vec<NodeId> = range.clone().map(NodeId).collect();
+            let mut external = vec![0; nodes.len() * size_of::<i64>()];
+            ids.gather(EXTERNAL_ID_TENSOR, &nodes, &mut external)?;
+            let external = external.as_chunks::<8>().0.iter();
+            let rows: Vec<u32> = external.map(|id| i64::from_le_bytes(*id) as u32).collect();
+            let mut staged = tensor.stage(&part)?;
+            let mut report =
+                |done: u64| progress(u64::from(range.start) + done, book.n_nodes().into());
+            let device = &**self.graph.device();
+            let (dir, temporary) = (self.graph.part_dir(part.part), staged.temporary());
+            let place = (&*dir, temporary);
+            let record =
+                write_segment(device, place, &staged.identity, source, options, &rows, &mut report);
+            let record = record.inspect_err(|_| staged.remove(&self.graph))?;
+            staged.digest = record.digest;
+            staged.publish(&self.graph)?;
+            tensor.written.push(staged);
+        }
+        Ok(tensor.finish()?)
+    }
+
+    fn check_new_tensor(&self, spec: &TensorSpec) -> Result<(), StoreError> {
+        self.check_writable()?;
+        let refused =
+            |reason: String| StoreError::TensorRefused { tensor: spec.name.clone(), reason };
+        spec.check().map_err(|error| refused(error.to_string()))?;
+        let stored = Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())?;
+        if stored.meta().tensor(&spec.name).is_some() || spec.name == EXTERNAL_ID_TENSOR {
+            return Err(refused("the graph has a tensor of this name".to_owned()));
+        }
+        if stored.meta().tensors.len() >= MAX_TENSORS {
+            return Err(refused(format!(
+                "the graph has {MAX_TENSORS} tensors, the most there may be"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Removes a tensor with all of its versions and rows; returns the graph without it. Processes that
+/// have its files open read them to their end.
+///
+/// Opens all partitions that are here for writing meanwhile, and fails with [`StoreError::Locked`]
+/// while another process has one; with [`StoreError::Fixed`] for `external_id`.
+pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
+    graph.tensor(name)?;
+    if name == EXTERNAL_ID_TENSOR {
+        return Err(StoreError::Fixed { tensor: name.to_owned() });
+    }
+    let parts = graph.parts_here();
+    let live = LiveGraph::open(graph, Some(&parts), LiveMode::Write, &OpenOptions::default())?;
+    let mut changed = live.graph.meta().clone();
+    changed.tensors.retain(|tensor| tensor.name != name);
+    let graph = replace_meta(&live.graph, changed)?;
+    for part in live.open_parts() {
+        let files = part.catalog.forget_tensor(name, &graph.meta().to_text())?;
+        part.catalog.flush()?;
+        for file in files {
+            let path = graph.part_dir(part.part).join(file);
+            if graph.device().exists(&path) {
+                graph.device().remove_file(&path).map_err(StoreError::io(&path, "remove"))?;
+            }
+        }
+    }
+    Ok(graph)
+}
+
+impl NewTensor {
+    /// The rows that still have to come.
+    #[must_use]
+    pub fn rows_left(&self) -> u64 {
+        let rows = |part: &Arc<LivePart>| self.live.graph.book().range(part.part).len() as u64;
+        let n_begun = self.written.len() + usize::from(self.open.is_some());
+        let open =
+            self.open.as_ref().map_or(0, |(.., left)| left.div_ceil(self.spec.row_bytes() as u64));
+        open + self.parts[n_begun.min(self.parts.len())..].iter().map(rows).sum::<u64>()
+    }
+
+    /// Appends whole rows, or any part of the rows' bytes; the cuts do not matter.
+    ///
+    /// Fails with [`StoreError::TensorRefused`] for more bytes than the nodes' rows have.
+    pub fn write_rows(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        while !bytes.is_empty() {
+            self.open_next()?;
+            let Some((writer, _, left)) = &mut self.open else {
+                let reason = format!("{} bytes came after the last node's row", bytes.len());
+                return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+            };
+            let n = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+            writer.write_rows(&bytes[..n])?;
+            *left -= n as u64;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// Makes the tensor part of the graph, which it returns: on disk, and for every opening of the
+    /// graph from now on.
+    ///
+    /// Fails with [`StoreError::TensorRefused`] where rows are missing; nothing is left then.
+    pub fn finish(mut self) -> Result<Graph, StoreError> {
+        self.open_next()?;
+        if self.rows_left() > 0 {
+            let reason = format!("{} rows are missing", self.rows_left());
+            return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+        }
+        let live = Arc::clone(&self.live);
+        let _alone = live.commits();
+        live.check_new_tensor(&self.spec)?;
+        for staged in &self.written {
+            let recorded =
+                staged.part.catalog.stage_tensor(&self.spec.name, FIRST_VERSION, &staged.record());
+            recorded?;
+        }
+        let stored = Graph::open_on(Arc::clone(live.graph.device()), live.graph.dir())?;
+        let mut meta = stored.meta().clone();
+        meta.tensors.push(self.spec.clone());
+        let graph = replace_meta(&live.graph, meta)?;
+        let written = std::mem::take(&mut self.written);
+        for staged in written {
+            let text = graph.meta().to_text();
+            staged.part.catalog.settle_tensors(&text, &[&self.spec.name])?;
+        }
+        Ok(graph)
+    }
+
+    /// Ends the segment whose rows have all come, and begins the next ones until one takes rows.
+    fn open_next(&mut self) -> Result<(), StoreError> {
+        loop {
+            match self.open.take() {
+                Some((writer, staged, left)) if left > 0 => {
+                    self.open = Some((writer, staged, left));
+                    return Ok(());
+                }
+                Some((writer, mut staged, _)) => {
+                    staged.digest =
+                        writer.finish().inspect_err(|_| staged.remove(&self.live.graph))?;
+                    staged.publish(&self.live.graph)?;
+                    self.written.push(staged);
+                }
+                None => {}
+            }
+            let Some(part) = self.parts.get(self.written.len()).cloned() else { return Ok(()) };
+            let staged = self.stage(&part)?;
+            let path = self.live.graph.part_dir(part.part).join(staged.temporary());
+            let device = &**self.live.graph.device();
+            let writer = SegmentWriter::create(device, &path, &staged.identity, self.codec)?;
+            let left = u64::from(staged.identity.n_rows) * self.spec.row_bytes() as u64;
+            self.open = Some((writer, staged, left));
+        }
+    }
+
+    fn stage(&self, part: &Arc<LivePart>) -> Result<Staged, StoreError> {
+        let graph = &self.live.graph;
+        let range = graph.book().range(part.part);
+        let identity = SegmentIdentity {
+            graph: graph.uuid(),
+            segment: Uuid::new_v4(),
+            part: part.part,
+            version: FIRST_VERSION,
+            tensor: self.spec.clone(),
+            n_rows: range.end - range.start,
+            delta_of: None,
+        };
+        let (file, digest) = (segment_file(&self.spec.name, FIRST_VERSION), [0; 32]);
+        let staged = Staged { part: Arc::clone(part), identity, file, digest };
+        let path = graph.part_dir(part.part).join(&staged.file);
+        // Of a tensor that was dropped, and is still read from; or nobody knows of what.
+        if graph.device().exists(&path) {
+            quarantine(&**graph.device(), &path)?;
+        }
+        staged.remove(graph);
+        Ok(staged)
+    }
+}
+
+impl Drop for NewTensor {
+    fn drop(&mut self) {
+        let open = self.open.take().map(|(_, staged, _)| staged);
+        for staged in self.written.drain(..).chain(open) {
+            staged.remove(&self.live.graph);
+        }
+    }
+}
+
+impl Staged {
+    fn temporary(&self) -> String {
+        format!("{}{TEMPORARY_SUFFIX}", self.file)
+    }
+
+    fn record(&self) -> SegmentRecord {
+        SegmentRecord {
+            segment: self.identity.segment,
+            n_rows: self.identity.n_rows,
+            row_bytes: self.identity.tensor.row_bytes() as u32,
+            digest: self.digest,
+            file: self.file.clone(),
+        }
+    }
+
+    /// Gives a whole file its name.
+    fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
+        let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
+        let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));
+        device.rename(&from, &to).map_err(StoreError::io(&to, "move a segment to"))?;
+        device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
+    }
+
+    /// Removes what is written of it; the next opening for writing does it where that fails.
+    fn remove(&self, graph: &Graph) {
+        let dir = graph.part_dir(self.part.part);
+        for path in [dir.join(self.temporary()), dir.join(&self.file)] {
+            if graph.device().exists(&path)
+                && let Err(error) = graph.device().remove_file(&path)
+            {
+                tracing::warn!("{}: cannot remove: {error}", path.display());
+            }
+        }
+    }
+}
+
+/// Puts another `graph.toml` in the place of the graph's, whole or not at all, and opens it.
+fn replace_meta(graph: &Graph, meta: GraphMeta) -> Result<Graph, StoreError> {
+    let (device, path) = (&**graph.device(), graph.dir().join(META_FILE));
+    let temporary = graph.dir().join(format!("{META_FILE}{TEMPORARY_SUFFIX}"));
+    if device.exists(&temporary) {
+        device.remove_file(&temporary).map_err(StoreError::io(&temporary, "remove"))?;
+    }
+    let write = |device: &dyn Device| {
+        let mut file = device.create(&temporary)?;
+        file.append(meta.to_text().as_bytes())?;
+        file.sync()?;
+        device.replace(&temporary, &path)?;
+        device.sync(graph.dir())
+    };
+    write(device).map_err(StoreError::io(&path, "replace"))?;
+    Graph::open_on(Arc::clone(graph.device()), graph.dir())
+}
+
+/// Brings a catalog in step with `graph.toml` after a tensor came or went and that was cut off:
+/// records of tensors that it does not list go, and their files to quarantine.
+pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<(), StoreError> {
+    // As it is now: a tensor may have come or gone since the graph was opened.
+    let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir())?;
+    let names: Vec<&str> = stored.meta().tensors.iter().map(|it| it.name.as_str()).collect();
+    let text = stored.meta().to_text();
+    for name in catalog.tensor_names()? {
+        if names.contains(&name.as_str()) {
+            continue;
+        }
+        let files = catalog.forget_tensor(&name, &text)?;
+        for file in files {
+            let path = graph.part_dir(part).join(file);
+            if graph.device().exists(&path) {
+                let to = quarantine(&**graph.device(), &path)?;
+                let (path, to) = (path.display(), to.display());
+                tracing::warn!("{path}: of a tensor that graph.toml does not list; moved to {to}");
+            }
+        }
+    }
+    catalog.settle_tensors(&text, &names)
+}

@@ -1,0 +1,163 @@
+//! Tensors that come and go: whole or not at all, also where that is cut off.
+
+use lodestore_graph::PartId;
+
+use super::*;
+use crate::codec::SegmentCodec;
+use crate::dtype::Dtype;
+use crate::live::drop_tensor;
+use crate::tensor::TensorSpec;
+
+const WIDTH: usize = 7;
+
+fn spec(name: &str) -> TensorSpec {
+    TensorSpec::new(name, Dtype::U8, WIDTH as u32).unwrap()
+}
+
+/// Rows of a new tensor: node `i` has `i` and then `i + 1` to its end.
+fn rows(n_nodes: u32) -> Vec<u8> {
+    (0..n_nodes).flat_map(|node| (0..WIDTH as u32).map(move |at| (node + at) as u8)).collect()
+}
+
+fn gathered(ring: &Ring, tensor: &str) -> Result<Vec<u8>, StoreError> {
+    let store = EmbeddedStore::open(&ring.out(), None)?;
+    let ids: Vec<NodeId> = (0..store.graph().meta().nodes).map(NodeId).collect();
+    let mut out = vec![0; ids.len() * store.tensor(tensor)?.row_bytes()];
+    store.gather(tensor, &ids, &mut out).map(|()| out)
+}
+
+fn write(live: &Arc<LiveGraph>, name: &str, n_nodes: u32, cut: usize) -> Graph {
+    let mut tensor = live.new_tensor(spec(name), SegmentCodec::Raw).unwrap();
+    assert_eq!(tensor.rows_left(), u64::from(n_nodes));
+    rows(n_nodes).chunks(cut).for_each(|bytes| tensor.write_rows(bytes).unwrap());
+    assert_eq!(tensor.rows_left(), 0);
+    tensor.finish().unwrap()
+}
+
+#[test]
+fn a_new_tensor_is_like_one_that_was_imported_at_every_version() {
+    for (n_nodes, n_owners, n_parts, cut) in
+        [(50, 2, 3, 1), (50, 2, 2, 64), (1, 1, 1, 7), (0, 1, 2, 9)]
+    {
+        let ring = ring(n_nodes, n_owners, n_parts);
+        let live = writer(&ring);
+        live.commit_version().unwrap();
+        let graph = write(&live, "emb", n_nodes, cut);
+        assert_eq!(graph.tensor("emb").unwrap(), &spec("emb"));
+        drop(live);
+        assert_eq!(gathered(&ring, "emb").unwrap(), rows(n_nodes));
+        assert!(ring.verify().ok && ring.verify().unknown.is_empty(), "{:?}", ring.verify());
+        let live = writer(&ring);
+        if n_nodes > 3 {
+            live.put_rows("emb", &[NodeId(3)], &[9; WIDTH]).unwrap();
+            live.commit_version().unwrap();
+            let mut row = [0; WIDTH];
+            for (version, expected) in [(1, rows(4)[3 * WIDTH..].to_vec()), (3, vec![9; WIDTH])] {
+                at(&live, version).unwrap().gather("emb", &[NodeId(3)], &mut row).unwrap();
+                assert_eq!(row[..], expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tensor_that_is_not_whole_leaves_nothing() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let before = crate::fixture::files(&ring.out());
+    let mut tensor = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
+    tensor.write_rows(&rows(50)[..40 * WIDTH + 1]).unwrap();
+    let error = tensor.finish().unwrap_err().to_string();
+    assert!(error.contains("10 rows are missing"), "{error}");
+    let mut tensor = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
+    let error = tensor.write_rows(&rows(51)).unwrap_err().to_string();
+    assert!(error.contains("7 bytes came after the last node's row"), "{error}");
+    drop(tensor);
+    drop(live);
+    let after = crate::fixture::files(&ring.out());
+    let names = |files: &std::collections::BTreeMap<std::path::PathBuf, _>| {
+        files
+            .keys()
+            .filter(|path| !path.to_string_lossy().contains("catalog"))
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&after), names(&before));
+    assert!(gathered(&ring, "emb").is_err());
+    let live = writer(&ring);
+    for (name, expected) in [("feat", "has a tensor of this name"), ("external_id", "of this name")]
+    {
+        let refused = live.new_tensor(spec(name), SegmentCodec::Raw).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
+    let reader = open(&ring.out(), LiveMode::Read).unwrap();
+    let refused = reader.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap_err();
+    assert!(matches!(refused, StoreError::ReadOnly { .. }), "{refused}");
+}
+
+#[test]
+fn a_tensor_that_was_cut_off_before_or_after_the_switch_is_settled_by_a_writer() {
+    // Before: records, and a graph.toml that does not list it.
+    let ring = ring(50, 2, 2);
+    let old = std::fs::read(ring.out().join("graph.toml")).unwrap();
+    let live = writer(&ring);
+    write(&live, "emb", 50, 1000);
+    drop(live);
+    let new = std::fs::read(ring.out().join("graph.toml")).unwrap();
+    std::fs::write(ring.out().join("graph.toml"), &old).unwrap();
+    assert!(gathered(&ring, "emb").is_err());
+    drop(writer(&ring));
+    assert!(ring.verify().ok, "{:?}", ring.verify());
+    let kept = ring.out().join("part-000/quarantine/emb.v1.seg.1");
+    assert!(kept.is_file(), "what graph.toml does not list is kept aside");
+    // After: graph.toml lists it, and the catalogs have it as new.
+    let live = writer(&ring);
+    write(&live, "emb", 50, 1000);
+    drop(live);
+    assert_eq!(std::fs::read(ring.out().join("graph.toml")).unwrap(), new);
+    for part in [PartId(0), PartId(1)] {
+        let graph = Graph::open(&ring.out()).unwrap();
+        let catalog = graph.catalog_for_writing(part).unwrap();
+        let (_, record) = catalog.segment("emb", 9).unwrap().unwrap();
+        catalog.forget_tensor("emb", std::str::from_utf8(&old).unwrap()).unwrap();
+        catalog.stage_tensor("emb", 1, &record).unwrap();
+    }
+    assert!(ring.verify().ok, "{:?}", ring.verify());
+    assert_eq!(gathered(&ring, "emb").unwrap(), rows(50));
+    drop(writer(&ring));
+    assert_eq!(gathered(&ring, "emb").unwrap(), rows(50));
+    assert!(ring.verify().ok, "{:?}", ring.verify());
+}
+
+#[test]
+fn a_dropped_tensor_is_gone_with_its_rows_and_may_come_again() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    write(&live, "emb", 50, 1000);
+    drop(live);
+    let live = writer(&ring);
+    live.put_rows("emb", &[NodeId(3), NodeId(40)], &[9; 2 * WIDTH]).unwrap();
+    live.commit_version().unwrap();
+    live.put_rows("emb", &[NodeId(4)], &[8; WIDTH]).unwrap();
+    let locked = drop_tensor(Graph::open(&ring.out()).unwrap(), "emb").unwrap_err();
+    assert!(matches!(locked, StoreError::Locked { .. }), "{locked}");
+    drop(live);
+    let reader = EmbeddedStore::open(&ring.out(), None).unwrap();
+    let graph = drop_tensor(Graph::open(&ring.out()).unwrap(), "emb").unwrap();
+    assert!(graph.tensor("emb").is_err());
+    let mut row = [0; WIDTH];
+    reader.gather("emb", &[NodeId(3)], &mut row).unwrap();
+    assert_eq!(row, [9; WIDTH], "a reader that has it open");
+    drop(reader);
+    assert!(ring.verify().ok && ring.verify().unknown.is_empty(), "{:?}", ring.verify());
+    for name in ["external_id", "none"] {
+        drop_tensor(Graph::open(&ring.out()).unwrap(), name).unwrap_err();
+    }
+    let live = writer(&ring);
+    write(&live, "emb", 50, 1000);
+    drop(live);
+    let live = writer(&ring);
+    live.commit_version().unwrap();
+    drop(live);
+    assert_eq!(gathered(&ring, "emb").unwrap(), rows(50), "and nothing of the earlier one");
+}

@@ -1,0 +1,100 @@
+//! A device that is full from some write on, and then has room again: the graph goes on without
+//! being opened again, and what had failed never comes back.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lodestore_store::Device;
+use lodestore_store::crash::{CrashDevice, Fault, Plan};
+use rustix::io::Errno;
+
+use crate::small::{N_NODES, import};
+use crate::world::{Finding, Model, Op, World};
+
+const ALL: u16 = (1 << N_NODES) - 1;
+
+/// What is tried while the device fills up.
+const OPS: &[Op] = &[
+    Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
+    Op::Put { tensor: 1, nodes: ALL },
+    Op::Commit,
+    Op::Put { tensor: 0, nodes: 0b0000_0000_0010 },
+    Op::Put { tensor: 0, nodes: 0b1000_0000_0000 },
+    Op::Compact { part: None },
+    Op::Put { tensor: 1, nodes: 0b1000_0000_0001 },
+    Op::Commit,
+    Op::Sweep,
+];
+
+/// What must go through once there is room.
+const GOES_ON: &[Op] = &[
+    Op::Gather,
+    Op::Put { tensor: 0, nodes: 0b100 },
+    Op::Gather,
+    Op::Commit,
+    Op::Put { tensor: 1, nodes: ALL },
+    Op::Compact { part: None },
+    Op::Commit,
+    Op::Gather,
+    Op::Verify,
+];
+
+/// Fills the device at operation `after`, for `n_ops` things that are tried; `None` where it never
+/// was full.
+fn run(base: &CrashDevice, after: u64, n_ops: usize) -> Result<Option<()>, String> {
+    let crash = base.after_loss(after);
+    let mut world = World::new(&crash, Model::imported());
+    let told = |what: &str, op: &Op| {
+        let what = format!("full after {after} operations, {n_ops} tried, {what} {op:?}");
+        move |error| format!("{what}: {error}")
+    };
+    world.act(&Op::Reopen).map_err(told("before", &Op::Reopen))?;
+    crash.arm(Some(Plan { fault: Fault::Errno(Errno::NOSPC), after, sticky: true }));
+    world.is_sticky = true;
+    for op in &OPS[..n_ops] {
+        world.act(op).map_err(told("without room", op))?;
+    }
+    if !crash.has_struck() {
+        return Ok(None);
+    }
+    world.act(&Op::Gather).map_err(told("without room", &Op::Gather))?;
+    crash.arm(None);
+    world.is_sticky = false;
+    goes_on(&mut world, &crash, after).map_err(told("then", &Op::Reopen))?;
+    Ok(Some(()))
+}
+
+fn goes_on(world: &mut World, crash: &CrashDevice, seed: u64) -> Finding {
+    // What is seen now stays, whatever the log of a failed write holds.
+    world.believe()?;
+    for op in GOES_ON {
+        world.act(op).map_err(|error| format!("{op:?}: {error}"))?;
+    }
+    let model = world.model.clone();
+    for device in [crash.after_loss(seed), crash.after_loss(seed + 1)] {
+        let mut after = World::new(&device, model.clone());
+        after.act(&Op::Look)?;
+        after.act(&Op::Reopen)?;
+        after.act(&Op::Gather)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_graph_goes_on_when_a_full_device_has_room_again() {
+    let base = CrashDevice::new(0);
+    base.create_dir(Path::new("graphs")).unwrap();
+    base.sync(Path::new("")).unwrap();
+    let shared: Arc<dyn Device> = Arc::new(base.clone());
+    import(&shared).unwrap();
+    let mut n_full = 0;
+    for n_ops in 1..=OPS.len() {
+        for after in 0.. {
+            if run(&base, after, n_ops).unwrap().is_none() {
+                break;
+            }
+            n_full += 1;
+        }
+    }
+    assert!(n_full > 100, "{n_full} full devices");
+}

@@ -162,7 +162,7 @@ impl PlainClient {
         stream.write_all(&hello()).unwrap();
         let mut theirs = [0; 16];
         stream.read_exact(&mut theirs).unwrap();
-        assert_eq!(Some(theirs), Versions::SPOKEN.answer(&hello()).0);
+        assert_eq!(Some(theirs), lodestore_schema::WireVersions::SPOKEN.answer(&hello()).0);
         Self(stream)
     }
 

@@ -135,7 +135,9 @@ impl RequestBody {
             | Self::Taken
             | Self::Lend { .. } => since(3),
             // In version 3 a partition had several holders, and pushes named them.
-            Self::Push(_) | Self::Commit { .. } | Self::Copy { .. } | Self::Follow { .. } => since(4),
+            Self::Push(_) | Self::Commit { .. } | Self::Copy { .. } | Self::Follow { .. } => {
+                since(4)
+            }
         }
     }
 

@@ -53,7 +53,7 @@ impl Cluster {
 }
 
 fn write_at(graph: &Path, address: &str) -> Serving {
-    Serving::start(graph, &format!("--writable --shards 2 --listen {address}"))
+    Serving::start(graph, &format!("--writable --insecure --shards 2 --listen {address}"))
 }
 
 fn client(addresses: &[&str]) -> Client {
@@ -301,7 +301,7 @@ fn what_cannot_follow_says_what_to_do() {
     restored.stop();
     // Its folder is the writer's to change.
     let folder = cluster.folder(0);
-    let serve = format!("serve {} --writable --listen 127.0.0.1:0", folder.display());
+    let serve = format!("serve {} --writable --insecure --listen 127.0.0.1:0", folder.display());
     lode_line(&serve).failed(1, &[&writer, "`follows`"]);
     // And one that owns partitions does not follow.
     let serve = format!("serve {} --follow {writer} --listen 127.0.0.1:0", old.display());

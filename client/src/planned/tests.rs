@@ -324,7 +324,7 @@ proptest! {
         prop_assert!(n_lost <= n_failed * together as usize, "{n_lost} of {n_failed}");
         prop_assert!(n_failed == 0 || n_lost > 0);
         // What is said to be resident is, but for slots that a later batch would find to be empty.
-        let mut state = known.tier.lock();
+        let mut state = known.tier.lock().unwrap();
         let State { tier, holes, .. } = &mut *state;
         let ids: Vec<u32> = (0..N_NODES).collect();
         let slots: Vec<u32> = ids.iter().map(|&id| tier.directory().slot_of(id)).collect();

@@ -297,7 +297,8 @@ mod tests {
             let ids: Vec<NodeId> = ids.into_iter().map(NodeId).collect();
             let deadline = Instant::now();
             let put = Put { tensor: 0, ids: &ids, rows: &[], row_bytes: 0, deadline };
-            let found = put.by_part(&fleet).unwrap();
+            let found = put.by_part(&fleet).unwrap().into_iter();
+            let found: Vec<_> = found.map(|share| (share.part, share.positions)).collect();
             let of_part = |range: std::ops::Range<u32>| {
                 let rows = (0u32..).zip(&ids).filter(|(_, id)| range.contains(&id.0));
                 rows.map(|(at, _)| at).collect::<Vec<u32>>()

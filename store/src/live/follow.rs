@@ -25,12 +25,10 @@ impl LiveGraph {
             let reason = "the graph is not open to follow".to_owned();
             return Err(StoreError::FollowRefused { part, reason });
         }
-        if let Some(reason) = self.stopped.get() {
-            let (dir, reason) = (self.graph.dir().to_owned(), reason.clone());
-            return Err(StoreError::WritesStopped { dir, reason });
-        }
+        self.check_process()?;
         let open = self.now().get(part.index()).cloned().flatten();
         let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        open.catalog.check_takes_writes()?;
         let _alone = self.commits();
         self.check_follows(&open, manifest)?;
         let mut changed = Vec::with_capacity(open.tensors.len());
@@ -48,7 +46,7 @@ impl LiveGraph {
             return Ok(false);
         }
         let (records, deltas) = manifest.records();
-        self.written(open.catalog.replace_records(&records, &deltas, manifest.version))?;
+        open.catalog.replace_records(&records, &deltas, manifest.version)?;
         let mut garbage = self.garbage();
         for (tensor, layers) in open.tensors.iter().zip(changed) {
             let old = tensor.current();

@@ -17,9 +17,7 @@ use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{IDS_PER_PULL_MAX, PREFIX_BYTES};
-use lodestore_schema::{
-    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, hello,
-};
+use lodestore_schema::{FailureCode, Prefix, PullKind, Reply, Request, RequestBody, hello};
 use lodestore_server::{Server, ServerConfig, ServerError};
 
 const WIDTH: u32 = 24;

@@ -2,8 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ struct State {
     lies: AtomicBool,
     /// Microseconds between the halves of an answer; 0 for one piece.
     pause_us: AtomicU64,
+    /// Rows by which the first row, the number and the body of an answer are more than they are said to be.
+    skew: Mutex<[usize; 3]>,
     /// Version that it tells of a push.
     push_version: AtomicU32,
     n_pulls: AtomicU64,
@@ -101,6 +103,7 @@ impl FakeServer {
             refuses: false.into(),
             lies: false.into(),
             pause_us: 0.into(),
+            skew: Mutex::default(),
             push_version: 0.into(),
             n_pulls: 0.into(),
             n_described: 0.into(),
@@ -154,6 +157,11 @@ impl FakeServer {
     /// How long it pauses in the middle of each answer from now on.
     pub(crate) fn pause(&self, time: Duration) {
         self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// From now on answers are wrong by so many rows: where they begin, how many are told, how many come.
+    pub(crate) fn skew(&self, by: [usize; 3]) {
+        *self.state.skew.lock().unwrap() = by;
     }
 
     /// The version that it tells of pushes from now on, whose rows it forgets.
@@ -214,6 +222,10 @@ impl State {
                     if self.lies.load(Ordering::Relaxed) {
                         body.iter_mut().for_each(|byte| *byte ^= 0x55);
                     }
+                    if let Some(skewed) = self.skewed(&body) {
+                        stream.write_all(&skewed)?;
+                        continue;
+                    }
                     let pause = Duration::from_micros(self.pause_us.load(Ordering::Relaxed));
                     let n_rows = body.len() / ROW_BYTES;
                     let n_first = if pause.is_zero() { n_rows } else { n_rows / 2 };
@@ -234,6 +246,25 @@ impl State {
             }
             stream.write_all(&frame)?;
         }
+    }
+
+    /// An answer with these rows that is wrong, if it is to be.
+    fn skewed(&self, rows: &[u8]) -> Option<Vec<u8>> {
+        let [first_row, told, come] = *self.skew.lock().unwrap();
+        if first_row + told + come == 0 {
+            return None;
+        }
+        // Two rows less than were asked for, and then what is wrong.
+        let n_rows = rows.len() / ROW_BYTES - 2;
+        let mut frame = Vec::new();
+        Reply::Rows {
+            first_row: first_row as u32,
+            n_rows: (n_rows + told) as u32,
+            versions: Versions::default(),
+        }
+        .append_to((n_rows + come) * ROW_BYTES, &mut frame);
+        frame.resize(frame.len() + (n_rows + come) * ROW_BYTES, 0);
+        Some(frame)
     }
 
     /// What a pull takes; whether it is answered then.

@@ -17,7 +17,9 @@ use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{IDS_PER_PULL_MAX, PREFIX_BYTES};
-use lodestore_schema::{FailureCode, Prefix, PullKind, Reply, Request, RequestBody, hello};
+use lodestore_schema::{
+    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireVersions, hello,
+};
 use lodestore_server::{Server, ServerConfig, ServerError};
 
 const WIDTH: u32 = 24;
@@ -160,7 +162,7 @@ impl PlainClient {
         stream.write_all(&hello()).unwrap();
         let mut theirs = [0; 16];
         stream.read_exact(&mut theirs).unwrap();
-        assert_eq!(Some(theirs), lodestore_schema::WireVersions::SPOKEN.answer(&hello()).0);
+        assert_eq!(Some(theirs), WireVersions::SPOKEN.answer(&hello()).0);
         Self(stream)
     }
 

@@ -23,7 +23,7 @@ use lodestore_client::{Client, ClientConfig, PullKind as Kind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, HELLO_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
 use lodestore_schema::{
-    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, hello, shard_socket,
+    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireVersions, hello, shard_socket,
 };
 use lodestore_server::limits::{SHARED_BYTES_PER_SHARD, SHARED_SLOTS};
 use lodestore_server::{Server, ServerConfig};

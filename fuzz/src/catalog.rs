@@ -16,6 +16,7 @@ use lodestore_store::{
 use crate::memory::bounded;
 use crate::small::{N_NODES, OUT, TENSORS};
 use crate::stateful::imported;
+use crate::world::{Model, Op, World};
 
 const CATALOG: &str = "graphs/small/part-000/catalog";
 
@@ -30,16 +31,49 @@ enum Edit<'a> {
     Version(u8),
     /// The record of a segment, changed in a place, at a version.
     Record { tensor: bool, version: u8, at: u8, byte: u8, cut: u8 },
-    /// An overlay row of a length near the right one.
+    /// The record of a delta, or of a prepared one, changed in a place, at a version.
+    Delta { tensor: bool, is_prepared: bool, version: u8, at: u8, byte: u8, cut: u8 },
+    /// A version that is said to be prepared.
+    Prepared(u8),
+    /// A pending row of a length near the right one.
     Row { tensor: bool, version: u8, row: u8, fill: u8, longer: i8 },
     /// A pair less, by its position.
     Less(u8),
 }
 
+/// Puts of the graph whose catalog is changed: two are committed, one after the other, one is
+/// prepared, and one is pending.
+const UPDATES: [Op; 8] = [
+    Op::Reopen,
+    Op::Put { tensor: 0, nodes: 0b111 },
+    Op::Commit,
+    Op::Put { tensor: 1, nodes: 0b1101 },
+    Op::Commit,
+    Op::Put { tensor: 0, nodes: 0b110 },
+    Op::Prepare,
+    Op::Put { tensor: 1, nodes: 0b1 },
+];
+const N_PUTS: u32 = 4;
+
+thread_local! {
+    static UPDATED: CrashDevice = {
+        let device = imported();
+        let mut world = World::new(&device, Model::imported());
+        UPDATES.iter().for_each(|op| world.act(op).expect("a sound device"));
+        world.close();
+        device
+    };
+}
+
+/// A device with a graph that has deltas, a prepared one too, and pending rows.
+fn updated() -> CrashDevice {
+    UPDATED.with(|device| device.after_loss(0))
+}
+
 /// Changes the first partition's catalog, and then reads and opens everything.
 pub fn run(data: &[u8]) {
     let Ok(edits) = Vec::<Edit<'_>>::arbitrary(&mut Unstructured::new(data)) else { return };
-    let device = imported();
+    let device = updated();
     {
         let pairs = device.key_values(Path::new(CATALOG), Access::Write).expect("a catalog");
         let mut before = Vec::new();
@@ -85,13 +119,13 @@ fn check(store: &EmbeddedStore, edits: &[Edit<'_>]) {
             if !together && store.gather(rows.name, &[NodeId(node)], row).is_err() {
                 continue;
             }
-            let imported = rows.seq_of(node, row) == Some(0);
+            let was_put = rows.seq_of(node, row).is_some_and(|seq| seq <= N_PUTS);
             let is_of = |edit: &Edit<'_>| match edit {
                 Edit::Row { fill, .. } => row.iter().all(|byte| byte == fill),
                 Edit::Pair { value, .. } => *value == &*row,
                 _ => false,
             };
-            assert!(imported || edits.iter().any(is_of), "node {node}: {row:02x?}");
+            assert!(was_put || edits.iter().any(is_of), "node {node}: {row:02x?}");
         }
     }
 }
@@ -108,13 +142,14 @@ impl Edit<'_> {
                 Change::Put(b"version".to_vec(), u32::from(version).to_le_bytes().to_vec())
             }
             Edit::Record { tensor, version, at, byte, cut } => {
-                let prefix = format!("segment/{}/", TENSORS[usize::from(tensor)].name).into_bytes();
-                let (_, record) = before.iter().find(|(key, _)| key.starts_with(&prefix))?;
-                let mut record = record.clone();
-                let n_bytes = record.len();
-                record[usize::from(at) % n_bytes] ^= byte;
-                record.truncate(n_bytes - usize::from(cut) % n_bytes % 9);
-                Change::Put([prefix, u32::from(version).to_be_bytes().to_vec()].concat(), record)
+                record(before, "segment", tensor, version, (at, byte, cut))?
+            }
+            Edit::Delta { tensor, is_prepared, version, at, byte, cut } => {
+                let kind = if is_prepared { "prepared" } else { "delta" };
+                record(before, kind, tensor, version, (at, byte, cut))?
+            }
+            Edit::Prepared(version) => {
+                Change::Put(b"prepared".to_vec(), u32::from(version).to_le_bytes().to_vec())
             }
             Edit::Row { tensor, version, row, fill, longer } => {
                 let rows = TENSORS[usize::from(tensor)];
@@ -127,6 +162,23 @@ impl Edit<'_> {
             Edit::Less(at) => Change::Delete(before.get(usize::from(at))?.0.clone()),
         })
     }
+}
+
+/// The first record of a kind and a tensor, changed in a place and cut, at a version.
+fn record(
+    before: &[(Vec<u8>, Vec<u8>)],
+    kind: &str,
+    tensor: bool,
+    version: u8,
+    (at, byte, cut): (u8, u8, u8),
+) -> Option<Change> {
+    let prefix = format!("{kind}/{}/", TENSORS[usize::from(tensor)].name).into_bytes();
+    let (_, record) = before.iter().find(|(key, _)| key.starts_with(&prefix))?;
+    let mut record = record.clone();
+    let n_bytes = record.len();
+    record[usize::from(at) % n_bytes] ^= byte;
+    record.truncate(n_bytes - usize::from(cut) % n_bytes % 9);
+    Some(Change::Put([prefix, u32::from(version).to_be_bytes().to_vec()].concat(), record))
 }
 
 /// Edits of every kind, each in a few bytes.

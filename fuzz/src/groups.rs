@@ -68,7 +68,9 @@ impl Input<'_> {
             part: PartId(0),
             version: 1,
             tensor: TensorSpec::new("feat", Dtype::U8, width).expect("a tensor"),
-            n_rows: u32::from(self.n_rows % 40), delta_of: None };
+            n_rows: u32::from(self.n_rows % 40),
+            delta_of: None,
+        };
         let group_rows = u32::from(self.group_rows % 9) + 1;
         (identity, SegmentCodec::Zstd { group_rows })
     }

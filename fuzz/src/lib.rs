@@ -22,6 +22,8 @@ pub mod stateful;
 pub mod topology;
 
 /// The graph, and the model of it, that the store's crash tests have.
+#[path = "../../store/tests/crash/model.rs"]
+mod model;
 #[path = "../../store/tests/crash/small.rs"]
 mod small;
 #[path = "../../store/tests/crash/world.rs"]

@@ -27,6 +27,7 @@ pub fn run(data: &[u8]) {
     let opened = bounded(file.len(), || Segment::open(&device, path, &expected));
     let Ok(segment) = opened else { return };
     assert_eq!(segment.identity(), &expected);
+    check_list(&file, &expected, segment.listed_rows());
     let (layout, n_rows) = (segment.layout().clone(), expected.n_rows);
     let reader = MemoryReader::load(segment).expect("the length was checked");
     let (mut plan, mut row) = (ReadPlan::default(), vec![0; layout.row_bytes()]);
@@ -58,11 +59,32 @@ pub fn stored_row(file: &[u8], layout: &SegmentLayout, row: RowIdx) -> Vec<u8> {
     unpacked[start..start + layout.row_bytes()].to_vec()
 }
 
-/// Sound segments of several shapes and codecs, and how they are spelled.
+/// The rows of a delta ascend, are those of its list in the file, and are rows of its partition.
+fn check_list(file: &[u8], identity: &SegmentIdentity, listed: &[u32]) {
+    let Some(n_all) = identity.delta_of else { return assert!(listed.is_empty()) };
+    assert_eq!(listed.len(), identity.n_rows as usize);
+    assert!(listed.is_sorted_by(|a, b| a < b) && listed.last().is_none_or(|last| *last < n_all));
+    let list = list_at(file, listed.len());
+    let found = (0..listed.len()).map(|at| u32_at(file, list + 4 * at));
+    assert!(found.eq(listed.iter().copied()), "{listed:?}");
+}
+
+/// Where the row list of a delta of so many rows begins: before the footer.
+fn list_at(file: &[u8], n_rows: usize) -> usize {
+    file.len() - PAGE - (4 * n_rows).next_multiple_of(PAGE)
+}
+
+/// Sound segments of several shapes and codecs, and how they are spelled; and deltas whose lists are
+/// out of order, have a row twice, or one that is none of the partition, with checksums that hold.
 pub fn seeds() -> Vec<Vec<u8>> {
     let spelled = |shape: u8, codec| {
         let (device, path, identity) = (CrashDevice::new(0), Path::new("s"), identity(shape));
-        let mut writer = SegmentWriter::create(&device, path, &identity, codec).expect("a segment");
+        let rows: Vec<u32> = (0..identity.n_rows).map(listed_row).collect();
+        let writer = match identity.delta_of {
+            Some(_) => SegmentWriter::create_delta(&device, path, &identity, codec, &rows),
+            None => SegmentWriter::create(&device, path, &identity, codec),
+        };
+        let mut writer = writer.expect("a segment");
         for row in 0..identity.n_rows {
             let bytes: Vec<u8> = (0..identity.tensor.row_bytes())
                 .map(|column| if column % 97 == row as usize % 5 { row as u8 } else { 0 })
@@ -73,17 +95,32 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let file = device.open(path).expect("a segment");
         let mut bytes = vec![0; file.len_bytes().expect("a length") as usize];
         file.read_exact_at(&mut bytes, 0).expect("bytes");
-        squeeze(&bytes)
+        bytes
     };
     let codecs = [SegmentCodec::Raw, SegmentCodec::Zstd { group_rows: 3 }];
-    let seeds = (0..8).flat_map(|shape| codecs.map(|codec| (shape, codec)));
+    let seeds = (0..16).filter(|shape| shape % 8 != 0 || *shape == 0);
+    let seeds = seeds.flat_map(|shape| codecs.map(|codec| (shape, codec)));
     let seeds = seeds.flat_map(|(shape, codec)| [0, 0xff].map(|seals| (seals, shape, codec)));
-    seeds
-        .map(|(seals, shape, codec)| [vec![seals, shape], spelled(shape, codec)].concat())
-        .collect()
+    let sound = seeds.map(|(seals, shape, codec)| {
+        [vec![seals, shape], squeeze(&spelled(shape, codec))].concat()
+    });
+    // Of the delta with seven rows.
+    let edits = [(2, listed_row(4)), (2, listed_row(1)), (6, listed_row(6) + 2), (6, u32::MAX)];
+    let wrong = edits.map(|(at, row)| {
+        let mut file = spelled(10, SegmentCodec::Raw);
+        let list = list_at(&file, 7);
+        put_u32(&mut file, list + 4 * at, row);
+        [vec![0xff, 10], squeeze(&file)].concat()
+    });
+    sound.chain(wrong).collect()
 }
 
-/// One of eight segments.
+/// The row of the partition that is in place `at` of a delta.
+fn listed_row(at: u32) -> u32 {
+    2 * at + 1
+}
+
+/// One of sixteen segments: those from the ninth on are deltas.
 fn identity(shape: u8) -> SegmentIdentity {
     let (n_rows, dtype, width) = match shape % 8 {
         0 => (0, Dtype::F32, 3),
@@ -101,7 +138,9 @@ fn identity(shape: u8) -> SegmentIdentity {
         part: PartId(3),
         version: 1,
         tensor: TensorSpec::new("feat", dtype, width).expect("a tensor"),
-        n_rows, delta_of: None }
+        n_rows,
+        delta_of: (shape % 16 >= 8).then_some(2 * n_rows + 1),
+    }
 }
 
 /// Makes right what `seals` names: header, copy and lengths in the footer, table, footer, pages.
@@ -132,6 +171,7 @@ pub fn reseal(file: &mut [u8], seals: u8) {
         let (header, footer) = file.split_at_mut(footer_at);
         put_u32(footer, 12, u32_at(header, PAGE - 4));
         footer[40..176].copy_from_slice(&header[..136]);
+        footer[184..196].copy_from_slice(&header[136..148]);
     }
     if seals & 16 != 0 {
         seal_page(&mut file[footer_at..]);

@@ -1,11 +1,11 @@
-//! A graph in use on a simulated device: puts, commits, compactions, views, readers, openings,
+//! A graph in use on a simulated device: puts, commits in one step and in two, folds, views, readers, openings,
 //! faults and losses of power in any order, against a model of what it may hold.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use lodestore_store::Device;
 use lodestore_store::crash::{CrashDevice, Fault, Plan};
+use lodestore_store::{Device, Folding};
 use rustix::io::Errno;
 
 use crate::small::import;
@@ -38,9 +38,13 @@ impl Step {
         Self::Do(match kind % 16 {
             0 => put(0),
             1 => put(1),
-            2 => Op::Commit,
-            3 => Op::Compact { part: None },
-            4 => Op::Compact { part: Some(u16::from(a % 2)) },
+            2 => match a % 4 {
+                2 => Op::Prepare,
+                3 => Op::Publish,
+                _ => Op::Commit,
+            },
+            3 => Op::Compact { part: None, what: folding(b) },
+            4 => Op::Compact { part: Some(u16::from(a % 2)), what: folding(b) },
             5 => Op::Sweep,
             6 => Op::Gather,
             7 => Op::Pin,
@@ -54,6 +58,10 @@ impl Step {
             _ => return Self::Mend,
         })
     }
+}
+
+fn folding(kind: u8) -> Folding {
+    [Folding::All, Folding::Deltas, Folding::WherePays][usize::from(kind % 3)]
 }
 
 /// A fault, and how many operations it spares.
@@ -159,9 +167,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let update = [put, [1, 0xff, 0x0f], [2, 0, 0], [0, 0b11, 0], [3, 0, 0], [6, 0, 0]].concat();
     let views = [[7, 0, 0], put, [8, 0, 0], [2, 0, 0], [3, 0, 0], [6, 0, 0], [9, 0, 0], [5, 0, 0]];
     let loss = |after: u8| [[14, 5, after], put, [2, 0, 0], [3, 0, 0], [13, after, 0]].concat();
+    let (prepare, publish, fold) = ([2, 2, 0], [2, 3, 0], [3, 0, 1]);
+    let two_steps = |between| {
+        let again = [1, 0b11, 0];
+        [put, prepare, again, between, publish, [6, 0, 0], [2, 0, 0], fold, [6, 0, 0]].concat()
+    };
     let fault = |kind, after| [[14, kind, after], put, [2, 0, 0], [3, 0, 0], [15, 0, 0]].concat();
     let mut seeds = vec![update.clone(), [update, views.concat()].concat(), views.concat()];
     seeds.extend([0, 3, 6, 9, 12].map(loss));
+    seeds.extend([[6, 0, 0], [13, 3, 0], [12, 0, 0], fold].map(two_steps));
     seeds.extend((0..5).flat_map(|kind| [fault(kind, 7), fault(kind | 128, 20)]));
     seeds
 }

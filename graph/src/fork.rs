@@ -61,11 +61,11 @@ extern "C" fn count_fork() {
 /// No thread ever waits here. Two that need the value first may both make one, and one is dropped.
 pub struct PerProcess<T> {
     /// Null before the first; a value that was replaced is never freed.
-    current: AtomicPtr<Made<T>>,
-    owns: PhantomData<Made<T>>,
+    current: AtomicPtr<Slot<T>>,
+    owns: PhantomData<Slot<T>>,
 }
 
-struct Made<T> {
+struct Slot<T> {
     generation: Generation,
     value: T,
 }
@@ -86,7 +86,7 @@ impl<T> PerProcess<T> {
 
     /// Returns what `at`, which was loaded from `current`, points to.
     #[expect(unsafe_code, reason = "an atomic pointer is no reference")]
-    fn known(&self, at: *mut Made<T>) -> Option<&Made<T>> {
+    fn known(&self, at: *mut Slot<T>) -> Option<&Slot<T>> {
         // SAFETY: a pointer in `current` is null or comes from `Box::into_raw`. Nothing frees it but
         // the drop of `self`, which is borrowed. No exclusive reference to the value exists.
         unsafe { at.as_ref() }
@@ -120,14 +120,14 @@ impl<T: Send + Sync> PerProcess<T> {
             Some(known) if known.generation == generation => Ok(&known.value),
             known => {
                 let value = make(known.map(|known| &known.value))?;
-                Ok(&self.replace(seen, Made { generation, value }).value)
+                Ok(&self.replace(seen, Slot { generation, value }).value)
             }
         }
     }
 
     /// Puts `made` in the place of what was `seen`, or drops it if another thread was first.
     #[expect(unsafe_code, reason = "an atomic pointer is no box")]
-    fn replace(&self, seen: *mut Made<T>, made: Made<T>) -> &Made<T> {
+    fn replace(&self, seen: *mut Slot<T>, made: Slot<T>) -> &Slot<T> {
         let made = Box::into_raw(Box::new(made));
         let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
         let current = match self.current.compare_exchange(seen, made, done, failed) {
@@ -172,9 +172,9 @@ mod tests {
     use super::*;
 
     /// Counts its drops.
-    struct Counted<'a>(u32, &'a AtomicUsize);
+    struct DropCounter<'a>(u32, &'a AtomicUsize);
 
-    impl Drop for Counted<'_> {
+    impl Drop for DropCounter<'_> {
         fn drop(&mut self) {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
@@ -186,9 +186,9 @@ mod tests {
         let before = Generation::now();
         assert!(before.is_current());
         let n_drops = AtomicUsize::new(0);
-        let values: [PerProcess<Counted<'_>>; 3] =
-            [1, 2, 3].map(|number| PerProcess::with(Counted(number, &n_drops)));
-        let mut empty = PerProcess::<Counted<'_>>::new();
+        let values: [PerProcess<DropCounter<'_>>; 3] =
+            [1, 2, 3].map(|number| PerProcess::with(DropCounter(number, &n_drops)));
+        let mut empty = PerProcess::<DropCounter<'_>>::new();
         assert!(empty.get().is_none());
         assert_eq!(values[0].get_or(|_| unreachable!("it is there")).0, 1);
         count_fork();
@@ -196,9 +196,10 @@ mod tests {
         let [first, second, third] = values;
         assert!(first.get().is_none());
         drop(first);
-        let refused = second.get_or_try(|parents| Err::<Counted<'_>, _>(parents.map(|it| it.0)));
+        let refused =
+            second.get_or_try(|parents| Err::<DropCounter<'_>, _>(parents.map(|it| it.0)));
         assert_eq!(refused.err(), Some(Some(2)));
-        let own = second.get_or(|parents| Counted(10 + parents.unwrap().0, &n_drops));
+        let own = second.get_or(|parents| DropCounter(10 + parents.unwrap().0, &n_drops));
         assert_eq!((own.0, second.get().unwrap().0), (12, 12));
         assert_eq!(n_drops.load(Ordering::Relaxed), 0, "the parent's are leaked");
         drop(second);
@@ -213,7 +214,7 @@ mod tests {
                     let own = third.get_or(|parents| {
                         assert_eq!(parents.unwrap().0, 3);
                         n_made.fetch_add(1, Ordering::Relaxed);
-                        Counted(20 + number, n_drops)
+                        DropCounter(20 + number, n_drops)
                     });
                     barrier.wait();
                     assert!(std::ptr::eq(own, third.get().unwrap()));
@@ -223,7 +224,7 @@ mod tests {
         drop(third);
         let (n_made, n_drops_now) = (n_made.into_inner(), n_drops.load(Ordering::Relaxed));
         assert_eq!(n_drops_now, 1 + n_made, "all that this process made, and no other");
-        empty = PerProcess::with(Counted(5, &n_drops));
+        empty = PerProcess::with(DropCounter(5, &n_drops));
         drop(empty);
         assert_eq!(n_drops.load(Ordering::Relaxed), n_drops_now + 1);
     }

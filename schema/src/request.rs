@@ -134,7 +134,7 @@ impl RequestBody {
             | Self::Share
             | Self::Taken
             | Self::Lend { .. } => since(3),
-            // In version 3 a partition had several holders, and pushes named them.
+            // Puts were visible without a commit, and moves copied pairs.
             Self::Push(_) | Self::Commit { .. } | Self::Copy { .. } | Self::Follow { .. } => {
                 since(4)
             }

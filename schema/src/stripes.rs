@@ -109,6 +109,15 @@ mod tests {
         assert_eq!(Stripes::for_rows(2, 33660).stripe_rows(), 1);
     }
 
+    #[test]
+    fn first_stripes_of_partitions_fall_to_different_shards() {
+        let stripes = Stripes::new(3, 2).unwrap();
+        let of = |part| [0, 1, 2, 4, 6].map(|row| stripes.shard_of(part, row));
+        assert_eq!((of(0), of(1), of(5)), ([0, 0, 1, 2, 0], [1, 1, 2, 0, 1], [2, 2, 0, 1, 2]));
+        // 2³¹ - 1 and 65 535 leave 1 and 0.
+        assert_eq!(stripes.shard_of(u16::MAX, u32::MAX), 1);
+    }
+
     proptest! {
         #[test]
         fn every_row_has_one_owner_and_a_key_of_its_own(

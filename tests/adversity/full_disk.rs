@@ -133,8 +133,8 @@ fn is_refused(on: &mut OnDisk, live: &Arc<LiveGraph>, failed: u32) {
     on.check(live);
 }
 
-/// With room the same process goes on, and what failed never comes back.
-fn goes_on(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
+/// With room the same process continues, and what failed never comes back.
+fn continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     is_refused(&mut on, &live, failed);
     on.disk.empty();
     wait_for_a_look();
@@ -156,7 +156,7 @@ fn goes_on(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     assert!(verify_rows(&Graph::open(&on.graph).unwrap()).ok);
 }
 
-/// The process ends, and another goes on with room.
+/// The process ends, and another continues with room.
 fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     is_refused(&mut on, &live, failed);
     let version = live.version();
@@ -209,7 +209,7 @@ fn puts_go_on_in_the_same_process_when_there_is_room_again() {
         let Some(mut on) = on else { continue };
         let live = open(&on.graph, LiveMode::Write).unwrap();
         let turn = put_until_full(&mut on, &live);
-        goes_on(on, live, turn);
+        continues(on, live, turn);
     }
 }
 
@@ -228,7 +228,7 @@ fn a_disk_may_fill_up_again_and_again() {
         let failed = (turn + 2..turn + 1000).find(|&turn| on.put(&live, turn).is_err());
         turn = failed.expect("the disk is full at last");
     }
-    goes_on(on, live, turn);
+    continues(on, live, turn);
 }
 
 /// RocksDB holds writes back where tables are to be written first, for which there is no room either.

@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A forked child; killed on drop.
-pub(crate) struct Forked(Option<Pid>);
+pub(crate) struct ForkedChild(Option<Pid>);
 
 /// Forks, and runs `child` in the child, which ends with it.
-pub(crate) fn fork(child: impl FnOnce()) -> Forked {
+pub(crate) fn fork(child: impl FnOnce()) -> ForkedChild {
     fork_within(|fork| {
         if fork() {
             child();
@@ -24,7 +24,7 @@ pub(crate) fn fork(child: impl FnOnce()) -> Forked {
 /// Runs `run`, which forks once by calling its argument: that returns whether this is the child.
 /// Both processes continue in `run`, and the child ends with it.
 #[expect(unsafe_code, reason = "nothing safe forks without another program")]
-pub(crate) fn fork_within(run: impl FnOnce(&mut dyn FnMut() -> bool)) -> Forked {
+pub(crate) fn fork_within(run: impl FnOnce(&mut dyn FnMut() -> bool)) -> ForkedChild {
     let mut forked = None;
     let ran = catch_unwind(AssertUnwindSafe(|| {
         run(&mut || {
@@ -43,10 +43,10 @@ pub(crate) fn fork_within(run: impl FnOnce(&mut dyn FnMut() -> bool)) -> Forked 
         unsafe { libc::_exit(i32::from(ran.is_err())) }
     }
     ran.unwrap_or_else(|panic| resume_unwind(panic));
-    Forked(Pid::from_raw(forked.expect("it forks")))
+    ForkedChild(Pid::from_raw(forked.expect("it forks")))
 }
 
-impl Forked {
+impl ForkedChild {
     /// Waits until the child has ended without a panic; at the deadline it is killed and the test
     /// fails.
     pub(crate) fn ends_well(mut self) {
@@ -63,7 +63,7 @@ impl Forked {
     }
 }
 
-impl Drop for Forked {
+impl Drop for ForkedChild {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
             let _ = kill_process(pid, Signal::KILL);

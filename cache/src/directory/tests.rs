@@ -236,6 +236,7 @@ fn a_row_that_was_taken_out_comes_back_once_all_that_was_lent_is_back() {
     assert_eq!(directory.slot_of(7), NO_SLOT, "it may be looked at");
     assert!(!directory.lookup_to_lend(&[1, 2], &mut slots), "now somebody does");
     directory.take_back();
+    assert!(!directory.lookup_to_lend(&[1, 2], &mut slots), "it is still wanted");
     serve(&mut directory, &all);
     assert_eq!(directory.slot_of(7), NO_SLOT, "one still looks");
     assert!(!directory.lookup_to_lend(&[1, 2], &mut slots));

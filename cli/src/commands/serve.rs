@@ -102,9 +102,9 @@ pub(crate) struct ServeArgs {
     /// given. `lode cache-bench` compares them on a trace.
     #[arg(long, value_name = "P")]
     policy: Option<PolicyKind>,
-    /// Load these tensors into memory right after the start, behind all pulls: names, or auto for each
-    /// that memory holds. Where memory is smaller than a tensor, the rows are loaded that were resident
-    /// when the server was last stopped cleanly.
+    /// Load these tensors into memory right after the start, behind all pulls: names, or auto for
+    /// each that memory holds. Of one that is larger than memory, the rows are loaded that were
+    /// resident when the server was last stopped cleanly.
     #[arg(long, value_name = "T,T,...|auto", value_delimiter = ',')]
     preload: Vec<PreloadChoice>,
     /// Folder in which --preload remembers which rows were resident; hot-rows in the graph's unless

@@ -50,6 +50,14 @@ fn rows_go_to_the_shard_that_owns_their_stripe() {
 }
 
 #[test]
+fn rows_of_the_last_partition_go_to_the_shards_that_own_them() {
+    let routes = Routes::new(&[(address(1), server(&[0, 1], 3))]).unwrap();
+    let all: Vec<u32> = (0..10).collect();
+    // Stripes of two rows, the first of partition 1 at the second shard.
+    assert_eq!(endpoints(&routes, &all), [0, 0, 1, 1, 2, 1, 1, 2, 2, 0]);
+}
+
+#[test]
 fn another_holder_is_asked_after_a_failure() {
     let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[1], 1))];
     let routes = Routes::new(&servers).unwrap();

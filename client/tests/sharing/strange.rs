@@ -29,7 +29,7 @@ impl Strange {
     fn serve(self, mut stream: UnixStream) -> std::io::Result<()> {
         let mut theirs = [0; HELLO_BYTES];
         stream.read_exact(&mut theirs)?;
-        stream.write_all(&lodestore_schema::WireVersions::SPOKEN.answer(&theirs).0.unwrap())?;
+        stream.write_all(&WireVersions::SPOKEN.answer(&theirs).0.unwrap())?;
         let tier = memory((N_SLOTS * ROW_BYTES) as u64);
         loop {
             let mut prefix = [0; PREFIX_BYTES];

@@ -1,4 +1,4 @@
-//! Rows that are loaded into the tiers after a start, before anybody asks for them.
+//! Rows that are loaded into the tiers after a start, before a pull asks for them.
 //!
 //! Each shard loads the rows that it owns, by the reads that gathers make and through the fence
 //! that keeps a changed row out of a tier: see `rows/preload.rs`. A tier that holds its table gets
@@ -131,7 +131,7 @@ impl Preload {
         Some(rows.iter().copied().filter(|&row| is_own(row)).collect())
     }
 
-    /// Lets the remembered rows go once each of `n_shards` has called this.
+    /// Drops the remembered rows once each of `n_shards` has called this.
     fn has_planned(&self, n_shards: usize) {
         let mut remembered = lock(&self.remembered);
         remembered.n_shards += 1;

@@ -242,7 +242,9 @@ mod tests {
         assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_ok());
         work_for(Class::Latency, &mut forecast, at(start, 1000), 1.0);
         assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_err());
+        forecast.expect(Class::Bulk, 0, 400 * MS);
         assert!(forecast.check_next(Class::Bulk, 400 * MS, second).is_err());
+        forecast.expect(Class::Bulk, 400 * MS, 0);
         assert!(forecast.check_behind(Class::Latency, 400 * MS, second).is_ok());
         work(&mut forecast, at(start, 2000), 1.0);
         assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_ok());

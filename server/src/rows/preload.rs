@@ -1,4 +1,4 @@
-//! Rows that are loaded before anybody asks for them, and which of them are hot.
+//! Rows that are loaded before a pull asks for them, and which of them are hot.
 
 use lodestore_cache::NO_SLOT;
 use lodestore_graph::{NodeId, PartId};
@@ -19,7 +19,7 @@ impl ShardRows {
     /// does and past the same fence; returns whether slots are left. No row has to go for them,
     /// and nothing of it counts as a look-up. All of them must be this shard's.
     ///
-    /// `out` is `ids.len() * row_bytes` long; what is in it afterwards is not for anybody.
+    /// `out` is `ids.len() * row_bytes` long; its content afterwards means nothing.
     pub(crate) async fn load_ahead(
         &self,
         plan: &ShardPlan,

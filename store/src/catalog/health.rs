@@ -56,7 +56,7 @@ impl Health {
         if !self.has_failed.load(Ordering::Acquire) {
             return None;
         }
-        self.lock().as_ref().map(Failure::told)
+        self.lock().as_ref().map(Failure::summary)
     }
 
     /// Passes on how a write ended. Only the first failure counts: those after it follow from it.
@@ -120,13 +120,13 @@ pub(super) enum Waits {
 }
 
 impl Failure {
-    fn told(&self) -> (String, &'static str) {
+    fn summary(&self) -> (String, &'static str) {
         let advice = if self.next_look.is_some() { MAKE_ROOM } else { OPEN_AGAIN };
         (self.reason.clone(), advice)
     }
 
     fn refusal(&self, dir: &Path) -> StoreError {
-        let (reason, advice) = self.told();
+        let (reason, advice) = self.summary();
         StoreError::WritesStopped { dir: dir.to_owned(), reason, advice }
     }
 }
@@ -138,11 +138,11 @@ fn is_full(error: &std::io::Error) -> bool {
         return full.iter().any(|errno| errno.raw_os_error() == number);
     }
     let words = error.to_string();
-    let told_by = |errno: &Errno| {
+    let is_said = |errno: &Errno| {
         let of_system = std::io::Error::from(*errno).to_string();
         words.contains(of_system.split(" (os error").next().unwrap_or(&of_system))
     };
-    error.kind() == std::io::ErrorKind::StorageFull || full.iter().any(told_by)
+    error.kind() == std::io::ErrorKind::StorageFull || full.iter().any(is_said)
 }
 
 impl Catalog {

@@ -55,9 +55,9 @@ impl Catalog {
     /// The format of a record that only a later release reads, if there is one.
     pub(crate) fn newer_format(&self) -> Result<Option<u32>, StoreError> {
         let mut newer = None;
-        for prefix in [keys::SEGMENTS, keys::LOST] {
-            let mut each = |_: &[u8], value: &[u8]| {
-                newer = newer.or(SegmentRecord::newer_format(value));
+        for prefix in [keys::SEGMENTS, keys::LOST, keys::DELTAS, keys::PREPARED_DELTAS] {
+            let mut each = |key: &[u8], value: &[u8]| {
+                newer = newer.or(newer_record(key, value));
                 ControlFlow::Continue(())
             };
             self.pairs.scan(prefix, &mut each).map_err(failed(&self.dir))?;
@@ -101,11 +101,7 @@ pub(super) fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         let (version, row) = keys::row_of(suffix)?;
         Some(Pair::Row { tensor, version, row, bytes: value })
     };
-    let newer = || {
-        let format = SegmentRecord::newer_format(value)?;
-        let is_record = key.starts_with(keys::SEGMENTS) || key.starts_with(keys::LOST);
-        is_record.then_some(Pair::Newer { format })
-    };
+    let newer = || newer_record(key, value).map(|format| Pair::Newer { format });
     match key {
         keys::IDENTITY => Pair::Identity,
         keys::VERSION => Pair::Version,
@@ -121,5 +117,17 @@ pub(super) fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
             .or_else(lost)
             .or_else(new)
             .unwrap_or(Pair::Unknown),
+    }
+}
+
+/// The format of a record that only a later release reads.
+fn newer_record(key: &[u8], value: &[u8]) -> Option<u32> {
+    let is_of = |kinds: [&[u8]; 2]| kinds.into_iter().any(|kind| key.starts_with(kind));
+    if is_of([keys::SEGMENTS, keys::LOST]) {
+        SegmentRecord::newer_format(value)
+    } else if is_of([keys::DELTAS, keys::PREPARED_DELTAS]) {
+        DeltaRecord::newer_format(value)
+    } else {
+        None
     }
 }

@@ -31,6 +31,11 @@ impl DeltaRecord {
         [&self.first.to_le_bytes()[..], &self.record.to_bytes()].concat()
     }
 
+    /// The format of a record that only a later release reads.
+    pub(super) fn newer_format(bytes: &[u8]) -> Option<u32> {
+        bytes.split_first_chunk::<4>().and_then(|(_, record)| SegmentRecord::newer_format(record))
+    }
+
     pub(super) fn from_bytes(version: u32, bytes: &[u8]) -> Result<Self, String> {
         let (first, record) = bytes.split_first_chunk().ok_or("it is too short")?;
         let (first, record) = (u32::from_le_bytes(*first), SegmentRecord::from_bytes(record)?);

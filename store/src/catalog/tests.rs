@@ -101,6 +101,26 @@ fn a_record_cut_anywhere_or_naming_a_path_is_refused() {
         assert!(SegmentRecord::from_bytes(&record.to_bytes()).is_err(), "{name:?}");
     }
     let mut newer = bytes.clone();
-    newer[0] = 2;
-    assert!(SegmentRecord::from_bytes(&newer).unwrap_err().contains("format 2"));
+    newer[0] = 3;
+    assert!(SegmentRecord::from_bytes(&newer).unwrap_err().contains("format 3"));
+    newer[0] = 1;
+    assert_eq!(SegmentRecord::from_bytes(&newer), Ok(record()), "of an older release");
+}
+
+#[test]
+fn a_delta_record_cut_anywhere_or_of_versions_that_cannot_be_is_refused() {
+    let delta = DeltaRecord { first: 3, version: 5, record: record() };
+    let bytes = delta.to_bytes();
+    assert_eq!(DeltaRecord::from_bytes(5, &bytes), Ok(delta.clone()));
+    let fixed_bytes = bytes.len() - record().file.len();
+    for length in 0..=fixed_bytes {
+        assert!(DeltaRecord::from_bytes(5, &bytes[..length]).is_err(), "length {length}");
+    }
+    assert!(DeltaRecord::from_bytes(2, &bytes).unwrap_err().contains("found 3"));
+    let none = DeltaRecord { first: 0, ..delta }.to_bytes();
+    assert!(DeltaRecord::from_bytes(5, &none).unwrap_err().contains("found 0"));
+    let mut newer = bytes;
+    newer[4] = 3;
+    assert!(DeltaRecord::from_bytes(5, &newer).unwrap_err().contains("format 3"));
+    assert_eq!(DeltaRecord::newer_format(&newer), Some(3));
 }

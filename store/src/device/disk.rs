@@ -69,17 +69,11 @@ impl Device for Disk {
     }
 
     fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool> {
-        let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-            opened => opened?,
-        };
-        // Pins conflict with it until the file is closed, which is after its name is gone.
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Ok(false),
-            Err(error) if knows_no_locks(error) => return Ok(false),
-            locked => locked?,
+        let removed = while_unpinned(path, || fs::remove_file(path));
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            removed => Ok(removed?.is_some()),
         }
-        fs::remove_file(path).map(|()| true)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -119,6 +113,22 @@ impl Drop for FolderLock {
         if self.process.is_current() {
             // Where the system knows no locks there was none.
             let _ = flock(&self.folder, FlockOperation::Unlock);
+        }
+    }
+}
+
+/// Acts on a file while no open file can pin it; `None` where some open file has pinned it already.
+fn while_unpinned<T>(path: &Path, act: impl FnOnce() -> io::Result<T>) -> io::Result<Option<T>> {
+    // Pins conflict with its lock until it is closed, which is after the act.
+    let file = File::open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) if knows_no_locks(error) => Ok(None),
+        locked => {
+            locked?;
+            let acted = act();
+            drop(file);
+            acted.map(Some)
         }
     }
 }
@@ -187,8 +197,6 @@ impl FileWriter for File {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
     use rustix::io::ReadWriteFlags;
 
     use super::*;
@@ -215,38 +223,23 @@ mod tests {
         letting_go.join().unwrap();
     }
 
-    /// Each open file has a lock of its own, in one process as in two. A reader that has pinned a file
-    /// and finds its name must keep it: some open it again by its name.
+    /// Each open file has a lock of its own, in one process as in two.
     #[test]
-    fn a_name_that_was_there_after_the_pin_stays_while_the_file_is_pinned() {
-        const ROUNDS: usize = 400;
+    fn a_file_is_removed_while_no_other_can_pin_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
-        let (is_over, n_pinned) = (AtomicBool::new(false), AtomicUsize::new(0));
-        thread::scope(|scope| {
-            let read = || {
-                while !is_over.load(Ordering::Relaxed) {
-                    let Ok(file) = Disk.open(&path) else { continue };
-                    if file.pin().is_err() || !Disk.exists(&path) {
-                        continue;
-                    }
-                    n_pinned.fetch_add(1, Ordering::Relaxed);
-                    for _ in 0..20 {
-                        assert!(Disk.exists(&path), "a pinned file has lost its name");
-                    }
-                }
-            };
-            let readers = [scope.spawn(read), scope.spawn(read)];
-            for _ in 0..ROUNDS {
-                fs::write(&path, b"rows").unwrap();
-                while !Disk.remove_if_unpinned(&path).unwrap() {
-                    assert!(!readers.iter().any(thread::ScopedJoinHandle::is_finished));
-                }
-            }
-            is_over.store(true, Ordering::Relaxed);
-        });
+        fs::write(&path, b"rows").unwrap();
+        let [early, late] = [(); 2].map(|()| Disk.open(&path).unwrap());
+        early.pin().unwrap();
+        assert!(!Disk.remove_if_unpinned(&path).unwrap() && path.exists(), "it is pinned");
+        drop(early);
+        let pinned = while_unpinned(&path, || Ok(late.pin().map_err(|error| error.kind())));
+        assert_eq!(pinned.unwrap(), Some(Err(io::ErrorKind::WouldBlock)));
+        assert!(Disk.remove_if_unpinned(&path).unwrap() && !path.exists());
         assert!(Disk.remove_if_unpinned(&path).unwrap(), "what is not there is gone");
-        assert!(n_pinned.into_inner() > 0, "no reader came in time");
+        // A reader that comes too late pins it, and sees that its name is gone.
+        late.pin().unwrap();
+        assert!(!Disk.exists(&path));
     }
 
     /// Reads what memory has of a file; none of it where that would wait for the disk.

@@ -26,8 +26,8 @@ impl StoreError {
             | Self::OldRows { dir: file, .. }
             | Self::Locked { dir: file }
             | Self::ReadOnly { dir: file }
-            | Self::Follows { dir: file, .. }
             | Self::Forked { dir: file }
+            | Self::Follows { dir: file, .. }
             | Self::WritesStopped { dir: file, .. } => Some(file),
             Self::NoTensor { .. }
             | Self::NoPart { .. }

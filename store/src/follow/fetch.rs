@@ -10,7 +10,7 @@ use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
 use crate::segment::{Segment, SegmentIdentity};
-use crate::verify::check_rows;
+use crate::verify::read_back;
 
 /// A file of a manifest that is coming.
 #[derive(Debug)]
@@ -85,9 +85,7 @@ impl FetchedFile {
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        let segment = Segment::open(&*self.device, &self.temporary, &self.identity)?;
-        check_digest(&segment, &self.record)?;
-        check_rows(&segment).map(drop)
+        check_digest(&read_back(&*self.device, &self.temporary, &self.identity)?, &self.record)
     }
 }
 

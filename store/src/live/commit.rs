@@ -100,12 +100,6 @@ impl LiveGraph {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails while a partition is about to be given up or is copied: its files must not change under
-    /// the copy.
-    pub(super) fn check_unsealed(&self) -> Result<(), StoreError> {
-        self.open_parts().iter().try_for_each(|part| part.check_open_to_commits())
-    }
-
     /// Commits all versions up to `version` on the open partitions that are behind.
     pub(super) fn advance(
         &self,
@@ -135,7 +129,8 @@ impl LiveGraph {
         {
             // No put is midway: from here on none is for this version.
             let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            self.check_unsealed()?;
+            // Files must not change under a copy, nor pending rows while they are handed over.
+            parts.iter().try_for_each(|part| part.check_open_to_commits())?;
             for part in parts {
                 part.puts_for.fetch_max(version.saturating_add(1), Ordering::AcqRel);
             }

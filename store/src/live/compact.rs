@@ -123,6 +123,8 @@ impl LiveGraph {
 pub enum Folding {
     /// All layers of each tensor into one segment, where there are deltas.
     All,
+    /// All deltas of each tensor into one, where there are several; its segment stays.
+    Deltas,
     /// What pays: deltas of a like size into one, and all layers where deltas have many of the rows.
     WherePays,
 }
@@ -150,6 +152,10 @@ impl<'a> Folded<'a> {
         let seen = tensor.current();
         let fold = match what {
             Folding::All => (!seen.is_plain()).then_some(Fold::All),
+            Folding::Deltas => {
+                let n_deltas = seen.layers().len() - 1;
+                (n_deltas > 1).then_some(Fold::Deltas(0..n_deltas))
+            }
             Folding::WherePays => choose_fold(n_rows(seen.base()), &seen.delta_sizes()),
         };
         Self { part, tensor, seen, fold }

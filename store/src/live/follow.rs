@@ -28,8 +28,9 @@ impl LiveGraph {
         self.check_process()?;
         let open = self.now().get(part.index()).cloned().flatten();
         let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
-        open.catalog.check_takes_writes()?;
+        let mut garbage = self.garbage();
         let _alone = self.commits();
+        open.catalog.check_takes_writes()?;
         self.check_follows(&open, manifest)?;
         let mut changed = Vec::with_capacity(open.tensors.len());
         for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
@@ -47,13 +48,12 @@ impl LiveGraph {
         }
         let (records, deltas) = manifest.records();
         open.catalog.replace_records(&records, &deltas, manifest.version)?;
-        let mut garbage = self.garbage();
         for (tensor, layers) in open.tensors.iter().zip(changed) {
             let old = tensor.current();
             let is_kept = |layer: &&Arc<Layer>| layers.iter().any(|it| Arc::ptr_eq(it, layer));
             let retired = old.layers().iter().filter(|layer| !is_kept(layer));
             garbage.extend(retired.map(|layer| Retired::new(layer, &open.catalog)));
-            tensor.install(&TensorVersion::new(manifest.version, layers));
+            tensor.install(TensorVersion::new(manifest.version, layers));
         }
         open.version.store(manifest.version, Ordering::Release);
         self.note_version();

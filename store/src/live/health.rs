@@ -44,8 +44,8 @@ impl LiveGraph {
         match self.mode {
             LiveMode::Read => Err(StoreError::ReadOnly { dir: self.graph.dir().to_owned() }),
             LiveMode::Follow => {
-                self.graph.check_owned()?;
-                Err(StoreError::ReadOnly { dir: self.graph.dir().to_owned() })
+                let read_only = StoreError::ReadOnly { dir: self.graph.dir().to_owned() };
+                self.graph.check_owned().and(Err(read_only))
             }
             LiveMode::Write => Ok(()),
         }

@@ -29,7 +29,8 @@ impl LiveGraph {
     ///
     /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`]; brings
     /// rows that an older release has committed into deltas, and all partitions to the highest
-    /// version among them; and removes what crashes and pinned readers have left. For reading it takes no lock and writes nothing.
+    /// version among them; and removes what crashes and pinned readers have left. For reading it
+    /// takes no lock and writes nothing.
     pub fn open(
         graph: Graph,
         parts: Option<&[PartId]>,
@@ -109,28 +110,26 @@ fn pending_versions(
 }
 
 /// Writes a delta for each version whose rows an older release has committed as they were put, and
-/// removes those that a segment has taken in.
-fn bring_forward(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Catalog, StoreError> {
-    let committed = catalog.current_version()?;
-    for spec in &graph.meta().tensors {
-        let segment = graph.segment_at(&catalog, part, spec, committed)?;
+/// removes those that a segment has taken in. Returns whether there are deltas that are not open.
+fn bring_forward(graph: &Graph, part: PartId, opened: &OpenedPart) -> Result<bool, StoreError> {
+    let (catalog, committed) = (&opened.catalog, opened.version);
+    let mut has_written = false;
+    for OpenedTensor { spec, segment, pending_for, .. } in &opened.tensors {
         let base = segment.identity().version;
         if catalog.first_put_after(&spec.name, 0)?.is_some_and(|version| version <= base) {
             catalog.remove_rows(&spec.name, base)?;
         }
         let place = DeltaPlace { graph, part, spec };
         let old = PendingRows::unknown();
-        while let Some(version) = catalog.first_put_after(&spec.name, base)? {
-            if version > committed {
-                break;
-            }
-            let written = place.write_pending(&catalog, version, &old, segment.codec())?;
+        for &version in pending_for.iter().filter(|version| **version <= committed) {
+            let written = place.write_pending(catalog, version, &old, segment.codec())?;
             if let Some((record, _)) = written {
                 catalog.bring_forward(&spec.name, &record)?;
+                has_written = true;
             }
         }
     }
-    Ok(catalog)
+    Ok(has_written)
 }
 
 /// A partition without readers.
@@ -199,10 +198,13 @@ impl OpenedPart {
     /// deltas, and removes garbage.
     fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
         settle(graph, part, &catalog)?;
-        let catalog = bring_forward(graph, part, catalog)?;
         let opened = Self::open(graph, part, catalog)?;
+        // First, so that what a crash has left is not in the way.
         opened.remove_orphans(graph)?;
-        Ok(opened)
+        match bring_forward(graph, part, &opened)? {
+            true => Self::open(graph, part, opened.catalog),
+            false => Ok(opened),
+        }
     }
 
     /// Opens one more partition of an open graph, at its own version.

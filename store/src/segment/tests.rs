@@ -160,12 +160,15 @@ fn sealed_headers_that_make_no_sense_are_refused() {
         header::seal(&mut page);
         SegmentIdentity::from_page(&page).unwrap_err()
     };
-    assert_eq!(refused(8, 3), HeaderFault::Newer(3));
+    assert_eq!(refused(8, 4), HeaderFault::Newer(4));
     // Codec, partition, dtype, width (none, too many), length of the name.
     for (offset, value) in [
         (8, 2),
+        (8, 3),
         (12, 1),
         (136, 1),
+        (140, 1),
+        (144, 1),
         (48, 1 << 16),
         (56, 9),
         (60, 0),
@@ -190,7 +193,7 @@ fn a_newer_format_is_refused_by_number() {
     bytes[PAGE - 4..PAGE].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let error = Segment::open(&Disk, &path, &identity).unwrap_err();
-    assert!(matches!(error, StoreError::NewerFormat { found: 9, supported: 2, .. }), "{error}");
+    assert!(matches!(error, StoreError::NewerFormat { found: 9, supported: 3, .. }), "{error}");
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl SegmentWriter {
     ///
     /// # Panics
     /// When these are not as many rows as the identity says, or not rows of its partition, ascending.
-    pub(crate) fn create_delta(
+    pub fn create_delta(
         device: &dyn Device,
         path: &Path,
         identity: &SegmentIdentity,

@@ -215,14 +215,34 @@ fn a_catalog_that_says_what_cannot_be_is_damaged() {
         key
     };
     let put = |key: Vec<u8>, n_bytes: usize| Change::Put(key, vec![0; n_bytes]);
+    // First version, format, uuid, rows, bytes of a row, digest, file.
+    let delta = |kind: &str, (first, last): (u32, u32), n_rows: u32, row_bytes: u32| {
+        let mut value = [first.to_le_bytes(), 2u32.to_le_bytes()].concat();
+        value.extend_from_slice(&[7; 16]);
+        value.extend_from_slice(&[n_rows.to_le_bytes(), row_bytes.to_le_bytes()].concat());
+        value.extend_from_slice(&[7; 32]);
+        value.extend_from_slice(format!("feat.v{last}.delta").as_bytes());
+        Change::Put(key(kind, &[last]), value)
+    };
     assert_eq!(with_changes(&[put(key("overlay/feat/", &[2, 24]), 99)]), [""; 0]);
     let cases = [
-        (put(key("overlay/feat/", &[2, 25]), 99), "overlay row 25 of `feat` at version 2"),
-        (put(key("overlay/feat/", &[3, 1]), 99), "expected rows below 25"),
+        (put(key("overlay/feat/", &[2, 25]), 99), "pending row 25 of `feat` for version 2"),
+        (put(key("overlay/feat/", &[4, 1]), 99), "expected rows below 25, for versions up to 3"),
         (put(key("overlay/feat/", &[2, 1]), 98), "expected 99 bytes, found 98"),
         (put(key("overlay/none/", &[2, 1]), 99), "there is no such tensor"),
         (put(key("segment/none/", &[1]), 99), "there is no such tensor"),
         (put(key("segment/feat/", &[1]), 20), "record of `feat`"),
+        (put(key("delta/none/", &[1]), 99), "there is no such tensor"),
+        (put(key("delta/feat/", &[1]), 20), "delta of `feat`"),
+        (delta("delta/feat/", (2, 2), 3, 99), "expected a version up to 1"),
+        (delta("delta/feat/", (1, 1), 0, 99), "expected 1 to 25 rows of 99 bytes"),
+        (delta("delta/feat/", (1, 1), 26, 99), "expected 1 to 25 rows of 99 bytes"),
+        (delta("delta/feat/", (1, 1), 3, 98), "expected 1 to 25 rows of 99 bytes"),
+        (put(key("prepared/none/", &[2]), 99), "there is no such tensor"),
+        (put(key("prepared/feat/", &[2]), 20), "prepared delta of `feat`"),
+        (delta("prepared/feat/", (3, 3), 3, 99), "expected version 2"),
+        (Change::Put(b"prepared".to_vec(), 3u32.to_le_bytes().to_vec()), "expected 2, found 3"),
+        (put(b"prepared".to_vec(), 3), "expected 2, found none"),
         (put(key("overlay/feat/", &[2]), 99), "the unknown key"),
         (put(b"colour".to_vec(), 1), "the unknown key \"colour\""),
         (put(b"graph".to_vec(), 1), "its copy of graph.toml is another"),

@@ -7,6 +7,8 @@
 
 mod full;
 mod import;
+mod model;
+mod old_rows;
 mod small;
 mod sweep;
 mod updates;

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use lodestore_store::Device;
 use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::{Device, Folding};
 
 use crate::small::{N_NODES, import};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
@@ -15,7 +15,7 @@ use crate::world::{Finding, Model, Op, World};
 const OPENING: u64 = 12;
 
 /// Things done one after the other, each whatever became of those before.
-struct Updates {
+pub(crate) struct Updates {
     name: &'static str,
     base: CrashDevice,
     model: Model,
@@ -23,6 +23,12 @@ struct Updates {
 }
 
 const ALL: u16 = (1 << N_NODES) - 1;
+
+/// All layers of all tensors become segments.
+const COMPACT: Op = Op::Compact { part: None, what: Folding::All };
+
+/// All deltas of each tensor become one.
+const FOLD: Op = Op::Compact { part: None, what: Folding::Deltas };
 
 /// What a graph must still be able to do after whatever happened.
 const GOES_ON: &[Op] = &[
@@ -33,8 +39,12 @@ const GOES_ON: &[Op] = &[
     Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
     Op::Put { tensor: 1, nodes: ALL },
     Op::Commit,
+    Op::Prepare,
     Op::Put { tensor: 0, nodes: 0b11 },
-    Op::Compact { part: None },
+    Op::Commit,
+    FOLD,
+    Op::Gather,
+    COMPACT,
     Op::Put { tensor: 1, nodes: 0b1 },
     Op::Gather,
     Op::Verify,
@@ -54,8 +64,18 @@ impl Updates {
         Self { name, base, model: world.model, ops }
     }
 
+    /// `ops` on a graph in this state.
+    pub(crate) fn of(
+        name: &'static str,
+        base: CrashDevice,
+        model: Model,
+        ops: &'static [Op],
+    ) -> Self {
+        Self { name, base, model, ops }
+    }
+
     /// The scenario's runs and what came of them, for all that can happen.
-    fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         let n_outcomes = sweep_losses(self, None, n_seeds(6, 300)).unwrap();
         println!("{n_outcomes} outcomes, {} runs with faults", sweep_faults(self).unwrap());
     }
@@ -123,15 +143,37 @@ fn puts_and_commits_hold_whatever_happens() {
 }
 
 #[test]
+fn commits_in_two_steps_hold_whatever_happens() {
+    const OPS: &[Op] = &[
+        Op::Reopen,
+        Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
+        Op::Put { tensor: 1, nodes: 0b11 },
+        Op::Prepare,
+        Op::Put { tensor: 0, nodes: 0b0000_0000_0011 },
+        Op::Gather,
+        Op::Publish,
+        Op::Gather,
+        Op::Prepare,
+        Op::Put { tensor: 1, nodes: ALL },
+        Op::Reopen,
+        Op::Put { tensor: 0, nodes: 0b1001 },
+        Op::Gather,
+        Op::Commit,
+        Op::Gather,
+    ];
+    Updates::new("commits in two steps", &[], OPS).sweep();
+}
+
+#[test]
 fn compactions_hold_whatever_happens() {
     const OPS: &[Op] = &[
-        Op::Compact { part: None },
+        COMPACT,
         Op::Reopen,
-        Op::Compact { part: Some(0) },
+        Op::Compact { part: Some(0), what: Folding::All },
         Op::Gather,
         Op::Put { tensor: 0, nodes: 0b1 },
         Op::Commit,
-        Op::Compact { part: None },
+        Op::Compact { part: None, what: Folding::WherePays },
         Op::Put { tensor: 1, nodes: 0b1 },
         Op::Verify,
     ];
@@ -146,6 +188,36 @@ fn compactions_hold_whatever_happens() {
 }
 
 #[test]
+fn folds_of_deltas_hold_whatever_happens() {
+    const OPS: &[Op] = &[
+        Op::Reopen,
+        Op::Pin,
+        FOLD,
+        Op::Gather,
+        Op::Put { tensor: 1, nodes: 0b1 },
+        Op::Commit,
+        Op::Release,
+        FOLD,
+        Op::Gather,
+        Op::Prepare,
+        COMPACT,
+        Op::Publish,
+        Op::Gather,
+    ];
+    let before = [
+        Op::Reopen,
+        Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
+        Op::Put { tensor: 1, nodes: ALL },
+        Op::Commit,
+        Op::Put { tensor: 0, nodes: 0b1000_0000_0011 },
+        Op::Commit,
+        Op::Put { tensor: 0, nodes: 0b10 },
+        Op::Put { tensor: 1, nodes: 0b11 },
+    ];
+    Updates::new("folds", &before, OPS).sweep();
+}
+
+#[test]
 fn views_and_readers_beside_a_compaction_hold_whatever_happens() {
     const OPS: &[Op] = &[
         Op::Reopen,
@@ -154,12 +226,12 @@ fn views_and_readers_beside_a_compaction_hold_whatever_happens() {
         Op::Read,
         Op::Commit,
         Op::Pin,
-        Op::Compact { part: None },
+        COMPACT,
         Op::Put { tensor: 0, nodes: 0b11 },
         Op::Gather,
         Op::Commit,
         Op::Release,
-        Op::Compact { part: None },
+        COMPACT,
         Op::Release,
         Op::Gather,
         Op::Sweep,
@@ -172,8 +244,7 @@ fn views_and_readers_beside_a_compaction_hold_whatever_happens() {
 
 /// The sweep of a device that breaks this promise must find it.
 fn is_found(neglect: Neglect) {
-    const OPS: &[Op] =
-        &[Op::Reopen, Op::Put { tensor: 0, nodes: 0b11 }, Op::Commit, Op::Compact { part: None }];
+    const OPS: &[Op] = &[Op::Reopen, Op::Put { tensor: 0, nodes: 0b11 }, Op::Commit, COMPACT];
     let updates = Updates::new("updates", &[], OPS);
     println!("{}", sweep_losses(&updates, Some(neglect), 8).unwrap_err());
 }

@@ -1,8 +1,8 @@
-//! A small graph on a simulated device, used in all ways there are, and a model of what it may
-//! hold: what was acknowledged, and what failed and may show up after the next opening.
+//! A small graph on a simulated device, used in all ways there are, beside a model of what it may
+//! hold.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io;
 use std::ops::ControlFlow;
@@ -12,11 +12,13 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
-    Access, Device, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions,
-    ReaderKind, StoreError, View, verify_on,
+    Access, Device, EXTERNAL_ID_TENSOR, EmbeddedStore, Folding, Graph, LiveGraph, LiveMode,
+    OpenOptions, ReaderKind, StoreError, View, verify_on,
 };
 
-use super::small::{BOUNDS, N_NODES, OUT, Rows, TENSORS, external_of};
+pub(crate) use super::model::Model;
+use super::model::{Puts, Seqs, allowed};
+use super::small::{N_NODES, OUT, Rows, TENSORS, external_of};
 
 /// What is wrong, if something is.
 pub(crate) type Finding = Result<(), Box<dyn Error>>;
@@ -33,10 +35,16 @@ pub(crate) enum Op {
     },
     /// Commits what was put.
     Commit,
+    /// The first step of a commit of the next version.
+    Prepare,
+    /// The second step.
+    Publish,
     /// Compacts a partition, or all.
     Compact {
         /// The partition.
         part: Option<u16>,
+        /// What becomes one file.
+        what: Folding,
     },
     /// Removes what compactions have left.
     Sweep,
@@ -56,32 +64,10 @@ pub(crate) enum Op {
     Reopen,
 }
 
-/// For each tensor and node, the puts that its row may be of, one bit each.
-type Puts = [[u64; N_NODES as usize]; TENSORS.len()];
-
-/// Most puts of one model; put 0 is the import.
-pub(crate) const MAX_PUTS: u32 = 63;
-
-/// What the graph may hold.
-#[derive(Clone, Debug)]
-pub(crate) struct Model {
-    /// What everybody sees that looks now.
-    latest: Puts,
-    /// The committed version.
-    version: u32,
-    /// Whether a commit has failed, so that it may turn out to have happened.
-    commit_in_doubt: bool,
-    /// The last put that failed: in each partition, all of it has happened or none.
-    put_in_doubt: Option<(usize, u16, u32)>,
-    /// Committed versions.
-    frozen: BTreeMap<u32, Puts>,
-    n_puts: u32,
-}
-
-/// A view that somebody keeps, and what it must go on seeing.
+/// A view that is kept, and what it must continue to see.
 struct Held {
     store: EmbeddedStore,
-    puts: Puts,
+    contents: Vec<Puts>,
 }
 
 /// The graph in use.
@@ -96,21 +82,6 @@ pub(crate) struct World {
     pub(crate) model: Model,
     /// Whether the planned fault goes on once it has come.
     pub(crate) is_sticky: bool,
-}
-
-impl Model {
-    /// The model of a graph that was imported and not changed.
-    pub(crate) fn imported() -> Self {
-        let latest = [[1; N_NODES as usize]; TENSORS.len()];
-        Self {
-            latest,
-            version: 1,
-            commit_in_doubt: false,
-            put_in_doubt: None,
-            frozen: BTreeMap::from([(1, latest)]),
-            n_puts: 1,
-        }
-    }
 }
 
 impl World {
@@ -128,10 +99,9 @@ impl World {
         let done = match op {
             Op::Put { tensor, nodes } => self.put(*tensor, *nodes),
             Op::Commit => self.commit(),
-            Op::Compact { part } => self.with_live(|live| {
-                live.compact(part.map(PartId), None, &mut |_, _| ControlFlow::Continue(()))
-                    .map(drop)
-            }),
+            Op::Prepare => self.prepare(),
+            Op::Publish => self.publish(),
+            Op::Compact { part, what } => self.compact(*part, *what),
             Op::Sweep => self.with_live(|live| live.sweep().map(drop)),
             Op::Gather => return self.gather(had_struck),
             Op::Pin => self.pin(),
@@ -146,28 +116,16 @@ impl World {
             Op::Look => return self.look(),
             Op::Reopen => return self.reopen(),
         };
-        done.or_else(|error| self.excuse(&error, had_struck))
+        done.or_else(|error| match error.downcast_ref::<StoreError>() {
+            Some(error) => self.excuse(error, had_struck),
+            None => Err(error),
+        })
     }
 
     /// Lets everything go: views, readers, the graph.
     pub(crate) fn close(&mut self) {
         self.held.clear();
         self.live = None;
-    }
-
-    /// From now on expects the rows that are seen now, of all that may be there.
-    pub(crate) fn believe(&mut self) -> Finding {
-        let Some(live) = &self.live else { return Ok(()) };
-        let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
-        for (tensor, rows) in TENSORS.iter().enumerate() {
-            let seqs = seqs(&store, rows)??;
-            allowed(rows, &seqs, &self.model.latest[tensor])?;
-            for (puts, seq) in self.model.latest[tensor].iter_mut().zip(seqs) {
-                *puts = 1 << seq;
-            }
-        }
-        self.model.put_in_doubt = None;
-        Ok(())
     }
 
     /// Whether an error is the device's fault, and tells of it.
@@ -194,17 +152,14 @@ impl World {
     fn with_live(
         &mut self,
         act: impl FnOnce(&Arc<LiveGraph>) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        self.live.as_ref().map_or(Ok(()), act)
+    ) -> Finding {
+        Ok(self.live.as_ref().map_or(Ok(()), act)?)
     }
 
-    fn put(&mut self, tensor: usize, nodes: u16) -> Result<(), StoreError> {
+    fn put(&mut self, tensor: usize, nodes: u16) -> Finding {
         let Some(live) = &self.live else { return Ok(()) };
-        if self.model.n_puts >= MAX_PUTS {
-            return Ok(());
-        }
-        let (seq, rows) = (self.model.n_puts, TENSORS[tensor]);
-        self.model.n_puts += 1;
+        let Some(seq) = self.model.begin_put() else { return Ok(()) };
+        let rows = TENSORS[tensor];
         let ids: Vec<NodeId> = nodes_of(nodes).map(NodeId).collect();
         let mut bytes = Vec::with_capacity(ids.len() * rows.row_bytes);
         for id in &ids {
@@ -212,63 +167,74 @@ impl World {
             bytes.push(first);
             bytes.extend_from_slice(others);
         }
-        let before = self.model.latest;
-        let done = live.put_rows(rows.name, &ids, &bytes).map(drop);
-        if self.model.commit_in_doubt && live.version() > self.model.version {
-            // A put finishes the commit before it.
-            self.model.commit_in_doubt = false;
-            self.model.version = live.version();
-            self.model.frozen.insert(live.version(), before);
+        let done = live.put_rows(rows.name, &ids, &bytes);
+        // Nothing was tried.
+        if !matches!(done, Err(StoreError::WritesStopped { .. })) {
+            self.model.end_put(tensor, nodes, seq, done.as_ref().ok().copied())?;
         }
-        if done.is_ok() {
-            // Later rows may be over some of its own.
-            self.model.put_in_doubt = None;
-        }
-        let in_doubt = match &done {
-            Ok(()) => 0,
-            // Nothing was tried.
-            Err(StoreError::WritesStopped { .. }) => return done,
-            Err(_) => {
-                self.model.put_in_doubt = Some((tensor, nodes, seq));
-                u64::MAX
-            }
-        };
-        for id in ids {
-            let puts = &mut self.model.latest[tensor][id.index()];
-            *puts = *puts & in_doubt | 1 << seq;
-        }
-        done
-    }
-
-    fn commit(&mut self) -> Result<(), StoreError> {
-        let Some(live) = &self.live else { return Ok(()) };
-        match live.commit_version() {
-            Ok(version) => {
-                assert_eq!(version, self.model.version + 1);
-                self.model.version = version;
-                self.model.commit_in_doubt = false;
-                self.model.frozen.insert(version, self.model.latest);
-                Ok(())
-            }
-            Err(error) => {
-                self.model.commit_in_doubt |= !matches!(error, StoreError::WritesStopped { .. });
-                Err(error)
-            }
-        }
-    }
-
-    fn pin(&mut self) -> Result<(), StoreError> {
-        let Some(live) = &self.live else { return Ok(()) };
-        let version = live.version();
-        let store = EmbeddedStore::over(Arc::clone(live), View::At(version))?;
-        self.held.push(Held { store, puts: self.model.frozen[&version] });
+        done?;
         Ok(())
     }
 
-    fn read(&mut self) -> Result<(), StoreError> {
+    fn commit(&mut self) -> Finding {
+        let Some(live) = &self.live else { return Ok(()) };
+        match live.commit_version() {
+            Ok(version) => self.model.committed(version),
+            Err(error) => self.failed_commit(error),
+        }
+    }
+
+    fn prepare(&mut self) -> Finding {
+        let Some(live) = &self.live else { return Ok(()) };
+        let done = live.prepare(live.version() + 1);
+        if !matches!(done, Err(StoreError::WritesStopped { .. })) {
+            self.model.tried_prepare();
+        }
+        Ok(done?)
+    }
+
+    fn publish(&mut self) -> Finding {
+        let Some(live) = &self.live else { return Ok(()) };
+        let expected = self.model.version + 1;
+        match live.publish(live.version() + 1) {
+            Ok(found) if found == expected => {
+                self.model.published();
+                Ok(())
+            }
+            Ok(found) => Err(format!("version {found} was published, not {expected}").into()),
+            Err(error) => self.failed_commit(error),
+        }
+    }
+
+    fn failed_commit(&mut self, error: StoreError) -> Finding {
+        let version = self.live.as_ref().map(|live| live.version());
+        if !matches!(error, StoreError::WritesStopped { .. }) {
+            version.map_or(Ok(()), |version| self.model.failed_commit(version))?;
+        }
+        Err(error.into())
+    }
+
+    fn compact(&mut self, part: Option<u16>, what: Folding) -> Finding {
+        if self.live.is_some() {
+            self.model.tried_fold(what != Folding::Deltas);
+        }
+        self.with_live(|live| {
+            let mut go_on = |_, _| ControlFlow::Continue(());
+            live.compact(part.map(PartId), None, what, &mut go_on).map(drop)
+        })
+    }
+
+    fn pin(&mut self) -> Finding {
+        let Some(live) = &self.live else { return Ok(()) };
+        let version = live.version();
+        let store = EmbeddedStore::over(Arc::clone(live), View::At(version))?;
+        self.held.push(Held { store, contents: vec![self.model.frozen[&version]] });
+        Ok(())
+    }
+
+    fn read(&mut self) -> Finding {
         let store = EmbeddedStore::over(Arc::new(self.open(LiveMode::Read)?), View::Latest)?;
-        // What failed may have been found in the log, or not be there yet.
-        self.held.push(Held { store, puts: self.model.latest });
+        self.held.push(Held { store, contents: self.model.visible() });
         Ok(())
     }
 
@@ -286,19 +252,21 @@ impl World {
     }
 
     /// Reads the latest, every version that can be read, and what is held.
-    fn gather(&self, had_struck: bool) -> Finding {
+    fn gather(&mut self, had_struck: bool) -> Finding {
         for held in &self.held {
-            self.check(&held.store, &held.puts, had_struck)?;
+            self.check(&held.store, &held.contents, had_struck)?;
         }
-        let Some(live) = &self.live else { return Ok(()) };
-        let at = |view| EmbeddedStore::over(Arc::clone(live), view);
-        self.check(&at(View::Latest)?, &self.model.latest, had_struck)?;
-        let oldest = live.oldest_version();
+        let Some(live) = self.live.clone() else { return Ok(()) };
+        let at = |view| EmbeddedStore::over(Arc::clone(&live), view);
+        if let Some(seqs) = self.check(&at(View::Latest)?, &self.model.visible(), had_struck)? {
+            self.model.saw_latest(&seqs)?;
+        }
         for (&version, puts) in &self.model.frozen {
             match at(View::At(version)) {
-                Ok(store) if version >= oldest => self.check(&store, puts, had_struck)?,
-                Err(StoreError::NoVersion { .. }) if version < oldest => {}
-                Ok(_) => return Err(format!("version {version} before {oldest} was read").into()),
+                Ok(store) => {
+                    self.check(&store, &[*puts], had_struck)?;
+                }
+                Err(StoreError::NoVersion { .. }) if !self.model.must_have(version) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -308,15 +276,22 @@ impl World {
         }
     }
 
-    /// Every row is whole, and of a put that it may be of.
-    fn check(&self, store: &EmbeddedStore, puts: &Puts, had_struck: bool) -> Finding {
-        for (rows, puts) in TENSORS.iter().zip(puts) {
-            match seqs(store, rows) {
-                Ok(seqs) => allowed(rows, &seqs?, puts)?,
-                Err(error) => self.excuse(&error, had_struck)?,
+    /// Every row is whole, and each partition has the rows of one of `contents`. Returns the rows
+    /// unless a fault keeps some from being read.
+    fn check(
+        &self,
+        store: &EmbeddedStore,
+        contents: &[Puts],
+        had_struck: bool,
+    ) -> Result<Option<Seqs>, Box<dyn Error>> {
+        match all_seqs(store) {
+            Ok(seqs) => {
+                let seqs = seqs?;
+                allowed(&seqs, contents)?;
+                Ok(Some(seqs))
             }
+            Err(error) => self.excuse(&error, had_struck).map(|()| None),
         }
-        Ok(())
     }
 
     fn verify(&self) -> Finding {
@@ -334,11 +309,12 @@ impl World {
         let had_struck = self.crash.has_struck();
         let live = match self.open(LiveMode::Read) {
             Ok(live) => live,
+            Err(StoreError::OldRows { .. }) if self.model.is_old => return Ok(()),
             Err(error) => return self.excuse(&error, had_struck),
         };
-        self.could_be(live.version())?;
+        self.model.could_be(live.version())?;
         let store = EmbeddedStore::over(Arc::new(live), View::Latest)?;
-        self.check(&store, &self.model.latest, had_struck)
+        self.check(&store, &self.model.visible(), had_struck).map(drop)
     }
 
     /// Sees what has become of what was in doubt.
@@ -363,68 +339,69 @@ impl World {
         })
     }
 
-    fn could_be(&self, version: u32) -> Finding {
-        let known = self.model.version..=self.model.version + u32::from(self.model.commit_in_doubt);
-        if known.contains(&version) {
-            return Ok(());
-        }
-        Err(format!("version {version}, expected {known:?}").into())
-    }
-
     /// What was in doubt has been decided by the opening.
     fn settle(&mut self, live: &Arc<LiveGraph>) -> Finding {
-        self.could_be(live.version())?;
-        let model = &mut self.model;
-        if live.version() > model.version {
-            // Nothing was written after the commit that failed.
-            model.version = live.version();
-            model.frozen.insert(model.version, model.latest);
-        }
-        model.commit_in_doubt = false;
-        let put_in_doubt = model.put_in_doubt.take();
+        self.model.settle(live.version())?;
         let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
-        for (tensor, rows) in TENSORS.iter().enumerate() {
-            let seqs = seqs(&store, rows)??;
-            allowed(rows, &seqs, &model.latest[tensor])?;
-            if let Some((_, nodes, seq)) = put_in_doubt.filter(|put| put.0 == tensor) {
-                whole_in_each_part(&seqs, nodes, seq)?;
-            }
-            for (puts, seq) in model.latest[tensor].iter_mut().zip(seqs) {
-                *puts = 1 << seq;
-            }
-        }
+        let seqs = all_seqs(&store)??;
+        allowed(&seqs, &self.model.visible())?;
+        self.model.saw_latest(&seqs)?;
         check_external_ids(&store)
     }
 
-    /// Right after an opening for writing there is nothing that nobody needs.
+    /// Right after an opening for writing there is nothing that no reader and no commit needs.
     fn check_garbage(&self, live: &LiveGraph) -> Finding {
         let graph = live.graph();
         for part in graph.book().parts() {
             let dir = graph.part_dir(part);
-            let names: Vec<String> =
+            let names: BTreeSet<String> =
                 self.device.list(&dir)?.into_iter().map(|entry| entry.name).collect();
-            // One segment per tensor, one of them external ids, the catalog, topology and halo.
-            if names.len() != TENSORS.len() + 4 {
-                return Err(format!("in {}: {names:?}", dir.display()).into());
-            }
             let pairs = self.device.key_values(&dir.join("catalog"), Access::Read)?;
-            for (position, rows) in TENSORS.iter().enumerate() {
-                let mut found = 0;
-                let prefix = format!("overlay/{}/", rows.name);
-                pairs.scan(prefix.as_bytes(), &mut |_, _| {
-                    found += 1;
-                    std::ops::ControlFlow::Continue(())
-                })?;
-                let tensor = live.tensor(part, position).ok_or("a tensor is missing")?;
-                let (committed, pending) = tensor.overlay_rows();
-                let known = committed.iter().map(|(_, n)| n).sum::<u64>() + pending;
-                if found != known {
-                    return Err(format!("{found} overlay rows, {known} of them known").into());
+            let mut named =
+                BTreeSet::from(["catalog", "topology.csr", "halo.bin"].map(String::from));
+            let mut strange = Vec::new();
+            let committed = live.part_version(part).unwrap_or(0);
+            pairs.scan(b"", &mut |key, value| {
+                // A record ends with the name of its file.
+                let fixed = match key {
+                    _ if key.starts_with(b"segment/") => 60,
+                    _ if key.starts_with(b"delta/") || key.starts_with(b"prepared/") => 64,
+                    _ => 0,
+                };
+                if fixed > 0 {
+                    named.insert(String::from_utf8_lossy(&value[fixed..]).into_owned());
                 }
+                if key.starts_with(b"overlay/") {
+                    let version = key.len() - 8..key.len() - 4;
+                    let version = key[version].try_into().map(u32::from_be_bytes).unwrap_or(0);
+                    if version <= committed || version > committed + 2 {
+                        strange.push(version);
+                    }
+                }
+                ControlFlow::Continue(())
+            })?;
+            if names != named {
+                let dir = dir.display();
+                return Err(format!("in {dir}: {names:?}, of which are named {named:?}").into());
+            }
+            if !strange.is_empty() {
+                return Err(format!("rows for {strange:?} over version {committed}").into());
             }
         }
         Ok(())
     }
+}
+
+/// The put that each row of all tensors is of.
+fn all_seqs(store: &EmbeddedStore) -> Result<Result<Seqs, String>, StoreError> {
+    let mut all = [[0; N_NODES as usize]; TENSORS.len()];
+    for (rows, all) in TENSORS.iter().zip(&mut all) {
+        match seqs(store, rows)? {
+            Ok(seqs) => all.copy_from_slice(&seqs),
+            Err(broken) => return Ok(Err(broken)),
+        }
+    }
+    Ok(Ok(all))
 }
 
 /// The put that each row is of.
@@ -439,29 +416,7 @@ fn seqs(store: &EmbeddedStore, rows: &Rows) -> Result<Result<Vec<u32>, String>, 
     Ok((0..).zip(out.chunks_exact(rows.row_bytes)).map(seq).collect())
 }
 
-fn allowed(rows: &Rows, seqs: &[u32], puts: &[u64; N_NODES as usize]) -> Finding {
-    for (node, (&seq, &puts)) in seqs.iter().zip(puts).enumerate() {
-        if seq > MAX_PUTS || puts >> seq & 1 == 0 {
-            let name = rows.name;
-            return Err(format!("node {node}, `{name}`: put {seq}, allowed {puts:#b}").into());
-        }
-    }
-    Ok(())
-}
-
-/// A put that failed has happened to all of its nodes of a partition, or to none.
-fn whole_in_each_part(seqs: &[u32], nodes: u16, seq: u32) -> Finding {
-    for bounds in BOUNDS.windows(2) {
-        let of_put = nodes_of(nodes).filter(|node| (bounds[0]..bounds[1]).contains(node));
-        let happened: Vec<bool> = of_put.map(|node| seqs[node as usize] == seq).collect();
-        if happened.iter().any(|&it| it) && !happened.iter().all(|&it| it) {
-            return Err(format!("half of put {seq}: {happened:?}").into());
-        }
-    }
-    Ok(())
-}
-
-fn nodes_of(bits: u16) -> impl Iterator<Item = u32> {
+pub(crate) fn nodes_of(bits: u16) -> impl Iterator<Item = u32> {
     (0..N_NODES).filter(move |node| bits >> node & 1 != 0)
 }
 

@@ -224,10 +224,10 @@ mod tests {
         assert_eq!((metrics_insecure, metrics_host.unwrap().len()), (Some(false), 1));
         assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());
-        assert_eq!((follow.unwrap().len(), follow_interval), (2, Some(200)));
-        assert!(follow_token_file.is_some() && follow_tls_ca.is_some());
         assert_eq!(preload, Some(vec![PreloadChoice::Auto]));
         assert!(state_dir.is_some());
+        assert_eq!((follow.unwrap().len(), follow_interval), (2, Some(200)));
+        assert!(follow_token_file.is_some() && follow_tls_ca.is_some());
         assert!(token_file.is_some() && admin_token_file.is_some() && tls_cert.is_some());
         assert!(register.is_some() && advertise.is_some());
         assert!(tls_key.is_some() && tls_client_ca.is_some());

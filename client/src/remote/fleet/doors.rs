@@ -32,18 +32,18 @@ pub(super) struct Doors {
     /// A port of a shard cannot be reached though the common one can: the others are not tried.
     by_common: AtomicBool,
     /// Who finds out whether that is so.
-    seeking: PerProcess<Seeking>,
+    search: PerProcess<SearchState>,
 }
 
 /// Whether a thread of this process finds out, and what wakes those that wait for it.
 #[derive(Debug, Default)]
-struct Seeking {
+struct SearchState {
     is_sought: Mutex<bool>,
     is_found: Condvar,
 }
 
 /// Who finds out for all that ask the server.
-struct Search<'a>(&'a Seeking);
+struct Search<'a>(&'a SearchState);
 
 impl Doors {
     pub(super) fn new(n_shards: u16) -> Arc<Self> {
@@ -53,14 +53,14 @@ impl Doors {
 
     /// The search, unless another has it: then `None` once that is over, or the deadline.
     fn search(&self, deadline: Instant) -> Option<Search<'_>> {
-        let seeking = self.seeking.get_or(|_| Seeking::default());
-        let mut is_sought = seeking.is_sought.lock().unwrap_or_else(PoisonError::into_inner);
+        let search = self.search.get_or(|_| SearchState::default());
+        let mut is_sought = search.is_sought.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_sought {
             *is_sought = true;
-            return Some(Search(seeking));
+            return Some(Search(search));
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let waited = seeking.is_found.wait_timeout_while(is_sought, left, |it| *it);
+        let waited = search.is_found.wait_timeout_while(is_sought, left, |it| *it);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         None
     }

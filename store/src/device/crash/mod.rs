@@ -13,8 +13,9 @@
 //! A sync that fails has forgotten what it was for: the bytes or names stay undecided although
 //! later syncs succeed. A write to a key-value store that fails may show up when the store is
 //! opened again, and no other is taken before that, or before the store has recovered in place. A
-//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. Not simulated: two folders' order of events
-//! (none is assumed), renames across folders (refused), damage of what was synced.
+//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. Not
+//! simulated: two folders' order of events (none is assumed), renames across folders (refused),
+//! damage of what was synced.
 
 mod content;
 mod dice;

@@ -125,6 +125,21 @@ fn an_open_file_outlives_its_name_and_knows_who_has_pinned_it() {
 }
 
 #[test]
+fn a_file_that_is_pinned_keeps_its_name() {
+    let device = CrashDevice::new(1);
+    device.create_dir(Path::new("d")).unwrap();
+    let path = Path::new("d/f");
+    device.create(path).unwrap();
+    let reader = device.open(path).unwrap();
+    reader.pin().unwrap();
+    assert!(!device.remove_if_unpinned(path).unwrap() && device.exists(path));
+    drop(reader);
+    assert!(device.remove_if_unpinned(path).unwrap() && !device.exists(path));
+    assert!(device.remove_if_unpinned(path).unwrap(), "what is not there is gone");
+    assert!(device.remove_if_unpinned(Path::new("none/f")).unwrap());
+}
+
+#[test]
 fn a_failed_sync_has_forgotten_what_it_was_for() {
     let (device, mut file) = written(b"rows and more", 4);
     device.arm(Some(Plan { fault: Fault::Errno(Errno::IO), after: 0, sticky: false }));

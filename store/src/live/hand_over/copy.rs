@@ -24,6 +24,7 @@ pub struct PartCopy {
     pub(super) part: Arc<LivePart>,
     files: Vec<CopiedFile>,
     pub(super) stage: Stage,
+    is_over: bool,
 }
 
 /// Which pairs come next.
@@ -36,7 +37,8 @@ pub(super) enum Stage {
 }
 
 impl LiveGraph {
-    /// Begins to copy a partition. Puts, commits and gathers go on; compactions leave it as it is.
+    /// Begins to copy a partition. Puts and gathers continue; commits are refused with
+    /// [`StoreError::Busy`], and compactions leave it as it is.
     ///
     /// Fails with [`StoreError::Busy`] while somebody else copies it or anything is compacted.
     pub fn begin_copy(self: &Arc<Self>, part: PartId) -> Result<PartCopy, StoreError> {
@@ -55,7 +57,8 @@ impl LiveGraph {
         }
         let stage = Stage::Catalog(Some(Vec::new()));
         // From here on its end ends all of this.
-        let mut copy = PartCopy { live: Arc::clone(self), part: open, files: Vec::new(), stage };
+        let (live, files, is_over) = (Arc::clone(self), Vec::new(), false);
+        let mut copy = PartCopy { live, part: open, files, stage, is_over };
         if self.takes_writes() {
             self.sweep_garbage(&mut garbage)?;
         }
@@ -174,12 +177,22 @@ impl PartCopy {
     }
 }
 
-impl Drop for PartCopy {
-    fn drop(&mut self) {
+impl PartCopy {
+    /// Lets the partition take puts and commits again; does nothing a second time.
+    pub(super) fn end(&mut self) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
         self.part.tensors.iter().for_each(|tensor| tensor.journal().stop());
         if self.part.hand_over.seal().take().is_some() {
             self.part.hand_over.seals().end(Instant::now());
         }
         self.part.hand_over.is_copied.store(false, Ordering::Release);
+    }
+}
+
+impl Drop for PartCopy {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -41,11 +41,12 @@ impl PartCopy {
     }
 
     /// Takes [`PartCopy::give_up`] back. Versions that were committed meanwhile are committed on it too:
-    /// it had no puts for any of them.
+    /// with what was pending for them.
     ///
-    /// After an error it stays given up, with its folder as it was.
+    /// That ends the copy. After an error it stays given up, with its folder as it was.
     pub fn put_back(&mut self) -> Result<(), StoreError> {
         let version = self.version()?;
+        self.end();
         self.live.take_in(Arc::clone(&self.part), version)
     }
 

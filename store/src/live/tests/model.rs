@@ -39,8 +39,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::CompactAll),
         1 => (tensor.clone(), any::<Index>())
             .prop_map(|(tensor, part)| Step::Compact { tensor, part, what: Folding::All }),
-        2 => (tensor, any::<Index>())
+        1 => (tensor.clone(), any::<Index>())
             .prop_map(|(tensor, part)| Step::Compact { tensor, part, what: Folding::WherePays }),
+        2 => (tensor, any::<Index>())
+            .prop_map(|(tensor, part)| Step::Compact { tensor, part, what: Folding::Deltas }),
         1 => Just(Step::Prepare),
         2 => Just(Step::Pin),
         1 => any::<Index>().prop_map(Step::Unpin),

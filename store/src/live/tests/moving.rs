@@ -74,44 +74,54 @@ fn its_nodes(live: &LiveGraph) -> Vec<u32> {
 }
 
 #[test]
-fn a_moved_partition_has_every_row_that_was_put_before_during_and_between_commits() {
+fn a_moved_partition_has_every_row_that_was_put_before_and_during_its_copy() {
     let ring = ring(N_NODES, 3, 3);
-    let live = writer(&ring);
+    // The twin takes the same puts, and moves nowhere.
+    let twin_ring = super::ring(N_NODES, 3, 3);
+    let (live, twin) = (writer(&ring), writer(&twin_ring));
     let nodes = its_nodes(&live);
-    put(&live, "feat", &nodes[..5], 1);
+    let put_both = |tensor: &str, ids: &[u32], seq: u32| {
+        put(&live, tensor, ids, seq);
+        put(&twin, tensor, ids, seq);
+    };
+    put_both("feat", &nodes[..5], 1);
     live.commit_version().unwrap();
-    put(&live, "mark", &nodes[3..9], 2);
+    put_both("mark", &nodes[3..9], 2);
+    live.commit_version().unwrap();
     compact(&live);
-    put(&live, "feat", &nodes[4..20], 3);
+    put_both("feat", &nodes[4..20], 3);
+    live.commit_version().unwrap();
+    twin.commit_through(4).unwrap();
+    put_both("mark", &nodes[..7], 3);
 
     let mut copy = live.begin_copy(PART).unwrap();
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 77).unwrap();
-    put(&live, "feat", &nodes[..3], 4);
+    put_both("feat", &nodes[..3], 4);
     let catalog = fetch(&mut copy, &arrival);
-    put(&live, "feat", &nodes[1..2], 5);
-    live.commit_version().unwrap();
-    put(&live, "mark", &nodes[..40], 6);
-    put(&live, "feat", &nodes[39..], 7);
-    // A copy keeps its files: nothing of it is folded.
-    let names_before = crate::fixture::files(&live.graph().part_dir(PART)).into_keys();
-    let segments = |names: &mut dyn Iterator<Item = PathBuf>| {
-        names.filter(|path| path.extension().is_some_and(|e| e == "seg")).collect::<Vec<_>>()
+    put_both("feat", &nodes[1..2], 5);
+    // A copy keeps its files: nothing is committed, and nothing of it is folded.
+    assert!(matches!(live.commit_version(), Err(StoreError::Busy { part: PART, .. })));
+    put_both("mark", &nodes[2..40], 6);
+    put_both("feat", &nodes[39..], 7);
+    let segments = || {
+        let names = crate::fixture::files(&live.graph().part_dir(PART)).into_keys();
+        let is_segment =
+            |path: &PathBuf| path.extension().is_some_and(|kind| kind == "seg" || kind == "delta");
+        names.filter(is_segment).collect::<Vec<_>>()
     };
-    let before = segments(&mut names_before.into_iter());
+    let before = segments();
     compact(&live);
-    let after = crate::fixture::files(&live.graph().part_dir(PART)).into_keys();
-    assert_eq!(segments(&mut after.into_iter()), before);
+    assert_eq!(segments(), before);
 
     let sealed_at = copy.seal().unwrap();
-    assert_eq!(sealed_at, live.version());
+    assert_eq!((sealed_at, live.version()), (4, 4));
     let refused = try_put(&live, "feat", &nodes[..1], 8).unwrap_err();
     assert!(matches!(refused, StoreError::Busy { part: PART, .. }), "{refused}");
     assert!(matches!(live.commit_version(), Err(StoreError::Busy { .. })));
-    put(&live, "feat", &[0], 9);
+    put_both("feat", &[0], 9);
     let ids: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
-    let expected = rows_in(&live, &ids, View::Latest);
-    let committed = rows_in(&live, &ids, View::At(sealed_at));
-    assert_ne!(expected, committed);
+    let committed = rows_in(&twin, &ids, View::Latest);
+    assert_eq!(rows_in(&live, &ids, View::Latest), committed);
     catalog.close().unwrap();
     let catalog = arrival.catalog_again().unwrap();
     pairs(&mut copy, &catalog, &mut || {});
@@ -124,9 +134,9 @@ fn a_moved_partition_has_every_row_that_was_put_before_during_and_between_commit
     assert!(!live.graph().was_given_up(PART, 77));
     copy.close(77).unwrap();
     assert!(live.graph().was_given_up(PART, 77) && !live.graph().parts_here().contains(&PART));
-    assert_eq!(live.commit_version().unwrap(), sealed_at + 1, "the others go on");
+    assert_eq!(live.commit_version().unwrap(), sealed_at + 1, "the others commit");
     arrival.take().unwrap();
-    assert_eq!(rows_at(&elsewhere(&ring), PART, View::Latest), expected);
+    assert_eq!(rows_at(&elsewhere(&ring), PART, View::Latest), committed);
     assert_eq!(rows_at(&elsewhere(&ring), PART, View::At(sealed_at)), committed);
 
     // Back to where it came from: it is behind by a version, and catches up.
@@ -138,6 +148,7 @@ fn a_moved_partition_has_every_row_that_was_put_before_during_and_between_commit
     );
     let other = Arc::new(other.unwrap());
     put(&other, "feat", &nodes[7..8], 10);
+    put(&twin, "feat", &nodes[7..8], 10);
     let mut copy = other.begin_copy(PART).unwrap();
     let arrival = Arrival::find_or_begin(&ring.out(), PART, 78).unwrap();
     let catalog = fetch(&mut copy, &arrival);
@@ -147,10 +158,14 @@ fn a_moved_partition_has_every_row_that_was_put_before_during_and_between_commit
     arrival.check(&mut |_, _| {}).unwrap();
     copy.give_up().unwrap();
     copy.close(78).unwrap();
-    let expected = rows_at(&elsewhere_given_up(&ring), PART, View::Latest);
+    assert_eq!(rows_at(&elsewhere_given_up(&ring), PART, View::Latest), committed);
     arrival.take().unwrap();
     assert_eq!(live.adopt(PART).unwrap(), sealed_at + 1);
+    assert_eq!(twin.commit_version().unwrap(), sealed_at + 1);
+    let expected = rows_in(&twin, &ids, View::Latest);
+    assert_ne!(expected, committed);
     assert_eq!(rows_in(&live, &ids, View::At(sealed_at + 1)), expected);
+    assert_eq!(rows_in(&live, &ids, View::At(sealed_at)), committed);
     put(&live, "feat", &nodes[..1], 11);
     assert!(ring.verify().ok);
 }
@@ -171,16 +186,23 @@ fn a_partition_that_is_put_back_has_every_commit_that_went_by() {
     put(&live, "feat", &[0], 2);
     let passed_by = live.commit_version().unwrap();
     copy.put_back().unwrap();
+    // It can be copied again, which the end of the earlier copy does not undo.
+    let again = live.begin_copy(PART).unwrap();
     drop(copy);
+    assert!(matches!(live.commit_version(), Err(StoreError::Busy { .. })));
+    drop(again);
 
     put(&live, "feat", &nodes[3..9], 4);
     let expected = |last: std::ops::Range<usize>| -> Vec<u8> {
         let seq = |at| if last.contains(&at) { 4 } else { u32::from(at < 5) };
         (0..nodes.len()).flat_map(|at| row_of(seq(at), 99)).collect()
     };
-    assert_eq!(rows_in(&live, &ids, View::Latest)[1], expected(3..9));
+    // What was pending was put before the commit that went by.
     assert_eq!(rows_in(&live, &ids, View::At(passed_by))[1], expected(0..0));
+    assert_eq!(rows_in(&live, &ids, View::Latest)[1], expected(0..0));
     live.commit_version().unwrap();
+    assert_eq!(rows_in(&live, &ids, View::At(passed_by))[1], expected(0..0));
+    assert_eq!(rows_in(&live, &ids, View::Latest)[1], expected(3..9));
     drop(live);
     assert_eq!(rows_at(&ring.out(), PART, View::Latest)[1], expected(3..9));
     assert!(ring.verify().ok);

@@ -21,6 +21,7 @@ use crate::verify::check_stretch;
 /// old one or lost, those that the folder has. Notes the rows that are lost.
 ///
 /// One that cannot be opened moves to quarantine, and its rows have the values of earlier versions.
+/// So does one that a damaged segment has taken in: it may have the only copy of rows.
 pub(super) fn plan_deltas(
     shop: &mut Workshop,
     graph: &Graph,
@@ -29,11 +30,14 @@ pub(super) fn plan_deltas(
     work: &[TensorWork],
 ) -> Result<Vec<TensorDelta>, StoreError> {
     let mut kept: Vec<TensorDelta> = Vec::new();
-    for TensorWork { record, .. } in work {
+    // A segment of a version that the catalog does not know: the catalog is an old copy.
+    let is_later = |work: &TensorWork| contents.version.is_some_and(|it| work.record.version > it);
+    let is_old = contents.catalog.is_none() || contents.salvaged || work.iter().any(is_later);
+    for TensorWork { record, has_losses, .. } in work {
         let Some(spec) = graph.meta().tensor(&record.tensor) else { continue };
         let named = contents.deltas.iter().filter(|it| it.tensor == spec.name);
         let mut found: Vec<TensorDelta> = named.cloned().collect();
-        if contents.catalog.is_none() || contents.salvaged {
+        if is_old {
             let known = |file: &str| contents.deltas.iter().any(|it| it.delta.record.file == file);
             let unnamed = unnamed(shop, graph, part, contents, spec)?.into_iter();
             found.extend(unnamed.filter(|it| !known(&it.delta.record.file)));
@@ -42,9 +46,13 @@ pub(super) fn plan_deltas(
         found.sort_by_key(|it| (it.delta.first, Reverse(it.delta.version)));
         let mut newest = record.version;
         for delta in found {
-            if delta.delta.first > newest && look(shop, graph, part, spec, &delta.delta)? {
-                newest = delta.delta.version;
-                kept.push(delta);
+            if delta.delta.first > newest {
+                if look(shop, graph, part, spec, &delta.delta)? {
+                    newest = delta.delta.version;
+                    kept.push(delta);
+                }
+            } else if *has_losses && delta.delta.first <= record.version {
+                shop.quarantine(&contents.part_dir.join(&delta.delta.record.file))?;
             }
         }
     }

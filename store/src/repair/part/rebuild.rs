@@ -1,6 +1,6 @@
 //! A catalog that says what was found.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use lodestore_graph::PartId;
@@ -57,55 +57,74 @@ pub(super) fn publish_catalog(
     shop.finish(&dir, action, contents.catalog)
 }
 
-/// Pending rows that would count as committed, since a segment of another tensor is of a later
-/// version than the catalog: they stay pending.
+/// Rows that are pending by an old copy of a catalog, whose files are of later versions: those that
+/// a file has taken in go, and the others stay pending, for the version after the files'.
 struct Moved {
-    tensors: BTreeSet<String>,
-    from: u32,
+    /// Each tensor with the newest version that a file of it has rows of.
+    newest: BTreeMap<String, u32>,
+    /// The version that the catalog says is committed.
+    committed: u32,
     to: u32,
+    /// Each tensor whose rows move, with the version that they were pending for.
+    stay: BTreeSet<(String, u32)>,
+    taken_in: BTreeSet<(String, u32)>,
 }
 
 impl Moved {
+    /// `None` where all rows keep their version.
     fn of(
         contents: &Contents,
         work: &[TensorWork],
         deltas: &[TensorDelta],
     ) -> Result<Option<Self>, StoreError> {
-        let to = version(contents, work, deltas).saturating_add(1);
         let (Some(catalog), Some(committed)) = (&contents.catalog, contents.version) else {
             return Ok(None);
         };
-        let from = committed.saturating_add(1);
-        if from == to {
+        let to = version(contents, work, deltas).saturating_add(1);
+        let segments = work.iter().map(|work| (work.record.tensor.clone(), work.record.version));
+        let mut newest: BTreeMap<String, u32> = segments.collect();
+        for TensorDelta { tensor, delta, .. } in deltas {
+            newest.entry(tensor.clone()).and_modify(|it| *it = delta.version.max(*it));
+        }
+        let (stay, taken_in) = (BTreeSet::new(), BTreeSet::new());
+        let mut this = Self { newest, committed, to, stay, taken_in };
+        if to == committed.saturating_add(1) {
             return Ok(None);
         }
-        let is_behind = |tensor: &str| {
-            let mut work = work.iter().map(|tensor| &tensor.record);
-            work.any(|record| record.tensor == tensor && record.version <= committed)
-        };
-        let mut tensors = BTreeSet::new();
         catalog.scan_all(&mut |_, pair| {
             if let Pair::Row { tensor, version, .. } = pair
-                && version == from
-                && is_behind(tensor)
-                && !tensors.contains(tensor)
+                && version > committed
+                && let place = this.place(tensor, version)
+                && place != Some(version)
             {
-                tensors.insert(tensor.to_owned());
+                let of = if place.is_some() { &mut this.stay } else { &mut this.taken_in };
+                of.insert((tensor.to_owned(), version));
             }
             ControlFlow::Continue(())
         })?;
-        Ok((!tensors.is_empty()).then_some(Self { tensors, from, to }))
+        Ok((!this.stay.is_empty() || !this.taken_in.is_empty()).then_some(this))
     }
 
-    /// The version that rows go to, if they move.
+    /// The version that rows go to; `None` for those that a file has taken in.
     fn place(&self, tensor: &str, version: u32) -> Option<u32> {
-        (version == self.from && self.tensors.contains(tensor)).then_some(self.to)
+        if version <= self.committed {
+            return Some(version);
+        }
+        let is_taken_in = self.newest.get(tensor).is_some_and(|newest| version <= *newest);
+        (!is_taken_in).then_some(version.max(self.to))
     }
 
     fn text(&self) -> String {
-        let tensors: Vec<&str> = self.tensors.iter().map(String::as_str).collect();
-        let (tensors, Self { from, to, .. }) = (tensors.join(", "), self);
-        format!("rows of {tensors} that are pending for version {from} are so for version {to} now")
+        let to = self.to;
+        let stay = self.stay.iter().map(|(tensor, from)| {
+            format!(
+                "rows of {tensor} that are pending for version {from} are so for version {to} now"
+            )
+        });
+        let taken_in = self.taken_in.iter().map(|(tensor, from)| {
+            format!("rows of {tensor} that were pending for version {from} are in a file of it")
+        });
+        stay.chain(taken_in).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -138,7 +157,8 @@ fn build(
             Pair::Row { tensor, version: of, row, bytes } => {
                 let committed = contents.version.unwrap_or(version);
                 is_row(graph, tensor, *of, *row, bytes.len(), committed, n_rows)
-                    .then(|| moved.and_then(|it| it.place(tensor, *of)).unwrap_or(*of))
+                    .then(|| moved.map_or(Some(*of), |it| it.place(tensor, *of)))
+                    .flatten()
             }
             _ => None,
         })?;

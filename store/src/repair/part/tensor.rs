@@ -25,6 +25,8 @@ pub(super) struct TensorWork {
     file: FileWork,
     /// Other segments of the tensor, where one of them may be the only copy of a row.
     strays: Vec<PathBuf>,
+    /// Rows of the segment are lost.
+    pub(super) has_losses: bool,
 }
 
 /// What is to be done to a file.
@@ -61,7 +63,8 @@ impl TensorWork {
             Some(record) => look.recorded(record, contents)?,
             None => look.unrecorded()?,
         };
-        if contents.broken.is_some() || look.shop.report.lost.len() > n_told {
+        work.has_losses = look.shop.report.lost.len() > n_told;
+        if contents.broken.is_some() || work.has_losses {
             work.strays = look.strays(&work.record.record.file)?;
         }
         Ok(work)
@@ -178,7 +181,7 @@ impl Look<'_> {
         }
         let keep = mended.broken.is_empty();
         let file = if keep { FileWork::Keep } else { FileWork::Mend(Box::new(mended)) };
-        TensorWork { record, path, file, strays: Vec::new() }
+        TensorWork { record, path, file, strays: Vec::new(), has_losses: false }
     }
 
     /// Tells of row groups on sound pages that cannot be unpacked: no disk does that, and nothing
@@ -221,7 +224,7 @@ impl Look<'_> {
         let record =
             TensorRecord { record: stub_record, lost: Some(original.clone()), ..record.clone() };
         let (file, strays) = (FileWork::Stub(stub), Vec::new());
-        Ok(TensorWork { record, path, file, strays })
+        Ok(TensorWork { record, path, file, strays, has_losses: true })
     }
 
     pub(super) fn identity(&self, segment: Uuid, version: u32) -> SegmentIdentity {

@@ -31,25 +31,51 @@ fn a_catalog_that_is_gone_is_built_from_the_segments() {
     ] as [&dyn Fn(&Patient); 5]
     {
         let report = check(plain(), damage, Lost(0), "catalog");
-        let told = "rows that were put over the segments are lost, if there were any";
+        let told = "rows that were put and not committed are lost, if there were any";
         assert!(report.lost[0].reason.contains(told), "{report:?}");
     }
 }
 
-#[test]
-fn without_its_catalog_a_partition_goes_back_to_its_segments() {
-    let patient = Patient::of(updated());
-    let imported = Patient::of(plain()).rows();
-    patient.remove(CATALOG);
-    let report = patient.repair();
-    assert!(!report.ok);
-    let rows = patient.rows();
-    for ((tensor, id), bytes) in &imported {
-        if *id < 500 && tensor != "external_id" {
-            assert_eq!(rows[&(tensor.clone(), *id)], *bytes, "{tensor} {id}");
-        }
+/// What is pending is committed, in a graph and in a repaired copy of it, and compared.
+fn check_pending(model: &Model, patient: &Patient, what: &str) {
+    let whole = Patient::of(model);
+    for graph in [whole.graph(), patient.graph()] {
+        let live = LiveGraph::open(
+            Graph::open(&graph).unwrap(),
+            None,
+            LiveMode::Write,
+            &OpenOptions::default(),
+        );
+        live.unwrap().commit_version().unwrap();
     }
-    assert!(patient.verify().ok, "{:?}", patient.verify());
+    assert_eq!(patient.rows(), whole.rows(), "{what}");
+}
+
+#[test]
+fn without_its_catalog_a_partition_keeps_all_that_was_committed() {
+    for is_folded in [false, true] {
+        let patient = Patient::of(updated());
+        if is_folded {
+            let graph = Graph::open(&patient.graph()).unwrap();
+            let options = OpenOptions::default();
+            let live = LiveGraph::open(graph, None, LiveMode::Write, &options).unwrap();
+            let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
+            live.compact(None, None, crate::Folding::Deltas, &mut go_on).unwrap();
+        }
+        assert_eq!(patient.path("part-000/feat.v2-3.delta").exists(), is_folded);
+        let was = patient.rows();
+        patient.remove(CATALOG);
+        let report = patient.repair();
+        assert!(!report.ok, "what was pending is lost");
+        assert_eq!(patient.rows(), was);
+        assert!(patient.verify().ok, "{:?}", patient.verify());
+        let version = Graph::open(&patient.graph()).unwrap().catalog(PartId(0)).unwrap();
+        assert_eq!(version.current_version().unwrap(), 3);
+        // Nothing of it is garbage to the next writer.
+        let live = Graph::open(&patient.graph()).unwrap();
+        drop(LiveGraph::open(live, None, LiveMode::Write, &OpenOptions::default()).unwrap());
+        assert_eq!(patient.rows(), was);
+    }
 }
 
 #[test]
@@ -82,7 +108,7 @@ fn the_newest_segment_counts_and_updates_in_it_are_kept() {
 }
 
 #[test]
-fn what_makes_sense_in_a_catalog_is_kept_with_all_rows_over_the_segments() {
+fn what_makes_sense_in_a_catalog_is_kept_with_all_deltas_and_pending_rows() {
     let record = key("segment/feat/", &[1]);
     for changes in [
         vec![Change::Delete(record.clone())],
@@ -93,14 +119,18 @@ fn what_makes_sense_in_a_catalog_is_kept_with_all_rows_over_the_segments() {
     ] {
         let report = check(updated(), &|p| change(p, &changes), Whole, &format!("{changes:?}"));
         assert!(report.done[0].action.contains("all that makes sense"), "{report:?}");
+        let patient = Patient::of(updated());
+        change(&patient, &changes);
+        patient.repair();
+        check_pending(updated(), &patient, &format!("{changes:?}"));
     }
     for (row, n_bytes) in [(500, 99), (7, 98)] {
-        let bad = Change::Put(key("overlay/feat/", &[3, row]), vec![1; n_bytes]);
+        let bad = Change::Put(key("overlay/feat/", &[4, row]), vec![1; n_bytes]);
         // The row that was overwritten, if it was there, is not told by node: nobody can read it.
         let patient = Patient::of(updated());
         change(&patient, &[bad]);
         let report = patient.repair();
-        assert!(report.lost[0].reason.contains("1 overlay rows of `feat`"), "{report:?}");
+        assert!(report.lost[0].reason.contains("1 pending rows of `feat`"), "{report:?}");
         assert!(patient.verify().ok, "{:?}", patient.verify());
     }
 }

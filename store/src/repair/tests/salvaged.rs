@@ -14,9 +14,9 @@ const PARTS: [&str; 2] = ["part-000", "part-001"];
 enum History {
     /// The old segments are gone, as after every compaction.
     Swept,
-    /// A view has kept the old segments: the switch is in the log.
+    /// Views have kept the old files: the switch is in the log.
     Kept,
-    /// The old segments are gone although the switch is in the log: releases before this one left
+    /// The old files are gone although the switch is in the log: releases before this one left
     /// that.
     GoneTooSoon,
 }
@@ -35,8 +35,8 @@ fn killed(history: History) -> Model {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
     live.put_rows("packed", &ids[..700], &vec![6; 700 * 200]).unwrap();
-    let pin = EmbeddedStore::over(Arc::clone(&live), View::At(1)).unwrap();
     live.commit_version().unwrap();
+    let pin = EmbeddedStore::over(Arc::clone(&live), View::At(2)).unwrap();
     let pin = (history != History::Swept).then_some(pin);
     live.compact(None, Some("feat"), crate::Folding::All, &mut |_, _| {
         std::ops::ControlFlow::Continue(())
@@ -45,10 +45,12 @@ fn killed(history: History) -> Model {
     copy_all(&model.path(), &killed.path());
     drop(pin);
     for part in PARTS {
-        let old = killed.path().join(part).join("feat.v1.seg");
-        assert_eq!(old.exists(), history != History::Swept);
-        if history == History::GoneTooSoon {
-            fs::remove_file(old).unwrap();
+        for old in ["feat.v1.seg", "feat.v2.delta"] {
+            let old = killed.path().join(part).join(old);
+            assert_eq!(old.exists(), history != History::Swept);
+            if history == History::GoneTooSoon {
+                fs::remove_file(old).unwrap();
+            }
         }
     }
     killed

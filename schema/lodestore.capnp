@@ -245,11 +245,14 @@ struct Description {
   writable @8 :Bool;            # whether pushes, commits and compactions are taken
   shares @9 :Bool;              # whether `share` is known, over Unix sockets
   roams @10 :Bool;              # whether partitions come and go: `copy` may release and adopt them
-  versions @11 :List(UInt32);   # the committed version of each of `parts`
-  roles @12 :List(Role);        # what the server is to each of `parts`
+  obsolete11 @11 :List(UInt32);
+  obsolete12 @12 :List(UInt16);
   arriving @13 :List(UInt16);   # partitions that are on their way to this server
-  instance @14 :UInt64;
+  obsolete14 @14 :List(UInt64);
+  instance @15 :UInt64;
   # Drawn by the server when it started, never 0: of two addresses that tell the same it has both.
+  versions @16 :List(UInt32);   # the committed version of each of `parts`; from version 4 on
+  roles @17 :List(Role);        # what the server is to each of `parts`; from version 4 on
 }
 
 enum Role {

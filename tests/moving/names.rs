@@ -54,7 +54,7 @@ fn a_server_of_two_names_is_one_writer_and_is_put_to_once() {
     let two = Two::new();
     let socket = two.folders[1].with_file_name("first.sock");
     let more = format!(
-        "--parts-here --writable --shards 2 --listen 127.0.0.1:0 --unix {}",
+        "--parts-here --writable --insecure --shards 2 --listen 127.0.0.1:0 --unix {}",
         socket.display()
     );
     let first = Serving::start(&two.folders[0], &more);

@@ -46,7 +46,7 @@ Example: two servers with two partitions each, and a client of both
   lode gather --connect 127.0.0.1:7171 --connect 127.0.0.1:7172 \\
       --tensor feat --ids ids.npy --out rows.npy
 
-A third that follows both, from an empty folder, and shares their pulls
+Where both were started with --writable: a third that follows them, from an empty folder
   lode serve my-copy --follow 127.0.0.1:7171,127.0.0.1:7172 --listen 127.0.0.1:7173 &
 
 SIGINT, SIGTERM or SIGHUP stops it cleanly: requests in flight are answered first. A second one ends it

@@ -47,6 +47,7 @@ impl Client {
         let mut patience = Patience::new(&self.config, pull.deadline);
         let (mut tries, mut left) = (Tries::default(), Vec::<u32>::new());
         let mut meanwhile = Some(meanwhile);
+        let mut behind: Option<ClientError> = None;
         fleet = self.split(fleet, pull, ids, &(0..row_count(ids)), buckets, &mut patience)?;
         loop {
             let attempt = patience.attempts();
@@ -56,9 +57,16 @@ impl Client {
                 return Ok(tries);
             }
             let pause = fleet.judge(&failures, &mut patience);
-            let Some(pause) = pause else { return Err(worst(failures)) };
+            let Some(pause) = pause else {
+                // What it was waited for says more than that the time is up.
+                return Err(match (worst(failures), behind) {
+                    (ClientError::Deadline { .. }, Some(behind)) => behind,
+                    (error, _) => error,
+                });
+            };
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             fleet = self.after_failures(fleet, &failures, pull.deadline)?;
+            behind = failures.into_iter().find(Failed::is_behind).map(|it| it.error).or(behind);
             // Buckets keep the order of positions, which receiving relies on.
             left.clear();
             left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
@@ -189,6 +197,12 @@ impl Failed {
     fn is_elsewhere(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Elsewhere)
+    }
+
+    /// Whether the server has answered that it lacks the version that is wanted.
+    fn is_behind(&self) -> bool {
+        matches!(&self.error, ClientError::Refused { failure, .. }
+            if failure.code == FailureCode::Behind)
     }
 
     /// Whether the server may be gone or have moved. One that answers, or merely keeps silent, has

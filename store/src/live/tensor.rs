@@ -169,7 +169,7 @@ impl LiveTensor {
     }
 
     /// Takes over a version of the writer that is followed.
-    pub(super) fn install(&self, version: TensorVersion) {
+    pub(super) fn install(&self, version: &TensorVersion) {
         self.replace(|_| version.clone());
     }
 

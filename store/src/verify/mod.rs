@@ -134,7 +134,7 @@ pub fn verify_rows(graph: &Graph) -> VerifyReport {
 }
 
 /// Reads and checks every page of rows of a segment; gives the number of pages.
-fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
+pub(crate) fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
     let (mut first_fault, n_pages) = (None, segment.layout().n_pages());
     rows::check(segment, 0..n_pages, &mut Vec::new(), &mut |_, error| {
         first_fault.get_or_insert(error);

@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod faults;
+mod following;
 mod garbage;
 mod model;
 mod moving;

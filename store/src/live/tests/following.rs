@@ -1,0 +1,189 @@
+//! A follower in another folder: it has the writer's rows after each version that it installs.
+
+use std::path::PathBuf;
+
+use lodestore_graph::PartId;
+
+use super::*;
+use crate::StoreError;
+use crate::follow::{FetchedFile, FollowedFolder, Manifest};
+use crate::moving::Arrival;
+
+const N_NODES: u32 = 90;
+const N_PARTS: u16 = 2;
+/// Pieces are short, so that files have several.
+const PIECE: usize = 5000;
+
+struct Pair {
+    _ring: Ring,
+    writer: Arc<LiveGraph>,
+    dir: tempfile::TempDir,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let ring = ring(N_NODES, 2, N_PARTS);
+        let this = Self { writer: writer(&ring), _ring: ring, dir: tempfile::tempdir().unwrap() };
+        FollowedFolder::open(&this.folder(), "10.0.0.5:7171").unwrap();
+        for part in 0..N_PARTS {
+            this.bring(PartId(part));
+        }
+        this
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.path().join("follower")
+    }
+
+    fn follower(&self) -> Arc<LiveGraph> {
+        open(&self.folder(), LiveMode::Follow).unwrap()
+    }
+
+    /// The first copy of a partition.
+    fn bring(&self, part: PartId) {
+        let files = self.writer.part_files(part).unwrap();
+        let arrival = Arrival::find_or_begin(&self.folder(), part, 1).unwrap();
+        for (at, (name, _)) in files.files().enumerate() {
+            let mut file = arrival.file(name).unwrap();
+            let mut bytes = Vec::new();
+            files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap();
+            file.append(&bytes).unwrap();
+            file.finish().unwrap();
+        }
+        let catalog = arrival.catalog().unwrap();
+        catalog.install(files.manifest()).unwrap();
+        catalog.close().unwrap();
+        arrival.check(&mut |_, _| {}).unwrap();
+        arrival.take().unwrap();
+    }
+
+    /// Fetches the files of the newest version that are not there, up to a number of pieces of each.
+    fn fetch(&self, to: &LiveGraph, part: PartId, pieces_max: usize) -> Manifest {
+        let files = self.writer.part_files(part).unwrap();
+        let manifest = files.manifest().clone();
+        for (at, (name, n_bytes)) in files.files().enumerate() {
+            if !manifest.files().any(|it| it == name) {
+                continue;
+            }
+            let begun = FetchedFile::begin(to.graph(), &manifest, name, n_bytes).unwrap();
+            let Some(mut file) = begun else { continue };
+            for _ in 0..pieces_max {
+                let mut piece = Vec::new();
+                let is_last = files.read(at, file.n_bytes(), PIECE, &mut piece).unwrap();
+                file.append(&piece).unwrap();
+                if is_last {
+                    file.finish().unwrap();
+                    break;
+                }
+            }
+        }
+        manifest
+    }
+
+    fn follow(&self, to: &LiveGraph) {
+        for part in (0..N_PARTS).map(PartId) {
+            let manifest = self.fetch(to, part, usize::MAX);
+            let is_new = to.part_version(part) != Some(manifest.version());
+            assert_eq!(to.install(&manifest).unwrap(), is_new, "{part}");
+            to.remove_strays(&manifest).unwrap();
+        }
+    }
+
+    fn assert_same(&self, follower: &Arc<LiveGraph>) {
+        for (name, _) in TENSORS {
+            let rows = |live: &Arc<LiveGraph>| {
+                let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
+                let width = live.graph().tensor(name).unwrap().row_bytes();
+                let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+                let mut out = vec![0; ids.len() * width];
+                store.gather(name, &ids, &mut out).unwrap();
+                out
+            };
+            assert!(rows(&self.writer) == rows(follower), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_follower_has_the_writers_rows_version_after_version_and_after_each_start() {
+    let pair = Pair::new();
+    let mut follower = pair.follower();
+    pair.assert_same(&follower);
+    for turn in 1..12 {
+        let ids: Vec<u32> = (0..N_NODES).filter(|id| id % (turn % 4 + 1) == 0).collect();
+        put(&pair.writer, TENSORS[turn as usize % 2].0, &ids, turn);
+        pair.writer.commit_version().unwrap();
+        if turn % 3 == 0 {
+            compact(&pair.writer);
+        }
+        if turn % 4 == 2 {
+            // Cut off in the midst, and started again.
+            pair.fetch(&follower, PartId(0), 1);
+            drop(follower);
+            follower = pair.follower();
+        }
+        if turn % 5 != 4 {
+            pair.follow(&follower);
+            assert_eq!(follower.version(), pair.writer.version());
+            pair.assert_same(&follower);
+        }
+    }
+    let (dir, version) = (pair.folder(), follower.version());
+    drop(follower);
+    let report = crate::verify(&dir, &mut |_, _| {}).unwrap();
+    assert!(report.ok, "{report:?}");
+    assert_eq!(pair.follower().version(), version);
+}
+
+#[test]
+fn what_does_not_follow_is_refused_and_changes_nothing() {
+    let (pair, stranger) = (Pair::new(), Pair::new());
+    let follower = pair.follower();
+    let refused = |manifest: &Manifest| match follower.install(manifest).unwrap_err() {
+        StoreError::FollowRefused { reason, .. } => reason,
+        other => panic!("{other}"),
+    };
+    let theirs = stranger.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    assert!(refused(&theirs).contains("graph"), "another graph");
+    let first = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    put(&pair.writer, "feat", &[1, 2], 1);
+    pair.writer.commit_version().unwrap();
+    pair.follow(&follower);
+    assert!(refused(&first).contains("restored from a copy"), "back in time");
+    let mut other = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    other.version += 1;
+    other.tensors[1].deltas[0].record.digest[0] ^= 1;
+    assert!(refused(&other).contains("has other rows of version 2"), "another history");
+    assert_eq!(follower.version(), 2);
+    pair.assert_same(&follower);
+    // Nothing else writes there.
+    let write = open(&pair.folder(), LiveMode::Write).unwrap_err();
+    assert!(matches!(write, StoreError::Follows { .. }), "{write}");
+    assert!(write.to_string().contains("10.0.0.5:7171"), "{write}");
+    assert!(try_put(&follower, "feat", &[1], 9).is_err() && follower.commit_version().is_err());
+}
+
+#[test]
+fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    put(&pair.writer, "feat", &(0..N_NODES).collect::<Vec<_>>(), 3);
+    pair.writer.commit_version().unwrap();
+    let files = pair.writer.part_files(PartId(0)).unwrap();
+    let manifest = files.manifest().clone();
+    let at = files.files().position(|(name, _)| name == "feat.v2.delta").unwrap();
+    let mut bytes = Vec::new();
+    assert!(files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap());
+    let n_bytes = bytes.len() as u64;
+    let begin =
+        || FetchedFile::begin(follower.graph(), &manifest, "feat.v2.delta", n_bytes).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    let mut file = begin().unwrap();
+    file.append(&bytes).unwrap();
+    assert!(file.finish().is_err());
+    assert!(follower.install(&manifest).is_err());
+    assert_eq!(begin().unwrap().n_bytes(), 0, "from its start");
+    pair.follow(&follower);
+    pair.assert_same(&follower);
+}

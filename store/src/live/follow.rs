@@ -53,7 +53,7 @@ impl LiveGraph {
             let is_kept = |layer: &&Arc<Layer>| layers.iter().any(|it| Arc::ptr_eq(it, layer));
             let retired = old.layers().iter().filter(|layer| !is_kept(layer));
             garbage.extend(retired.map(|layer| Retired::new(layer, &open.catalog)));
-            tensor.install(TensorVersion::new(manifest.version, layers));
+            tensor.install(&TensorVersion::new(manifest.version, layers));
         }
         open.version.store(manifest.version, Ordering::Release);
         self.note_version();

@@ -4,6 +4,8 @@
 
 mod support;
 
+#[path = "service/changing.rs"]
+mod changing;
 #[path = "service/deadlines.rs"]
 mod deadlines;
 #[path = "service/door_fuzz.rs"]

@@ -106,10 +106,13 @@ fn puts_become_versions_and_compaction_keeps_the_rows() {
     let second = graph.feat.clone();
     let report = graph.put(&[1, 2, 1, 3], 2, &[]).succeeded().json();
     assert_eq!((report["version"].as_u64(), report["committed"].as_bool()), (Some(2), Some(false)));
+    assert_ne!(graph.feat, second);
+    // What is not committed is seen by no reader.
     for (rows, more) in [
-        (&graph.feat, &[][..]),
-        (&graph.feat, &["--reader", "direct"]),
+        (&second, &[][..]),
+        (&second, &["--reader", "direct"]),
         (&imported, &["--version", "1"]),
+        (&imported, &["--version", "1", "--reader", "direct"]),
         (&second, &["--version", "2"]),
         (&second, &["--version", "2", "--reader", "pread"]),
     ] {
@@ -119,8 +122,14 @@ fn puts_become_versions_and_compaction_keeps_the_rows() {
     let summary = graph.line("inspect").succeeded().json();
     assert_eq!((&summary["version"], &summary["oldest_version"]), (&2.into(), &1.into()));
     let feat = &summary["tensors"][0];
-    let rows = ["overlay_rows", "pending_rows"].map(|key| feat[key].as_u64().unwrap());
+    let rows = ["delta_rows", "pending_rows"].map(|key| feat[key].as_u64().unwrap());
     assert_eq!((feat["name"].as_str(), rows), (Some("feat"), [200, 3]));
+    let sum = |key: &str| -> u64 {
+        let layers = summary["parts"].as_array().unwrap().iter().map(|part| &part["layers"][0]);
+        let rows = layers.map(|it| it[key].as_array().map_or_else(|| &it[key], |all| &all[0]));
+        rows.map(|n| n.as_u64().unwrap()).sum()
+    };
+    assert_eq!([sum("delta_rows"), sum("pending_rows")], [200, 3], "{summary}");
     assert!(graph.line("verify").succeeded().json()["ok"].as_bool().unwrap());
 
     let report = graph.line("compact").succeeded().json();
@@ -133,11 +142,20 @@ fn puts_become_versions_and_compaction_keeps_the_rows() {
     assert!(folded.clone().all(|t| t["tensor"] == "feat" && t["bytes"].as_u64() > Some(0)));
     assert_eq!(folded.count(), 2, "one in each partition");
     assert_eq!(segments(&graph.graph), ["feat.v2.seg"]);
-    graph.check(&graph.feat, &[]);
+    graph.check(&second, &[]);
     graph.check(&second, &["--version", "2"]);
     graph.gather(&["--version", "1"]).failed(1, &["version 1 cannot be read", "oldest is 2"]);
     assert!(graph.line("verify").succeeded().json()["ok"].as_bool().unwrap());
     assert_eq!(graph.line("compact").succeeded().json()["rows"], 0);
+
+    // What was pending stays, and becomes part of the next version.
+    let report = graph.put(&[9], 3, &["--commit"]).succeeded().json();
+    assert_eq!((report["version"].as_u64(), report["committed"].as_bool()), (Some(3), Some(true)));
+    for more in [&[][..], &["--version", "3"], &["--reader", "direct"]] {
+        graph.check(&graph.feat, more);
+    }
+    graph.check(&second, &["--version", "2"]);
+    assert!(graph.line("verify").succeeded().json()["ok"].as_bool().unwrap());
 }
 
 #[test]
@@ -167,6 +185,8 @@ fn another_process_compacts_and_a_reader_keeps_what_it_opened() {
     };
     let before = rows();
     graph.put(&(0..N_NODES).collect::<Vec<_>>(), 1, &["--commit"]).succeeded();
+    assert!(rows() == before, "what was committed later is not of the state when it was opened");
+    // Whoever folds has the delta open too, and removes it; the segment is the reader's.
     assert_eq!(graph.line("compact").succeeded().json()["waiting"], 1);
     assert_eq!(segments(&graph.graph), ["feat.v1.seg", "feat.v2.seg"]);
     assert!(rows() == before, "the state when it was opened");

@@ -55,9 +55,10 @@ fn through_a_server(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
     });
     let (ids, rows) = batch(PUSH_ROWS[2], 3);
     clients[0].put_rows("feat", &ids, &rows).expect("rows are put");
+    clients[0].commit().expect("a commit");
     let mut found = vec![0; rows.len()];
     clients[1].sync_pull("feat", &ids, &mut found).expect("rows come");
-    assert!(found == rows, "what was put is what is pulled");
+    assert!(found == rows, "what was put and committed is what is pulled");
     drop(clients);
     server.stop().expect("a clean stop");
 }

@@ -1,9 +1,11 @@
-//! Puts beside what the disk can sync, gathers with rows over the segment, opening with them, and
-//! compaction beside a plain copy.
+//! Puts beside what the disk can sync, gathers with changed rows, from memory and from the disk,
+//! commits beside a plain write, opening with layers, and compaction beside a plain copy.
 //!
 //! Rows of 400 B in one partition. It does not measure several partitions, a server, or a disk that
 //! others use. A sync is as expensive as the disk says; a virtual disk may say less than it should.
+//! `puts`, `versions`, `changed`, `cold`, `commits` and `opening` run these parts alone.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -47,19 +49,38 @@ fn main() {
     if is_asked_for("versions") || is_asked_for("updates") {
         versions();
     }
-    if is_asked_for("overlays") || is_asked_for("updates") {
-        let overlays = [0, 1, 10].map(|percent| Overlaid::new(scale, percent));
-        gathers(scale, &overlays);
-        let [_, _, most] = overlays;
-        most.open_again();
-        most.compact();
+    let (changed, cold) = (is_asked_for("changed"), is_asked_for("cold"));
+    if changed || cold || is_asked_for("updates") {
+        let graphs = SHARES.map(|percent| Changed::new(scale, percent));
+        if changed || is_asked_for("updates") {
+            resident(scale, &graphs);
+        }
+        if cold || is_asked_for("updates") {
+            from_disk(scale, &graphs);
+        }
+        if changed || is_asked_for("updates") {
+            graphs[2].open_again();
+            graphs[2].compact();
+        }
+    }
+    if is_asked_for("commits") || is_asked_for("updates") {
+        commits(scale);
+    }
+    if is_asked_for("opening") || is_asked_for("updates") {
+        opening(scale);
     }
 }
 
+/// Changed rows, in percent of all.
+const SHARES: [usize; 4] = [0, 1, 10, 50];
+
 fn open(dir: &Path, mode: LiveMode) -> Arc<LiveGraph> {
+    open_with(dir, mode, ReaderKind::Mapped)
+}
+
+fn open_with(dir: &Path, mode: LiveMode, reader: ReaderKind) -> Arc<LiveGraph> {
     let graph = Graph::open(dir).expect("a graph");
-    let options = OpenOptions { reader: ReaderKind::Mapped };
-    Arc::new(LiveGraph::open(graph, None, mode, &options).expect("it opens"))
+    Arc::new(LiveGraph::open(graph, None, mode, &OpenOptions { reader }).expect("it opens"))
 }
 
 /// Calls `each` until the time is over; gives calls per second.
@@ -176,30 +197,45 @@ fn new_row(node: NodeId) -> Vec<u8> {
     row_of(NodeId(node.0 ^ 0x5a5a), WIDTH)
 }
 
-/// A graph with committed rows over some of its rows, spread over all of them.
-struct Overlaid {
+/// Puts new rows for these nodes.
+fn put_new(live: &LiveGraph, ids: &[NodeId]) {
+    for ids in ids.chunks(10_000) {
+        let rows: Vec<u8> = ids.iter().flat_map(|&id| new_row(id)).collect();
+        live.put_rows("feat", ids, &rows).expect("a put");
+    }
+}
+
+/// Compares rows with the new ones of their nodes.
+fn assert_new(store: &EmbeddedStore, ids: &[NodeId]) {
+    let mut out = vec![0; ids.len() * ROW_BYTES];
+    store.gather("feat", ids, &mut out).expect("rows");
+    for (row, &id) in out.chunks_exact(ROW_BYTES).zip(ids) {
+        assert!(row == new_row(id), "row of node {id}");
+    }
+}
+
+/// A graph of which some rows were changed by a commit, spread over all of them.
+struct Changed {
     percent: usize,
     ids: Vec<NodeId>,
     graph: PathBuf,
     _dir: tempfile::TempDir,
 }
 
-impl Overlaid {
+impl Changed {
     fn new(scale: Scale, percent: usize) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let graph = feature_graph(dir.path(), scale.n_nodes, WIDTH, 1);
         let ids = shuffled_ids(scale.n_nodes, scale.n_nodes as usize / 100 * percent);
         let live = open(&graph, LiveMode::Write);
-        for ids in ids.chunks(10_000) {
-            let rows: Vec<u8> = ids.iter().flat_map(|&id| new_row(id)).collect();
-            live.put_rows("feat", ids, &rows).expect("a put");
-        }
+        put_new(&live, &ids);
         live.commit_version().expect("a commit");
         Self { percent, ids, graph, _dir: dir }
     }
 
-    fn store(&self) -> EmbeddedStore {
-        EmbeddedStore::over(open(&self.graph, LiveMode::Read), View::Latest).expect("a store")
+    fn store(&self, reader: ReaderKind) -> EmbeddedStore {
+        let live = open_with(&self.graph, LiveMode::Read, reader);
+        EmbeddedStore::over(live, View::Latest).expect("a store")
     }
 
     fn open_again(&self) {
@@ -234,11 +270,7 @@ impl Overlaid {
             n_bytes / copied / 1e6,
         );
         let store = EmbeddedStore::over(live, View::Latest).expect("a store");
-        let mut out = vec![0; self.ids.len() * ROW_BYTES];
-        store.gather("feat", &self.ids, &mut out).expect("rows");
-        for (row, &id) in out.chunks_exact(ROW_BYTES).zip(&self.ids) {
-            assert!(row == new_row(id), "row of node {id}");
-        }
+        assert_new(&store, &self.ids);
     }
 }
 
@@ -250,37 +282,184 @@ struct Work {
     out: Vec<u8>,
 }
 
-fn gathers(scale: Scale, overlays: &[Overlaid; 3]) {
+fn resident(scale: Scale, graphs: &[Changed; 4]) {
     let ids = random_ids(scale.n_nodes, N_BATCHES * BATCH_ROWS, 1);
     let batches = ids.chunks(BATCH_ROWS).map(|ids| ids.iter().copied().map(NodeId).collect());
     let (pairs, out) = (Vec::new(), vec![0; BATCH_ROWS * ROW_BYTES]);
     let work = Work { batches: batches.collect(), pairs, plan: ReadPlan::default(), out };
     let work = Mutex::new(work);
-    let graph = Graph::open(&overlays[0].graph).expect("a graph");
+    let graph = Graph::open(&graphs[0].graph).expect("a graph");
     let reader = graph.reader(PartId(0), "feat").expect("a reader");
-    let stores = overlays.each_ref().map(Overlaid::store);
+    let stores = graphs.each_ref().map(|it| it.store(ReaderKind::Mapped));
+    stores.iter().zip(graphs).for_each(|(store, graph)| assert_new(store, &graph.ids));
     let alone = || routed(&graph, &reader, &mut work.lock().expect("no panic"));
     let through = |store: &EmbeddedStore| {
         let Work { batches, out, .. } = &mut *work.lock().expect("no panic");
         batches.iter().for_each(|ids| store.gather("feat", ids, out).expect("rows"));
     };
-    let contestants: [Contestant<'_>; 4] = [
+    let contestants: [Contestant<'_>; 5] = [
+        ("nothing changed", Box::new(|_| through(&stores[0]))),
+        ("1 % of the rows changed", Box::new(|_| through(&stores[1]))),
+        ("10 % of the rows changed", Box::new(|_| through(&stores[2]))),
+        ("50 % of the rows changed", Box::new(|_| through(&stores[3]))),
         ("routing and reader alone", Box::new(|_| alone())),
-        ("nothing over the segment", Box::new(|_| through(&stores[0]))),
-        ("1 % of the rows over it", Box::new(|_| through(&stores[1]))),
-        ("10 % of the rows over it", Box::new(|_| through(&stores[2]))),
     ];
     println!("updates, gathers of {BATCH_ROWS} rows of {} from memory, one thread:", scale.n_nodes);
-    let figures = Rounds::from_args(15, 1).run(&contestants);
+    print_shares(&contestants, 15);
+    through(&stores[3]);
+    let Work { batches, out, .. } = &*work.lock().expect("no panic");
+    assert_mixed(out, &batches[N_BATCHES - 1], &graphs[3]);
+}
+
+/// Runs gathers of all batches in turns, and prints the rate of each contestant.
+fn print_shares(contestants: &[Contestant<'_>], n_rounds: usize) {
+    let figures = Rounds::from_args(n_rounds, 1).run(contestants);
     for ((name, _), figures) in contestants.iter().zip(figures) {
         let (time, share) = (figures.median, figures.share);
         let rows = (N_BATCHES * BATCH_ROWS) as f64 / time.as_secs_f64() / 1e6;
         println!("  {name:<26} {rows:>6.2} M rows/s, {share:.2} of the first");
     }
-    // The last batch of the last store: every row is the old or the new one of its node.
-    let Work { batches, out, .. } = &*work.lock().expect("no panic");
-    for (row, &id) in out.chunks_exact(ROW_BYTES).zip(&batches[N_BATCHES - 1]) {
-        assert!(row == row_of(id, WIDTH) || row == new_row(id), "row of node {id}");
+}
+
+/// Every row is the new one of its node where that was changed, and else the old one.
+fn assert_mixed(rows: &[u8], ids: &[NodeId], graph: &Changed) {
+    let changed: HashSet<NodeId> = graph.ids.iter().copied().collect();
+    for (row, &id) in rows.chunks_exact(ROW_BYTES).zip(ids) {
+        let expected = if changed.contains(&id) { new_row(id) } else { row_of(id, WIDTH) };
+        assert!(row == expected, "row of node {id}");
+    }
+}
+
+/// Batches that a cold gather spans.
+const WINDOW: usize = 8;
+
+/// Gathers past the system's cache, some batches in one plan.
+fn from_disk(scale: Scale, graphs: &[Changed; 4]) {
+    let ids: Vec<NodeId> =
+        random_ids(scale.n_nodes, N_BATCHES * BATCH_ROWS, 2).into_iter().map(NodeId).collect();
+    let windows: Vec<&[NodeId]> = ids.chunks(WINDOW * BATCH_ROWS).collect();
+    // Touched once, so that the system's making of pages is not part of a gather.
+    let out = Mutex::new(vec![1; WINDOW * BATCH_ROWS * ROW_BYTES]);
+    let stores = graphs.each_ref().map(|it| it.store(ReaderKind::Direct));
+    for store in &stores {
+        let tensor = store.live().tensor(PartId(0), 0).expect("a tensor").current();
+        tensor.layers().iter().for_each(|layer| drop_cached(layer.segment().path()));
+    }
+    let through = |store: &EmbeddedStore| {
+        let mut out = out.lock().expect("no panic");
+        windows.iter().for_each(|ids| store.gather("feat", ids, &mut out).expect("rows"));
+    };
+    let contestants: [Contestant<'_>; 4] = [
+        ("nothing changed", Box::new(|_| through(&stores[0]))),
+        ("1 % of the rows changed", Box::new(|_| through(&stores[1]))),
+        ("10 % of the rows changed", Box::new(|_| through(&stores[2]))),
+        ("50 % of the rows changed", Box::new(|_| through(&stores[3]))),
+    ];
+    println!(
+        "updates, gathers of {WINDOW} batches of {BATCH_ROWS} rows of {} from disk, direct reader, \
+         one thread:",
+        scale.n_nodes
+    );
+    print_shares(&contestants, 5);
+    through(&stores[3]);
+    assert_mixed(&out.lock().expect("no panic"), windows[windows.len() - 1], &graphs[3]);
+}
+
+/// Commits of as many rows as there are nodes, beside a plain write of their bytes with a sync.
+fn commits(scale: Scale) {
+    let n_rounds = if is_smoke() { 1 } else { 3 };
+    let dir = tempfile::tempdir().expect("a folder");
+    let graph = feature_graph(dir.path(), scale.n_nodes, WIDTH, 1);
+    let ids = shuffled_ids(scale.n_nodes, scale.n_nodes as usize);
+    let live = open(&graph, LiveMode::Write);
+    let n_bytes = (ids.len() * ROW_BYTES) as f64;
+    for _ in 0..n_rounds {
+        let before = plain_write(dir.path(), ids.len() * ROW_BYTES);
+        put_new(&live, &ids);
+        let start = Instant::now();
+        live.commit_version().expect("a commit");
+        let commit = start.elapsed().as_secs_f64();
+        let plain = (before + plain_write(dir.path(), ids.len() * ROW_BYTES)) / 2.0;
+        println!(
+            "updates, a commit of {} rows of {ROW_BYTES} B: {:.0} MB/s, plain write and fsync \
+             {:.0} MB/s: {:.2} of it",
+            ids.len(),
+            n_bytes / commit / 1e6,
+            n_bytes / plain / 1e6,
+            plain / commit,
+        );
+    }
+    let store = EmbeddedStore::over(live, View::Latest).expect("a store");
+    ids.chunks(BATCH_ROWS).for_each(|ids| assert_new(&store, ids));
+}
+
+/// Seconds of a write of so many bytes to a new file with a sync.
+fn plain_write(dir: &Path, n_bytes: usize) -> f64 {
+    let (path, piece) = (dir.join("plain"), vec![7; 1 << 20]);
+    let start = Instant::now();
+    let mut file = File::create(&path).expect("a file");
+    for at in (0..n_bytes).step_by(piece.len()) {
+        let piece = &piece[..piece.len().min(n_bytes - at)];
+        file.write_all(piece).expect("room on the disk");
+    }
+    file.sync_all().expect("a sync");
+    let seconds = start.elapsed().as_secs_f64();
+    fs::remove_file(&path).expect("the file");
+    seconds
+}
+
+/// Layers of the graph that is opened, which have 2.5 times its rows in all.
+const N_LAYERS: usize = 8;
+
+/// Opens a graph with deltas over its segment, and one without.
+fn opening(scale: Scale) {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let [plain, layered] =
+        dirs.each_ref().map(|dir| feature_graph(dir.path(), scale.n_nodes, WIDTH, 1));
+    let n_rows = scale.n_nodes as usize * 5 / 2 / N_LAYERS;
+    let ids = shuffled_ids(scale.n_nodes, scale.n_nodes as usize);
+    let live = open(&layered, LiveMode::Write);
+    for layer in 0..N_LAYERS {
+        let of_layer = ids.iter().copied().cycle().skip(layer * n_rows).take(n_rows);
+        put_new(&live, &of_layer.collect::<Vec<_>>());
+        live.commit_version().expect("a commit");
+    }
+    assert_eq!(live.tensor(PartId(0), 0).expect("a tensor").current().layers().len(), 1 + N_LAYERS);
+    drop(live);
+    let megabytes = (N_LAYERS * n_rows * ROW_BYTES) as f64 / 1e6;
+    for mode in [LiveMode::Read, LiveMode::Write] {
+        for is_cold in [false, true] {
+            let seconds = |graph: &Path| {
+                let opened = (0..5).map(|_| {
+                    if is_cold {
+                        drop_all_cached(graph);
+                    }
+                    let start = Instant::now();
+                    drop(open(graph, mode));
+                    start.elapsed()
+                });
+                opened.min().expect("five times").as_secs_f64()
+            };
+            let [without, with] = [&plain, &layered].map(|graph| seconds(graph));
+            println!(
+                "updates, opening to {mode:?}, {}: {:.1} ms, with {megabytes:.0} MB in {N_LAYERS} \
+                 layers {:.1} ms: {:.1} ms over it",
+                if is_cold { "files not cached" } else { "files cached" },
+                without * 1e3,
+                with * 1e3,
+                (with - without) * 1e3,
+            );
+        }
+    }
+    let store = EmbeddedStore::over(open(&layered, LiveMode::Read), View::Latest).expect("a store");
+    ids.chunks(BATCH_ROWS).for_each(|ids| assert_new(&store, ids));
+}
+
+/// Drops the cached pages of all files under a folder.
+fn drop_all_cached(dir: &Path) {
+    for entry in dir.read_dir().expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { drop_all_cached(&path) } else { drop_cached(&path) }
     }
 }
 

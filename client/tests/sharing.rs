@@ -143,8 +143,12 @@ impl Plain {
     }
 
     fn ask(&mut self, body: RequestBody, ids: &[NodeId]) {
+        self.ask_at(0, body, ids);
+    }
+
+    fn ask_at(&mut self, version: u32, body: RequestBody, ids: &[NodeId]) {
         let mut frame = Vec::new();
-        Request::new(body).append_to(size_of_val(ids), &mut frame);
+        Request { version, ..Request::new(body) }.append_to(size_of_val(ids), &mut frame);
         frame.extend_from_slice(bytemuck::cast_slice(ids));
         self.0.write_all(&frame).unwrap();
     }

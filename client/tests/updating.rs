@@ -1,5 +1,5 @@
-//! Puts, commits and compactions through servers: a row that was acknowledged is what every pull
-//! sees from then on, whatever the layout, whoever asks, and whatever happens meanwhile.
+//! Puts, commits and compactions through servers: a row is what every pull sees from the commit on
+//! that was acknowledged after its put, and what none sees before, whatever the layout.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -76,7 +76,7 @@ fn turn_of(node: NodeId, row: &[u8]) -> u32 {
     turn
 }
 
-/// What each node's row must be: the turn of its last put.
+/// What each node's row must be: the turn of its last put that was committed.
 struct Expected {
     turns: Vec<u32>,
 }
@@ -139,34 +139,39 @@ fn what_was_put_is_what_is_pulled_whatever_the_layout() {
         let stats = client.put_rows("feat", &some, &put_rows(&some, 1)).unwrap();
         assert_eq!((stats.rows, stats.bytes, stats.version), (700, 700 * ROW_BYTES as u64, 2));
         assert_eq!(stats.requests, u64::from(n_parts));
-        expected.put(&some, 1);
-        expected.check(&[&address], "after a put");
+        expected.check(&[&address], "put, and not committed");
 
         // Single rows, one of them twice in a put: the last counts.
         let one = [NodeId(17), NodeId(N_NODES - 1), NodeId(17)];
         let rows = [put_row(one[0], 8), put_row(one[1], 2), put_row(one[2], 2)].concat();
         client.put_rows("feat", &one, &rows).unwrap();
-        expected.put(&one, 2);
-        expected.check(&[&address], "after a put of a row over a row");
+        expected.check(&[&address], "put over a put, and not committed");
 
         assert_eq!(client.commit().unwrap(), 2);
+        expected.put(&some, 1);
+        expected.put(&one, 2);
         expected.check(&[&address], "after a commit");
         client.put_rows("feat", &some[..5], &put_rows(&some[..5], 3)).unwrap();
-        expected.put(&some[..5], 3);
         compact(&client);
         expected.check(&[&address], "after a compaction that leaves pending rows");
         let (_, stats) = client.stats().unwrap().remove(0);
         assert_eq!((stats.updates.version, stats.updates.committed_rows), (2, 0));
         assert_eq!(stats.updates.pending_rows, 5);
         assert_eq!(client.commit().unwrap(), 3);
+        expected.put(&some[..5], 3);
+        expected.check(&[&address], "after another commit");
         compact(&client);
-        expected.check(&[&address], "after another");
-        let files = segment_files(&graph, "feat");
-        assert_eq!(files.len(), usize::from(n_parts), "old segments go: {files:?}");
+        expected.check(&[&address], "after another compaction");
         server.stop().unwrap();
 
-        let (server, address) = start(&ServerConfig { writable: false, ..config.clone() });
+        // Versions that were the newest are kept for a while; a server that starts keeps none.
+        let (server, address) = start(&config);
         expected.check(&[&address], "after a restart");
+        let files = segment_files(&graph, "feat");
+        assert_eq!(files.len(), usize::from(n_parts), "old files go: {files:?}");
+        server.stop().unwrap();
+        let (server, address) = start(&ServerConfig { writable: false, ..config.clone() });
+        expected.check(&[&address], "read only");
         server.stop().unwrap();
     }
 }
@@ -181,7 +186,7 @@ fn segment_files(graph: &Path, tensor: &str) -> Vec<String> {
 }
 
 #[test]
-fn rows_that_were_put_before_are_served_by_a_server_that_takes_none() {
+fn what_was_committed_before_is_served_by_a_server_that_takes_no_puts_and_the_rest_waits() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, WIDTH, 2);
     let (server, address) = start(&config(&graph, 2));
@@ -190,20 +195,27 @@ fn rows_that_were_put_before_are_served_by_a_server_that_takes_none() {
     for turn in 1..4 {
         let ids = shuffled_ids(1000, 100 * turn as usize);
         client.put_rows("feat", &ids, &put_rows(&ids, turn)).unwrap();
-        expected.put(&ids, turn);
         if turn < 3 {
             client.commit().unwrap();
+            expected.put(&ids, turn);
         }
     }
     server.stop().unwrap();
     let (server, address) = start(&ServerConfig { writable: false, ..config(&graph, 2) });
-    expected.check(&[&address], "committed and pending");
+    expected.check(&[&address], "committed, and pending rows beside");
     let client = connect(&[&address]);
     let error = client.put_rows("feat", &[NodeId(1)], &put_row(NodeId(1), 9)).unwrap_err();
     assert!(matches!(error, ClientError::NoWriter { .. }), "{error}");
     assert!(error.to_string().contains("--writable"), "{error}");
     assert!(matches!(client.commit(), Err(ClientError::NoWriter { .. })));
     assert!(matches!(client.compact(), Err(ClientError::NoWriter { .. })));
+    server.stop().unwrap();
+
+    let (server, address) = start(&config(&graph, 2));
+    expected.check(&[&address], "still pending");
+    assert_eq!(connect(&[&address]).commit().unwrap(), 4);
+    expected.put(&shuffled_ids(1000, 300), 3);
+    expected.check(&[&address], "committed by another server than took the put");
     server.stop().unwrap();
 }
 
@@ -219,6 +231,7 @@ fn unix_sockets_take_puts_and_long_puts_travel_in_pieces() {
     let ids = shuffled_ids(N_NODES, N_NODES as usize);
     let stats = client.put_rows("feat", &ids, &put_rows(&ids, 1)).unwrap();
     assert_eq!(stats.requests, 4, "two pieces of at most 4 MiB for each partition");
+    client.commit().unwrap();
     let rows = pull(&client, &ids).unwrap();
     for (row, &id) in rows.chunks_exact(ROW_BYTES).zip(&ids) {
         assert_eq!(turn_of(id, row), 1);
@@ -243,9 +256,10 @@ fn two_servers_of_one_graph_are_written_and_committed_as_one() {
     let mut expected = Expected::new(2000);
     let ids = shuffled_ids(2000, 900);
     client.put_rows("feat", &ids, &put_rows(&ids, 1)).unwrap();
-    expected.put(&ids, 1);
     expected.check(&addresses, "put on both");
     assert_eq!(client.commit().unwrap(), 3);
+    expected.put(&ids, 1);
+    expected.check(&addresses, "committed on both");
     for (address, stats) in client.stats().unwrap() {
         assert_eq!((stats.updates.version, stats.updates.pending_rows), (3, 0), "{address}");
     }
@@ -254,6 +268,7 @@ fn two_servers_of_one_graph_are_written_and_committed_as_one() {
     // Nodes of the second alone cannot be put through the first.
     let error = connect(&[&first_address]).put_rows("feat", &ids, &put_rows(&ids, 2)).unwrap_err();
     assert!(matches!(error, ClientError::NoHolder { part: PartId(1) }), "{error}");
+    client.commit().unwrap();
     expected.check(&addresses, "and nothing of that was put");
     first.stop().unwrap();
     second.stop().unwrap();
@@ -275,7 +290,7 @@ fn one_server_writes_a_partition_and_others_may_read_it() {
 }
 
 #[test]
-fn a_commit_compacts_by_itself_where_much_lies_over_a_segment() {
+fn a_commit_compacts_by_itself_where_deltas_have_many_rows() {
     const N_NODES: u32 = 20_000;
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, 1);
@@ -326,6 +341,7 @@ fn a_put_of_nothing_is_nothing_and_what_is_wrong_is_told_before_anything_is_sent
     assert_eq!(client.stats().unwrap()[0].1.updates.pending_rows, 0);
     // A commit of nothing is a version all the same, and keeps counting.
     assert_eq!((client.commit().unwrap(), client.commit().unwrap()), (2, 3));
+    Expected::new(100).check(&[&address], "nothing was committed");
     compact(&client);
     server.stop().unwrap();
 }

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::ServerError;
 use crate::holdings::Holdings;
-use crate::limits::{SWEEP_EVERY, SWEEP_PAUSE, SWEEPS_MAX};
+use crate::limits::{QUICK_SWEEPS, SWEEP_EVERY, SWEEP_PAUSE};
 use crate::shard::Inbox;
 
 /// What a run compacts: tensors with deltas.
@@ -143,16 +143,16 @@ impl Compactor {
     ) -> Result<Self, ServerError> {
         let of_thread = Arc::clone(&runs);
         let work = move || {
+            let mut quick_sweeps = 0usize;
             loop {
-                let scope = match of_thread.next(SWEEP_EVERY) {
+                let pause = if quick_sweeps > 0 { SWEEP_PAUSE } else { SWEEP_EVERY };
+                let scope = match of_thread.next(pause) {
                     Work::End => return,
                     Work::Run(scope) => scope,
                     Work::Sweep => {
-                        holdings.pins.expire(Instant::now());
-                        if holdings.live.takes_writes()
-                            && let Err(error) = holdings.live.sweep()
-                        {
-                            warn!(%error, "files of folded layers were not removed");
+                        quick_sweeps = quick_sweeps.saturating_sub(1);
+                        if !sweep(&holdings) {
+                            quick_sweeps = 0;
                         }
                         continue;
                     }
@@ -165,6 +165,9 @@ impl Compactor {
                     }
                 };
                 of_thread.ended(failure);
+                // Gathers may still read from what it has folded. No run waits for them, nor for
+                // versions that are kept.
+                quick_sweeps = QUICK_SWEEPS;
             }
         };
         let thread = std::thread::Builder::new().name("lode-compact".into()).spawn(work);
@@ -232,18 +235,22 @@ fn run(
             inbox.folded(part);
         }
     }
-    sweep(runs, holdings)
+    holdings.live.sweep().map(drop)
 }
 
-/// Removes what the run has put out of use, as soon as no gather reads from it.
-fn sweep(runs: &Runs, holdings: &Holdings) -> Result<(), StoreError> {
-    for _ in 0..SWEEPS_MAX {
-        if holdings.live.sweep()? == 0 || runs.is_stopping() {
-            break;
-        }
-        std::thread::sleep(SWEEP_PAUSE);
+/// Removes files that are out of use, and no version that is kept needs; whether some are left.
+fn sweep(holdings: &Holdings) -> bool {
+    holdings.pins.expire(Instant::now());
+    if !holdings.live.takes_writes() {
+        return false;
     }
-    Ok(())
+    match holdings.live.sweep() {
+        Ok(n_left) => n_left > 0,
+        Err(error) => {
+            warn!(%error, "files of folded layers were not removed");
+            true
+        }
+    }
 }
 
 #[cfg(test)]

@@ -100,9 +100,8 @@ pub const LAST_READS_MAX: Duration = Duration::from_secs(3);
 
 /// How often files are removed that versions kept for readers have held.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// How often, and with what pause, segments that compactions have left are looked at again while
-/// gathers still read from them; then they wait for the next compaction.
-pub const SWEEPS_MAX: usize = 50;
+/// How often files are looked at soon after a compaction: gathers may still read from them.
+pub const QUICK_SWEEPS: usize = 50;
 /// Pause between two such looks.
 pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 

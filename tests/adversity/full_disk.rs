@@ -45,7 +45,12 @@ fn an_import_to_a_full_disk_says_so_leaves_nothing_and_succeeds_when_there_is_ro
 struct OnDisk {
     disk: Disk,
     graph: PathBuf,
+    /// As put.
     rows: Vec<u32>,
+    /// As committed.
+    committed: Vec<u32>,
+    /// As a commit that has failed may have left some partitions.
+    half: Vec<u32>,
 }
 
 impl OnDisk {
@@ -59,7 +64,8 @@ impl OnDisk {
 
     fn on(disk: Disk) -> Option<Self> {
         let graph = feature_graph(&disk.path(""), N_NODES, WIDTH, N_PARTS);
-        Some(Self { disk, graph, rows: vec![0; N_NODES as usize] })
+        let [rows, committed, half] = [(); 3].map(|()| vec![0; N_NODES as usize]);
+        Some(Self { disk, graph, rows, committed, half })
     }
 
     /// Puts every tenth node, and expects it of the rows if that succeeds.
@@ -71,23 +77,39 @@ impl OnDisk {
         Ok(())
     }
 
-    fn check(&self, live: &Arc<LiveGraph>) {
-        assert!(latest(live) == self.rows);
+    fn commit(&mut self, live: &LiveGraph) -> Result<(), StoreError> {
+        self.half.clone_from(&self.rows);
+        live.commit_version()?;
+        self.committed.clone_from(&self.rows);
+        Ok(())
     }
 
-    /// The rows are those expected but for a turn that failed, which is in each partition or not.
-    fn settle(&mut self, live: &Arc<LiveGraph>, failed: u32) {
-        let found = latest(live);
-        let parts = parts(live.graph().book());
-        for part in 0..usize::from(N_PARTS) {
-            let of_part = || (0..found.len()).filter(|&node| parts[node] == part);
-            let mut with = self.rows.clone();
-            tenth(failed).iter().for_each(|id| with[id.index()] = failed);
-            let is = |rows: &[u32]| of_part().all(|node| found[node] == rows[node]);
-            assert!(is(&self.rows) || is(&with), "half of a put in partition {part}");
-        }
-        self.rows = found;
+    /// The rows of each partition are those committed, or those of a commit that has failed.
+    fn check(&self, live: &Arc<LiveGraph>) {
+        assert_one_of(live, [&self.committed, &self.half], "half of a commit");
     }
+
+    /// Commits: the rows are those put but for a turn that failed, which is in each partition or
+    /// not.
+    fn settle(&mut self, live: &Arc<LiveGraph>, failed: u32) {
+        self.commit(live).unwrap();
+        let mut with = self.rows.clone();
+        tenth(failed).iter().for_each(|id| with[id.index()] = failed);
+        self.rows = assert_one_of(live, [&self.rows, &with], "half of a put");
+        self.commit(live).unwrap();
+        self.check(live);
+    }
+}
+
+/// All rows of a partition are of one of these; returns them.
+fn assert_one_of(live: &Arc<LiveGraph>, expected: [&[u32]; 2], else_it_is: &str) -> Vec<u32> {
+    let (found, parts) = (latest(live), parts(live.graph().book()));
+    for part in 0..usize::from(N_PARTS) {
+        let of_part = || (0..found.len()).filter(|&node| parts[node] == part);
+        let is = |rows: &&[u32]| of_part().all(|node| found[node] == rows[node]);
+        assert!(expected.iter().any(is), "{else_it_is} in partition {part}");
+    }
+    found
 }
 
 fn tenth(turn: u32) -> Vec<NodeId> {
@@ -120,8 +142,8 @@ fn wait_for_a_look() {
 }
 
 /// A later write is refused with what to do, and reads go on.
-fn is_refused(on: &mut OnDisk, live: &Arc<LiveGraph>, failed: u32) {
-    on.settle(live, failed);
+fn is_refused(on: &OnDisk, live: &Arc<LiveGraph>) {
+    on.check(live);
     let refused = live.commit_version().unwrap_err();
     assert!(matches!(refused, StoreError::WritesStopped { .. }), "{refused}");
     assert!(refused.to_string().contains("make room"), "{refused}");
@@ -135,17 +157,18 @@ fn is_refused(on: &mut OnDisk, live: &Arc<LiveGraph>, failed: u32) {
 
 /// With room the same process continues, and what failed never comes back.
 fn continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
-    is_refused(&mut on, &live, failed);
+    is_refused(&on, &live);
     on.disk.empty();
     wait_for_a_look();
     // Through a reader that was there before, too.
     let reader = EmbeddedStore::over(Arc::clone(&live), View::Latest).unwrap();
+    on.settle(&live, failed);
     on.put(&live, failed + 1).unwrap();
     assert!(live.takes_writes());
     on.check(&live);
+    on.commit(&live).unwrap();
     assert!(turns(&reader, &(0..N_NODES).map(NodeId).collect::<Vec<_>>()) == on.rows);
     drop(reader);
-    live.commit_version().unwrap();
     compact(&live).unwrap();
     on.check(&live);
     drop(live);
@@ -158,10 +181,10 @@ fn continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
 
 /// The process ends, and another continues with room.
 fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
-    is_refused(&mut on, &live, failed);
+    is_refused(&on, &live);
     let version = live.version();
     drop(live);
-    on.settle(&open(&on.graph, LiveMode::Read).unwrap(), failed);
+    on.check(&open(&on.graph, LiveMode::Read).unwrap());
     if let Err(error) = open(&on.graph, LiveMode::Write) {
         assert_full(&on.graph, &error);
     }
@@ -173,9 +196,10 @@ fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     on.disk.empty();
     let live = open(&on.graph, LiveMode::Write).unwrap();
     assert!((version..=version + 1).contains(&live.version()));
+    on.check(&live);
     on.settle(&live, failed);
     on.put(&live, failed + 1).unwrap();
-    live.commit_version().unwrap();
+    on.commit(&live).unwrap();
     compact(&live).unwrap();
     on.check(&live);
     drop(live);
@@ -186,7 +210,7 @@ fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
 /// Puts until the disk is full; gives the turn that failed.
 fn put_until_full(on: &mut OnDisk, live: &LiveGraph) -> u32 {
     on.put(live, 1).unwrap();
-    live.commit_version().unwrap();
+    on.commit(live).unwrap();
     on.disk.fill(200 << 10);
     let failed = (2..1000).find_map(|turn| Some((turn, on.put(live, turn).err()?)));
     let (turn, error) = failed.expect("the disk is full at last");
@@ -220,9 +244,10 @@ fn a_disk_may_fill_up_again_and_again() {
     let live = open(&on.graph, LiveMode::Write).unwrap();
     let mut turn = put_until_full(&mut on, &live);
     for _ in 0..3 {
-        on.settle(&live, turn);
+        on.check(&live);
         on.disk.empty();
         wait_for_a_look();
+        on.settle(&live, turn);
         on.put(&live, turn + 1).unwrap();
         on.disk.fill(100 << 10);
         let failed = (turn + 2..turn + 1000).find(|&turn| on.put(&live, turn).is_err());
@@ -311,13 +336,13 @@ fn a_commit_on_a_full_disk_is_there_everywhere_or_nowhere() {
     on.put(&live, 1).unwrap();
     on.disk.fill(0);
     // Some find room that the log has taken ahead.
-    let error = (0..20_000).find_map(|_| live.commit_version().err());
+    let error = (0..20_000).find_map(|_| on.commit(&live).err());
     assert_full(&on.graph, &error.expect("the disk is full at last"));
     ends_well(on, live, 1);
 }
 
 #[test]
-fn a_commit_that_found_no_room_is_finished_before_the_next_put() {
+fn a_commit_that_found_no_room_is_a_version_of_its_own_without_what_is_put_later() {
     let Some(mut on) = OnDisk::new() else { return };
     let live = open(&on.graph, LiveMode::Write).unwrap();
     on.put(&live, 1).unwrap();
@@ -328,7 +353,9 @@ fn a_commit_that_found_no_room_is_finished_before_the_next_put() {
     wait_for_a_look();
     let before = on.rows.clone();
     on.put(&live, 2).unwrap();
-    assert_eq!(live.version(), version + 1);
+    assert_eq!(live.version(), version);
+    on.commit(&live).unwrap();
+    assert_eq!(live.version(), version + 2);
     let store = EmbeddedStore::over(Arc::clone(&live), View::At(version + 1)).unwrap();
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     assert!(turns(&store, &all) == before, "the version is of before the put");
@@ -344,7 +371,7 @@ fn a_compaction_on_a_full_disk_leaves_everything_as_it_was() {
     let Some(mut on) = OnDisk::new() else { return };
     let live = open(&on.graph, LiveMode::Write).unwrap();
     on.put(&live, 1).unwrap();
-    live.commit_version().unwrap();
+    on.commit(&live).unwrap();
     on.disk.fill(40 << 10);
     let before = names_in(&on.graph.join("part-000"));
     let error = compact(&live).unwrap_err();
@@ -357,7 +384,7 @@ fn a_compaction_on_a_full_disk_leaves_everything_as_it_was() {
     on.disk.empty();
     compact(&live).unwrap();
     on.put(&live, 2).unwrap();
-    live.commit_version().unwrap();
+    on.commit(&live).unwrap();
     on.check(&live);
     assert_eq!(live.oldest_version(), 2);
 }

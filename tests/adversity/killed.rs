@@ -139,7 +139,27 @@ impl Known {
         })
     }
 
-    /// The latest rows: every acknowledged turn, and one more in each partition or not.
+    /// The rows of the newest versions before anything else is committed: in each partition those
+    /// after one of a writer's turns, none before the last acknowledged commit.
+    fn check_visible(&self, found: &Turns, told: &Told) {
+        let none = std::array::from_fn(|w| self.next_turns[w] - 1);
+        let least = told.commits.last_key_value().map_or(none, |(_, [least, _])| *least);
+        for writer in 0..N_WRITERS {
+            let (first, w) = (self.next_turns[writer as usize], writer as usize);
+            for part in 0..usize::from(N_PARTS) {
+                let mut model = self.after(writer, &self.latest, first..=least[w]);
+                let fits = (least[w]..=told.puts[w] + 1).any(|turn| {
+                    if turn > least[w] {
+                        nodes_of(writer, turn).for_each(|node| model[node.index()] = turn);
+                    }
+                    self.agrees(writer, found, &model, Some(part))
+                });
+                assert!(fits, "writer {writer}, partition {part}: the rows after no turn");
+            }
+        }
+    }
+
+    /// All rows after a commit: every acknowledged turn, and one more in each partition or not.
     fn check_latest(&self, found: &Turns, told: &Told) {
         for writer in 0..N_WRITERS {
             let (first, last) = (self.next_turns[writer as usize], told.puts[writer as usize]);
@@ -171,7 +191,8 @@ impl Known {
         }
     }
 
-    /// Opens the graph after a kill, holds it against what was told, and takes over what is found.
+    /// Opens the graph after a kill and holds it against what was told. For writing, also commits
+    /// what was put, and takes over what is found then.
     fn check(&mut self, graph: &Path, mode: LiveMode, told: &Told) {
         let opened = Graph::open(graph).unwrap();
         let options = OpenOptions::default();
@@ -186,8 +207,7 @@ impl Known {
             (acknowledged..=acknowledged + 1).contains(&version),
             "version {version}, {acknowledged} was acknowledged"
         );
-        let latest = at(View::Latest);
-        self.check_latest(&latest, told);
+        self.check_visible(&at(View::Latest), told);
         for version in live.oldest_version()..=version {
             let found = at(View::At(version));
             if told.commits.contains_key(&version) {
@@ -201,8 +221,10 @@ impl Known {
             }
         }
         if mode == LiveMode::Write {
-            self.latest = latest;
-            self.version = version;
+            self.version = live.commit_version().unwrap();
+            self.latest = at(View::Latest);
+            self.check_latest(&self.latest, told);
+            self.versions.insert(self.version, self.latest.clone());
             let puts = told.puts.iter().map(|&last| u64::from(last));
             self.n_acknowledged += puts
                 .zip(&self.next_turns)

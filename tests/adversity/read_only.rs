@@ -20,7 +20,7 @@ fn a_graph_on_a_read_only_mount_is_read_and_every_change_of_it_is_refused() {
     write_npy(&rows, NpyType::F32, &[wanted.len() as u64, 13], &vec![[1f32; 13]; wanted.len()]);
     let (graph, ids, rows) = (graph.display(), ids.display(), rows.display());
     let put = format!("put --graph {graph} --external-ids --tensor feat --ids {ids} --rows {rows}");
-    // So that there is a version with an overlay, and a log that was not read yet.
+    // So that there is a version with a delta, and a log that was not read yet.
     lode_line(&format!("{put} --commit")).succeeded();
     mount.remount("ro");
 
@@ -30,6 +30,11 @@ fn a_graph_on_a_read_only_mount_is_read_and_every_change_of_it_is_refused() {
         let found = NpyArray::open(&out).unwrap();
         assert_eq!(found.shape(), [wanted.len() as u64, WIDE as u64]);
         assert!(found.bytes() == source.rows("wide", &wanted), "{reader}");
+        let gather = format!("gather --graph {graph} --external-ids --tensor feat --ids {ids}");
+        lode_line(&format!("{gather} --reader {reader} --out {}", out.display())).succeeded();
+        let found = NpyArray::open(&out).unwrap();
+        let expected = vec![[1f32; 13]; wanted.len()];
+        assert!(found.bytes() == bytemuck::cast_slice::<_, u8>(&expected), "{reader}, the delta");
     }
     lode_line(&format!("inspect {graph}")).succeeded();
     lode_line(&format!("verify {graph}")).succeeded();

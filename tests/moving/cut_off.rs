@@ -75,6 +75,7 @@ fn cut_off_after(n_steps: usize, victim: Victim) {
         drop(end);
     });
     let client = Client::connect(&addresses, ClientConfig::default()).unwrap();
+    load.commit(&client).unwrap();
     load.check_all(&client);
     drop(client);
     source.stop();
@@ -119,6 +120,7 @@ fn a_seal_that_has_run_out_gives_nothing_up() {
     assert!(error.contains("its seal has run out"), "{error}");
     drop(moving);
     assert_eq!(two.owners(), [1; 3]);
+    client.commit().unwrap();
     let mut found = [0; 104];
     client.sync_pull("feat", &[lodestore_graph::NodeId(node)], &mut found).unwrap();
     assert_eq!(found, row);

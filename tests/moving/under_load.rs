@@ -43,7 +43,7 @@ fn clients_see_nothing_of_a_move_but_a_pause() {
             assert_eq!(two.owners(), [1; 3]);
             assert!(stats.files >= 4 && stats.sealed > Duration::ZERO, "{stats:?}");
             if turn % 3 == 2 {
-                mover.commit().unwrap();
+                load.commit(&mover).unwrap();
                 let runs = mover.compact().unwrap();
                 mover.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
             }
@@ -57,7 +57,9 @@ fn clients_see_nothing_of_a_move_but_a_pause() {
         }
         drop(end);
     });
-    load.check_all(&load_client(&load, &addresses));
+    let client = load_client(&load, &addresses);
+    load.commit(&client).unwrap();
+    load.check_all(&client);
     let counts = &load.counts;
     for count in [&counts.puts, &counts.pulls] {
         assert!(count.load(Ordering::Relaxed) > 20);

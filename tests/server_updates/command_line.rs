@@ -15,6 +15,8 @@ struct Served {
     source: Source,
     graph: PathBuf,
     feat: Vec<[f32; 13]>,
+    /// What was put and is not committed, in order.
+    put: Vec<(u32, [f32; 13])>,
 }
 
 impl Served {
@@ -22,7 +24,7 @@ impl Served {
         let source = Source::random(N_NODES, 2000);
         let graph = source.import("graph", n_parts, "hash");
         let feat = source.feat.clone();
-        Self { source, graph, feat }
+        Self { source, graph, feat, put: Vec::new() }
     }
 
     fn serve(&self, more: &str) -> Serving {
@@ -44,9 +46,17 @@ impl Served {
         args.extend(more);
         let finished = lode(args);
         if finished.code == Some(0) {
-            ids.iter().zip(&rows).for_each(|(&id, row)| self.feat[id as usize] = *row);
+            self.put.extend(ids.iter().copied().zip(rows));
+            if more.contains(&"--commit") {
+                self.committed();
+            }
         }
         finished
+    }
+
+    /// Everything that was put is committed.
+    fn committed(&mut self) {
+        self.put.drain(..).for_each(|(id, row)| self.feat[id as usize] = row);
     }
 
     /// Every row, through the servers at `from` or, if there are none, from the files.
@@ -99,6 +109,13 @@ fn put_commit_gather_compact_and_restart() {
     assert_eq!((figure("pending_rows"), stat["writable"].as_bool()), (Some(2), Some(true)));
     let text = lode_line(&format!("stat {address}")).succeeded().stdout;
     assert!(text.contains("version 2, takes updates"), "{text}");
+    server.stop();
+    served.check(&[]);
+    let server = served.serve("--writable --insecure");
+    served.check(&[&server.address]);
+    let committed = served.put(&[&server.address.clone()], &[8], 4, &["--commit"]);
+    assert_eq!(committed.succeeded().json()["version"].as_u64(), Some(3));
+    served.check(&[&server.address]);
     server.stop();
     served.check(&[]);
     let server = served.serve("");

@@ -1,5 +1,5 @@
-//! Servers that are killed while clients put, commit and compact: after each restart every
-//! acknowledged row is there, whole, and every acknowledged version.
+//! Servers that are killed while clients put, commit and compact: after each restart every row of
+//! an acknowledged commit is there, whole, and of an acknowledged put after the next commit.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,11 +25,55 @@ fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
 
 /// What was acknowledged, and what was tried after it.
 struct Told {
-    /// By node: its last acknowledged turn.
-    turns: Vec<AtomicU32>,
+    /// By node: the last turn whose put was acknowledged.
+    put: Vec<AtomicU32>,
+    /// By node: the last turn that was put before a commit which was acknowledged.
+    committed: Vec<AtomicU32>,
     /// By writer: the turn that it tried last.
     tried: Vec<AtomicU32>,
     version: AtomicU32,
+}
+
+impl Told {
+    fn new() -> Self {
+        let zeros = |n: u32| (0..n).map(|_| AtomicU32::new(0)).collect();
+        let (put, committed, tried) = (zeros(N_NODES), zeros(N_NODES), zeros(N_WRITERS));
+        Self { put, committed, tried, version: AtomicU32::new(1) }
+    }
+
+    /// Commits, and notes what that must have made visible.
+    fn commit(&self, client: &Client) -> Result<(), ClientError> {
+        let put: Vec<u32> = self.put.iter().map(|turn| turn.load(Ordering::Relaxed)).collect();
+        self.version.store(client.commit()?, Ordering::Relaxed);
+        for (committed, turn) in self.committed.iter().zip(put) {
+            committed.fetch_max(turn, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Every row is whole, and of its last turn that was committed or a later one that was tried;
+    /// returns the turns.
+    fn check_rows(&self, client: &Client) -> Vec<u32> {
+        let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+        let mut rows = vec![0; ids.len() * ROW_BYTES];
+        client.sync_pull("feat", &ids, &mut rows).unwrap();
+        let turn_of = |(row, &id): (&[u8], &NodeId)| {
+            let committed = self.committed[id.index()].load(Ordering::Relaxed);
+            let tried = self.tried[(id.0 % N_WRITERS) as usize].load(Ordering::Relaxed);
+            if row == row_of(id, WIDTH) {
+                assert_eq!(committed, 0, "node {id} is as it was imported");
+                return 0;
+            }
+            let turn = u32::from_le_bytes(row[4..8].try_into().unwrap());
+            assert!(row == put_row(id, turn), "node {id} is a mix");
+            assert!(
+                (committed..=tried).contains(&turn),
+                "node {id}: {committed} <= {turn} <= {tried}"
+            );
+            turn
+        };
+        rows.chunks_exact(ROW_BYTES).zip(&ids).map(turn_of).collect()
+    }
 }
 
 fn client(address: &str) -> Option<Client> {
@@ -52,7 +96,7 @@ fn write(address: &str, writer: u32, told: &Told) {
         let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
         match client.put_rows("feat", &ids, &rows) {
             Ok(_) => {
-                ids.iter().for_each(|id| told.turns[id.index()].store(turn, Ordering::Relaxed));
+                ids.iter().for_each(|id| told.put[id.index()].store(turn, Ordering::Relaxed));
             }
             Err(error) => return assert_gone(&error),
         }
@@ -63,9 +107,8 @@ fn write(address: &str, writer: u32, told: &Told) {
 fn commit(address: &str, told: &Told) {
     let Some(client) = client(address) else { return };
     loop {
-        match client.commit() {
-            Ok(version) => told.version.store(version, Ordering::Relaxed),
-            Err(error) => return assert_gone(&error),
+        if let Err(error) = told.commit(&client) {
+            return assert_gone(&error);
         }
         let compacted =
             client.compact().and_then(|runs| client.wait_for_compactions(&runs, &mut |_, _| {}));
@@ -94,35 +137,23 @@ fn load_and_kill(graph: &Path, after: Duration, told: &Told) {
     });
 }
 
-/// Every row is its last acknowledged one or a later one that was tried.
+/// Every row is its last committed one or a later one that was tried; after a commit every row that
+/// was acknowledged is there.
 fn check(graph: &Path, told: &Told) -> u32 {
     let server = Serving::start(graph, "--writable --insecure --listen 127.0.0.1:0 --shards 2");
     let client = client(&server.address).unwrap();
-    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
-    let mut rows = vec![0; ids.len() * ROW_BYTES];
-    client.sync_pull("feat", &ids, &mut rows).unwrap();
-    let mut newest = 0;
-    for (row, &id) in rows.chunks_exact(ROW_BYTES).zip(&ids) {
-        let acknowledged = told.turns[id.index()].load(Ordering::Relaxed);
-        let tried = told.tried[(id.0 % N_WRITERS) as usize].load(Ordering::Relaxed);
-        if row == row_of(id, WIDTH) {
-            assert_eq!(acknowledged, 0, "node {id} is as it was imported");
-            continue;
-        }
-        let turn = u32::from_le_bytes(row[4..8].try_into().unwrap());
-        assert!(row == put_row(id, turn), "node {id} is a mix");
-        assert!(
-            (acknowledged..=tried).contains(&turn),
-            "node {id}: {acknowledged} <= {turn} <= {tried}"
-        );
-        told.turns[id.index()].store(turn, Ordering::Relaxed);
-        newest = newest.max(turn);
-    }
+    told.check_rows(&client);
     let (_, stats) = client.stats().unwrap().remove(0);
     let version = told.version.load(Ordering::Relaxed);
     assert!(stats.updates.version >= version, "version {version} was acknowledged: {stats:?}");
+    told.commit(&client).unwrap();
+    let turns = told.check_rows(&client);
     server.stop();
-    newest
+    for (turn, at) in turns.iter().zip(0..) {
+        told.put[at].store(*turn, Ordering::Relaxed);
+        told.committed[at].store(*turn, Ordering::Relaxed);
+    }
+    turns.into_iter().max().unwrap_or(0)
 }
 
 #[test]
@@ -130,8 +161,7 @@ fn nothing_acknowledged_is_lost_when_a_server_is_killed() {
     let n_kills = if std::env::var_os("LODE_LONG").is_some() { 100 } else { 5 };
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, 3);
-    let zeros = |n: u32| (0..n).map(|_| AtomicU32::new(0)).collect();
-    let told = Told { turns: zeros(N_NODES), tried: zeros(N_WRITERS), version: AtomicU32::new(1) };
+    let told = Told::new();
     let mut numbers = Numbers(17);
     let mut newest = 0;
     for _ in 0..n_kills {

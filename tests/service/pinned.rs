@@ -1,4 +1,5 @@
-//! Rows of one version, whichever server gives them; or an error that says why not.
+//! Rows of one version, whichever server gives them and whatever is put, committed and compacted
+//! meanwhile; or an error that says why not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,30 +28,79 @@ fn refusal(client: &Client) -> FailureCode {
     }
 }
 
+fn put_label(client: &Client, node: u32, label: i64) {
+    client.put_rows("label", &[NodeId(node)], &label.to_le_bytes()).unwrap();
+}
+
+fn compact(client: &Client) {
+    let runs = client.compact().unwrap();
+    client.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
+}
+
 #[test]
-fn what_is_put_or_committed_later_is_no_row_of_the_version() {
+fn what_is_put_committed_or_compacted_later_is_no_row_of_the_version() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 2");
     let [pinned, free] =
         [true, false].map(|pin| Client::connect(&[&server.address], config(pin)).unwrap());
-    let before = label(&pinned, 0).unwrap();
-    free.put_rows("label", &[NodeId(0)], &77i64.to_le_bytes()).unwrap();
-    assert_eq!(refusal(&pinned), FailureCode::OtherVersion);
-    assert_ne!(before, label(&free, 0).unwrap());
-    let mut feat = vec![0; 52];
-    // Nothing was put into this tensor.
-    pinned.sync_pull("feat", &[NodeId(0)], &mut feat).unwrap();
+    let before = label(&free, 0).unwrap();
+    assert!(![77, 78].contains(&before));
+    put_label(&free, 0, 77);
+    // A put is a row of no version.
+    assert_eq!([label(&pinned, 0).unwrap(), label(&free, 0).unwrap()], [before; 2]);
     assert_eq!(free.commit().unwrap(), 2);
+    assert_eq!([label(&pinned, 0).unwrap(), label(&free, 0).unwrap()], [before, 77]);
+    let second = Client::connect(&[&server.address], config(true)).unwrap();
+    compact(&free);
+    assert_eq!([label(&pinned, 0).unwrap(), label(&free, 0).unwrap()], [before, 77]);
+    put_label(&free, 0, 78);
+    assert_eq!(free.commit().unwrap(), 3);
+    compact(&free);
+    let third = Client::connect(&[&server.address], config(true)).unwrap();
+    for _ in 0..2 {
+        let found = [&pinned, &second, &third, &free].map(|client| label(client, 0).unwrap());
+        assert_eq!(found, [before, 77, 78, 78]);
+    }
+    let mut feat = vec![0; 52];
+    pinned.sync_pull("feat", &[NodeId(0)], &mut feat).unwrap();
+
+    // A server that starts has the versions alone that are in its files.
+    let address = server.address.clone();
+    server.stop();
+    let more = format!("--listen {address} --writable --insecure --shards 1");
+    let server = Serving::start(&graph, &more);
     assert_eq!(refusal(&pinned), FailureCode::OtherVersion);
-    assert!(pinned.sync_pull("feat", &[NodeId(0)], &mut feat).is_err(), "another version");
-    let again = Client::connect(&[&server.address], config(true)).unwrap();
-    assert_eq!(label(&again, 0).unwrap(), 77);
+    assert_eq!(label(&third, 0).unwrap(), 78);
+    put_label(&free, 0, 79);
+    assert_eq!(free.commit().unwrap(), 4);
+    server.stop();
+    let server = Serving::start(&graph, &more);
+    assert_eq!([label(&third, 0).unwrap(), label(&free, 0).unwrap()], [78, 79]);
     server.stop();
 }
 
 #[test]
-fn a_server_with_another_version_does_not_take_over() {
+fn a_version_is_kept_from_connecting_on_whatever_is_committed_before_the_first_pull() {
+    let source = Source::random(60, 100);
+    let graph = source.import("graph", 1, "hash");
+    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 2");
+    let [pinned, free] =
+        [true, false].map(|pin| Client::connect(&[&server.address], config(pin)).unwrap());
+    let before = label(&free, 5).unwrap();
+    for number in 1000..1030 {
+        put_label(&free, 5, number);
+        free.commit().unwrap();
+        if number % 10 == 0 {
+            compact(&free);
+        }
+    }
+    assert_eq!([label(&pinned, 5).unwrap(), label(&free, 5).unwrap()], [before, 1029]);
+    server.stop();
+}
+
+#[test]
+fn a_server_that_has_the_version_too_takes_over_and_one_that_has_folded_it_does_not() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
     let other = source.file("other");
@@ -64,15 +114,23 @@ fn a_server_with_another_version_does_not_take_over() {
     let before = label(&pinned, 5).unwrap();
     // The second goes ahead alone.
     let ahead = Client::connect(&addresses[1..], config(false)).unwrap();
-    ahead.put_rows("label", &[NodeId(5)], &99i64.to_le_bytes()).unwrap();
+    put_label(&ahead, 5, 99);
     ahead.commit().unwrap();
     for _ in 0..20 {
         assert_eq!(label(&pinned, 5).unwrap(), before);
     }
-    let mixed = Client::connect(&addresses, config(true)).err().unwrap();
-    assert!(matches!(mixed, ClientError::VersionsDiffer { found: 2, expected: 1, .. }), "{mixed}");
+    let newer = Client::connect(&addresses, config(true)).unwrap();
+    assert_eq!(label(&newer, 5).unwrap(), 99, "one that is behind is not asked");
     let [first, second] = servers;
     first.kill();
+    for _ in 0..5 {
+        assert_eq!(label(&pinned, 5).unwrap(), before);
+    }
+    compact(&ahead);
+    assert_eq!(label(&pinned, 5).unwrap(), before);
+    second.stop();
+    let second =
+        Serving::start(&other, &format!("--listen {} --writable --insecure", addresses[1]));
     let mut told = Vec::new();
     for _ in 0..5 {
         told.push(label(&pinned, 5).unwrap_err().to_string());
@@ -101,19 +159,15 @@ fn rows_of_one_pull_are_of_the_version_while_another_is_committed() {
         let pulls = scope.spawn(|| {
             let mut n_pulls = 0;
             while !is_over.load(Ordering::Relaxed) {
-                let Ok(pinned) = Client::connect(&[&server.address], config(true)) else {
-                    continue;
-                };
+                let pinned = Client::connect(&[&server.address], config(true)).unwrap();
                 let (mut version, mut rows) = (None, vec![0u8; ids.len() * 8]);
-                while pinned.sync_pull("label", &ids, &mut rows).is_ok() {
+                for _ in 0..30 {
+                    pinned.sync_pull("label", &ids, &mut rows).unwrap();
                     for row in rows.as_chunks::<8>().0 {
                         let row = i64::from_le_bytes(*row);
                         assert_eq!(*version.get_or_insert(row), row, "rows of two versions");
                     }
                     n_pulls += 1;
-                    if is_over.load(Ordering::Relaxed) {
-                        break;
-                    }
                 }
             }
             n_pulls

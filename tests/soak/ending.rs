@@ -97,7 +97,7 @@ impl Cluster {
         self.heal();
         self.check_each(load);
         let client = Client::connect(&[self.near()], ClientConfig::default()).unwrap();
-        let version = client.commit().unwrap();
+        let version = load.commit(&client).unwrap();
         assert!(version > committed, "version {version}, and {committed} was committed before");
         drop(client);
         self.stop_all();

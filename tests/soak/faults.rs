@@ -196,7 +196,7 @@ impl Faults {
             Fault::CutMove => self.cut_move(scene),
             Fault::KillInMove => self.kill_in_move(scene),
             Fault::Commit => scene.ask_all(|client| {
-                self.committed = self.committed.max(client.commit()?);
+                self.committed = self.committed.max(scene.clients.load.commit(client)?);
                 Ok(())
             }),
             Fault::Compact => {

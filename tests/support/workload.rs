@@ -1,5 +1,5 @@
 //! Clients that put and pull rows whose every version is known: writers own nodes of their own, each
-//! row says by whose which turn it was put, and every pull is compared with what was acknowledged
+//! row says by whose which turn it was put, and every pull is compared with what was committed
 //! before it and tried after it.
 
 use std::path::{Path, PathBuf};
@@ -43,8 +43,10 @@ pub(crate) fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
 /// What was acknowledged, what was tried, and what has happened.
 pub(crate) struct Workload {
     n_nodes: u32,
-    /// By node: its last acknowledged turn.
+    /// By node: the last turn whose put was acknowledged.
     acknowledged: Vec<AtomicU32>,
+    /// By node: the last turn that was acknowledged before a commit was begun that has succeeded.
+    committed: Vec<AtomicU32>,
     /// By writer: the turn that it tried last.
     tried: Vec<AtomicU32>,
     /// By writer: the last turn that was acknowledged, whole.
@@ -74,6 +76,7 @@ impl Workload {
         Self {
             n_nodes,
             acknowledged: zeros(n_nodes),
+            committed: zeros(n_nodes),
             tried: zeros(N_WRITERS),
             finished: zeros(N_WRITERS),
             is_over: AtomicBool::new(false),
@@ -129,6 +132,17 @@ impl Workload {
         Put { load: self, writer, turn, ids, rows }
     }
 
+    /// Commits: no later pull may return rows older than those of puts acknowledged before.
+    pub(crate) fn commit(&self, client: &Client) -> Result<u32, ClientError> {
+        let turns: Vec<u32> =
+            self.acknowledged.iter().map(|turn| turn.load(Ordering::Relaxed)).collect();
+        let version = client.commit()?;
+        for (committed, turn) in self.committed.iter().zip(turns) {
+            committed.fetch_max(turn, Ordering::Relaxed);
+        }
+        Ok(version)
+    }
+
     /// By writer: its last turn that was acknowledged.
     pub(crate) fn finished(&self) -> Vec<u32> {
         self.finished.iter().map(|turn| turn.load(Ordering::Relaxed)).collect()
@@ -170,8 +184,8 @@ impl Workload {
 
     /// What [`Self::try_pull`] pulls; to be asked at once.
     pub(crate) fn pull<'a>(&'a self, ids: &'a [NodeId]) -> Pull<'a> {
-        let acknowledged = |id: &NodeId| self.acknowledged[id.index()].load(Ordering::Relaxed);
-        let before = ids.iter().map(acknowledged).collect();
+        let committed = |id: &NodeId| self.committed[id.index()].load(Ordering::Relaxed);
+        let before = ids.iter().map(committed).collect();
         Pull { load: self, ids, before, rows: vec![0xee; ids.len() * ROW_BYTES] }
     }
 }
@@ -191,7 +205,7 @@ impl Put<'_> {
         sent.inspect_err(|_| add(&self.load.counts.puts_failed, 1)).map(drop)
     }
 
-    /// From now on no pull may give older rows.
+    /// From the next commit on no pull may return older rows.
     pub(crate) fn acknowledge(self) {
         add(&self.load.counts.puts, 1);
         add(&self.load.counts.rows_put, self.ids.len() as u64);
@@ -202,7 +216,7 @@ impl Put<'_> {
     }
 }
 
-/// Rows that are asked for, and what was acknowledged of each before.
+/// Rows that are asked for, and what was committed of each before.
 pub(crate) struct Pull<'a> {
     load: &'a Workload,
     ids: &'a [NodeId],
@@ -225,7 +239,7 @@ impl Pull<'_> {
             assert!(row == put_row(id, turn), "node {id} is a mix: {row:?}");
             assert!(
                 (before..=tried).contains(&turn),
-                "node {id}: {turn}, and {before} was acknowledged before, {tried} tried last"
+                "node {id}: {turn}, and {before} was committed before, {tried} tried last"
             );
         }
         add(&load.counts.pulls, 1);

@@ -74,8 +74,8 @@ pub(crate) struct GatherArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
-    /// With --connect: only rows of the version that the servers have committed now; what is put or
-    /// committed before the last row has come is an error.
+    /// With --connect: only rows of the version that the servers have committed now, whatever is
+    /// committed before the last row has come.
     #[arg(long, conflicts_with = "graph")]
     pin: bool,
     #[command(flatten)]

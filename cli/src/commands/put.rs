@@ -32,10 +32,11 @@ Example:
   lode serve my-graph --writable --unix rows.sock &
   lode put --connect unix:rows.sock --tensor feat --ids ids.npy --rows rows.npy --commit
 
-What was put is durable, and readers see it once it is committed: with --commit it becomes a version,
-which stays readable by its number until `lode compact` folds later ones into the graph's files. One
-process at a time may write a graph's files, a server with --writable included; readers need not stop.
-Rows go to the server that writes their partition; its followers fetch the version by themselves.
+What was put is durable, and readers see it from the next commit on. With --commit it becomes a
+version now, which stays readable by its number until `lode compact` folds its files with later
+ones, and to readers that have pinned it after that. One process at a time may write a graph's
+files, a server with --writable included; readers need not stop. Rows go to the server that writes
+their partition; its followers fetch the version by themselves.
 
 Of a graph whose partitions are on several machines --graph takes rows of the partitions that are
 here; an id of another is an error before anything is put. --commit makes a version here alone, and

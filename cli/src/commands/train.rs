@@ -155,8 +155,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
-    /// With --connect: only rows of the version that the servers have committed at the start; what
-    /// is put or committed later ends the run.
+    /// With --connect: only rows of the version that the servers have committed at the start,
+    /// whatever is put, committed and compacted later.
     #[arg(long, requires = "connect")]
     pin: bool,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Instant;
 
-use lodestore_schema::{Description, Reply, Request, RequestBody, ServerStats};
+use lodestore_schema::{Description, PullKind, Reply, Request, RequestBody, ServerStats};
 use lodestore_store::Dtype;
 
 use crate::connection::{Connection, time_left};
@@ -27,6 +27,26 @@ pub(super) fn stats(
 ) -> Result<ServerStats, ClientError> {
     match ask_server(address, security, 0, RequestBody::Stat, deadline)? {
         Reply::Stats(stats) => Ok(stats),
+        _ => Err(ClientError::Confused { address: address.clone() }),
+    }
+}
+
+/// Has a server keep `version` for readers, as it does for each pull that names it: by one of no
+/// rows.
+pub(super) fn keep_version(
+    address: &Address,
+    security: &Security,
+    graph: u64,
+    version: u32,
+    deadline: Instant,
+) -> Result<(), ClientError> {
+    let mut connection = Connection::open(address, security, deadline)?;
+    let left = Some(time_left(address, deadline)?);
+    let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
+    let request = Request { deadline: left, graph, version, ..Request::new(body) };
+    connection.send(&request, &[], deadline)?;
+    match connection.receive(deadline)? {
+        Reply::Rows { .. } => Ok(()),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::{Description, PullKind as WireKind, ServerStats};
+use lodestore_schema::{Description, FailureCode, PullKind as WireKind, ServerStats};
 
 use crate::cluster::ClusterMap;
 use crate::route::Bucket;
@@ -52,8 +52,9 @@ pub struct ClientConfig {
     pub attempts: u32,
     /// What servers over TCP are shown, and must show.
     pub security: Security,
-    /// Take only rows of the version that the servers have committed when this connects: a row that
-    /// is put later, or a server with another version that takes over, is an error.
+    /// Take only rows of the version that the servers have committed when this connects, whatever
+    /// is put, committed and compacted later. Servers keep it for 10 minutes after the last pull;
+    /// one that has it no longer, or never had it, does not take over.
     pub pin: bool,
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
     /// has some; the same rows come by the socket else.
@@ -128,6 +129,11 @@ impl Client {
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
+        if config.pin && !keep_version(&servers, pinned, &config.security, deadline)? {
+            // Others were committed and compacted since the servers were asked.
+            let deadline = deadline.saturating_duration_since(Instant::now());
+            return Self::connect(addresses, ClientConfig { deadline, ..config });
+        }
         let sharing = Sharing::new(config.shared_memory);
         let fleet = CurrentFleet::new(servers, config.security.clone(), sharing)?;
         let current = Arc::clone(&fleet.read().unwrap_or_else(PoisonError::into_inner));
@@ -311,6 +317,35 @@ impl RowSource for Client {
         let Tries { n_answers, n_rivals } = result?;
         Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_rivals, ..PullStats::default() })
     }
+}
+
+/// Has servers keep a version for this client, from before its first pull on; `false` where one of
+/// them keeps it no longer. One that has gone away meanwhile is left to the pulls.
+fn keep_version(
+    servers: &[(Address, Description)],
+    version: u32,
+    security: &Security,
+    deadline: Instant,
+) -> Result<bool, ClientError> {
+    // Those that are behind will come to it, or are not asked.
+    let has_it = |it: &Description| it.held().all(|(_, state)| state.version >= version);
+    let holders = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
+    let holders: Vec<_> = holders.filter(|(_, it)| has_it(it)).collect();
+    let keep = |(address, description): &&(Address, Description)| {
+        describe::keep_version(address, security, description.graph_tag(), version, deadline)
+    };
+    for kept in at_once::at_once(&holders, keep) {
+        match kept {
+            Ok(()) | Err(ClientError::Connect { .. } | ClientError::Unavailable { .. }) => {}
+            Err(ClientError::Refused { failure, .. })
+                if failure.code == FailureCode::OtherVersion && Instant::now() < deadline =>
+            {
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 /// The version that every partition has at the server that has most of it; those that are behind will

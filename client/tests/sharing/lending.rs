@@ -12,7 +12,11 @@ const _: () = assert!(LENT * ROW_BYTES > LENT_PULL_BYTES_MIN);
 
 /// How a server answers a pull: rows lent, rows in shared memory, rows in the socket.
 fn pull_by_hand(client: &mut Plain, ids: &[NodeId]) -> [usize; 3] {
-    client.ask(RequestBody::Pull { tensor: 0, kind: PullKind::Sync }, ids);
+    pull_version(client, 0, ids)
+}
+
+fn pull_version(client: &mut Plain, version: u32, ids: &[NodeId]) -> [usize; 3] {
+    client.ask_at(version, RequestBody::Pull { tensor: 0, kind: PullKind::Sync }, ids);
     let mut came = [0; 3];
     while came.iter().sum::<usize>() < ids.len() {
         let reply = client.answer().expect("an answer");
@@ -155,9 +159,6 @@ fn rows_find_slots_again_once_a_borrower_is_dead() {
     let changed = &all[..100];
     client.put_rows("feat", changed, &vec![0; 100 * ROW_BYTES]).unwrap();
     client.commit().unwrap();
-    client.compact().unwrap();
-    let is_compacted = || server.stats().iter().all(|shard| shard.overlay_rows == 0);
-    wait_until("the rows are in a segment", is_compacted);
     let mut out = vec![0; 100 * ROW_BYTES];
     let mut misses = || {
         let before = server.stats()[0].tier_misses;
@@ -175,9 +176,29 @@ fn rows_find_slots_again_once_a_borrower_is_dead() {
     server.stop().unwrap();
 }
 
+#[test]
+fn a_version_whose_rows_were_all_lent_is_kept_for_later_pulls() {
+    let tier_bytes = 256 << 20;
+    let Served { server, socket, _dir } =
+        serve_as(|config| ServerConfig { n_shards: 1, tier_bytes, writable: true, ..config });
+    warm_up(&socket, ROW_BYTES, &ids(N_NODES as usize));
+    let mut borrower = borrower(&socket);
+    assert_eq!(pull_version(&mut borrower, 1, &ids(LENT)), [LENT, 0, 0]);
+    borrower.ask(RequestBody::Taken, &[]);
+    let writer = connect(&socket, false);
+    for _ in 0..12 {
+        writer.put_rows("feat", &ids(1), &[0; ROW_BYTES]).unwrap();
+        writer.commit().unwrap();
+        let runs = writer.compact().unwrap();
+        writer.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
+    }
+    assert_eq!(pull_version(&mut borrower, 1, &ids(LENT)).iter().sum::<usize>(), LENT);
+    server.stop().unwrap();
+}
+
 /// All columns of a row say which turn has put it.
 #[test]
-fn rows_that_are_put_meanwhile_come_whole_and_never_older_than_what_was_acknowledged() {
+fn rows_that_are_committed_meanwhile_come_whole_and_never_older_than_what_was_acknowledged() {
     const TURNS: u32 = 150;
     let tier_bytes = 256 << 20;
     let Served { server, socket, _dir } =
@@ -187,6 +208,7 @@ fn rows_that_are_put_meanwhile_come_whole_and_never_older_than_what_was_acknowle
     let row_at = |turn: u32| (turn as f32).to_le_bytes().repeat(WIDTH as usize);
     let put = |client: &Client, turn: u32, ids: &[NodeId]| {
         client.put_rows("feat", ids, &row_at(turn).repeat(ids.len())).unwrap();
+        client.commit().unwrap();
     };
     put(&connect(&socket, false), 0, ids);
     std::thread::scope(|scope| {
@@ -216,9 +238,7 @@ fn rows_that_are_put_meanwhile_come_whole_and_never_older_than_what_was_acknowle
         for turn in 1..=TURNS {
             put(&client, turn, ids);
             acknowledged.store(turn, Ordering::Release);
-            // Rows over segments are never resident: they come back with a compaction.
             if turn % 10 == 0 {
-                client.commit().unwrap();
                 client.compact().unwrap();
             }
         }

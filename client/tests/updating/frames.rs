@@ -81,6 +81,7 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
         let found = refusal(&mut plain, *request, body);
         assert_eq!(found, *code, "{request:?} with {} bytes", body.len());
     }
+    connect(&[&address]).commit().unwrap();
     let rows = plain.pull(0, PullKind::Sync, &[NodeId(3), NodeId(50)], ROW_BYTES);
     assert_eq!(
         (turn_of(NodeId(3), &rows[..ROW_BYTES]), turn_of(NodeId(50), &rows[ROW_BYTES..])),
@@ -115,6 +116,7 @@ fn a_push_that_breaks_off_puts_nothing() {
         .write_all(&Prefix { head_bytes: 8, body_bytes: PUSH_BODY_BYTES_MAX + 1 }.to_bytes())
         .unwrap();
     assert_eq!(plain.stream.read(&mut [0; PREFIX_BYTES]).unwrap_or(0), 0, "past every limit");
+    connect(&[&address]).commit().unwrap();
     Expected::new(100).check(&[&address], "nothing was put");
     assert_eq!(server.stats().iter().map(|s| s.pushes).sum::<u64>(), 0);
     server.stop().unwrap();
@@ -139,6 +141,9 @@ fn a_server_that_takes_no_updates_says_what_to_do_and_goes_on() {
             other => panic!("{other:?}"),
         }
     }
+    server.stop().unwrap();
+    let (server, address) = start(&config(&graph, 1));
+    connect(&[&address]).commit().unwrap();
     Expected::new(100).check(&[&address], "nothing was put");
     server.stop().unwrap();
 }
@@ -159,14 +164,15 @@ fn a_commit_can_be_repeated_and_any_shard_takes_a_push_of_any_row() {
         let body = body(&raw, &put_rows(&ids, turn));
         let pushed = answer(&mut plain, push(ids.len() as u32), &body);
         assert_eq!(pushed, Reply::Pushed { version: turn + 1 });
+        expected.check(&[&address], "not committed");
         expected.put(&ids, turn);
-        expected.check(&[&address], "through another shard");
         for asked in [turn + 1, turn + 1, 0] {
             let commit = publish(asked);
             let committed = answer(&mut plain, commit, &[]);
             assert_eq!(committed, Reply::Committed { version: turn + 1 });
         }
         assert_eq!(plain.describe().version, turn + 1);
+        expected.check(&[&address], "through another shard");
     }
     assert_eq!(client.commit().unwrap(), 5);
     server.stop().unwrap();

@@ -55,6 +55,7 @@ fn a_stop_under_puts_loses_nothing_that_was_acknowledged() {
         assert!(stopped < Duration::from_secs(5), "stopped after {stopped:?}");
         let (server, address) = start(&config);
         let client = connect(&[&address]);
+        client.commit().unwrap();
         let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
         let rows = pull(&client, &ids).unwrap();
         for (row, &id) in rows.chunks_exact(ROW_BYTES).zip(&ids) {

@@ -62,13 +62,14 @@ impl Connection {
     ) -> Result<Result<(), Failure>, Ended> {
         let &Asked { tensor, kind, version, deadline, .. } = asked;
         let row_bytes = shard.row_bytes(tensor);
+        // Before rows are lent, too: the version is in use.
+        let pinned = match within(deadline, shard.pin(version)).await {
+            Ok(pinned) => pinned,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let mut first_row = match self.lend_rows(shard, asked, ids, frame).await? {
             Ok(n_lent) if n_lent > 0 && n_lent == ids.len() => return Ok(Ok(())),
             Ok(n_lent) => n_lent,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let pinned = match within(deadline, shard.pin(version)).await {
-            Ok(pinned) => pinned,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let chunk_rows = chunk_rows(row_bytes);

@@ -168,7 +168,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_store_calls_waiting",
         LabelledGauge("crew", |f| by(&f.store_calls_waiting, |&n| n as f64)),
-        "calls that wait for a thread of the store: look-ups of rows over segments, puts and commits",
+        "calls that wait for a thread of the store: to pin versions, puts and commits",
     ),
     metric(
         "lodestore_shard_busy_seconds_total",
@@ -240,7 +240,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_overlay_reads_total",
         ShardCounter(|s| s.overlay_rows as f64),
-        "rows read from over a segment",
+        "rows read from deltas",
     ),
     metric(
         "lodestore_preloaded_bytes",
@@ -258,7 +258,7 @@ pub(super) const METRICS: &[Metric] = &[
             let (committed, pending) = (f.updates.committed_rows, f.updates.pending_rows);
             vec![("committed".to_owned(), committed as f64), ("pending".to_owned(), pending as f64)]
         }),
-        "rows that lie over segments: of committed versions, and put since",
+        "rows of deltas, each counted once, and rows that were put and are not committed",
     ),
     metric(
         "lodestore_version",

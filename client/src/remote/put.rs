@@ -306,7 +306,6 @@ mod tests {
             let naive = [(0, of_part(0..3)), (2, of_part(3..9)), (3, of_part(9..12))];
             let naive = naive.into_iter().map(|(part, rows)| (PartId(part), rows));
             let naive: Vec<_> = naive.filter(|(_, rows)| !rows.is_empty()).collect();
-            let found: Vec<_> = found.into_iter().map(|it| (it.part, it.positions)).collect();
             prop_assert_eq!(found, naive);
         }
     }

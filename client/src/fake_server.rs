@@ -39,12 +39,12 @@ struct State {
     /// Whether it has no room for another connection.
     refuses: AtomicBool,
     /// Whether its rows are wrong.
-    lies: AtomicBool,
+    falsifies: AtomicBool,
     /// Microseconds between the halves of an answer; 0 for one piece.
     pause_us: AtomicU64,
     /// Rows by which the first row, the number and the body of an answer are more than they are said to be.
     skew: Mutex<[usize; 3]>,
-    /// Version that it tells of a push.
+    /// Version in its answer to a push.
     push_version: AtomicU32,
     n_pulls: AtomicU64,
     n_described: AtomicU64,
@@ -101,7 +101,7 @@ impl FakeServer {
             slow_us: 0.into(),
             breaks: false.into(),
             refuses: false.into(),
-            lies: false.into(),
+            falsifies: false.into(),
             pause_us: 0.into(),
             skew: Mutex::default(),
             push_version: 0.into(),
@@ -150,8 +150,8 @@ impl FakeServer {
     }
 
     /// Whether each of its rows is that of another node from now on.
-    pub(crate) fn lies(&self, is_so: bool) {
-        self.state.lies.store(is_so, Ordering::Relaxed);
+    pub(crate) fn falsifies(&self, is_so: bool) {
+        self.state.falsifies.store(is_so, Ordering::Relaxed);
     }
 
     /// How long it pauses in the middle of each answer from now on.
@@ -159,12 +159,12 @@ impl FakeServer {
         self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on answers are wrong by so many rows: where they begin, how many are told, how many come.
+    /// From now on answers are wrong by so many rows: where they begin, how many are named, how many come.
     pub(crate) fn skew(&self, by: [usize; 3]) {
         *self.state.skew.lock().unwrap() = by;
     }
 
-    /// The version that it tells of pushes from now on, whose rows it forgets.
+    /// The version in its answers to pushes from now on, whose rows it forgets.
     pub(crate) fn takes_pushes(&self, version: u32) {
         self.state.push_version.store(version, Ordering::Relaxed);
     }
@@ -219,7 +219,7 @@ impl State {
                     if !self.waits(&stream) {
                         return Ok(());
                     }
-                    if self.lies.load(Ordering::Relaxed) {
+                    if self.falsifies.load(Ordering::Relaxed) {
                         body.iter_mut().for_each(|byte| *byte ^= 0x55);
                     }
                     if let Some(skewed) = self.skewed(&body) {
@@ -250,8 +250,8 @@ impl State {
 
     /// An answer with these rows that is wrong, if it is to be.
     fn skewed(&self, rows: &[u8]) -> Option<Vec<u8>> {
-        let [first_row, told, come] = *self.skew.lock().unwrap();
-        if first_row + told + come == 0 {
+        let [first_row, named, come] = *self.skew.lock().unwrap();
+        if first_row + named + come == 0 {
             return None;
         }
         // Two rows less than were asked for, and then what is wrong.
@@ -259,7 +259,7 @@ impl State {
         let mut frame = Vec::new();
         Reply::Rows {
             first_row: first_row as u32,
-            n_rows: (n_rows + told) as u32,
+            n_rows: (n_rows + named) as u32,
             versions: Versions::default(),
         }
         .append_to((n_rows + come) * ROW_BYTES, &mut frame);

@@ -277,7 +277,7 @@ impl Drop for Prefetcher<'_> {
 }
 
 impl Background<'_> {
-    /// The next batch, if it lies ready.
+    /// Returns the next batch if it is ready.
     fn try_take(&mut self) -> Option<Ready> {
         if self.group.is_none() {
             self.group = self.coming.try_recv().ok();

@@ -66,7 +66,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, agrees on a version of the wire, and tells the token if there is one.
+    /// Connects, agrees on a version of the wire, and sends the token if there is one.
     pub(crate) fn open(
         address: &Address,
         security: &Security,
@@ -98,7 +98,7 @@ impl Connection {
                 agreed.map_err(|source| connection.wire(source))?
             }
         };
-        // Not before: who says something else is told nothing.
+        // Not before: a peer that speaks something else gets no token.
         if let Some(token) = security.token
             && !matches!(connection.address, Address::Unix(_))
         {

@@ -333,7 +333,7 @@ fn batches_that_are_loaded_together_are_of_one_epoch() {
             most = most.max(ids.len());
         }
         assert_eq!(n_batches, 20);
-        assert!(most > 1 || per_epoch == 1, "{window} at once, and none were joined");
+        assert!(most > 1 || per_epoch == 1, "{window:?}: none were joined");
     }
 }
 

@@ -161,7 +161,7 @@ fn servers_of_the_last_version_and_of_this_one_serve_one_client() {
         servers[old].is_plain(true);
         let client = connect(&[&servers[0], &servers[1]], 0.05);
         pull(&client, PullKind::Sync).unwrap();
-        // Upgraded, and back again: what is open goes on, what is opened agrees on the other version.
+        // Upgraded, and back again: open connections serve on, new ones agree on the other version.
         servers[old].is_plain(false);
         pull(&client, PullKind::Vector).unwrap();
         pull(&connect(&[&servers[0], &servers[1]], 0.0), PullKind::Sync).unwrap();
@@ -271,13 +271,13 @@ fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_
         let (client, servers) = two_known(0.05);
         let [first, rival] = &servers;
         first.delay(MS(60));
-        first.lies(true);
+        first.falsifies(true);
         // Shorter than the silence after which another server is asked.
         rival.pause(MS(130));
         let counts = || servers.each_ref().map(|it| (it.n_pulls(), it.n_given_up()));
         let (before, mut out) = (counts(), vec![0xEE; ids.len() * ROW_BYTES]);
         let stats = client.pull("x", &ids, &mut out, PullKind::Sync).unwrap();
-        // The loser sees that nobody waits when it would answer.
+        // The loser sees that no client waits when it would answer.
         let end = Instant::now() + MS(3000);
         while counts().map(|it| it.1) == before.map(|it| it.1) && Instant::now() < end {
             std::thread::sleep(MS(5));

@@ -183,7 +183,7 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
     assert_eq!(rows, rows_of(&all[4]));
 }
 
-/// A source whose pulls wait for each other: until so many are under way, or for too long.
+/// A source whose pulls wait for each other: until enough are under way, or for too long.
 struct Crowd {
     rows: TestSource,
     /// How many; 0 once it has been too long.

@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::delta::DeltaPlace;
+use super::delta::{DeltaPlace, discard};
 use super::parallel::for_each;
-use super::{Folding, Layer, LiveGraph, LivePart};
+use super::{Folding, Layer, LiveGraph, LivePart, LiveTensor};
 use crate::catalog::DeltaRecord;
 use crate::error::StoreError;
 
@@ -146,25 +146,16 @@ impl LiveGraph {
         }
         let mut prepared = Vec::new();
         for tensor in &part.tensors {
-            let Some(pending) = tensor.pending_for(version) else { continue };
-            let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
-            let codec = tensor.current().base().segment().codec();
-            let recorded = part.catalog.prepared_delta(&tensor.spec().name, version)?;
-            if let Some(delta) = recorded {
-                // An earlier attempt failed, and was on disk all the same.
-                let segment = self.graph.open_delta(part.part, tensor.spec(), &delta)?;
-                tensor.set_unrecorded(None);
-                tensor.set_prepared(version, Layer::open(segment, version, self.reader)?);
-                continue;
-            }
-            // What an earlier attempt left, which the catalog did not take.
-            tensor.remove_unrecorded(&**self.graph.device())?;
-            let written = place.write_pending(&part.catalog, version, &pending, codec)?;
-            if let Some((record, segment)) = written {
-                tensor.set_unrecorded(Some(segment.path().to_owned()));
-                // Opened before it counts: after the switch nothing can fail but memory.
-                let layer = Layer::open(segment, version, self.reader)?;
-                prepared.push((tensor, record, layer));
+            match self.write_delta(part, tensor, version) {
+                Ok(None) => {}
+                Ok(Some((record, layer))) => prepared.push((tensor, record, layer)),
+                Err(error) => {
+                    // No record names them: they would take room, and be in the way.
+                    for (_, _, layer) in prepared {
+                        discard(&**self.graph.device(), layer.segment().path());
+                    }
+                    return Err(error);
+                }
             }
         }
         if prepared.is_empty() {
@@ -174,6 +165,9 @@ impl LiveGraph {
             .iter()
             .map(|(tensor, record, _)| (tensor.spec().name.as_str(), record.clone()))
             .collect();
+        for (tensor, _, layer) in &prepared {
+            tensor.set_unrecorded(Some(layer.segment().path().to_owned()));
+        }
         part.catalog.prepare(version, &records)?;
         for (tensor, record, layer) in prepared {
             let n_bytes = u64::from(record.record.n_rows) * tensor.spec().row_bytes() as u64;
@@ -182,6 +176,35 @@ impl LiveGraph {
             part.catalog.reclaim_rows(&tensor.spec().name, version, n_bytes);
         }
         Ok(())
+    }
+
+    /// Writes what is pending of a tensor for `version`, if anything is, and opens it before it
+    /// counts: after the switch nothing can fail but memory.
+    fn write_delta(
+        &self,
+        part: &LivePart,
+        tensor: &LiveTensor,
+        version: u32,
+    ) -> Result<Option<(DeltaRecord, Arc<Layer>)>, StoreError> {
+        let Some(pending) = tensor.pending_for(version) else { return Ok(None) };
+        let recorded = part.catalog.prepared_delta(&tensor.spec().name, version)?;
+        if let Some(delta) = recorded {
+            // An earlier attempt failed, and was on disk all the same.
+            let segment = self.graph.open_delta(part.part, tensor.spec(), &delta)?;
+            tensor.set_unrecorded(None);
+            tensor.set_prepared(version, Layer::open(segment, version, self.reader)?);
+            return Ok(None);
+        }
+        // What an earlier attempt left, which the catalog did not take.
+        tensor.remove_unrecorded(&**self.graph.device())?;
+        let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
+        let codec = tensor.current().base().segment().codec();
+        let written = place.write_pending(&part.catalog, version, &pending, codec)?;
+        let Some((record, segment)) = written else { return Ok(None) };
+        let path = segment.path().to_owned();
+        let layer = Layer::open(segment, version, self.reader)
+            .inspect_err(|_| discard(&**self.graph.device(), &path))?;
+        Ok(Some((record, layer)))
     }
 
     /// The second step, on partitions that are prepared.

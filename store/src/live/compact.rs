@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use lodestore_graph::PartId;
 
-use super::delta::DeltaPlace;
+use super::delta::{DeltaPlace, discard};
 use super::garbage::{Garbage, Retired};
 use super::{Layer, LiveGraph, LivePart, LiveTensor, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
@@ -107,7 +107,9 @@ impl LiveGraph {
             let codec = seen.base().segment().codec();
             let written = place.write_folded(seen, layers.clone(), codec, progress)?;
             let (record, segment) = written;
-            let layer = Layer::open(segment, record.first, self.reader)?;
+            let path = segment.path().to_owned();
+            let layer = Layer::open(segment, record.first, self.reader)
+                .inspect_err(|_| discard(&**self.graph.device(), &path))?;
             (layer, part.catalog.switch_deltas(&tensor.spec().name, &record))
         };
         switched?;

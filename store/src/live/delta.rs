@@ -170,11 +170,7 @@ impl DeltaPlace<'_> {
             Ok((record, segment))
         })();
         if written.is_err() {
-            for left in [&temporary, &path] {
-                if let Err(error) = remove_if_there(device, left) {
-                    tracing::warn!("{error}; the next opening for writing removes it");
-                }
-            }
+            [&temporary, &path].into_iter().for_each(|left| discard(device, left));
         }
         written
     }
@@ -225,6 +221,13 @@ impl Graph {
             n_rows: n_rows as u32,
             delta_of: Some(range.end - range.start),
         }
+    }
+}
+
+/// Removes a file that no record names.
+pub(super) fn discard(device: &dyn Device, path: &Path) {
+    if let Err(error) = remove_if_there(device, path) {
+        tracing::warn!("{error}; the next opening for writing removes it");
     }
 }
 

@@ -60,7 +60,8 @@ fn cut_off(commits_after: bool) -> CutOff {
 /// All rows are as they were but those of the damaged page, which are reported.
 fn check_rows(was: &Rows, patient: &Patient, report: &RepairReport, what: &str) {
     let n_lost = lost_rows(was, &patient.rows(), report);
-    assert!((40..44).contains(&n_lost), "{what}: {n_lost} rows of a page are lost");
+    // Some of them were put since.
+    assert!((35..44).contains(&n_lost), "{what}: {n_lost} rows of a page are lost");
 }
 
 #[test]

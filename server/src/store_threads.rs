@@ -1,6 +1,6 @@
 //! Plain threads on which calls of the store that block run, so that no shard waits for a disk.
 //!
-//! Two crews with a queue each: a look-up of rows over a segment does not wait behind puts that
+//! Two crews with a queue each: what pins a version does not wait behind puts that
 //! wait for a sync. Both queues are bounded; a call that finds its queue full is told `overloaded`.
 
 use std::marker::PhantomData;

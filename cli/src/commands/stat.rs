@@ -33,7 +33,7 @@ struct StatReport {
     /// The newest committed version.
     version: u32,
     writable: bool,
-    /// Rows over segments, of committed versions and put since.
+    /// Rows of deltas, and rows that are not committed.
     committed_rows: u64,
     pending_rows: u64,
     compactions_asked: u64,
@@ -131,7 +131,7 @@ fn text(report: &StatReport) -> String {
         "reads",
         "read",
         "forwarded",
-        "over segments",
+        "of deltas",
         "pushed",
         "connections",
     ]);
@@ -172,7 +172,7 @@ fn preload(report: &StatReport) -> String {
 fn updates(report: &StatReport) -> String {
     let takes = if report.writable { "takes updates" } else { "takes no updates" };
     let mut text = format!(
-        "version {}, {takes}; rows over segments: {} committed, {} pending",
+        "version {}, {takes}; rows of deltas: {}; not committed: {}",
         report.version,
         human::count(report.committed_rows),
         human::count(report.pending_rows)

@@ -114,7 +114,7 @@ pub struct ShardFigures {
     pub pulls_waiting_for_disk: u64,
     /// Rows fetched from another shard for a client that is not shard-aware.
     pub forwarded_rows: u64,
-    /// Rows sent that lie over a segment.
+    /// Rows read from deltas.
     pub overlay_rows: u64,
     /// Bytes of rows that were loaded ahead of pulls.
     #[serde(default)]
@@ -161,7 +161,7 @@ pub struct UpdateFigures {
     /// Whether versions come from the writer of another server.
     #[serde(default)]
     pub follower: bool,
-    /// Rows over segments, of committed versions.
+    /// Rows of deltas, each counted once.
     pub committed_rows: u64,
     /// Rows put since.
     pub pending_rows: u64,

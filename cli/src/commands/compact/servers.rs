@@ -23,7 +23,7 @@ struct ServerReport {
     address: String,
     /// Committed version.
     version: u32,
-    /// Committed rows over segments that there were.
+    /// Rows of deltas that there were.
     rows: u64,
 }
 

@@ -119,7 +119,7 @@ fn foot(now: &ServerFigures) -> String {
         .map(|(code, &n)| format!("{} {}", human::count(n), escaped(code)))
         .collect();
     let mut text = format!(
-        "  version {}, {}; rows over segments: {} committed, {} pending\n",
+        "  version {}, {}; rows of deltas: {}; not committed: {}\n",
         updates.version,
         if updates.writable { "takes updates" } else { "takes no updates" },
         human::count(updates.committed_rows),

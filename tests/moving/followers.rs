@@ -266,6 +266,8 @@ fn what_cannot_follow_says_what_to_do() {
     let mut cluster = Cluster::new();
     let follower = cluster.follow(0, 10);
     let (writer, address) = (cluster.writer.address.clone(), follower.address.clone());
+    let stat = lode_line(&format!("stat {address} --json")).succeeded().json();
+    assert_eq!(stat["role"], "follower");
     // It takes no puts, and names who does.
     let error = put(&client(&[&address]), &[NodeId(1)], 1).unwrap_err();
     assert!(matches!(error, ClientError::NoWriter { .. }), "{error}");

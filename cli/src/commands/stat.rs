@@ -33,6 +33,8 @@ struct StatReport {
     /// The newest committed version.
     version: u32,
     writable: bool,
+    /// What the server is to its partitions: writer, follower or reader.
+    role: String,
     /// Rows of deltas, and rows that are not committed.
     committed_rows: u64,
     pending_rows: u64,
@@ -73,20 +75,27 @@ impl StatArgs {
         let security = self.security.read()?;
         let config = ClientConfig { deadline, security, ..ClientConfig::default() };
         let client = Client::connect(std::slice::from_ref(&self.address), config)?;
-        for (_, stats) in client.stats()? {
-            let report = report(self.address.clone(), &stats.shards, stats.updates);
+        for (address, stats) in client.stats()? {
+            let role = client.role_of(&address);
+            let report = report(self.address.clone(), role, &stats.shards, stats.updates);
             console.report(&report, text)?;
         }
         Ok(())
     }
 }
 
-fn report(address: String, shards: &[ShardStats], updates: UpdateStats) -> StatReport {
+fn report(
+    address: String,
+    role: String,
+    shards: &[ShardStats],
+    updates: UpdateStats,
+) -> StatReport {
     StatReport {
         address,
         shards: shards.iter().enumerate().map(shard_report).collect(),
         version: updates.version,
         writable: updates.writable,
+        role,
         committed_rows: updates.committed_rows,
         pending_rows: updates.pending_rows,
         compactions_asked: updates.runs_asked,
@@ -172,8 +181,9 @@ fn preload(report: &StatReport) -> String {
 fn updates(report: &StatReport) -> String {
     let takes = if report.writable { "takes updates" } else { "takes no updates" };
     let mut text = format!(
-        "version {}, {takes}; rows of deltas: {}; not committed: {}",
+        "version {}, {}, {takes}; rows of deltas: {}; not committed: {}",
         report.version,
+        report.role,
         human::count(report.committed_rows),
         human::count(report.pending_rows)
     );

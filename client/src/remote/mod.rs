@@ -1,6 +1,6 @@
 //! Rows from servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -175,6 +175,17 @@ impl Client {
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
+    }
+
+    /// Returns what a server was to the partitions that it had when it was asked last: writer, follower
+    /// or reader; several words where that differs.
+    #[must_use]
+    pub fn role_of(&self, address: &Address) -> String {
+        let fleet = self.fleet();
+        let Some(at) = fleet.position(address) else { return String::new() };
+        let roles: BTreeSet<&str> =
+            fleet.describes(at).held().map(|(_, it)| it.role.name()).collect();
+        roles.into_iter().collect::<Vec<_>>().join(", ")
     }
 
     /// Every address that pulls may connect to: the common one of each server, then those of shards.

@@ -70,6 +70,11 @@ impl Fleet {
         &self.servers[server].0
     }
 
+    /// What a server has described.
+    pub(super) fn describes(&self, server: usize) -> &Description {
+        &self.servers[server].1
+    }
+
     /// The number that a server has drawn when it started.
     pub(super) fn instance(&self, server: usize) -> u64 {
         self.servers[server].1.instance

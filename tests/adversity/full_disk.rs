@@ -179,9 +179,14 @@ fn continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     assert!(verify_rows(&Graph::open(&on.graph).unwrap()).ok);
 }
 
-/// The process ends, and another continues with room.
-fn ends_well(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
+/// Writes are refused, and another process continues with room.
+fn ends_well(on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     is_refused(&on, &live);
+    another_continues(on, live, failed);
+}
+
+/// The process ends, and another continues with room.
+fn another_continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     let version = live.version();
     drop(live);
     on.check(&open(&on.graph, LiveMode::Read).unwrap());
@@ -338,7 +343,11 @@ fn a_commit_on_a_full_disk_is_there_everywhere_or_nowhere() {
     // Some find room that the log has taken ahead.
     let error = (0..20_000).find_map(|_| on.commit(&live).err());
     assert_full(&on.graph, &error.expect("the disk is full at last"));
-    ends_well(on, live, 1);
+    // Whether the catalog or a file of rows found no room.
+    let refused = live.commit_version().unwrap_err();
+    assert!(refused.to_string().contains("No space left on device"), "{refused}");
+    on.check(&live);
+    another_continues(on, live, 1);
 }
 
 #[test]

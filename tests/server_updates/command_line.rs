@@ -108,7 +108,7 @@ fn put_commit_gather_compact_and_restart() {
     assert_eq!((figure("version"), figure("committed_rows")), (Some(2), Some(0)));
     assert_eq!((figure("pending_rows"), stat["writable"].as_bool()), (Some(2), Some(true)));
     let text = lode_line(&format!("stat {address}")).succeeded().stdout;
-    assert!(text.contains("version 2, takes updates"), "{text}");
+    assert!(text.contains("version 2, writer, takes updates"), "{text}");
     server.stop();
     served.check(&[]);
     let server = served.serve("--writable --insecure");

@@ -85,7 +85,7 @@ fn rows_that_change_while_they_are_loaded_are_never_old() {
     let load = Workload::new(N_ROWS);
     let n_puts = AtomicU64::new(0);
     for round in 0..ROUNDS {
-        let server = start(&graph, "--memory 256MiB --writable --preload auto");
+        let server = start(&graph, "--memory 256MiB --writable --insecure --preload auto");
         let address = [server.address.clone()];
         let connect = || Client::connect(&address, ClientConfig::default()).unwrap();
         let is_loaded = || get(&server.metrics, "/readyz").body == "ready\n";

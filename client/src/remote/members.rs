@@ -113,6 +113,11 @@ impl Client {
             | ClientError::TwoWriters { part, .. } => part,
             error => return Err(error),
         };
+        // The writer may be one that has not answered yet.
+        let is_unwritten = matches!(error, ClientError::NoWriter { .. });
+        if is_unwritten && !self.has_heard_all.load(Ordering::Acquire) {
+            return self.whole_fleet(deadline, patience);
+        }
         let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
         // Answers of different moments may both say so of a partition that moves: a second round may
         // not. Nothing else is waited for where a person must end it.

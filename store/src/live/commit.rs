@@ -126,6 +126,8 @@ impl LiveGraph {
         parts: &[Arc<LivePart>],
         version: u32,
     ) -> Result<(), StoreError> {
+        // Before puts are for the version after it.
+        parts.iter().try_for_each(|part| part.catalog.check_takes_writes())?;
         {
             // No put is midway: from here on none is for this version.
             let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -144,6 +146,8 @@ impl LiveGraph {
         if part.version() >= version {
             return Ok(());
         }
+        // While a record of an earlier attempt may be on disk, its file stays.
+        part.catalog.check_takes_writes()?;
         let mut prepared = Vec::new();
         for tensor in &part.tensors {
             match self.write_delta(part, tensor, version) {

@@ -21,7 +21,8 @@ impl LiveGraph {
     /// with [`StoreError::Stopped`] as after any error. Each tensor of a partition is switched on its
     /// own: after an error those before it are done, and nothing else has changed. A damaged page is
     /// such an error, unless all of its rows were changed since. A partition that is being copied is
-    /// left as it is.
+    /// left as it is, as is one that is ahead of the others after a commit that failed in them:
+    /// readers still need its rows of the version before.
     ///
     /// Needs room on disk for the largest file that is written; memory does not depend on its length
     /// but for 4 bytes per page, and 16 bytes per row where deltas become one.
@@ -41,9 +42,10 @@ impl LiveGraph {
         }
         let mut garbage = self.garbage();
         self.sweep_garbage(&mut garbage)?;
-        // One that is being copied keeps the files that it has.
+        let version = self.version();
         let is_chosen = |open: &Arc<LivePart>| {
-            part.is_none_or(|part| part == open.part) && !open.hand_over.is_copied()
+            let may_change = !open.hand_over.is_copied() && open.version() <= version;
+            part.is_none_or(|part| part == open.part) && may_change
         };
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
@@ -100,7 +102,9 @@ impl LiveGraph {
         let (layer, switched) = if layers.start == 0 {
             let (record, segment) = compaction.write(progress)?;
             let version = segment.identity().version;
-            let layer = Layer::open(segment, version, self.reader)?;
+            let path = segment.path().to_owned();
+            let layer = Layer::open(segment, version, self.reader)
+                .inspect_err(|_| discard(&**self.graph.device(), &path))?;
             (layer, part.catalog.switch_segment(&tensor.spec().name, version, &record))
         } else {
             let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
@@ -112,7 +116,12 @@ impl LiveGraph {
                 .inspect_err(|_| discard(&**self.graph.device(), &path))?;
             (layer, part.catalog.switch_deltas(&tensor.spec().name, &record))
         };
-        switched?;
+        if let Err(error) = switched {
+            // The record may be on disk: the file goes when the catalog takes writes again, without
+            // the record.
+            garbage.push(Retired::new(&layer, &part.catalog));
+            return Err(error);
+        }
         tensor.fold(seen, layers.clone(), &layer);
         let retired = seen.layers()[layers].iter();
         garbage.extend(retired.map(|layer| Retired::new(layer, &part.catalog)));

@@ -101,11 +101,11 @@ impl LiveGraph {
         }
         for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
             for layer in tensor.current().layers() {
-                let (first, version) = (layer.first_version(), layer.version());
-                let same = from.record_of(first, version);
+                let same = from.record_like(layer);
                 let Some(theirs) = same.filter(|it| it.digest != *layer.segment().digest()) else {
                     continue;
                 };
+                let version = layer.version();
                 return refused(format!(
                     "the writer's {} has other rows of version {version} than that here: was it restored \
                      from a copy, and committed since? If it is right, stop this server, remove {dir}, \
@@ -161,12 +161,15 @@ impl LiveGraph {
 }
 
 impl ManifestTensor {
-    /// The record of the file with rows of exactly these versions.
-    fn record_of(&self, first: u32, version: u32) -> Option<&SegmentRecord> {
-        if self.base.0 == version && first == version {
-            return Some(&self.base.1);
+    /// The record of the file that has the same rows as a layer in the same history: both with every
+    /// row, or both with those that changed in the same versions.
+    fn record_like(&self, layer: &Layer) -> Option<&SegmentRecord> {
+        let versions = (layer.first_version(), layer.version());
+        if layer.segment().identity().delta_of.is_none() {
+            let (version, record) = &self.base;
+            return (*version == versions.1).then_some(record);
         }
-        let delta = self.deltas.iter().find(|it| (it.first, it.version) == (first, version));
+        let delta = self.deltas.iter().find(|it| (it.first, it.version) == versions);
         delta.map(|delta| &delta.record)
     }
 }

@@ -25,7 +25,8 @@ impl LiveGraph {
     /// failed write that keeps others away.
     #[must_use]
     pub fn takes_writes(&self) -> bool {
-        self.mode == LiveMode::Write && self.stopped_writes().is_empty()
+        let is_writer = self.mode == LiveMode::Write && self.check_process().is_ok();
+        is_writer && self.stopped_writes().is_empty()
     }
 
     /// Returns the partitions that take no writes since one has failed.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::gate::Class;
 use crate::limits::{RETRY_AFTER, RETRY_AFTER_MAX};
 
-/// Time with a queue after which the rate is known anew.
+/// Time with a queue after which the rate is measured again.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// Weight of the newest sample.
 const NEWEST: f64 = 0.5;
@@ -200,11 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_whose_rate_is_not_known_refuses_nobody() {
+    fn a_disk_whose_rate_is_not_known_refuses_no_pull() {
         let (mut forecast, start) = (Forecast::default(), Instant::now());
         forecast.expect(Class::Bulk, 0, u64::MAX / 2);
         assert!(forecast.check_behind(Class::Bulk, u64::MAX, Duration::ZERO).is_ok());
-        // One read after the other, and nobody waits: that is no measure of what the disk can do.
+        // One read after the other, and no pull waits: that is no measure of what the disk can do.
         work(&mut forecast, start, 0.001);
         assert!(forecast.check_behind(Class::Bulk, MS, Duration::ZERO).is_ok());
         assert_eq!(forecast.backlog(), Duration::ZERO);
@@ -270,7 +270,7 @@ mod tests {
         forecast.expect(Class::Bulk, 0, 1000 * MS);
         assert!(forecast.check_next(Class::Bulk, 1000 * MS, minute).is_ok());
         assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_err());
-        // Nobody waits any more: what it does is the least that it can.
+        // No pull waits any more: what it does is the least that it can.
         work(&mut forecast, at(start, 10_000), 0.5);
         assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_ok());
         work(&mut forecast, at(start, 20_000), 0.1);

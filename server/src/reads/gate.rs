@@ -32,7 +32,7 @@ pub(crate) struct Amount {
 
 /// A budget, the part of it that is taken, and those that wait for more, each with a handle.
 ///
-/// Nobody passes a ticket of an earlier place, so that no large amount waits for ever. One part in
+/// No ticket passes one of an earlier place, so that no large amount waits for ever. One part in
 /// `READ_RESERVE_ONE_IN` is kept for latency-bound pulls. An amount above the budget is granted
 /// alone.
 pub(crate) struct Gate<H> {
@@ -122,7 +122,7 @@ mod tests {
 
     const BUDGET: Amount = Amount { n: 16, bytes: 800 };
 
-    /// The twin: a list that is searched, and the rule as it is told to operators.
+    /// The twin: a list that is searched, and the rule as operators read it.
     #[derive(Default)]
     struct Naive {
         granted: Vec<(Ticket, Amount)>,

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
-    CommitStep, Copied, CopyStep, Description, Failure, FailureCode, FollowStep, Followed, PartState,
-    PartVersion, Prefix, PullKind, Push, Reply, Request, RequestBody, Role, ServerStats, ShardStats,
-    TensorDescription, Token, Versions,
+    CommitStep, Copied, CopyStep, Description, Failure, FailureCode, FollowStep, Followed,
+    PartState, PartVersion, Prefix, PullKind, Push, Reply, Request, RequestBody, Role, ServerStats,
+    ShardStats, TensorDescription, Token, Versions,
 };
 
 use crate::memory::bounded;

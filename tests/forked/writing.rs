@@ -73,6 +73,7 @@ pub(crate) fn forks_while_it_writes() {
         for number in 0..n_forks {
             (0..4).for_each(|_| heard.recv_timeout(Duration::from_secs(20)).unwrap());
             put(idle.as_ref().unwrap(), u32::from(number), number + 1);
+            idle.as_ref().unwrap().commit_version().unwrap();
             let child = fork(|| {
                 let live = idle.take().unwrap();
                 for live in [&*busy, &live] {
@@ -104,6 +105,7 @@ pub(crate) fn forks_while_it_writes() {
         }
     });
     put(&busy, 599, 77);
+    busy.commit_version().unwrap();
     assert_eq!(row(&store, 599).unwrap(), [77; ROW_BYTES]);
     idle.as_ref().unwrap().commit_version().unwrap();
     drop((idle, store, busy));

@@ -13,7 +13,7 @@ use futures_rustls::TlsAcceptor;
 use glommio::net::TcpStream;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX};
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, WireVersions,
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, WireError, WireVersions,
 };
 
 use super::handshake::{Turns, in_turn};
@@ -89,6 +89,9 @@ impl Connection {
         let mut theirs = [0; HELLO_BYTES];
         self.stream.read_exact(&mut theirs).await?;
         let (answer, agreed) = WireVersions::SPOKEN.answer(&theirs);
+        // A peer that speaks something else, such as TLS, sees what this is.
+        let is_other = matches!(agreed, Err(WireError::Magic { .. }));
+        let answer = answer.or_else(|| is_other.then(|| WireVersions::SPOKEN.hello()));
         if let Some(answer) = answer {
             self.stream.write_all(&answer).await?;
             self.stream.flush().await?;

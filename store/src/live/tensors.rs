@@ -158,7 +158,7 @@ pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
     let live = LiveGraph::open(graph, Some(&parts), LiveMode::Write, &OpenOptions::default())?;
     let mut changed = live.graph.meta().clone();
     changed.tensors.retain(|tensor| tensor.name != name);
-    let graph = replace_meta(&live.graph, changed)?;
+    let graph = replace_meta(&live.graph, &changed)?;
     for part in live.open_parts() {
         let files = part.catalog.forget_tensor(name, &graph.meta().to_text())?;
         part.catalog.flush()?;
@@ -222,7 +222,7 @@ impl NewTensor {
         let stored = Graph::open_on(Arc::clone(live.graph.device()), live.graph.dir())?;
         let mut meta = stored.meta().clone();
         meta.tensors.push(self.spec.clone());
-        let graph = replace_meta(&live.graph, meta)?;
+        let graph = replace_meta(&live.graph, &meta)?;
         let written = std::mem::take(&mut self.written);
         for staged in written {
             let text = graph.meta().to_text();
@@ -327,7 +327,7 @@ impl Staged {
 }
 
 /// Puts another `graph.toml` in the place of the graph's, whole or not at all, and opens it.
-fn replace_meta(graph: &Graph, meta: GraphMeta) -> Result<Graph, StoreError> {
+fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
     let (device, path) = (&**graph.device(), graph.dir().join(META_FILE));
     let temporary = graph.dir().join(format!("{META_FILE}{TEMPORARY_SUFFIX}"));
     if device.exists(&temporary) {

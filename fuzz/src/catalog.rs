@@ -94,9 +94,14 @@ fn look(device: &CrashDevice, edits: &[Edit<'_>]) {
     let options = OpenOptions { reader: ReaderKind::Pread };
     let report = verify_rows(&graph);
     for mode in [LiveMode::Read, LiveMode::Write] {
-        let Ok(live) = LiveGraph::open(graph.clone(), None, mode, &options) else {
-            assert!(!report.ok, "verified, and cannot be opened");
-            continue;
+        let live = match LiveGraph::open(graph.clone(), None, mode, &options) {
+            Ok(live) => live,
+            Err(error) => {
+                // A file that no record names goes to quarantine, which this device cannot do.
+                let is_simulated = error.to_string().contains("cannot move: cross-device link");
+                assert!(!report.ok || is_simulated, "verified, and cannot be opened: {error}");
+                continue;
+            }
         };
         let live = Arc::new(live);
         let versions = [View::Latest, View::At(live.version()), View::At(live.oldest_version())];

@@ -30,6 +30,7 @@ mod map;
 mod meta;
 mod moving;
 mod nan;
+mod new_file;
 mod plan;
 mod probe;
 mod quarantine;

@@ -28,9 +28,9 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, SegmentRecord};
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::graph::{self, Graph, TEMPORARY_SUFFIX, check_digest, open_pinned};
+use crate::graph::{Graph, segment_file};
 use crate::live::TensorVersion;
-use crate::quarantine::quarantine;
+use crate::new_file::write_new_file;
 use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
 use crate::tensor::TensorSpec;
 use crate::verify::read_back;
@@ -71,45 +71,16 @@ impl Compaction<'_> {
         &self,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(SegmentRecord, Segment), StoreError> {
-        let (device, dir) = (&**self.graph.device(), self.graph.part_dir(self.part));
-        // That of the newest layer: versions after it changed no row.
+        // That of the newest layer: versions after it changed no row. No record names a file of a version
+        // that nothing has been folded into.
         let layers = self.seen.layers();
         let version = layers[layers.len() - 1].version();
-        let file = graph::segment_file(&self.spec.name, version);
-        let (path, temporary) = (dir.join(&file), dir.join(format!("{file}{TEMPORARY_SUFFIX}")));
-        // There is one compaction at a time, and no record names a file of a version that nothing
-        // has been folded into. An unfinished file is left from a failure; a finished one may be
-        // all that is left of rows that a catalog put back from an old copy knows nothing of.
-        remove_if_there(device, &temporary)?;
-        if device.exists(&path) {
-            let to = quarantine(device, &path)?;
-            tracing::warn!(
-                "{}: in the way, and named by nothing; moved to {}",
-                path.display(),
-                to.display()
-            );
-        }
+        let name = segment_file(&self.spec.name, version);
         let old = self.seen.base().segment().identity();
-        let segment = Uuid::new_v4();
-        let identity = SegmentIdentity { segment, version, ..old.clone() };
-        let written = self.write_checked(device, &temporary, &identity, progress);
-        let written = written.and_then(|digest| {
-            device.rename(&temporary, &path).map_err(StoreError::io(&path, "move a segment to"))?;
-            device.sync(&dir).map_err(StoreError::io(&dir, "sync"))?;
-            let (n_rows, row_bytes) = (identity.n_rows, self.spec.row_bytes() as u32);
-            let record = SegmentRecord { segment, n_rows, row_bytes, digest, file };
-            let segment = open_pinned(device, &path, &identity)?;
-            check_digest(&segment, &record)?;
-            Ok((record, segment))
-        });
-        if written.is_err() {
-            for left in [&temporary, &path] {
-                if let Err(error) = remove_if_there(device, left) {
-                    tracing::warn!("{error}; the next opening for writing removes it");
-                }
-            }
-        }
-        written
+        let identity = SegmentIdentity { segment: Uuid::new_v4(), version, ..old.clone() };
+        write_new_file(self.graph, self.part, name, &identity, |path| {
+            self.write_checked(&**self.graph.device(), path, &identity, progress)
+        })
     }
 
     /// Step 1: a segment that is on disk as it was meant.
@@ -141,11 +112,4 @@ pub(crate) fn report(
         bytes: new.map_or(0, |new| new.layout().file_bytes()),
         seconds: start.elapsed().as_secs_f64(),
     }
-}
-
-fn remove_if_there(device: &dyn Device, path: &Path) -> Result<(), StoreError> {
-    if !device.exists(path) {
-        return Ok(());
-    }
-    device.remove_file(path).map_err(StoreError::io(path, "remove"))
 }

@@ -16,6 +16,7 @@ use lodestore_graph::PartId;
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
+use crate::new_file::remove_if_there;
 
 pub use fetch::FetchedFile;
 pub use manifest::Manifest;
@@ -54,9 +55,7 @@ impl FollowedFolder {
             }
         }
         let temporary = dir.join(format!("{FOLLOWS_FILE}{}", crate::graph::TEMPORARY_SUFFIX));
-        if device.exists(&temporary) {
-            device.remove_file(&temporary).map_err(StoreError::io(&temporary, "remove"))?;
-        }
+        remove_if_there(&device, &temporary)?;
         let written = (|| {
             let mut writer = device.create(&temporary)?;
             writer.append(writers.as_bytes())?;

@@ -8,11 +8,12 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::delta::{DeltaPlace, discard};
+use super::delta::DeltaPlace;
 use super::parallel::for_each;
 use super::{Folding, Layer, LiveGraph, LivePart, LiveTensor};
 use crate::catalog::DeltaRecord;
 use crate::error::StoreError;
+use crate::new_file::discard;
 
 /// A commit folds deltas where a tensor has more layers than this.
 const MAX_LAYERS: usize = 64;

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use lodestore_graph::PartId;
 
-use super::delta::{DeltaPlace, discard};
+use super::delta::DeltaPlace;
 use super::garbage::{Garbage, Retired};
 use super::{Layer, LiveGraph, LivePart, LiveTensor, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
 use crate::layers::{Fold, choose_fold};
+use crate::new_file::discard;
 
 impl LiveGraph {
     /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts, commits

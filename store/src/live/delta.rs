@@ -6,22 +6,20 @@
 //! that were handed to the system; they are not read back.
 
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
 
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
 use super::TensorVersion;
 use super::tensor::PendingRows;
-use crate::catalog::{Catalog, DeltaRecord, SegmentRecord};
+use crate::catalog::{Catalog, DeltaRecord};
 use crate::codec::SegmentCodec;
-use crate::device::Device;
 use crate::error::StoreError;
-use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest, delta_file, open_pinned};
+use crate::graph::{Graph, delta_file};
+use crate::new_file::write_new_file;
 use crate::plan::{DeviceProfile, ReadPlan};
-use crate::quarantine::quarantine;
 use crate::row::RowIdx;
-use crate::segment::{Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
+use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
 use crate::tensor::TensorSpec;
 
 /// Rows are handed to the writer in pieces of about this many bytes.
@@ -135,44 +133,20 @@ impl DeltaPlace<'_> {
         base: SegmentCodec,
         fill: &mut dyn FnMut(&mut SegmentWriter) -> Result<(), StoreError>,
     ) -> Result<Written, StoreError> {
-        let (device, dir) = (&**self.graph.device(), self.graph.part_dir(self.part));
         let (first, version) = (*versions.start(), *versions.end());
-        let file = delta_file(&self.spec.name, first, version);
-        let (path, temporary) = (dir.join(&file), dir.join(format!("{file}{TEMPORARY_SUFFIX}")));
-        // No record names these. An unfinished file is left from a failure; a finished one may be all
-        // that is left of rows that a catalog restored from an old copy knows nothing of.
-        remove_if_there(device, &temporary)?;
-        if device.exists(&path) {
-            let to = quarantine(device, &path)?;
-            let (path, to) = (path.display(), to.display());
-            tracing::warn!("{path}: in the way, and named by no record; moved to {to}");
-        }
+        let name = delta_file(&self.spec.name, first, version);
         let identity = self.graph.delta_identity(self.part, self.spec, version, rows.len());
         let codec = match base {
             SegmentCodec::Raw => SegmentCodec::Raw,
             SegmentCodec::Zstd { .. } => SegmentCodec::zstd_for(self.spec.row_bytes()),
         };
-        let record = |digest: SegmentDigest| {
-            let (n_rows, row_bytes) = (identity.n_rows, self.spec.row_bytes() as u32);
-            let record =
-                SegmentRecord { segment: identity.segment, n_rows, row_bytes, digest, file };
-            DeltaRecord { first, version, record }
-        };
-        let written = (|| {
-            let mut writer =
-                SegmentWriter::create_delta(device, &temporary, &identity, codec, rows)?;
+        let written = write_new_file(self.graph, self.part, name, &identity, |path| {
+            let device = &**self.graph.device();
+            let mut writer = SegmentWriter::create_delta(device, path, &identity, codec, rows)?;
             fill(&mut writer)?;
-            let record = record(writer.finish()?);
-            device.rename(&temporary, &path).map_err(StoreError::io(&path, "move a delta to"))?;
-            device.sync(&dir).map_err(StoreError::io(&dir, "sync"))?;
-            let segment = open_pinned(device, &path, &identity)?;
-            check_digest(&segment, &record.record)?;
-            Ok((record, segment))
-        })();
-        if written.is_err() {
-            [&temporary, &path].into_iter().for_each(|left| discard(device, left));
-        }
-        written
+            writer.finish()
+        });
+        written.map(|(record, segment)| (DeltaRecord { first, version, record }, segment))
     }
 
     /// The rows that were put for `version`, as the catalog has them.
@@ -222,18 +196,4 @@ impl Graph {
             delta_of: Some(range.end - range.start),
         }
     }
-}
-
-/// Removes a file that no record names.
-pub(super) fn discard(device: &dyn Device, path: &Path) {
-    if let Err(error) = remove_if_there(device, path) {
-        tracing::warn!("{error}; the next opening for writing removes it");
-    }
-}
-
-fn remove_if_there(device: &dyn Device, path: &Path) -> Result<(), StoreError> {
-    if !device.exists(path) {
-        return Ok(());
-    }
-    device.remove_file(path).map_err(StoreError::io(path, "remove"))
 }

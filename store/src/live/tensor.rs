@@ -11,6 +11,7 @@ use super::{Layer, TensorVersion};
 use crate::catalog::Catalog;
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::new_file::remove_if_there;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
@@ -156,9 +157,7 @@ impl LiveTensor {
     pub(super) fn remove_unrecorded(&self, device: &dyn Device) -> Result<(), StoreError> {
         let mut unrecorded = lock(&self.unrecorded);
         let Some(file) = &*unrecorded else { return Ok(()) };
-        if device.exists(file) {
-            device.remove_file(file).map_err(StoreError::io(file, "remove"))?;
-        }
+        remove_if_there(device, file)?;
         *unrecorded = None;
         Ok(())
     }

@@ -26,6 +26,7 @@ use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, segment_file};
 use crate::import::{EXTERNAL_ID_TENSOR, ImportError, TensorOptions, write_segment};
 use crate::limits::MAX_TENSORS;
 use crate::meta::GraphMeta;
+use crate::new_file::{discard, remove_if_there};
 use crate::quarantine::quarantine;
 use crate::reader::OpenOptions;
 use crate::segment::{SegmentIdentity, SegmentWriter};
@@ -163,10 +164,7 @@ pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
         let files = part.catalog.forget_tensor(name, &graph.meta().to_text())?;
         part.catalog.flush()?;
         for file in files {
-            let path = graph.part_dir(part.part).join(file);
-            if graph.device().exists(&path) {
-                graph.device().remove_file(&path).map_err(StoreError::io(&path, "remove"))?;
-            }
+            remove_if_there(&**graph.device(), &graph.part_dir(part.part).join(file))?;
         }
     }
     Ok(graph)
@@ -317,11 +315,7 @@ impl Staged {
     fn remove(&self, graph: &Graph) {
         let dir = graph.part_dir(self.part.part);
         for path in [dir.join(self.temporary()), dir.join(&self.file)] {
-            if graph.device().exists(&path)
-                && let Err(error) = graph.device().remove_file(&path)
-            {
-                tracing::warn!("{}: cannot remove: {error}", path.display());
-            }
+            discard(&**graph.device(), &path);
         }
     }
 }
@@ -330,9 +324,7 @@ impl Staged {
 fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
     let (device, path) = (&**graph.device(), graph.dir().join(META_FILE));
     let temporary = graph.dir().join(format!("{META_FILE}{TEMPORARY_SUFFIX}"));
-    if device.exists(&temporary) {
-        device.remove_file(&temporary).map_err(StoreError::io(&temporary, "remove"))?;
-    }
+    remove_if_there(device, &temporary)?;
     let write = |device: &dyn Device| {
         let mut file = device.create(&temporary)?;
         file.append(meta.to_text().as_bytes())?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
 use crate::graph::TEMPORARY_SUFFIX;
+use crate::new_file::remove_if_there;
 
 /// A file that is being written.
 #[derive(Debug)]
@@ -21,9 +22,7 @@ impl ArrivingFile {
         let mut temporary = path.to_owned().into_os_string();
         temporary.push(TEMPORARY_SUFFIX);
         let temporary = PathBuf::from(temporary);
-        if device.exists(&temporary) {
-            device.remove_file(&temporary).map_err(StoreError::io(&temporary, "remove"))?;
-        }
+        remove_if_there(&**device, &temporary)?;
         let file = device.create(&temporary).map_err(StoreError::io(&temporary, "create"))?;
         Ok(Self { device: Arc::clone(device), path: path.to_owned(), temporary, file })
     }

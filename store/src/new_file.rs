@@ -1,0 +1,69 @@
+//! New files of rows: whole under their names, or not there.
+
+use std::path::Path;
+
+use lodestore_graph::PartId;
+
+use crate::catalog::SegmentRecord;
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest, open_pinned};
+use crate::quarantine::quarantine;
+use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
+
+/// Writes the file `name` of a partition, opens it and pins it; returns its record, which no catalog
+/// has yet.
+///
+/// `write` fills the file of the path that it receives, and syncs it. The file is then moved to its
+/// name, and its folder is synced. A failure removes what was written.
+pub(crate) fn write_new_file(
+    graph: &Graph,
+    part: PartId,
+    name: String,
+    identity: &SegmentIdentity,
+    write: impl FnOnce(&Path) -> Result<SegmentDigest, StoreError>,
+) -> Result<(SegmentRecord, Segment), StoreError> {
+    let (device, dir) = (&**graph.device(), graph.part_dir(part));
+    let (path, temporary) = (dir.join(&name), dir.join(format!("{name}{TEMPORARY_SUFFIX}")));
+    // No record names these. An unfinished file is left from a failure; a finished one may be all
+    // that is left of rows that a catalog restored from an old copy knows nothing of.
+    remove_if_there(device, &temporary)?;
+    if device.exists(&path) {
+        let to = quarantine(device, &path)?;
+        let (path, to) = (path.display(), to.display());
+        tracing::warn!("{path}: in the way, and named by no record; moved to {to}");
+    }
+    let written = write(&temporary).and_then(|digest| {
+        device.rename(&temporary, &path).map_err(StoreError::io(&path, "move a segment to"))?;
+        device.sync(&dir).map_err(StoreError::io(&dir, "sync"))?;
+        let record = SegmentRecord {
+            segment: identity.segment,
+            n_rows: identity.n_rows,
+            row_bytes: identity.tensor.row_bytes() as u32,
+            digest,
+            file: name,
+        };
+        let segment = open_pinned(device, &path, identity)?;
+        check_digest(&segment, &record)?;
+        Ok((record, segment))
+    });
+    if written.is_err() {
+        [&temporary, &path].into_iter().for_each(|left| discard(device, left));
+    }
+    written
+}
+
+/// Removes a file that no record names; the next opening for writing does it where that fails.
+pub(crate) fn discard(device: &dyn Device, path: &Path) {
+    if let Err(error) = remove_if_there(device, path) {
+        tracing::warn!("{error}; the next opening for writing removes it");
+    }
+}
+
+/// Removes a file if there is one.
+pub(crate) fn remove_if_there(device: &dyn Device, path: &Path) -> Result<(), StoreError> {
+    if !device.exists(path) {
+        return Ok(());
+    }
+    device.remove_file(path).map_err(StoreError::io(path, "remove"))
+}

@@ -393,7 +393,7 @@ fn commits(scale: Scale) {
     ids.chunks(BATCH_ROWS).for_each(|ids| assert_new(&store, ids));
 }
 
-/// Seconds of a write of so many bytes to a new file with a sync.
+/// Seconds of a write of `n_bytes` to a new file with a sync.
 fn plain_write(dir: &Path, n_bytes: usize) -> f64 {
     let (path, piece) = (dir.join("plain"), vec![7; 1 << 20]);
     let start = Instant::now();

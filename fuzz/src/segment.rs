@@ -69,7 +69,7 @@ fn check_list(file: &[u8], identity: &SegmentIdentity, listed: &[u32]) {
     assert!(found.eq(listed.iter().copied()), "{listed:?}");
 }
 
-/// Where the row list of a delta of so many rows begins: before the footer.
+/// Where the row list of a delta of `n_rows` rows begins: before the footer.
 fn list_at(file: &[u8], n_rows: usize) -> usize {
     file.len() - PAGE - (4 * n_rows).next_multiple_of(PAGE)
 }

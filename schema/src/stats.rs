@@ -9,7 +9,7 @@ use crate::reply::bad;
 pub struct ServerStats {
     /// By shard.
     pub shards: Vec<ShardStats>,
-    /// Versions, rows over segments, compactions.
+    /// Versions, changed rows, compactions.
     pub updates: UpdateStats,
 }
 

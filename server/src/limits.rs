@@ -57,7 +57,7 @@ pub const READ_BYTES_PER_SHARD: u64 = 32 << 20;
 pub const PLANNED_ROWS_PER_SHARD: u64 = 128 << 10;
 /// Bytes of lists for each row that is read: its place, its plan, its extent.
 pub const READ_LIST_BYTES_PER_ROW: usize = 96;
-/// One part in so many of the budgets of reads that is kept for latency-bound pulls.
+/// The share of the budgets of reads kept for latency-bound pulls, as a divisor.
 pub const READ_RESERVE_ONE_IN: u64 = 8;
 /// Pieces that a shard loads ahead concurrently, and most bytes of the rows of one.
 pub const PRELOAD_WORKERS: usize = 2;

@@ -25,7 +25,7 @@ pub(crate) enum Letter {
 
 /// What a shard asks another.
 pub(crate) enum Question {
-    /// Gather them, as long as somebody waits for them, in the order of their pull.
+    /// Gather them, as long as a pull waits for them, in the order of their pull.
     Gather(Wanted),
     /// Read the newest version of a partition from now on, or of all.
     Refresh(Option<PartId>),

@@ -70,7 +70,7 @@ pub(crate) struct PutArgs {
     /// Make a version of all that was put so far.
     #[arg(long)]
     commit: bool,
-    /// With --connect and --commit: return when so many followers of each partition have the version.
+    /// With --connect and --commit: return when N followers of each partition have the version.
     #[arg(long, value_name = "N", requires_all = ["connect", "commit"])]
     wait_followers: Option<usize>,
     /// The ids are those of the imported files, not those of the stored graph.

@@ -111,7 +111,7 @@ pub(crate) struct ServeArgs {
     /// given.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Take puts, commits and compactions; nobody else may write the partitions meanwhile. Over TCP
+    /// Take puts, commits and compactions; no other process may write the partitions meanwhile. Over TCP
     /// it needs --token-file, --tls-client-ca or --insecure, and so does --parts-here.
     #[arg(long)]
     writable: bool,

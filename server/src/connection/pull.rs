@@ -52,7 +52,7 @@ impl Connection {
         }
     }
 
-    /// Gathers and sends chunk after chunk, as long as somebody waits for them. The inner result is
+    /// Gathers and sends chunk after chunk, as long as a pull waits for them. The inner result is
     /// what the client is told.
     async fn send_rows(
         &mut self,

@@ -12,7 +12,7 @@ const TIER_LAYERS: usize = 4;
 /// Two deltas are of a like size where the older has at most this many times the rows that are newer.
 const TIER_RATIO: u64 = 4;
 
-/// All layers become one segment where their deltas have one in so many of its rows.
+/// All layers become one segment where their deltas have at least this share of its rows, as a divisor.
 const FULL_FOLD_SHARE: u64 = 8;
 
 /// Deltas of fewer rows than this in all stay, however short the segment is: they cost less than the

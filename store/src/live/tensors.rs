@@ -270,7 +270,7 @@ impl NewTensor {
         let (file, digest) = (segment_file(&self.spec.name, FIRST_VERSION), [0; 32]);
         let staged = Staged { part: Arc::clone(part), identity, file, digest };
         let path = graph.part_dir(part.part).join(&staged.file);
-        // Of a tensor that was dropped, and is still read from; or nobody knows of what.
+        // Of a tensor that was dropped, and is still read from; or of an unknown one.
         if graph.device().exists(&path) {
             quarantine(&**graph.device(), &path)?;
         }

@@ -40,7 +40,7 @@ pub(crate) struct Model {
     /// With all that was put, pending for whichever version.
     all: Puts,
     puts_for: PutsFor,
-    /// So many versions after the committed one may turn out to be committed, in some partitions.
+    /// Versions after the committed one that may turn out to be committed in some partitions.
     n_in_doubt: u32,
     /// Puts that failed, with the nodes that were not put again: in each partition, all of them
     /// have happened or none.

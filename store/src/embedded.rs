@@ -9,8 +9,8 @@ use lodestore_graph::{NodeId, PartId};
 use crate::convert::gather_as_f32;
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::live::{LayerRows, LiveGraph, LiveMode, TensorView, View};
-use crate::plan::{DeviceProfile, PlanError, ReadPlan};
+use crate::live::{GatherScratch, LiveGraph, LiveMode, TensorView, View};
+use crate::plan::{DeviceProfile, PlanError};
 use crate::reader::OpenOptions;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
@@ -35,8 +35,7 @@ pub struct EmbeddedStore {
 struct Scratch {
     /// Per partition: rows and where they go.
     routed: Vec<Vec<(RowIdx, u32)>>,
-    by_layer: LayerRows,
-    plan: ReadPlan,
+    gather: GatherScratch,
 }
 
 impl EmbeddedStore {
@@ -173,20 +172,11 @@ impl EmbeddedStore {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), StoreError> {
-        let Scratch { routed, by_layer, plan } = scratch;
+        let Scratch { routed, gather: scratch } = scratch;
         self.route(ids, at, routed)?;
         for (part, rows) in routed.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
             let view = views[part].as_ref().ok_or_else(|| self.not_opened(part))?;
-            let version = view.version();
-            if version.is_plain() {
-                version.base().reader().gather(rows, &self.profile, plan, out)?;
-                continue;
-            }
-            version.split(rows, by_layer);
-            for (layer, rows) in by_layer.iter() {
-                let reader = version.layers()[layer].reader();
-                reader.gather(rows, &self.profile, plan, out)?;
-            }
+            view.version().gather(rows, &self.profile, scratch, out)?;
         }
         Ok(())
     }

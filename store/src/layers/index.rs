@@ -1,32 +1,54 @@
 //! Which layer has the newest value of a row: one look-up, whatever the number of layers.
 //!
-//! Rows are taken 2048 at a time. A stretch without changed rows is one word that says so; another
-//! one has a bit for each row, and counts that turn the bit into a place in the list of entries.
+//! Rows are taken 384 at a time. A block without changed rows is one word that says so; another one is
+//! a cache line: a bit for each row, and counts that turn the bit into a position among the entries.
+
+use lodestore_graph::prefetch::prefetch;
 
 use crate::row::RowIdx;
 
-const STRETCH_ROWS: u32 = 2048;
-const WORDS: usize = STRETCH_ROWS as usize / 64;
-/// The stretch has no changed rows.
+const WORDS: usize = 6;
+const BLOCK_ROWS: u32 = 64 * WORDS as u32;
+/// The block has no changed rows.
 const NONE: u32 = u32::MAX;
 
 /// Where the newest value of each changed row is.
 ///
-/// Memory: 8 bytes per changed row, 384 bytes per stretch of 2048 rows that has one, and 4 bytes
-/// per stretch.
+/// Memory: 64 bytes per block of 384 rows that has a changed one, 4 bytes per block, and where there
+/// are several layers 8 bytes per changed row.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LayerIndex {
-    /// By stretch: its place in `words`, counted in stretches, or [`NONE`].
-    stretches: Vec<u32>,
-    words: Vec<Word>,
-    entries: Vec<Place>,
+    /// By block of rows: its position in `blocks`, or [`NONE`].
+    positions: Vec<u32>,
+    blocks: Vec<Block>,
+    n_entries: u32,
+    entries: Entries,
 }
 
-/// 64 rows: which have changed, and how many changed rows there are before them.
+/// Which rows of a block have changed, and how many changed rows there are before each word.
 #[derive(Clone, Copy, Debug, Default)]
-struct Word {
-    bits: u64,
+#[repr(align(64))]
+struct Block {
+    bits: [u64; WORDS],
+    /// Before the block.
     before: u32,
+    /// From the start of the block to the word.
+    within: [u16; WORDS],
+}
+
+/// The places of changed rows, in the order of the rows.
+#[derive(Clone, Debug)]
+enum Entries {
+    /// All are in this layer, whose rows they are.
+    One(u32),
+    /// In several layers.
+    Many(Vec<Place>),
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
 }
 
 /// A layer, and a row of it.
@@ -48,68 +70,138 @@ impl LayerIndex {
         n_rows: u32,
         layers: impl Iterator<Item = (u32, &'a [u32])> + Clone,
     ) -> Self {
-        let n_stretches = n_rows.div_ceil(STRETCH_ROWS) as usize;
-        let mut this = Self { stretches: vec![NONE; n_stretches], ..Self::default() };
-        let mut n_touched = 0;
+        let mut this =
+            Self { positions: vec![NONE; n_rows.div_ceil(BLOCK_ROWS) as usize], ..Self::default() };
+        let mut n_blocks = 0;
         for &row in layers.clone().flat_map(|(_, rows)| rows) {
             assert!(row < n_rows, "a layer has rows of its tensor");
-            let stretch = &mut this.stretches[(row / STRETCH_ROWS) as usize];
-            if *stretch == NONE {
-                *stretch = n_touched;
-                n_touched += 1;
+            let position = &mut this.positions[(row / BLOCK_ROWS) as usize];
+            if *position == NONE {
+                *position = n_blocks;
+                n_blocks += 1;
             }
         }
-        this.words = vec![Word::default(); n_touched as usize * WORDS];
+        this.blocks = vec![Block::default(); n_blocks as usize];
         for &row in layers.clone().flat_map(|(_, rows)| rows) {
-            let word = this.word_of(row).unwrap_or_default();
-            this.words[word].bits |= 1 << (row % 64);
+            let position = this.positions[(row / BLOCK_ROWS) as usize] as usize;
+            this.blocks[position].bits[word_of(row)] |= 1 << (row % 64);
         }
-        let mut before = 0;
-        for word in &mut this.words {
-            word.before = before;
-            before += word.bits.count_ones();
+        for block in &mut this.blocks {
+            block.before = this.n_entries;
+            let mut within = 0;
+            for (bits, before) in block.bits.iter().zip(&mut block.within) {
+                *before = within;
+                within += bits.count_ones() as u16;
+            }
+            this.n_entries += u32::from(within);
         }
-        this.entries = vec![Place::default(); before as usize];
-        for (layer, rows) in layers {
+        this.entries = this.entries_of(layers);
+        this
+    }
+
+    /// The places of all changed rows, once the blocks are complete.
+    fn entries_of<'a>(
+        &self,
+        mut layers: impl Iterator<Item = (u32, &'a [u32])> + Clone,
+    ) -> Entries {
+        let all = layers.clone();
+        // One layer's rows ascend, so that its blocks and its entries do.
+        if let (Some((layer, _)), None) = (layers.next(), layers.next()) {
+            return Entries::One(layer);
+        }
+        let mut entries = vec![Place::default(); self.n_entries as usize];
+        for (layer, rows) in all {
             for (&row, at) in rows.iter().zip(0..) {
-                if let Some(entry) = this.entry_of(row) {
-                    this.entries[entry] = Place { layer, row: RowIdx(at) };
+                if let Some(entry) = self.entry_of(row) {
+                    entries[entry] = Place { layer, row: RowIdx(at) };
                 }
             }
         }
-        this
+        Entries::Many(entries)
     }
 
     /// The place of the newest value of `row`; `None` where no layer has it.
     #[inline]
     pub(crate) fn place_of(&self, row: RowIdx) -> Option<Place> {
-        self.entry_of(row.0).map(|entry| self.entries[entry])
+        self.entry_of(row.0).map(|entry| self.place_at(entry))
     }
 
     /// Number of changed rows, each counted once.
     pub(crate) fn n_rows(&self) -> u64 {
-        self.entries.len() as u64
+        self.n_entries.into()
     }
 
     /// Memory of the index.
     pub(crate) fn bytes(&self) -> usize {
-        self.stretches.len() * size_of::<u32>()
-            + self.words.len() * size_of::<Word>()
-            + self.entries.len() * size_of::<Place>()
+        let entries = match &self.entries {
+            Entries::One(_) => 0,
+            Entries::Many(places) => places.len() * size_of::<Place>(),
+        };
+        self.positions.len() * size_of::<u32>() + self.blocks.len() * size_of::<Block>() + entries
     }
 
     #[inline]
-    fn word_of(&self, row: u32) -> Option<usize> {
-        let stretch = *self.stretches.get((row / STRETCH_ROWS) as usize)?;
-        let word = || stretch as usize * WORDS + (row % STRETCH_ROWS / 64) as usize;
-        (stretch != NONE).then(word)
+    fn block_of(&self, row: u32) -> Option<&Block> {
+        let position = *self.positions.get((row / BLOCK_ROWS) as usize)?;
+        (position != NONE).then(|| &self.blocks[position as usize])
     }
 
     #[inline]
     fn entry_of(&self, row: u32) -> Option<usize> {
-        let Word { bits, before } = self.words[self.word_of(row)?];
-        let bit = 1 << (row % 64);
+        let block = self.block_of(row)?;
+        let (bits, bit) = (block.bits[word_of(row)], 1 << (row % 64));
+        let before = block.before + u32::from(block.within[word_of(row)]);
         (bits & bit != 0).then(|| before as usize + (bits & (bit - 1)).count_ones() as usize)
+    }
+
+    #[inline]
+    fn place_at(&self, entry: usize) -> Place {
+        match &self.entries {
+            Entries::One(layer) => Place { layer: *layer, row: RowIdx(entry as u32) },
+            Entries::Many(places) => places[entry],
+        }
+    }
+}
+
+/// Position of a row's word in its block.
+#[inline]
+fn word_of(row: u32) -> usize {
+    (row % BLOCK_ROWS / 64) as usize
+}
+
+/// A look-up of a row's place in steps, between which other work hides the waits for memory.
+pub(crate) trait Finder {
+    /// Requests the memory that [`Finder::entry`] reads.
+    fn prefetch(&self, row: RowIdx);
+
+    /// Returns the row's entry, and requests the memory that [`Finder::place`] reads.
+    fn entry(&self, row: RowIdx) -> u32;
+
+    /// Returns the place of the row with this entry.
+    fn place(&self, row: RowIdx, entry: u32) -> Place;
+}
+
+impl Finder for LayerIndex {
+    #[inline]
+    fn prefetch(&self, row: RowIdx) {
+        if let Some(block) = self.block_of(row.0) {
+            prefetch(block);
+        }
+    }
+
+    /// `u32::MAX` for a row that no layer has.
+    #[inline]
+    fn entry(&self, row: RowIdx) -> u32 {
+        let Some(entry) = self.entry_of(row.0) else { return u32::MAX };
+        if let Entries::Many(places) = &self.entries {
+            prefetch(&places[entry]);
+        }
+        entry as u32
+    }
+
+    #[inline]
+    fn place(&self, row: RowIdx, entry: u32) -> Place {
+        if entry == u32::MAX { Place { layer: 0, row } } else { self.place_at(entry as usize) }
     }
 }
 
@@ -155,9 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn untouched_stretches_take_a_word() {
-        let index = LayerIndex::new(1 << 20, [(1, &[5u32, 2047][..])].into_iter());
-        assert_eq!(index.bytes(), 512 * 4 + WORDS * size_of::<Word>() + 2 * size_of::<Place>());
-        assert_eq!((size_of::<Word>(), size_of::<Place>()), (16, 8));
+    fn untouched_blocks_take_a_word() {
+        let layers = [(1, &[5u32, 383][..]), (2, &[5])];
+        let one = LayerIndex::new(1 << 20, layers[..1].iter().copied());
+        let n_blocks = (1usize << 20).div_ceil(384);
+        assert_eq!(one.bytes(), n_blocks * 4 + 64);
+        let both = LayerIndex::new(1 << 20, layers.into_iter());
+        assert_eq!(both.bytes(), n_blocks * 4 + 64 + 2 * size_of::<Place>());
     }
 }

@@ -6,4 +6,4 @@ mod fold;
 mod index;
 
 pub(crate) use fold::{Fold, LayerSize, choose_fold};
-pub(crate) use index::LayerIndex;
+pub(crate) use index::{Finder, LayerIndex, Place};

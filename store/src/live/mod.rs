@@ -43,6 +43,7 @@ pub use health::StoppedWrites;
 pub use layer::Layer;
 pub use tensor::LiveTensor;
 pub use tensors::{NewTensor, drop_tensor};
+pub(crate) use version::GatherScratch;
 pub use version::{LayerRows, TensorVersion};
 pub use view::{GraphVersion, TensorView, View};
 

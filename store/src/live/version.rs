@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::Layer;
+use crate::error::StoreError;
 use crate::layers::{LayerIndex, LayerSize};
+use crate::plan::{DeviceProfile, ReadPlan};
+use crate::reader::gather_mapped;
 use crate::row::RowIdx;
 
 /// A tensor of a partition at a committed version. Nothing changes it, and its files stay while it
@@ -23,6 +26,13 @@ pub struct LayerRows {
     /// to the segment that has every row.
     by_layer: Vec<Vec<(RowIdx, u32)>>,
     n_layers: usize,
+}
+
+/// Memory of a gather that the next one may use.
+#[derive(Debug, Default)]
+pub(crate) struct GatherScratch {
+    by_layer: LayerRows,
+    plan: ReadPlan,
 }
 
 impl TensorVersion {
@@ -118,6 +128,31 @@ impl TensorVersion {
                 Some(place) => split.by_layer[place.layer as usize].push((place.row, out_row)),
             }
         }
+    }
+
+    /// Copies rows, given with their output rows, into `out`, which has a whole number of rows.
+    pub(crate) fn gather(
+        &self,
+        rows: &[(RowIdx, u32)],
+        profile: &DeviceProfile,
+        scratch: &mut GatherScratch,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let GatherScratch { by_layer, plan } = scratch;
+        if self.is_plain() {
+            return self.base().reader().gather(rows, profile, plan, out);
+        }
+        let mapped: Option<Vec<_>> = self.layers.iter().map(|it| it.reader().as_mapped()).collect();
+        if let Some(mapped) = mapped
+            && gather_mapped(&mapped, &self.index, rows, out)?
+        {
+            return Ok(());
+        }
+        self.split(rows, by_layer);
+        for (layer, rows) in by_layer.iter() {
+            self.layers[layer].reader().gather(rows, profile, plan, out)?;
+        }
+        Ok(())
     }
 
     /// Rows of each delta, oldest first.

@@ -8,6 +8,7 @@ use lodestore_graph::prefetch::prefetch_all;
 
 use super::{ReaderKind, RowReader, available_memory_bytes, check_output, choose, whole_rows};
 use crate::error::StoreError;
+use crate::layers::{Finder, LayerIndex, Place};
 use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
 use crate::map::FileMap;
 use crate::plan::{DeviceProfile, PlannedRow, ReadPlan};
@@ -16,6 +17,8 @@ use crate::segment::{Segment, SoundBytes};
 
 /// Rows are asked of the processor this many bytes before they are copied.
 const AHEAD_BYTES: usize = 8 << 10;
+/// Rows between two steps of a copy at most, however short they are.
+const MAX_AHEAD: usize = 64;
 
 /// Copies rows out of a mapped segment; checks each page when it is first touched.
 ///
@@ -85,42 +88,108 @@ impl MappedReader {
         self.segment.check_page(page, &self.map[bytes])
     }
 
-    /// Copies rows that lie as they are, `n` of them, in any order, each to its place in `out`:
-    /// `at` gives a row, which is below the number of rows, and its output row.
-    fn copy_packed(
-        &self,
-        n: usize,
-        at: impl Fn(usize) -> (RowIdx, u32),
-        out: &mut [u8],
-    ) -> Result<(), StoreError> {
-        let row_bytes = self.layout().row_bytes();
-        let rows = &self.map[DATA_OFFSET as usize..];
-        let place = |i: usize| {
-            let span = self.layout().packed_span(at(i).0);
-            span.start as usize..span.end as usize
-        };
-        let n_ahead = (AHEAD_BYTES / row_bytes).max(1);
-        for i in 0..n.min(n_ahead) {
-            prefetch_all(&rows[place(i)]);
-        }
-        for i in 0..n {
-            if i + n_ahead < n {
-                prefetch_all(&rows[place(i + n_ahead)]);
-            }
-            let (span, to) = (place(i), at(i).1 as usize * row_bytes);
-            let (first, end) = (span.start as u64 / PAGE_BYTES, span.end as u64);
-            self.check_pages(first, end.div_ceil(PAGE_BYTES))?;
-            out[to..to + row_bytes].copy_from_slice(&rows[span]);
-        }
-        Ok(())
+    /// Whether all of these rows and their output rows exist.
+    fn has_all(&self, rows: &[(RowIdx, u32)], out: &[u8]) -> bool {
+        let (n_rows, out_rows) = (self.layout().n_rows(), whole_rows(self.layout(), out));
+        rows.iter().fold(true, |all, &(row, out_row)| all & (row.0 < n_rows) & (out_row < out_rows))
+    }
+
+    /// The rows of a segment without groups, one after the other.
+    fn packed(&self) -> &[u8] {
+        &self.map[DATA_OFFSET as usize..]
+    }
+
+    /// The row at `start` among the packed rows, once its pages have been found sound.
+    #[inline]
+    fn packed_row(&self, start: usize, row_bytes: usize) -> Result<&[u8], StoreError> {
+        let (first, end) = (start as u64 / PAGE_BYTES, (start + row_bytes) as u64);
+        self.check_pages(first, end.div_ceil(PAGE_BYTES))?;
+        Ok(&self.packed()[start..start + row_bytes])
     }
 
     /// Copies planned rows, in the order of their places.
     fn copy_planned(&self, rows: &[PlannedRow], out: &mut [u8]) -> Result<(), StoreError> {
         match self.layout().groups() {
-            None => self.copy_packed(rows.len(), |i| (rows[i].row, rows[i].out_row), out),
+            None => {
+                let at = |i: usize| (rows[i].row, rows[i].out_row);
+                copy_packed(&[self], &OneLayer, rows.len(), at, out)
+            }
             Some(groups) => self.segment.copy_groups(groups, rows, out, self),
         }
+    }
+}
+
+/// Copies rows, given with their output rows, out of layers of a tensor; the first layer has every
+/// row, and `index` says which layer has the newest value.
+///
+/// Returns `false`, and copies nothing, where a layer has groups, or a row or an output row does not
+/// exist: a plan is for these.
+pub(crate) fn gather_mapped(
+    layers: &[&MappedReader],
+    index: &LayerIndex,
+    rows: &[(RowIdx, u32)],
+    out: &mut [u8],
+) -> Result<bool, StoreError> {
+    let has_groups = layers.iter().any(|layer| layer.layout().groups().is_some());
+    if has_groups || !layers[0].has_all(rows, out) {
+        return Ok(false);
+    }
+    check_output(whole_rows(layers[0].layout(), out), layers[0].layout(), out)?;
+    copy_packed(layers, index, rows.len(), |i| rows[i], out)?;
+    Ok(true)
+}
+
+/// Copies `n` rows of layers without groups, in any order, each to its place in `out`: `at` returns a
+/// row, which exists, and its output row.
+///
+/// A row goes through four steps, some rows apart, so that the memory that a step needs has come:
+/// the two look-ups of its place, the request of its bytes, and the copy.
+fn copy_packed(
+    layers: &[&MappedReader],
+    finder: &impl Finder,
+    n: usize,
+    at: impl Fn(usize) -> (RowIdx, u32),
+    out: &mut [u8],
+) -> Result<(), StoreError> {
+    let row_bytes = layers[0].layout().row_bytes();
+    let apart = (AHEAD_BYTES / row_bytes).clamp(1, MAX_AHEAD).min(n);
+    let (mut entries, mut places) = ([0; MAX_AHEAD], [Place::default(); MAX_AHEAD]);
+    // Later steps come first: they use what earlier ones replace.
+    for step in 0..n + 3 * apart {
+        if let Some(i) = step.checked_sub(3 * apart) {
+            let (Place { layer, row }, to) = (places[i % MAX_AHEAD], at(i).1 as usize * row_bytes);
+            let start = row.0 as usize * row_bytes;
+            let bytes = layers[layer as usize].packed_row(start, row_bytes)?;
+            out[to..to + row_bytes].copy_from_slice(bytes);
+        }
+        if let Some(i) = step.checked_sub(2 * apart).filter(|&i| i < n) {
+            let place = finder.place(at(i).0, entries[i % MAX_AHEAD]);
+            let start = place.row.0 as usize * row_bytes;
+            prefetch_all(&layers[place.layer as usize].packed()[start..start + row_bytes]);
+            places[i % MAX_AHEAD] = place;
+        }
+        if let Some(i) = step.checked_sub(apart).filter(|&i| i < n) {
+            entries[i % MAX_AHEAD] = finder.entry(at(i).0);
+        }
+        if step < n {
+            finder.prefetch(at(step).0);
+        }
+    }
+    Ok(())
+}
+
+/// A single layer.
+struct OneLayer;
+
+impl Finder for OneLayer {
+    fn prefetch(&self, _: RowIdx) {}
+
+    fn entry(&self, _: RowIdx) -> u32 {
+        0
+    }
+
+    fn place(&self, row: RowIdx, _: u32) -> Place {
+        Place { layer: 0, row }
     }
 }
 
@@ -153,14 +222,16 @@ impl RowReader for MappedReader {
         out: &mut [u8],
     ) -> Result<(), StoreError> {
         let layout = self.layout();
-        let (n_rows, out_rows) = (layout.n_rows(), whole_rows(layout, out));
-        let unknown = |&(row, out_row): &(RowIdx, u32)| row.0 >= n_rows || out_row >= out_rows;
         // Rows that do not exist are left to the plan to refuse.
-        if layout.groups().is_some() || rows.iter().fold(false, |any, pair| any | unknown(pair)) {
-            plan.build_scattered(rows, out_rows, layout, profile)?;
+        if layout.groups().is_some() || !self.has_all(rows, out) {
+            plan.build_scattered(rows, whole_rows(layout, out), layout, profile)?;
             return self.execute(plan, out);
         }
-        check_output(out_rows, layout, out)?;
-        self.copy_packed(rows.len(), |i| rows[i], out)
+        check_output(whole_rows(layout, out), layout, out)?;
+        copy_packed(&[self], &OneLayer, rows.len(), |i| rows[i], out)
+    }
+
+    fn as_mapped(&self) -> Option<&MappedReader> {
+        Some(self)
     }
 }

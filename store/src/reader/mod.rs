@@ -12,6 +12,7 @@ pub use choice::{OpenOptions, ReaderKind, UnknownReader, available_memory_bytes,
 pub use direct::DirectReader;
 pub use faulty::{Fault, FaultyReader};
 pub use mapped::MappedReader;
+pub(crate) use mapped::gather_mapped;
 pub use memory::MemoryReader;
 pub use pread::PreadReader;
 
@@ -47,6 +48,11 @@ pub trait RowReader: Debug + Send + Sync {
     ) -> Result<(), StoreError> {
         plan.build_scattered(rows, whole_rows(self.layout(), out), self.layout(), profile)?;
         self.execute(plan, out)
+    }
+
+    /// The reader itself, if it copies rows out of a memory map.
+    fn as_mapped(&self) -> Option<&MappedReader> {
+        None
     }
 }
 

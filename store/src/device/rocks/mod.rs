@@ -12,8 +12,8 @@ use std::time::Duration;
 use std::{fs, io, thread};
 
 use lodestore_graph::fork::PerProcess;
-use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME, Direction};
-use rocksdb::{InfoLogger, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch};
+use rocksdb::{BlockBasedOptions, InfoLogger, LogLevel, Options, ReadOptions, WriteBatch};
+use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME};
 use rocksdb::{WriteBufferManager, WriteOptions};
 
 use crate::device::{Access, Change, EachPair, KeyValues};
@@ -27,6 +27,12 @@ const MAX_READ_ATTEMPTS: usize = 50;
 
 /// Room on disk that a log takes ahead, over and over as it grows.
 const LOG_ROOM_BYTES: u64 = 256 << 10;
+
+/// Bytes of each table that a scan reads at a time.
+const SCAN_AHEAD_BYTES: usize = 1 << 20;
+
+/// Bytes of a block of a table: rows are read by scans, which check and parse each block.
+const TABLE_BLOCK_BYTES: usize = 64 << 10;
 
 /// Memory that rows which were put are given at a time.
 const ARENA_BLOCK_BYTES: usize = 64 << 10;
@@ -166,16 +172,20 @@ impl KeyValues for Rocks {
     }
 
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
-        let options = ReadOptions::default();
-        let from = IteratorMode::From(key, Direction::Forward);
-        // The iterator's own error ends it as an item, so that damage never looks like the end.
-        for pair in self.db()?.iterator_opt(from, options) {
-            let (key, value) = pair.map_err(failed)?;
-            if each(&key, &value).is_break() {
-                break;
+        let mut options = ReadOptions::default();
+        // A scan reads each block once, and may read all of them.
+        options.fill_cache(false);
+        options.set_readahead_size(SCAN_AHEAD_BYTES);
+        let mut pairs = self.db()?.raw_iterator_opt(options);
+        pairs.seek(key);
+        while let Some((key, value)) = pairs.item() {
+            if each(key, value).is_break() {
+                return Ok(());
             }
+            pairs.next();
         }
-        Ok(())
+        // Damage ends it as the last pair does.
+        pairs.status().map_err(failed)
     }
 
     fn write(&self, changes: &[Change]) -> io::Result<()> {
@@ -244,6 +254,9 @@ fn options() -> Options {
     // What a partition that is hardly written to holds: it counts towards all partitions' bound, and
     // only a put to it moves it into tables.
     options.set_arena_block_size(ARENA_BLOCK_BYTES);
+    let mut tables = BlockBasedOptions::default();
+    tables.set_block_size(TABLE_BLOCK_BYTES);
+    options.set_block_based_table_factory(&tables);
     // A logger of our own keeps RocksDB from writing LOG files, also when it only reads.
     options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Warn, |_, line| {
         // Its settings at every opening pass any level; errors come back as results anyway.

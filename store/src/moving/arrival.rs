@@ -52,6 +52,9 @@ impl Arrival {
     ) -> Result<Self, StoreError> {
         if !device.exists(dir) {
             device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
+            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            device.sync(parent).map_err(StoreError::io(parent, "sync"))?;
         }
         // Until one has its own lock: of two that begin at once the second finds the first's folder.
         let _alone = device.lock(dir).map_err(StoreError::io(dir, "lock"))?;

@@ -47,6 +47,9 @@ fn put(live: &LiveGraph, seq: u32) {
 fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival) {
     let crash = CrashDevice::new(5);
     let device: Arc<dyn Device> = Arc::new(crash.clone());
+    let graphs = Path::new(OUT).parent().unwrap();
+    device.create_dir(graphs).unwrap();
+    device.sync(Path::new("")).unwrap();
     import(&device).unwrap();
     let live = Arc::new(open(&device, OUT, PART).unwrap());
     put(&live, 1);

@@ -69,7 +69,7 @@ fn clients_see_nothing_of_a_move_but_a_pause() {
     two.assert_whole();
 }
 
-/// A copy that is slow makes nobody wait but for its seal; what is not committed then moves as well.
+/// A slow copy makes no client wait before its seal, and rows that are not committed move too.
 #[test]
 fn commits_and_folds_go_on_while_a_partition_is_copied() {
     let (two, load) = (Two::new(), Workload::new(N_NODES));
@@ -110,7 +110,7 @@ fn commits_and_folds_go_on_while_a_partition_is_copied() {
     moving.release().unwrap();
     let stats = moving.take().unwrap();
     assert!(stats.pending_bytes > 0 && stats.version > 5, "{stats:?}");
-    // Before their commit nobody sees them, and after it everybody.
+    // No pull sees them before their commit.
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let pull = || {
         let mut rows = vec![0; ids.len() * ROW_BYTES];

@@ -19,8 +19,8 @@ pub(crate) struct Fetched {
     pub(crate) n_bytes: u64,
 }
 
-/// Fetches the files of a partition's manifest that an arrival lacks. Each file of rows has been read
-/// and checked as a whole then; the lists of edges have not.
+/// Fetches the files of a partition's manifest that an arrival lacks. Each file of rows has been
+/// read and checked as a whole then; the lists of edges have not.
 pub(crate) fn fetch_part(
     link: &mut Link,
     arrival: &Arrival,
@@ -54,8 +54,8 @@ pub(crate) fn fetch_part(
     Ok(fetched)
 }
 
-/// Fetches a file of rows unless it is there as a whole; returns whether it was fetched. It is continued
-/// where an earlier try was cut off.
+/// Fetches a file of rows unless it is there as a whole; returns whether it was fetched. It is
+/// continued where an earlier try was cut off.
 pub(super) fn fetch_file(
     link: &mut Link,
     (graph, manifest): (&Graph, &Manifest),
@@ -77,8 +77,8 @@ pub(super) fn fetch_file(
     Ok(true)
 }
 
-/// Fetches the description of the graph, or a list of edges that is not there as a whole; returns whether
-/// it was fetched.
+/// Fetches the description of the graph, or a list of edges that is not there as a whole; returns
+/// whether it was fetched.
 fn fetch_list(
     link: &mut Link,
     arrival: &Arrival,

@@ -53,7 +53,7 @@ impl PartSource {
         self.link.manifest().map_err(|error| stalled(error, self.deadline))
     }
 
-    /// As [`PartSource::manifest`], of a partition that is sealed at `version`.
+    /// Returns the same of a partition that is sealed at `version`.
     pub(super) fn manifest_of(&mut self, version: u32) -> Result<Manifest, ClientError> {
         let manifest = self.manifest()?;
         if manifest.version() == version {
@@ -106,7 +106,7 @@ impl PartSource {
         self.link.copy(step, piece).map_err(|error| stalled(error, self.deadline))
     }
 
-    /// As [`PartSource::step`]; waits within the deadline while the source is busy.
+    /// Takes a step without a body, waiting within the deadline while the source is busy.
     fn step_when_free(&mut self, step: CopyStep) -> Result<Copied, ClientError> {
         let end = Instant::now() + self.deadline;
         loop {

@@ -89,7 +89,7 @@ pub struct LiveGraph {
     commits: Mutex<()>,
     /// Held by a compaction for all of its time.
     compactions: Mutex<()>,
-    /// What compactions have left.
+    /// Files that compactions have left.
     garbage: Mutex<Garbage>,
 }
 

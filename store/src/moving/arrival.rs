@@ -153,8 +153,8 @@ impl Arrival {
         Graph::open_on(Arc::clone(&self.device), &self.staging)
     }
 
-    /// Begins the catalog, and removes one that is there: rows that an earlier run has fetched may have
-    /// changed. The graph's description must have come.
+    /// Begins the catalog, and removes one that is there: rows that an earlier run has fetched may
+    /// have changed. The graph's description must have come.
     ///
     /// Fails where the folder has another graph than that which comes.
     pub fn catalog(&self) -> Result<ArrivingCatalog, StoreError> {

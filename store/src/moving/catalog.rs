@@ -8,14 +8,14 @@ use crate::graph::Graph;
 use crate::import::EXTERNAL_ID_TENSOR;
 use crate::row::RowIdx;
 
-/// Pending rows may be for the version after the committed one, and while a commit is under way for
-/// the one after that.
+/// Versions after the committed one that rows may be pending for: the next one, and while a commit
+/// is under way the one after that.
 const VERSIONS_AHEAD: u32 = 2;
 
 /// The catalog of a partition on its way: it names the files that have come, and takes pending rows.
 #[derive(Debug)]
 pub struct ArrivingCatalog {
-    /// Of the copy.
+    /// The graph that has come.
     pub(super) graph: Graph,
     pub(super) catalog: Catalog,
 }
@@ -27,11 +27,11 @@ impl ArrivingCatalog {
         self.catalog.replace_records(&records, &deltas, manifest.version)
     }
 
-    /// Puts a piece of the pending rows of the source, which are over the version of `manifest`; durable
-    /// when it returns.
+    /// Puts a piece of the pending rows of the source, which are over the version of `manifest`;
+    /// durable when it returns.
     ///
-    /// Fails with [`StoreError::MoveRefused`] for bytes that are no such piece, and for rows that this
-    /// partition cannot have.
+    /// Fails with [`StoreError::MoveRefused`] for bytes that are no such piece, and for rows that
+    /// this partition cannot have.
     pub fn put(&self, manifest: &Manifest, mut bytes: &[u8]) -> Result<(), StoreError> {
         let (tensors, range) = (&self.graph.meta().tensors, self.graph.book().range(manifest.part));
         let (n_rows, version) = (range.end - range.start, manifest.version);

@@ -1,5 +1,5 @@
-//! Pending rows as they travel, in stretches one after the other: position of the tensor u16, version
-//! u32, number of rows u32, their numbers u32 each, then their bytes; all little-endian.
+//! Pending rows as they travel, in stretches one after the other: position of the tensor u16,
+//! version u32, number of rows u32, their numbers u32 each, then their bytes; all little-endian.
 
 /// Bytes before the numbers of the rows.
 const HEAD_BYTES: usize = 10;
@@ -29,8 +29,8 @@ pub(crate) fn push(piece: &mut Vec<u8>, (tensor, version): (u16, u32), rows: &[u
     piece.extend_from_slice(bytes);
 }
 
-/// Takes the first stretch off `piece`; `None` where there is no whole one, or `row_bytes` does not know
-/// its tensor.
+/// Takes the first stretch off `piece`; `None` where there is no whole one, or `row_bytes` does not
+/// know its tensor.
 pub(crate) fn take<'a>(
     piece: &mut &'a [u8],
     row_bytes: impl Fn(u16) -> Option<usize>,

@@ -20,7 +20,7 @@ use crate::graph::{Graph, META_FILE, catalog_dir};
 use crate::repair::identity_of;
 use crate::segment::{Segment, SegmentIdentity};
 
-/// What is looked at.
+/// The files that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     All,

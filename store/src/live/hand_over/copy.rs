@@ -24,7 +24,8 @@ pub struct PartCopy {
 }
 
 impl LiveGraph {
-    /// Begins to copy a partition. Until it is sealed, puts, commits, compactions and gathers continue.
+    /// Begins to copy a partition. Puts, commits, compactions and gathers continue until it is
+    /// sealed.
     ///
     /// Fails with [`StoreError::Busy`] while another copy of it is under way.
     pub fn begin_copy(self: &Arc<Self>, part: PartId) -> Result<PartCopy, StoreError> {
@@ -57,9 +58,9 @@ impl PartCopy {
     /// [`SEAL_MAX`] at most; returns the committed version. [`PartCopy::next_pending`] then has what
     /// is pending. May be repeated.
     ///
-    /// Fails with [`StoreError::Busy`] where the partition has been sealed too often lately: a client
-    /// that seals it for ever must not keep all puts away. Fails too while an earlier write is in
-    /// doubt.
+    /// Fails with [`StoreError::Busy`] where the partition has been sealed too often lately: a
+    /// client that seals it for ever must not keep all puts away. Fails too while an earlier write
+    /// is in doubt.
     pub fn seal(&mut self) -> Result<u32, StoreError> {
         let _no_commit = self.live.commits();
         let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -79,8 +80,8 @@ impl PartCopy {
         Ok(version)
     }
 
-    /// Appends to `out` the next pending rows, about `limit` bytes of them and at least one row; `true`
-    /// when no more are to come.
+    /// Appends to `out` the next pending rows, about `limit` bytes of them and at least one row;
+    /// returns whether they are the last.
     ///
     /// Fails with [`StoreError::MoveRefused`] before the partition has been sealed.
     pub fn next_pending(&mut self, limit: usize, out: &mut Vec<u8>) -> Result<bool, StoreError> {

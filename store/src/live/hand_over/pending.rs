@@ -12,8 +12,8 @@ use crate::row::RowIdx;
 
 /// Pending rows that are still to be read, by tensor and version.
 ///
-/// Rows that a commit has prepared are among them, for the version that it has prepared: at their new
-/// owner the same commit prepares them again.
+/// Rows that a commit has prepared are among them, for the version that it has prepared: at their
+/// new owner the same commit prepares them again.
 #[derive(Debug)]
 pub(super) struct UncommittedRows(VecDeque<Stretch>);
 
@@ -30,8 +30,8 @@ struct Stretch {
 }
 
 impl UncommittedRows {
-    /// The pending rows of a partition that is sealed, as its catalog has them: a commit that has
-    /// failed may have recorded more than is known in memory.
+    /// Lists the pending rows of a partition that is sealed, as its catalog has them: a commit that
+    /// has failed may have recorded more than is known in memory.
     pub(super) fn of(live: &LiveGraph, part: &LivePart) -> Result<Self, StoreError> {
         let (catalog, mut all) = (&part.catalog, VecDeque::new());
         let prepared_version = catalog.prepared_version()?;
@@ -60,7 +60,7 @@ impl UncommittedRows {
         self.0.is_empty()
     }
 
-    /// As [`PartCopy::next_pending`](super::PartCopy::next_pending).
+    /// Appends the next rows to `out`; see [`PartCopy::next_pending`](super::PartCopy::next_pending).
     pub(super) fn next(
         &mut self,
         part: &LivePart,

@@ -54,7 +54,7 @@ struct Request {
     share @11 :Void;   # Once, and with nothing in flight: memory for the rows of this connection.
     taken @12 :Void;   # The oldest chunk of SharedRows that is awaited has been copied, or all of an
                        # answer of which some rows were lent. No answer.
-    copy @13 :Copy;    # A step of copying or moving a partition; docs/moving.md has all of them.
+    copy @13 :Copy;    # A step of moving a partition, whose files come by `follow`; see docs/moving.md.
     follow @17 :Follow;  # Files of a partition for a server that follows this one.
     lend @14 :UInt16;  # Once for each tensor (its position in Description.tensors), after `share` and
                        # with nothing in flight: the memory of this shard that keeps rows of it.
@@ -67,12 +67,12 @@ struct Copy {
   step :union {
     open @1 :UInt64;        # Begins; the number of the move, by which the source tells an old one, or 0
                             # for a copy that takes nothing away.
-    read @2 :CopyRead;      # A piece of a file.
-    pairs @3 :Void;         # The next pairs of the catalog; once sealed, those put since.
-    seal @4 :Void;          # No more puts for a moment.
-    release @5 :Void;       # The source gives the partition up, for good.
-    adopt @6 :Void;         # Asked of the target: its folder is there now, serve it. Needs no `open`.
-    expect @7 :UInt64;      # Asked of the target: fails unless the copy of the move with this number
+    seal @2 :Void;          # No more puts, commits and compactions for a moment.
+    pending @3 :Void;       # Once sealed, the next rows that are not committed; `store/src/moving/piece.rs`
+                            # has what the body is.
+    release @4 :Void;       # The source gives the partition up, for good.
+    adopt @5 :Void;         # Asked of the target: its folder is there now, serve it. Needs no `open`.
+    expect @6 :UInt64;      # Asked of the target: fails unless the copy of the move with this number
                             # comes together in its folder. Needs no `open`.
   }
 }
@@ -88,12 +88,12 @@ struct Follow {
   part @0 :UInt16;
   step :union {
     manifest @1 :Void;      # The files of the newest version, and what says so as the body.
-    read @2 :CopyRead;      # A piece of a file.
+    read @2 :FollowRead;    # A piece of a file.
   }
 }
 
-struct CopyRead {
-  file @0 :UInt16;          # position in Copied.files or Followed.files
+struct FollowRead {
+  file @0 :UInt16;          # position in Followed.files
   offset @1 :UInt64;
 }
 
@@ -152,21 +152,20 @@ struct Reply {
 }
 
 struct Copied {
-  version @0 :UInt32;             # the partition's committed version; of `open`, `seal` and `adopt`
-  files @1 :List(CopiedFile);     # of `open`; none for a partition that was given up
-  isGivenUp @2 :Bool;             # of `open`: this move has taken the partition away before
-  isLast @3 :Bool;                # of `read` and `pairs`: no piece comes after this one
-  crc32 @4 :UInt32;               # of the body: a piece of a file, or pairs
+  version @0 :UInt32;             # the partition's committed version; of `seal` and `adopt`
+  isGivenUp @1 :Bool;             # of `open`: this move has taken the partition away before
+  isLast @2 :Bool;                # of `pending`: no piece comes after this one
+  crc32 @3 :UInt32;               # of the body: rows
 }
 
 struct Followed {
   version @0 :UInt32;             # of `manifest`
-  files @1 :List(CopiedFile);     # of `manifest`
+  files @1 :List(FollowedFile);   # of `manifest`
   isLast @2 :Bool;                # of `read`: no piece comes after this one
   crc32 @3 :UInt32;               # of the body
 }
 
-struct CopiedFile {
+struct FollowedFile {
   name @0 :Text;
   nBytes @1 :UInt64;
 }

@@ -68,9 +68,8 @@ fn requests() -> Vec<Request> {
         RequestBody::Follow { part: 3, step: FollowStep::Manifest },
         RequestBody::Follow { part: 3, step: FollowStep::Read { file: 1, offset: 4096 } },
         copy(CopyStep::Open { id: 7 }),
-        copy(CopyStep::Read { file: 1, offset: 4096 }),
-        copy(CopyStep::Pairs),
         copy(CopyStep::Seal),
+        copy(CopyStep::Pending),
         copy(CopyStep::Release),
         copy(CopyStep::Adopt),
         copy(CopyStep::Expect { id: 7 }),
@@ -115,7 +114,7 @@ fn replies() -> Vec<Reply> {
     };
     let failure = |code| Failure { code, message: name("why"), retry_after: Duration::ZERO };
     let stats = ServerStats { shards: vec![ShardStats::default(); 2], ..ServerStats::default() };
-    let copied = Copied { files: vec![(name("feat.v1.seg"), 4096)], ..Copied::default() };
+    let copied = Copied { version: 3, is_last: true, ..Copied::default() };
     let mut replies = vec![
         Reply::Rows { first_row: 5, n_rows: 6, versions: versions() },
         Reply::Description(description),

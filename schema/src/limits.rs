@@ -67,12 +67,13 @@ pub const LENT_CHUNK_ROWS: usize = 512;
 /// Answers with fewer bytes than this are not lent: to say that they have been taken costs more than
 /// another copy.
 pub const LENT_PULL_BYTES_MIN: usize = 128 << 10;
-/// Most bytes of a file in one piece of a copy of its partition, and about as many of pairs.
+/// Most bytes of a file in one piece of a copy of its partition, and of pending rows unless one row is
+/// longer.
 pub const COPY_PIECE_BYTES: usize = 1 << 20;
-/// Bytes that a pair takes in a piece beside its row: lengths, and a key with the name of a tensor.
-pub const COPY_PAIR_BYTES_MAX: usize = 4 << 10;
-/// Largest body of a reply: a row, or the pair of a catalog that has one.
-pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX + COPY_PAIR_BYTES_MAX;
+/// Bytes that a pending row takes in a piece beside itself: whose it is.
+pub const COPY_ROW_BYTES_MAX: usize = 4 << 10;
+/// Largest body of a reply: a row, or a pending one.
+pub const REPLY_BODY_BYTES_MAX: usize = ROW_BYTES_MAX + COPY_ROW_BYTES_MAX;
 
 /// Most words that a decoder may follow in a request; a head is read once, each list once.
 pub(crate) const REQUEST_TRAVERSAL_WORDS_MAX: usize = REQUEST_HEAD_BYTES_MAX / 8;

@@ -919,7 +919,7 @@ pub mod copy {
 
     pub struct Builder<'a> { builder: ::capnp::private::layout::StructBuilder<'a> }
     impl <> ::capnp::traits::HasStructSize for Builder<'_,>  {
-        const STRUCT_SIZE: ::capnp::private::layout::StructSize = ::capnp::private::layout::StructSize { data: 2, pointers: 1 };
+        const STRUCT_SIZE: ::capnp::private::layout::StructSize = ::capnp::private::layout::StructSize { data: 2, pointers: 0 };
     }
     impl <> ::capnp::traits::HasTypeId for Builder<'_,>  {
         const TYPE_ID: u64 = _private::TYPE_ID;
@@ -982,10 +982,9 @@ pub mod copy {
             self.builder.into()
         }
         #[inline]
-        pub fn init_step(mut self, ) -> crate::lodestore_capnp::copy::step::Builder<'a> {
+        pub fn init_step(self, ) -> crate::lodestore_capnp::copy::step::Builder<'a> {
             self.builder.set_data_field::<u16>(1, 0);
             self.builder.set_data_field::<u64>(1, 0u64);
-            self.builder.reborrow().get_pointer_field(0).clear();
             self.builder.into()
         }
     }
@@ -1007,7 +1006,7 @@ pub mod copy {
             ::capnp::word(121, 76, 234, 246, 1, 46, 9, 253),
             ::capnp::word(16, 0, 0, 0, 1, 0, 2, 0),
             ::capnp::word(92, 147, 226, 183, 193, 240, 166, 212),
-            ::capnp::word(1, 0, 7, 0, 0, 0, 0, 0),
+            ::capnp::word(0, 0, 7, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(21, 0, 0, 0, 170, 0, 0, 0),
             ::capnp::word(29, 0, 0, 0, 7, 0, 0, 0),
@@ -1068,7 +1067,7 @@ pub mod copy {
     }
 
     pub mod step {
-        pub use self::Which::{Open,Read,Pairs,Seal,Release,Adopt,Expect};
+        pub use self::Which::{Open,Seal,Pending,Release,Adopt,Expect};
 
         #[derive(Copy, Clone)]
         pub struct Owned(());
@@ -1122,7 +1121,7 @@ pub mod copy {
             }
         }
 
-        impl <'a,> Reader<'a,>  {
+        impl <> Reader<'_,>  {
             pub fn reborrow(&self) -> Reader<'_,> {
                 Self { .. *self }
             }
@@ -1131,12 +1130,7 @@ pub mod copy {
                 self.reader.total_size()
             }
             #[inline]
-            pub fn has_read(&self) -> bool {
-                if self.reader.get_data_field::<u16>(1) != 1 { return false; }
-                !self.reader.get_pointer_field(0).is_null()
-            }
-            #[inline]
-            pub fn which(self) -> ::core::result::Result<WhichReader<'a,>, ::capnp::NotInSchema> {
+            pub fn which(self) -> ::core::result::Result<WhichReader, ::capnp::NotInSchema> {
                 match self.reader.get_data_field::<u16>(1) {
                     0 => {
                         ::core::result::Result::Ok(Open(
@@ -1144,31 +1138,26 @@ pub mod copy {
                         ))
                     }
                     1 => {
-                        ::core::result::Result::Ok(Read(
-                            ::capnp::traits::FromPointerReader::get_from_pointer(&self.reader.get_pointer_field(0), ::core::option::Option::None)
-                        ))
-                    }
-                    2 => {
-                        ::core::result::Result::Ok(Pairs(
-                            ()
-                        ))
-                    }
-                    3 => {
                         ::core::result::Result::Ok(Seal(
                             ()
                         ))
                     }
-                    4 => {
+                    2 => {
+                        ::core::result::Result::Ok(Pending(
+                            ()
+                        ))
+                    }
+                    3 => {
                         ::core::result::Result::Ok(Release(
                             ()
                         ))
                     }
-                    5 => {
+                    4 => {
                         ::core::result::Result::Ok(Adopt(
                             ()
                         ))
                     }
-                    6 => {
+                    5 => {
                         ::core::result::Result::Ok(Expect(
                             self.reader.get_data_field::<u64>(1)
                         ))
@@ -1180,7 +1169,7 @@ pub mod copy {
 
         pub struct Builder<'a> { builder: ::capnp::private::layout::StructBuilder<'a> }
         impl <> ::capnp::traits::HasStructSize for Builder<'_,>  {
-            const STRUCT_SIZE: ::capnp::private::layout::StructSize = ::capnp::private::layout::StructSize { data: 2, pointers: 1 };
+            const STRUCT_SIZE: ::capnp::private::layout::StructSize = ::capnp::private::layout::StructSize { data: 2, pointers: 0 };
         }
         impl <> ::capnp::traits::HasTypeId for Builder<'_,>  {
             const TYPE_ID: u64 = _private::TYPE_ID;
@@ -1236,43 +1225,28 @@ pub mod copy {
                 self.builder.set_data_field::<u64>(1, value);
             }
             #[inline]
-            pub fn set_read(&mut self, value: crate::lodestore_capnp::copy_read::Reader<'_>) -> ::capnp::Result<()> {
+            pub fn set_seal(&mut self, _value: ())  {
                 self.builder.set_data_field::<u16>(1, 1);
-                ::capnp::traits::SetterInput::set_pointer_builder(self.builder.reborrow().get_pointer_field(0), value, false)
             }
             #[inline]
-            pub fn init_read(self, ) -> crate::lodestore_capnp::copy_read::Builder<'a> {
-                self.builder.set_data_field::<u16>(1, 1);
-                ::capnp::traits::FromPointerBuilder::init_pointer(self.builder.get_pointer_field(0), 0)
-            }
-            #[inline]
-            pub fn has_read(&self) -> bool {
-                if self.builder.get_data_field::<u16>(1) != 1 { return false; }
-                !self.builder.is_pointer_field_null(0)
-            }
-            #[inline]
-            pub fn set_pairs(&mut self, _value: ())  {
+            pub fn set_pending(&mut self, _value: ())  {
                 self.builder.set_data_field::<u16>(1, 2);
             }
             #[inline]
-            pub fn set_seal(&mut self, _value: ())  {
+            pub fn set_release(&mut self, _value: ())  {
                 self.builder.set_data_field::<u16>(1, 3);
             }
             #[inline]
-            pub fn set_release(&mut self, _value: ())  {
+            pub fn set_adopt(&mut self, _value: ())  {
                 self.builder.set_data_field::<u16>(1, 4);
             }
             #[inline]
-            pub fn set_adopt(&mut self, _value: ())  {
-                self.builder.set_data_field::<u16>(1, 5);
-            }
-            #[inline]
             pub fn set_expect(&mut self, value: u64)  {
-                self.builder.set_data_field::<u16>(1, 6);
+                self.builder.set_data_field::<u16>(1, 5);
                 self.builder.set_data_field::<u64>(1, value);
             }
             #[inline]
-            pub fn which(self) -> ::core::result::Result<WhichBuilder<'a,>, ::capnp::NotInSchema> {
+            pub fn which(self) -> ::core::result::Result<WhichBuilder, ::capnp::NotInSchema> {
                 match self.builder.get_data_field::<u16>(1) {
                     0 => {
                         ::core::result::Result::Ok(Open(
@@ -1280,31 +1254,26 @@ pub mod copy {
                         ))
                     }
                     1 => {
-                        ::core::result::Result::Ok(Read(
-                            ::capnp::traits::FromPointerBuilder::get_from_pointer(self.builder.get_pointer_field(0), ::core::option::Option::None)
-                        ))
-                    }
-                    2 => {
-                        ::core::result::Result::Ok(Pairs(
-                            ()
-                        ))
-                    }
-                    3 => {
                         ::core::result::Result::Ok(Seal(
                             ()
                         ))
                     }
-                    4 => {
+                    2 => {
+                        ::core::result::Result::Ok(Pending(
+                            ()
+                        ))
+                    }
+                    3 => {
                         ::core::result::Result::Ok(Release(
                             ()
                         ))
                     }
-                    5 => {
+                    4 => {
                         ::core::result::Result::Ok(Adopt(
                             ()
                         ))
                     }
-                    6 => {
+                    5 => {
                         ::core::result::Result::Ok(Expect(
                             self.builder.get_data_field::<u64>(1)
                         ))
@@ -1323,73 +1292,66 @@ pub mod copy {
         impl Pipeline  {
         }
         mod _private {
-            pub(crate) static ENCODED_NODE: [::capnp::Word; 122] = [
+            pub(crate) static ENCODED_NODE: [::capnp::Word; 107] = [
                 ::capnp::word(0, 0, 0, 0, 5, 0, 6, 0),
                 ::capnp::word(250, 73, 34, 15, 129, 174, 84, 161),
                 ::capnp::word(21, 0, 0, 0, 1, 0, 2, 0),
                 ::capnp::word(121, 76, 234, 246, 1, 46, 9, 253),
-                ::capnp::word(1, 0, 7, 0, 1, 0, 7, 0),
+                ::capnp::word(0, 0, 7, 0, 1, 0, 6, 0),
                 ::capnp::word(1, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(21, 0, 0, 0, 210, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(25, 0, 0, 0, 143, 1, 0, 0),
+                ::capnp::word(25, 0, 0, 0, 87, 1, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(108, 111, 100, 101, 115, 116, 111, 114),
                 ::capnp::word(101, 46, 99, 97, 112, 110, 112, 58),
                 ::capnp::word(67, 111, 112, 121, 46, 115, 116, 101),
                 ::capnp::word(112, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(28, 0, 0, 0, 3, 0, 4, 0),
+                ::capnp::word(24, 0, 0, 0, 3, 0, 4, 0),
                 ::capnp::word(0, 0, 255, 255, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(181, 0, 0, 0, 42, 0, 0, 0),
+                ::capnp::word(153, 0, 0, 0, 42, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(176, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(188, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(148, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(160, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(1, 0, 254, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 2, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(185, 0, 0, 0, 42, 0, 0, 0),
+                ::capnp::word(157, 0, 0, 0, 42, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(180, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(192, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(152, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(164, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(2, 0, 253, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 3, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(189, 0, 0, 0, 50, 0, 0, 0),
+                ::capnp::word(161, 0, 0, 0, 66, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(184, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(196, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(156, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(168, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(3, 0, 252, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 4, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(193, 0, 0, 0, 42, 0, 0, 0),
+                ::capnp::word(165, 0, 0, 0, 66, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(188, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(200, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(160, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(172, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(4, 0, 251, 255, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 5, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(197, 0, 0, 0, 66, 0, 0, 0),
+                ::capnp::word(169, 0, 0, 0, 50, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(192, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(204, 0, 0, 0, 2, 0, 1, 0),
-                ::capnp::word(5, 0, 250, 255, 0, 0, 0, 0),
+                ::capnp::word(164, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(176, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(5, 0, 250, 255, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 6, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(201, 0, 0, 0, 50, 0, 0, 0),
+                ::capnp::word(173, 0, 0, 0, 58, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(196, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(208, 0, 0, 0, 2, 0, 1, 0),
-                ::capnp::word(6, 0, 249, 255, 1, 0, 0, 0),
-                ::capnp::word(0, 0, 1, 0, 7, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(205, 0, 0, 0, 58, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(200, 0, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(212, 0, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(168, 0, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(180, 0, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(111, 112, 101, 110, 0, 0, 0, 0),
                 ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
@@ -1398,23 +1360,15 @@ pub mod copy {
                 ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(114, 101, 97, 100, 0, 0, 0, 0),
-                ::capnp::word(16, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(180, 163, 86, 141, 200, 27, 139, 247),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(16, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(112, 97, 105, 114, 115, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(115, 101, 97, 108, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(112, 101, 110, 100, 105, 110, 103, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
@@ -1450,12 +1404,11 @@ pub mod copy {
             pub(crate) fn get_field_types(index: u16) -> ::capnp::introspect::Type {
                 match index {
                     0 => <u64 as ::capnp::introspect::Introspect>::introspect(),
-                    1 => <crate::lodestore_capnp::copy_read::Owned as ::capnp::introspect::Introspect>::introspect(),
+                    1 => <() as ::capnp::introspect::Introspect>::introspect(),
                     2 => <() as ::capnp::introspect::Introspect>::introspect(),
                     3 => <() as ::capnp::introspect::Introspect>::introspect(),
                     4 => <() as ::capnp::introspect::Introspect>::introspect(),
-                    5 => <() as ::capnp::introspect::Introspect>::introspect(),
-                    6 => <u64 as ::capnp::introspect::Introspect>::introspect(),
+                    5 => <u64 as ::capnp::introspect::Introspect>::introspect(),
                     _ => ::capnp::introspect::panic_invalid_field_index(index),
                 }
             }
@@ -1470,21 +1423,20 @@ pub mod copy {
                 MEMBERS_BY_NAME
             );
             pub(crate) static NONUNION_MEMBERS : &[u16] = &[];
-            pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[0,1,2,3,4,5,6];
-            pub(crate) static MEMBERS_BY_NAME : &[u16] = &[5,6,0,2,1,4,3];
+            pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[0,1,2,3,4,5];
+            pub(crate) static MEMBERS_BY_NAME : &[u16] = &[4,5,0,2,3,1];
             pub(crate) const TYPE_ID: u64 = 0xa154_ae81_0f22_49fa;
         }
-        pub enum Which<A0> {
+        pub enum Which {
             Open(u64),
-            Read(A0),
-            Pairs(()),
             Seal(()),
+            Pending(()),
             Release(()),
             Adopt(()),
             Expect(u64),
         }
-        pub type WhichReader<'a,> = Which<::capnp::Result<crate::lodestore_capnp::copy_read::Reader<'a>>>;
-        pub type WhichBuilder<'a,> = Which<::capnp::Result<crate::lodestore_capnp::copy_read::Builder<'a>>>;
+        pub type WhichReader = Which;
+        pub type WhichBuilder = Which;
     }
 }
 
@@ -2075,12 +2027,12 @@ pub mod follow {
                 self.builder.set_data_field::<u16>(1, 0);
             }
             #[inline]
-            pub fn set_read(&mut self, value: crate::lodestore_capnp::copy_read::Reader<'_>) -> ::capnp::Result<()> {
+            pub fn set_read(&mut self, value: crate::lodestore_capnp::follow_read::Reader<'_>) -> ::capnp::Result<()> {
                 self.builder.set_data_field::<u16>(1, 1);
                 ::capnp::traits::SetterInput::set_pointer_builder(self.builder.reborrow().get_pointer_field(0), value, false)
             }
             #[inline]
-            pub fn init_read(self, ) -> crate::lodestore_capnp::copy_read::Builder<'a> {
+            pub fn init_read(self, ) -> crate::lodestore_capnp::follow_read::Builder<'a> {
                 self.builder.set_data_field::<u16>(1, 1);
                 ::capnp::traits::FromPointerBuilder::init_pointer(self.builder.get_pointer_field(0), 0)
             }
@@ -2159,7 +2111,7 @@ pub mod follow {
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(114, 101, 97, 100, 0, 0, 0, 0),
                 ::capnp::word(16, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(180, 163, 86, 141, 200, 27, 139, 247),
+                ::capnp::word(231, 86, 6, 245, 254, 201, 139, 246),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(16, 0, 0, 0, 0, 0, 0, 0),
@@ -2169,7 +2121,7 @@ pub mod follow {
             pub(crate) fn get_field_types(index: u16) -> ::capnp::introspect::Type {
                 match index {
                     0 => <() as ::capnp::introspect::Introspect>::introspect(),
-                    1 => <crate::lodestore_capnp::copy_read::Owned as ::capnp::introspect::Introspect>::introspect(),
+                    1 => <crate::lodestore_capnp::follow_read::Owned as ::capnp::introspect::Introspect>::introspect(),
                     _ => ::capnp::introspect::panic_invalid_field_index(index),
                 }
             }
@@ -2192,12 +2144,12 @@ pub mod follow {
             Manifest(()),
             Read(A0),
         }
-        pub type WhichReader<'a,> = Which<::capnp::Result<crate::lodestore_capnp::copy_read::Reader<'a>>>;
-        pub type WhichBuilder<'a,> = Which<::capnp::Result<crate::lodestore_capnp::copy_read::Builder<'a>>>;
+        pub type WhichReader<'a,> = Which<::capnp::Result<crate::lodestore_capnp::follow_read::Reader<'a>>>;
+        pub type WhichBuilder<'a,> = Which<::capnp::Result<crate::lodestore_capnp::follow_read::Builder<'a>>>;
     }
 }
 
-pub mod copy_read {
+pub mod follow_read {
     #[derive(Copy, Clone)]
     pub struct Owned(());
     impl ::capnp::introspect::Introspect for Owned { fn introspect() -> ::capnp::introspect::Type { ::capnp::introspect::TypeVariant::Struct(::capnp::introspect::RawBrandedStructSchema { generic: &_private::RAW_SCHEMA, field_types: _private::get_field_types, annotation_types: _private::get_annotation_types, type_id: ::core::any::TypeId::of::<Owned>() }).into() } }
@@ -2349,12 +2301,12 @@ pub mod copy_read {
     mod _private {
         pub(crate) static ENCODED_NODE: [::capnp::Word; 48] = [
             ::capnp::word(0, 0, 0, 0, 5, 0, 6, 0),
-            ::capnp::word(180, 163, 86, 141, 200, 27, 139, 247),
+            ::capnp::word(231, 86, 6, 245, 254, 201, 139, 246),
             ::capnp::word(16, 0, 0, 0, 1, 0, 2, 0),
             ::capnp::word(92, 147, 226, 183, 193, 240, 166, 212),
             ::capnp::word(0, 0, 7, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(21, 0, 0, 0, 202, 0, 0, 0),
+            ::capnp::word(21, 0, 0, 0, 218, 0, 0, 0),
             ::capnp::word(33, 0, 0, 0, 7, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(29, 0, 0, 0, 119, 0, 0, 0),
@@ -2362,8 +2314,8 @@ pub mod copy_read {
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(108, 111, 100, 101, 115, 116, 111, 114),
             ::capnp::word(101, 46, 99, 97, 112, 110, 112, 58),
-            ::capnp::word(67, 111, 112, 121, 82, 101, 97, 100),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+            ::capnp::word(70, 111, 108, 108, 111, 119, 82, 101),
+            ::capnp::word(97, 100, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 1, 0, 1, 0),
             ::capnp::word(8, 0, 0, 0, 3, 0, 4, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
@@ -2417,7 +2369,7 @@ pub mod copy_read {
         pub(crate) static NONUNION_MEMBERS : &[u16] = &[0,1];
         pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[];
         pub(crate) static MEMBERS_BY_NAME : &[u16] = &[0,1];
-        pub(crate) const TYPE_ID: u64 = 0xf78b_1bc8_8d56_a3b4;
+        pub(crate) const TYPE_ID: u64 = 0xf68b_c9fe_f506_56e7;
     }
 }
 
@@ -4216,7 +4168,7 @@ pub mod copied {
         }
     }
 
-    impl <'a,> Reader<'a,>  {
+    impl <> Reader<'_,>  {
         pub fn reborrow(&self) -> Reader<'_,> {
             Self { .. *self }
         }
@@ -4227,14 +4179,6 @@ pub mod copied {
         #[inline]
         pub fn get_version(self) -> u32 {
             self.reader.get_data_field::<u32>(0)
-        }
-        #[inline]
-        pub fn get_files(self) -> ::capnp::Result<::capnp::struct_list::Reader<'a,crate::lodestore_capnp::copied_file::Owned>> {
-            ::capnp::traits::FromPointerReader::get_from_pointer(&self.reader.get_pointer_field(0), ::core::option::Option::None)
-        }
-        #[inline]
-        pub fn has_files(&self) -> bool {
-            !self.reader.get_pointer_field(0).is_null()
         }
         #[inline]
         pub fn get_is_given_up(self) -> bool {
@@ -4252,7 +4196,7 @@ pub mod copied {
 
     pub struct Builder<'a> { builder: ::capnp::private::layout::StructBuilder<'a> }
     impl <> ::capnp::traits::HasStructSize for Builder<'_,>  {
-        const STRUCT_SIZE: ::capnp::private::layout::StructSize = ::capnp::private::layout::StructSize { data: 2, pointers: 1 };
+        const STRUCT_SIZE: ::capnp::private::layout::StructSize = ::capnp::private::layout::StructSize { data: 2, pointers: 0 };
     }
     impl <> ::capnp::traits::HasTypeId for Builder<'_,>  {
         const TYPE_ID: u64 = _private::TYPE_ID;
@@ -4311,22 +4255,6 @@ pub mod copied {
             self.builder.set_data_field::<u32>(0, value);
         }
         #[inline]
-        pub fn get_files(self) -> ::capnp::Result<::capnp::struct_list::Builder<'a,crate::lodestore_capnp::copied_file::Owned>> {
-            ::capnp::traits::FromPointerBuilder::get_from_pointer(self.builder.get_pointer_field(0), ::core::option::Option::None)
-        }
-        #[inline]
-        pub fn set_files(&mut self, value: ::capnp::struct_list::Reader<'_,crate::lodestore_capnp::copied_file::Owned>) -> ::capnp::Result<()> {
-            ::capnp::traits::SetterInput::set_pointer_builder(self.builder.reborrow().get_pointer_field(0), value, false)
-        }
-        #[inline]
-        pub fn init_files(self, size: u32) -> ::capnp::struct_list::Builder<'a,crate::lodestore_capnp::copied_file::Owned> {
-            ::capnp::traits::FromPointerBuilder::init_pointer(self.builder.get_pointer_field(0), size)
-        }
-        #[inline]
-        pub fn has_files(&self) -> bool {
-            !self.builder.is_pointer_field_null(0)
-        }
-        #[inline]
         pub fn get_is_given_up(self) -> bool {
             self.builder.get_bool_field(32)
         }
@@ -4361,77 +4289,58 @@ pub mod copied {
     impl Pipeline  {
     }
     mod _private {
-        pub(crate) static ENCODED_NODE: [::capnp::Word; 97] = [
+        pub(crate) static ENCODED_NODE: [::capnp::Word; 78] = [
             ::capnp::word(0, 0, 0, 0, 5, 0, 6, 0),
             ::capnp::word(43, 27, 151, 221, 23, 60, 237, 243),
             ::capnp::word(16, 0, 0, 0, 1, 0, 2, 0),
             ::capnp::word(92, 147, 226, 183, 193, 240, 166, 212),
-            ::capnp::word(1, 0, 7, 0, 0, 0, 0, 0),
+            ::capnp::word(0, 0, 7, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(21, 0, 0, 0, 186, 0, 0, 0),
             ::capnp::word(29, 0, 0, 0, 7, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(25, 0, 0, 0, 31, 1, 0, 0),
+            ::capnp::word(25, 0, 0, 0, 231, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(108, 111, 100, 101, 115, 116, 111, 114),
             ::capnp::word(101, 46, 99, 97, 112, 110, 112, 58),
             ::capnp::word(67, 111, 112, 105, 101, 100, 0, 0),
             ::capnp::word(0, 0, 0, 0, 1, 0, 1, 0),
-            ::capnp::word(20, 0, 0, 0, 3, 0, 4, 0),
+            ::capnp::word(16, 0, 0, 0, 3, 0, 4, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 1, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(125, 0, 0, 0, 66, 0, 0, 0),
+            ::capnp::word(97, 0, 0, 0, 66, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(120, 0, 0, 0, 3, 0, 1, 0),
-            ::capnp::word(132, 0, 0, 0, 2, 0, 1, 0),
-            ::capnp::word(1, 0, 0, 0, 0, 0, 0, 0),
+            ::capnp::word(92, 0, 0, 0, 3, 0, 1, 0),
+            ::capnp::word(104, 0, 0, 0, 2, 0, 1, 0),
+            ::capnp::word(1, 0, 0, 0, 32, 0, 0, 0),
             ::capnp::word(0, 0, 1, 0, 1, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(129, 0, 0, 0, 50, 0, 0, 0),
+            ::capnp::word(101, 0, 0, 0, 82, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(124, 0, 0, 0, 3, 0, 1, 0),
-            ::capnp::word(152, 0, 0, 0, 2, 0, 1, 0),
-            ::capnp::word(2, 0, 0, 0, 32, 0, 0, 0),
+            ::capnp::word(100, 0, 0, 0, 3, 0, 1, 0),
+            ::capnp::word(112, 0, 0, 0, 2, 0, 1, 0),
+            ::capnp::word(2, 0, 0, 0, 33, 0, 0, 0),
             ::capnp::word(0, 0, 1, 0, 2, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(149, 0, 0, 0, 82, 0, 0, 0),
+            ::capnp::word(109, 0, 0, 0, 58, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(148, 0, 0, 0, 3, 0, 1, 0),
-            ::capnp::word(160, 0, 0, 0, 2, 0, 1, 0),
-            ::capnp::word(3, 0, 0, 0, 33, 0, 0, 0),
+            ::capnp::word(104, 0, 0, 0, 3, 0, 1, 0),
+            ::capnp::word(116, 0, 0, 0, 2, 0, 1, 0),
+            ::capnp::word(3, 0, 0, 0, 2, 0, 0, 0),
             ::capnp::word(0, 0, 1, 0, 3, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(157, 0, 0, 0, 58, 0, 0, 0),
+            ::capnp::word(113, 0, 0, 0, 50, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(152, 0, 0, 0, 3, 0, 1, 0),
-            ::capnp::word(164, 0, 0, 0, 2, 0, 1, 0),
-            ::capnp::word(4, 0, 0, 0, 2, 0, 0, 0),
-            ::capnp::word(0, 0, 1, 0, 4, 0, 0, 0),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(161, 0, 0, 0, 50, 0, 0, 0),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(156, 0, 0, 0, 3, 0, 1, 0),
-            ::capnp::word(168, 0, 0, 0, 2, 0, 1, 0),
+            ::capnp::word(108, 0, 0, 0, 3, 0, 1, 0),
+            ::capnp::word(120, 0, 0, 0, 2, 0, 1, 0),
             ::capnp::word(118, 101, 114, 115, 105, 111, 110, 0),
             ::capnp::word(8, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(8, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(102, 105, 108, 101, 115, 0, 0, 0),
-            ::capnp::word(14, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(0, 0, 0, 0, 3, 0, 1, 0),
-            ::capnp::word(16, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(77, 202, 155, 64, 145, 209, 215, 235),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(14, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(105, 115, 71, 105, 118, 101, 110, 85),
@@ -4463,10 +4372,9 @@ pub mod copied {
         pub(crate) fn get_field_types(index: u16) -> ::capnp::introspect::Type {
             match index {
                 0 => <u32 as ::capnp::introspect::Introspect>::introspect(),
-                1 => <::capnp::struct_list::Owned<crate::lodestore_capnp::copied_file::Owned> as ::capnp::introspect::Introspect>::introspect(),
+                1 => <bool as ::capnp::introspect::Introspect>::introspect(),
                 2 => <bool as ::capnp::introspect::Introspect>::introspect(),
-                3 => <bool as ::capnp::introspect::Introspect>::introspect(),
-                4 => <u32 as ::capnp::introspect::Introspect>::introspect(),
+                3 => <u32 as ::capnp::introspect::Introspect>::introspect(),
                 _ => ::capnp::introspect::panic_invalid_field_index(index),
             }
         }
@@ -4480,9 +4388,9 @@ pub mod copied {
             MEMBERS_BY_DISCRIMINANT,
             MEMBERS_BY_NAME
         );
-        pub(crate) static NONUNION_MEMBERS : &[u16] = &[0,1,2,3,4];
+        pub(crate) static NONUNION_MEMBERS : &[u16] = &[0,1,2,3];
         pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[];
-        pub(crate) static MEMBERS_BY_NAME : &[u16] = &[4,1,2,3,0];
+        pub(crate) static MEMBERS_BY_NAME : &[u16] = &[3,1,2,0];
         pub(crate) const TYPE_ID: u64 = 0xf3ed_3c17_dd97_1b2b;
     }
 }
@@ -4553,7 +4461,7 @@ pub mod followed {
             self.reader.get_data_field::<u32>(0)
         }
         #[inline]
-        pub fn get_files(self) -> ::capnp::Result<::capnp::struct_list::Reader<'a,crate::lodestore_capnp::copied_file::Owned>> {
+        pub fn get_files(self) -> ::capnp::Result<::capnp::struct_list::Reader<'a,crate::lodestore_capnp::followed_file::Owned>> {
             ::capnp::traits::FromPointerReader::get_from_pointer(&self.reader.get_pointer_field(0), ::core::option::Option::None)
         }
         #[inline]
@@ -4631,15 +4539,15 @@ pub mod followed {
             self.builder.set_data_field::<u32>(0, value);
         }
         #[inline]
-        pub fn get_files(self) -> ::capnp::Result<::capnp::struct_list::Builder<'a,crate::lodestore_capnp::copied_file::Owned>> {
+        pub fn get_files(self) -> ::capnp::Result<::capnp::struct_list::Builder<'a,crate::lodestore_capnp::followed_file::Owned>> {
             ::capnp::traits::FromPointerBuilder::get_from_pointer(self.builder.get_pointer_field(0), ::core::option::Option::None)
         }
         #[inline]
-        pub fn set_files(&mut self, value: ::capnp::struct_list::Reader<'_,crate::lodestore_capnp::copied_file::Owned>) -> ::capnp::Result<()> {
+        pub fn set_files(&mut self, value: ::capnp::struct_list::Reader<'_,crate::lodestore_capnp::followed_file::Owned>) -> ::capnp::Result<()> {
             ::capnp::traits::SetterInput::set_pointer_builder(self.builder.reborrow().get_pointer_field(0), value, false)
         }
         #[inline]
-        pub fn init_files(self, size: u32) -> ::capnp::struct_list::Builder<'a,crate::lodestore_capnp::copied_file::Owned> {
+        pub fn init_files(self, size: u32) -> ::capnp::struct_list::Builder<'a,crate::lodestore_capnp::followed_file::Owned> {
             ::capnp::traits::FromPointerBuilder::init_pointer(self.builder.get_pointer_field(0), size)
         }
         #[inline]
@@ -4734,7 +4642,7 @@ pub mod followed {
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 3, 0, 1, 0),
             ::capnp::word(16, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(77, 202, 155, 64, 145, 209, 215, 235),
+            ::capnp::word(110, 72, 5, 16, 14, 24, 10, 207),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(14, 0, 0, 0, 0, 0, 0, 0),
@@ -4760,7 +4668,7 @@ pub mod followed {
         pub(crate) fn get_field_types(index: u16) -> ::capnp::introspect::Type {
             match index {
                 0 => <u32 as ::capnp::introspect::Introspect>::introspect(),
-                1 => <::capnp::struct_list::Owned<crate::lodestore_capnp::copied_file::Owned> as ::capnp::introspect::Introspect>::introspect(),
+                1 => <::capnp::struct_list::Owned<crate::lodestore_capnp::followed_file::Owned> as ::capnp::introspect::Introspect>::introspect(),
                 2 => <bool as ::capnp::introspect::Introspect>::introspect(),
                 3 => <u32 as ::capnp::introspect::Introspect>::introspect(),
                 _ => ::capnp::introspect::panic_invalid_field_index(index),
@@ -4783,7 +4691,7 @@ pub mod followed {
     }
 }
 
-pub mod copied_file {
+pub mod followed_file {
     #[derive(Copy, Clone)]
     pub struct Owned(());
     impl ::capnp::introspect::Introspect for Owned { fn introspect() -> ::capnp::introspect::Type { ::capnp::introspect::TypeVariant::Struct(::capnp::introspect::RawBrandedStructSchema { generic: &_private::RAW_SCHEMA, field_types: _private::get_field_types, annotation_types: _private::get_annotation_types, type_id: ::core::any::TypeId::of::<Owned>() }).into() } }
@@ -4947,12 +4855,12 @@ pub mod copied_file {
     mod _private {
         pub(crate) static ENCODED_NODE: [::capnp::Word; 48] = [
             ::capnp::word(0, 0, 0, 0, 5, 0, 6, 0),
-            ::capnp::word(77, 202, 155, 64, 145, 209, 215, 235),
+            ::capnp::word(110, 72, 5, 16, 14, 24, 10, 207),
             ::capnp::word(16, 0, 0, 0, 1, 0, 1, 0),
             ::capnp::word(92, 147, 226, 183, 193, 240, 166, 212),
             ::capnp::word(1, 0, 7, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(21, 0, 0, 0, 218, 0, 0, 0),
+            ::capnp::word(21, 0, 0, 0, 234, 0, 0, 0),
             ::capnp::word(33, 0, 0, 0, 7, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(29, 0, 0, 0, 119, 0, 0, 0),
@@ -4960,8 +4868,8 @@ pub mod copied_file {
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(108, 111, 100, 101, 115, 116, 111, 114),
             ::capnp::word(101, 46, 99, 97, 112, 110, 112, 58),
-            ::capnp::word(67, 111, 112, 105, 101, 100, 70, 105),
-            ::capnp::word(108, 101, 0, 0, 0, 0, 0, 0),
+            ::capnp::word(70, 111, 108, 108, 111, 119, 101, 100),
+            ::capnp::word(70, 105, 108, 101, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 1, 0, 1, 0),
             ::capnp::word(8, 0, 0, 0, 3, 0, 4, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
@@ -5015,7 +4923,7 @@ pub mod copied_file {
         pub(crate) static NONUNION_MEMBERS : &[u16] = &[0,1];
         pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[];
         pub(crate) static MEMBERS_BY_NAME : &[u16] = &[1,0];
-        pub(crate) const TYPE_ID: u64 = 0xebd7_d191_409b_ca4d;
+        pub(crate) const TYPE_ID: u64 = 0xcf0a_180e_1005_486e;
     }
 }
 

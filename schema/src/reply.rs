@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::limits::REPLY_TRAVERSAL_WORDS_MAX;
-use crate::lodestore_capnp::{self as wire, copied, copied_file, failure, followed, reply};
+use crate::lodestore_capnp::{self as wire, copied, failure, followed, followed_file, reply};
 use crate::{ServerStats, Versions, WireError, WireVersions, message};
 
 pub use description::{Description, PartState, Role, TensorDescription, graph_tag};
@@ -82,20 +82,17 @@ pub enum Reply {
         /// As in `Rows`.
         versions: Versions,
     },
-    /// A step of copying or moving a partition is done; a piece, where it was asked for one, is the
-    /// body.
+    /// A step of moving a partition is done; a piece of its pending rows is the body.
     Copied(Copied),
     /// A step of following a partition is done; a manifest or a piece is the body.
     Followed(Followed),
 }
 
-/// What a step of copying a partition gives.
+/// The answer to a step of moving a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// The partition's committed version.
     pub version: u32,
-    /// Its files, but for those of the catalog, with their bytes.
-    pub files: Vec<(String, u64)>,
     /// This move has taken the partition away before.
     pub is_given_up: bool,
     /// No piece comes after this one.
@@ -316,7 +313,7 @@ impl Reply {
                     versions: Versions::read(rows.get_version(), rows.get_above().map_err(bad)?),
                 }
             }
-            reply::Copied(copied) => Self::Copied(read_copied(copied.map_err(bad)?)?),
+            reply::Copied(copied) => Self::Copied(read_copied(copied.map_err(bad)?)),
             reply::Followed(followed) => Self::Followed(read_followed(followed.map_err(bad)?)?),
         })
     }
@@ -331,7 +328,6 @@ fn write_copied(from: &Copied, mut to: copied::Builder<'_>) {
     to.set_is_given_up(from.is_given_up);
     to.set_is_last(from.is_last);
     to.set_crc32(from.crc32);
-    write_files(&from.files, to.init_files(count(&from.files)));
 }
 
 fn write_followed(from: &Followed, mut to: followed::Builder<'_>) {
@@ -347,7 +343,7 @@ fn count<T>(list: &[T]) -> u32 {
 
 fn write_files(
     from: &[(String, u64)],
-    mut to: capnp::struct_list::Builder<'_, copied_file::Owned>,
+    mut to: capnp::struct_list::Builder<'_, followed_file::Owned>,
 ) {
     for (at, (name, n_bytes)) in (0..to.len()).zip(from) {
         let mut to = to.reborrow().get(at);
@@ -357,23 +353,22 @@ fn write_files(
 }
 
 fn read_files(
-    from: capnp::struct_list::Reader<'_, copied_file::Owned>,
+    from: capnp::struct_list::Reader<'_, followed_file::Owned>,
 ) -> Result<Vec<(String, u64)>, WireError> {
-    let file = |file: copied_file::Reader<'_>| {
+    let file = |file: followed_file::Reader<'_>| {
         let name = file.get_name().map_err(bad)?.to_string().map_err(bad)?;
         Ok((name, file.get_n_bytes()))
     };
     from.iter().map(file).collect()
 }
 
-fn read_copied(from: copied::Reader<'_>) -> Result<Copied, WireError> {
-    Ok(Copied {
+fn read_copied(from: copied::Reader<'_>) -> Copied {
+    Copied {
         version: from.get_version(),
-        files: read_files(from.get_files().map_err(bad)?)?,
         is_given_up: from.get_is_given_up(),
         is_last: from.get_is_last(),
         crc32: from.get_crc32(),
-    })
+    }
 }
 
 fn read_followed(from: followed::Reader<'_>) -> Result<Followed, WireError> {

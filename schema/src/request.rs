@@ -69,7 +69,7 @@ pub enum RequestBody {
         /// Position in [`Description::tensors`](crate::Description::tensors).
         tensor: u16,
     },
-    /// A step of copying or moving a partition.
+    /// A step of moving a partition.
     Copy {
         /// The partition.
         part: u16,
@@ -358,12 +358,8 @@ mod tests {
             RequestBody::Lend { tensor: u16::MAX },
             RequestBody::Taken,
             RequestBody::Copy { part: u16::MAX, step: CopyStep::Open { id: u64::MAX } },
-            RequestBody::Copy {
-                part: 0,
-                step: CopyStep::Read { file: u16::MAX, offset: u64::MAX },
-            },
-            RequestBody::Copy { part: 1, step: CopyStep::Pairs },
-            RequestBody::Copy { part: 1, step: CopyStep::Seal },
+            RequestBody::Copy { part: 0, step: CopyStep::Seal },
+            RequestBody::Copy { part: 1, step: CopyStep::Pending },
             RequestBody::Copy { part: 1, step: CopyStep::Release },
             RequestBody::Copy { part: 1, step: CopyStep::Adopt },
             RequestBody::Copy { part: 1, step: CopyStep::Expect { id: u64::MAX } },

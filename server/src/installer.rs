@@ -61,7 +61,7 @@ impl Installer {
             }
         }
         self.holdings.note_served(&seen);
-        self.holdings.live.remove_strays(manifest)?;
+        self.holdings.live.graph().remove_strays(manifest)?;
         Ok(true)
     }
 }

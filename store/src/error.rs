@@ -272,7 +272,7 @@ pub enum StoreError {
         /// Partitions that could have been asked for.
         opened: String,
     },
-    /// The partition is held up for a moment: by a copy of it, or by a compaction.
+    /// The partition is held up for a moment, by its hand-over or by another copy of it.
     #[error("partition {part}: {reason}; try again")]
     Busy {
         /// The partition.

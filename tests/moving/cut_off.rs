@@ -1,4 +1,5 @@
-//! Moves of which one of those who take part is killed between any two steps.
+//! Moves of which one of those who take part is killed between any two steps, while clients put and
+//! commit.
 
 use std::thread;
 use std::time::Duration;
@@ -55,6 +56,15 @@ fn cut_off_after(n_steps: usize, victim: Victim) {
             let load = &load;
             scope.spawn(move || load.write(&client, writer, &|_| {}));
         }
+        let committer = load.client(&addresses, Duration::from_secs(5)).unwrap();
+        let committed = &load;
+        scope.spawn(move || {
+            while !committed.is_over() {
+                // It fails where a partition has no server for too long.
+                let _ = committed.commit(&committer);
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
         let end = EndOnDrop(&load);
         thread::sleep(Duration::from_millis(30));
         let moving = take_steps(plan(&source, 1, &two.folders[1], Some(&target)), n_steps);

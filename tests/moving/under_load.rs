@@ -1,13 +1,14 @@
 //! A partition that moves to and fro under load.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lodestore_client::{ClientError, PartMove};
+use lodestore_client::{Client, ClientError, PartMove, RowSource};
+use lodestore_graph::{NodeId, PartId};
 
 use crate::support::process::lode_line;
-use crate::support::workload::{EndOnDrop, N_WRITERS, Workload};
+use crate::support::workload::{EndOnDrop, N_WRITERS, ROW_BYTES, Workload};
 use crate::{N_NODES, Two, plan};
 
 /// Under the load of this test only a moment without an owner may be told.
@@ -64,6 +65,62 @@ fn clients_see_nothing_of_a_move_but_a_pause() {
     for count in [&counts.puts, &counts.pulls] {
         assert!(count.load(Ordering::Relaxed) > 20);
     }
+    servers.into_iter().for_each(crate::support::process::Serving::stop);
+    two.assert_whole();
+}
+
+/// A slow copy makes no client wait before its seal, and rows that are not committed move too.
+#[test]
+fn commits_and_folds_go_on_while_a_partition_is_copied() {
+    let (two, load) = (Two::new(), Workload::new(N_NODES));
+    let servers = [two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0")];
+    let addresses: Vec<String> = servers.iter().map(|it| it.address.clone()).collect();
+    let failures = |client: &Client| {
+        let stats = client.stats().unwrap();
+        stats.iter().flat_map(|(_, of)| &of.shards).map(|it| it.failures).sum::<u64>()
+    };
+    // Far shorter than the copy.
+    let client = load.client(&addresses, Duration::from_millis(800)).unwrap();
+    let mut moving =
+        PartMove::begin(plan(&servers[0], 1, &two.folders[1], Some(&servers[1]))).unwrap();
+    assert!(!moving.open().unwrap());
+    let (start, n_commits) = (Instant::now(), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let end = EndOnDrop(&load);
+        scope.spawn(|| {
+            while !load.is_over() {
+                load.try_put(&client, 0).unwrap();
+                load.commit(&client).unwrap();
+                let runs = client.compact().unwrap();
+                client.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
+                n_commits.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        moving.fetch(&mut |_, _| thread::sleep(Duration::from_millis(500))).unwrap();
+        drop(end);
+    });
+    let (took, n_commits) = (start.elapsed(), n_commits.into_inner());
+    assert!(took > Duration::from_secs(2) && n_commits > 5, "{n_commits} in {took:?}");
+    assert_eq!(failures(&client), 0, "no server has refused anything");
+
+    for writer in 0..N_WRITERS {
+        load.try_put(&client, writer).unwrap();
+    }
+    moving.seal().unwrap();
+    moving.release().unwrap();
+    let stats = moving.take().unwrap();
+    assert!(stats.pending_bytes > 0 && stats.version > 5, "{stats:?}");
+    // No pull sees them before their commit.
+    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let pull = || {
+        let mut rows = vec![0; ids.len() * ROW_BYTES];
+        client.sync_pull("feat", &ids, &mut rows).unwrap();
+        let moved = client.book().range(PartId(1));
+        rows[moved.start as usize * ROW_BYTES..moved.end as usize * ROW_BYTES].to_vec()
+    };
+    let (before, _) = (pull(), load.commit(&client).unwrap());
+    assert_ne!(before, pull());
+    load.check_all(&client);
     servers.into_iter().for_each(crate::support::process::Serving::stop);
     two.assert_whole();
 }

@@ -71,8 +71,9 @@ struct CopyReport {
     files: u64,
     files_kept: u64,
     file_bytes: u64,
-    /// Pairs of the catalog; of these, those that were put during the copy.
-    catalog_bytes: u64,
+    /// Rows that were not committed.
+    pending_bytes: u64,
+    /// These, and files that came while the old server took no puts.
     late_bytes: u64,
     seconds: f64,
     /// In which the old server took no puts.
@@ -97,7 +98,7 @@ impl CopyPartArgs {
         let mut progress = console.progress("copy");
         let stats = PartMove::run(plan, &mut progress)?;
         drop(progress);
-        let MoveStats { files, files_kept, file_bytes, catalog_bytes, late_bytes, .. } = stats;
+        let MoveStats { files, files_kept, file_bytes, pending_bytes, late_bytes, .. } = stats;
         let report = CopyReport {
             part: self.part,
             version: stats.version,
@@ -106,7 +107,7 @@ impl CopyPartArgs {
             files,
             files_kept,
             file_bytes,
-            catalog_bytes,
+            pending_bytes,
             late_bytes,
             seconds: start.elapsed().as_secs_f64(),
             sealed_seconds: stats.sealed.as_secs_f64(),
@@ -122,7 +123,7 @@ fn text(report: &CopyReport) -> String {
             report.part, report.version
         );
     }
-    let bytes = human::bytes(report.file_bytes + report.catalog_bytes);
+    let bytes = human::bytes(report.file_bytes + report.pending_bytes);
     let (time, sealed) = (human::seconds(report.seconds), human::seconds(report.sealed_seconds));
     let kept = match report.files_kept {
         0 => String::new(),

@@ -1,17 +1,19 @@
-//! The connection over which a follower asks the writer of a partition.
+//! The connection over which a follower, or a mover, asks the server that has a partition.
 
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{FollowStep, Followed, PartState, Reply, Request, RequestBody, WireError};
+use lodestore_schema::{
+    Copied, CopyStep, FollowStep, Followed, PartState, Reply, Request, RequestBody, WireError,
+};
 use lodestore_store::{Manifest, StoreError};
 
 use crate::connection::{Connection, time_left};
 use crate::{Address, ClientConfig, ClientError};
 
-/// A connection to the writer of a partition, which holds the files of the last manifest.
-pub(super) struct Link {
+/// A connection to the server of a partition, which holds the files of the last manifest.
+pub(crate) struct Link {
     address: Address,
     connection: Connection,
     part: PartId,
@@ -22,7 +24,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn open(
+    pub(crate) fn open(
         address: &Address,
         config: &ClientConfig,
         part: PartId,
@@ -32,7 +34,7 @@ impl Link {
         Ok(Self { address: address.clone(), connection, part, deadline, files: Vec::new() })
     }
 
-    pub(super) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
@@ -49,7 +51,7 @@ impl Link {
     }
 
     /// The newest version; its files are held at the writer from now on.
-    pub(super) fn manifest(&mut self) -> Result<Manifest, ClientError> {
+    pub(crate) fn manifest(&mut self) -> Result<Manifest, ClientError> {
         let mut bytes = Vec::new();
         let followed = self.step(FollowStep::Manifest, &mut bytes)?;
         self.files = followed.files;
@@ -80,9 +82,9 @@ impl Link {
         self.files[usize::from(at)].clone()
     }
 
-    /// Bytes of all files.
-    pub(super) fn n_bytes(&self) -> u64 {
-        self.files.iter().fold(0, |sum: u64, (_, n_bytes)| sum.saturating_add(*n_bytes))
+    /// Names and bytes of the files of the last manifest.
+    pub(crate) fn files(&self) -> &[(String, u64)] {
+        &self.files
     }
 
     /// Fetches a piece of a file, in the place of what `piece` has; returns whether it is the last.
@@ -114,26 +116,47 @@ impl Link {
     }
 
     fn step(&mut self, step: FollowStep, body: &mut Vec<u8>) -> Result<Followed, ClientError> {
-        let deadline = Instant::now() + self.deadline;
-        let time = Some(time_left(&self.address, deadline)?);
         let request = RequestBody::Follow { part: self.part.0, step };
-        let request = Request { deadline: time, ..Request::new(request) };
-        body.clear();
-        self.connection.send(&request, &[], deadline)?;
-        let Reply::Followed(followed) = self.connection.receive_piece(body, deadline)? else {
+        let Reply::Followed(followed) = self.ask(request, body)? else {
             return Err(ClientError::Confused { address: self.address.clone() });
         };
-        let found = crc32fast::hash(body);
-        if found != followed.crc32 {
-            let expected = followed.crc32;
-            return Err(
-                self.broken(format!("a piece has checksum {found:#010x}, not {expected:#010x}"))
-            );
-        }
+        self.check_piece(body, followed.crc32)?;
         Ok(followed)
     }
 
-    fn broken(&self, reason: String) -> ClientError {
+    /// Takes a step of a move; `piece` receives the body of the answer, and nothing else.
+    pub(crate) fn copy(
+        &mut self,
+        step: CopyStep,
+        piece: &mut Vec<u8>,
+    ) -> Result<Copied, ClientError> {
+        let request = RequestBody::Copy { part: self.part.0, step };
+        let Reply::Copied(copied) = self.ask(request, piece)? else {
+            return Err(ClientError::Confused { address: self.address.clone() });
+        };
+        self.check_piece(piece, copied.crc32)?;
+        Ok(copied)
+    }
+
+    fn ask(&mut self, body: RequestBody, piece: &mut Vec<u8>) -> Result<Reply, ClientError> {
+        let deadline = Instant::now() + self.deadline;
+        let time = Some(time_left(&self.address, deadline)?);
+        let request = Request { deadline: time, ..Request::new(body) };
+        piece.clear();
+        self.connection.send(&request, &[], deadline)?;
+        self.connection.receive_piece(piece, deadline)
+    }
+
+    fn check_piece(&self, piece: &[u8], expected: u32) -> Result<(), ClientError> {
+        let found = crc32fast::hash(piece);
+        if found == expected {
+            return Ok(());
+        }
+        Err(self.broken(format!("a piece has checksum {found:#010x}, not {expected:#010x}")))
+    }
+
+    /// An error of an answer that cannot be.
+    pub(crate) fn broken(&self, reason: String) -> ClientError {
         let source = WireError::Malformed { message: "followed", reason };
         ClientError::Wire { address: self.address.clone(), source }
     }

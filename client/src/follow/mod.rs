@@ -1,10 +1,11 @@
 //! Partitions that a folder of this machine follows: their files are fetched from the writer, which
 //! serves on undisturbed, and handed over version by version.
 //!
-//! A partition that is not there comes as a whole, beside its place, and is moved there when it has
-//! been read and checked. Later versions bring only the files that are not there. Whatever cuts it
+//! A partition that is not there comes as a whole, beside its place, and is moved there when all of it
+//! has been read and checked. Later versions bring only the files that are not there. Whatever cuts it
 //! off, the next try continues with the files that are whole, and with part of the one that came.
 
+mod fetch;
 mod link;
 
 use std::path::PathBuf;
@@ -12,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::{Description, Role};
-use lodestore_store::{
-    Arrival, FetchedFile, FollowedFolder, Graph, META_FILE, Manifest, StoreError,
-};
+use lodestore_store::{Arrival, FollowedFolder, Graph, Manifest, StoreError};
 
 use crate::remote::describe;
 use crate::{Address, ClientConfig, ClientError};
-use link::Link;
+use fetch::fetch_file;
+pub(crate) use fetch::{Fetched, Progress, fetch_part};
+pub(crate) use link::Link;
 
 /// Number of the copy in which a partition comes first; its folder is nobody else's.
 const FIRST_COPY: u64 = 1;
@@ -159,25 +160,10 @@ impl FollowedPart {
         }
         let manifest = link.manifest()?;
         for at in link.files_of(&manifest) {
-            fetch(link, graph, &manifest, at)?;
+            fetch_file(link, (graph, &manifest), at, &mut |_| {})?;
         }
         install(&manifest)
     }
-}
-
-/// Fetches a file of a manifest that is not there as a whole.
-fn fetch(link: &mut Link, graph: &Graph, manifest: &Manifest, at: u16) -> Result<(), ClientError> {
-    let (name, n_bytes) = link.file(at);
-    let Some(mut file) = FetchedFile::begin(graph, manifest, &name, n_bytes)? else {
-        return Ok(());
-    };
-    let mut piece = Vec::new();
-    while file.n_bytes() < n_bytes {
-        let is_last = link.read(at, file.n_bytes(), &mut piece)?;
-        link.check_length(&name, n_bytes, file.n_bytes() + piece.len() as u64, is_last)?;
-        file.append(&piece)?;
-    }
-    Ok(file.finish()?)
 }
 
 /// Fetches a partition that is not there, and moves it to its place.
@@ -185,40 +171,18 @@ fn bring_whole(
     plan: &FollowPlan,
     link: &mut Link,
     manifest: &Manifest,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut Progress<'_>,
 ) -> Result<(), ClientError> {
     let arrival = Arrival::find_or_begin(&plan.into, manifest.part(), FIRST_COPY)?;
     if arrival.is_taken() {
         return Ok(arrival.take()?);
     }
-    let total = link.n_bytes();
-    let (mut done, mut piece) = (0u64, Vec::new());
-    for at in 0..link.n_files() {
-        let (name, n_bytes) = link.file(at);
-        // What an earlier try has brought may be of an older version; `check` below looks at it.
-        let is_list = name == META_FILE || !manifest.files().any(|it| it == name);
-        if !is_list && arrival.has(&name, n_bytes)? {
-            done = done.saturating_add(n_bytes);
-            continue;
-        }
-        let (mut file, mut offset) = (arrival.file(&name)?, 0);
-        loop {
-            let is_last = link.read(at, offset, &mut piece)?;
-            offset += piece.len() as u64;
-            link.check_length(&name, n_bytes, offset, is_last)?;
-            file.append(&piece)?;
-            progress(done.saturating_add(offset), total);
-            if is_last {
-                break;
-            }
-        }
-        file.finish()?;
-        done = done.saturating_add(offset);
-    }
+    fetch_part(link, &arrival, manifest, progress)?;
+    arrival.check_lists()?;
     let catalog = arrival.catalog()?;
     catalog.install(manifest)?;
     catalog.close()?;
-    arrival.check(&mut |_, _| {})?;
+    arrival.sync()?;
     Ok(arrival.take()?)
 }
 

@@ -97,6 +97,14 @@ pub(super) fn is_busy(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
 }
 
+/// When such a server is asked again.
+pub(super) fn retry_after(error: &ClientError) -> Duration {
+    match error {
+        ClientError::Refused { failure, .. } => failure.retry_after.max(PAUSE),
+        _ => PAUSE,
+    }
+}
+
 pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
     Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
 }

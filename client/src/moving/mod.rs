@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::CopyStep;
-use lodestore_store::Arrival;
+use lodestore_store::{Arrival, ArrivingCatalog};
 
 use crate::{Address, ClientConfig, ClientError};
 use ends::{Kind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
@@ -22,6 +22,10 @@ use source::PartSource;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the source is asked to give the partition up: reads of it may outlast its patience.
 const RELEASES_MAX: usize = 3;
+/// How often files are fetched that the source has made since, before it is sealed.
+const ROUNDS_MAX: usize = 8;
+/// Bytes of files that may be fetched while the source is sealed.
+const SEALED_BYTES: u64 = 4 << 20;
 
 /// What is to be copied, and where it goes.
 #[derive(Clone, Debug)]
@@ -47,6 +51,8 @@ pub struct PartMove {
     plan: MovePlan,
     kind: Kind,
     arrival: Arrival,
+    /// From the files on until the seal.
+    catalog: Option<ArrivingCatalog>,
     /// `None` once the source has given the partition up.
     source: Option<PartSource>,
     stats: MoveStats,
@@ -61,9 +67,9 @@ pub struct MoveStats {
     pub files_kept: u64,
     /// Bytes of the files fetched.
     pub file_bytes: u64,
-    /// Bytes of pairs of the catalog, and how many of them after the seal.
-    pub catalog_bytes: u64,
-    /// Of these, after the seal.
+    /// Bytes of the rows that were not committed.
+    pub pending_bytes: u64,
+    /// Bytes of these and of files that came while it was sealed.
     pub late_bytes: u64,
     /// Committed version of the partition.
     pub version: u32,
@@ -93,7 +99,8 @@ impl PartMove {
             }
             return Err(error);
         }
-        Ok(Self { plan, kind, arrival, source: None, stats: MoveStats::default() })
+        let stats = MoveStats::default();
+        Ok(Self { plan, kind, arrival, catalog: None, source: None, stats })
     }
 
     /// What an earlier run may have left undone after its decision: `true` if the source had given
@@ -109,68 +116,60 @@ impl PartMove {
         }
         let id = if self.kind == Kind::Copy { 0 } else { self.arrival.id() };
         let source = PartSource::open(&self.plan.from, &self.plan.config, self.plan.part, id)?;
-        self.stats.version = source.version();
         let is_given_up = source.is_given_up();
         self.source = (!is_given_up).then_some(source);
         Ok(is_given_up)
     }
 
-    /// Fetches files and catalog and reads all of it; clients go on meanwhile. `progress` is told
-    /// bytes fetched and to fetch.
+    /// Fetches and checks the files of the newest version, and those that the source makes meanwhile,
+    /// until few are missing; clients go on. `progress` receives bytes fetched and to fetch.
     ///
     /// # Errors
     /// What broke; nothing has changed at the source.
     pub fn fetch(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ClientError> {
         let Some(source) = &mut self.source else { return Ok(()) };
-        let files = source.files().to_vec();
-        let total = files.iter().fold(0, |sum: u64, (_, n_bytes)| sum.saturating_add(*n_bytes));
-        let (mut done, mut piece) = (0, Vec::new());
-        for (at, (name, n_bytes)) in (0u16..).zip(&files) {
-            if self.arrival.has(name, *n_bytes)? {
-                self.stats.files_kept += 1;
-                done = u64::saturating_add(done, *n_bytes);
-                continue;
+        for round in 0..ROUNDS_MAX {
+            let manifest = source.manifest()?;
+            if round > 0 && source.missing_bytes(&self.arrival)? <= SEALED_BYTES {
+                break;
             }
-            let (mut file, mut offset) = (self.arrival.file(name)?, 0);
-            loop {
-                let step = CopyStep::Read { file: at, offset };
-                let is_last = source.step(step, &mut piece)?.is_last;
-                offset += piece.len() as u64;
-                source.check_length(name, *n_bytes, offset, is_last)?;
-                file.append(&piece)?;
-                progress(done.saturating_add(offset), total);
-                if is_last {
-                    break;
-                }
-                source.check_piece(&piece)?;
-            }
-            file.finish()?;
-            done = done.saturating_add(offset);
-            self.stats.files += 1;
-            self.stats.file_bytes += offset;
+            let fetched = source.fetch(&self.arrival, &manifest, progress)?;
+            self.stats.files_kept += if round == 0 { fetched.kept } else { 0 };
+            self.stats.files += fetched.files;
+            self.stats.file_bytes += fetched.n_bytes;
         }
-        let catalog = self.arrival.catalog()?;
-        self.stats.catalog_bytes = source.pairs(&catalog, &mut piece)?;
-        catalog.close()?;
-        self.arrival.check(&mut |_, _| {})?;
+        self.arrival.check_lists()?;
+        self.catalog = Some(self.arrival.catalog()?);
         Ok(())
     }
 
-    /// Has the source take no puts for a moment, and fetches what was put since the start.
+    /// Has the source take no puts and commits for a moment, and fetches what it has made since, and
+    /// the rows that are not committed.
     ///
     /// # Errors
     /// What broke; the source goes on by itself.
     pub fn seal(&mut self) -> Result<(), ClientError> {
         let Some(source) = &mut self.source else { return Ok(()) };
-        let catalog = self.arrival.catalog_again()?;
+        let catalog = match self.catalog.take() {
+            Some(catalog) => catalog,
+            None => self.arrival.catalog()?,
+        };
+        let version = source.seal()?;
         let start = Instant::now();
-        self.stats.version = source.seal()?.version;
-        self.stats.late_bytes = source.pairs(&catalog, &mut Vec::new())?;
-        self.stats.catalog_bytes += self.stats.late_bytes;
+        let manifest = source.manifest_of(version)?;
+        let fetched = source.fetch(&self.arrival, &manifest, &mut |_, _| {})?;
+        catalog.install(&manifest)?;
+        let pending_bytes = source.pending(&catalog, &manifest)?;
         catalog.close()?;
+        self.arrival.graph()?.remove_strays(&manifest)?;
         self.arrival.sync()?;
         // While the partition is the source's: the folder's server must be able to open it.
         self.arrival.give_to_owner()?;
+        self.stats.version = version;
+        self.stats.files += fetched.files;
+        self.stats.file_bytes += fetched.n_bytes;
+        self.stats.pending_bytes = pending_bytes;
+        self.stats.late_bytes = pending_bytes + fetched.n_bytes;
         self.stats.sealed = start.elapsed();
         Ok(())
     }
@@ -184,7 +183,7 @@ impl PartMove {
         let start = Instant::now();
         match self.kind {
             Kind::Copy => return Ok(()),
-            Kind::Move => drop(source.step(CopyStep::Release, &mut Vec::new())?),
+            Kind::Move => source.release()?,
         }
         self.stats.sealed += start.elapsed();
         Ok(())

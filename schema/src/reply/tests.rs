@@ -99,7 +99,6 @@ fn replies_survive_the_trip() {
         Reply::Copied(Copied::default()),
         Reply::Copied(Copied {
             version: u32::MAX,
-            files: vec![("feat.v1.seg".into(), u64::MAX), (String::new(), 0)],
             is_given_up: true,
             is_last: true,
             crc32: u32::MAX,
@@ -107,7 +106,7 @@ fn replies_survive_the_trip() {
         Reply::Followed(Followed::default()),
         Reply::Followed(Followed {
             version: u32::MAX,
-            files: vec![("feat.v2.seg".into(), u64::MAX)],
+            files: vec![("feat.v2.seg".into(), u64::MAX), (String::new(), 0)],
             is_last: true,
             crc32: u32::MAX,
         }),

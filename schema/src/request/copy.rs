@@ -4,7 +4,7 @@ use super::RequestBody;
 use crate::WireError;
 use crate::lodestore_capnp::{copy, follow};
 
-/// Steps of copying or moving a partition; `docs/moving.md` has all of them.
+/// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/moving.md` has all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStep {
     /// Begins, on this connection.
@@ -12,17 +12,10 @@ pub enum CopyStep {
         /// Number of the move; 0 for a copy that takes nothing away.
         id: u64,
     },
-    /// A piece of a file.
-    Read {
-        /// Position in [`Copied::files`](crate::Copied::files).
-        file: u16,
-        /// Of its first byte.
-        offset: u64,
-    },
-    /// The next pairs of the catalog; once sealed, those put since.
-    Pairs,
-    /// No more puts for a moment.
+    /// No more puts, commits and compactions for a moment.
     Seal,
+    /// Once sealed, the next rows that are not committed.
+    Pending,
     /// The source gives the partition up.
     Release,
     /// The target serves the folder that it has now.
@@ -78,13 +71,8 @@ pub(super) fn write(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
     let mut to = to.init_step();
     match step {
         CopyStep::Open { id } => to.set_open(id),
-        CopyStep::Read { file, offset } => {
-            let mut read = to.init_read();
-            read.set_file(file);
-            read.set_offset(offset);
-        }
-        CopyStep::Pairs => to.set_pairs(()),
         CopyStep::Seal => to.set_seal(()),
+        CopyStep::Pending => to.set_pending(()),
         CopyStep::Release => to.set_release(()),
         CopyStep::Adopt => to.set_adopt(()),
         CopyStep::Expect { id } => to.set_expect(id),
@@ -95,12 +83,8 @@ pub(super) fn read(from: copy::Reader<'_>) -> Result<RequestBody, WireError> {
     let step = from.get_step().which().map_err(|e| WireError::malformed("request", e))?;
     let step = match step {
         copy::step::Open(id) => CopyStep::Open { id },
-        copy::step::Read(read) => {
-            let read = read.map_err(|e| WireError::malformed("request", e))?;
-            CopyStep::Read { file: read.get_file(), offset: read.get_offset() }
-        }
-        copy::step::Pairs(()) => CopyStep::Pairs,
         copy::step::Seal(()) => CopyStep::Seal,
+        copy::step::Pending(()) => CopyStep::Pending,
         copy::step::Release(()) => CopyStep::Release,
         copy::step::Adopt(()) => CopyStep::Adopt,
         copy::step::Expect(id) => CopyStep::Expect { id },

@@ -1,4 +1,4 @@
-//! A partition that is copied or moved over a connection, step by step.
+//! A partition that is moved over a connection, step by step; its files come as for a follower.
 
 use std::rc::Rc;
 
@@ -16,14 +16,6 @@ pub(super) struct Copying {
     copy: PartCopy,
     /// Number of the move.
     id: u64,
-}
-
-/// What a copy is at its beginning.
-enum Opened {
-    /// The same move has taken the partition away before.
-    GivenUp,
-    /// It begins, at this version.
-    Copy(PartCopy, u32),
 }
 
 /// What a step gives: the reply, and the piece that follows it.
@@ -98,35 +90,25 @@ impl Connection {
         if id != 0 {
             shard.check_gives_up()?;
         }
+        // None where the same move has taken the partition away before.
         let opened = shard.call_store(move |live| {
             if id != 0 && live.was_given_up(part, id)? {
-                return Ok(Opened::GivenUp);
+                return Ok(None);
             }
-            let copy = live.begin_copy(part)?;
-            let version = copy.version()?;
-            Ok(Opened::Copy(copy, version))
+            live.begin_copy(part).map(Some)
         });
         let opened = opened.await?.map_err(|error: StoreError| store_failure(&error))?;
-        let (copy, version) = match opened {
-            Opened::GivenUp => {
-                return Ok((Copied { is_given_up: true, ..Copied::default() }, Vec::new()));
-            }
-            Opened::Copy(copy, version) => (copy, version),
-        };
-        let files = copy.files().map(|(name, n_bytes)| (name.to_owned(), n_bytes)).collect();
-        self.copying = Some(Copying { copy, id });
-        Ok((Copied { version, files, ..Copied::default() }, Vec::new()))
+        let is_given_up = opened.is_none();
+        self.copying = opened.map(|copy| Copying { copy, id });
+        Ok((Copied { is_given_up, ..Copied::default() }, Vec::new()))
     }
 }
 
-/// A step that reads, or seals. Blocks.
+/// A step that seals, or reads pending rows. Blocks.
 fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), StoreError> {
     let (mut copied, mut piece) = (Copied::default(), Vec::new());
     match step {
-        CopyStep::Read { file, offset } => {
-            copied.is_last = copy.read(file.into(), offset, COPY_PIECE_BYTES, &mut piece)?;
-        }
-        CopyStep::Pairs => copied.is_last = copy.next_pairs(COPY_PIECE_BYTES, &mut piece)?,
+        CopyStep::Pending => copied.is_last = copy.next_pending(COPY_PIECE_BYTES, &mut piece)?,
         CopyStep::Seal => copied.version = copy.seal()?,
         // Whoever takes these steps does not come here.
         CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt | CopyStep::Expect { .. } => {}

@@ -93,6 +93,11 @@ impl Catalog {
         self.write(&[Change::Put(keys::LOSSES.to_vec(), lines.join("\n").into_bytes())])
     }
 
+    /// Whether [`Catalog::note_losses`] has kept something.
+    pub(crate) fn has_losses(&self) -> Result<bool, StoreError> {
+        Ok(self.get(keys::LOSSES)?.is_some())
+    }
+
     /// Forgets what [`Catalog::note_losses`] has kept: it has been told.
     pub(crate) fn forget_losses(&self) -> Result<(), StoreError> {
         self.write(&[Change::Delete(keys::LOSSES.to_vec())])

@@ -29,7 +29,6 @@
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
 //! so that it works on read-only mounts and from several processes at once.
 
-mod copied;
 mod health;
 mod keys;
 mod mend;

@@ -66,7 +66,7 @@ impl Catalog {
     }
 }
 
-pub(super) fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
+fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     let record = |kind| {
         let (tensor, suffix) = keys::tensor_of(kind, key)?;
         Some((tensor, keys::segment_version(suffix)?, SegmentRecord::from_bytes(value)))

@@ -36,16 +36,30 @@ impl Catalog {
         version: u32,
         each: &mut dyn FnMut(RowIdx, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        let prefix = keys::rows_of_version(tensor, version);
+        self.scan_pending_from(tensor, (version, RowIdx(0)), each)
+    }
+
+    /// As [`Catalog::scan_pending`], from a row of the version on.
+    pub(crate) fn scan_pending_from(
+        &self,
+        tensor: &str,
+        (version, first): (u32, RowIdx),
+        each: &mut dyn FnMut(RowIdx, &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let (prefix, mut from) = (keys::rows_of_version(tensor, version), keys::rows_of(tensor));
+        keys::push_row(&mut from, version, first);
         let mut fault = None;
-        let mut pair = |key: &[u8], value: &[u8]| match keys::row_number(&key[prefix.len()..]) {
-            Some(row) => each(row, value),
-            None => {
-                fault = Some(format!("the key {key:02x?} is none of a pending row"));
-                ControlFlow::Break(())
+        let mut pair = |key: &[u8], value: &[u8]| {
+            let Some(suffix) = key.strip_prefix(&prefix[..]) else { return ControlFlow::Break(()) };
+            match keys::row_number(suffix) {
+                Some(row) => each(row, value),
+                None => {
+                    fault = Some(format!("the key {key:02x?} is none of a pending row"));
+                    ControlFlow::Break(())
+                }
             }
         };
-        self.pairs.scan(&prefix, &mut pair).map_err(failed(&self.dir))?;
+        self.pairs.scan_from(&from, &mut pair).map_err(failed(&self.dir))?;
         fault.map_or(Ok(()), |reason| Err(broken(&self.dir, reason)))
     }
 

@@ -15,7 +15,8 @@ use lodestore_graph::PartId;
 
 use crate::device::{Device, Disk};
 use crate::error::StoreError;
-use crate::graph::{Graph, META_FILE};
+use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, is_segment_file};
+use crate::live::remove_unpinned;
 use crate::new_file::remove_if_there;
 
 pub use fetch::FetchedFile;
@@ -54,7 +55,7 @@ impl FollowedFolder {
                 return Err(StoreError::FollowRefused { part, reason });
             }
         }
-        let temporary = dir.join(format!("{FOLLOWS_FILE}{}", crate::graph::TEMPORARY_SUFFIX));
+        let temporary = dir.join(format!("{FOLLOWS_FILE}{TEMPORARY_SUFFIX}"));
         remove_if_there(&device, &temporary)?;
         let written = (|| {
             let mut writer = device.create(&temporary)?;
@@ -116,6 +117,20 @@ impl Graph {
             Ok(String::from_utf8_lossy(&text).trim().to_owned())
         })();
         read.map(Some).map_err(StoreError::io(&path, "read"))
+    }
+
+    /// Removes files of a partition that a manifest does not name: those of a fetch that was cut off and
+    /// is over. Files that a process reads stay.
+    pub fn remove_strays(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        let (device, dir) = (&**self.device(), self.part_dir(manifest.part));
+        let entries = device.list(&dir).map_err(StoreError::io(&dir, "list"))?;
+        for entry in entries {
+            let name = entry.name.strip_suffix(TEMPORARY_SUFFIX).unwrap_or(&entry.name);
+            if is_segment_file(name) && !manifest.files().any(|it| it == entry.name) {
+                remove_unpinned(device, &dir.join(&entry.name));
+            }
+        }
+        Ok(())
     }
 
     /// Fails for a follower's folder, which its writer alone changes.

@@ -59,7 +59,7 @@ impl LiveGraph {
             part.tensors.iter().any(|it| it.current().layers().len() > MAX_LAYERS)
         };
         // A compaction that runs already does it.
-        if !self.open_parts().iter().any(has_many) || self.garbage.try_lock().is_err() {
+        if !self.open_parts().iter().any(has_many) || self.compactions.try_lock().is_err() {
             return;
         }
         let mut go_on = |_, _| ControlFlow::Continue(());
@@ -132,8 +132,8 @@ impl LiveGraph {
         {
             // No put is midway: from here on none is for this version.
             let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            // Files must not change under a copy, nor pending rows while they are handed over.
-            parts.iter().try_for_each(|part| part.check_open_to_commits())?;
+            // Pending rows must not change while they are handed over.
+            parts.iter().try_for_each(|part| part.check_is_not_sealed())?;
             for part in parts {
                 part.puts_for.fetch_max(version.saturating_add(1), Ordering::AcqRel);
             }

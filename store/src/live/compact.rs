@@ -1,13 +1,13 @@
 //! Compaction of a live graph: one tensor of one partition after the other.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Instant;
 
 use lodestore_graph::PartId;
 
 use super::delta::DeltaPlace;
-use super::garbage::{Garbage, Retired};
+use super::garbage::Retired;
 use super::{Layer, LiveGraph, LivePart, LiveTensor, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
@@ -21,9 +21,9 @@ impl LiveGraph {
     /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
     /// with [`StoreError::Stopped`] as after any error. Each tensor of a partition is switched on its
     /// own: after an error those before it are done, and nothing else has changed. A damaged page is
-    /// such an error, unless all of its rows were changed since. A partition that is being copied is
-    /// left as it is, as is one that is ahead of the others after a commit that failed in them:
-    /// readers still need its rows of the version before.
+    /// such an error, unless all of its rows were changed since. A partition that is sealed is left as
+    /// it is, and so is one that is ahead of the others after a commit that failed in them: readers
+    /// still need its rows of the version before.
     ///
     /// Needs room on disk for the largest file that is written; memory does not depend on its length
     /// but for 4 bytes per page, and 16 bytes per row where deltas become one.
@@ -41,12 +41,11 @@ impl LiveGraph {
         {
             return Err(StoreError::NoPart { part, opened: self.opened() });
         }
-        let mut garbage = self.garbage();
-        self.sweep_garbage(&mut garbage)?;
+        let _alone = self.compactions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sweep()?;
         let version = self.version();
         let is_chosen = |open: &Arc<LivePart>| {
-            let may_change = !open.hand_over.is_copied() && open.version() <= version;
-            part.is_none_or(|part| part == open.part) && may_change
+            part.is_none_or(|part| part == open.part) && open.version() <= version
         };
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
@@ -57,9 +56,11 @@ impl LiveGraph {
             .flat_map(|part| {
                 let chosen = part.tensors.iter().enumerate();
                 let chosen = chosen.filter(|(at, _)| position.is_none_or(|chosen| chosen == *at));
-                chosen.map(move |(_, tensor)| Folded::of(part, tensor, what))
+                chosen.map(move |(at, _)| Folded::of(part, at, what))
             })
             .collect();
+        // One whose turn has not come may be given up.
+        drop(parts);
         let total = tensors.iter().map(Folded::bytes_to_write).sum();
         let mut done = 0;
         let mut advance = |bytes| {
@@ -68,20 +69,35 @@ impl LiveGraph {
         };
         let mut reports = Vec::with_capacity(tensors.len());
         for folded in tensors {
-            reports.push(self.fold(&folded, &mut garbage, &mut advance)?);
+            let Some(part) = self.still_open(&folded) else { continue };
+            // Giving it up would wait for the fold.
+            let is_sealed = || part.hand_over.is_sealed();
+            let mut advance =
+                |bytes| if is_sealed() { ControlFlow::Break(()) } else { advance(bytes) };
+            match self.fold(&folded, &part, &mut advance) {
+                Err(StoreError::Stopped) if is_sealed() => {}
+                report => reports.push(report?),
+            }
         }
-        self.sweep_garbage(&mut garbage)?;
+        self.sweep()?;
         Ok(reports)
+    }
+
+    /// Returns the partition of a tensor whose turn has come, unless it was given up since.
+    fn still_open(&self, folded: &Folded) -> Option<Arc<LivePart>> {
+        let is_same = |open: &Arc<LivePart>| Arc::as_ptr(open) == folded.part.as_ptr();
+        self.open_parts().into_iter().find(is_same)
     }
 
     fn fold(
         &self,
-        folded: &Folded<'_>,
-        garbage: &mut Garbage,
+        folded: &Folded,
+        part: &LivePart,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Compacted, StoreError> {
         let start = Instant::now();
-        let Folded { part, tensor, seen, fold } = folded;
+        let Folded { at, seen, fold, .. } = folded;
+        let tensor = &part.tensors[*at];
         let compaction = Compaction {
             graph: &self.graph,
             part: part.part,
@@ -120,12 +136,12 @@ impl LiveGraph {
         if let Err(error) = switched {
             // The record may be on disk: the file goes when the catalog takes writes again, without
             // the record.
-            garbage.push(Retired::new(&layer, &part.catalog));
+            self.garbage().push(Retired::new(&layer, &part.catalog));
             return Err(error);
         }
         tensor.fold(seen, layers.clone(), &layer);
         let retired = seen.layers()[layers].iter();
-        garbage.extend(retired.map(|layer| Retired::new(layer, &part.catalog)));
+        self.garbage().extend(retired.map(|layer| Retired::new(layer, &part.catalog)));
         Ok(report(&compaction, n_rows, Some(layer.segment()), start))
     }
 }
@@ -151,17 +167,18 @@ impl LiveTensor {
 }
 
 /// A tensor of a partition with what is to be folded of it.
-struct Folded<'a> {
-    part: &'a LivePart,
-    tensor: &'a Arc<LiveTensor>,
+struct Folded {
+    part: Weak<LivePart>,
+    /// Position of the tensor.
+    at: usize,
     seen: Arc<TensorVersion>,
     /// `None` where it stays as it is.
     fold: Option<Fold>,
 }
 
-impl<'a> Folded<'a> {
-    fn of(part: &'a LivePart, tensor: &'a Arc<LiveTensor>, what: Folding) -> Self {
-        let seen = tensor.current();
+impl Folded {
+    fn of(part: &Arc<LivePart>, at: usize, what: Folding) -> Self {
+        let seen = part.tensors[at].current();
         let fold = match what {
             Folding::All => (!seen.is_plain()).then_some(Fold::All),
             Folding::Deltas => {
@@ -170,7 +187,7 @@ impl<'a> Folded<'a> {
             }
             Folding::WherePays => choose_fold(n_rows(seen.base()), &seen.delta_sizes()),
         };
-        Self { part, tensor, seen, fold }
+        Self { part: Arc::downgrade(part), at, seen, fold }
     }
 
     /// Bytes of rows, at most.

@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering;
 
 use lodestore_graph::PartId;
 
-use super::garbage::{Retired, remove_unpinned};
+use super::garbage::Retired;
 use super::{Layer, LiveGraph, LiveMode, LivePart, TensorVersion};
 use crate::catalog::{DeltaRecord, SegmentRecord};
 use crate::error::StoreError;
 use crate::follow::{Manifest, ManifestTensor};
-use crate::graph::{TEMPORARY_SUFFIX, is_segment_file};
 
 impl LiveGraph {
     /// Switches a partition to the version of a manifest, all of whose files are in its folder;
@@ -59,20 +58,6 @@ impl LiveGraph {
         self.note_version();
         self.sweep_garbage(&mut garbage)?;
         Ok(true)
-    }
-
-    /// Removes files of a partition that no version of it names: those of a fetch that was cut off
-    /// and is over. Files that some process reads stay.
-    pub fn remove_strays(&self, manifest: &Manifest) -> Result<(), StoreError> {
-        let (device, dir) = (&**self.graph.device(), self.graph.part_dir(manifest.part));
-        let entries = device.list(&dir).map_err(StoreError::io(&dir, "list"))?;
-        for entry in entries {
-            let name = entry.name.strip_suffix(TEMPORARY_SUFFIX).unwrap_or(&entry.name);
-            if is_segment_file(name) && !manifest.files().any(|it| it == entry.name) {
-                remove_unpinned(device, &dir.join(&entry.name));
-            }
-        }
-        Ok(())
     }
 
     /// Fails for a manifest that does not follow what is here.

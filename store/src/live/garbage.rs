@@ -47,8 +47,8 @@ impl LiveGraph {
 
     /// Stops waiting for views of folded layers of the partition with this catalog, so that nothing
     /// of it is held; what is left goes when the partition is opened for writing again.
-    pub(super) fn forget_garbage(garbage: &mut Garbage, catalog: &Arc<Catalog>) {
-        garbage.retain(|retired| !Arc::ptr_eq(&retired.catalog, catalog));
+    pub(super) fn forget_garbage(&self, catalog: &Arc<Catalog>) {
+        self.garbage().retain(|retired| !Arc::ptr_eq(&retired.catalog, catalog));
     }
 
     pub(super) fn garbage(&self) -> MutexGuard<'_, Garbage> {
@@ -86,7 +86,7 @@ impl LiveGraph {
 
 /// Removes a file unless some process has pinned it; gives whether it is gone. What cannot be
 /// removed stays for another time: it harms nobody.
-pub(super) fn remove_unpinned(device: &dyn Device, file: &Path) -> bool {
+pub(crate) fn remove_unpinned(device: &dyn Device, file: &Path) -> bool {
     device.remove_if_unpinned(file).unwrap_or_else(|error| {
         tracing::warn!("{}: cannot remove: {error}; left for later", file.display());
         false

@@ -1,4 +1,4 @@
-//! Partitions that come and go while a graph is open: copied under puts, given up, taken in.
+//! Partitions that come and go while a graph is open: sealed, given up, taken in.
 //!
 //! `docs/moving.md` has the steps and who owns the partition at each; here is the side that has it,
 //! and how one that has come is opened. A folder's name owns a partition, so that giving it up is
@@ -7,12 +7,12 @@
 mod adopt;
 mod copy;
 mod end;
-mod files;
 mod followed;
+mod pending;
 mod seals;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,20 +33,16 @@ pub const SEAL_MAX: Duration = Duration::from_secs(10);
 /// How far a partition is on its way to another owner.
 #[derive(Debug, Default)]
 pub(super) struct HandOver {
-    /// Somebody copies it: no compaction may change its files.
+    /// A copy of it is under way: there is one at a time.
     is_copied: AtomicBool,
-    /// Until when it takes no puts; changed under the gate, held alone.
+    /// Until when it takes no puts, commits and compactions; changed under the gate, held alone.
     sealed_until: Mutex<Option<Instant>>,
     /// When it was sealed lately.
     seals: Mutex<Seals>,
 }
 
 impl HandOver {
-    pub(super) fn is_copied(&self) -> bool {
-        self.is_copied.load(Ordering::Acquire)
-    }
-
-    fn is_sealed(&self) -> bool {
+    pub(super) fn is_sealed(&self) -> bool {
         self.seal().is_some_and(|until| Instant::now() < until)
     }
 
@@ -61,21 +57,11 @@ impl HandOver {
 
 impl LivePart {
     /// Fails while the partition is sealed; the gate must be held.
-    pub(super) fn check_open_to_puts(&self) -> Result<(), StoreError> {
+    pub(super) fn check_is_not_sealed(&self) -> Result<(), StoreError> {
         if self.hand_over.is_sealed() {
             return Err(busy(self.part, "it is being handed over, which takes a moment"));
         }
         Ok(())
-    }
-}
-
-impl LivePart {
-    /// Fails while the partition is sealed or copied.
-    pub(super) fn check_open_to_commits(&self) -> Result<(), StoreError> {
-        if self.hand_over.is_copied() {
-            return Err(busy(self.part, "it is being copied, and its files must not change"));
-        }
-        self.check_open_to_puts()
     }
 }
 

@@ -8,10 +8,10 @@
 //!
 //! Partitions come and go while a graph is open: [`hand_over`] has how.
 //!
-//! Locks, in the order in which they are taken: `garbage` by a compaction for all of its time, so
-//! that there is one; `commits`, likewise by a commit; `gate`, shared by puts, and exclusive for a
-//! moment by commits and for whatever changes which partitions there are; that of the list of
-//! partitions and a tensor's own, for a moment.
+//! Locks, in the order in which they are taken: `compactions` by a compaction for all of its time, so
+//! that there is one; `garbage`, for a moment; `commits` by a commit for all of its time; `gate`, shared
+//! by puts, and exclusive for a moment by commits and for whatever changes which partitions there are;
+//! that of the list of partitions and a tensor's own, for a moment.
 
 mod commit;
 mod compact;
@@ -21,7 +21,6 @@ mod forked;
 mod garbage;
 mod hand_over;
 mod health;
-mod journal;
 mod layer;
 mod open;
 mod parallel;
@@ -47,6 +46,7 @@ pub(crate) use version::GatherScratch;
 pub use version::{LayerRows, TensorVersion};
 pub use view::{GraphVersion, TensorView, View};
 
+pub(crate) use garbage::remove_unpinned;
 pub(crate) use open::{OpenedPart, OpenedTensor};
 
 use crate::catalog::Catalog;
@@ -88,7 +88,9 @@ pub struct LiveGraph {
     gate: RwLock<()>,
     /// Held by a commit for all of its time.
     commits: Mutex<()>,
-    /// What compactions have left; locked by a compaction for all of its time.
+    /// Held by a compaction for all of its time.
+    compactions: Mutex<()>,
+    /// Files that compactions have left.
     garbage: Mutex<Garbage>,
 }
 

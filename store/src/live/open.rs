@@ -68,6 +68,7 @@ impl LiveGraph {
             version: AtomicU32::new(lowest),
             gate: RwLock::default(),
             commits: Mutex::default(),
+            compactions: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
         };
         if mode == LiveMode::Write {

@@ -40,7 +40,7 @@ impl LiveGraph {
         // Under the gate: none of these is given up before the rows are put.
         let by_part = self.by_part(&routed)?;
         for PartRows { part, .. } in &by_part {
-            part.check_open_to_puts()?;
+            part.check_is_not_sealed()?;
             part.catalog.check_takes_writes()?;
         }
         let put = |put: &PartRows<'_>| {
@@ -105,7 +105,6 @@ impl LiveTensor {
     fn put(&self, version: u32, rows: &[(RowIdx, &[u8])]) -> Result<(), StoreError> {
         self.catalog().put_rows(&self.spec().name, version, rows.iter().copied())?;
         self.add(version, rows.iter().map(|&(row, _)| row));
-        self.journal().note(version, rows.iter().map(|&(row, _)| row));
         Ok(())
     }
 }

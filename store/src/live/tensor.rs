@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use roaring::RoaringBitmap;
 
-use super::journal::Journal;
 use super::{Layer, TensorVersion};
 use crate::catalog::Catalog;
 use crate::device::Device;
@@ -29,8 +28,6 @@ pub struct LiveTensor {
     prepared: Mutex<Option<Arc<Layer>>>,
     /// A delta that the catalog may not have taken.
     unrecorded: Mutex<Option<PathBuf>>,
-    /// Rows put while the partition is copied.
-    journal: Journal,
 }
 
 /// Rows that were put and are not in a file yet, by the version that they were put for: that which
@@ -77,7 +74,6 @@ impl LiveTensor {
             pending: Mutex::new(pending),
             prepared: Mutex::new(prepared),
             unrecorded: Mutex::default(),
-            journal: Journal::default(),
         }
     }
 
@@ -125,10 +121,6 @@ impl LiveTensor {
 
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
-    }
-
-    pub(super) fn journal(&self) -> &Journal {
-        &self.journal
     }
 
     /// Notes rows that were put for `version` and are durable.

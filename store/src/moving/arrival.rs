@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::graph::{
     Graph, META_FILE, catalog_dir, halo_path, is_segment_file, part_dir, topology_path,
 };
-use crate::verify::verify_parts;
+use crate::verify::verify_lists;
 
 /// What follows the name of a partition's folder, before the number of the move.
 const SUFFIX: &str = ".copy-";
@@ -40,9 +40,21 @@ impl Arrival {
     ///
     /// Fails if the partition is there, or somebody else brings it at this moment.
     pub fn find_or_begin(dir: &Path, part: PartId, id: u64) -> Result<Self, StoreError> {
-        let device: Arc<dyn Device> = Arc::new(Disk);
+        Self::find_or_begin_on(Arc::new(Disk), dir, part, id)
+    }
+
+    /// As [`Arrival::find_or_begin`], on any device.
+    pub fn find_or_begin_on(
+        device: Arc<dyn Device>,
+        dir: &Path,
+        part: PartId,
+        id: u64,
+    ) -> Result<Self, StoreError> {
         if !device.exists(dir) {
             device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
+            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            device.sync(parent).map_err(StoreError::io(parent, "sync"))?;
         }
         // Until one has its own lock: of two that begin at once the second finds the first's folder.
         let _alone = device.lock(dir).map_err(StoreError::io(dir, "lock"))?;
@@ -121,8 +133,7 @@ impl Arrival {
             && self.device.exists(&part_dir(&self.dir, self.part))
     }
 
-    /// Whether a file has come as a whole, in an earlier run. Its content is for
-    /// [`Arrival::check`].
+    /// Whether a file has come as a whole.
     pub fn has(&self, name: &str, n_bytes: u64) -> Result<bool, StoreError> {
         let path = self.path(name)?;
         if !self.device.exists(&path) {
@@ -137,14 +148,19 @@ impl Arrival {
         ArrivingFile::create(&self.device, &self.path(name)?)
     }
 
-    /// Begins the catalog, anew where there is one: rows that an earlier run has fetched may have
-    /// changed. The graph's description must have come.
+    /// The graph that has come, of this partition. Its description must have come.
+    pub fn graph(&self) -> Result<Graph, StoreError> {
+        Graph::open_on(Arc::clone(&self.device), &self.staging)
+    }
+
+    /// Begins the catalog, and removes one that is there: rows that an earlier run has fetched may
+    /// have changed. The graph's description must have come.
     ///
     /// Fails where the folder has another graph than that which comes.
     pub fn catalog(&self) -> Result<ArrivingCatalog, StoreError> {
-        let coming = Graph::open(&self.staging)?;
+        let coming = self.graph()?;
         if self.device.exists(&self.dir.join(META_FILE)) {
-            let here = Graph::open(&self.dir)?;
+            let here = Graph::open_on(Arc::clone(&self.device), &self.dir)?;
             if here.meta() != coming.meta() {
                 return Err(StoreError::Misplaced {
                     file: self.dir.clone(),
@@ -160,22 +176,15 @@ impl Arrival {
         }
         let text = coming.meta().to_text();
         let catalog = Catalog::create(&*self.device, &dir, coming.uuid(), self.part, &text)?;
-        Ok(ArrivingCatalog { part: self.part, catalog })
+        Ok(ArrivingCatalog { graph: coming, catalog })
     }
 
-    /// The catalog that has come, for what was put since.
-    pub fn catalog_again(&self) -> Result<ArrivingCatalog, StoreError> {
-        let coming = Graph::open(&self.staging)?;
-        Ok(ArrivingCatalog { part: self.part, catalog: coming.catalog_for_writing(self.part)? })
-    }
-
-    /// Syncs what has come and reads all of it; the catalog must be closed.
+    /// Reads and checks the lists of edges, which must have come.
     ///
     /// Fails with [`StoreError::MoveRefused`] if anything is damaged, and removes the folder then: a
     /// new run begins from nothing.
-    pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), StoreError> {
-        self.sync()?;
-        let report = verify_parts(&self.staging, &[self.part], progress)?;
+    pub fn check_lists(&self) -> Result<(), StoreError> {
+        let report = verify_lists(&self.graph()?, self.part)?;
         let Some(damage) = report.damaged.first() else { return Ok(()) };
         self.remove()?;
         let reason = format!("its copy is damaged ({}); nothing has changed", damage.reason);

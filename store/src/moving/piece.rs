@@ -1,32 +1,48 @@
-//! Pairs of a catalog as they travel: lengths of key and value, u16 and u32 little-endian, then both.
+//! Pending rows as they travel, in stretches one after the other: position of the tensor u16,
+//! version u32, number of rows u32, their numbers u32 each, then their bytes; all little-endian.
 
-/// Bytes of the two lengths.
-const LENGTHS_BYTES: usize = 6;
-/// More than a key and the lengths take: names of tensors are short.
-pub(crate) const KEY_BYTES_MAX: usize = 256;
+/// Bytes before the numbers of the rows.
+const HEAD_BYTES: usize = 10;
 
-/// Bytes of a pair in a piece.
-pub(crate) fn n_bytes(key: &[u8], value: &[u8]) -> usize {
-    LENGTHS_BYTES + key.len() + value.len()
+/// Rows of a tensor that were put for a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RowStretch<'a> {
+    /// Position of the tensor in the graph's description.
+    pub(crate) tensor: u16,
+    pub(crate) version: u32,
+    pub(crate) rows: Vec<u32>,
+    pub(crate) bytes: &'a [u8],
 }
 
-/// Appends a pair of a catalog, whose keys and values are short.
-pub(crate) fn push(piece: &mut Vec<u8>, key: &[u8], value: &[u8]) {
-    let key_bytes = u16::try_from(key.len()).expect("keys hold a tensor's name and two numbers");
-    let value_bytes = u32::try_from(value.len()).expect("values are rows or records");
-    piece.extend_from_slice(&key_bytes.to_le_bytes());
-    piece.extend_from_slice(&value_bytes.to_le_bytes());
-    piece.extend_from_slice(key);
-    piece.extend_from_slice(value);
+/// The number of rows whose stretch takes `n_bytes` at most.
+pub(crate) fn rows_within(n_bytes: usize, row_bytes: usize) -> usize {
+    n_bytes.saturating_sub(HEAD_BYTES) / (size_of::<u32>() + row_bytes)
 }
 
-/// Takes the first pair off `piece`; `None` where there is no whole one.
-pub(crate) fn take<'a>(piece: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let (&[a, b, c, d, e, f], rest) = piece.split_first_chunk::<LENGTHS_BYTES>()?;
-    let (key, rest) = rest.split_at_checked(u16::from_le_bytes([a, b]).into())?;
-    let (value, rest) = rest.split_at_checked(u32::from_le_bytes([c, d, e, f]) as usize)?;
+/// Appends rows of a tensor, by position, and version.
+pub(crate) fn push(piece: &mut Vec<u8>, (tensor, version): (u16, u32), rows: &[u32], bytes: &[u8]) {
+    let n_rows = u32::try_from(rows.len()).expect("a partition has fewer rows");
+    piece.extend_from_slice(&tensor.to_le_bytes());
+    piece.extend_from_slice(&version.to_le_bytes());
+    piece.extend_from_slice(&n_rows.to_le_bytes());
+    piece.extend(rows.iter().flat_map(|row| row.to_le_bytes()));
+    piece.extend_from_slice(bytes);
+}
+
+/// Takes the first stretch off `piece`; `None` where there is no whole one, or `row_bytes` does not
+/// know its tensor.
+pub(crate) fn take<'a>(
+    piece: &mut &'a [u8],
+    row_bytes: impl Fn(u16) -> Option<usize>,
+) -> Option<RowStretch<'a>> {
+    let (&[a, b, version @ .., c, d, e, f], rest) = piece.split_first_chunk::<HEAD_BYTES>()?;
+    let tensor = u16::from_le_bytes([a, b]);
+    let n_rows = u32::from_le_bytes([c, d, e, f]) as usize;
+    let (rows, rest) = rest.split_at_checked(n_rows.checked_mul(size_of::<u32>())?)?;
+    let (bytes, rest) = rest.split_at_checked(n_rows.checked_mul(row_bytes(tensor)?)?)?;
+    let rows = rows.as_chunks().0.iter().map(|row| u32::from_le_bytes(*row)).collect();
     *piece = rest;
-    Some((key, value))
+    Some(RowStretch { tensor, version: u32::from_le_bytes(version), rows, bytes })
 }
 
 #[cfg(test)]
@@ -35,33 +51,40 @@ mod tests {
 
     use super::*;
 
+    /// Bytes of a row of each tensor.
+    fn widths(tensor: u16) -> Option<usize> {
+        [1, 3].get(usize::from(tensor)).copied()
+    }
+
     proptest! {
         #[test]
-        fn pairs_come_out_as_they_went_in_and_no_cut_piece_gives_another(
-            pairs in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40),
-                prop::collection::vec(any::<u8>(), 0..40)), 0..6),
+        fn stretches_come_out_as_they_went_in_and_no_cut_piece_gives_another(
+            stretches in prop::collection::vec(
+                (0u16..2, any::<u32>(), prop::collection::vec(any::<u32>(), 0..9)), 0..6),
             cut: prop::sample::Index,
         ) {
             let mut piece = Vec::new();
-            for (key, value) in &pairs {
-                let before = piece.len();
-                push(&mut piece, key, value);
-                prop_assert_eq!(piece.len() - before, n_bytes(key, value));
+            for (tensor, version, rows) in &stretches {
+                let (before, width) = (piece.len(), widths(*tensor).unwrap());
+                push(&mut piece, (*tensor, *version), rows, &vec![7; rows.len() * width]);
+                prop_assert_eq!(rows_within(piece.len() - before, width), rows.len());
             }
             let mut left = &piece[..];
-            for (key, value) in &pairs {
-                prop_assert_eq!(take(&mut left), Some((&key[..], &value[..])));
+            for (tensor, version, rows) in &stretches {
+                let found = take(&mut left, widths).unwrap();
+                prop_assert_eq!((&found.tensor, &found.version, &found.rows), (tensor, version, rows));
+                prop_assert_eq!(found.bytes.len(), rows.len() * widths(*tensor).unwrap());
             }
-            prop_assert!(left.is_empty() && take(&mut left).is_none());
+            prop_assert!(left.is_empty() && take(&mut left, widths).is_none());
             let mut left = &piece[..cut.index(piece.len() + 1)];
-            let whole = std::iter::from_fn(|| take(&mut left)).count();
-            prop_assert!(whole <= pairs.len());
+            let whole = std::iter::from_fn(|| take(&mut left, widths)).count();
+            prop_assert!(whole <= stretches.len());
         }
 
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let mut left = &bytes[..];
-            while take(&mut left).is_some() {}
+            while take(&mut left, widths).is_some() {}
         }
     }
 }

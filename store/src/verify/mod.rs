@@ -26,7 +26,7 @@ use crate::graph::{Graph, META_FILE};
 use crate::repair::describe;
 use crate::segment::{Segment, SegmentIdentity};
 use findings::{Findings, META_ORDER};
-use walk::Walk;
+use walk::{Scope, Walk};
 
 /// More threads than cores: while one waits for the disk, another computes.
 const THREADS_PER_CORE: usize = 2;
@@ -115,7 +115,7 @@ fn verify_some(
     };
     if let Some(graph) = graph {
         parts.unwrap_or_default().iter().try_for_each(|&part| graph.check_part(part))?;
-        let walk = Walk::new(&graph, &findings, parts, true);
+        let walk = Walk::new(&graph, &findings, parts, Scope::All);
         check_all(&walk, &findings, n_threads, progress);
         walk.finish();
     }
@@ -127,10 +127,19 @@ fn verify_some(
 #[must_use]
 pub fn verify_rows(graph: &Graph) -> VerifyReport {
     let findings = Findings::default();
-    let walk = Walk::new(graph, &findings, None, false);
+    let walk = Walk::new(graph, &findings, None, Scope::Rows);
     check_all(&walk, &findings, 1, &mut |_, _| {});
     walk.finish();
     findings.into_report()
+}
+
+/// Reads the topology and the halo of a partition, which must be here, and no rows.
+pub(crate) fn verify_lists(graph: &Graph, part: PartId) -> Result<VerifyReport, StoreError> {
+    let findings = Findings::default();
+    let walk = Walk::new(graph, &findings, Some(&[part]), Scope::Lists);
+    check_all(&walk, &findings, n_threads(), &mut |_, _| {});
+    walk.finish();
+    findings.into_result()
 }
 
 /// Reads and checks every page of rows of a segment; gives the number of pages.

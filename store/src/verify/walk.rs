@@ -20,14 +20,23 @@ use crate::graph::{Graph, META_FILE, catalog_dir};
 use crate::repair::identity_of;
 use crate::segment::{Segment, SegmentIdentity};
 
+/// The files that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    All,
+    /// Catalogs and segments.
+    Rows,
+    /// Topology and halos.
+    Lists,
+}
+
 /// Hands out units.
 pub(super) struct Walk<'a> {
     graph: &'a Graph,
     findings: &'a Findings,
     /// The partitions to look at were named: they must be here.
     named: bool,
-    /// Topology and halos are looked at, too.
-    with_lists: bool,
+    scope: Scope,
     total_bytes: u64,
     state: Mutex<State<'a>>,
 }
@@ -63,7 +72,7 @@ impl<'a> Walk<'a> {
         graph: &'a Graph,
         findings: &'a Findings,
         parts: Option<&[PartId]>,
-        with_lists: bool,
+        scope: Scope,
     ) -> Self {
         let is_asked_for = |part: &PartId| parts.is_none_or(|parts| parts.contains(part));
         let named = parts.is_some();
@@ -75,7 +84,7 @@ impl<'a> Walk<'a> {
             graph,
             findings,
             named,
-            with_lists,
+            scope,
             total_bytes,
             state: Mutex::new(State {
                 parts,
@@ -137,7 +146,7 @@ impl<'a> Walk<'a> {
             }
         }
         let expected = self.graph.meta().edges;
-        if self.with_lists && all_sound && n_edges != expected {
+        if self.scope != Scope::Rows && all_sound && n_edges != expected {
             let reason = format!("edges = {expected}, but the topology holds {n_edges}");
             self.findings.add(META_ORDER, &self.graph.dir().join(META_FILE), None, reason);
         }
@@ -153,9 +162,12 @@ impl<'a> Walk<'a> {
             let reason = "the folder of the partition is missing".to_owned();
             return self.findings.add(order, &dir, None, reason);
         }
-        if self.with_lists {
+        if self.scope != Scope::Rows {
             let kinds = [FileKind::Topology, FileKind::Halo];
             state.files.extend(kinds.map(|kind| (part, File::Lists(kind))));
+        }
+        if self.scope == Scope::Lists {
+            return;
         }
         let opened = self.graph.catalog(part).and_then(|catalog| {
             let version = catalog.current_version()?;

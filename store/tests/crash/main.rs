@@ -8,6 +8,7 @@
 mod full;
 mod import;
 mod model;
+mod moving;
 mod old_rows;
 mod small;
 mod sweep;

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
-use super::copy::{PartCopy, Stage};
+use super::copy::PartCopy;
+use super::pending::UncommittedRows;
 use crate::error::StoreError;
 
 impl PartCopy {
     /// Takes the partition out of the graph: nobody gets at it any more who has not begun to.
     ///
-    /// Fails with [`StoreError::MoveRefused`] unless it was sealed without a gap since all changes
-    /// were told, and where the graph is not open for writing.
+    /// Fails with [`StoreError::MoveRefused`] unless all pending rows were read since it was sealed,
+    /// the seal has held since, and the graph is open for writing.
     pub fn give_up(&mut self) -> Result<(), StoreError> {
         let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_complete()?;
@@ -22,19 +23,17 @@ impl PartCopy {
     /// held alone.
     fn check_complete(&self) -> Result<(), StoreError> {
         self.live.check_writable()?;
-        let is_told = matches!(
-            &self.stage, Stage::Since { version_is_due: false, rows } if rows.is_empty()
-        );
         let refused = |reason: &str| {
             let (part, reason) = (self.part(), reason.to_owned());
             Err(StoreError::MoveRefused { part, reason })
         };
-        if !is_told {
-            return refused("not all that was put since the copy began has been fetched");
+        if !self.pending.as_ref().is_some_and(UncommittedRows::is_over) {
+            return refused("its pending rows have not all been fetched since it was sealed");
         }
         if !self.part.hand_over.is_sealed() {
             return refused(
-                "its seal has run out, and rows may have been put since; seal it again",
+                "its seal has run out, and rows may have been put since; if the pending rows are many, commit them \
+                 first, then move it again",
             );
         }
         Ok(())
@@ -45,7 +44,7 @@ impl PartCopy {
     ///
     /// That ends the copy. After an error it stays given up, with its folder as it was.
     pub fn put_back(&mut self) -> Result<(), StoreError> {
-        let version = self.version()?;
+        let version = self.part.version();
         self.end();
         self.live.take_in(Arc::clone(&self.part), version)
     }
@@ -63,6 +62,7 @@ impl PartCopy {
     /// After an error the folder is as it was, and may be opened again.
     pub fn close(self, id: u64) -> Result<PathBuf, StoreError> {
         assert!(self.is_idle(), "nobody reads from a partition that is closed");
+        self.live.forget_garbage(&self.part.catalog);
         // What is in the log alone would be there as well: this is for whoever reads the old folder.
         self.part.catalog.flush()?;
         let (live, part) = (Arc::clone(&self.live), self.part());

@@ -1,15 +1,17 @@
-//! The files of a partition's newest version, for followers: held open and pinned, whatever is
+//! The files of a partition's newest version, for followers and moves: held open and pinned, whatever is
 //! committed or compacted meanwhile.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
 
 use super::super::{Layer, LiveGraph, LivePart, TensorVersion};
-use super::files::{CopiedFile, open_file, open_lists};
 use crate::catalog::{DeltaRecord, SegmentRecord};
+use crate::device::FileReader;
 use crate::error::StoreError;
 use crate::follow::{Manifest, ManifestTensor};
+use crate::graph::{Graph, META_FILE};
 
 /// Looks at a partition until all tensors have one version: a commit may be midway.
 const LOOKS_MAX: usize = 100;
@@ -18,9 +20,18 @@ const LOOKS_MAX: usize = 100;
 #[derive(Debug)]
 pub struct PartFiles {
     manifest: Manifest,
-    files: Vec<CopiedFile>,
+    files: Vec<OpenFile>,
     /// Pins.
     _layers: Vec<Arc<Layer>>,
+}
+
+/// An open file: a file that a compaction removes can still be read.
+#[derive(Debug)]
+struct OpenFile {
+    name: String,
+    path: PathBuf,
+    n_bytes: u64,
+    file: Box<dyn FileReader>,
 }
 
 impl LiveGraph {
@@ -113,4 +124,36 @@ fn manifest_of(name: &str, tensor: &TensorVersion) -> ManifestTensor {
         base: (base.version(), record(base)),
         deltas: tensor.layers()[1..].iter().map(delta).collect(),
     }
+}
+
+/// Opens the description of the graph, and the lists of edges of a partition.
+fn open_lists(graph: &Graph, part: PartId) -> Result<Vec<OpenFile>, StoreError> {
+    let lists = [graph.topology_path(part), graph.halo_path(part)];
+    let lists = lists.into_iter().filter(|path| graph.device().exists(path));
+    let paths = std::iter::once(graph.dir().join(META_FILE)).chain(lists);
+    paths.map(|path| open_file(graph, path)).collect()
+}
+
+impl OpenFile {
+    /// Appends to `out` what the file has from `offset` on, at most `limit` bytes; `true` when that is
+    /// its end.
+    fn read(&self, offset: u64, limit: usize, out: &mut Vec<u8>) -> Result<bool, StoreError> {
+        let left = self.n_bytes.saturating_sub(offset);
+        let n_bytes = usize::try_from(left).unwrap_or(limit).min(limit);
+        let start = out.len();
+        out.resize(start + n_bytes, 0);
+        let read = self.file.read_exact_at(&mut out[start..], offset);
+        read.map_err(StoreError::io(&self.path, "read"))?;
+        Ok(n_bytes as u64 == left)
+    }
+}
+
+fn open_file(graph: &Graph, path: PathBuf) -> Result<OpenFile, StoreError> {
+    let open = |path: &Path| {
+        let file = graph.device().open(path)?;
+        Ok((file.len_bytes()?, file))
+    };
+    let (n_bytes, file) = open(&path).map_err(StoreError::io(&path, "open"))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(OpenFile { name, path, n_bytes, file })
 }

@@ -43,17 +43,12 @@ impl Pair {
     fn bring(&self, part: PartId) {
         let files = self.writer.part_files(part).unwrap();
         let arrival = Arrival::find_or_begin(&self.folder(), part, 1).unwrap();
-        for (at, (name, _)) in files.files().enumerate() {
-            let mut file = arrival.file(name).unwrap();
-            let mut bytes = Vec::new();
-            files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap();
-            file.append(&bytes).unwrap();
-            file.finish().unwrap();
-        }
+        super::moving::fetch(&files, &arrival);
+        arrival.check_lists().unwrap();
         let catalog = arrival.catalog().unwrap();
         catalog.install(files.manifest()).unwrap();
         catalog.close().unwrap();
-        arrival.check(&mut |_, _| {}).unwrap();
+        arrival.sync().unwrap();
         arrival.take().unwrap();
     }
 
@@ -85,7 +80,7 @@ impl Pair {
             let manifest = self.fetch(to, part, usize::MAX);
             let is_new = to.part_version(part) != Some(manifest.version());
             assert_eq!(to.install(&manifest).unwrap(), is_new, "{part}");
-            to.remove_strays(&manifest).unwrap();
+            to.graph().remove_strays(&manifest).unwrap();
         }
     }
 

@@ -1,0 +1,128 @@
+//! A partition that has come to another folder as a whole, where the power goes before it is taken:
+//! the source may have given it up by then.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+
+use lodestore_graph::{NodeId, PartId};
+use lodestore_store::crash::{CrashDevice, Neglect};
+use lodestore_store::{
+    Arrival, Device, EmbeddedStore, FetchedFile, Graph, LiveGraph, LiveMode, OpenOptions,
+    ReaderKind, StoreError, View,
+};
+
+use super::small::{BOUNDS, OUT, TENSORS, import};
+
+/// The folder that it comes to.
+const TO: &str = "graphs/target";
+const PART: PartId = PartId(1);
+/// Number of the move.
+const ID: u64 = 7;
+/// Losses of power that are looked at.
+const N_LOSSES: u64 = 12;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+fn open(graph: Graph) -> Result<LiveGraph, StoreError> {
+    let options = OpenOptions { reader: ReaderKind::Pread };
+    LiveGraph::open(graph, Some(&[PART]), LiveMode::Write, &options)
+}
+
+fn put(live: &LiveGraph, seq: u32) {
+    let nodes = BOUNDS[1]..BOUNDS[2];
+    for rows in TENSORS {
+        let row = |node: u32| {
+            let (first, others) = rows.row(node, seq);
+            [&[first][..], others].concat()
+        };
+        let ids: Vec<NodeId> = nodes.clone().map(NodeId).collect();
+        let bytes: Vec<u8> = nodes.clone().flat_map(row).collect();
+        live.put_rows(rows.name, &ids, &bytes).unwrap();
+    }
+}
+
+/// Brings the partition, with rows of put 1 that are committed and of put 2 that are not.
+fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival) {
+    let crash = CrashDevice::new(5);
+    let device: Arc<dyn Device> = Arc::new(crash.clone());
+    let graphs = Path::new(OUT).parent().unwrap();
+    device.create_dir(graphs).unwrap();
+    device.sync(Path::new("")).unwrap();
+    let live = Arc::new(open(import(&device).unwrap()).unwrap());
+    put(&live, 1);
+    live.commit_version().unwrap();
+    put(&live, 2);
+    neglect.into_iter().for_each(|neglect| crash.neglect(neglect));
+    let mut copy = live.begin_copy(PART).unwrap();
+    let arrival = Arrival::find_or_begin_on(device, Path::new(TO), PART, ID).unwrap();
+    copy.seal().unwrap();
+    let files = live.part_files(PART).unwrap();
+    let manifest = files.manifest();
+    for (at, (name, n_bytes)) in files.files().enumerate() {
+        let mut bytes = Vec::new();
+        assert!(files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap());
+        if manifest.files().any(|it| it == name) {
+            let graph = arrival.graph().unwrap();
+            let mut file = FetchedFile::begin(&graph, manifest, name, n_bytes).unwrap().unwrap();
+            file.append(&bytes).unwrap();
+            file.finish().unwrap();
+        } else {
+            let mut file = arrival.file(name).unwrap();
+            file.append(&bytes).unwrap();
+            file.finish().unwrap();
+        }
+    }
+    let catalog = arrival.catalog().unwrap();
+    catalog.install(manifest).unwrap();
+    let mut piece = Vec::new();
+    while !copy.next_pending(1 << 20, &mut piece).unwrap() {}
+    catalog.put(manifest, &piece).unwrap();
+    catalog.close().unwrap();
+    arrival.sync().unwrap();
+    (crash, arrival)
+}
+
+/// The rows of the partition in its new folder are of this put.
+fn check_rows(live: &Arc<LiveGraph>, seq: u32) -> Outcome {
+    let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+    let ids: Vec<NodeId> = (BOUNDS[1]..BOUNDS[2]).map(NodeId).collect();
+    for rows in TENSORS {
+        let mut out = vec![0; ids.len() * rows.row_bytes];
+        store.gather(rows.name, &ids, &mut out)?;
+        for (id, row) in ids.iter().zip(out.chunks_exact(rows.row_bytes)) {
+            if rows.seq_of(id.0, row) != Some(seq) {
+                return Err(format!("node {id}, `{}`: not of put {seq}", rows.name).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the next run after a loss of power finds the partition, with every row.
+fn check_loss(crash: &CrashDevice, seed: u64) -> Outcome {
+    let device: Arc<dyn Device> = Arc::new(crash.after_loss(seed));
+    let again = Arrival::find_or_begin_on(device, Path::new(TO), PART, ID + 1)?;
+    if again.id() != ID {
+        return Err("its copy is gone".into());
+    }
+    let live = Arc::new(open(again.graph()?)?);
+    check_rows(&live, 1)?;
+    live.commit_version()?;
+    check_rows(&live, 2)
+}
+
+#[test]
+fn a_partition_that_has_come_is_there_after_a_loss_of_power() {
+    let (crash, _arrival) = brought(None);
+    (0..N_LOSSES).for_each(|seed| check_loss(&crash, seed).unwrap());
+}
+
+#[test]
+fn a_copy_that_syncs_too_little_is_found() {
+    for neglect in [Neglect::FileSyncs, Neglect::FolderSyncs] {
+        let (crash, _arrival) = brought(Some(neglect));
+        let is_found = |seed| check_loss(&crash, seed).is_err();
+        assert!((0..N_LOSSES).any(is_found), "{neglect:?}");
+    }
+}

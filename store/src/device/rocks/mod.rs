@@ -18,6 +18,7 @@ use rocksdb::{BlockBasedOptions, InfoLogger, LogLevel, Options, ReadOptions, Wri
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME};
 use rocksdb::{WriteBufferManager, WriteOptions};
 
+use crate::cause::Cause;
 use crate::device::{Access, Change, EachPair, KeyValues};
 use crate::limits::WRITE_BUFFER_BYTES;
 use acknowledged::Acknowledged;
@@ -312,14 +313,18 @@ fn options(replay: Replay) -> io::Result<Options> {
     Ok(options)
 }
 
-/// RocksDB blames its manifest for a table that it cannot open.
+/// RocksDB blames its manifest for a table that it cannot open, and for a system that refuses.
 fn failed_to_open(error: rocksdb::Error) -> io::Error {
     let error = failed(error);
-    if error.to_string().contains("MANIFEST-") {
-        let message = format!("{error}; it, or one of its tables (.sst), is damaged");
-        return io::Error::new(error.kind(), message);
-    }
-    error
+    let message = match error.to_string().split_once("The file") {
+        Some((_, blamed)) if !blamed.contains("MANIFEST-") => return error,
+        Some((reason, blamed)) if Cause::of(&error) == Cause::Damage => {
+            format!("{reason}The file{blamed} If it is sound, one of its tables (.sst) is not.")
+        }
+        Some((reason, _)) => reason.trim_end().to_owned(),
+        None => return error,
+    };
+    io::Error::new(error.kind(), message)
 }
 
 fn failed(error: rocksdb::Error) -> io::Error {

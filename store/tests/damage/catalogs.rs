@@ -99,7 +99,10 @@ fn every_flipped_bit_of_a_catalog_is_reported_or_changes_nothing() {
     assert!(open.keys().any(|name| name.ends_with(".log")));
     check(&open);
     drop(live);
-    check(&flip_all_over(&copy("closed"), n_trials() / 4, 6));
+    let mut closed = flip_all_over(&copy("closed"), n_trials() / 4, 6);
+    // No write is in its log.
+    closed.retain(|name, _| !name.ends_with(".log"));
+    check(&closed);
 }
 
 /// Flips a bit of a file for as long as `look` takes.
@@ -133,7 +136,7 @@ fn verification_names_the_file_of_a_catalog_with_a_flipped_bit() {
         .collect();
     names.retain(|name| fs::metadata(catalog.join(name)).unwrap().len() > 0);
     names.sort();
-    let kinds = [".sst", ".log", "MANIFEST", "CURRENT", "OPTIONS", "IDENTITY"];
+    let kinds = [".sst", ".log", "MANIFEST", "CURRENT", "OPTIONS", "IDENTITY", "ACKNOWLEDGED"];
     assert!(kinds.iter().all(|kind| names.iter().any(|name| name.contains(kind))), "{names:?}");
     let (mut numbers, mut tallies) = (Numbers(8), BTreeMap::<String, Tally>::new());
     for i in 0..n_trials().min(6000) / 2 {

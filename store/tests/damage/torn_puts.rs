@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::{NodeId, mix};
 use lodestore_store::{Access, Change, Device, Disk, Graph, repair, verify};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 use crate::catalogs::{Pairs, copy_tree, pairs};
 use crate::sample::{N_NODES, all_rows, import, update};
@@ -31,9 +30,13 @@ fn lose(log: &mut [u8], record: Range<usize>, is_lost: impl Fn(usize) -> bool) {
     }
 }
 
-/// A store that was killed after some writes: where each is in its log, and what it held then.
+/// The file with the number of the last write that was acknowledged.
+const ACKNOWLEDGED: &str = "ACKNOWLEDGED";
+
+/// A store that was killed in the last of some writes, all of which are in its log.
 struct Killed {
     dir: tempfile::TempDir,
+    /// Where each is in the log, and what the store held after it.
     writes: Vec<(Range<usize>, Pairs)>,
 }
 
@@ -43,7 +46,7 @@ impl Killed {
         let (dir, temp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (open, mut held) = (temp.path().join("open"), Pairs::new());
         let store = Disk.key_values(&open, Access::Create).unwrap();
-        let mut done = Vec::new();
+        let (mut done, mut acknowledged) = (Vec::new(), Vec::new());
         for (i, &n_bytes) in writes.iter().enumerate() {
             let start = fs::metadata(log_of(&open)).unwrap().len() as usize;
             let byte = |at: usize| mix(seed ^ (i as u64) << 32 ^ at as u64) as u8;
@@ -53,20 +56,20 @@ impl Killed {
             let put: Pairs = own.chain([(b"all".to_vec(), vec![i as u8; 30])]).collect();
             held.extend(put.clone());
             let changes = put.into_iter().map(|(key, value)| Change::Put(key, value));
+            acknowledged = fs::read(open.join(ACKNOWLEDGED)).unwrap();
             store.write(&changes.collect::<Vec<_>>()).unwrap();
             let end = fs::metadata(log_of(&open)).unwrap().len() as usize;
             done.push((start..end, held.clone()));
         }
         copy_tree(&open, dir.path());
+        fs::write(dir.path().join(ACKNOWLEDGED), acknowledged).unwrap();
         Self { dir, writes: done }
     }
 }
 
-/// Always the same cases: of holes in one part of a record, one flipped bit explains one in 2^14,
-/// too, and then it is told as damage.
 fn config() -> ProptestConfig {
     let cases = if std::env::var_os("LODE_LONG").is_some() { 1000 } else { 40 };
-    ProptestConfig { cases, rng_seed: RngSeed::Fixed(5), ..ProptestConfig::default() }
+    ProptestConfig { cases, ..ProptestConfig::default() }
 }
 
 proptest! {
@@ -116,25 +119,9 @@ proptest! {
         fs::write(&log, &bytes).unwrap();
         for access in [Access::Read, Access::Write] {
             let told = pairs(dir, access).unwrap_err();
-            prop_assert!(told.contains("damaged at byte") && told.contains("lode repair"), "{}", told);
+            prop_assert!(told.contains(".log") && told.contains("lode repair"), "{}", told);
         }
     }
-}
-
-/// A later log with something in it proves that the earlier ones were synced; an empty one does not.
-#[test]
-fn a_later_log_with_records_makes_a_hole_damage() {
-    let killed = Killed::after(&[500, 90_000], 7);
-    let (dir, log) = (killed.dir.path(), log_of(killed.dir.path()));
-    let mut bytes = fs::read(&log).unwrap();
-    let (last, _) = killed.writes[1].clone();
-    lose(&mut bytes, last.clone(), |sector| sector == last.start / SECTOR_BYTES + 20);
-    fs::write(&log, &bytes).unwrap();
-    let later = dir.join("999998.log");
-    fs::write(&later, b"").unwrap();
-    assert!(pairs(dir, Access::Read).unwrap() == killed.writes[0].1);
-    fs::write(&later, &bytes[..last.start]).unwrap();
-    assert!(pairs(dir, Access::Read).unwrap_err().contains("damaged at byte"));
 }
 
 /// The graph opens, is sound, and has all that was acknowledged.
@@ -146,10 +133,12 @@ fn a_graph_whose_last_put_lacks_sectors_opens_and_is_sound() {
     let catalog = path.join("part-000/catalog");
     let start = fs::metadata(log_of(&catalog)).unwrap().len() as usize;
     let acknowledged = all_rows(Graph::open(&path).unwrap()).unwrap();
+    let number = fs::read(catalog.join(ACKNOWLEDGED)).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES / 2).map(NodeId).collect();
     let noise: Vec<u8> = (0..ids.len() * 99).map(|i| mix(i as u64) as u8).collect();
     live.put_rows("feat", &ids, &noise).unwrap();
     copy_tree(&path, &at_loss);
+    fs::write(at_loss.join("part-000/catalog").join(ACKNOWLEDGED), number).unwrap();
     let log = log_of(&at_loss.join("part-000/catalog"));
     let mut bytes = fs::read(&log).unwrap();
     assert!(bytes.len() > start + 20_000);

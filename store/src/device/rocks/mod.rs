@@ -2,9 +2,11 @@
 //!
 //! Opening for reading takes no lock and creates no file, so that it works on read-only mounts and
 //! from several processes at once. Every write is synced; writes of several threads share a sync.
+//! Damage to a log is told from a write that a crash cut off by [`acknowledged`].
 
-mod log;
+mod acknowledged;
 mod reopen;
+mod scan;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,9 +18,10 @@ use rocksdb::{BlockBasedOptions, InfoLogger, LogLevel, Options, ReadOptions, Wri
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME};
 use rocksdb::{WriteBufferManager, WriteOptions};
 
+use crate::cause::Cause;
 use crate::device::{Access, Change, EachPair, KeyValues};
 use crate::limits::WRITE_BUFFER_BYTES;
-use log::Logs;
+use acknowledged::Acknowledged;
 
 pub(super) use reopen::Reopening;
 
@@ -46,12 +49,31 @@ pub(super) struct Rocks {
     dir: PathBuf,
     access: Access,
     db: PerProcess<DB>,
+    /// Where it was opened for writing.
+    acknowledged: Option<Acknowledged>,
+}
+
+/// How much of the logs counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Replay {
+    /// All, but for a record that the end of a log cuts off; damage is an error.
+    Whole,
+    /// The writes before the first damage.
+    UpToDamage,
+    /// The same, if logs are missing, too.
+    Salvage,
 }
 
 impl Rocks {
     pub(super) fn open(dir: &Path, access: Access) -> io::Result<Self> {
-        let db = PerProcess::with(Self::open_db(dir, access)?);
-        Ok(Self { dir: dir.to_owned(), access, db })
+        let db = Self::open_db(dir, access)?;
+        let sequence = db.latest_sequence_number();
+        let acknowledged = match access {
+            Access::Create => Some(Acknowledged::create(dir, sequence)?),
+            Access::Write => Some(Acknowledged::open(dir, sequence)?),
+            Access::Read | Access::Salvage => None,
+        };
+        Ok(Self { dir: dir.to_owned(), access, db: PerProcess::with(db), acknowledged })
     }
 
     /// Returns that of this process.
@@ -65,8 +87,8 @@ impl Rocks {
     }
 
     fn open_db(dir: &Path, access: Access) -> io::Result<DB> {
-        let mut options = options();
         if access == Access::Create {
+            let mut options = options(Replay::Whole)?;
             options.create_if_missing(true);
             options.set_error_if_exists(true);
             let created = DB::open_cf_descriptors(&options, dir, [rows(&options)]);
@@ -76,36 +98,21 @@ impl Rocks {
             return Err(io::Error::new(io::ErrorKind::NotFound, "there is none (no file CURRENT)"));
         }
         match access {
-            Access::Create | Access::Write => Self::open_for_writing(&options, dir),
-            Access::Read => Self::open_for_reading(&options, dir),
-            Access::Salvage => {
-                log::check_manifest(dir)?;
-                Self::read_sound(options, dir)
-            }
+            Access::Create | Access::Write => Self::open_for_writing(dir),
+            Access::Read => Self::open_for_reading(dir).map(|(db, _)| db),
+            Access::Salvage => Self::salvage(dir),
         }
     }
 
-    fn open_for_writing(options: &Options, dir: &Path) -> io::Result<DB> {
-        if log::check(dir)? == Logs::Torn {
-            Self::settle(options.clone(), dir)?;
-        }
-        Self::writable(options, dir)
-    }
-
-    /// Moves what logs hold up to the first damage into tables, so that the manifest has done with
-    /// them.
+    /// Opens for writing what can be opened for reading.
     ///
-    /// RocksDB has its lock meanwhile and does not touch them: whoever comes after a crash finds
-    /// them as they are, before or after the manifest has changed.
-    fn settle(mut options: Options, dir: &Path) -> io::Result<()> {
-        let logs = tempfile::tempdir()?;
-        log::copy_sound(dir, logs.path())?;
-        options.set_wal_dir(logs.path());
-        Self::writable(&options, dir).map(drop)
-    }
-
-    fn writable(options: &Options, dir: &Path) -> io::Result<DB> {
-        let db = DB::open_cf_descriptors(options, dir, [rows(options)]);
+    /// It moves what logs hold into tables and removes them, so that it must not begin before it is
+    /// known that nothing is lost.
+    fn open_for_writing(dir: &Path) -> io::Result<DB> {
+        let (read, replay) = Self::open_for_reading(dir)?;
+        drop(read);
+        let options = options(replay)?;
+        let db = DB::open_cf_descriptors(&options, dir, [rows(&options)]);
         db.map_err(|error| match is_locked(&error) {
             true => io::Error::new(io::ErrorKind::WouldBlock, error.into_string()),
             false => failed_to_open(error),
@@ -117,13 +124,10 @@ impl Rocks {
     /// RocksDB reads its manifest first and its logs after. A log whose rows went into tables in
     /// between is in neither: so logs that are gone afterwards mean to look again, and so does a
     /// failure while files came and went.
-    fn open_for_reading(options: &Options, dir: &Path) -> io::Result<DB> {
+    fn open_for_reading(dir: &Path) -> io::Result<(DB, Replay)> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let before = names(dir)?;
-            let db = log::check(dir).and_then(|logs| match logs {
-                Logs::Sound => Self::read_only(options, dir),
-                Logs::Torn => Self::read_sound(options.clone(), dir),
-            });
+            let db = Self::read_acknowledged(dir);
             let after = names(dir)?;
             let is_log = |name: &&String| name.ends_with(".log");
             let lost_a_log = before.iter().filter(is_log).any(|log| !after.contains(log));
@@ -137,17 +141,51 @@ impl Rocks {
         Err(io::Error::new(io::ErrorKind::WouldBlock, message))
     }
 
-    /// Opens for reading what logs hold up to the first damage.
-    fn read_sound(mut options: Options, dir: &Path) -> io::Result<DB> {
-        let logs = tempfile::tempdir()?;
-        log::copy_sound(dir, logs.path())?;
-        options.set_wal_dir(logs.path());
-        // Logs are read while it opens, and not later.
-        Self::read_only(&options, dir)
+    /// Opens for reading, and fails if anything is missing that was acknowledged.
+    fn read_acknowledged(dir: &Path) -> io::Result<(DB, Replay)> {
+        scan::check(dir)?;
+        // Before the logs, which a writer may append to meanwhile.
+        let acknowledged = acknowledged::read(dir)?;
+        let is_whole = |db: &DB| acknowledged.is_none_or(|n| db.latest_sequence_number() >= n);
+        let reason = match Self::read_only(Replay::Whole, dir, dir) {
+            Ok(db) if is_whole(&db) => return Ok((db, Replay::Whole)),
+            Ok(_) => "they end too early".to_owned(),
+            Err(error) if error.kind() != io::ErrorKind::InvalidData => return Err(error),
+            Err(error) => {
+                // What fails here, too, is not in the logs.
+                let db = Self::read_only(Replay::UpToDamage, dir, dir)?;
+                if acknowledged.is_some() && is_whole(&db) {
+                    tracing::warn!(
+                        "{}: a write that was not acknowledged is left out, since the log does \
+                         not hold all of it ({error})",
+                        dir.display()
+                    );
+                    return Ok((db, Replay::UpToDamage));
+                }
+                error.to_string()
+            }
+        };
+        let message = format!(
+            "its logs ({}) do not hold all that was written to them: {reason}; run `lode repair` \
+             on the graph: it keeps what was written before the damage, and reports what is lost",
+            scan::log_names(dir)?.join(", ")
+        );
+        Err(io::Error::new(io::ErrorKind::InvalidData, message))
     }
 
-    fn read_only(options: &Options, dir: &Path) -> io::Result<DB> {
-        let db = DB::open_cf_descriptors_read_only(options, dir, [rows(options)], false);
+    /// Opens for reading what logs hold up to the first damage.
+    fn salvage(dir: &Path) -> io::Result<DB> {
+        scan::check_manifest(dir)?;
+        let logs = tempfile::tempdir()?;
+        scan::copy_sound(dir, logs.path())?;
+        // Logs are read while it opens, and not later.
+        Self::read_only(Replay::Salvage, dir, logs.path())
+    }
+
+    fn read_only(replay: Replay, dir: &Path, log_dir: &Path) -> io::Result<DB> {
+        let mut options = options(replay)?;
+        options.set_wal_dir(log_dir);
+        let db = DB::open_cf_descriptors_read_only(&options, dir, [rows(&options)], false);
         db.map_err(failed_to_open)
     }
 }
@@ -199,7 +237,13 @@ impl KeyValues for Rocks {
         }
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        self.db()?.write_opt(batch, &synced).map_err(failed)
+        let db = self.db()?;
+        db.write_opt(batch, &synced).map_err(failed)?;
+        if let Some(acknowledged) = &self.acknowledged {
+            // Every write is synced before its number is seen here, those of other threads too.
+            acknowledged.note(db.latest_sequence_number());
+        }
+        Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -240,13 +284,17 @@ fn write_buffers() -> &'static WriteBufferManager {
     BUFFERS.get_or(|_| WriteBufferManager::new_write_buffer_manager(WRITE_BUFFER_BYTES, stalls))
 }
 
-fn options() -> Options {
-    let mut options = Options::default();
+fn options(replay: Replay) -> io::Result<Options> {
+    // A log notes which one it follows, so that a missing one is noticed.
+    let track = format!("track_and_verify_wals={}", replay != Replay::Salvage);
+    let mut options = Options::default().get_options_from_string(track).map_err(failed)?;
     options.set_paranoid_checks(true);
     // It aborts the process where a thread is refused: it starts none to open its few tables.
     options.set_max_file_opening_threads(1);
-    // A record that a crash cut off ends a log; anything else that is not whole is damage.
-    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    options.set_wal_recovery_mode(match replay {
+        Replay::Whole => DBRecoveryMode::TolerateCorruptedTailRecords,
+        Replay::UpToDamage | Replay::Salvage => DBRecoveryMode::PointInTime,
+    });
     // A log takes room on disk ahead, by default for the whole write buffer: 70 MB for each partition
     // that is written to. With one family of keys this bounds that and nothing else.
     options.set_max_total_wal_size(LOG_ROOM_BYTES);
@@ -262,21 +310,21 @@ fn options() -> Options {
         // Its settings at every opening pass any level; errors come back as results anyway.
         tracing::debug!(target: "rocksdb", "{}", line.trim_end());
     }));
-    options
+    Ok(options)
 }
 
-/// RocksDB blames its manifest for a table that it cannot open, if it names any file. The manifest
-/// was walked before.
+/// RocksDB blames its manifest for a table that it cannot open, and for a system that refuses.
 fn failed_to_open(error: rocksdb::Error) -> io::Error {
     let error = failed(error);
-    match error.to_string().split_once("The file") {
-        Some((reason, blamed)) if blamed.contains("MANIFEST-") => {
-            let reason = reason.trim_end();
-            let told = "its manifest is as it was written, so that one of its tables (.sst) is not";
-            io::Error::new(error.kind(), format!("{reason}; {told}"))
+    let message = match error.to_string().split_once("The file") {
+        Some((_, blamed)) if !blamed.contains("MANIFEST-") => return error,
+        Some((reason, blamed)) if Cause::of(&error) == Cause::Damage => {
+            format!("{reason}The file{blamed} If it is sound, one of its tables (.sst) is not.")
         }
-        _ => error,
-    }
+        Some((reason, _)) => reason.trim_end().to_owned(),
+        None => return error,
+    };
+    io::Error::new(error.kind(), message)
 }
 
 fn failed(error: rocksdb::Error) -> io::Error {
@@ -287,6 +335,9 @@ fn failed(error: rocksdb::Error) -> io::Error {
     };
     io::Error::new(kind, error.into_string())
 }
+
+#[cfg(test)]
+mod damage_tests;
 
 #[cfg(test)]
 mod tests {

@@ -302,9 +302,14 @@ fn what_cannot_follow_says_what_to_do() {
     }
     let log = follower.stop_and_take_log();
     assert!(log.contains("was it restored from a copy") && log.contains("version 3"), "{log}");
+    // What it was offered has taken the place of nothing that it had.
+    let folder = cluster.folder(0);
+    lode_line(&format!("verify {}", folder.display())).succeeded();
+    let again = cluster.follow(0, 10);
+    assert!(rows_at(&again.address) == expected, "it serves what it had");
+    again.stop();
     restored.stop();
     // Its folder is the writer's to change.
-    let folder = cluster.folder(0);
     let serve = format!("serve {} --writable --insecure --listen 127.0.0.1:0", folder.display());
     lode_line(&serve).failed(1, &[&writer, "`follows`"]);
     // And one that owns partitions does not follow.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::PartId;
 use lodestore_schema::{Description, Role};
 use lodestore_store::{
-    Arrival, FetchedFile, FollowedFolder, Graph, META_FILE, Manifest, StoreError,
+    Arrival, FetchedFile, FollowedFolder, LiveGraph, META_FILE, Manifest, StoreError,
 };
 
 use crate::remote::describe;
@@ -102,20 +102,21 @@ impl Follower {
         Ok(())
     }
 
-    /// Fetches the newest version of each partition that is not served, and has `install` take it
-    /// over; returns how many were. `served` is the version of a partition that is served.
+    /// Fetches the newest version of each partition that is not served into the folder of `live`,
+    /// and has `install` take it over; returns how many were. `served` is the version of a
+    /// partition that is served.
     ///
     /// # Errors
     /// The first of what kept partitions from it, after all have been tried.
     pub fn poll(
         &mut self,
-        graph: &Graph,
+        live: &LiveGraph,
         served: &dyn Fn(PartId) -> Option<u32>,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
     ) -> Result<usize, ClientError> {
         let (mut n_installed, mut first) = (0, None);
         for followed in &mut self.parts {
-            match followed.poll(&self.plan, graph, served, install) {
+            match followed.poll(&self.plan, live, served, install) {
                 Ok(is_new) => n_installed += usize::from(is_new),
                 Err(error) => {
                     // The next try finds the writer again.
@@ -141,7 +142,7 @@ impl FollowedPart {
     fn poll(
         &mut self,
         plan: &FollowPlan,
-        graph: &Graph,
+        live: &LiveGraph,
         served: &dyn Fn(PartId) -> Option<u32>,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
     ) -> Result<bool, ClientError> {
@@ -159,16 +160,21 @@ impl FollowedPart {
         }
         let manifest = link.manifest()?;
         for at in link.files_of(&manifest) {
-            fetch(link, graph, &manifest, at)?;
+            fetch(link, live, &manifest, at)?;
         }
         install(&manifest)
     }
 }
 
 /// Fetches a file of a manifest that is not there as a whole.
-fn fetch(link: &mut Link, graph: &Graph, manifest: &Manifest, at: u16) -> Result<(), ClientError> {
+fn fetch(
+    link: &mut Link,
+    live: &LiveGraph,
+    manifest: &Manifest,
+    at: u16,
+) -> Result<(), ClientError> {
     let (name, n_bytes) = link.file(at);
-    let Some(mut file) = FetchedFile::begin(graph, manifest, &name, n_bytes)? else {
+    let Some(mut file) = FetchedFile::begin(live, manifest, &name, n_bytes)? else {
         return Ok(());
     };
     let mut piece = Vec::new();

@@ -9,6 +9,7 @@ use crate::catalog::{DeltaRecord, SegmentRecord};
 use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
+use crate::live::LiveGraph;
 use crate::segment::{Segment, SegmentIdentity};
 use crate::verify::read_back;
 
@@ -27,15 +28,19 @@ pub struct FetchedFile {
 
 impl FetchedFile {
     /// Begins a file of a manifest in the folder of its partition, or continues it; `None` where it
-    /// is there as a whole, of `expected` bytes.
+    /// is there as a whole, of `expected` bytes. A file that has its name stays until it is
+    /// replaced.
     ///
-    /// Fails for a name that the manifest does not have.
+    /// Fails for a name that the manifest does not have, and for a manifest that does not follow
+    /// what is in `live`: its files may have the names of those that are served.
     pub fn begin(
-        graph: &Graph,
+        live: &LiveGraph,
         manifest: &Manifest,
         name: &str,
         expected: u64,
     ) -> Result<Option<Self>, StoreError> {
+        live.check_follows(manifest)?;
+        let graph = live.graph();
         let (identity, record) = find(graph, manifest, name)?;
         let device = Arc::clone(graph.device());
         let path = graph.part_dir(manifest.part).join(name);
@@ -45,7 +50,6 @@ impl FetchedFile {
             if open.and_then(|segment| check_digest(&segment, &record)).is_ok() {
                 return Ok(None);
             }
-            device.remove_file(&path).map_err(StoreError::io(&path, "remove"))?;
         }
         let mut temporary = path.clone().into_os_string();
         temporary.push(TEMPORARY_SUFFIX);

@@ -57,6 +57,13 @@ impl Pair {
         arrival.take().unwrap();
     }
 
+    /// A copy of the writer as it is now, which goes on in another way.
+    fn restored(&self, at: &str) -> Arc<LiveGraph> {
+        let dir = self.dir.path().join(at);
+        copy_dir(self.writer.dir(), &dir);
+        open(&dir, LiveMode::Write).unwrap()
+    }
+
     /// Fetches the files of the newest version that are not there, up to a number of pieces of each.
     fn fetch(&self, to: &LiveGraph, part: PartId, pieces_max: usize) -> Manifest {
         let files = self.writer.part_files(part).unwrap();
@@ -65,7 +72,7 @@ impl Pair {
             if !manifest.files().any(|it| it == name) {
                 continue;
             }
-            let begun = FetchedFile::begin(to.graph(), &manifest, name, n_bytes).unwrap();
+            let begun = FetchedFile::begin(to, &manifest, name, n_bytes).unwrap();
             let Some(mut file) = begun else { continue };
             for _ in 0..pieces_max {
                 let mut piece = Vec::new();
@@ -166,6 +173,27 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
 #[test]
 fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     let pair = Pair::new();
+#[test]
+fn files_of_another_history_take_the_place_of_none_that_is_served() {
+    let pair = Pair::new();
+    let restored = pair.restored("restored");
+    let all: Vec<u32> = (0..N_NODES).collect();
+    put(&pair.writer, "feat", &all, 1);
+    pair.writer.commit_version().unwrap();
+    let follower = pair.follower();
+    pair.follow(&follower);
+    for seq in [11, 12] {
+        put(&restored, "feat", &all, seq);
+        restored.commit_version().unwrap();
+    }
+    let manifest = restored.part_files(PartId(0)).unwrap().manifest().clone();
+    assert!(manifest.files().any(|it| it == "feat.v2.delta"));
+    let refused = FetchedFile::begin(&follower, &manifest, "feat.v2.delta", 1).unwrap_err();
+    assert!(matches!(refused, StoreError::FollowRefused { .. }), "{refused}");
+    drop(follower);
+    pair.assert_same(&pair.follower());
+}
+
     let follower = pair.follower();
     put(&pair.writer, "feat", &(0..N_NODES).collect::<Vec<_>>(), 3);
     pair.writer.commit_version().unwrap();
@@ -175,8 +203,7 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     let mut bytes = Vec::new();
     assert!(files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap());
     let n_bytes = bytes.len() as u64;
-    let begin =
-        || FetchedFile::begin(follower.graph(), &manifest, "feat.v2.delta", n_bytes).unwrap();
+    let begin = || FetchedFile::begin(&follower, &manifest, "feat.v2.delta", n_bytes).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     let mut file = begin().unwrap();
@@ -186,4 +213,16 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     assert_eq!(begin().unwrap().n_bytes(), 0, "from its start");
     pair.follow(&follower);
     pair.assert_same(&follower);
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in from.read_dir().unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_dir(&entry.path(), &to),
+            false => std::fs::copy(entry.path(), to).map(drop).unwrap(),
+        }
+    }
 }

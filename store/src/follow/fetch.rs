@@ -74,10 +74,11 @@ impl FetchedFile {
 
     /// Syncs the file, reads and checks all of it, and gives it its name.
     ///
-    /// What is damaged is removed, so that the next try begins with nothing.
+    /// What is damaged or cannot be synced is removed, so that the next try begins with nothing: a
+    /// later sync would not say what the system has forgotten.
     pub fn finish(mut self) -> Result<(), StoreError> {
-        self.file.sync().map_err(StoreError::io(&self.temporary, "sync"))?;
-        if let Err(error) = self.check() {
+        let synced = self.file.sync().map_err(StoreError::io(&self.temporary, "sync"));
+        if let Err(error) = synced.and_then(|()| self.check()) {
             let removed = self.device.remove_file(&self.temporary);
             removed.map_err(StoreError::io(&self.temporary, "remove"))?;
             return Err(error);

@@ -125,6 +125,15 @@ impl Device for CrashDevice {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
+    fn append(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
+        let mut state = self.lock();
+        let node = state.perform(Operation::Open, |state| {
+            let node = state.find(path)?;
+            state.content(node).map(|_| node)
+        })?;
+        Ok(Box::new(CrashWriter { device: self.clone(), node }))
+    }
+
         let folder = Node::Folder(Folder::default(), Pairs::default());
         let mut state = self.lock();
         state.perform(Operation::CreateDir, |state| match state.add(path, folder) {

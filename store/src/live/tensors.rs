@@ -220,7 +220,8 @@ impl NewTensor {
         let stored = Graph::open_on(Arc::clone(live.graph.device()), live.graph.dir())?;
         let mut meta = stored.meta().clone();
         meta.tensors.push(self.spec.clone());
-        let graph = replace_meta(&live.graph, &meta)?;
+        let replaced = replace_meta(&live.graph, &meta);
+        let graph = replaced.inspect_err(|_| self.keep_if_listed())?;
         let written = std::mem::take(&mut self.written);
         for staged in written {
             let text = graph.meta().to_text();
@@ -232,6 +233,16 @@ impl NewTensor {
     /// Ends the segment whose rows have all come, and begins the next ones until one takes rows.
     fn open_next(&mut self) -> Result<(), StoreError> {
         loop {
+    /// Keeps what is written unless `graph.toml` certainly does not list the tensor: its
+    /// replacement may have failed after the switch.
+    fn keep_if_listed(&mut self) {
+        let graph = &self.live.graph;
+        let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir());
+        if !stored.is_ok_and(|stored| stored.meta().tensor(&self.spec.name).is_none()) {
+            self.written.clear();
+        }
+    }
+
             match self.open.take() {
                 Some((writer, staged, left)) if left > 0 => {
                     self.open = Some((writer, staged, left));
@@ -337,8 +348,9 @@ fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
 }
 
 /// Brings a catalog in step with `graph.toml` after a tensor came or went and that was cut off:
-/// records of tensors that it does not list go, and their files to quarantine.
-pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<(), StoreError> {
+/// records of tensors that it does not list go, and their files to quarantine. Returns the graph as
+/// it is stored.
+pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<Graph, StoreError> {
     // As it is now: a tensor may have come or gone since the graph was opened.
     let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir())?;
     let names: Vec<&str> = stored.meta().tensors.iter().map(|it| it.name.as_str()).collect();

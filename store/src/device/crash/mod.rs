@@ -13,9 +13,10 @@
 //! A sync that fails has forgotten what it was for: the bytes or names stay undecided although
 //! later syncs succeed. A write to a key-value store that fails may show up when the store is
 //! opened again, and no other is taken before that, or before the store has recovered in place. A
-//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. Not
-//! simulated: two folders' order of events (none is assumed), renames across folders (refused),
-//! damage of what was synced.
+//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. A
+//! file that is moved to another folder comes there and goes here, each on its own. Not simulated:
+//! two folders' order of events (none is assumed), moves of folders to others (refused), damage of
+//! what was synced.
 
 mod content;
 mod dice;
@@ -124,7 +125,6 @@ impl Device for CrashDevice {
         Ok(Box::new(CrashWriter { device: self.clone(), node }))
     }
 
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
     fn append(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
         let mut state = self.lock();
         let node = state.perform(Operation::Open, |state| {
@@ -134,6 +134,7 @@ impl Device for CrashDevice {
         Ok(Box::new(CrashWriter { device: self.clone(), node }))
     }
 
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
         let folder = Node::Folder(Folder::default(), Pairs::default());
         let mut state = self.lock();
         state.perform(Operation::CreateDir, |state| match state.add(path, folder) {

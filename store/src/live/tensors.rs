@@ -12,7 +12,9 @@
 //! find the segments under either kind of record. A tensor that goes is taken out of `graph.toml`
 //! first.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use lodestore_graph::{NodeId, PartId};
 use uuid::Uuid;
@@ -363,11 +365,18 @@ pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<G
         for file in files {
             let path = graph.part_dir(part).join(file);
             if graph.device().exists(&path) {
-                let to = quarantine(&**graph.device(), &path)?;
-                let (path, to) = (path.display(), to.display());
-                tracing::warn!("{path}: of a tensor that graph.toml does not list; moved to {to}");
+                set_unlisted_aside(&**graph.device(), &path)?;
             }
         }
     }
-    catalog.settle_tensors(&text, &names)
+    catalog.settle_tensors(&text, &names)?;
+    Ok(stored)
+}
+
+/// Moves a file of a tensor that `graph.toml` does not list to quarantine.
+pub(super) fn set_unlisted_aside(device: &dyn Device, path: &Path) -> Result<(), StoreError> {
+    let to = quarantine(device, path)?;
+    let (path, to) = (path.display(), to.display());
+    tracing::warn!("{path}: of a tensor that graph.toml does not list; moved to {to}");
+    Ok(())
 }

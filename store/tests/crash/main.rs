@@ -12,5 +12,6 @@ mod model;
 mod old_rows;
 mod small;
 mod sweep;
+mod tensors;
 mod updates;
 mod world;

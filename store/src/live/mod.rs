@@ -31,6 +31,7 @@ mod tensors;
 mod version;
 mod view;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -89,6 +90,8 @@ pub struct LiveGraph {
     commits: Mutex<()>,
     /// What compactions have left; locked by a compaction for all of its time.
     garbage: Mutex<Garbage>,
+    /// Names of tensors that are being written.
+    coming: Mutex<BTreeSet<String>>,
 }
 
 /// The open partitions of one moment.

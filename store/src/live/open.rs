@@ -69,6 +69,7 @@ impl LiveGraph {
             gate: RwLock::default(),
             commits: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
+            coming: Mutex::default(),
         };
         if mode == LiveMode::Write {
             // A commit that was cut off has reached some partitions and not others.

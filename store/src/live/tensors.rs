@@ -67,16 +67,25 @@ struct Staged {
 impl LiveGraph {
     /// Begins a tensor called `name` in the open partitions; `codec` says how its rows are stored.
     ///
-    /// Fails unless the graph is open for writing, and for a name that it has.
+    /// Fails unless the graph is open for writing, for a name that it has, and while another tensor
+    /// of this name is being written.
     pub fn new_tensor(
         self: &Arc<Self>,
         spec: TensorSpec,
         codec: SegmentCodec,
     ) -> Result<NewTensor, StoreError> {
         self.check_new_tensor(&spec)?;
+        if !self.coming().insert(spec.name.clone()) {
+            let reason = "another of this name is being written; end that first".to_owned();
+            return Err(StoreError::TensorRefused { tensor: spec.name, reason });
+        }
         let parts = self.open_parts();
         let live = Arc::clone(self);
         Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
+    }
+
+    fn coming(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the rows of `source` as tensor `name` to all partitions, which must be open here;
@@ -93,19 +102,11 @@ impl LiveGraph {
     ) -> Result<Graph, ImportError> {
         let book = self.graph.book();
         let spec = check_source(name, source, book.n_nodes())?;
-        self.check_new_tensor(&spec)?;
+        let mut tensor = self.new_tensor(spec, SegmentCodec::Raw)?;
         if let Some(part) = book.parts().find(|part| !self.parts().any(|open| open == *part)) {
             return Err(StoreError::NoPart { part, opened: self.opened() }.into());
         }
         let ids = crate::EmbeddedStore::over(Arc::clone(self), super::View::Latest)?;
-        let mut tensor = NewTensor {
-            live: Arc::clone(self),
-            spec,
-            codec: SegmentCodec::Raw,
-            parts: self.open_parts(),
-            open: None,
-            written: Vec::new(),
-        };
         for part in tensor.parts.clone() {
             let range = book.range(part.part);
             let nodes: Vec<NodeId> = range.clone().map(NodeId).collect();
@@ -232,9 +233,6 @@ impl NewTensor {
         Ok(graph)
     }
 
-    /// Ends the segment whose rows have all come, and begins the next ones until one takes rows.
-    fn open_next(&mut self) -> Result<(), StoreError> {
-        loop {
     /// Keeps what is written unless `graph.toml` certainly does not list the tensor: its
     /// replacement may have failed after the switch.
     fn keep_if_listed(&mut self) {
@@ -245,6 +243,9 @@ impl NewTensor {
         }
     }
 
+    /// Ends the segment whose rows have all come, and begins the next ones until one takes rows.
+    fn open_next(&mut self) -> Result<(), StoreError> {
+        loop {
             match self.open.take() {
                 Some((writer, staged, left)) if left > 0 => {
                     self.open = Some((writer, staged, left));
@@ -298,6 +299,7 @@ impl Drop for NewTensor {
         for staged in self.written.drain(..).chain(open) {
             staged.remove(&self.live.graph);
         }
+        self.live.coming().remove(&self.spec.name);
     }
 }
 

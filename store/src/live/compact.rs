@@ -11,7 +11,7 @@ use super::garbage::{Garbage, Retired};
 use super::{Layer, LiveGraph, LivePart, LiveTensor, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
-use crate::layers::{Fold, choose_fold};
+use crate::layers::{Fold, choose_deltas, choose_fold};
 use crate::new_file::discard;
 
 impl LiveGraph {
@@ -19,11 +19,11 @@ impl LiveGraph {
     /// and gathers continue meanwhile; pinned views keep what they see.
     ///
     /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
-    /// with [`StoreError::Stopped`] as after any error. Each tensor of a partition is switched on its
-    /// own: after an error those before it are done, and nothing else has changed. A damaged page is
-    /// such an error, unless all of its rows were changed since. A partition that is being copied is
-    /// left as it is, as is one that is ahead of the others after a commit that failed in them:
-    /// readers still need its rows of the version before.
+    /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
+    /// other error the rest is done, and the first error is returned. A damaged page is such an
+    /// error, unless all of its rows were changed since. A partition that is being copied is left
+    /// as it is, as is one that is ahead of the others after a commit that failed in them: readers
+    /// still need its rows of the version before.
     ///
     /// Needs room on disk for the largest file that is written; memory does not depend on its length
     /// but for 4 bytes per page, and 16 bytes per row where deltas become one.
@@ -57,7 +57,7 @@ impl LiveGraph {
             .flat_map(|part| {
                 let chosen = part.tensors.iter().enumerate();
                 let chosen = chosen.filter(|(at, _)| position.is_none_or(|chosen| chosen == *at));
-                chosen.map(move |(_, tensor)| Folded::of(part, tensor, what))
+                chosen.filter_map(move |(_, tensor)| Folded::of(part, tensor, version, what))
             })
             .collect();
         let total = tensors.iter().map(Folded::bytes_to_write).sum();
@@ -66,15 +66,28 @@ impl LiveGraph {
             done += bytes;
             progress(done, total)
         };
-        let mut reports = Vec::with_capacity(tensors.len());
-        for folded in tensors {
-            reports.push(self.fold(&folded, &mut garbage, &mut advance)?);
+        let (mut reports, mut outcome) = (Vec::with_capacity(tensors.len()), Ok(()));
+        for mut folded in tensors {
+            let mut done = self.fold(&folded, &mut garbage, &mut advance);
+            let has_failed = !matches!(done, Ok(_) | Err(StoreError::Stopped));
+            if has_failed && what == Folding::WherePays && folded.leave_segment() {
+                // The segment cannot be read; files over it need not become ever more.
+                let deltas = self.fold(&folded, &mut garbage, &mut advance);
+                if matches!(deltas, Err(StoreError::Stopped)) {
+                    done = deltas;
+                }
+            }
+            match done {
+                Ok(report) => reports.push(report),
+                Err(StoreError::Stopped) => return Err(StoreError::Stopped),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
         self.sweep_garbage(&mut garbage)?;
-        Ok(reports)
+        outcome.map(|()| reports)
     }
 
-    fn fold(
+    pub(super) fn fold(
         &self,
         folded: &Folded<'_>,
         garbage: &mut Garbage,
@@ -151,17 +164,24 @@ impl LiveTensor {
 }
 
 /// A tensor of a partition with what is to be folded of it.
-struct Folded<'a> {
+pub(super) struct Folded<'a> {
     part: &'a LivePart,
     tensor: &'a Arc<LiveTensor>,
-    seen: Arc<TensorVersion>,
+    pub(super) seen: Arc<TensorVersion>,
     /// `None` where it stays as it is.
     fold: Option<Fold>,
 }
 
 impl<'a> Folded<'a> {
-    fn of(part: &'a LivePart, tensor: &'a Arc<LiveTensor>, what: Folding) -> Self {
-        let seen = tensor.current();
+    /// The layers up to `version`: a commit may come to this partition meanwhile, and fail in
+    /// others. `None` where they are gone.
+    pub(super) fn of(
+        part: &'a LivePart,
+        tensor: &'a Arc<LiveTensor>,
+        version: u32,
+        what: Folding,
+    ) -> Option<Self> {
+        let seen = tensor.at(version)?;
         let fold = match what {
             Folding::All => (!seen.is_plain()).then_some(Fold::All),
             Folding::Deltas => {
@@ -170,7 +190,16 @@ impl<'a> Folded<'a> {
             }
             Folding::WherePays => choose_fold(n_rows(seen.base()), &seen.delta_sizes()),
         };
-        Self { part, tensor, seen, fold }
+        Some(Self { part, tensor, seen, fold })
+    }
+
+    /// Folds deltas alone where all layers were to become one; returns whether any pay.
+    fn leave_segment(&mut self) -> bool {
+        if self.fold != Some(Fold::All) {
+            return false;
+        }
+        self.fold = choose_deltas(&self.seen.delta_sizes()).map(Fold::Deltas);
+        self.fold.is_some()
     }
 
     /// Bytes of rows, at most.

@@ -161,6 +161,9 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
     other.version += 1;
     other.tensors[1].deltas[0].record.digest[0] ^= 1;
     assert!(refused(&other).contains("has other rows of version 2"), "another history");
+    let mut other = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    other.tensors[1].base.1.digest[0] ^= 1;
+    assert!(refused(&other).contains("has other rows of version 1"), "another import");
     assert_eq!(follower.version(), 2);
     pair.assert_same(&follower);
     // Nothing else writes there.
@@ -170,9 +173,6 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
     assert!(try_put(&follower, "feat", &[1], 9).is_err() && follower.commit_version().is_err());
 }
 
-#[test]
-fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
-    let pair = Pair::new();
 #[test]
 fn files_of_another_history_take_the_place_of_none_that_is_served() {
     let pair = Pair::new();
@@ -194,6 +194,9 @@ fn files_of_another_history_take_the_place_of_none_that_is_served() {
     pair.assert_same(&pair.follower());
 }
 
+#[test]
+fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
+    let pair = Pair::new();
     let follower = pair.follower();
     put(&pair.writer, "feat", &(0..N_NODES).collect::<Vec<_>>(), 3);
     pair.writer.commit_version().unwrap();

@@ -160,7 +160,7 @@ impl Compactor {
                 let failure = match run(&of_thread, &holdings, &inboxes, scope) {
                     Ok(()) | Err(StoreError::Stopped) => String::new(),
                     Err(error) => {
-                        warn!(%error, "a compaction has failed; layers stay as they are");
+                        warn!(%error, "a compaction has failed; some layers stay as they are");
                         error.to_string()
                     }
                 };
@@ -215,7 +215,7 @@ fn run(
     let chosen: Vec<_> = chosen.collect();
     let bytes = chosen.iter().map(|&(_, _, n_bytes)| n_bytes);
     runs.bytes_total.store(bytes.sum(), Ordering::Relaxed);
-    let mut done = 0;
+    let (mut done, mut outcome) = (0, Ok(()));
     for (part, position, _) in chosen {
         let name = &holdings.tensors[position].description.name;
         if holdings.live.tensor(part, position).is_none() {
@@ -228,14 +228,19 @@ fn run(
             runs.bytes.store(done + bytes, Ordering::Relaxed);
             if runs.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        holdings.live.compact(Some(part), Some(name), what, &mut progress)?;
+        let folded = holdings.live.compact(Some(part), Some(name), what, &mut progress);
         done += of_this;
-        info!(%part, tensor = name, "compacted");
+        match folded {
+            Ok(_) => info!(%part, tensor = name, "compacted"),
+            Err(StoreError::Stopped) => return Err(StoreError::Stopped),
+            // What is damaged in one keeps no other from it; deltas of it may be folded.
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
         for inbox in inboxes {
             inbox.folded(part);
         }
     }
-    holdings.live.sweep().map(drop)
+    outcome.and(holdings.live.sweep().map(drop))
 }
 
 /// Removes files that are out of use, and no version that is kept needs; whether some are left.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use lodestore_store::{Graph, Manifest};
+use lodestore_store::{LiveGraph, Manifest};
 
 use crate::holdings::Holdings;
 use crate::shard::Inbox;
@@ -26,8 +26,8 @@ impl Installer {
 
     /// The graph that is served.
     #[must_use]
-    pub fn graph(&self) -> &Graph {
-        self.holdings.live.graph()
+    pub fn live(&self) -> &LiveGraph {
+        &self.holdings.live
     }
 
     /// The version of a partition that is served, if it is here.

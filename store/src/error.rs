@@ -9,7 +9,7 @@ use lodestore_graph::{NodeId, PartId};
 use thiserror::Error;
 
 use crate::cause::Cause;
-use crate::limits::MAX_PUT_BYTES;
+use crate::limits::{MAX_PUT_BYTES, MAX_VERSIONS_AHEAD};
 use crate::meta::MetaError;
 use crate::plan::PlanError;
 use crate::row::RowIdx;
@@ -216,6 +216,17 @@ pub enum StoreError {
         oldest: u32,
         /// Newest committed version.
         newest: u32,
+    },
+    /// A version that is too far ahead of the committed one.
+    #[error(
+        "version {asked} is more than {MAX_VERSIONS_AHEAD} after the committed version \
+         {committed}; commit the one after it"
+    )]
+    VersionAhead {
+        /// The version.
+        asked: u32,
+        /// The committed version.
+        committed: u32,
     },
     /// The caller did not want it to go on.
     #[error("stopped before its end; what was written is removed")]

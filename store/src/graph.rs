@@ -373,12 +373,17 @@ pub(crate) fn versions_of_delta(name: &str, tensor: &str) -> Option<(u32, u32)> 
     (delta_file(tensor, first, last) == name).then_some((first, last))
 }
 
-/// Whether [`segment_file`] or [`delta_file`] can have made this name.
-pub(crate) fn is_segment_file(name: &str) -> bool {
-    let Some((tensor, _)) = name.rsplit_once(".v") else { return false };
+/// The tensor that [`segment_file`] or [`delta_file`] made this name of, if one of them did.
+pub(crate) fn tensor_of_file(name: &str) -> Option<&str> {
+    let (tensor, _) = name.rsplit_once(".v")?;
     let is_named =
         version_of_file(name, tensor).is_some() || versions_of_delta(name, tensor).is_some();
-    !tensor.is_empty() && is_named
+    (!tensor.is_empty() && is_named).then_some(tensor)
+}
+
+/// Whether [`segment_file`] or [`delta_file`] can have made this name.
+pub(crate) fn is_segment_file(name: &str) -> bool {
+    tensor_of_file(name).is_some()
 }
 
 #[cfg(test)]

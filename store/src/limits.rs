@@ -32,6 +32,9 @@ pub const WRITE_BUFFER_BYTES: usize = 128 << 20;
 /// Most bytes of rows that one put may carry; they are in memory three times while it runs.
 pub const MAX_PUT_BYTES: u64 = 256 << 20;
 
+/// Most versions that one commit makes, each with a sync of every partition.
+pub const MAX_VERSIONS_AHEAD: u32 = 1 << 16;
+
 const _: () = assert!(MAX_PUT_BYTES >= MAX_ROW_BYTES as u64);
 const _: () = assert!(MAX_EXTENT_BYTES.is_multiple_of(PAGE_BYTES));
 const _: () = assert!(MAX_GROUP_BYTES <= MAX_ROW_BYTES);

@@ -302,14 +302,54 @@ fn what_cannot_follow_says_what_to_do() {
     }
     let log = follower.stop_and_take_log();
     assert!(log.contains("was it restored from a copy") && log.contains("version 3"), "{log}");
+    // What it was offered has taken the place of nothing that it had.
+    let folder = cluster.folder(0);
+    lode_line(&format!("verify {}", folder.display())).succeeded();
+    let again = cluster.follow(0, 10);
+    assert!(rows_at(&again.address) == expected, "it serves what it had");
+    again.stop();
     restored.stop();
     // Its folder is the writer's to change.
-    let folder = cluster.folder(0);
     let serve = format!("serve {} --writable --insecure --listen 127.0.0.1:0", folder.display());
     lode_line(&serve).failed(1, &[&writer, "`follows`"]);
     // And one that owns partitions does not follow.
     let serve = format!("serve {} --follow {writer} --listen 127.0.0.1:0", old.display());
     lode_line(&serve).failed(1, &["no follower's folder"]);
+}
+
+/// A writer that was restored, and whose files have other versions than those here, looks like one
+/// that has folded them.
+#[test]
+fn rows_of_a_history_that_has_ended_leave_the_memory_of_a_follower() {
+    let mut cluster = Cluster::new();
+    let follower = cluster.follow(0, 10);
+    let (writer, address) = (cluster.writer.address.clone(), follower.address.clone());
+    let old = cluster.dir.path().join("old");
+    cluster.writer.child.kill().unwrap();
+    cluster.writer.child.wait().unwrap();
+    copy_dir(&cluster.graph, &old);
+    cluster.writer = write_at(&cluster.graph, &writer);
+    let all = client(&[&writer, &address]);
+    for turn in 1..4 {
+        put(&all, &[NodeId(turn)], turn).unwrap();
+        all.wait_for_followers(all.commit().unwrap(), 1).unwrap();
+        rows_at(&address);
+    }
+    assert_eq!(turn_of(&rows_at(&address)[ROW_BYTES..]), 1);
+    cluster.writer.child.kill().unwrap();
+    cluster.writer.child.wait().unwrap();
+    let restored = write_at(&old, &writer);
+    let all = client(&[&writer, &address]);
+    let mut version = 0;
+    for turn in 11..16 {
+        put(&client(&[&writer]), &[NodeId(turn)], turn).unwrap();
+        version = client(&[&writer]).commit().unwrap();
+    }
+    // Four deltas have become one of other versions than any here.
+    all.wait_for_followers(version, 1).unwrap();
+    assert!(rows_at(&address) == rows_at(&writer), "rows of versions that the writer never had");
+    follower.stop();
+    restored.stop();
 }
 
 fn copy_dir(from: &Path, to: &Path) {

@@ -1,6 +1,6 @@
 //! Files of a partition, fetched into a folder: those that are not there as a whole.
 
-use lodestore_store::{Arrival, FetchedFile, Graph, META_FILE, Manifest};
+use lodestore_store::{Arrival, FetchedFile, META_FILE, Manifest, StoreError};
 
 use super::Link;
 use crate::ClientError;
@@ -39,7 +39,8 @@ pub(crate) fn fetch_part(
                 Some(graph) => graph,
                 none => none.insert(arrival.graph()?),
             };
-            fetch_file(link, (graph, manifest), at, &mut report)?
+            let begin = |name: &str, n_bytes| FetchedFile::begin(graph, manifest, name, n_bytes);
+            fetch_file(link, begin, at, &mut report)?
         } else {
             fetch_list(link, arrival, at, &mut report)?
         };
@@ -55,15 +56,15 @@ pub(crate) fn fetch_part(
 }
 
 /// Fetches a file of rows unless it is there as a whole; returns whether it was fetched. It is
-/// continued where an earlier try was cut off.
+/// continued where an earlier try was cut off. `begin` receives its name and length.
 pub(super) fn fetch_file(
     link: &mut Link,
-    (graph, manifest): (&Graph, &Manifest),
+    begin: impl FnOnce(&str, u64) -> Result<Option<FetchedFile>, StoreError>,
     at: u16,
     report: &mut dyn FnMut(u64),
 ) -> Result<bool, ClientError> {
     let (name, n_bytes) = link.file(at);
-    let Some(mut file) = FetchedFile::begin(graph, manifest, &name, n_bytes)? else {
+    let Some(mut file) = begin(&name, n_bytes)? else {
         return Ok(false);
     };
     let mut piece = Vec::new();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::{Description, Role};
-use lodestore_store::{Arrival, FollowedFolder, Graph, Manifest, StoreError};
+use lodestore_store::{Arrival, FetchedFile, FollowedFolder, LiveGraph, Manifest, StoreError};
 
 use crate::remote::describe;
 use crate::{Address, ClientConfig, ClientError};
@@ -103,20 +103,21 @@ impl Follower {
         Ok(())
     }
 
-    /// Fetches the newest version of each partition that is not served, and has `install` take it
-    /// over; returns how many were. `served` is the version of a partition that is served.
+    /// Fetches the newest version of each partition that is not served into the folder of `live`,
+    /// and has `install` take it over; returns how many were. `served` is the version of a
+    /// partition that is served.
     ///
     /// # Errors
     /// The first of what kept partitions from it, after all have been tried.
     pub fn poll(
         &mut self,
-        graph: &Graph,
+        live: &LiveGraph,
         served: &dyn Fn(PartId) -> Option<u32>,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
     ) -> Result<usize, ClientError> {
         let (mut n_installed, mut first) = (0, None);
         for followed in &mut self.parts {
-            match followed.poll(&self.plan, graph, served, install) {
+            match followed.poll(&self.plan, live, served, install) {
                 Ok(is_new) => n_installed += usize::from(is_new),
                 Err(error) => {
                     // The next try finds the writer again.
@@ -142,7 +143,7 @@ impl FollowedPart {
     fn poll(
         &mut self,
         plan: &FollowPlan,
-        graph: &Graph,
+        live: &LiveGraph,
         served: &dyn Fn(PartId) -> Option<u32>,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
     ) -> Result<bool, ClientError> {
@@ -160,7 +161,9 @@ impl FollowedPart {
         }
         let manifest = link.manifest()?;
         for at in link.files_of(&manifest) {
-            fetch_file(link, (graph, &manifest), at, &mut |_| {})?;
+            let begin =
+                |name: &str, n_bytes| FetchedFile::begin_next(live, &manifest, name, n_bytes);
+            fetch_file(link, begin, at, &mut |_| {})?;
         }
         install(&manifest)
     }

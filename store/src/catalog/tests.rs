@@ -124,3 +124,34 @@ fn a_delta_record_cut_anywhere_or_of_versions_that_cannot_be_is_refused() {
     assert!(DeltaRecord::from_bytes(5, &newer).unwrap_err().contains("format 3"));
     assert_eq!(DeltaRecord::newer_format(&newer), Some(3));
 }
+
+fn with_deltas(dir: &Path, deltas: &[(u32, u32)]) -> Catalog {
+    let catalog = Catalog::create(&Disk, &dir.join("catalog"), graph(), PartId(0), "").unwrap();
+    catalog.commit_version(2, [("feat", &record())]).unwrap();
+    for &(first, version) in deltas {
+        catalog.bring_forward("feat", &DeltaRecord { first, version, record: record() }).unwrap();
+    }
+    catalog
+}
+
+#[test]
+fn one_delta_takes_the_place_of_those_that_it_spans_and_of_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = with_deltas(dir.path(), &[(3, 3), (4, 4), (5, 5), (6, 6)]);
+    let by = DeltaRecord { first: 4, version: 5, record: record() };
+    catalog.switch_deltas("feat", &by).unwrap();
+    let layers = catalog.layers("feat", 6).unwrap().unwrap();
+    let versions: Vec<_> = layers.deltas.iter().map(|it| (it.first, it.version)).collect();
+    assert_eq!((layers.base.0, versions), (2, vec![(3, 3), (4, 5), (6, 6)]));
+}
+
+#[test]
+fn deltas_that_overlap_the_segment_or_each_other_are_refused() {
+    for (deltas, overlapped) in [(&[(2, 3)][..], 2), (&[(3, 4), (4, 5)], 4), (&[(3, 4), (3, 5)], 4)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = with_deltas(dir.path(), deltas);
+        let error = catalog.layers("feat", 9).unwrap_err().to_string();
+        assert!(error.contains(&format!("overlaps version {overlapped}")), "{error}");
+    }
+}

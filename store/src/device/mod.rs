@@ -186,8 +186,8 @@ pub trait KeyValues: Debug + Send + Sync {
     fn flush(&self) -> io::Result<()>;
 
     /// Opens the pairs again after a write that has failed, so that they take others: every write
-    /// that has returned is there, and none that has failed. Reads wait meanwhile. Nothing happens
-    /// while no write has failed.
+    /// that has returned is there, and none that has failed; but one that removes a range may be there
+    /// as a whole. Reads wait meanwhile. Nothing happens while no write has failed.
     ///
     /// After an error pairs can be read and take no writes, as before.
     fn recover(&self) -> io::Result<()> {
@@ -208,4 +208,11 @@ pub enum Change {
     Delete(Vec<u8>),
     /// Removes all keys from the first to before the second.
     DeleteRange(Vec<u8>, Vec<u8>),
+}
+
+impl Change {
+    /// Whether it removes keys that it does not name, so that nothing can take it back.
+    pub(crate) fn is_range(&self) -> bool {
+        matches!(self, Self::DeleteRange(..))
+    }
 }

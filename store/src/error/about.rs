@@ -37,6 +37,7 @@ impl StoreError {
             | Self::NoNode { .. }
             | Self::OutputLength { .. }
             | Self::NoVersion { .. }
+            | Self::VersionAhead { .. }
             | Self::Fixed { .. }
             | Self::TensorRefused { .. }
             | Self::Stopped

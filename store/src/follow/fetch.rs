@@ -9,6 +9,7 @@ use crate::catalog::{DeltaRecord, SegmentRecord};
 use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
+use crate::live::LiveGraph;
 use crate::segment::{Segment, SegmentIdentity};
 use crate::verify::read_back;
 
@@ -27,7 +28,8 @@ pub struct FetchedFile {
 
 impl FetchedFile {
     /// Begins a file of a manifest in the folder of its partition, or continues it; `None` where it
-    /// is there as a whole, of `expected` bytes.
+    /// is there as a whole, of `expected` bytes. A file that has its name stays until it is
+    /// replaced.
     ///
     /// Fails for a name that the manifest does not have.
     pub fn begin(
@@ -45,7 +47,6 @@ impl FetchedFile {
             if open.and_then(|segment| check_digest(&segment, &record)).is_ok() {
                 return Ok(None);
             }
-            device.remove_file(&path).map_err(StoreError::io(&path, "remove"))?;
         }
         let mut temporary = path.clone().into_os_string();
         temporary.push(TEMPORARY_SUFFIX);
@@ -53,6 +54,18 @@ impl FetchedFile {
         let (file, n_bytes) = open_end(&*device, &temporary, expected)?;
         let graph = graph.clone();
         Ok(Some(Self { graph, device, path, temporary, identity, record, file, n_bytes }))
+    }
+
+    /// As [`FetchedFile::begin`], in the folder of `live`. Fails for a manifest that does not follow
+    /// what is there: its files may have the names of those that are served.
+    pub fn begin_next(
+        live: &LiveGraph,
+        manifest: &Manifest,
+        name: &str,
+        expected: u64,
+    ) -> Result<Option<Self>, StoreError> {
+        live.check_follows(manifest)?;
+        Self::begin(live.graph(), manifest, name, expected)
     }
 
     /// Bytes that have come.
@@ -70,10 +83,11 @@ impl FetchedFile {
 
     /// Syncs the file, reads and checks all of it, and gives it its name.
     ///
-    /// What is damaged is removed, so that the next try begins with nothing.
+    /// What is damaged or cannot be synced is removed, so that the next try begins with nothing: a
+    /// later sync would not say what the system has forgotten.
     pub fn finish(mut self) -> Result<(), StoreError> {
-        self.file.sync().map_err(StoreError::io(&self.temporary, "sync"))?;
-        if let Err(error) = self.check() {
+        let synced = self.file.sync().map_err(StoreError::io(&self.temporary, "sync"));
+        if let Err(error) = synced.and_then(|()| self.check()) {
             let removed = self.device.remove_file(&self.temporary);
             removed.map_err(StoreError::io(&self.temporary, "remove"))?;
             return Err(error);

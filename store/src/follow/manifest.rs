@@ -1,9 +1,12 @@
 //! The files of a version of a partition, as a writer lists them for its followers.
 
+use std::collections::BTreeSet;
+
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
 use crate::catalog::{DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
+use crate::graph::{delta_file, segment_file};
 
 /// First bytes of a manifest.
 const MAGIC: &[u8; 8] = b"LODEMAN1";
@@ -142,7 +145,32 @@ impl Manifest {
         if !fields.0.is_empty() {
             return Err(format!("{} bytes too many", fields.0.len()));
         }
+        let mut names = BTreeSet::new();
+        for tensor in &tensors {
+            tensor.check_files()?;
+            if !names.insert(&tensor.name) {
+                return Err(format!("it lists tensor `{}` twice", tensor.name));
+            }
+        }
         Ok(Self { graph, part, version, tensors })
+    }
+}
+
+impl ManifestTensor {
+    /// Fails for a file that has not the name of its tensor and versions: it might be that of
+    /// another file in the folder of the partition.
+    fn check_files(&self) -> Result<(), String> {
+        let (version, base) = &self.base;
+        let base = (segment_file(&self.name, *version), base);
+        let of_delta = |it: &DeltaRecord| delta_file(&self.name, it.first, it.version);
+        let deltas = self.deltas.iter().map(|it| (of_delta(it), &it.record));
+        for (expected, record) in std::iter::once(base).chain(deltas) {
+            if record.file != expected {
+                let (found, tensor) = (&record.file, &self.name);
+                return Err(format!("a file of `{tensor}` is {found:?}, expected {expected:?}"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -218,15 +246,31 @@ mod tests {
         }
     }
 
+    fn refused(change: fn(&mut Manifest)) -> String {
+        let mut wrong = manifest();
+        change(&mut wrong);
+        Manifest::from_bytes(&wrong.to_bytes()).unwrap_err()
+    }
+
+    /// Each would be written over, or read as, another file of the partition.
+    #[test]
+    fn files_that_are_not_named_by_tensor_and_versions_are_refused() {
+        let halo = refused(|it| it.tensors[0].base.1.file = "halo.bin".to_owned());
+        assert!(halo.contains("\"halo.bin\", expected \"feat.v1.seg\""), "{halo}");
+        let other = refused(|it| it.tensors[1].base.1.file = "feat.v1.seg".to_owned());
+        assert!(other.contains("expected \"label.v1.seg\""), "{other}");
+        let delta = refused(|it| it.tensors[0].deltas[1].record.file = "feat.v3.delta".to_owned());
+        assert!(delta.contains("expected \"feat.v3-6.delta\""), "{delta}");
+        let twice = refused(|it| it.tensors[1] = it.tensors[0].clone());
+        assert!(twice.contains("lists tensor `feat` twice"), "{twice}");
+    }
+
     #[test]
     fn layers_that_overlap_or_are_of_later_versions_are_refused() {
-        let refused = |change: fn(&mut Manifest)| {
-            let mut wrong = manifest();
-            change(&mut wrong);
-            Manifest::from_bytes(&wrong.to_bytes()).unwrap_err()
-        };
         assert!(refused(|it| it.version = 5).contains("version 6 in version 5"));
         assert!(refused(|it| it.tensors[0].deltas[1].first = 2).contains("over version 2"));
+        let backwards = refused(|it| it.tensors[0].deltas[1].version = 2);
+        assert!(backwards.contains("versions 3 to 2"), "{backwards}");
         assert!(refused(|it| it.tensors[0].base.0 = 2).contains("over version 2"));
         let leads_out = refused(|it| it.tensors[1].base.1.file = "../x".to_owned());
         assert!(leads_out.contains("plain file name"), "{leads_out}");

@@ -44,6 +44,11 @@ pub(crate) fn choose_fold(base_rows: u64, deltas: &[LayerSize]) -> Option<Fold> 
     if cost >= FULL_FOLD_ROWS_MIN.max(base_rows / FULL_FOLD_SHARE) {
         return Some(Fold::All);
     }
+    choose_deltas(deltas).map(Fold::Deltas)
+}
+
+/// Chooses neighbours of a like size among deltas, oldest first, by position.
+pub(crate) fn choose_deltas(deltas: &[LayerSize]) -> Option<Range<usize>> {
     let mut newer = 0;
     let mut first = deltas.len();
     while let Some(at) = first.checked_sub(1) {
@@ -54,7 +59,7 @@ pub(crate) fn choose_fold(base_rows: u64, deltas: &[LayerSize]) -> Option<Fold> 
         newer += n_rows;
         first = at;
     }
-    (deltas.len() - first >= TIER_LAYERS).then_some(Fold::Deltas(first..deltas.len()))
+    (deltas.len() - first >= TIER_LAYERS).then_some(first..deltas.len())
 }
 
 #[cfg(test)]

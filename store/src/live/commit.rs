@@ -6,13 +6,14 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use super::delta::DeltaPlace;
 use super::parallel::for_each;
 use super::{Folding, Layer, LiveGraph, LivePart, LiveTensor};
 use crate::catalog::DeltaRecord;
 use crate::error::StoreError;
+use crate::limits::MAX_VERSIONS_AHEAD;
 use crate::new_file::discard;
 
 /// A commit folds deltas where a tensor has more layers than this.
@@ -44,6 +45,7 @@ impl LiveGraph {
         self.check_process()?;
         let alone = self.commits();
         self.check_writable()?;
+        self.check_near(version)?;
         if version > self.version() {
             self.check_all_take_writes()?;
         }
@@ -59,7 +61,8 @@ impl LiveGraph {
             part.tensors.iter().any(|it| it.current().layers().len() > MAX_LAYERS)
         };
         // A compaction that runs already does it.
-        if !self.open_parts().iter().any(has_many) || self.compactions.try_lock().is_err() {
+        let is_running = matches!(self.compactions.try_lock(), Err(TryLockError::WouldBlock));
+        if is_running || !self.open_parts().iter().any(has_many) {
             return;
         }
         let mut go_on = |_, _| ControlFlow::Continue(());
@@ -76,6 +79,7 @@ impl LiveGraph {
         self.check_process()?;
         let alone = self.commits();
         self.check_writable()?;
+        self.check_near(version)?;
         let Some(before) = version.checked_sub(1) else { return Ok(()) };
         self.advance(&alone, before)?;
         self.prepare_parts(&alone, &self.open_parts(), version)
@@ -85,6 +89,16 @@ impl LiveGraph {
     /// where it was not done; does nothing if the version was reached before.
     pub fn publish(&self, version: u32) -> Result<u32, StoreError> {
         self.commit_through(version)
+    }
+
+    /// Fails for a version that is further ahead than partitions ever are: each in between costs a
+    /// sync.
+    fn check_near(&self, version: u32) -> Result<(), StoreError> {
+        let committed = self.version();
+        if version <= committed.saturating_add(MAX_VERSIONS_AHEAD) {
+            return Ok(());
+        }
+        Err(StoreError::VersionAhead { asked: version, committed })
     }
 
     /// The version after the newest one.
@@ -227,12 +241,15 @@ impl LiveGraph {
             part.catalog.publish(version, names(part).iter().map(String::as_str))
         };
         let results = for_each(&**self.graph.device(), parts, publish);
-        let outcome = parts.iter().zip(results).try_for_each(|(part, result)| {
-            result?;
-            part.tensors.iter().for_each(|tensor| tensor.publish(version));
-            part.version.store(version, Ordering::Release);
-            Ok(())
-        });
+        let mut outcome = Ok(());
+        for (part, published) in parts.iter().zip(results) {
+            // Those after a failed one are published on disk all the same.
+            if published.is_ok() {
+                part.tensors.iter().for_each(|tensor| tensor.publish(version));
+                part.version.store(version, Ordering::Release);
+            }
+            outcome = outcome.and(published);
+        }
         self.note_version();
         outcome
     }

@@ -11,7 +11,7 @@ use super::garbage::Retired;
 use super::{Layer, LiveGraph, LivePart, LiveTensor, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
-use crate::layers::{Fold, choose_fold};
+use crate::layers::{Fold, choose_deltas, choose_fold};
 use crate::new_file::discard;
 
 impl LiveGraph {
@@ -19,10 +19,10 @@ impl LiveGraph {
     /// and gathers continue meanwhile; pinned views keep what they see.
     ///
     /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
-    /// with [`StoreError::Stopped`] as after any error. Each tensor of a partition is switched on its
-    /// own: after an error those before it are done, and nothing else has changed. A damaged page is
-    /// such an error, unless all of its rows were changed since. A partition that is sealed is left as
-    /// it is, and so is one that is ahead of the others after a commit that failed in them: readers
+    /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
+    /// other error the rest is done, and the first error is returned. A damaged page is such an
+    /// error, unless all of its rows were changed since. A partition that is sealed is left as it
+    /// is, as is one that is ahead of the others after a commit that failed in them: readers
     /// still need its rows of the version before.
     ///
     /// Needs room on disk for the largest file that is written; memory does not depend on its length
@@ -56,7 +56,7 @@ impl LiveGraph {
             .flat_map(|part| {
                 let chosen = part.tensors.iter().enumerate();
                 let chosen = chosen.filter(|(at, _)| position.is_none_or(|chosen| chosen == *at));
-                chosen.map(move |(at, _)| Folded::of(part, at, what))
+                chosen.filter_map(move |(at, _)| Folded::of(part, at, version, what))
             })
             .collect();
         // One whose turn has not come may be given up.
@@ -67,20 +67,31 @@ impl LiveGraph {
             done += bytes;
             progress(done, total)
         };
-        let mut reports = Vec::with_capacity(tensors.len());
-        for folded in tensors {
+        let (mut reports, mut outcome) = (Vec::with_capacity(tensors.len()), Ok(()));
+        for mut folded in tensors {
             let Some(part) = self.still_open(&folded) else { continue };
             // Giving it up would wait for the fold.
             let is_sealed = || part.hand_over.is_sealed();
             let mut advance =
                 |bytes| if is_sealed() { ControlFlow::Break(()) } else { advance(bytes) };
-            match self.fold(&folded, &part, &mut advance) {
+            let mut done = self.fold(&folded, &part, &mut advance);
+            let has_failed = !matches!(done, Ok(_) | Err(StoreError::Stopped));
+            if has_failed && what == Folding::WherePays && folded.leave_segment() {
+                // The segment cannot be read; files over it need not become ever more.
+                let deltas = self.fold(&folded, &part, &mut advance);
+                if matches!(deltas, Err(StoreError::Stopped)) {
+                    done = deltas;
+                }
+            }
+            match done {
+                Ok(report) => reports.push(report),
                 Err(StoreError::Stopped) if is_sealed() => {}
-                report => reports.push(report?),
+                Err(StoreError::Stopped) => return Err(StoreError::Stopped),
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
         self.sweep()?;
-        Ok(reports)
+        outcome.map(|()| reports)
     }
 
     /// Returns the partition of a tensor whose turn has come, unless it was given up since.
@@ -89,7 +100,7 @@ impl LiveGraph {
         self.open_parts().into_iter().find(is_same)
     }
 
-    fn fold(
+    pub(super) fn fold(
         &self,
         folded: &Folded,
         part: &LivePart,
@@ -167,18 +178,20 @@ impl LiveTensor {
 }
 
 /// A tensor of a partition with what is to be folded of it.
-struct Folded {
+pub(super) struct Folded {
     part: Weak<LivePart>,
     /// Position of the tensor.
     at: usize,
-    seen: Arc<TensorVersion>,
+    pub(super) seen: Arc<TensorVersion>,
     /// `None` where it stays as it is.
     fold: Option<Fold>,
 }
 
 impl Folded {
-    fn of(part: &Arc<LivePart>, at: usize, what: Folding) -> Self {
-        let seen = part.tensors[at].current();
+    /// The layers up to `version`: a commit may come to this partition meanwhile, and fail in
+    /// others. `None` where they are gone.
+    pub(super) fn of(part: &Arc<LivePart>, at: usize, version: u32, what: Folding) -> Option<Self> {
+        let seen = part.tensors[at].at(version)?;
         let fold = match what {
             Folding::All => (!seen.is_plain()).then_some(Fold::All),
             Folding::Deltas => {
@@ -187,7 +200,16 @@ impl Folded {
             }
             Folding::WherePays => choose_fold(n_rows(seen.base()), &seen.delta_sizes()),
         };
-        Self { part: Arc::downgrade(part), at, seen, fold }
+        Some(Self { part: Arc::downgrade(part), at, seen, fold })
+    }
+
+    /// Folds deltas alone where all layers were to become one; returns whether any pay.
+    fn leave_segment(&mut self) -> bool {
+        if self.fold != Some(Fold::All) {
+            return false;
+        }
+        self.fold = choose_deltas(&self.seen.delta_sizes()).map(Fold::Deltas);
+        self.fold.is_some()
     }
 
     /// Bytes of rows, at most.

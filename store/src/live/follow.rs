@@ -25,12 +25,10 @@ impl LiveGraph {
             return Err(StoreError::FollowRefused { part, reason });
         }
         self.check_process()?;
-        let open = self.now().get(part.index()).cloned().flatten();
-        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
         let mut garbage = self.garbage();
         let _alone = self.commits();
+        let open = self.part_to_follow(manifest)?;
         open.catalog.check_takes_writes()?;
-        self.check_follows(&open, manifest)?;
         let mut changed = Vec::with_capacity(open.tensors.len());
         for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
             let current = tensor.current();
@@ -56,14 +54,25 @@ impl LiveGraph {
         }
         open.version.store(manifest.version, Ordering::Release);
         self.note_version();
-        self.sweep_garbage(&mut garbage)?;
+        // The switch is done; what is left is looked at with the next one.
+        if let Err(error) = self.sweep_garbage(&mut garbage) {
+            tracing::warn!("{error}; files that no version needs stay for now");
+        }
         Ok(true)
     }
 
     /// Fails for a manifest that does not follow what is here.
-    fn check_follows(&self, open: &LivePart, manifest: &Manifest) -> Result<(), StoreError> {
-        let refused =
-            |reason: String| Err(StoreError::FollowRefused { part: manifest.part, reason });
+    pub(crate) fn check_follows(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        self.part_to_follow(manifest).map(drop)
+    }
+
+    /// Returns the partition of a manifest; fails for a manifest that does not follow what is
+    /// there.
+    fn part_to_follow(&self, manifest: &Manifest) -> Result<Arc<LivePart>, StoreError> {
+        let part = manifest.part;
+        let open = self.now().get(part.index()).cloned().flatten();
+        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let refused = |reason: String| Err(StoreError::FollowRefused { part, reason });
         if manifest.graph != self.graph.uuid() {
             return refused(format!(
                 "the writer serves graph {}, and here is graph {}; follow its own writer, or in an \
@@ -99,7 +108,7 @@ impl LiveGraph {
                 ));
             }
         }
-        Ok(())
+        Ok(open)
     }
 
     /// The layers of a tensor as a manifest lists them: those that are open, and others opened.

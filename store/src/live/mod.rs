@@ -30,6 +30,7 @@ mod tensors;
 mod version;
 mod view;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -92,6 +93,8 @@ pub struct LiveGraph {
     compactions: Mutex<()>,
     /// Files that compactions have left.
     garbage: Mutex<Garbage>,
+    /// Names of tensors that are being written.
+    coming: Mutex<BTreeSet<String>>,
 }
 
 /// The open partitions of one moment.

@@ -12,12 +12,12 @@ use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
 use super::hand_over::HandOver;
 use super::tensor::PendingRows;
-use super::tensors::settle;
+use super::tensors::{set_unlisted_aside, settle};
 use super::{Layer, LiveGraph, LiveMode, LivePart, LiveTensor, TensorVersion};
 use crate::catalog::Catalog;
 use crate::cause::Cause;
 use crate::error::StoreError;
-use crate::graph::{Graph, TEMPORARY_SUFFIX, version_of_file, versions_of_delta};
+use crate::graph::{Graph, TEMPORARY_SUFFIX, tensor_of_file, version_of_file, versions_of_delta};
 use crate::quarantine::quarantine;
 use crate::reader::{OpenOptions, ReaderKind};
 use crate::row::RowIdx;
@@ -70,6 +70,7 @@ impl LiveGraph {
             commits: Mutex::default(),
             compactions: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
+            coming: Mutex::default(),
         };
         if mode == LiveMode::Write {
             // A commit that was cut off has reached some partitions and not others.
@@ -198,10 +199,10 @@ impl OpenedPart {
     /// Opens a partition whose lock `catalog` has, brings what an older release has committed into
     /// deltas, and removes garbage.
     fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
-        settle(graph, part, &catalog)?;
+        let stored = settle(graph, part, &catalog)?;
         let opened = Self::open(graph, part, catalog)?;
         // First, so that what a crash has left is not in the way.
-        opened.remove_orphans(graph)?;
+        opened.remove_orphans(graph, &stored)?;
         match bring_forward(graph, part, &opened)? {
             true => Self::open(graph, part, opened.catalog),
             false => Ok(opened),
@@ -296,8 +297,8 @@ impl OpenedPart {
     ///
     /// A file of a later version than the partition's goes to quarantine, unless its rows are still
     /// pending: no crash leaves one, but a catalog that was restored from an old copy does, and
-    /// nothing else may have its rows.
-    fn remove_orphans(&self, graph: &Graph) -> Result<(), StoreError> {
+    /// nothing else may have its rows. So does a file of a tensor that `stored` does not list.
+    fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
         let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
         for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
             let path = dir.join(&entry.name);
@@ -310,7 +311,15 @@ impl OpenedPart {
                 let is_known = of <= version || tensor.pending_for.contains(&of);
                 Some((of, is_known))
             });
-            let Some((of, is_known)) = of else { continue };
+            let Some((of, is_known)) = of else {
+                let tensor = tensor_of_file(name).filter(|it| stored.meta().tensor(it).is_none());
+                match (tensor, unfinished) {
+                    (None, _) => {}
+                    (Some(_), Some(_)) => drop(remove_unpinned(device, &path)),
+                    (Some(_), None) => set_unlisted_aside(device, &path)?,
+                }
+                continue;
+            };
             if unfinished.is_none() && self.segments().any(|segment| segment.path() == path) {
                 continue;
             }

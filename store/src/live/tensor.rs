@@ -119,6 +119,12 @@ impl LiveTensor {
         lock(&self.pending).0.last_key_value().map(|(&version, _)| version)
     }
 
+    /// Number of earlier versions that are remembered, in use or not.
+    #[cfg(test)]
+    pub(super) fn n_earlier(&self) -> usize {
+        lock(&self.earlier).len()
+    }
+
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }

@@ -12,7 +12,9 @@
 //! find the segments under either kind of record. A tensor that goes is taken out of `graph.toml`
 //! first.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use lodestore_graph::{NodeId, PartId};
 use uuid::Uuid;
@@ -65,16 +67,25 @@ struct Staged {
 impl LiveGraph {
     /// Begins a tensor called `name` in the open partitions; `codec` says how its rows are stored.
     ///
-    /// Fails unless the graph is open for writing, and for a name that it has.
+    /// Fails unless the graph is open for writing, for a name that it has, and while another tensor
+    /// of this name is being written.
     pub fn new_tensor(
         self: &Arc<Self>,
         spec: TensorSpec,
         codec: SegmentCodec,
     ) -> Result<NewTensor, StoreError> {
         self.check_new_tensor(&spec)?;
+        if !self.coming().insert(spec.name.clone()) {
+            let reason = "another of this name is being written; end that first".to_owned();
+            return Err(StoreError::TensorRefused { tensor: spec.name, reason });
+        }
         let parts = self.open_parts();
         let live = Arc::clone(self);
         Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
+    }
+
+    fn coming(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the rows of `source` as tensor `name` to all partitions, which must be open here;
@@ -91,19 +102,11 @@ impl LiveGraph {
     ) -> Result<Graph, ImportError> {
         let book = self.graph.book();
         let spec = check_source(name, source, book.n_nodes())?;
-        self.check_new_tensor(&spec)?;
+        let mut tensor = self.new_tensor(spec, SegmentCodec::Raw)?;
         if let Some(part) = book.parts().find(|part| !self.parts().any(|open| open == *part)) {
             return Err(StoreError::NoPart { part, opened: self.opened() }.into());
         }
         let ids = crate::EmbeddedStore::over(Arc::clone(self), super::View::Latest)?;
-        let mut tensor = NewTensor {
-            live: Arc::clone(self),
-            spec,
-            codec: SegmentCodec::Raw,
-            parts: self.open_parts(),
-            open: None,
-            written: Vec::new(),
-        };
         for part in tensor.parts.clone() {
             let range = book.range(part.part);
             let nodes: Vec<NodeId> = range.clone().map(NodeId).collect();
@@ -220,13 +223,24 @@ impl NewTensor {
         let stored = Graph::open_on(Arc::clone(live.graph.device()), live.graph.dir())?;
         let mut meta = stored.meta().clone();
         meta.tensors.push(self.spec.clone());
-        let graph = replace_meta(&live.graph, &meta)?;
+        let replaced = replace_meta(&live.graph, &meta);
+        let graph = replaced.inspect_err(|_| self.keep_if_listed())?;
         let written = std::mem::take(&mut self.written);
         for staged in written {
             let text = graph.meta().to_text();
             staged.part.catalog.settle_tensors(&text, &[&self.spec.name])?;
         }
         Ok(graph)
+    }
+
+    /// Keeps what is written unless `graph.toml` certainly does not list the tensor: its
+    /// replacement may have failed after the switch.
+    fn keep_if_listed(&mut self) {
+        let graph = &self.live.graph;
+        let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir());
+        if !stored.is_ok_and(|stored| stored.meta().tensor(&self.spec.name).is_none()) {
+            self.written.clear();
+        }
     }
 
     /// Ends the segment whose rows have all come, and begins the next ones until one takes rows.
@@ -285,6 +299,7 @@ impl Drop for NewTensor {
         for staged in self.written.drain(..).chain(open) {
             staged.remove(&self.live.graph);
         }
+        self.live.coming().remove(&self.spec.name);
     }
 }
 
@@ -337,8 +352,9 @@ fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
 }
 
 /// Brings a catalog in step with `graph.toml` after a tensor came or went and that was cut off:
-/// records of tensors that it does not list go, and their files to quarantine.
-pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<(), StoreError> {
+/// records of tensors that it does not list go, and their files to quarantine. Returns the graph as
+/// it is stored.
+pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<Graph, StoreError> {
     // As it is now: a tensor may have come or gone since the graph was opened.
     let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir())?;
     let names: Vec<&str> = stored.meta().tensors.iter().map(|it| it.name.as_str()).collect();
@@ -351,11 +367,18 @@ pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<(
         for file in files {
             let path = graph.part_dir(part).join(file);
             if graph.device().exists(&path) {
-                let to = quarantine(&**graph.device(), &path)?;
-                let (path, to) = (path.display(), to.display());
-                tracing::warn!("{path}: of a tensor that graph.toml does not list; moved to {to}");
+                set_unlisted_aside(&**graph.device(), &path)?;
             }
         }
     }
-    catalog.settle_tensors(&text, &names)
+    catalog.settle_tensors(&text, &names)?;
+    Ok(stored)
+}
+
+/// Moves a file of a tensor that `graph.toml` does not list to quarantine.
+pub(super) fn set_unlisted_aside(device: &dyn Device, path: &Path) -> Result<(), StoreError> {
+    let to = quarantine(device, path)?;
+    let (path, to) = (path.display(), to.display());
+    tracing::warn!("{path}: of a tensor that graph.toml does not list; moved to {to}");
+    Ok(())
 }

@@ -176,3 +176,41 @@ fn check_length(path: &Path, expected: u64, found: u64, fits: bool) -> Result<()
 fn damaged(path: &Path, section: &'static str, offset: u64, reason: String) -> StoreError {
     StoreError::DamagedSegment { file: path.to_owned(), section, offset, reason }
 }
+
+#[cfg(test)]
+mod tests {
+    use lodestore_graph::PartId;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::tensor::TensorSpec;
+
+    fn listed(rows: &[u32]) -> Result<Box<[u32]>, String> {
+        let identity = SegmentIdentity {
+            graph: Uuid::from_u128(1),
+            segment: Uuid::from_u128(2),
+            part: PartId(0),
+            version: 3,
+            tensor: TensorSpec::new("feat", Dtype::U8, 4).unwrap(),
+            n_rows: rows.len() as u32,
+            delta_of: Some(10),
+        };
+        // As it is in the file, padded to a page.
+        let list = rows.iter().flat_map(|row| row.to_le_bytes()).chain([0; 64]);
+        listed_of(&identity, &list.collect::<Vec<u8>>())
+    }
+
+    #[test]
+    fn row_lists_ascend_and_stay_within_their_partition() {
+        assert_eq!(listed(&[0, 4, 9]).as_deref(), Ok(&[0, 4, 9][..]));
+        let refused = |rows: &[u32], reason: &str| {
+            let found = listed(rows).unwrap_err();
+            assert!(found.contains(reason), "{found}");
+        };
+        refused(&[0, 5, 4], "row 4 comes after row 5; expected ascending rows, each once");
+        refused(&[0, 5, 5, 6], "row 5 comes after row 5; expected ascending rows, each once");
+        refused(&[0, 10], "expected rows below 10, found row 10");
+        refused(&[u32::MAX], "expected rows below 10");
+    }
+}

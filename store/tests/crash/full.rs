@@ -1,14 +1,11 @@
 //! A device that is full from some write on, and then has room again: the graph continues without
 //! being opened again, and what had failed never comes back.
 
-use std::path::Path;
-use std::sync::Arc;
-
+use lodestore_store::Folding;
 use lodestore_store::crash::{CrashDevice, Fault, Plan};
-use lodestore_store::{Device, Folding};
 use rustix::io::Errno;
 
-use crate::small::{N_NODES, import};
+use crate::small::{N_NODES, imported};
 use crate::world::{Finding, Model, Op, World};
 
 const ALL: u16 = (1 << N_NODES) - 1;
@@ -80,11 +77,7 @@ fn continues(world: &mut World, crash: &CrashDevice, seed: u64) -> Finding {
 
 #[test]
 fn a_graph_continues_when_a_full_device_has_room_again() {
-    let base = CrashDevice::new(0);
-    base.create_dir(Path::new("graphs")).unwrap();
-    base.sync(Path::new("")).unwrap();
-    let shared: Arc<dyn Device> = Arc::new(base.clone());
-    import(&shared).unwrap();
+    let base = imported();
     let mut n_full = 0;
     for n_ops in 1..=OPS.len() {
         for after in 0.. {

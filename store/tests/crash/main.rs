@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod following;
 mod full;
 mod import;
 mod model;
@@ -12,5 +13,6 @@ mod moving;
 mod old_rows;
 mod small;
 mod sweep;
+mod tensors;
 mod updates;
 mod world;

@@ -4,10 +4,12 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
+use lodestore_graph::NodeId;
 use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
-use lodestore_store::{Device, Folding};
+use lodestore_store::{Folding, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind};
+use rustix::io::Errno;
 
-use crate::small::{N_NODES, import};
+use crate::small::{N_NODES, OUT, imported};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
 use crate::world::{Finding, Model, Op, World};
 
@@ -53,11 +55,7 @@ const GOES_ON: &[Op] = &[
 impl Updates {
     /// `ops` on a graph that `before` were done to.
     fn new(name: &'static str, before: &[Op], ops: &'static [Op]) -> Self {
-        let base = CrashDevice::new(0);
-        base.create_dir(Path::new("graphs")).unwrap();
-        base.sync(Path::new("")).unwrap();
-        let shared: Arc<dyn Device> = Arc::new(base.clone());
-        import(&shared).unwrap();
+        let base = imported();
         let mut world = World::new(&base, Model::imported());
         before.iter().try_for_each(|op| world.act(op)).unwrap();
         world.close();
@@ -240,6 +238,33 @@ fn views_and_readers_beside_a_compaction_hold_whatever_happens() {
         Op::Gather,
     ];
     Updates::new("views beside a compaction", &[], OPS).sweep();
+}
+
+#[test]
+fn after_a_commit_that_failed_partitions_have_the_version_that_is_on_disk() {
+    let open = |crash: &CrashDevice, mode| {
+        let graph = Graph::open_on(Arc::new(crash.clone()), Path::new(OUT)).unwrap();
+        let options = OpenOptions { reader: ReaderKind::Pread };
+        LiveGraph::open(graph, None, mode, &options).unwrap()
+    };
+    let (base, mut n_apart) = (imported(), 0);
+    for after in 0.. {
+        let crash = base.after_loss(after);
+        let live = open(&crash, LiveMode::Write);
+        live.put_rows("mark", &[NodeId(1), NodeId(N_NODES - 1)], &[1, 1]).unwrap();
+        crash.arm(Some(Plan { fault: Fault::Errno(Errno::IO), after, sticky: false }));
+        let committed = live.commit_version();
+        let has_struck = crash.has_struck();
+        crash.arm(None);
+        let versions = live.part_versions();
+        n_apart += u32::from(versions[0].1 != versions[1].1);
+        assert_eq!(versions, open(&crash, LiveMode::Read).part_versions(), "after {after}");
+        if !has_struck {
+            committed.unwrap();
+            break;
+        }
+    }
+    assert!(n_apart >= 2, "either partition has failed");
 }
 
 /// The sweep of a device that breaks this promise must find it.

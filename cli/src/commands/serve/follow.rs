@@ -93,7 +93,7 @@ impl FollowArgs {
                     }
                 };
                 let served = |part| installer.version(part);
-                match follower.poll(installer.graph(), &served, &mut install) {
+                match follower.poll(installer.live(), &served, &mut install) {
                     Ok(0) => reported.clear(),
                     Ok(_) => tracing::debug!("a version has come"),
                     Err(error) => report(&error, &mut reported),

@@ -13,9 +13,10 @@
 //! A sync that fails has forgotten what it was for: the bytes or names stay undecided although
 //! later syncs succeed. A write to a key-value store that fails may show up when the store is
 //! opened again, and no other is taken before that, or before the store has recovered in place. A
-//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. Not
-//! simulated: two folders' order of events (none is assumed), renames across folders (refused),
-//! damage of what was synced.
+//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. A
+//! file that is moved to another folder comes there and goes here, each on its own. Not simulated:
+//! two folders' order of events (none is assumed), moves of folders to others (refused), damage of
+//! what was synced.
 
 mod content;
 mod dice;
@@ -121,6 +122,15 @@ impl Device for CrashDevice {
         let file = Node::File { content: Content::default(), n_pins: 0 };
         let mut state = self.lock();
         let node = state.perform(Operation::Create, |state| state.add(path, file))?;
+        Ok(Box::new(CrashWriter { device: self.clone(), node }))
+    }
+
+    fn append(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
+        let mut state = self.lock();
+        let node = state.perform(Operation::Open, |state| {
+            let node = state.find(path)?;
+            state.content(node).map(|_| node)
+        })?;
         Ok(Box::new(CrashWriter { device: self.clone(), node }))
     }
 

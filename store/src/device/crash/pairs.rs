@@ -244,7 +244,7 @@ impl KeyValues for CrashPairs {
     }
 
     /// Finds what had failed in its log, or does not, and writes over it what was there before:
-    /// until that is durable it stays in doubt.
+    /// until that is durable it stays in doubt. A batch that removes a range stays where it is found.
     fn recover(&self) -> io::Result<()> {
         let Mode::Writes { has_failed } = &self.mode else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "opened for reading"));
@@ -258,7 +258,12 @@ impl KeyValues for CrashPairs {
                 return Err(fault.error());
             }
         }
-        state.pairs(self.node)?.in_doubt = None;
+        let is_in_log = state.dice.coin();
+        let pairs = state.pairs(self.node)?;
+        let in_doubt = pairs.in_doubt.take();
+        if let Some(changes) = in_doubt.filter(|it| is_in_log && it.iter().any(Change::is_range)) {
+            pairs.apply(&changes);
+        }
         has_failed.store(false, Ordering::Relaxed);
         Ok(())
     }

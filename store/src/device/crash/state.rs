@@ -154,11 +154,11 @@ impl State {
         Ok(node)
     }
 
-    /// Moves what is at `from` to `to` within its folder.
+    /// Moves what is at `from` to `to`, a folder within its own.
     pub(super) fn rename(&mut self, from: &Path, to: &Path, over: bool) -> io::Result<()> {
         let node = self.find(from)?;
-        let ((from_dir, _), (to_dir, name)) = (self.parent(from)?, self.parent(to)?);
-        if from_dir != to_dir {
+        let ((from_dir, old), (to_dir, name)) = (self.parent(from)?, self.parent(to)?);
+        if from_dir != to_dir && self.folder(node).is_ok() {
             return Err(io::ErrorKind::CrossesDevices.into());
         }
         let there = self.folder(to_dir)?.names().get(name).copied();
@@ -168,7 +168,11 @@ impl State {
         if over && [Some(node), there].into_iter().flatten().any(|n| self.folder(n).is_ok()) {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        if there != Some(node) {
+        if from_dir != to_dir {
+            let (name, old) = (name.to_owned(), old.to_owned());
+            self.folder_mut(to_dir)?.apply(NameChange::Add { name, node });
+            self.folder_mut(from_dir)?.apply(NameChange::Remove { name: old, node });
+        } else if there != Some(node) {
             self.folder_mut(to_dir)?.apply(NameChange::Move { to: name.to_owned(), node });
         }
         Ok(())

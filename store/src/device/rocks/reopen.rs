@@ -4,7 +4,8 @@
 //! not known: all of the batch, a part that the next opening drops, or nothing. RocksDB's memory
 //! still is as before, since a batch goes there after the log. So the values that the batch was to
 //! change are read from there before the store is closed, and written back after it is open again.
-//! Of a range that was to be removed nothing is kept: see [`Reopening::recover`].
+//! A batch that removes a range is not undone, since what was in the range is not known: it is there
+//! as a whole, or not at all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +38,7 @@ pub(in crate::device) struct Reopening {
 struct Doubt {
     /// The first failure.
     reason: String,
-    /// Keys that they were to change.
+    /// Keys that they were to change, but for batches that cannot be undone.
     keys: BTreeSet<Vec<u8>>,
     /// What puts those back as they were, once that has been read.
     undo: Option<Vec<Change>>,
@@ -76,6 +77,7 @@ impl Reopening {
     }
 
     fn note(&self, error: &io::Error, changes: &[Change]) {
+        let can_be_undone = !changes.iter().any(Change::is_range);
         let mut doubt = self.doubt();
         let doubt = doubt.get_or_insert_with(|| Doubt {
             reason: error.to_string(),
@@ -86,7 +88,7 @@ impl Reopening {
             Change::Put(key, _) | Change::Delete(key) => Some(key.clone()),
             Change::DeleteRange(..) => None,
         };
-        doubt.keys.extend(changes.iter().filter_map(key));
+        doubt.keys.extend(changes.iter().filter(|_| can_be_undone).filter_map(key));
     }
 
     /// Opens the store again, and puts back what is in doubt.
@@ -152,7 +154,6 @@ impl KeyValues for Reopening {
         self.change(&[], KeyValues::flush)
     }
 
-    /// As the trait says, but for ranges that were to be removed: they may be gone.
     fn recover(&self) -> io::Result<()> {
         if !matches!(self.access, Access::Create | Access::Write) {
             let message = "it was opened for reading";
@@ -246,20 +247,22 @@ mod tests {
     }
 
     /// A batch whose sync failed is whole in the log, and the next opening finds it there.
+    fn reach_the_log(store: &Reopening, batch: &[Change]) {
+        fail(store, batch);
+        // What was there is read from memory before the log is gone through.
+        let (held, mut doubt) = (store.store(), store.doubt());
+        let known = doubt.as_mut().unwrap();
+        known.undo = Some(undo_of(held.as_ref().unwrap(), &known.keys).unwrap());
+        held.as_ref().unwrap().write(batch).unwrap();
+    }
+
     #[test]
     fn a_failed_write_that_reached_the_log_is_taken_back() {
         for n_failures in [1, 2] {
             let (dir, store) = created();
             store.write(&[put("a", "1"), put("gone", "1")]).unwrap();
             let batch = [put("a", "2"), put("b", "2"), Change::Delete(b"gone".to_vec())];
-            fail(&store, &batch);
-            // What was there is read from memory before the log is gone through.
-            {
-                let (held, mut doubt) = (store.store(), store.doubt());
-                let known = doubt.as_mut().unwrap();
-                known.undo = Some(undo_of(held.as_ref().unwrap(), &known.keys).unwrap());
-                held.as_ref().unwrap().write(&batch).unwrap();
-            }
+            reach_the_log(&store, &batch);
             for _ in 1..n_failures {
                 let unwritable = dir.path().join("elsewhere");
                 fs::rename(dir.path().join("db"), &unwritable).unwrap();
@@ -270,6 +273,35 @@ mod tests {
             let check = |store: &Reopening| {
                 let found = ["a", "b", "gone"].map(|key| value(store, key));
                 assert_eq!(found, [Some("1".to_owned()), None, Some("1".to_owned())]);
+            };
+            check(&store);
+            drop(store);
+            check(&Reopening::open(&dir.path().join("db"), Access::Write).unwrap());
+        }
+    }
+
+    /// Rows that a range removed are nowhere else: what was written in their place must stay.
+    #[test]
+    fn a_failed_write_that_removes_a_range_is_whole_or_not_there() {
+        let batch = [
+            put("delta", "of row"),
+            Change::DeleteRange(b"row".to_vec(), b"rox".to_vec()),
+            put("prepared", "2"),
+        ];
+        for is_in_log in [false, true] {
+            let (dir, store) = created();
+            store.write(&[put("row 1", "1"), put("row 2", "1")]).unwrap();
+            match is_in_log {
+                true => reach_the_log(&store, &batch),
+                false => fail(&store, &batch),
+            }
+            store.recover().unwrap();
+            let check = |store: &Reopening| {
+                let found = ["delta", "prepared", "row 1", "row 2"].map(|key| value(store, key));
+                assert_eq!(
+                    found.map(|it| it.is_some()),
+                    [is_in_log, is_in_log, !is_in_log, !is_in_log]
+                );
             };
             check(&store);
             drop(store);

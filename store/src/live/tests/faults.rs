@@ -203,3 +203,79 @@ fn a_graph_that_cannot_be_written_can_be_read() {
     assert_eq!(files(&ring.out()), before, "reading changes nothing");
     set_mode(0o644);
 }
+
+fn n_layers(live: &LiveGraph, part: u16) -> usize {
+    live.tensor(PartId(part), 1).unwrap().current().layers().len()
+}
+
+#[test]
+fn a_damaged_delta_keeps_no_other_partition_from_being_folded() {
+    let ring = ring(200, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &[2], 1);
+    for seq in 1..=100 {
+        put(&live, "feat", &[1, 199], seq);
+        live.commit_version().unwrap();
+        if seq == 1 {
+            flip(&ring.out().join("part-000/feat.v2.delta"), 4096 + 20);
+        }
+    }
+    assert!(n_layers(&live, 1) <= 66, "{} layers", n_layers(&live, 1));
+    let compact = |what| live.compact(None, None, what, &mut |_, _| ControlFlow::Continue(()));
+    let error = compact(Folding::All).unwrap_err();
+    assert!(error.to_string().contains("feat.v2.delta"), "{error}");
+    assert_eq!((n_layers(&live, 0), n_layers(&live, 1)), (101, 1));
+    assert_eq!(seqs_of(&latest(&live), "feat", &[NodeId(199)]).unwrap(), [100]);
+}
+
+#[test]
+fn deltas_over_a_damaged_segment_become_one() {
+    let n_nodes = 5000;
+    let ring = ring(n_nodes, 1, 1);
+    let live = writer(&ring);
+    flip(&ring.out().join("part-000/feat.v1.seg"), 4096 + 50);
+    for seq in 1..=5 {
+        put(&live, "feat", &(100 * seq..n_nodes).collect::<Vec<_>>(), seq);
+        live.commit_version().unwrap();
+    }
+    let compact = || {
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        live.compact(None, Some("feat"), Folding::WherePays, &mut go_on)
+    };
+    let error = compact().unwrap_err();
+    assert!(matches!(error, StoreError::DamagedPage { page: 0, .. }), "{error}");
+    assert_eq!(n_layers(&live, 0), 2);
+    assert_eq!(seqs_of(&latest(&live), "feat", &[NodeId(450)]).unwrap(), [4]);
+    assert!(matches!(compact().unwrap_err(), StoreError::DamagedPage { page: 0, .. }));
+}
+
+#[test]
+fn a_compaction_that_has_panicked_keeps_no_commit_from_folding() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _held = live.garbage();
+        panic!("a compaction");
+    }));
+    assert!(panicked.is_err() && live.garbage.is_poisoned());
+    for seq in 1..=70 {
+        put(&live, "feat", &[1], seq);
+        live.commit_version().unwrap();
+    }
+    assert!(n_layers(&live, 0) < 60, "{} layers", n_layers(&live, 0));
+}
+
+#[test]
+fn a_version_far_ahead_is_refused_before_anything_is_written() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    let most = 1 + crate::limits::MAX_VERSIONS_AHEAD;
+    for version in [most + 1, u32::MAX] {
+        for refused in [live.commit_through(version).map(drop), live.prepare(version)] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, StoreError::VersionAhead { committed: 1, .. }), "{error}");
+        }
+    }
+    assert_eq!((live.version(), live.commit_version().unwrap()), (1, 2));
+    assert_eq!(live.commit_through(9).unwrap(), 9);
+}

@@ -52,6 +52,13 @@ impl Pair {
         arrival.take().unwrap();
     }
 
+    /// A copy of the writer as it is now, which goes on in another way.
+    fn restored(&self, at: &str) -> Arc<LiveGraph> {
+        let dir = self.dir.path().join(at);
+        copy_dir(self.writer.dir(), &dir);
+        open(&dir, LiveMode::Write).unwrap()
+    }
+
     /// Fetches the files of the newest version that are not there, up to a number of pieces of each.
     fn fetch(&self, to: &LiveGraph, part: PartId, pieces_max: usize) -> Manifest {
         let files = self.writer.part_files(part).unwrap();
@@ -60,7 +67,7 @@ impl Pair {
             if !manifest.files().any(|it| it == name) {
                 continue;
             }
-            let begun = FetchedFile::begin(to.graph(), &manifest, name, n_bytes).unwrap();
+            let begun = FetchedFile::begin_next(to, &manifest, name, n_bytes).unwrap();
             let Some(mut file) = begun else { continue };
             for _ in 0..pieces_max {
                 let mut piece = Vec::new();
@@ -149,6 +156,9 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
     other.version += 1;
     other.tensors[1].deltas[0].record.digest[0] ^= 1;
     assert!(refused(&other).contains("has other rows of version 2"), "another history");
+    let mut other = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    other.tensors[1].base.1.digest[0] ^= 1;
+    assert!(refused(&other).contains("has other rows of version 1"), "another import");
     assert_eq!(follower.version(), 2);
     pair.assert_same(&follower);
     // Nothing else writes there.
@@ -156,6 +166,27 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
     assert!(matches!(write, StoreError::Follows { .. }), "{write}");
     assert!(write.to_string().contains("10.0.0.5:7171"), "{write}");
     assert!(try_put(&follower, "feat", &[1], 9).is_err() && follower.commit_version().is_err());
+}
+
+#[test]
+fn files_of_another_history_take_the_place_of_none_that_is_served() {
+    let pair = Pair::new();
+    let restored = pair.restored("restored");
+    let all: Vec<u32> = (0..N_NODES).collect();
+    put(&pair.writer, "feat", &all, 1);
+    pair.writer.commit_version().unwrap();
+    let follower = pair.follower();
+    pair.follow(&follower);
+    for seq in [11, 12] {
+        put(&restored, "feat", &all, seq);
+        restored.commit_version().unwrap();
+    }
+    let manifest = restored.part_files(PartId(0)).unwrap().manifest().clone();
+    assert!(manifest.files().any(|it| it == "feat.v2.delta"));
+    let refused = FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", 1).unwrap_err();
+    assert!(matches!(refused, StoreError::FollowRefused { .. }), "{refused}");
+    drop(follower);
+    pair.assert_same(&pair.follower());
 }
 
 #[test]
@@ -170,8 +201,7 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     let mut bytes = Vec::new();
     assert!(files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap());
     let n_bytes = bytes.len() as u64;
-    let begin =
-        || FetchedFile::begin(follower.graph(), &manifest, "feat.v2.delta", n_bytes).unwrap();
+    let begin = || FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", n_bytes).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     let mut file = begin().unwrap();
@@ -181,4 +211,16 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     assert_eq!(begin().unwrap().n_bytes(), 0, "from its start");
     pair.follow(&follower);
     pair.assert_same(&follower);
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in from.read_dir().unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_dir(&entry.path(), &to),
+            false => std::fs::copy(entry.path(), to).map(drop).unwrap(),
+        }
+    }
 }

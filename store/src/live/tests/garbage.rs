@@ -161,25 +161,29 @@ fn segments_that_an_old_catalog_knows_nothing_of_are_never_removed() {
 
 #[test]
 fn the_record_of_a_new_segment_is_in_a_table_before_the_old_segment_goes() {
-    let ring = ring(100, 1, 1);
+    let ring = ring(100, 2, 2);
     let live = writer(&ring);
-    put(&live, "feat", &[1], 1);
+    put(&live, "feat", &[1, 99], 1);
     live.commit_version().unwrap();
     compact(&live);
-    let copy = ring.dir.path().join("killed");
-    fs::create_dir(&copy).unwrap();
-    for entry in fs::read_dir(ring.out().join("part-000/catalog")).unwrap() {
-        let entry = entry.unwrap();
-        // Of all logs nothing is left.
-        let name = entry.file_name().into_string().unwrap();
-        if !name.ends_with(".log") {
-            fs::copy(entry.path(), copy.join(name)).unwrap();
+    let graph = Graph::open(&ring.out()).unwrap();
+    for part in graph.book().parts() {
+        assert!(!graph.part_dir(part).join("feat.v1.seg").exists(), "{part}");
+        let copy = ring.dir.path().join(format!("killed-{part}"));
+        fs::create_dir(&copy).unwrap();
+        for entry in fs::read_dir(graph.part_dir(part).join("catalog")).unwrap() {
+            let entry = entry.unwrap();
+            // Of all logs nothing is left.
+            let name = entry.file_name().into_string().unwrap();
+            if !name.ends_with(".log") {
+                fs::copy(entry.path(), copy.join(name)).unwrap();
+            }
         }
+        let catalog = Catalog::open_unchecked(&Disk, &copy, Access::Salvage).unwrap();
+        let records = catalog.segments("feat").unwrap();
+        assert_eq!(records.len(), 1, "{part}");
+        assert_eq!(records[0].1.file, "feat.v2.seg", "{part}");
     }
-    let catalog = Catalog::open_unchecked(&Disk, &copy, Access::Salvage).unwrap();
-    let records = catalog.segments("feat").unwrap();
-    assert_eq!(records.len(), 1);
-    assert_eq!(records[0].1.file, "feat.v2.seg");
 }
 
 #[test]

@@ -130,6 +130,44 @@ fn a_tensor_that_was_cut_off_before_or_after_the_switch_is_settled_by_a_writer()
 }
 
 #[test]
+fn files_of_a_tensor_that_was_cut_off_before_its_record_do_not_stay_in_the_folder() {
+    let ring = ring(50, 2, 2);
+    let dir = ring.out().join("part-001");
+    for name in ["emb.v1.seg", "emb.v1.seg.tmp", "emb.v2-3.delta.tmp", "emb.v1.seg.bak"] {
+        std::fs::write(dir.join(name), name).unwrap();
+    }
+    // It was opened before the tensor came.
+    let stale = Graph::open(&ring.out()).unwrap();
+    let live = writer(&ring);
+    let left = |name: &str| dir.join(name).exists();
+    assert!(!left("emb.v1.seg") && !left("emb.v1.seg.tmp") && !left("emb.v2-3.delta.tmp"));
+    assert_eq!(std::fs::read(dir.join("quarantine/emb.v1.seg.1")).unwrap(), b"emb.v1.seg");
+    assert!(left("emb.v1.seg.bak"), "no name of ours");
+    write(&live, "emb", 50, 1000);
+    drop(live);
+    drop(LiveGraph::open(stale, None, LiveMode::Write, &OpenOptions::default()).unwrap());
+    assert_eq!(gathered(&ring, "emb").unwrap(), rows(50));
+}
+
+#[test]
+fn of_two_new_tensors_of_one_name_the_second_is_refused_while_the_first_is_written() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let mut first = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
+    first.write_rows(&rows(50)[..100]).unwrap();
+    let refused = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap_err().to_string();
+    assert!(refused.contains("another of this name is being written"), "{refused}");
+    drop(live.new_tensor(spec("other"), SegmentCodec::Raw).unwrap());
+    first.write_rows(&rows(50)[100..]).unwrap();
+    first.finish().unwrap();
+    drop(live);
+    assert_eq!(gathered(&ring, "emb").unwrap(), rows(50));
+    let live = writer(&ring);
+    drop(live.new_tensor(spec("more"), SegmentCodec::Raw).unwrap());
+    write(&live, "more", 50, 1000);
+}
+
+#[test]
 fn a_dropped_tensor_is_gone_with_its_rows_and_may_come_again() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);

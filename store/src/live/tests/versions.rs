@@ -5,6 +5,7 @@ use lodestore_graph::PartId;
 use super::*;
 use crate::catalog::Catalog;
 use crate::device::Disk;
+use crate::live::compact::Folded;
 use crate::reader::ReaderKind;
 
 #[test]
@@ -262,4 +263,39 @@ fn of_a_node_that_one_put_has_many_times_the_last_row_stays() {
     }
     compact(&live);
     assert_eq!(seqs(&latest(&live), "mark"), seqs(&latest(&live), "feat"));
+}
+
+#[test]
+fn versions_that_no_reader_uses_are_not_remembered() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    for seq in 1..=40 {
+        put(&live, "feat", &[1], seq);
+        live.commit_version().unwrap();
+    }
+    let tensor = live.tensor(lodestore_graph::PartId(0), 1).unwrap();
+    assert!(tensor.n_earlier() <= 2, "{} versions", tensor.n_earlier());
+}
+
+/// A commit may reach this partition after a compaction has begun, and fail in the others: readers
+/// still need the version before.
+#[test]
+fn a_compaction_folds_nothing_of_versions_after_the_one_that_it_began_with() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    let began_with = live.version();
+    put(&live, "feat", &[1], 2);
+    live.commit_version().unwrap();
+    let parts = live.open_parts();
+    let of = |version| Folded::of(&parts[0], 1, version, Folding::All);
+    let folded = of(began_with).unwrap();
+    live.fold(&folded, &parts[0], &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(seqs(&at(&live, began_with).unwrap(), "feat")[1], 1);
+    assert_eq!(seqs(&latest(&live), "feat")[1], 2);
+    assert!(of(1).is_none(), "it is folded");
+    drop(parts);
+    drop(live);
+    assert_eq!(seqs(&latest(&writer(&ring)), "feat")[1], 2);
 }

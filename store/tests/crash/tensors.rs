@@ -1,0 +1,187 @@
+//! Tensors that come to a graph and go from it: whole or not at all, whatever happens.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+
+use lodestore_graph::NodeId;
+use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::{
+    Device, Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind,
+    SegmentCodec, StoreError, TensorSpec, View, drop_tensor, verify_on,
+};
+
+use crate::small::{N_NODES, OUT, imported};
+use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
+use crate::world::Finding;
+
+const NAME: &str = "emb";
+const ROW_BYTES: usize = 900;
+
+/// Each way that the tensor may be: with rows of this number, or not there.
+type Possible = Vec<Option<u8>>;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// Adds the tensor with rows of this number.
+    Add(u8),
+    Drop,
+}
+
+/// A tensor comes and goes.
+struct Tensors {
+    base: CrashDevice,
+    ops: &'static [Op],
+}
+
+fn rows(number: u8) -> Vec<u8> {
+    vec![number; N_NODES as usize * ROW_BYTES]
+}
+
+fn graph(crash: &CrashDevice) -> Result<Graph, StoreError> {
+    Graph::open_on(Arc::new(crash.clone()), Path::new(OUT))
+}
+
+fn open(crash: &CrashDevice, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreError> {
+    let options = OpenOptions { reader: ReaderKind::Pread };
+    LiveGraph::open(graph(crash)?, None, mode, &options).map(Arc::new)
+}
+
+fn act(crash: &CrashDevice, op: Op) -> Result<(), StoreError> {
+    match op {
+        Op::Add(number) => {
+            let live = open(crash, LiveMode::Write)?;
+            let spec = TensorSpec::new(NAME, Dtype::U8, ROW_BYTES as u32).unwrap();
+            let mut tensor = live.new_tensor(spec, SegmentCodec::Raw)?;
+            tensor.write_rows(&rows(number))?;
+            tensor.finish().map(drop)
+        }
+        Op::Drop => drop_tensor(graph(crash)?, NAME).map(drop),
+    }
+}
+
+/// The number of the tensor's rows; `None` where it is not there.
+fn found(crash: &CrashDevice) -> Result<Option<u8>, Box<dyn Error>> {
+    let store = EmbeddedStore::over(open(crash, LiveMode::Read)?, View::Latest)?;
+    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let mut mark = vec![0; ids.len()];
+    store.gather("mark", &ids, &mut mark)?;
+    if store.graph().tensor(NAME).is_err() {
+        return Ok(None);
+    }
+    let mut out = rows(0);
+    store.gather(NAME, &ids, &mut out)?;
+    match out.iter().all(|byte| *byte == out[0]) {
+        true => Ok(Some(out[0])),
+        false => Err("rows of two tensors".into()),
+    }
+}
+
+fn check_is(crash: &CrashDevice, possible: &Possible) -> Result<Option<u8>, Box<dyn Error>> {
+    let found = found(crash)?;
+    match possible.contains(&found) {
+        true => Ok(found),
+        false => Err(format!("found {found:?}, expected one of {possible:?}").into()),
+    }
+}
+
+/// Once a writer has opened the graph, its folders have the files of its tensors and no other.
+fn check_files(crash: &CrashDevice) -> Finding {
+    drop(open(crash, LiveMode::Write)?);
+    let graph = graph(crash)?;
+    for part in graph.book().parts() {
+        let dir = graph.part_dir(part);
+        let entries = crash.list(&dir)?.into_iter().map(|entry| entry.name);
+        let names: BTreeSet<String> = entries.filter(|name| name.contains(".v")).collect();
+        let tensors = graph.meta().tensors.iter().map(|it| format!("{}.v1.seg", it.name));
+        let expected: BTreeSet<String> = tensors.collect();
+        if names != expected {
+            return Err(format!("{}: {names:?}, expected {expected:?}", dir.display()).into());
+        }
+    }
+    let report = verify_on(Arc::new(crash.clone()), Path::new(OUT), 1, &mut |_, _| {})?;
+    if report.ok { Ok(()) } else { Err(format!("{:?}", report.damaged).into()) }
+}
+
+impl Tensors {
+    fn new(ops: &'static [Op]) -> Self {
+        Self { base: imported(), ops }
+    }
+}
+
+impl Scenario for Tensors {
+    type Acknowledged = Possible;
+
+    fn name(&self) -> &'static str {
+        "tensors"
+    }
+
+    fn prepare(&self) -> CrashDevice {
+        self.base.after_loss(0)
+    }
+
+    fn run(&self, device: &CrashDevice, is_sticky: bool) -> Result<Possible, Box<dyn Error>> {
+        let mut possible = vec![None];
+        for &op in self.ops {
+            let had_struck = device.has_struck();
+            let after = match op {
+                Op::Add(number) => Some(number),
+                Op::Drop => None,
+            };
+            match act(device, op) {
+                Ok(()) => possible = vec![after],
+                // It is there, or is not, since the operation that failed before.
+                Err(StoreError::TensorRefused { .. }) if possible.iter().any(Option::is_some) => {}
+                Err(StoreError::NoTensor { .. }) if possible.contains(&None) => {}
+                Err(error) if device.has_struck() && (is_sticky || !had_struck) => {
+                    possible.push(after);
+                    let _ = error;
+                }
+                Err(error) => return Err(format!("{op:?} without a reason: {error}").into()),
+            }
+        }
+        Ok(possible)
+    }
+
+    fn check(&self, crash: &CrashDevice, possible: &Possible, seed: u64) -> Finding {
+        let mut crash = crash.clone();
+        for again in 0..seed % 3 {
+            let after = (seed / 3 + again * 5) % 14;
+            crash.arm(Some(Plan { fault: Fault::PowerLoss, after, sticky: true }));
+            let opened = open(&crash, LiveMode::Write).map(drop);
+            if let Err(error) =
+                opened.or_else(|error| crash.has_struck().then_some(()).ok_or(error))
+            {
+                return Err(format!("recovery {again}: {error}").into());
+            }
+            crash = crash.after_loss(seed + again);
+        }
+        let is = check_is(&crash, possible)?;
+        check_files(&crash)?;
+        check_is(&crash, &vec![is])?;
+        if is.is_some() {
+            act(&crash, Op::Drop)?;
+        }
+        act(&crash, Op::Add(99))?;
+        let crash = crash.after_loss(seed);
+        check_is(&crash, &vec![Some(99)])?;
+        check_files(&crash)
+    }
+}
+
+#[test]
+fn tensors_come_and_go_whole_or_not_at_all_whatever_happens() {
+    const OPS: &[Op] = &[Op::Add(1), Op::Drop, Op::Add(2)];
+    let tensors = Tensors::new(OPS);
+    let n_outcomes = sweep_losses(&tensors, None, n_seeds(6, 300)).unwrap();
+    println!("{n_outcomes} outcomes, {} runs with faults", sweep_faults(&tensors).unwrap());
+}
+
+#[test]
+fn the_sweep_finds_tensors_whose_files_are_not_synced() {
+    let tensors = Tensors::new(&[Op::Add(1), Op::Drop, Op::Add(2)]);
+    for neglect in [Neglect::FileSyncs, Neglect::FolderSyncs] {
+        println!("{}", sweep_losses(&tensors, Some(neglect), 8).unwrap_err());
+    }
+}

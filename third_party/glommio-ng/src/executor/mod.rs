@@ -241,8 +241,30 @@ impl TaskQueue {
         }
     }
 
+    /// The virtual time that this queue takes to run for `delta`.
+    fn scaled(&self, delta: Duration) -> u64 {
+        self.stats
+            .reciprocal_shares
+            .saturating_mul(delta.as_nanos() as u64)
+            >> 12
+    }
+
+    /// The virtual time at which the queue becomes active, where the others are
+    /// at `default_vruntime`.
+    ///
+    /// A queue for which latency matters starts that much ahead of the others,
+    /// but not before the time that it has already used.
+    fn wakeup_vruntime(&self, default_vruntime: u64) -> u64 {
+        match self.io_requirements.latency_req {
+            Latency::Matters(latency) => default_vruntime
+                .saturating_sub(self.scaled(latency))
+                .max(self.vruntime),
+            Latency::NotImportant => default_vruntime.saturating_add(1).max(self.vruntime),
+        }
+    }
+
     fn account_vruntime(&mut self, delta: Duration) -> Option<u64> {
-        let delta_scaled = (self.stats.reciprocal_shares * (delta.as_nanos() as u64)) >> 12;
+        let delta_scaled = self.scaled(delta);
         self.stats.runtime += delta;
         self.stats.queue_selected += 1;
         self.active = self.ex.is_active();
@@ -423,7 +445,7 @@ impl ExecutorQueues {
     fn maybe_activate(&mut self, queue: Rc<RefCell<TaskQueue>>) {
         let mut state = queue.borrow_mut();
         if !state.is_active() {
-            state.vruntime = self.default_vruntime + 1;
+            state.vruntime = state.wakeup_vruntime(self.default_vruntime);
             state.active = true;
             drop(state);
             self.active_executors.push(queue);
@@ -1448,20 +1470,24 @@ impl LocalExecutor {
         self.reactor.need_preempt()
     }
 
+    /// Runs task queues until none is runnable or an event asks for the reactor.
+    ///
+    /// Returns whether a queue may still be runnable, in which case the
+    /// executor must not park. At least one task runs if one is runnable:
+    /// events that always arrive before the first queue must not starve all.
     fn run_task_queues(&self) -> bool {
         let mut ran = false;
         loop {
             self.reactor.sys.install_eventfd();
-            if self.need_preempt() {
-                break;
+            self.reactor.sys.flush_latency_ring();
+            if ran && self.need_preempt() {
+                return true;
             }
             if !self.run_one_task_queue() {
                 return false;
-            } else {
-                ran = true;
             }
+            ran = true;
         }
-        ran
     }
 
     fn run_one_task_queue(&self) -> bool {
@@ -1501,7 +1527,8 @@ impl LocalExecutor {
             let mut tasks_executed_this_loop = 0;
             loop {
                 let mut queue_ref = queue.borrow_mut();
-                if self.need_preempt() || queue_ref.yielded() {
+                // A queue that was selected runs one task at least.
+                if tasks_executed_this_loop > 0 && (self.need_preempt() || queue_ref.yielded()) {
                     break;
                 }
 
@@ -1608,13 +1635,13 @@ impl LocalExecutor {
                     .expect("Failed to poll io! This is actually pretty bad!");
 
                 // run user code
-                let run = this.run_task_queues();
+                let may_be_runnable = this.run_task_queues();
 
                 // account for runtime and poll/sleep if possible
                 let cur_time = Instant::now();
                 this.queues.borrow_mut().stats.total_runtime += cur_time - pre_time;
                 pre_time = cur_time;
-                if !run {
+                if !may_be_runnable {
                     if let Poll::Ready(t) = future.as_mut().poll(cx) {
                         // It may be that we just became ready now that the task queue
                         // is exhausted. But if we sleep (park) we'll never know so we

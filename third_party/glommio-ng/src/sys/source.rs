@@ -9,7 +9,7 @@ use crate::{
         DmaBuffer, IoBuffer, OsResult, PollableStatus, ReactorQueue, SourceId, Statx, TimeSpec64,
         Wakers,
     },
-    GlommioError, IoRequirements, ReactorErrorKind, RingIoStats, TaskQueueHandle,
+    GlommioError, IoRequirements, Latency, ReactorErrorKind, RingIoStats, TaskQueueHandle,
 };
 use futures_lite::{future, io};
 use std::{
@@ -233,6 +233,15 @@ impl Source {
             SourceType::Write(_, buffer) => buffer,
             x => panic!("Could not extract buffer. Source: {:?}", x),
         })
+    }
+
+    /// Whether the task queue that made this source is one to which latency
+    /// matters.
+    pub(crate) fn latency_matters(&self) -> bool {
+        matches!(
+            self.inner.borrow().io_requirements.latency_req,
+            Latency::Matters(_)
+        )
     }
 
     pub(crate) fn result(&self) -> Option<io::Result<usize>> {

@@ -1571,6 +1571,14 @@ impl Reactor {
         }
     }
 
+    /// Submits what waits for the latency ring, so that its events can end the
+    /// turn of the queue that runs next.
+    pub(crate) fn flush_latency_ring(&self) {
+        let mut ring = self.latency_ring.borrow_mut();
+        // An error comes again, and is reported, when the reactor flushes the ring.
+        let _ = ring.consume_submission_queue();
+    }
+
     pub(crate) fn process_foreign_wakes(&self) -> usize {
         self.notifier.process_foreign_wakes()
     }
@@ -2154,7 +2162,8 @@ impl Reactor {
         // Dispatch requests according to the following rules:
         // * Disk reads/writes go to the poll ring if possible, or the main ring
         //   otherwise;
-        // * Network Rx and connect/accept go the latency ring;
+        // * Network Rx and connect/accept go the latency ring, and so does the
+        //   readiness of sockets for tasks to which latency matters;
         // * Every other request are dispatched to the main ring;
         // We avoid putting requests that come in high numbers on the latency ring
         // because the more request we issue there, the less effective it becomes.
@@ -2168,6 +2177,7 @@ impl Reactor {
             | SourceType::SockRecvMsg(_, _, _, _)
             | SourceType::Accept(_)
             | SourceType::Connect(_) => self.latency_ring.borrow_mut(),
+            SourceType::PollAdd if source.latency_matters() => self.latency_ring.borrow_mut(),
             SourceType::Invalid => {
                 unreachable!("called ring_for_source on invalid source")
             }

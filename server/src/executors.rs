@@ -208,7 +208,8 @@ mod tests {
             let queue = |shares, latency| {
                 glommio::executor().create_task_queue(Shares::Static(shares), latency, "")
             };
-            let (bulk, sync) = (queue(100, Latency::NotImportant), queue(1000, Latency::Matters(TURN)));
+            let (bulk, sync) =
+                (queue(100, Latency::NotImportant), queue(1000, Latency::Matters(TURN)));
             let is_over = Rc::new(Cell::new(false));
             let echo = glommio::spawn_local_into(echo(theirs.into(), is_over.clone()), sync);
             let bulk = glommio::spawn_local_into(run_bulk(is_over), bulk);

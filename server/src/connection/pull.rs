@@ -5,7 +5,7 @@ use std::rc::Rc;
 use futures_lite::AsyncReadExt;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::FLOORS_MAX;
-use lodestore_schema::{Failure, PullKind, Reply, Versions};
+use lodestore_schema::{Failure, Reply, Versions};
 
 use super::shared::{Ring, chunk_rows};
 use super::stream::has_left;
@@ -99,10 +99,6 @@ impl Connection {
             let gather = shard.gather(tensor, want, chunk, out);
             if let Err(refusal) = within(deadline, gather).await {
                 return Ok(Err(refusal));
-            }
-            if kind == PullKind::Vector {
-                // To gather a chunk and to send it each take as long as several SyncPulls.
-                glommio::yield_if_needed().await;
             }
             let is_last = first_row + n_rows == ids.len();
             let versions = if is_last { shard.versions() } else { Versions::default() };

@@ -1,7 +1,6 @@
 //! The executors of a server's shards: started, waited for, and joined.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
 
 use glommio::channels::channel_mesh::MeshBuilder;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
@@ -9,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use tracing::warn;
 
 use crate::ServerError;
-use crate::limits::{IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN};
+use crate::limits::{IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN, TURN};
 use crate::shard::{self, Inbox, ShardPlan, Started, Step};
 use crate::watch::Deaths;
 
@@ -37,6 +36,7 @@ pub(crate) fn spawn(
             LocalExecutorBuilder::new(Placement::Unbound)
                 .name(&name)
                 .io_memory(io_bytes)
+                .preempt_timer(TURN)
                 .spawn(run)
                 .map_err(executor_error)
         })
@@ -83,36 +83,17 @@ pub(crate) fn io_bytes(n_shards: u16) -> usize {
 }
 
 /// Waits until every shard is up, and puts their inboxes in the order of shards.
-///
-/// A shard that has overslept before anybody woke it regularly is left behind: it cannot be joined.
 pub(crate) fn collect_inboxes(
     starting: &mpsc::Receiver<Step>,
     n_shards: u16,
-    begin_max: Duration,
 ) -> Result<Vec<Inbox>, ServerError> {
     let mut inboxes: Vec<Option<Inbox>> = (0..n_shards).map(|_| None).collect();
     let mut failed = None;
-    let (mut n_pulsed, late) = (0, Instant::now() + begin_max);
     // The channel ends when every shard has reported or died.
-    loop {
-        let left = late.saturating_duration_since(Instant::now());
-        let step = match n_pulsed < n_shards {
-            true => starting.recv_timeout(left),
-            // What it opens may take long.
-            false => starting.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
+    for step in starting {
         match step {
-            Ok(Step::Pulsed) => n_pulsed += 1,
-            Ok(Step::Up(shard, inbox)) => inboxes[shard] = Some(inbox),
-            Ok(Step::Failed(reason)) => failed = Some(reason),
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                failed = Some(format!(
-                    "a shard did not begin within {begin_max:?}; try again in a new process, as what the \
-                     others have locked in memory stays so in this one"
-                ));
-                break;
-            }
+            Step::Up(shard, inbox) => inboxes[shard] = Some(inbox),
+            Step::Failed(reason) => failed = Some(reason),
         }
     }
     let complete: Option<Vec<Inbox>> = if failed.is_some() {
@@ -144,29 +125,111 @@ pub(crate) fn join(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::rc::Rc;
+    use std::time::{Duration, Instant};
+
+    use futures_lite::future::zip;
+    use futures_lite::{AsyncReadExt, AsyncWriteExt};
+    use glommio::channels::shared_channel;
+    use glommio::net::TcpStream;
+    use glommio::{Latency, Shares, TaskQueueHandle};
+
     use super::*;
 
-    #[test]
-    fn a_shard_that_never_begins_is_not_waited_for() {
-        let (started, starting) = mpsc::channel();
-        started.send(Step::Pulsed).unwrap();
-        // The second lives, as its thread holds a sender, and says nothing.
-        let error = collect_inboxes(&starting, 2, Duration::from_millis(20)).err().unwrap();
-        assert!(error.to_string().contains("did not begin within 20ms"), "{error}");
-        drop(started);
+    /// How long an executor with this timer takes at most to answer one of `n` messages, of which each
+    /// reaches it at another moment of its way to sleep.
+    fn slowest_answer(timer: Duration, n: u64) -> Duration {
+        let (answers, answered) = mpsc::channel();
+        let (inboxes, inbox) = mpsc::channel();
+        let answer = move || async move {
+            let (sender, receiver) = shared_channel::new_bounded(1);
+            let (sender, receiver) = zip(sender.connect(), receiver.connect()).await;
+            inboxes.send(sender.into_foreign()).unwrap();
+            while let Some(message) = receiver.recv().await {
+                // By another task: it is runnable when the executor polls its rings.
+                let answers = answers.clone();
+                let task = async move { answers.send(message).unwrap() };
+                glommio::spawn_local_into(task, TaskQueueHandle::default()).unwrap().await;
+            }
+        };
+        let builder = LocalExecutorBuilder::new(Placement::Unbound).preempt_timer(timer);
+        let executor = builder.spawn(answer).unwrap();
+        let overslept = "an executor sleeps although a task is runnable";
+        let inbox = inbox.recv_timeout(Duration::from_secs(10)).expect(overslept);
+        let mut slowest = Duration::ZERO;
+        for message in 0..n {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_nanos(message * 7919 % 50_000) {}
+            let sent = Instant::now();
+            inbox.try_send(message).unwrap();
+            assert_eq!(answered.recv_timeout(Duration::from_secs(10)).expect(overslept), message);
+            slowest = slowest.max(sent.elapsed());
+        }
+        drop(inbox);
+        executor.join().unwrap();
+        slowest
     }
 
     #[test]
-    fn what_a_shard_opens_may_take_longer() {
-        let (started, starting) = mpsc::channel();
-        started.send(Step::Pulsed).unwrap();
-        let late = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
-            started.send(Step::Failed("a row is damaged".into())).unwrap();
-        });
-        let error = collect_inboxes(&starting, 1, Duration::from_millis(20)).err().unwrap();
-        assert!(error.to_string().contains("a row is damaged"), "{error}");
-        late.join().unwrap();
+    fn an_executor_does_not_sleep_while_a_task_is_runnable() {
+        for micros in [1, 5, 20] {
+            let slowest = slowest_answer(Duration::from_micros(micros), 20_000);
+            println!("timer {micros} µs: slowest answer {slowest:?}");
+        }
+    }
+
+    /// Keeps the core, but for looks at whether another queue wants it.
+    async fn run_bulk(is_over: Rc<Cell<bool>>) {
+        while !is_over.get() {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(50) {}
+            glommio::yield_if_needed().await;
+        }
+    }
+
+    async fn echo(socket: OwnedFd, is_over: Rc<Cell<bool>>) {
+        let mut stream = TcpStream::from(socket2::Socket::from(socket));
+        let mut byte = [0; 1];
+        while stream.read(&mut byte).await.unwrap() > 0 {
+            stream.write_all(&byte).await.unwrap();
+        }
+        is_over.set(true);
+    }
+
+    #[test]
+    fn what_arrives_for_a_latency_bound_queue_ends_the_turn_of_bulk() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let timer = Duration::from_millis(200);
+        let run = move || async move {
+            let queue = |shares, latency| {
+                glommio::executor().create_task_queue(Shares::Static(shares), latency, "")
+            };
+            // As rare as all looks: one that comes sooner would see the byte too.
+            let sync = queue(1000, Latency::Matters(timer));
+            let bulk = queue(100, Latency::NotImportant);
+            let is_over = Rc::new(Cell::new(false));
+            let echo = glommio::spawn_local_into(echo(theirs.into(), is_over.clone()), sync);
+            let bulk = glommio::spawn_local_into(run_bulk(is_over), bulk);
+            zip(echo.unwrap(), bulk.unwrap()).await;
+        };
+        let builder = LocalExecutorBuilder::new(Placement::Unbound).preempt_timer(timer);
+        let executor = builder.spawn(run).unwrap();
+        let mut times: Vec<_> = (0..15)
+            .map(|_| {
+                let start = Instant::now();
+                ours.write_all(&[1]).unwrap();
+                ours.read_exact(&mut [0]).unwrap();
+                start.elapsed()
+            })
+            .collect();
+        drop(ours);
+        executor.join().unwrap();
+        times.sort();
+        assert!(times[7] < timer / 4, "an echo takes {:?}, a turn {timer:?}", times[7]);
     }
 
     /// Ends as a shard whose executor is created, or else before it is one.

@@ -29,7 +29,6 @@ mod pem;
 mod pins;
 mod post;
 mod preload;
-mod pulse;
 mod puts;
 mod reads;
 mod rows;

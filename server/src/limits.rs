@@ -109,11 +109,9 @@ pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is probed, and after three probes given up.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long a shard's tasks may go on, a chunk of rows aside, before it looks at what has come:
-/// about two of these a small pull waits behind large ones.
-pub const BULK_TURN: Duration = Duration::from_micros(500);
-/// Longest that a shard sleeps.
-pub const PULSE: Duration = Duration::from_millis(5);
+/// How long a shard's tasks may run, a chunk of rows aside, before it polls its rings. A request that
+/// arrives for a SyncPull ends the turn.
+pub const TURN: Duration = Duration::from_micros(500);
 /// A new connection must be let in within this time: TLS, hello and token together.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Each part of a frame (prefix, head, body) must come whole within this time once it is awaited.

@@ -18,11 +18,9 @@ use crate::executors;
 use crate::guard::{Gate, Guard, Renewer};
 use crate::holdings::Holdings;
 use crate::http::HttpServer;
-use crate::limits::START_TIMEOUT;
 use crate::listen::Listeners;
 use crate::metrics::{Observed, Phase, Served};
 use crate::preload::Preload;
-use crate::pulse::Pulse;
 use crate::shard::{Inbox, ShardPlan};
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
@@ -50,8 +48,6 @@ pub struct Server {
     threads: Arc<StoreThreads>,
     /// Answers until all else has ended.
     http: Option<HttpServer>,
-    /// Outlives the shards.
-    _pulse: Pulse,
     preload: Arc<Preload>,
     /// Closing the graph takes a while, and is for whoever stops the server.
     pub(crate) holdings: Arc<Holdings>,
@@ -79,7 +75,6 @@ impl Server {
         let address = listeners.tcp();
         let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
         let (started, starting) = mpsc::channel();
-        let pulse = Pulse::start()?;
         let threads = Arc::new(StoreThreads::start(config.writable)?);
         let runs = Arc::new(Runs::new());
         observed.opened(Served {
@@ -103,14 +98,13 @@ impl Server {
             threads: Arc::clone(&threads),
             runs: Arc::clone(&runs),
             busy: Arc::new(AtomicUsize::new(n_shards.into())),
-            pulsed: pulse.shards(),
             observed: Arc::clone(&observed),
             preload: Arc::clone(&preload),
         };
         let deaths = Deaths::default();
         let mut executors = executors::spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
         drop(started);
-        let begun = executors::collect_inboxes(&starting, n_shards, START_TIMEOUT);
+        let begun = executors::collect_inboxes(&starting, n_shards);
         let inboxes: Arc<[Inbox]> = match begun {
             Ok(inboxes) => inboxes.into(),
             Err(error) => return Err(executors::why_dead(error, &deaths, &mut executors)),
@@ -144,7 +138,6 @@ impl Server {
             compactor,
             threads,
             http,
-            _pulse: pulse,
             preload,
             holdings,
         })

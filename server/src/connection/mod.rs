@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytemuck::Zeroable;
+use futures_lite::future::poll_once;
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{PREFIX_BYTES, WIRE_VERSION_PLAIN_MAX};
@@ -146,8 +147,6 @@ impl Connection {
     pub(crate) async fn serve(mut self, shard: &Rc<Shard>, idle: &Idle) -> Result<(), Ended> {
         let mut is_first = true;
         while let Some(prefix) = self.next_prefix(idle).await? {
-            // A socket that always has bytes is never waited for: others would wait for ever.
-            glommio::executor().yield_now().await;
             let request = self.read_head(prefix).await?;
             let was_first = std::mem::take(&mut is_first);
             if let RequestBody::Authenticate { token } = request.body {
@@ -190,10 +189,17 @@ impl Connection {
         if self.copying.is_none() && self.loan.is_none() {
             idle.begin();
         }
-        let read = self.stream.read(&mut bytes);
-        let read = match self.loan {
+        let mut read = self.stream.read(&mut bytes);
+        let read = match poll_once(&mut read).await {
+            // A socket that always has bytes is never waited for: others would wait for ever.
+            Some(read) => {
+                glommio::executor().yield_now().await;
+                read
+            }
             // Who has rows on loan is not waited for as long as it likes.
-            Some(_) => before(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await,
+            None if self.loan.is_some() => {
+                before(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await
+            }
             None => read.await,
         };
         idle.end();

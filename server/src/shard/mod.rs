@@ -28,13 +28,12 @@ use crate::error::failure;
 use crate::guard::{Gate, Guard};
 use crate::holdings::Holdings;
 use crate::limits::{
-    BULK_TURN, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD,
-    PRELOAD_SHARES, START_TIMEOUT,
+    DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD, PRELOAD_SHARES,
+    START_TIMEOUT, TURN,
 };
 use crate::metrics::Observed;
 use crate::post::{Letter, Post, Question, Rows};
 use crate::preload::Preload;
-use crate::pulse::Shards;
 use crate::reads::ReadAdmission;
 use crate::rows::ShardRows;
 use crate::stats::Counters;
@@ -75,8 +74,6 @@ pub(crate) struct ShardPlan {
     pub(crate) policy: PolicyKind,
     /// What those who connect must show.
     pub(crate) gate: Arc<Gate>,
-    /// Where it joins, to be woken regularly.
-    pub(crate) pulsed: Shards,
     /// Where it tells that it is alive.
     pub(crate) observed: Arc<Observed>,
     /// Which rows are loaded after the start.
@@ -88,8 +85,6 @@ pub(crate) type Started = mpsc::Sender<Step>;
 
 /// What a shard that starts has come to.
 pub(crate) enum Step {
-    /// It is woken regularly, and oversleeps nothing from now on.
-    Pulsed,
     /// It serves: its number and its inbox.
     Up(usize, Inbox),
     /// It goes no further.
@@ -130,9 +125,6 @@ pub(crate) async fn run(
     mesh: FullMesh<Letter>,
     started: Started,
 ) -> Result<(), String> {
-    plan.pulsed.join().await;
-    // The receiver waits for every shard; it is there.
-    let _ = started.send(Step::Pulsed);
     // A shard whose executor cannot start leaves its peers waiting here.
     let late = async {
         glommio::timer::sleep(START_TIMEOUT).await;
@@ -148,6 +140,7 @@ pub(crate) async fn run(
     let tensors = match open_tensors(&plan, id).await {
         Ok(tensors) => tensors,
         Err(reason) => {
+            // The receiver waits for every shard; it is there.
             let _ = started.send(Step::Failed(reason.clone()));
             return Err(reason);
         }
@@ -156,8 +149,8 @@ pub(crate) async fn run(
     let reads = Rc::new(ReadAdmission::new(profile, counters, id));
     let tier_bytes: u64 = tensors.iter().map(ShardRows::tier_bytes).sum();
     plan.counters[id].tier_bytes.store(tier_bytes, Ordering::Relaxed);
-    let bulk = queue("vector-pull", 100);
-    let sync = queue("sync-pull", 1000);
+    let bulk = queue("vector-pull", 100, Latency::NotImportant);
+    let sync = queue("sync-pull", 1000, Latency::Matters(TURN));
     let shard = Rc::new(Shard {
         id,
         plan,
@@ -184,7 +177,7 @@ pub(crate) async fn run(
     let ahead = shard.plan_preload();
     let _ = started.send(Step::Up(id, Inbox::new(sender.into_foreign())));
     drop(started);
-    shard.start_preload(ahead, queue("preload", PRELOAD_SHARES));
+    shard.start_preload(ahead, queue("preload", PRELOAD_SHARES, Latency::NotImportant));
     shard.serve(&inbox, sync).await;
     shard.end().await;
     Ok(())
@@ -200,11 +193,9 @@ async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, Str
     Ok(tensors)
 }
 
-/// A task queue that gets the core in proportion to its shares. While one has something to do the
-/// executor looks at what has come every `BULK_TURN`; glommio asks the queues that wait, not that which runs,
-/// so that all of them must want it.
-fn queue(name: &str, shares: usize) -> TaskQueueHandle {
-    let latency = Latency::Matters(BULK_TURN);
+/// Creates a task queue that gets the core in proportion to its shares. What arrives for one to
+/// which latency matters ends the turn of the others, and it runs before them.
+fn queue(name: &str, shares: usize, latency: Latency) -> TaskQueueHandle {
     glommio::executor().create_task_queue(Shares::Static(shares), latency, name)
 }
 

@@ -102,7 +102,7 @@ fn all_servers_have_the_same_rows_after_each_commit_whatever_is_killed() {
             // No server is killed while they are compared.
             let running = servers.lock().unwrap();
             let rows = addresses.each_ref().map(|address| {
-                let client = repeat("connect", || connect(&[address.clone()], false));
+                let client = repeat("connect", || connect(std::slice::from_ref(address), false));
                 client.read_from(version);
                 all_rows(&client, n_nodes)
             });

@@ -33,7 +33,7 @@ pub(crate) struct Put {
 impl History {
     pub(crate) fn new(n_nodes: u32) -> Self {
         let zeros = || (0..2 * n_nodes).map(|_| AtomicU32::new(0)).collect();
-        let spans = std::array::from_fn(|_| Mutex::new(vec![0..0]));
+        let spans = std::array::from_fn(|_| Mutex::new(Vec::from([Range::default()])));
         Self { n_nodes, clock: AtomicU64::new(1), spans, acknowledged: [zeros(), zeros()] }
     }
 

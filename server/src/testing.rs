@@ -92,7 +92,7 @@ pub(crate) fn fetch(writer: &Arc<LiveGraph>, into: &Path) -> Manifest {
     let catalog = arrival.catalog().unwrap();
     catalog.install(files.manifest()).unwrap();
     catalog.close().unwrap();
-    arrival.check(&mut |_, _| {}).unwrap();
+    arrival.sync().unwrap();
     arrival.take().unwrap();
     files.manifest().clone()
 }

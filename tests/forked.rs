@@ -48,6 +48,7 @@ fn process_under_test() {
         Some(("leave", way)) => reading::leaves_in_a_child(way),
         _ if scenario == "write" => writing::forks_while_it_writes(),
         _ if scenario == "close" => writing::closes_while_a_child_lives(),
+        _ if scenario == "put" => writing::puts_in_children(),
         _ if scenario == "prefetch" => prefetching::forks_while_batches_come(),
         _ => panic!("no scenario {scenario}"),
     }
@@ -109,4 +110,9 @@ fn a_writer_that_is_closed_can_be_opened_again_while_a_child_lives() {
 #[test]
 fn what_has_threads_or_turns_is_an_error_in_a_child() {
     run("prefetch");
+}
+
+#[test]
+fn children_of_one_thread_put_under_numbers_of_their_own() {
+    run("put");
 }

@@ -5,11 +5,15 @@
 
 #[path = "updating/concurrent.rs"]
 mod concurrent;
+#[path = "../../tests/support/edges.rs"]
+mod edges;
 #[path = "updating/frames.rs"]
 mod frames;
 #[path = "../../benches/src/graph.rs"]
 #[expect(unreachable_pub, reason = "public where it lives")]
 mod graph;
+#[path = "updating/halfway.rs"]
+mod halfway;
 #[path = "updating/stopping.rs"]
 mod stopping;
 #[path = "../../tests/support/wire.rs"]

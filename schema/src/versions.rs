@@ -22,22 +22,24 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Returns versions that are reached by all of these: past the limit of the wire some are lower.
-    pub fn reached(all: impl Iterator<Item = PartVersion> + Clone) -> Self {
-        let lowest = all.clone().map(|it| it.version).min().unwrap_or(0);
-        let above = all.filter(|it| it.version > lowest).take(FLOORS_MAX).collect();
-        Self { lowest, above }
+    /// Returns versions that reach all of these, and are these where the wire has room for that; past
+    /// it the lowest are raised, to the least that fits.
+    pub fn reaching(all: impl Iterator<Item = PartVersion> + Clone) -> Self {
+        let mut versions: Vec<u32> = all.clone().map(|it| it.version).collect();
+        versions.sort_unstable_by(|a, b| b.cmp(a));
+        let lowest = versions.get(FLOORS_MAX).or(versions.last()).copied().unwrap_or(0);
+        Self::above(lowest, all)
     }
 
-    /// Returns versions that reach all of these: past the limit of the wire all are the highest.
-    pub fn reaching(all: impl Iterator<Item = PartVersion> + Clone) -> Self {
-        let found = Self::reached(all.clone());
-        let lowest = found.lowest;
-        if all.clone().filter(|it| it.version > lowest).count() == found.above.len() {
-            return found;
-        }
-        let highest = all.map(|it| it.version).max().unwrap_or(0);
-        Self { lowest: highest, above: Vec::new() }
+    /// Returns exactly these versions, if the wire has room for that.
+    pub fn exactly(all: impl Iterator<Item = PartVersion> + Clone) -> Option<Self> {
+        let lowest = all.clone().map(|it| it.version).min().unwrap_or(0);
+        let exact = Self::above(lowest, all);
+        (exact.above.len() <= FLOORS_MAX).then_some(exact)
+    }
+
+    fn above(lowest: u32, all: impl Iterator<Item = PartVersion>) -> Self {
+        Self { lowest, above: all.filter(|it| it.version > lowest).collect() }
     }
 
     /// The version of a partition.
@@ -86,19 +88,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_report_is_never_too_high_and_a_wish_never_too_low(
+        fn no_version_is_lowered_and_none_is_raised_that_has_room(
             versions in prop::collection::vec(0u32..3, 0..200)
         ) {
             let all = list(&versions);
-            let (reached, reaching) =
-                (Versions::reached(all.iter().copied()), Versions::reaching(all.iter().copied()));
-            let is_exact = reached.above.len() < FLOORS_MAX;
+            let (exact, reaching) =
+                (Versions::exactly(all.iter().copied()), Versions::reaching(all.iter().copied()));
+            let lowest = versions.iter().min();
+            let n_above = versions.iter().filter(|version| Some(*version) > lowest).count();
+            prop_assert_eq!(exact.is_some(), n_above <= FLOORS_MAX);
+            prop_assert!(exact.is_none_or(|exact| exact == reaching));
+            let mut sorted = versions.clone();
+            sorted.sort_unstable_by(|a, b| b.cmp(a));
+            let least = sorted.get(FLOORS_MAX).copied().unwrap_or(0);
             for &PartVersion { part, version } in &all {
-                let (low, high) = (reached.of(part), reaching.of(part));
-                prop_assert!(low <= version && version <= high);
-                prop_assert!(!is_exact || (low == version && high == version));
+                prop_assert_eq!(reaching.of(part), version.max(least));
             }
-            prop_assert!(reached.above.len() <= FLOORS_MAX && reaching.above.len() <= FLOORS_MAX);
+            prop_assert!(reaching.above.len() <= FLOORS_MAX);
         }
     }
 }

@@ -243,9 +243,11 @@ fn run(
     outcome.and(holdings.live.sweep().map(drop))
 }
 
-/// Removes files that are out of use, and no version that is kept needs; whether some are left.
+/// Removes files that are out of use, and no version that is kept needs, and puts that were left
+/// behind; whether some files are left.
 fn sweep(holdings: &Holdings) -> bool {
     holdings.pins.expire(Instant::now());
+    holdings.puts.forget_idle(Instant::now());
     if !holdings.live.takes_writes() {
         return false;
     }

@@ -150,6 +150,8 @@ impl Drop for RunningRead {
 impl DmaReader {
     pub(crate) async fn open(layer: Arc<Layer>) -> Result<Self, String> {
         let path = layer.segment().path();
+        #[cfg(test)]
+        crate::testing::before_open(path).await?;
         match DmaFile::open(path).await {
             Ok(file) => Ok(Self { file, layer }),
             Err(error) => Err(format!("{}: cannot open: {error}", path.display())),

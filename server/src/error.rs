@@ -141,6 +141,19 @@ pub enum ServerError {
     /// A follower would take puts.
     #[error("a server that follows another takes no puts; give --writable or --follow")]
     WritesAndFollows,
+    /// A version that was installed, and that a shard does not read yet.
+    #[error(
+        "version {version} of partition {part} is here, and a shard reads the one before: {reason}; \
+         install it again"
+    )]
+    NotSwitched {
+        /// The partition.
+        part: PartId,
+        /// The version that was installed.
+        version: u32,
+        /// What keeps the shard from it.
+        reason: String,
+    },
     /// A shard's executor did not start or died.
     #[error("shard executor: {reason}; io_uring and at least 512 KiB of locked memory are needed")]
     Executor {

@@ -1,11 +1,11 @@
 //! What a server holds, opened and checked once before any shard starts, shared by all.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use lodestore_graph::{PartId, PartitionBook};
+use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::{
     Description, PartState, PartVersion, Role, Stripes, TensorDescription, UpdateStats, Versions,
@@ -15,6 +15,7 @@ use lodestore_store::{
     Arrival, DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind,
     StoppedWrites, StoreError, TensorSpec,
 };
+use uuid::Uuid;
 
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
@@ -111,7 +112,7 @@ impl Holdings {
             served,
             puts: Puts::default(),
             // Never 0, which stands for none.
-            instance: RandomState::new().build_hasher().finish() | 1,
+            instance: Uuid::new_v4().as_u64_pair().1 | 1,
         })
     }
 
@@ -135,6 +136,10 @@ impl Holdings {
         let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed: Vec<PartId> = parts.iter().copied().filter(|it| *it != part).collect();
         if is_served {
+            debug_assert!(
+                self.served_version(part) > 0,
+                "partition {part} is served at no version"
+            );
             changed.push(part);
             changed.sort_unstable();
         }
@@ -187,6 +192,11 @@ impl Holdings {
         versions
     }
 
+    /// Whether a shard reads a version of a partition before the committed one, as far as is known.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.committed(None).iter().any(|&(part, version)| self.served_version(part) < version)
+    }
+
     /// Notes that every shard has come to these versions.
     pub(crate) fn note_served(&self, versions: &[(PartId, u32)]) {
         for &(part, version) in versions {
@@ -203,11 +213,18 @@ impl Holdings {
         }
     }
 
-    /// Versions that the partitions here have: rows that were gathered before are of none after them.
-    pub(crate) fn versions(&self) -> Versions {
+    /// Versions that the partitions of these nodes have, or higher ones: rows that were gathered
+    /// before are of none after them.
+    pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
         let committed = self.committed(None);
-        let all = committed.iter();
-        Versions::reached(all.map(|&(part, version)| PartVersion { part: part.0, version }))
+        let all = committed.iter().map(|&(part, version)| PartVersion { part: part.0, version });
+        if let Some(exact) = Versions::exactly(all.clone()) {
+            return exact;
+        }
+        // A look at each node only where there are too many partitions to name.
+        let parts: BTreeSet<u16> =
+            ids.iter().filter_map(|id| Some(self.book.part_of(*id)?.0)).collect();
+        Versions::reaching(all.filter(|it| parts.contains(&it.part)))
     }
 
     /// Numbers of which one changes whenever the description does.

@@ -1,8 +1,10 @@
 //! Versions that a follower takes over while it serves.
 
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::PartId;
 use lodestore_store::{LiveGraph, Manifest};
 
 use crate::holdings::Holdings;
@@ -30,39 +32,51 @@ impl Installer {
         &self.holdings.live
     }
 
-    /// The version of a partition that is served, if it is here.
+    /// Returns the version of a partition that all shards serve, if it is here.
     #[must_use]
-    pub fn version(&self, part: lodestore_graph::PartId) -> Option<u32> {
-        self.holdings.live.part_version(part)
+    pub fn version(&self, part: PartId) -> Option<u32> {
+        let is_here = self.holdings.live.part_version(part).is_some();
+        is_here.then(|| self.holdings.served_version(part))
     }
 
     /// Serves the version of a manifest, whose files are all here; returns whether that is new.
     ///
     /// # Errors
-    /// What is wrong with the manifest or its files; the version before is served then.
+    /// What is wrong with the manifest or its files; the version before is served then. And
+    /// [`ServerError::NotSwitched`]: install the manifest again.
     pub fn install(&self, manifest: &Manifest) -> Result<bool, ServerError> {
         // A reader that has just seen its number finds it.
         self.holdings.keep_newest();
-        if !self.holdings.live.install(manifest)? {
+        let (part, version) = (manifest.part(), manifest.version());
+        let is_new = self.holdings.live.install(manifest)?;
+        if !is_new && self.holdings.served_version(part) >= version {
             return Ok(false);
         }
-        let seen = self.holdings.committed(Some(manifest.part()));
+        let switched = self.switch(part);
+        switched.map_err(|reason| ServerError::NotSwitched { part, version, reason })?;
+        self.holdings.live.graph().remove_strays(manifest)?;
+        Ok(true)
+    }
+
+    /// Has all shards read the version of a partition that is installed, or returns why one does not.
+    fn switch(&self, part: PartId) -> Result<(), String> {
+        let seen = self.holdings.committed(Some(part));
         let (done, all_done) = mpsc::channel();
         for inbox in &*self.inboxes {
-            inbox.installed(manifest.part(), &done);
+            inbox.installed(part, &done);
         }
         drop(done);
         let end = Instant::now() + SWITCH_MAX;
         for _ in 0..self.inboxes.len() {
             let left = end.saturating_duration_since(Instant::now());
-            if all_done.recv_timeout(left).is_err() {
-                // A shard that has ended, or has not switched: older rows may come from it.
-                return Ok(true);
-            }
+            let switched = all_done.recv_timeout(left).map_err(|error| match error {
+                RecvTimeoutError::Timeout => format!("it does not answer for {SWITCH_MAX:?}"),
+                RecvTimeoutError::Disconnected => "it has ended, or takes no messages".to_owned(),
+            })?;
+            switched.map_err(|refusal| refusal.message)?;
         }
         self.holdings.note_served(&seen);
-        self.holdings.live.graph().remove_strays(manifest)?;
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -73,3 +87,6 @@ impl Server {
         Installer::new(&self.holdings, &self.inboxes)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,6 +36,8 @@ mod server;
 mod shard;
 mod stats;
 mod store_threads;
+#[cfg(test)]
+mod testing;
 mod tier_bytes;
 mod watch;
 

@@ -86,10 +86,12 @@ pub const PUT_BYTES_PER_ROW: usize = 192;
 /// catalog, and in RocksDB's batch.
 pub const PUT_COPIES: usize = 3;
 
-/// Bytes of rows and ids that puts in pieces may come to, of all that are under way.
+/// Bytes of rows and ids that puts of several pieces may come to, of all that are under way.
 pub const STAGED_BYTES_MAX: u64 = 1 << 30;
-/// Puts in pieces that may be under way.
+/// Puts of several pieces that may be under way.
 pub const STAGED_PUTS_MAX: usize = 1024;
+/// A put of which nothing has come for this long may have to go for another.
+pub const STAGED_YIELD: Duration = Duration::from_secs(10);
 /// A put of which nothing has come for this long is dropped.
 pub const STAGED_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Puts that have ended and are remembered, for clients that have not had the answer.
@@ -201,6 +203,10 @@ mod tests {
             ("LENT_FOR", seconds(LENT_FOR)),
             ("MAILBOX_LEN", MAILBOX_LEN.to_string()),
             ("CALLS_WAITING_MAX", CALLS_WAITING_MAX.to_string()),
+            ("STAGED_BYTES_MAX", format!("{} GiB", STAGED_BYTES_MAX >> 30)),
+            ("STAGED_PUTS_MAX", STAGED_PUTS_MAX.to_string()),
+            ("STAGED_YIELD", seconds(STAGED_YIELD)),
+            ("STAGED_IDLE_MAX", seconds(STAGED_IDLE_MAX)),
             ("REQUEST_TIMEOUT", seconds(REQUEST_TIMEOUT)),
             ("WRITE_TIMEOUT", seconds(WRITE_TIMEOUT)),
             ("REPLY_BYTES_PER_SECOND_MIN", size(REPLY_BYTES_PER_SECOND_MIN)),

@@ -2,6 +2,10 @@
 //!
 //! A put is known by the number that its client has drawn, and its partition. What is finished is
 //! remembered for a while, so that a last piece whose answer was lost is answered as the first time.
+//!
+//! The rows of a put of one piece have the room of its request. A put of more pieces reserves
+//! room for all its rows with the first, so that each put that has begun can end. A client that
+//! leaves its put behind keeps that room for [`STAGED_YIELD`] where others want it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +16,10 @@ use lodestore_schema::limits::PUT_BYTES_MAX;
 use lodestore_schema::{Failure, FailureCode, Push};
 
 use crate::error::failure;
-use crate::limits::{FINISHED_PUTS_MAX, STAGED_BYTES_MAX, STAGED_IDLE_MAX, STAGED_PUTS_MAX};
+use crate::limits::{
+    FINISHED_PUTS_MAX, FRAME_TIMEOUT, STAGED_BYTES_MAX, STAGED_IDLE_MAX, STAGED_PUTS_MAX,
+    STAGED_YIELD,
+};
 
 /// What a put is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,18 +53,28 @@ pub(crate) struct Puts(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     staged: HashMap<PutKey, Staged>,
-    /// Bytes that the staged puts may come to.
+    /// Bytes that the staged puts of several pieces may come to.
     n_bytes: u64,
-    finished: HashMap<PutKey, u32>,
+    /// Identities and versions.
+    finished: HashMap<PutKey, (Identity, u32)>,
     /// The same, oldest first.
     order: VecDeque<PutKey>,
 }
 
+/// What two puts of one number do not share: rows of one of them would be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    tensor: u16,
+    total_rows: u32,
+    /// Checksum of the first piece.
+    first_piece: u32,
+}
+
 #[derive(Debug)]
 struct Staged {
-    tensor: u16,
+    identity: Identity,
     n_pieces: u32,
-    total_rows: u32,
+    /// 0 for a put of one piece.
     n_bytes: u64,
     rows: PutRows,
     touched: Instant,
@@ -74,13 +91,18 @@ impl Puts {
         piece: &mut PutRows,
         now: Instant,
     ) -> Result<Next, Failure> {
+        let first_piece = if push.piece == 0 { checksum(piece) } else { 0 };
+        let Push { tensor, total_rows, .. } = *push;
+        let identity = Identity { tensor, total_rows, first_piece };
         let mut state = self.lock();
         state.forget_idle(now);
-        if let Some(&version) = state.finished.get(&key) {
+        if let Some(&(finished, version)) = state.finished.get(&key) {
+            finished.check(identity, push.piece)?;
             return Ok(Next::Finished(version));
         }
-        if !state.staged.contains_key(&key) {
-            state.begin(key, push, piece, now)?;
+        match state.staged.get(&key) {
+            Some(staged) => staged.identity.check(identity, push.piece)?,
+            None => state.begin(key, (push, identity), piece, now)?,
         }
         let taken = state.add(key, push, piece, now);
         if let Err(refusal) = &taken
@@ -94,8 +116,8 @@ impl Puts {
     /// Notes that the rows of a put are durable, for `version`.
     pub(crate) fn finish(&self, key: PutKey, version: u32) {
         let mut state = self.lock();
-        state.drop_staged(key);
-        if state.finished.insert(key, version).is_none() {
+        let Some(staged) = state.drop_staged(key) else { return };
+        if state.finished.insert(key, (staged.identity, version)).is_none() {
             state.order.push_back(key);
         }
         if state.order.len() > FINISHED_PUTS_MAX
@@ -109,11 +131,17 @@ impl Puts {
     pub(crate) fn fail(&self, key: PutKey, rows: Option<PutRows>) {
         let mut state = self.lock();
         match (rows, state.staged.get_mut(&key)) {
-            (Some(rows), Some(staged)) => {
+            // A put of one piece comes as a whole again.
+            (Some(rows), Some(staged)) if staged.n_bytes > 0 => {
                 (staged.rows, staged.is_putting, staged.touched) = (rows, false, Instant::now());
             }
-            _ => state.drop_staged(key),
+            _ => drop(state.drop_staged(key)),
         }
+    }
+
+    /// Drops puts whose clients have sent nothing for too long.
+    pub(crate) fn forget_idle(&self, now: Instant) {
+        self.lock().forget_idle(now);
     }
 
     /// Returns the number of puts that are under way.
@@ -128,11 +156,11 @@ impl Puts {
 }
 
 impl State {
-    /// Makes a place for a put, all of whose rows must have room.
+    /// Makes a place for a put; all rows of one of several pieces must have room.
     fn begin(
         &mut self,
         key: PutKey,
-        push: &Push,
+        (push, identity): (&Push, Identity),
         piece: &PutRows,
         now: Instant,
     ) -> Result<(), Failure> {
@@ -144,38 +172,47 @@ impl State {
             );
             return Err(failure(FailureCode::PutLost, message));
         }
-        let n_rows = piece.ids.len().max(1) as u64;
-        let row_bytes = piece.bytes.len() as u64 / n_rows;
-        let total_rows = u64::from(push.total_rows);
-        let bytes = total_rows * row_bytes;
-        if bytes > PUT_BYTES_MAX {
-            let message = format!(
-                "a put of {bytes} bytes for partition {}; one may have {PUT_BYTES_MAX}: split it",
-                key.part
-            );
-            return Err(failure(FailureCode::TooLarge, message));
-        }
-        let n_bytes = bytes + total_rows * size_of::<NodeId>() as u64;
-        if self.staged.len() >= STAGED_PUTS_MAX || self.n_bytes + n_bytes > STAGED_BYTES_MAX {
-            let message = format!(
-                "{} puts of {} bytes are under way; no room for one more of {n_bytes}",
-                self.staged.len(),
-                self.n_bytes
-            );
-            return Err(failure(FailureCode::Overloaded, message));
-        }
-        self.n_bytes += n_bytes;
-        let staged = Staged {
-            tensor: push.tensor,
+        let mut staged = Staged {
+            identity,
             n_pieces: 0,
-            total_rows: push.total_rows,
-            n_bytes,
+            n_bytes: 0,
             rows: PutRows::default(),
             touched: now,
             is_putting: false,
         };
+        if !push.is_last {
+            let row_bytes = piece.bytes.len() / piece.ids.len().max(1);
+            let n_rows = push.total_rows as usize;
+            staged.n_bytes = checked_bytes(key.part, n_rows, row_bytes)?;
+            self.make_room(staged.n_bytes, now)?;
+            staged.rows = PutRows::with_room(n_rows, row_bytes)?;
+            self.n_bytes += staged.n_bytes;
+        }
         self.staged.insert(key, staged);
         Ok(())
+    }
+
+    /// Makes room for a put of several pieces of `n_bytes`: puts that were left behind go for it.
+    fn make_room(&mut self, n_bytes: u64, now: Instant) -> Result<(), Failure> {
+        loop {
+            let in_pieces = self.staged.iter().filter(|(_, staged)| staged.n_bytes > 0);
+            let n_puts = in_pieces.clone().count();
+            if n_puts < STAGED_PUTS_MAX && self.n_bytes + n_bytes <= STAGED_BYTES_MAX {
+                return Ok(());
+            }
+            let left_behind = in_pieces
+                .filter(|(_, staged)| !staged.is_putting && staged.idle(now) > STAGED_YIELD)
+                .min_by_key(|(_, staged)| staged.touched);
+            let Some((&key, _)) = left_behind else {
+                let message = format!(
+                    "{n_puts} puts of several pieces and {} bytes are under way; no room for one \
+                     more of {n_bytes}, ask again",
+                    self.n_bytes
+                );
+                return Err(failure(FailureCode::Overloaded, message));
+            };
+            self.drop_staged(key);
+        }
     }
 
     /// Adds a piece to a put that has a place.
@@ -192,13 +229,6 @@ impl State {
             return Err(failure(FailureCode::Overloaded, message));
         }
         staged.touched = now;
-        if (staged.tensor, staged.total_rows) != (push.tensor, push.total_rows) {
-            let message = format!(
-                "the put began with {} rows of tensor {}, and this piece is of one with {} of tensor {}",
-                staged.total_rows, staged.tensor, push.total_rows, push.tensor
-            );
-            return Err(failure(FailureCode::Invalid, message));
-        }
         if push.piece > staged.n_pieces {
             let message = format!(
                 "piece {} of a put of which {} are here; send all of it again",
@@ -215,7 +245,7 @@ impl State {
             }
             staged.n_pieces += 1;
         }
-        let (expected, found) = (staged.total_rows as usize, staged.rows.ids.len());
+        let (expected, found) = (push.total_rows as usize, staged.rows.ids.len());
         let is_whole = push.is_last && push.piece + 1 == staged.n_pieces;
         if found > expected || (is_whole && found < expected) {
             let message = format!("{found} rows have come of a put of {expected}");
@@ -228,10 +258,10 @@ impl State {
         Ok(Next::Put(std::mem::take(&mut staged.rows)))
     }
 
-    fn drop_staged(&mut self, key: PutKey) {
-        if let Some(staged) = self.staged.remove(&key) {
-            self.n_bytes -= staged.n_bytes;
-        }
+    fn drop_staged(&mut self, key: PutKey) -> Option<Staged> {
+        let staged = self.staged.remove(&key)?;
+        self.n_bytes -= staged.n_bytes;
+        Some(staged)
     }
 
     /// Drops puts whose clients have sent nothing for too long.
@@ -239,7 +269,7 @@ impl State {
         // A write that has not ended by then never will: its shard is gone.
         let is_idle = |staged: &Staged| {
             let most = if staged.is_putting { 10 * STAGED_IDLE_MAX } else { STAGED_IDLE_MAX };
-            now.saturating_duration_since(staged.touched) > most
+            staged.idle(now) > most
         };
         if self.staged.values().any(is_idle) {
             self.staged.retain(|_, staged| !is_idle(staged));
@@ -248,7 +278,67 @@ impl State {
     }
 }
 
+impl Identity {
+    /// Fails where a piece is of another put than the one that has its number.
+    fn check(self, other: Self, piece: u32) -> Result<(), Failure> {
+        let is_same = (self.tensor, self.total_rows) == (other.tensor, other.total_rows)
+            && (piece > 0 || self.first_piece == other.first_piece);
+        if is_same {
+            return Ok(());
+        }
+        let message = format!(
+            "the number of this put of {} rows of tensor {} is that of another put, of {} rows of \
+             tensor {}; draw a number of its own for each put",
+            other.total_rows, other.tensor, self.total_rows, self.tensor
+        );
+        Err(failure(FailureCode::Invalid, message))
+    }
+}
+
+impl Staged {
+    /// Returns the time for which nothing has come.
+    fn idle(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.touched)
+    }
+}
+
+impl PutRows {
+    /// Takes memory for all rows of a put.
+    fn with_room(n_rows: usize, row_bytes: usize) -> Result<Self, Failure> {
+        let mut rows = Self::default();
+        let reserved = rows.ids.try_reserve_exact(n_rows);
+        reserved.and_then(|()| rows.bytes.try_reserve_exact(n_rows * row_bytes)).map_err(
+            |error| {
+                let message =
+                    format!("no memory for the {n_rows} rows of a put: {error}; ask again");
+                failure(FailureCode::Overloaded, message)
+            },
+        )?;
+        Ok(rows)
+    }
+}
+
+/// Returns the bytes of the rows and ids of a put, or fails where they are too many.
+fn checked_bytes(part: PartId, n_rows: usize, row_bytes: usize) -> Result<u64, Failure> {
+    let n_bytes = n_rows * row_bytes;
+    if n_bytes as u64 > PUT_BYTES_MAX {
+        let message = format!(
+            "a put of {n_bytes} bytes for partition {part}; one may have {PUT_BYTES_MAX}: split it"
+        );
+        return Err(failure(FailureCode::TooLarge, message));
+    }
+    Ok((n_bytes + n_rows * size_of::<NodeId>()) as u64)
+}
+
+fn checksum(piece: &PutRows) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(bytemuck::cast_slice(&piece.ids));
+    hasher.update(&piece.bytes);
+    hasher.finalize()
+}
+
 const _: () = assert!(STAGED_IDLE_MAX.as_nanos() > Duration::from_secs(30).as_nanos());
+const _: () = assert!(STAGED_YIELD.as_nanos() >= FRAME_TIMEOUT.as_nanos(), "a piece may take it");
 
 #[cfg(test)]
 mod tests {
@@ -293,9 +383,8 @@ mod tests {
         let Ok(Next::Put(again)) = take(2, true, &[9]) else { panic!("it is tried again") };
         assert_eq!(again.ids.len(), 4);
         puts.finish(key(7), 5);
-        for piece in [0, 2] {
-            assert!(matches!(take(piece, piece == 2, &[9]), Ok(Next::Finished(5))));
-        }
+        assert!(matches!(take(0, false, &[3, 1]), Ok(Next::Finished(5))));
+        assert!(matches!(take(2, true, &[9]), Ok(Next::Finished(5))));
         assert_eq!((puts.n_staged(), puts.lock().n_bytes), (0, 0));
     }
 
@@ -311,11 +400,60 @@ mod tests {
         assert!(take(2, push(0, false, 2), &[1]).is_ok());
         assert_eq!(code(take(2, push(1, false, 2), &[1, 2])), FailureCode::Invalid);
         assert!(take(3, push(0, false, 2), &[1]).is_ok());
-        let other = Push { tensor: 2, ..push(1, true, 2) };
-        assert_eq!(code(take(3, other, &[1])), FailureCode::Invalid);
+        assert!(matches!(take(3, push(1, true, 2), &[1]), Ok(Next::Put(_))));
+        puts.finish(key(3), 7);
         let much = (PUT_BYTES_MAX / ROW_BYTES as u64 + 1) as u32;
         assert_eq!(code(take(4, push(0, false, much), &[1])), FailureCode::TooLarge);
         assert_eq!((puts.n_staged(), puts.lock().n_bytes), (0, 0));
+    }
+
+    #[test]
+    fn another_put_of_the_same_number_is_refused_and_the_first_goes_on() {
+        let (puts, now) = (Puts::default(), Instant::now());
+        let take = |it: Push, ids: &[u32]| puts.take(key(1), &it, &mut rows(ids, 0), now);
+        let others = || {
+            assert_eq!(code(take(push(0, false, 2), &[2])), FailureCode::Invalid, "another row");
+            assert_eq!(code(take(push(0, false, 3), &[1])), FailureCode::Invalid, "more rows");
+            let of_another = Push { tensor: 2, ..push(1, true, 2) };
+            assert_eq!(code(take(of_another, &[1])), FailureCode::Invalid, "of another tensor");
+        };
+        take(push(0, false, 2), &[1]).unwrap();
+        others();
+        assert!(matches!(take(push(1, true, 2), &[5]), Ok(Next::Put(_))));
+        puts.finish(key(1), 4);
+        others();
+        assert!(matches!(take(push(1, true, 2), &[5]), Ok(Next::Finished(4))));
+    }
+
+    #[test]
+    fn a_put_of_one_piece_needs_no_room_of_the_others() {
+        let (puts, now) = (Puts::default(), Instant::now());
+        let most = (PUT_BYTES_MAX / ROW_BYTES as u64) as u32;
+        for id in 0..(STAGED_BYTES_MAX / (2 * PUT_BYTES_MAX)).into() {
+            puts.take(key(id), &push(0, false, most), &mut rows(&[1], 0), now).unwrap();
+        }
+        let one = || puts.take(key(99), &push(0, true, 1), &mut rows(&[3], 0), now);
+        for _ in 0..2 {
+            let Ok(Next::Put(rows)) = one() else { panic!("it has room") };
+            assert_eq!(rows.ids, [NodeId(3)]);
+            puts.fail(key(99), Some(rows));
+        }
+        assert!(matches!(one(), Ok(Next::Put(_))));
+        puts.finish(key(99), 6);
+        assert!(matches!(one(), Ok(Next::Finished(6))));
+    }
+
+    #[test]
+    fn the_oldest_of_the_puts_that_have_ended_are_forgotten() {
+        let (puts, now) = (Puts::default(), Instant::now());
+        let n = FINISHED_PUTS_MAX as u128 + 3;
+        let one = |id| puts.take(key(id), &push(0, true, 1), &mut rows(&[3], 0), now).unwrap();
+        for id in 0..n {
+            assert!(matches!(one(id), Next::Put(_)));
+            puts.finish(key(id), 6);
+        }
+        assert_eq!(puts.lock().finished.len(), FINISHED_PUTS_MAX);
+        assert!(matches!(one(2), Next::Put(_)) && matches!(one(3), Next::Finished(6)));
     }
 
     #[test]
@@ -328,9 +466,17 @@ mod tests {
             begin(id, now).unwrap();
         }
         assert_eq!(code(begin(99, now)), FailureCode::Overloaded);
-        let later = now + STAGED_IDLE_MAX + Duration::from_millis(1);
-        begin(99, later).unwrap();
-        assert_eq!(puts.n_staged(), 1);
+        let soon = now + STAGED_YIELD + Duration::from_millis(1);
+        // Again, and so not the one that is left behind.
+        begin(0, soon).unwrap();
+        begin(99, soon).unwrap();
+        assert_eq!(puts.n_staged() as u64, n_fitting);
+        let second = || puts.take(key(1), &push(1, false, most), &mut rows(&[1], 1), soon);
+        assert_eq!(code(second()), FailureCode::PutLost);
+        puts.forget_idle(soon + STAGED_IDLE_MAX);
+        assert_eq!(puts.n_staged() as u64, 2);
+        puts.forget_idle(soon + STAGED_IDLE_MAX + Duration::from_millis(1));
+        assert_eq!((puts.n_staged(), puts.lock().n_bytes), (0, 0));
     }
 
     proptest! {

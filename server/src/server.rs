@@ -45,7 +45,7 @@ pub struct Server {
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
     /// Where updates are taken.
     compactor: Option<Compactor>,
-    threads: Arc<StoreThreads>,
+    pub(crate) threads: Arc<StoreThreads>,
     /// Answers until all else has ended.
     http: Option<HttpServer>,
     preload: Arc<Preload>,

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
@@ -32,6 +32,9 @@ pub(crate) struct Crew {
     waiting: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// A place in the queue of a crew: what a call takes with it is not lost to a full queue.
+pub(crate) struct Place<'a>(&'a Crew);
 
 /// A call to make; `None` ends the thread that takes it.
 type Task = Option<Box<dyn FnOnce() + Send>>;
@@ -100,26 +103,18 @@ impl Crew {
         &self,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Answer<T>, Failure> {
-        let told = Told { answer: None, is_over: false, waker: None };
-        let slot = Arc::new(Mutex::new(told));
-        let answering = Answering(Arc::clone(&slot));
-        let task = move || answering.tell(call());
-        // Ahead of the thread that takes it.
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let sent = self.calls.try_send(Some(Box::new(task)));
-        if sent.is_err() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.place()?.call(call)
+    }
+
+    /// Takes a place in the queue, or fails where it is full.
+    pub(crate) fn place(&self) -> Result<Place<'_>, Failure> {
+        // Ahead of the thread that takes the call: there are never fewer places than calls.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < CALLS_WAITING_MAX as u64 {
+            return Ok(Place(self));
         }
-        sent.map_err(|error| match error {
-            TrySendError::Full(_) => {
-                let message = format!("{CALLS_WAITING_MAX} calls of the store wait already");
-                failure(FailureCode::Overloaded, message)
-            }
-            TrySendError::Disconnected(_) => {
-                failure(FailureCode::Stopping, "the server is going down")
-            }
-        })?;
-        Ok(Answer { slot, stays: PhantomData })
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let message = format!("{CALLS_WAITING_MAX} calls of the store wait already");
+        Err(failure(FailureCode::Overloaded, message))
     }
 
     fn stop(&self) {
@@ -134,6 +129,30 @@ impl Crew {
                 warn!("a thread of the store had panicked");
             }
         }
+    }
+}
+
+impl Place<'_> {
+    /// Has a thread make `call`; fails only where the server is going down.
+    pub(crate) fn call<T: Send + 'static>(
+        self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Answer<T>, Failure> {
+        let told = Told { answer: None, is_over: false, waker: None };
+        let slot = Arc::new(Mutex::new(told));
+        let answering = Answering(Arc::clone(&slot));
+        let task = move || answering.tell(call());
+        let sent = self.0.calls.try_send(Some(Box::new(task)));
+        sent.map_err(|_| failure(FailureCode::Stopping, "the server is going down"))?;
+        // The thread that takes the call gives the place back.
+        std::mem::forget(self);
+        Ok(Answer { slot, stays: PhantomData })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -264,8 +283,9 @@ mod tests {
             }
         };
         assert_eq!(refusal.code, FailureCode::Overloaded);
-        assert!(crew.n_waiting() >= CALLS_WAITING_MAX as u64);
         assert!(!refusal.retry_after.is_zero());
+        assert!(crew.place().is_err());
+        assert!(crew.n_waiting() >= CALLS_WAITING_MAX as u64);
         go.send(()).unwrap();
         assert_eq!(answer(first), Ok(true));
         crew.stop();

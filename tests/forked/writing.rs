@@ -1,4 +1,4 @@
-//! A graph that is open for writing, and the children of its process.
+//! A graph that is open for writing, a client that puts, and the children of their process.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use lodestore_client::{Client, ClientConfig, PullKind, RowSource};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, StoreError, View};
 
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 use crate::reading::EndsOnDrop;
 use crate::support::fork::fork;
 use crate::support::graph::Source;
+use crate::support::process::Serving;
 
 const N_NODES: u32 = 600;
 const ROW_BYTES: usize = 13 * 4;
@@ -137,4 +139,27 @@ pub(crate) fn closes_while_a_child_lives() {
     let live = open(&dir).unwrap();
     put(&live, 2, 6);
     drop((live, child));
+}
+
+/// Children of one thread put one after the other, each with what it has of the parent's memory.
+pub(crate) fn puts_in_children() {
+    let source = Source::random(N_NODES, 900);
+    let graph = source.import("graph", 1, "range");
+    let server = Serving::start(&graph, "--shards 1 --writable --insecure --listen 127.0.0.1:0");
+    let config = ClientConfig { deadline: Duration::from_secs(15), ..ClientConfig::default() };
+    let client = Client::connect(&[&server.address], config).unwrap();
+    let put = |node: u32| client.put_rows("feat", &[NodeId(node)], &[node as u8; ROW_BYTES]);
+    put(1).unwrap();
+    let nodes = 1..6;
+    for node in nodes.clone().skip(1) {
+        fork(|| assert_eq!(put(node).unwrap().rows, 1)).ends_well();
+    }
+    client.commit().unwrap();
+    for node in nodes {
+        let mut row = [0xEE; ROW_BYTES];
+        client.pull("feat", &[NodeId(node)], &mut row, PullKind::Sync).unwrap();
+        assert_eq!(row, [node as u8; ROW_BYTES], "the put of node {node} is lost");
+    }
+    drop(client);
+    server.stop();
 }

@@ -6,13 +6,13 @@
 mod ends;
 mod source;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::CopyStep;
 use lodestore_store::{Arrival, ArrivingCatalog};
+use uuid::Uuid;
 
 use crate::{Address, ClientConfig, ClientError};
 use ends::{Kind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
@@ -87,7 +87,7 @@ impl PartMove {
     pub fn begin(plan: MovePlan) -> Result<Self, ClientError> {
         let kind = check_ends(&plan)?;
         // Never 0, which is the number of copies that take nothing away.
-        let id = RandomState::new().build_hasher().finish() | 1;
+        let id = Uuid::new_v4().as_u64_pair().1 | 1;
         let arrival = Arrival::find_or_begin(&plan.into, plan.part, id)?;
         // Before anything is fetched; what comes is given at the end.
         let given = arrival.give_to_owner().map_err(ClientError::from);

@@ -20,6 +20,10 @@ use super::round::Round;
 use crate::ClientError;
 use crate::route::{Bucket, PartSet};
 
+/// Pauses for which a server rests that lacks a version: others are asked before it, one after the
+/// other, with pauses that double.
+const BEHIND_PAUSES: u32 = 8;
+
 /// What all requests of one pull share.
 pub(super) struct Pull {
     pub(super) tensor: u16,
@@ -174,7 +178,11 @@ impl Fleet {
             Remedy::Again if self.is_on_its_way(failed) => Remedy::Later(Duration::ZERO),
             remedy => remedy,
         };
-        patience.pause(Remedy::deciding(failures.iter().map(remedy)))
+        let pause = patience.pause(Remedy::deciding(failures.iter().map(remedy)))?;
+        for failed in failures.iter().filter(|failed| failed.is_behind()) {
+            self.routes.health(failed.server).rest(BEHIND_PAUSES * pause, now);
+        }
+        Some(pause)
     }
 }
 

@@ -4,13 +4,13 @@
 //! again: the server knows the put by its number. Where pieces are lost, since the server was
 //! restarted or the partition has moved, all of them are sent again.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, PUT_BYTES_MAX, ROWS_PER_PUSH_MAX};
 use lodestore_schema::{FailureCode, Push, Reply, Request, RequestBody};
+use uuid::Uuid;
 
 use super::Client;
 use super::fleet::Fleet;
@@ -100,7 +100,8 @@ impl Client {
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
         let mut patience = Patience::new(&self.config, put.deadline);
         let mut fleet = self.fleet_now(put.deadline)?;
-        let (mut shares, id) = (put.by_part(&fleet)?, drawn_id());
+        // Drawn by the system: forked processes draw different ones.
+        let (mut shares, id) = (put.by_part(&fleet)?, Uuid::new_v4().as_u128());
         fleet = self.find_writers(fleet, &mut shares, put.deadline, &mut patience)?;
         let mut stats = PutStats {
             rows: put.ids.len() as u64,
@@ -162,12 +163,6 @@ impl Client {
             }
         }
     }
-}
-
-/// Draws the number of a put: two of 64 bits, by keys that the system has drawn.
-fn drawn_id() -> u128 {
-    let word = || u128::from(RandomState::new().build_hasher().finish());
-    word() << 64 | word()
 }
 
 /// Has those shares begin again whose writer is another server by now, or has started since.

@@ -216,3 +216,54 @@ fn past_a_shards_room_pushes_are_told_to_come_back_and_then_go_through() {
     assert_eq!(answer(&mut late, push(3), &wide), Reply::Pushed { version: 2 });
     server.stop().unwrap();
 }
+
+#[test]
+fn large_puts_that_were_left_behind_keep_no_short_one_waiting() {
+    // Rows of 4 kB, of which 256 MiB are announced and few come.
+    const WIDE: u32 = 1024;
+    const ANNOUNCED: u32 = (256 << 20) / (4 * WIDE);
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 8, WIDE, 1);
+    let (server, address) = start(&config(&graph, 1));
+    let row = vec![7; 4 * WIDE as usize];
+    let begin = |plain: &mut PlainConnection, put: u128| {
+        let first = Push { put, n_rows: 1, total_rows: ANNOUNCED, ..Push::default() };
+        answer(plain, RequestBody::Push(first), &body(&[1], &row))
+    };
+    for put in 1001..1004 {
+        let begun = begin(&mut PlainConnection::open(&address), put);
+        assert_eq!(begun, Reply::Pushed { version: 0 });
+    }
+    let mut plain = PlainConnection::open(&address);
+    match begin(&mut plain, 1004) {
+        Reply::Failure(failure) => {
+            assert_eq!(failure.code, FailureCode::Overloaded);
+            assert!(!failure.retry_after.is_zero());
+        }
+        other => panic!("a fourth has room: {other:?}"),
+    }
+    assert_eq!(answer(&mut plain, push(1), &body(&[5], &row)), Reply::Pushed { version: 2 });
+    server.stop().unwrap();
+}
+
+#[test]
+fn two_puts_of_one_number_are_not_mixed_and_the_second_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 100, WIDTH, 1);
+    let (server, address) = start(&config(&graph, 1));
+    let mut plain = PlainConnection::open(&address);
+    let one = Push { put: 77, n_rows: 1, total_rows: 1, is_last: true, ..Push::default() };
+    let one = RequestBody::Push(one);
+    let body_of = |node: u32| body(&[node], &put_row(NodeId(node), 1));
+    for _ in 0..2 {
+        assert_eq!(answer(&mut plain, one, &body_of(3)), Reply::Pushed { version: 2 });
+    }
+    match answer(&mut plain, one, &body_of(4)) {
+        Reply::Failure(failure) => {
+            assert_eq!(failure.code, FailureCode::Invalid);
+            assert!(failure.message.contains("number of its own"), "{failure}");
+        }
+        other => panic!("{other:?}"),
+    }
+    server.stop().unwrap();
+}

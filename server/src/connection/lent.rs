@@ -126,7 +126,7 @@ impl Connection {
                 Ok(true) => {}
             }
             let is_last = n_told + lent.len() == ids.len();
-            let versions = if is_last { shard.versions() } else { Versions::default() };
+            let versions = if is_last { shard.versions(ids) } else { Versions::default() };
             let (first_row, n_rows) = (to_u32(n_told), to_u32(lent.len()));
             let rows = Reply::LentRows { first_row, n_rows, versions };
             self.write_chunk(&rows, &mut frame[..body_end]).await?;

@@ -101,7 +101,7 @@ impl Connection {
                 return Ok(Err(refusal));
             }
             let is_last = first_row + n_rows == ids.len();
-            let versions = if is_last { shard.versions() } else { Versions::default() };
+            let versions = if is_last { shard.versions(ids) } else { Versions::default() };
             if is_shared {
                 self.write_shared(ring, to_u32(first_row), to_u32(n_rows), versions).await?;
                 count(&shard.counters().shared_bytes, n_rows * row_bytes);

@@ -82,6 +82,11 @@ impl Parts {
         self.by_index.get(part.index())?.as_deref()
     }
 
+    /// Whether a partition is open with these rows.
+    fn has(&self, part: PartId, rows: &PartRows) -> bool {
+        self.get(part).is_some_and(|open| std::ptr::eq(open, rows))
+    }
+
     fn all_are_at(&self, version: u32) -> bool {
         self.open.iter().filter_map(|part| self.get(*part)).all(|rows| rows.is_at(version))
     }
@@ -318,8 +323,13 @@ impl ShardRows {
         if let Some(file) = &self.tier_file {
             file.take_huge_pages((tier.n_used() as usize + misses.len()) * self.row_bytes);
         }
-        let mut parts = seen.iter().filter_map(|(part, seen)| Some((open.get(*part)?, seen)));
-        if parts.all(|(rows, seen)| rows.is_still(seen)) {
+        let now = self.parts();
+        // A partition that was closed, and perhaps opened again, learns of no commit any more.
+        let still_open = |part| open.get(part).filter(|rows| now.has(part, rows));
+        let is_still = |(part, seen): &(PartId, Arc<TensorVersion>)| {
+            still_open(*part).is_some_and(|rows| rows.is_still(seen))
+        };
+        if seen.iter().all(is_still) {
             tier.admit(keys, out, misses);
             return;
         }
@@ -327,7 +337,7 @@ impl ShardRows {
         // The versions are in the order of the partitions that were missed.
         let missed = missed.chunk_by(|a, b| a.part == b.part);
         for ((part, seen), missed) in seen.iter().zip(missed) {
-            let Some(rows) = open.get(*part) else { continue };
+            let Some(rows) = still_open(*part) else { continue };
             scratch.part.set_rows(missed, n_ids);
             offered.extend(rows.unchanged(seen, &scratch.part));
         }
@@ -396,6 +406,9 @@ pub(crate) fn not_here(holdings: &Holdings, id: NodeId) -> Failure {
     );
     failure(FailureCode::Elsewhere, message)
 }
+
+#[cfg(test)]
+mod switching_tests;
 
 #[cfg(test)]
 mod tests {

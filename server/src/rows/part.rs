@@ -27,6 +27,13 @@ pub(super) struct PartRows {
     readers: RefCell<Vec<Rc<DmaReader>>>,
 }
 
+/// A switch to another version. Until its end no row that this version has changed is kept in the
+/// tier; dropped before, it changes nothing.
+pub(super) struct Switch<'a> {
+    rows: &'a PartRows,
+    pub(super) next: Arc<TensorVersion>,
+}
+
 /// What reads of one gather share.
 pub(super) struct Reading<'a> {
     pub(super) profile: &'a DeviceProfile,
@@ -52,6 +59,7 @@ pub(super) struct PartScratch {
 }
 
 impl PartRows {
+    /// Opens the newest version.
     pub(super) async fn open(live: Arc<LiveTensor>, key_base: u32) -> Result<Self, String> {
         let current = live.current();
         let mut readers = Vec::with_capacity(current.layers().len());
@@ -59,7 +67,12 @@ impl PartRows {
             readers.push(Rc::new(DmaReader::open(Arc::clone(layer)).await?));
         }
         let (current, readers) = (RefCell::new(current), RefCell::new(readers));
-        Ok(Self { key_base, live, current, next: RefCell::default(), readers })
+        let this = Self { key_base, live, current, next: RefCell::default(), readers };
+        // A commit meanwhile has found nothing here that it could have switched.
+        while let Some(switch) = this.begin_switch().await.map_err(|refusal| refusal.message)? {
+            switch.finish();
+        }
+        Ok(this)
     }
 
     /// The version that gathers read.
@@ -120,37 +133,24 @@ impl PartRows {
         scratch.rows.iter().filter(move |(row, _)| stays(*row)).map(|&(_, position)| position)
     }
 
-    /// The newest version of the store, with its layers open here, unless gathers read it already.
-    /// Until [`Self::switch`] no row that it has changed is kept in the tier.
-    pub(super) async fn begin_switch(&self) -> Result<Option<Arc<TensorVersion>>, Failure> {
+    /// Begins to switch to the newest version of the store, with its layers open here, unless gathers
+    /// read it already.
+    pub(super) async fn begin_switch(&self) -> Result<Option<Switch<'_>>, Failure> {
         let next = self.live.current();
         if Arc::ptr_eq(&next, &self.current.borrow()) {
             return Ok(None);
         }
         *self.next.borrow_mut() = Some(Arc::clone(&next));
-        for layer in next.layers() {
-            if let Err(refusal) = self.reader_of(layer).await {
-                *self.next.borrow_mut() = None;
-                return Err(refusal);
-            }
+        let switch = Switch { rows: self, next };
+        for layer in switch.next.layers() {
+            self.reader_of(layer).await?;
         }
-        Ok(Some(next))
+        Ok(Some(switch))
     }
 
     /// Whether another version takes the place of the one that gathers read.
     pub(super) fn is_switching(&self) -> bool {
         self.next.borrow().is_some()
-    }
-
-    /// Has gathers read the version that [`Self::begin_switch`] returned, and closes layers that
-    /// it does not have.
-    pub(super) fn switch(&self) {
-        let Some(next) = self.next.borrow_mut().take() else { return };
-        let is_of_next = |reader: &Rc<DmaReader>| {
-            next.layers().iter().any(|layer| Arc::ptr_eq(layer, reader.layer()))
-        };
-        self.readers.borrow_mut().retain(is_of_next);
-        self.current.replace(next);
     }
 
     /// The reader of a layer, opened if this shard has not seen it yet.
@@ -183,6 +183,23 @@ impl PartRows {
                 reader.close().await;
             }
         }
+    }
+}
+
+impl Switch<'_> {
+    /// Has gathers read the version, and closes layers that it does not have.
+    pub(super) fn finish(self) {
+        let is_of_next = |reader: &Rc<DmaReader>| {
+            self.next.layers().iter().any(|layer| Arc::ptr_eq(layer, reader.layer()))
+        };
+        self.rows.readers.borrow_mut().retain(is_of_next);
+        self.rows.current.replace(Arc::clone(&self.next));
+    }
+}
+
+impl Drop for Switch<'_> {
+    fn drop(&mut self) {
+        *self.rows.next.borrow_mut() = None;
     }
 }
 

@@ -31,9 +31,9 @@ impl ShardRows {
             glommio::timer::sleep(LOOK).await;
         }
         let current = rows.current();
-        let Some(next) = rows.begin_switch().await? else { return Ok(()) };
-        self.forget_changed(holdings, part, rows, (&current, &next)).await;
-        rows.switch();
+        let Some(switch) = rows.begin_switch().await? else { return Ok(()) };
+        self.forget_changed(holdings, part, rows, (&current, &switch.next)).await;
+        switch.finish();
         Ok(())
     }
 

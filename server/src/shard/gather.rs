@@ -209,9 +209,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Versions that the partitions here have reached, for the end of an answer.
-    pub(crate) fn versions(&self) -> Versions {
-        self.plan.holdings.versions()
+    /// Versions that the partitions of these nodes have reached, for the end of an answer.
+    pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
+        self.plan.holdings.versions(ids)
     }
 
     /// The tensor at a position of the description.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use glommio::GlommioError;
 use glommio::channels::shared_channel::ForeignSender;
 use lodestore_graph::PartId;
+use lodestore_schema::Failure;
 use tracing::warn;
 
 use crate::limits::DRAIN_TIMEOUT;
@@ -18,8 +19,8 @@ pub(crate) enum Event {
     Connection(Arrival),
     /// A compaction has folded layers of this partition.
     Folded(PartId),
-    /// A version of this partition was installed; the sender receives a message once it is read.
-    Installed(PartId, Sender<()>),
+    /// A version of this partition was installed; the sender receives whether it is read.
+    Installed(PartId, Sender<Result<(), Failure>>),
     /// Finish what is in flight and end.
     Stop,
     /// Panic.
@@ -46,7 +47,7 @@ impl Inbox {
     }
 
     /// Has the shard read the version of a partition that was installed.
-    pub(crate) fn installed(&self, part: PartId, done: &Sender<()>) {
+    pub(crate) fn installed(&self, part: PartId, done: &Sender<Result<(), Failure>>) {
         self.send(|| Event::Installed(part, done.clone()));
     }
 

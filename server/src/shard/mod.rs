@@ -42,11 +42,13 @@ use crate::store_threads::StoreThreads;
 mod arrivals;
 mod beat;
 mod door;
+#[deny(let_underscore_drop, reason = "a permit that is not bound is given back")]
 mod gather;
 mod inbox;
 mod inside;
 mod parts;
 mod pool;
+#[deny(let_underscore_drop, reason = "the same")]
 mod update;
 
 use door::Entering;
@@ -112,6 +114,8 @@ pub(crate) struct Shard {
     inside: Inside,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
+    /// Whether a switch to a version is tried again in the background.
+    is_refreshing: Cell<bool>,
     /// Pieces that are loaded ahead at this moment.
     n_loading: Cell<usize>,
     /// What [`Holdings::described`] was, and the frame that answers `describe`.
@@ -167,6 +171,7 @@ pub(crate) async fn run(
         inside: Inside::default(),
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),
+        is_refreshing: Cell::new(false),
         n_loading: Cell::new(0),
         description: RefCell::new(([0; 2], Rc::from([]))),
         complaints: Complaints::default(),
@@ -224,13 +229,8 @@ impl Shard {
                 Event::Installed(part, done) => {
                     let shard = Rc::clone(self);
                     self.spawn_guarded("a switch to a version", async move {
-                        match shard.refresh(Some(part)).await {
-                            // Its receiver may not wait any more.
-                            Ok(()) => drop(done.send(())),
-                            Err(reason) => {
-                                warn!(shard = shard.id, %reason, "the version before is served");
-                            }
-                        }
+                        // Its receiver may not wait any more.
+                        let _ = done.send(shard.refresh(Some(part)).await);
                     });
                 }
                 Event::Folded(part) => {

@@ -13,6 +13,7 @@ use lodestore_store::{Arrival, LiveGraph, PartCopy};
 use tracing::{info, warn};
 
 use super::Shard;
+use super::update::SWITCH_PAUSE;
 use crate::error::{failure, store_failure};
 use crate::limits::LAST_READS_MAX;
 use crate::post::Question;
@@ -43,6 +44,21 @@ impl Shard {
         self.plan.threads.overlay.call(move || call(&live))?.wait().await
     }
 
+    /// The same for a call that a move has to make: waits where the queue is full.
+    async fn call_store_surely<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let live = Arc::clone(&self.plan.holdings.live);
+        let place = loop {
+            match self.plan.threads.overlay.place() {
+                Ok(place) => break place,
+                Err(_) => glommio::timer::sleep(LOOK).await,
+            }
+        };
+        place.call(move || call(&live))?.wait().await
+    }
+
     /// Fails where no partition is ever given up, before it is copied for that.
     pub(crate) fn check_gives_up(&self) -> Result<(), Failure> {
         self.check_writable()?;
@@ -63,7 +79,7 @@ impl Shard {
         Err(failure(FailureCode::Invalid, message))
     }
 
-    async fn adopt_now(&self, part: PartId) -> Result<u32, Failure> {
+    async fn adopt_now(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let _moving = self.begin_move().await?;
         let adopted = self.call_store(move |live| live.adopt(part)).await?;
         let version = adopted.map_err(|error| store_failure(&error))?;
@@ -122,19 +138,19 @@ impl Shard {
             Err(failure(FailureCode::Overloaded, message))
         };
         if let Err(refusal) = close.or(late).await {
-            let back = self.call_store(move |_| copy.put_back()).await?;
+            let back = self.call_store_surely(move |_| copy.put_back()).await?;
             back.map_err(|error| store_failure(&error))?;
             self.serve_again(part).await?;
             return Err(refusal);
         }
-        match self.call_store(move |_| copy.close(id)).await? {
+        match self.call_store_surely(move |_| copy.close(id)).await? {
             Ok(dir) => {
                 info!(%part, dir = %dir.display(), "a partition was given up");
                 Ok(())
             }
             Err(error) => {
                 warn!(%part, %error, "a partition was not given up");
-                let adopted = self.call_store(move |live| live.adopt(part)).await?;
+                let adopted = self.call_store_surely(move |live| live.adopt(part)).await?;
                 adopted.map_err(|error| store_failure(&error))?;
                 self.serve_again(part).await?;
                 Err(store_failure(&error))
@@ -142,10 +158,17 @@ impl Shard {
         }
     }
 
-    /// Has all shards open what the store has open, and clients told of it.
+    /// Has all shards open a partition that the store has open, then serves it. A shard that cannot
+    /// for a moment does not lose it.
     async fn serve_again(&self, part: PartId) -> Result<(), Failure> {
         let seen = self.plan.holdings.committed(Some(part));
-        self.everywhere(|| Question::Open(part)).await?;
+        let end = Instant::now() + LAST_READS_MAX;
+        while let Err(refusal) = self.everywhere(|| Question::Open(part)).await {
+            if Instant::now() >= end {
+                return Err(refusal);
+            }
+            glommio::timer::sleep(SWITCH_PAUSE).await;
+        }
         self.plan.holdings.note_served(&seen);
         self.plan.holdings.set_served(part, true);
         Ok(())

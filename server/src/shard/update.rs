@@ -2,12 +2,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use glommio::sync::StaticPermit;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
 use lodestore_schema::{CommitStep, Failure, FailureCode, Push};
+use tracing::warn;
 
 use super::Shard;
 use super::parts::to_its_end;
@@ -19,6 +20,9 @@ use crate::post::Question;
 use crate::puts::{Next, PutKey, PutRows};
 use crate::rows::not_here;
 use crate::stats::count;
+
+/// Pause before a switch that has failed is tried again.
+pub(super) const SWITCH_PAUSE: Duration = Duration::from_millis(100);
 
 impl Shard {
     /// Checks a push before its body is read, and takes room for it until the permit is dropped;
@@ -79,7 +83,7 @@ impl Shard {
     }
 
     /// Durable first, then read by every shard: a pull that begins after the answer sees it.
-    async fn commit_now(&self, version: u32, step: CommitStep) -> Result<u32, Failure> {
+    async fn commit_now(self: &Rc<Self>, version: u32, step: CommitStep) -> Result<u32, Failure> {
         self.check_writable()?;
         let holdings = Arc::clone(&self.plan.holdings);
         let newest = holdings.live.version();
@@ -107,12 +111,54 @@ impl Shard {
         };
         let committed = self.plan.threads.writes.call(commit)?.wait().await?;
         // What has failed may have reached some partitions.
-        self.refresh_everywhere(None).await?;
-        committed.map_err(|error| store_failure(&error))
+        let refreshed = self.refresh_everywhere(None).await;
+        let committed = committed.map_err(|error| store_failure(&error))?;
+        refreshed.map_err(|reason| {
+            let message = format!(
+                "the commit is durable, and a shard reads the version before ({reason}); ask again"
+            );
+            failure(FailureCode::Overloaded, message)
+        })?;
+        Ok(committed)
     }
 
-    /// Has all shards read the newest version of a partition from now on, or of all.
-    pub(super) async fn refresh_everywhere(&self, part: Option<PartId>) -> Result<(), Failure> {
+    /// Has all shards read the newest version of a partition from now on, or of all. After a failure
+    /// that is tried again in the background.
+    pub(super) async fn refresh_everywhere(
+        self: &Rc<Self>,
+        part: Option<PartId>,
+    ) -> Result<(), Failure> {
+        let refreshed = self.refresh_once(part).await;
+        if let Err(reason) = &refreshed {
+            warn!(shard = self.id, %reason, "a shard reads the version before");
+            self.refresh_later();
+        }
+        refreshed
+    }
+
+    /// Has all shards read what is committed as soon as they can.
+    fn refresh_later(self: &Rc<Self>) {
+        if self.is_refreshing.replace(true) {
+            return;
+        }
+        // Weak: the shard may end meanwhile.
+        let shard = Rc::downgrade(self);
+        self.spawn_guarded("a switch to a version", async move {
+            loop {
+                glommio::timer::sleep(SWITCH_PAUSE).await;
+                let Some(shard) = shard.upgrade().filter(|shard| !shard.is_ending()) else {
+                    return;
+                };
+                // The reason was reported.
+                drop(shard.refresh_once(None).await);
+                if !shard.plan.holdings.is_behind() {
+                    return shard.is_refreshing.set(false);
+                }
+            }
+        });
+    }
+
+    async fn refresh_once(&self, part: Option<PartId>) -> Result<(), Failure> {
         let holdings = &self.plan.holdings;
         let seen = holdings.committed(part);
         self.everywhere(|| Question::Refresh(part)).await?;
@@ -120,12 +166,11 @@ impl Shard {
         Ok(())
     }
 
-    /// Reads the newest version of a partition from now on, or of all.
+    /// Reads the newest version of a partition from now on, or of all that are open: one that comes back
+    /// takes commits before it is served.
     pub(super) async fn refresh(&self, part: Option<PartId>) -> Result<(), Failure> {
         let holdings = &self.plan.holdings;
-        let parts = holdings.parts();
-        let chosen = parts.iter().filter(|it| part.is_none_or(|part| part == **it));
-        for &part in chosen {
+        for (part, _) in holdings.committed(part) {
             for tensor in &self.tensors {
                 tensor.refresh(holdings, part).await?;
             }
@@ -160,14 +205,21 @@ impl Shard {
 
     /// Puts all rows of a put by one write.
     async fn put_whole(&self, key: PutKey, tensor: u16, rows: PutRows) -> Result<u32, Failure> {
+        let puts = &self.plan.holdings.puts;
+        let place = match self.plan.threads.writes.place() {
+            Ok(place) => place,
+            Err(refusal) => {
+                puts.fail(key, Some(rows));
+                return Err(refusal);
+            }
+        };
         let holdings = Arc::clone(&self.plan.holdings);
         let put = move || {
             let name = &holdings.tensors[usize::from(tensor)].description.name;
             let put = holdings.live.put_rows(name, &rows.ids, &rows.bytes);
             (put, rows)
         };
-        let puts = &self.plan.holdings.puts;
-        let called = match self.plan.threads.writes.call(put) {
+        let called = match place.call(put) {
             Ok(call) => call.wait().await,
             Err(refusal) => Err(refusal),
         };
@@ -219,3 +271,11 @@ impl Shard {
         Err(failure(FailureCode::ReadOnly, message))
     }
 }
+
+#[cfg(test)]
+#[path = "../../../tests/support/wire.rs"]
+#[allow(dead_code, reason = "each test file uses its part of it")]
+mod wire;
+
+#[cfg(test)]
+mod tests;

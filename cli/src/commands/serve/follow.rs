@@ -1,5 +1,6 @@
 //! `lode serve --follow`: the folder follows the writers of its partitions.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -84,19 +85,22 @@ impl FollowArgs {
         let follow = move || {
             let mut reported = String::new();
             loop {
+                let mut refused = None;
                 let mut install = |manifest: &_| match installer.install(manifest) {
                     Ok(is_new) => Ok(is_new),
                     Err(ServerError::Store(error)) => Err(ClientError::from(error)),
                     Err(error) => {
-                        tracing::error!(%error, "a version is not served");
+                        refused = Some(error);
                         Ok(false)
                     }
                 };
                 let served = |part| installer.version(part);
-                match follower.poll(installer.live(), &served, &mut install) {
-                    Ok(0) => reported.clear(),
-                    Ok(_) => tracing::debug!("a version has come"),
-                    Err(error) => report(&error, &mut reported),
+                let polled = follower.poll(installer.live(), &served, &mut install);
+                match (polled, refused) {
+                    (Err(error), _) => report(&error, is_refused(&error), &mut reported),
+                    (Ok(_), Some(error)) => report(&error, false, &mut reported),
+                    (Ok(0), None) => reported.clear(),
+                    (Ok(_), None) => tracing::debug!("a version has come"),
                 }
                 thread::sleep(interval);
             }
@@ -107,12 +111,12 @@ impl FollowArgs {
 }
 
 /// Says once what keeps versions from coming.
-fn report(error: &ClientError, reported: &mut String) {
+fn report(error: &dyn Error, is_refused: bool, reported: &mut String) {
     let text = error.to_string();
     if *reported == text {
         return;
     }
-    match is_refused(error) {
+    match is_refused {
         true => tracing::error!(%error, "it does not follow; the version before is served"),
         false => tracing::warn!(%error, "no new version comes; the one before is served"),
     }

@@ -1,0 +1,217 @@
+//! Gathers in the midst of switches, and of partitions that go and come back, on one shard.
+
+use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::time::{Duration, Instant};
+
+use futures_lite::future::poll_once;
+use glommio::{LocalExecutorBuilder, Placement};
+use lodestore_cache::{Governor, PolicyKind};
+use lodestore_schema::PullKind;
+use lodestore_store::{Folding, LiveGraph};
+
+use super::*;
+use crate::ServerConfig;
+use crate::compactor::Runs;
+use crate::guard::Gate;
+use crate::metrics::Observed;
+use crate::preload::Preload;
+use crate::pulse::Pulse;
+use crate::reads::{Progress, PullOrder, ReadAdmission};
+use crate::store_threads::StoreThreads;
+use crate::testing::{Faulty, OpenFault, ROW_BYTES, import, put};
+
+/// Rows that several turns of a switch look at.
+const N_NODES: u32 = 20_000;
+const PART: PartId = PartId(0);
+const NODE: NodeId = NodeId(7);
+
+/// The rows of a graph of one partition on one shard.
+struct Bench {
+    graph: PathBuf,
+    plan: ShardPlan,
+    rows: ShardRows,
+    reads: Rc<ReadAdmission>,
+    _pulse: Pulse,
+}
+
+impl Bench {
+    async fn new(dir: &Path) -> Self {
+        let (graph, pulse) = (import(dir, N_NODES), Pulse::start().unwrap());
+        pulse.shards().join().await;
+        let mut config = ServerConfig { writable: true, n_shards: 1, ..ServerConfig::new(&graph) };
+        config.tier_bytes = 1 << 20;
+        let holdings = Arc::new(Holdings::open(&config, 1).unwrap());
+        let counters: Arc<[Counters]> = Arc::from([Counters::default()]);
+        let plan = ShardPlan {
+            tier_bytes: Arc::from([1 << 20]),
+            governor: Governor::new(4 << 20),
+            shared_bytes: 0,
+            policy: PolicyKind::Lru,
+            gate: Arc::new(Gate::default()),
+            preload: Arc::new(Preload::new(&config, &holdings).unwrap()),
+            holdings,
+            counters: Arc::clone(&counters),
+            shard_ports: Arc::from([]),
+            threads: Arc::new(StoreThreads::start(false).unwrap()),
+            runs: Arc::new(Runs::new()),
+            busy: Arc::default(),
+            pulsed: pulse.shards(),
+            observed: Arc::new(Observed::new()),
+        };
+        let rows = ShardRows::open(&plan, 0, 0, 1 << 20).await.unwrap();
+        let reads = Rc::new(ReadAdmission::new(plan.holdings.profile, counters, 0));
+        Self { graph, plan, rows, reads, _pulse: pulse }
+    }
+
+    fn live(&self) -> &LiveGraph {
+        &self.plan.holdings.live
+    }
+
+    /// Commits rows of the first `n_nodes` nodes.
+    fn commit(&self, n_nodes: u32, turn: u32) {
+        put(self.live(), n_nodes, turn);
+        self.live().commit_version().unwrap();
+    }
+
+    /// Gathers the row of a node, and returns its turn.
+    async fn turn_of(&self, node: NodeId) -> u32 {
+        let now = Instant::now();
+        let deadline = now + Duration::from_secs(60);
+        let (kind, progress) = (PullKind::Sync, Progress::New);
+        let turn = self.reads.turn(&PullOrder { kind, arrived: now, deadline, progress });
+        let mut out = [0xEE; ROW_BYTES];
+        let want = Want { turn: &turn, pinned: None };
+        assert!(self.rows.gather(&self.plan, want, &[node], &mut out).await.unwrap());
+        let found = u64::from_le_bytes(out);
+        assert_eq!(found as u32, node.0);
+        (found >> 32) as u32
+    }
+
+    async fn refresh(&self) {
+        let refresh = self.rows.refresh(&self.plan.holdings, PART);
+        let late = async {
+            glommio::timer::sleep(Duration::from_secs(10)).await;
+            panic!("a switch never ends");
+        };
+        futures_lite::FutureExt::or(refresh, late).await.unwrap();
+    }
+
+    async fn open(&self) {
+        self.rows.open_part(&self.plan.holdings, 0, PART).await.unwrap();
+    }
+
+    fn is_resident(&self, node: NodeId) -> bool {
+        let key = self.rows.stripes.key_of(node.0);
+        self.rows.tier.borrow().directory().slot_of(key) != lodestore_cache::NO_SLOT
+    }
+}
+
+/// Runs a test on an executor with a bench.
+fn on_shard<F: Future<Output = ()> + 'static>(test: impl FnOnce(Bench) -> F + Send + 'static) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().to_owned();
+    let run = move || async move { test(Bench::new(&place).await).await };
+    LocalExecutorBuilder::new(Placement::Unbound).spawn(run).unwrap().join().unwrap();
+}
+
+/// Polls until the first turn of a switch has taken rows out of the tier, and it has more to do.
+async fn poll_into_the_midst(bench: &Bench, switch: Pin<&mut impl Future<Output = ()>>) {
+    let mut switch = switch;
+    assert!(bench.is_resident(NODE));
+    while bench.is_resident(NODE) {
+        glommio::timer::sleep(Duration::from_millis(1)).await;
+        // Longer than a task may run: it yields as soon as it can.
+        std::thread::sleep(Duration::from_millis(150));
+        assert!(poll_once(switch.as_mut()).await.is_none(), "it has not yielded");
+    }
+}
+
+#[test]
+fn a_gather_in_the_midst_of_a_switch_keeps_no_row_that_it_changes() {
+    on_shard(|bench| async move {
+        assert_eq!(bench.turn_of(NODE).await, 0);
+        let other = NodeId(8);
+        let mut gather = pin!(bench.turn_of(other));
+        assert!(poll_once(gather.as_mut()).await.is_none(), "it reads from disk");
+        bench.commit(N_NODES, 1);
+        {
+            let mut switch = pin!(bench.refresh());
+            poll_into_the_midst(&bench, switch.as_mut()).await;
+            assert_eq!(gather.await, 0, "it began before");
+            switch.await;
+        }
+        assert_eq!((bench.turn_of(other).await, bench.turn_of(NODE).await), (1, 1));
+    });
+}
+
+#[test]
+fn a_switch_that_breaks_off_is_no_obstacle_to_the_next() {
+    on_shard(|bench| async move {
+        assert_eq!(bench.turn_of(NODE).await, 0);
+        bench.commit(N_NODES, 1);
+        {
+            let mut switch = pin!(bench.refresh());
+            poll_into_the_midst(&bench, switch.as_mut()).await;
+        }
+        assert_eq!(bench.turn_of(NODE).await, 0, "nothing has changed");
+        bench.refresh().await;
+        assert_eq!(bench.turn_of(NODE).await, 1);
+    });
+}
+
+#[test]
+fn a_switch_that_fails_is_no_obstacle_to_the_next() {
+    on_shard(|bench| async move {
+        bench.commit(10, 1);
+        let _fault = Faulty::new(bench.graph.join("part-000/x.v2.delta"), OpenFault::Fails);
+        let refused = bench.rows.refresh(&bench.plan.holdings, PART).await.unwrap_err();
+        assert!(refused.message.contains("on purpose"), "{refused}");
+        assert_eq!(bench.turn_of(NODE).await, 0);
+        bench.refresh().await;
+        assert_eq!(bench.turn_of(NODE).await, 1);
+    });
+}
+
+#[test]
+fn deltas_that_were_folded_before_they_were_seen_change_rows_all_the_same() {
+    on_shard(|bench| async move {
+        assert_eq!(bench.turn_of(NODE).await, 0);
+        bench.commit(10, 1);
+        let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
+        bench.live().compact(None, None, Folding::All, &mut go_on).unwrap();
+        bench.refresh().await;
+        assert_eq!(bench.turn_of(NODE).await, 1);
+    });
+}
+
+#[test]
+fn a_partition_opens_at_a_version_that_is_committed_meanwhile() {
+    on_shard(|bench| async move {
+        bench.rows.close_part(PART).await;
+        let fault = Faulty::new(bench.graph.join("part-000/x.v1.seg"), OpenFault::Waits);
+        let mut opening = pin!(bench.open());
+        assert!(poll_once(opening.as_mut()).await.is_none());
+        bench.commit(10, 1);
+        // It finds nothing to switch.
+        bench.refresh().await;
+        drop(fault);
+        opening.await;
+        assert_eq!(bench.turn_of(NODE).await, 1);
+    });
+}
+
+#[test]
+fn a_gather_that_outlasts_its_partition_leaves_no_row_to_the_one_that_comes_back() {
+    on_shard(|bench| async move {
+        let mut gather = pin!(bench.turn_of(NODE));
+        assert!(poll_once(gather.as_mut()).await.is_none(), "it reads from disk");
+        // Its end is not waited for.
+        assert!(poll_once(pin!(bench.rows.close_part(PART))).await.is_none(), "it is held");
+        bench.open().await;
+        bench.commit(10, 1);
+        bench.refresh().await;
+        assert_eq!(gather.await, 0, "it began before");
+        assert_eq!(bench.turn_of(NODE).await, 1);
+    });
+}

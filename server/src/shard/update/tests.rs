@@ -1,0 +1,125 @@
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lodestore_graph::PartId;
+use lodestore_schema::{CommitStep, FailureCode, Push, Reply, RequestBody};
+
+use super::wire::PlainConnection;
+use crate::limits::{CALLS_WAITING_MAX, WRITE_THREADS};
+use crate::testing::{Faulty, OpenFault, import, put, row};
+use crate::{Server, ServerConfig};
+
+fn serve(graph: &Path) -> (Server, PlainConnection) {
+    let config = ServerConfig {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        n_shards: 2,
+        writable: true,
+        insecure: true,
+        ..ServerConfig::new(graph)
+    };
+    let server = Server::start(&config).unwrap();
+    let address = server.address().unwrap().to_string();
+    (server, PlainConnection::open(&address))
+}
+
+fn commit(version: u32) -> RequestBody {
+    RequestBody::Commit { version, step: CommitStep::Publish }
+}
+
+fn served(server: &Server) -> u32 {
+    server.holdings.served_version(PartId(0))
+}
+
+/// Waits until all shards serve a version.
+fn wait_for(server: &Server, version: u32) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while served(server) < version {
+        assert!(Instant::now() < end, "version {} is served", served(server));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_shard_that_cannot_open_a_version_reads_it_later_without_another_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = import(dir.path(), 100);
+    let (server, mut plain) = serve(&graph);
+    put(&server.holdings.live, 100, 1);
+    let _fault = Faulty::new(graph.join("part-000/x.v2.delta"), OpenFault::Fails);
+    plain.ask(commit(2), &[]);
+    let failure = plain.failure();
+    assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
+    assert!(failure.message.contains("durable"), "{failure}");
+    wait_for(&server, 2);
+    plain.ask(commit(2), &[]);
+    assert_eq!(plain.answer().0, Reply::Committed { version: 2 });
+    server.stop().unwrap();
+}
+
+/// A commit that ends while another has published a version promises its own alone.
+#[test]
+fn a_version_is_promised_when_all_shards_read_it_and_not_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = import(dir.path(), 100);
+    let (server, mut first) = serve(&graph);
+    let mut second = PlainConnection::open(&server.address().unwrap().to_string());
+    let delta = |version: u32| graph.join(format!("part-000/x.v{version}.delta"));
+    let [of_second, of_third] = [2, 3].map(|at| Faulty::new(delta(at), OpenFault::Waits));
+    let live = &server.holdings.live;
+    put(live, 100, 1);
+    first.ask(commit(2), &[]);
+    of_second.wait_for(2);
+    put(live, 100, 2);
+    second.ask(commit(3), &[]);
+    while live.version() < 3 {
+        std::thread::yield_now();
+    }
+    drop(of_second);
+    assert_eq!(first.answer().0, Reply::Committed { version: 2 });
+    assert_eq!(served(&server), 2, "shards cannot have opened version 3");
+    drop(of_third);
+    assert!(matches!(second.answer().0, Reply::Committed { .. }));
+    assert_eq!(served(&server), 3);
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_full_queue_of_writes_keeps_the_pieces_that_have_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, mut plain) = serve(&import(dir.path(), 100));
+    let piece = |at: u32| {
+        let push =
+            Push { put: 9, n_rows: 1, piece: at, is_last: at == 1, total_rows: 2, tensor: 0 };
+        let body: Vec<u8> = at.to_le_bytes().into_iter().chain(row(at, 1)).collect();
+        (RequestBody::Push(push), body)
+    };
+    let mut send = |at: u32| {
+        let (request, body) = piece(at);
+        plain.ask_bytes(request, &body);
+        plain.answer().0
+    };
+    assert_eq!(send(0), Reply::Pushed { version: 0 });
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    let mut n_calls = 0;
+    loop {
+        let gate = Arc::clone(&gate);
+        match server.threads.writes.call(move || drop(gate.lock().unwrap())) {
+            Ok(_) => n_calls += 1,
+            // All threads have taken one.
+            Err(_) if n_calls >= WRITE_THREADS + CALLS_WAITING_MAX => break,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    match send(1) {
+        Reply::Failure(failure) => assert_eq!(failure.code, FailureCode::Overloaded, "{failure}"),
+        other => panic!("{other:?}"),
+    }
+    drop(closed);
+    while server.threads.writes.n_waiting() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(send(1), Reply::Pushed { version: 2 });
+    server.stop().unwrap();
+}

@@ -1,4 +1,4 @@
-use lodestore_store::{LiveMode, OpenOptions};
+use lodestore_store::{Graph, LiveMode, OpenOptions};
 
 use super::*;
 use crate::ServerConfig;

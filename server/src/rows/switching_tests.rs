@@ -16,7 +16,6 @@ use crate::compactor::Runs;
 use crate::guard::Gate;
 use crate::metrics::Observed;
 use crate::preload::Preload;
-use crate::pulse::Pulse;
 use crate::reads::{Progress, PullOrder, ReadAdmission};
 use crate::store_threads::StoreThreads;
 use crate::testing::{Faulty, OpenFault, ROW_BYTES, import, put};
@@ -32,13 +31,11 @@ struct Bench {
     plan: ShardPlan,
     rows: ShardRows,
     reads: Rc<ReadAdmission>,
-    _pulse: Pulse,
 }
 
 impl Bench {
     async fn new(dir: &Path) -> Self {
-        let (graph, pulse) = (import(dir, N_NODES), Pulse::start().unwrap());
-        pulse.shards().join().await;
+        let graph = import(dir, N_NODES);
         let mut config = ServerConfig { writable: true, n_shards: 1, ..ServerConfig::new(&graph) };
         config.tier_bytes = 1 << 20;
         let holdings = Arc::new(Holdings::open(&config, 1).unwrap());
@@ -56,12 +53,11 @@ impl Bench {
             threads: Arc::new(StoreThreads::start(false).unwrap()),
             runs: Arc::new(Runs::new()),
             busy: Arc::default(),
-            pulsed: pulse.shards(),
             observed: Arc::new(Observed::new()),
         };
         let rows = ShardRows::open(&plan, 0, 0, 1 << 20).await.unwrap();
         let reads = Rc::new(ReadAdmission::new(plan.holdings.profile, counters, 0));
-        Self { graph, plan, rows, reads, _pulse: pulse }
+        Self { graph, plan, rows, reads }
     }
 
     fn live(&self) -> &LiveGraph {

@@ -10,6 +10,7 @@ use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
 use crate::live::LiveGraph;
+use crate::new_file::discard;
 use crate::segment::{Segment, SegmentIdentity};
 use crate::verify::read_back;
 
@@ -95,7 +96,10 @@ impl FetchedFile {
         let renamed = self.device.replace(&self.temporary, &self.path);
         renamed.map_err(StoreError::io(&self.path, "rename to"))?;
         let dir = self.graph.part_dir(self.identity.part);
-        self.device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
+        self.device.sync(&dir).map_err(StoreError::io(&dir, "sync")).inspect_err(|_| {
+            // The name may be lost with the power whatever is synced later: it is made again.
+            discard(&*self.device, &self.path);
+        })
     }
 
     fn check(&self) -> Result<(), StoreError> {

@@ -30,10 +30,6 @@ impl Device for Disk {
         Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
     }
 
-    fn append(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
-        Ok(Box::new(OpenOptions::new().append(true).open(path)?))
-    }
-
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         match fs::create_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),

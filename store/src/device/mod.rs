@@ -30,13 +30,6 @@ pub trait Device: Debug + Send + Sync {
     /// Creates a file for writing; fails if anything is at `path`.
     fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>>;
 
-    /// Opens a file for writing after its end.
-    ///
-    /// A device that cannot fails with [`io::ErrorKind::Unsupported`].
-    fn append(&self, _path: &Path) -> io::Result<Box<dyn FileWriter>> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     /// Creates a folder, if it is not there yet; its parent must be.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 

@@ -14,10 +14,12 @@ use crate::new_file::discard;
 use crate::segment::{Segment, SegmentIdentity};
 use crate::verify::read_back;
 
+/// Bytes of an earlier try are copied in pieces of this size.
+const COPY_BYTES: u64 = 1 << 20;
+
 /// A file of a manifest that is coming.
 #[derive(Debug)]
 pub struct FetchedFile {
-    graph: Graph,
     device: Arc<dyn Device>,
     path: PathBuf,
     temporary: PathBuf,
@@ -28,9 +30,12 @@ pub struct FetchedFile {
 }
 
 impl FetchedFile {
-    /// Begins a file of a manifest in the folder of its partition, or continues it; `None` where it
-    /// is there as a whole, of `expected` bytes. A file that has its name stays until it is
-    /// replaced.
+    /// Begins a file of a manifest in the folder of its partition, or continues it; `None` where all
+    /// of it is there, of `expected` bytes. A file that has its name stays until it is replaced.
+    ///
+    /// Nothing may have the file open under its name. An earlier try may have failed to sync what it
+    /// left, and later syncs of the same data do not report that: bytes that are continued are copied
+    /// to a new file, and a file that is there as a whole is given its name again.
     ///
     /// Fails for a name that the manifest does not have.
     pub fn begin(
@@ -42,30 +47,35 @@ impl FetchedFile {
         let (identity, record) = find(graph, manifest, name)?;
         let device = Arc::clone(graph.device());
         let path = graph.part_dir(manifest.part).join(name);
-        if device.exists(&path) {
-            // It was checked when it was given its name.
-            let open = Segment::open(&*device, &path, &identity);
-            if open.and_then(|segment| check_digest(&segment, &record)).is_ok() {
-                return Ok(None);
-            }
-        }
         let mut temporary = path.clone().into_os_string();
         temporary.push(TEMPORARY_SUFFIX);
         let temporary = PathBuf::from(temporary);
-        let (file, n_bytes) = open_end(&*device, &temporary, expected)?;
-        let graph = graph.clone();
-        Ok(Some(Self { graph, device, path, temporary, identity, record, file, n_bytes }))
+        if device.exists(&path) {
+            // Its rows were checked and synced before it was given its name.
+            let open = Segment::open(&*device, &path, &identity);
+            if open.and_then(|segment| check_digest(&segment, &record)).is_ok() {
+                let renamed = device.replace(&path, &temporary);
+                renamed.map_err(StoreError::io(&temporary, "rename to"))?;
+                give_name(&*device, &temporary, &path)?;
+                return Ok(None);
+            }
+        }
+        let (file, n_bytes) = begin_or_continue(&*device, &temporary, expected)?;
+        Ok(Some(Self { device, path, temporary, identity, record, file, n_bytes }))
     }
 
-    /// As [`FetchedFile::begin`], in the folder of `live`. Fails for a manifest that does not follow
-    /// what is there: its files may have the names of those that are served.
+    /// As [`FetchedFile::begin`], in the folder of `live`; `None` also for a file that it serves.
+    /// Fails for a manifest that does not follow what is there: its files may have the names of
+    /// those that are served.
     pub fn begin_next(
         live: &LiveGraph,
         manifest: &Manifest,
         name: &str,
         expected: u64,
     ) -> Result<Option<Self>, StoreError> {
-        live.check_follows(manifest)?;
+        if live.serves_file_of(manifest, name)? {
+            return Ok(None);
+        }
         Self::begin(live.graph(), manifest, name, expected)
     }
 
@@ -93,13 +103,7 @@ impl FetchedFile {
             removed.map_err(StoreError::io(&self.temporary, "remove"))?;
             return Err(error);
         }
-        let renamed = self.device.replace(&self.temporary, &self.path);
-        renamed.map_err(StoreError::io(&self.path, "rename to"))?;
-        let dir = self.graph.part_dir(self.identity.part);
-        self.device.sync(&dir).map_err(StoreError::io(&dir, "sync")).inspect_err(|_| {
-            // The name may be lost with the power whatever is synced later: it is made again.
-            discard(&*self.device, &self.path);
-        })
+        give_name(&*self.device, &self.temporary, &self.path)
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -107,23 +111,44 @@ impl FetchedFile {
     }
 }
 
-/// Opens a file for what comes next; returns how much of it there is.
-fn open_end(
+/// Moves a synced file to its name, durably.
+fn give_name(device: &dyn Device, temporary: &Path, path: &Path) -> Result<(), StoreError> {
+    device.replace(temporary, path).map_err(StoreError::io(path, "rename to"))?;
+    let dir = path.parent().expect("a file of a partition is in its folder");
+    device.sync(dir).map_err(StoreError::io(dir, "sync")).inspect_err(|_| {
+        // A loss of power may take the name, whatever is synced later: it is given again.
+        discard(device, path);
+    })
+}
+
+/// Creates a file with the bytes of an earlier try, if there are at most `expected`; returns their
+/// number.
+fn begin_or_continue(
     device: &dyn Device,
     path: &Path,
-    most: u64,
+    expected: u64,
 ) -> Result<(Box<dyn FileWriter>, u64), StoreError> {
+    let mut earlier = None;
     if device.exists(path) {
-        let len = device.open(path).and_then(|file| file.len_bytes());
-        let n_bytes = len.map_err(StoreError::io(path, "read the length of"))?;
-        if n_bytes <= most
-            && let Ok(file) = device.append(path)
-        {
-            return Ok((file, n_bytes));
-        }
+        let len = device.open(path).and_then(|file| Ok((file.len_bytes()?, file)));
+        let (n_bytes, file) = len.map_err(StoreError::io(path, "read the length of"))?;
+        earlier = (n_bytes <= expected).then_some((n_bytes, file));
+        // The open file keeps its bytes.
         device.remove_file(path).map_err(StoreError::io(path, "remove"))?;
     }
-    Ok((device.create(path).map_err(StoreError::io(path, "create"))?, 0))
+    let mut file = device.create(path).map_err(StoreError::io(path, "create"))?;
+    let Some((n_bytes, earlier)) = earlier else {
+        return Ok((file, 0));
+    };
+    let mut piece = vec![0; n_bytes.min(COPY_BYTES) as usize];
+    let mut at = 0;
+    while at < n_bytes {
+        let piece = &mut piece[..(n_bytes - at).min(COPY_BYTES) as usize];
+        earlier.read_exact_at(piece, at).map_err(StoreError::io(path, "read"))?;
+        file.append(piece).map_err(StoreError::io(path, "write"))?;
+        at += piece.len() as u64;
+    }
+    Ok((file, n_bytes))
 }
 
 /// What a file of a manifest must be.

@@ -61,9 +61,20 @@ impl LiveGraph {
         Ok(true)
     }
 
-    /// Fails for a manifest that does not follow what is here.
-    pub(crate) fn check_follows(&self, manifest: &Manifest) -> Result<(), StoreError> {
-        self.part_to_follow(manifest).map(drop)
+    /// Returns whether a file of a manifest is one of those that are served; its record is durable.
+    ///
+    /// Fails for a manifest that does not follow what is there.
+    pub(crate) fn serves_file_of(
+        &self,
+        manifest: &Manifest,
+        name: &str,
+    ) -> Result<bool, StoreError> {
+        let part = self.part_to_follow(manifest)?;
+        let path = self.graph.part_dir(manifest.part).join(name);
+        let has_file = |tensor: &Arc<super::LiveTensor>| {
+            tensor.current().layers().iter().any(|layer| layer.segment().path() == path)
+        };
+        Ok(part.tensors.iter().any(has_file))
     }
 
     /// Returns the partition of a manifest; fails for a manifest that does not follow what is

@@ -125,15 +125,6 @@ impl Device for CrashDevice {
         Ok(Box::new(CrashWriter { device: self.clone(), node }))
     }
 
-    fn append(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
-        let mut state = self.lock();
-        let node = state.perform(Operation::Open, |state| {
-            let node = state.find(path)?;
-            state.content(node).map(|_| node)
-        })?;
-        Ok(Box::new(CrashWriter { device: self.clone(), node }))
-    }
-
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         let folder = Node::Folder(Folder::default(), Pairs::default());
         let mut state = self.lock();

@@ -1,6 +1,7 @@
 //! The commands, one file each: arguments, their check, one call, a report.
 
 mod cache_bench;
+mod commit;
 mod compact;
 mod copy_part;
 mod evaluate;
@@ -47,6 +48,7 @@ pub(crate) enum Command {
     Probe(probe::ProbeArgs),
     Gather(gather::GatherArgs),
     Put(put::PutArgs),
+    Commit(commit::CommitArgs),
     Compact(compact::CompactArgs),
     CopyPart(copy_part::CopyPartArgs),
     Serve(serve::ServeArgs),
@@ -93,6 +95,7 @@ impl Command {
             Self::Probe(args) => args.run(console),
             Self::Gather(args) => args.run(console),
             Self::Put(args) => args.run(console),
+            Self::Commit(args) => args.run(console),
             Self::Compact(args) => args.run(console),
             Self::CopyPart(args) => args.run(console),
             Self::Serve(args) => args.run(console),

@@ -52,7 +52,8 @@ impl LiveGraph {
         }
         let specs = open.tensors.iter().map(|tensor| &tensor.spec().name);
         let tensors = specs.zip(&tensors).map(|(name, tensor)| manifest_of(name, tensor)).collect();
-        let manifest = Manifest { graph: self.graph.uuid(), part, version, tensors };
+        let commits = open.catalog.commits(version)?;
+        let manifest = Manifest { graph: self.graph.uuid(), part, version, tensors, commits };
         Ok(PartFiles { manifest, files, _layers: layers })
     }
 }

@@ -41,7 +41,7 @@ impl Shard {
         call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let live = Arc::clone(&self.plan.holdings.live);
-        self.plan.threads.overlay.call(move || call(&live))?.wait().await
+        self.plan.threads.looks.call(move || call(&live))?.wait().await
     }
 
     /// The same for a call that a move has to make: waits where the queue is full.
@@ -51,7 +51,7 @@ impl Shard {
     ) -> Result<T, Failure> {
         let live = Arc::clone(&self.plan.holdings.live);
         let place = loop {
-            match self.plan.threads.overlay.place() {
+            match self.plan.threads.looks.place() {
                 Ok(place) => break place,
                 Err(_) => glommio::timer::sleep(LOOK).await,
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use lodestore_client::{Client, ClientConfig, CommitOutcome, EmbeddedSource, RowSource};
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, TensorSpec, View};
 
 use crate::here::{check_here, list, parts_elsewhere, parts_here};
@@ -143,6 +143,14 @@ impl Target {
             }
             // It knows its servers, and says so before it sends anything.
             Self::Servers(_) => Ok(()),
+        }
+    }
+
+    /// Which partitions there are.
+    pub(crate) fn book(&self) -> &PartitionBook {
+        match self {
+            Self::Files(live) => live.graph().book(),
+            Self::Servers(client) => client.book(),
         }
     }
 

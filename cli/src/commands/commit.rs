@@ -10,7 +10,7 @@ use lodestore_graph::PartId;
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::here::list;
+use crate::here::{list, parts_elsewhere};
 use crate::human;
 use crate::secrets::SecurityArgs;
 use crate::target::Place;
@@ -56,7 +56,7 @@ struct CommitReport {
     /// Whether this commit has made it; `false` where nothing was pending.
     committed: bool,
     parts: Vec<PartVersion>,
-    /// Partitions that are not here or were not named: they stay as they are.
+    /// Partitions that are not here, not named, or of other servers: they stay as they are.
     absent: Vec<u16>,
     seconds: f64,
 }
@@ -93,12 +93,13 @@ impl CommitArgs {
         if let Some(wanted) = self.wait_followers {
             target.wait_for_followers(outcome.version, wanted)?;
         }
+        let here: Vec<PartId> = outcome.parts.iter().map(|&(part, _)| part).collect();
         let part_version = |(part, version): (PartId, u32)| PartVersion { part: part.0, version };
         let report = CommitReport {
             version: outcome.version,
             committed: outcome.is_new,
             parts: outcome.parts.into_iter().map(part_version).collect(),
-            absent: target.absent(),
+            absent: parts_elsewhere(target.book(), &here),
             seconds: start.elapsed().as_secs_f64(),
         };
         console.report(&report, text)
@@ -112,7 +113,7 @@ fn text(report: &CommitReport) -> String {
     };
     let absent = match &report.absent[..] {
         [] => String::new(),
-        parts => format!("\nnot opened here, and left as they are: partitions {}", list(parts)),
+        parts => format!("\nleft as they are: partitions {}", list(parts)),
     };
     format!("{start}; {}{absent}", reached(&report.parts))
 }

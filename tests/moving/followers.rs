@@ -343,8 +343,7 @@ fn a_writer_that_was_restored_and_has_passed_its_follower_is_refused() {
     // It has not listened before it has folded past the follower's version.
     {
         let graph = Graph::open(&old).unwrap();
-        let live =
-            LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+        let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
         for turn in 11..16 {
             live.put_rows("feat", &[NodeId(turn)], &put_row(NodeId(turn), turn)).unwrap();
             live.commit_version().unwrap();

@@ -154,7 +154,8 @@ fn two_servers_are_written_as_one_and_a_missing_one_is_named() {
 #[test]
 fn a_commit_of_its_own_makes_a_version_of_what_is_pending_and_of_nothing_else() {
     let mut served = Served::new(3);
-    let serve = |served: &Served, more: &str| served.serve(&format!("--writable --insecure {more}"));
+    let serve =
+        |served: &Served, more: &str| served.serve(&format!("--writable --insecure {more}"));
     let (first, second) = (serve(&served, "--parts 0,2"), serve(&served, "--parts 1"));
     let to = [first.address.clone(), second.address.clone()];
     let to = to.each_ref().map(String::as_str);
@@ -171,7 +172,8 @@ fn a_commit_of_its_own_makes_a_version_of_what_is_pending_and_of_nothing_else() 
     served.put(&to, &[5, 17, 300], 8, &[]).succeeded();
     served.check(&to);
     // The next process of a server knows of rows that were put before it.
-    (first.kill(), second.kill());
+    first.kill();
+    second.kill();
     let (first, second) = (serve(&served, "--parts 0,2"), serve(&served, "--parts 1"));
     let to = [first.address.clone(), second.address.clone()];
     let to = to.each_ref().map(String::as_str);
@@ -189,11 +191,13 @@ fn a_commit_of_its_own_makes_a_version_of_what_is_pending_and_of_nothing_else() 
     assert_eq!(outcome(commit(&to)), (3, true, vec![3; 3]));
     served.committed();
     served.check(&to);
-    lode_line(&format!("commit {} --parts 0", to.join(" "))).failed(2, &["--parts is for a folder"]);
+    lode_line(&format!("commit {} --parts 0", to.join(" ")))
+        .failed(2, &["--parts is for a folder"]);
     let text = lode_line(&format!("commit {}", to[0])).succeeded().stdout;
     let expected = "nothing is pending; version 3 of partition 0, version 3 of partition 2";
     assert_eq!(text.trim(), format!("{expected}\nleft as they are: partitions 1"));
-    (first.stop(), second.stop());
+    first.stop();
+    second.stop();
     // The files, once the servers have gone.
     let graph = served.graph.display().to_string();
     assert_eq!(outcome(commit(&[&graph])), (3, false, vec![3; 3]));

@@ -4,6 +4,7 @@ mod cache_bench;
 mod commit;
 mod compact;
 mod copy_part;
+mod drop_tensor;
 mod evaluate;
 mod gather;
 mod generate;
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     Put(put::PutArgs),
     Commit(commit::CommitArgs),
     Compact(compact::CompactArgs),
+    DropTensor(drop_tensor::DropTensorArgs),
     CopyPart(copy_part::CopyPartArgs),
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
@@ -97,6 +99,7 @@ impl Command {
             Self::Put(args) => args.run(console),
             Self::Commit(args) => args.run(console),
             Self::Compact(args) => args.run(console),
+            Self::DropTensor(args) => args.run(console),
             Self::CopyPart(args) => args.run(console),
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),

@@ -323,7 +323,7 @@ struct ShardStats {
   connections @10 :UInt32;    # open now
   pushes @11 :UInt64;         # acknowledged
   pushedRows @12 :UInt64;     # rows of these
-  overlayRows @13 :UInt64;    # rows read that lie over a segment
+  deltaRows @13 :UInt64;      # rows read from deltas
   sharedBytes @14 :UInt64;    # of the bytes of rows, those through memory shared with the client
   preloadedBytes @15 :UInt64; # bytes of rows that were loaded into the tier ahead of pulls
   preloadBytes @16 :UInt64;   # that are to be

@@ -389,6 +389,19 @@ fn a_tensor_comes_to_a_graph_in_the_order_of_its_input() {
     let short = source.file("short.npy");
     support::write_npy(&short, lodestore_graph::npy::NpyType::I32, &[299, 2], &rows[..299]);
     line(&format!("--tensor other={}", short.display())).failed(1, &["299", "300"]);
+    // And goes from it, and may come again.
+    let drop_line =
+        |name: &str| lode_line(&format!("drop-tensor {} {name} --json", graph.display()));
+    drop_line("other").failed(1, &["other", "feat"]);
+    drop_line("external_id").failed(1, &["external_id"]);
+    let report = drop_line("emb").succeeded().json();
+    assert_eq!(report["dropped"], "emb");
+    assert!(report["tensors"].as_array().unwrap().iter().all(|name| name != "emb"), "{report}");
+    lode_line(&gather).failed(1, &["emb"]);
+    line(&tensor).succeeded();
+    lode_line(&gather).succeeded();
+    let text = lode_line(&format!("drop-tensor {} emb", graph.display())).succeeded().stdout;
+    assert!(text.contains("dropped emb; it has feat"), "{text}");
     lode_line("import --tensor a=b --out c").failed(2, &["--edges"]);
     lode_line("partition --parts 2 --algorithm hash").failed(2, &["--edges"]);
 }

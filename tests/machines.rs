@@ -120,13 +120,13 @@ fn rows_are_put_gathered_and_compacted_where_they_are() {
         machines.put(machine, &mixed, &[]).failed(1, &what);
         machines.gather(machine, &mixed).failed(1, &what);
         assert!(!machines.source.file("out.npy").exists());
-        let overlay = machines.run(machine, "inspect", "").succeeded().json();
-        assert_eq!(overlay["tensors"][0]["pending_rows"], 0, "nothing was put");
+        let summary = machines.run(machine, "inspect", "").succeeded().json();
+        assert_eq!(summary["tensors"][0]["pending_rows"], 0, "nothing was put");
         let parts = ["0,1", "2,3"][machine];
         let unnamed = machines.put(machine, here, &["--commit"]);
         unnamed.failed(1, &["would leave out partitions", &format!("--parts {parts}")]);
-        let overlay = machines.run(machine, "inspect", "").succeeded().json();
-        assert_eq!(overlay["tensors"][0]["pending_rows"], 0, "nothing was put");
+        let summary = machines.run(machine, "inspect", "").succeeded().json();
+        assert_eq!(summary["tensors"][0]["pending_rows"], 0, "nothing was put");
         let committed = machines.put(machine, here, &["--commit", "--parts", parts]);
         let report = committed.succeeded().json();
         assert_eq!(

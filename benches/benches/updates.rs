@@ -1,9 +1,10 @@
 //! Puts beside what the disk can sync, gathers with changed rows, from memory and from the disk,
-//! commits beside a plain write, opening with layers, and compaction beside a plain copy.
+//! commits beside a plain write, opening with layers, compaction and new tensors beside a plain copy.
 //!
 //! Rows of 400 B in one partition. It does not measure several partitions, a server, or a disk that
 //! others use. A sync is as expensive as the disk says; a virtual disk may say less than it should.
-//! `puts`, `versions`, `changed`, `cold`, `commits` and `opening` run these parts alone.
+//! `puts`, `versions`, `changed`, `cold`, `commits`, `opening` and `tensors`
+//! run these parts alone.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -22,6 +23,9 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
     EmbeddedStore, Folding, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, RowIdx, View,
 };
+
+#[path = "updates/tensors.rs"]
+mod tensors;
 
 const WIDTH: u32 = 100;
 const ROW_BYTES: usize = WIDTH as usize * 4;
@@ -67,6 +71,9 @@ fn main() {
     }
     if is_asked_for("opening") || is_asked_for("updates") {
         opening(scale);
+    }
+    if is_asked_for("tensors") || is_asked_for("updates") {
+        tensors::new_tensors(scale);
     }
 }
 

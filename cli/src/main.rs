@@ -30,6 +30,7 @@ mod size;
 mod small_file;
 mod staging;
 mod table;
+mod target;
 mod topology;
 mod traces;
 mod usage;

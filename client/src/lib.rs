@@ -58,7 +58,7 @@ pub use moving::{MovePlan, MoveStats, PartMove};
 pub use on_device::DeviceSource;
 pub use planned::{PlannedTier, Turn};
 pub use prefetch::{BatchRows, BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch, Window};
-pub use remote::{Client, ClientConfig, CompactionRun, PutStats};
+pub use remote::{Client, ClientConfig, CommitOutcome, CompactionRun, PutStats};
 pub use security::Security;
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};

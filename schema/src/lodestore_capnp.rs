@@ -9387,7 +9387,7 @@ pub mod shard_stats {
             self.reader.get_data_field::<u64>(12)
         }
         #[inline]
-        pub fn get_overlay_rows(self) -> u64 {
+        pub fn get_delta_rows(self) -> u64 {
             self.reader.get_data_field::<u64>(13)
         }
         #[inline]
@@ -9561,11 +9561,11 @@ pub mod shard_stats {
             self.builder.set_data_field::<u64>(12, value);
         }
         #[inline]
-        pub fn get_overlay_rows(self) -> u64 {
+        pub fn get_delta_rows(self) -> u64 {
             self.builder.get_data_field::<u64>(13)
         }
         #[inline]
-        pub fn set_overlay_rows(&mut self, value: u64)  {
+        pub fn set_delta_rows(&mut self, value: u64)  {
             self.builder.set_data_field::<u64>(13, value);
         }
         #[inline]
@@ -9716,7 +9716,7 @@ pub mod shard_stats {
             ::capnp::word(13, 0, 0, 0, 13, 0, 0, 0),
             ::capnp::word(0, 0, 1, 0, 13, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(41, 2, 0, 0, 98, 0, 0, 0),
+            ::capnp::word(41, 2, 0, 0, 82, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(40, 2, 0, 0, 3, 0, 1, 0),
             ::capnp::word(52, 2, 0, 0, 2, 0, 1, 0),
@@ -9855,8 +9855,8 @@ pub mod shard_stats {
             ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-            ::capnp::word(111, 118, 101, 114, 108, 97, 121, 82),
-            ::capnp::word(111, 119, 115, 0, 0, 0, 0, 0),
+            ::capnp::word(100, 101, 108, 116, 97, 82, 111, 119),
+            ::capnp::word(115, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
@@ -9926,7 +9926,7 @@ pub mod shard_stats {
         );
         pub(crate) static NONUNION_MEMBERS : &[u16] = &[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16];
         pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[];
-        pub(crate) static MEMBERS_BY_NAME : &[u16] = &[2,10,9,8,13,16,15,12,11,7,6,0,1,14,5,3,4];
+        pub(crate) static MEMBERS_BY_NAME : &[u16] = &[2,10,13,9,8,16,15,12,11,7,6,0,1,14,5,3,4];
         pub(crate) const TYPE_ID: u64 = 0x882f_6206_1aca_d596;
     }
 }

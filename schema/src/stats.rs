@@ -42,8 +42,8 @@ pub struct ShardStats {
     pub pushes: u64,
     /// Rows of these.
     pub pushed_rows: u64,
-    /// Rows read that lie over a segment.
-    pub overlay_rows: u64,
+    /// Rows read from deltas.
+    pub delta_rows: u64,
     /// Of the bytes of rows, those through memory shared with the client.
     pub shared_bytes: u64,
     /// Bytes of rows that were loaded into the tier ahead of pulls.
@@ -111,7 +111,7 @@ impl ShardStats {
         to.set_connections(self.connections);
         to.set_pushes(self.pushes);
         to.set_pushed_rows(self.pushed_rows);
-        to.set_overlay_rows(self.overlay_rows);
+        to.set_delta_rows(self.delta_rows);
         to.set_shared_bytes(self.shared_bytes);
         to.set_preloaded_bytes(self.preloaded_bytes);
         to.set_preload_bytes(self.preload_bytes);
@@ -132,7 +132,7 @@ impl ShardStats {
             connections: from.get_connections(),
             pushes: from.get_pushes(),
             pushed_rows: from.get_pushed_rows(),
-            overlay_rows: from.get_overlay_rows(),
+            delta_rows: from.get_delta_rows(),
             shared_bytes: from.get_shared_bytes(),
             preloaded_bytes: from.get_preloaded_bytes(),
             preload_bytes: from.get_preload_bytes(),

@@ -159,6 +159,11 @@ impl Holdings {
         self.has_changed();
     }
 
+    /// Whether a partition is being given up, and that is not decided.
+    pub(crate) fn is_leaving(&self, part: PartId) -> bool {
+        *self.leaving.read().unwrap_or_else(PoisonError::into_inner) == Some(part)
+    }
+
     /// Tells clients which partitions are on their way here: those whose copies come together, and
     /// those that are in their place and not served yet, or not again. Blocks on the folder.
     pub(crate) fn look_for_arrivals(&self) -> Result<(), StoreError> {

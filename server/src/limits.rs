@@ -77,7 +77,7 @@ pub const MAILBOX_LEN: usize = 1024;
 /// Threads on which puts and commits wait for the disk: as many as these share one sync.
 pub const WRITE_THREADS: usize = 16;
 /// Threads that pin versions and look at folders.
-pub const OVERLAY_THREADS: usize = 4;
+pub const LOOK_THREADS: usize = 4;
 /// Calls that may wait for the threads of either kind; one more is told `overloaded`.
 pub const CALLS_WAITING_MAX: usize = 256;
 /// Bytes that a put holds for each row beside the row itself: keys, places, entries of lists.

@@ -18,11 +18,11 @@ use tracing::warn;
 
 use crate::ServerError;
 use crate::error::failure;
-use crate::limits::{CALLS_WAITING_MAX, OVERLAY_THREADS, WRITE_THREADS};
+use crate::limits::{CALLS_WAITING_MAX, LOOK_THREADS, WRITE_THREADS};
 
 /// Threads that wait for the store.
 pub(crate) struct StoreThreads {
-    pub(crate) overlay: Crew,
+    pub(crate) looks: Crew,
     pub(crate) writes: Crew,
 }
 
@@ -67,14 +67,14 @@ impl StoreThreads {
     /// Starts the threads; those of writes only where there will be some.
     pub(crate) fn start(writable: bool) -> Result<Self, ServerError> {
         let n_writers = if writable { WRITE_THREADS } else { 0 };
-        let overlay = Crew::start("lode-overlay", OVERLAY_THREADS)?;
-        Ok(Self { overlay, writes: Crew::start("lode-write", n_writers)? })
+        let looks = Crew::start("lode-look", LOOK_THREADS)?;
+        Ok(Self { looks, writes: Crew::start("lode-write", n_writers)? })
     }
 
     /// Ends all threads once the calls that wait have been made.
     pub(crate) fn stop(&self) {
         self.writes.stop();
-        self.overlay.stop();
+        self.looks.stop();
     }
 }
 

@@ -23,12 +23,14 @@ use crate::tensor::TensorSpec;
 pub struct EmbeddedStore {
     live: Arc<LiveGraph>,
     profile: DeviceProfile,
-    /// Tensors as in the graph's description, each with one view per partition; `None` for a
-    /// partition that was not asked for.
-    tensors: Vec<Vec<Option<TensorView>>>,
+    /// Tensors as in the graph's description.
+    tensors: Vec<(TensorSpec, TensorViews)>,
     /// Memory of finished gathers, for the next ones: one entry per thread that gathers at once.
     scratch: PerProcess<Mutex<Vec<Scratch>>>,
 }
+
+/// One view per partition; `None` for a partition that was not asked for.
+type TensorViews = Vec<Option<TensorView>>;
 
 /// What a gather needs beside its output.
 #[derive(Debug, Default)]
@@ -68,8 +70,9 @@ impl EmbeddedStore {
         let views_of = |position| {
             book.parts().map(|part| live.view(part, position, view)).collect::<Result<_, _>>()
         };
-        let tensors = (0..live.graph().meta().tensors.len()).map(views_of);
-        let tensors = tensors.collect::<Result<_, _>>()?;
+        let specs = live.specs().into_iter();
+        let tensors = specs.map(|(position, spec)| Ok((spec, views_of(position)?)));
+        let tensors = tensors.collect::<Result<_, StoreError>>()?;
         let profile = DeviceProfile::load(&**live.graph().device(), live.graph().dir());
         Ok(Self { live, profile, tensors, scratch: PerProcess::new() })
     }
@@ -88,15 +91,22 @@ impl EmbeddedStore {
 
     /// The tensor called `name`.
     pub fn tensor(&self, name: &str) -> Result<&TensorSpec, StoreError> {
-        self.graph().tensor(name)
+        self.named(name).map(|(spec, _)| spec)
+    }
+
+    fn named(&self, name: &str) -> Result<&(TensorSpec, TensorViews), StoreError> {
+        self.tensors.iter().find(|(spec, _)| spec.name == name).ok_or_else(|| {
+            let known: Vec<&str> = self.tensors.iter().map(|(spec, _)| &*spec.name).collect();
+            StoreError::NoTensor { tensor: name.to_owned(), known: known.join(", ") }
+        })
     }
 
     /// Copies the rows of `ids` to `out`, in their order; duplicates are fine.
     ///
     /// `out` has `ids.len() * row_bytes` bytes. After an error its content means nothing.
     pub fn gather(&self, tensor: &str, ids: &[NodeId], out: &mut [u8]) -> Result<(), StoreError> {
-        let views = &self.tensors[self.graph().tensor_position(tensor)?];
-        let expected_bytes = ids.len() as u64 * self.tensor(tensor)?.row_bytes() as u64;
+        let (spec, views) = self.named(tensor)?;
+        let expected_bytes = ids.len() as u64 * spec.row_bytes() as u64;
         let found_bytes = out.len() as u64;
         if expected_bytes != found_bytes {
             return Err(StoreError::OutputLength { expected_bytes, found_bytes });
@@ -121,8 +131,8 @@ impl EmbeddedStore {
         out: &mut [u8],
     ) -> Result<(), StoreError> {
         assert_eq!(ids.len(), at.len(), "a position for each id");
-        let views = &self.tensors[self.graph().tensor_position(tensor)?];
-        let row_bytes = self.tensor(tensor)?.row_bytes();
+        let (spec, views) = self.named(tensor)?;
+        let row_bytes = spec.row_bytes();
         let (n_rows, rest) = (out.len() / row_bytes.max(1), out.len() % row_bytes.max(1));
         if rest != 0 {
             let expected_bytes = (n_rows * row_bytes) as u64;

@@ -257,7 +257,7 @@ impl Graph {
         version: u32,
         record: &SegmentRecord,
     ) -> Result<Segment, StoreError> {
-        let identity = self.identity_of_base(part, &tensor.name, version, record)?;
+        let identity = self.identity_of_base(part, tensor, version, record);
         let path = self.part_dir(part).join(&record.file);
         let segment = open_pinned(&*self.device, &path, &identity)?;
         check_digest(&segment, record)?;

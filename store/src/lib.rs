@@ -20,6 +20,7 @@ mod error;
 mod fixture;
 mod follow;
 mod graph;
+mod growing;
 mod import;
 mod inspect;
 mod layers;

@@ -35,6 +35,9 @@ pub const MAX_PUT_BYTES: u64 = 256 << 20;
 /// Most versions that one commit makes, each with a sync of every partition.
 pub const MAX_VERSIONS_AHEAD: u32 = 1 << 16;
 
+/// Commits of a partition whose numbers it keeps: a follower that is further behind starts again.
+pub const COMMITS_KEPT: u32 = 1024;
+
 const _: () = assert!(MAX_PUT_BYTES >= MAX_ROW_BYTES as u64);
 const _: () = assert!(MAX_EXTENT_BYTES.is_multiple_of(PAGE_BYTES));
 const _: () = assert!(MAX_GROUP_BYTES <= MAX_ROW_BYTES);

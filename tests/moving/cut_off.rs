@@ -5,8 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use lodestore_client::{Client, ClientConfig, MovePlan, PartMove, RowSource};
+use lodestore_schema::{CopyStep, FailureCode, Reply, RequestBody};
 
 use crate::support::process::Serving;
+use crate::support::wire::PlainConnection;
 use crate::support::workload::{EndOnDrop, N_WRITERS, Workload};
 use crate::{N_NODES, Two, plan};
 
@@ -109,6 +111,38 @@ fn a_move_that_loses_its_source_at_any_step_is_taken_up_again() {
 #[test]
 fn a_move_that_loses_its_target_at_any_step_is_taken_up_again() {
     (1..=STEPS.len()).for_each(|n_steps| cut_off_after(n_steps, Victim::Target));
+}
+
+/// A mover that takes a move up while the source decides of it waits for the decision.
+#[test]
+fn a_move_that_is_taken_up_while_the_source_decides_is_decided_as_well() {
+    let two = Two::new();
+    let (source, target) = (two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0"));
+    let plan = plan(&source, 1, &two.folders[1], Some(&target));
+    let mut moving = take_steps(plan, 4).unwrap();
+    let names = crate::support::names_in(&two.folders[1]);
+    let id = names.iter().find_map(|name| name.strip_prefix("part-001.copy-")).unwrap();
+    let step = CopyStep::Open { id: u64::from_str_radix(id, 16).unwrap() };
+    let mut other = PlainConnection::open(&source.address);
+    thread::scope(|scope| {
+        let releasing = scope.spawn(|| moving.release().unwrap());
+        loop {
+            other.ask(RequestBody::Copy { part: 1, step }, &[]);
+            match other.answer().0 {
+                Reply::Copied(copied) => {
+                    assert!(copied.is_given_up, "it is copied by the first");
+                    break;
+                }
+                Reply::Failure(it) => assert_eq!(it.code, FailureCode::Overloaded, "{it:?}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        releasing.join().unwrap();
+    });
+    moving.take().unwrap();
+    source.stop();
+    target.stop();
+    two.assert_whole();
 }
 
 /// A mover that stops for longer than a seal lasts has lost it: the source takes puts again, and

@@ -1,5 +1,6 @@
 //! Servers that follow a writer: what they end with, whatever is killed, and what clients read.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_schema::{CommitStep, FailureCode, Reply, RequestBody};
+use lodestore_store::{Folding, Graph, LiveGraph, LiveMode, OpenOptions};
 use tempfile::TempDir;
 
 use crate::support::Numbers;
@@ -317,10 +319,9 @@ fn what_cannot_follow_says_what_to_do() {
     lode_line(&serve).failed(1, &["no follower's folder"]);
 }
 
-/// A writer that was restored, and whose files have other versions than those here, looks like one
-/// that has folded them.
+/// Its files have other versions than those here, as if it had folded them.
 #[test]
-fn rows_of_a_history_that_has_ended_leave_the_memory_of_a_follower() {
+fn a_writer_that_was_restored_and_has_passed_its_follower_is_refused() {
     let mut cluster = Cluster::new();
     let follower = cluster.follow(0, 10);
     let (writer, address) = (cluster.writer.address.clone(), follower.address.clone());
@@ -335,20 +336,29 @@ fn rows_of_a_history_that_has_ended_leave_the_memory_of_a_follower() {
         all.wait_for_followers(all.commit().unwrap(), 1).unwrap();
         rows_at(&address);
     }
-    assert_eq!(turn_of(&rows_at(&address)[ROW_BYTES..]), 1);
+    let expected = rows_at(&address);
+    assert_eq!(turn_of(&expected[ROW_BYTES..]), 1);
     cluster.writer.child.kill().unwrap();
     cluster.writer.child.wait().unwrap();
-    let restored = write_at(&old, &writer);
-    let all = client(&[&writer, &address]);
-    let mut version = 0;
-    for turn in 11..16 {
-        put(&client(&[&writer]), &[NodeId(turn)], turn).unwrap();
-        version = client(&[&writer]).commit().unwrap();
+    // It has not listened before it has folded past the follower's version.
+    {
+        let graph = Graph::open(&old).unwrap();
+        let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+        for turn in 11..16 {
+            live.put_rows("feat", &[NodeId(turn)], &put_row(NodeId(turn), turn)).unwrap();
+            live.commit_version().unwrap();
+        }
+        live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).unwrap();
     }
-    // Four deltas have become one of other versions than any here.
-    all.wait_for_followers(version, 1).unwrap();
-    assert!(rows_at(&address) == rows_at(&writer), "rows of versions that the writer never had");
-    follower.stop();
+    let restored = write_at(&old, &writer);
+    let commit = client(&[&writer]).commit().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    assert!(rows_at(&address) == expected, "it serves what it had");
+    let behind = ClientConfig { deadline: Duration::from_secs(1), ..ClientConfig::default() };
+    let behind = Client::connect(&[&writer, &address], behind).unwrap();
+    behind.wait_for_followers(commit, 1).unwrap_err();
+    let log = follower.stop_and_take_log();
+    assert!(log.contains("made version 4 by another commit"), "{log}");
     restored.stop();
 }
 

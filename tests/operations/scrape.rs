@@ -149,13 +149,13 @@ fn puts_commits_and_evictions_are_seen() {
     };
     put("");
     let pending = Scrape::take(metrics);
-    assert_eq!(pending.get("lodestore_overlay_rows{state=\"pending\"}"), 5.0);
+    assert_eq!(pending.get("lodestore_pending_rows"), 5.0);
     assert_eq!((pending.get("lodestore_version"), pending.get("lodestore_writable")), (1.0, 1.0));
     assert_eq!(pending.sum("lodestore_pushed_rows_total"), 5.0);
     put("--commit");
     let committed = Scrape::take(metrics);
-    assert_eq!(committed.get("lodestore_overlay_rows{state=\"pending\"}"), 0.0);
-    assert_eq!(committed.get("lodestore_overlay_rows{state=\"committed\"}"), 5.0);
+    assert_eq!(committed.get("lodestore_pending_rows"), 0.0);
+    assert_eq!(committed.get("lodestore_delta_rows"), 5.0);
     assert_eq!(committed.get("lodestore_version"), 2.0);
 
     let mut connection = PlainConnection::open(&watched.server.address);
@@ -168,14 +168,14 @@ fn puts_commits_and_evictions_are_seen() {
     }
     let read = until(metrics, |scrape| scrape.sum("lodestore_tier_evictions_total") > 0.0);
     // Like other rows, those of deltas stay in memory where there is room.
-    let of_deltas = read.sum("lodestore_overlay_reads_total");
+    let of_deltas = read.sum("lodestore_delta_rows_read_total");
     assert!((5.0..=15.0).contains(&of_deltas), "{of_deltas} rows read from deltas");
     let used = read.sum("lodestore_tier_used_bytes");
     assert!(used > 0.0 && used <= 200_000.0, "{used}");
     lode_line(&format!("compact --connect {}", watched.server.address)).succeeded();
     let compacted = Scrape::take(metrics);
     assert_eq!(compacted.get("lodestore_compactions_total"), 1.0);
-    assert_eq!(compacted.get("lodestore_overlay_rows{state=\"committed\"}"), 0.0);
+    assert_eq!(compacted.get("lodestore_delta_rows"), 0.0);
     watched.server.stop();
 }
 

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use lodestore_graph::npy::{NpyArray, NpyType};
+use lodestore_schema::{CommitStep, Reply, RequestBody};
 
 use crate::support::graph::Source;
 use crate::support::process::{Finished, Serving, lode, lode_line};
+use crate::support::wire::PlainConnection;
 use crate::support::{Numbers, write_npy};
 
 const N_NODES: u32 = 500;
@@ -146,5 +148,68 @@ fn two_servers_are_written_as_one_and_a_missing_one_is_named() {
     lode_line(&format!("compact {here} --connect {}", to[0])).failed(2, &["--connect"]);
     first.stop();
     second.stop();
+    served.check(&[]);
+}
+
+#[test]
+fn a_commit_of_its_own_makes_a_version_of_what_is_pending_and_of_nothing_else() {
+    let mut served = Served::new(3);
+    let serve =
+        |served: &Served, more: &str| served.serve(&format!("--writable --insecure {more}"));
+    let (first, second) = (serve(&served, "--parts 0,2"), serve(&served, "--parts 1"));
+    let to = [first.address.clone(), second.address.clone()];
+    let to = to.each_ref().map(String::as_str);
+    let commit = |to: &[&str]| lode_line(&format!("commit {} --json", to.join(" ")));
+    let outcome = |finished: Finished| {
+        let report = finished.succeeded().json();
+        let parts = report["parts"].as_array().unwrap().iter();
+        let versions: Vec<u64> = parts.map(|it| it["version"].as_u64().unwrap()).collect();
+        (report["version"].as_u64().unwrap(), report["committed"].as_bool().unwrap(), versions)
+    };
+    assert_eq!(outcome(commit(&to)), (1, false, vec![1; 3]));
+    let text = lode_line(&format!("commit {}", to.join(" "))).succeeded().stdout;
+    assert_eq!(text.trim(), "nothing is pending; version 1 of partitions 0 to 2");
+    served.put(&to, &[5, 17, 300], 8, &[]).succeeded();
+    served.check(&to);
+    // The next process of a server knows of rows that were put before it.
+    first.kill();
+    second.kill();
+    let (first, second) = (serve(&served, "--parts 0,2"), serve(&served, "--parts 1"));
+    let to = [first.address.clone(), second.address.clone()];
+    let to = to.each_ref().map(String::as_str);
+    assert_eq!(outcome(commit(&to)), (2, true, vec![2; 3]));
+    served.committed();
+    served.check(&to);
+    assert_eq!(outcome(commit(&to)), (2, false, vec![2; 3]));
+    // A commit that has reached one server of two is finished as it was begun.
+    served.put(&to, &[5, 6, 7, 8], 9, &[]).succeeded();
+    let mut raw = PlainConnection::open(to[0]);
+    for step in [CommitStep::Prepare, CommitStep::Publish] {
+        raw.ask(RequestBody::Commit { version: 3, step }, &[]);
+        assert_eq!(raw.answer().0, Reply::Committed { version: 3 });
+    }
+    assert_eq!(outcome(commit(&to)), (3, true, vec![3; 3]));
+    served.committed();
+    served.check(&to);
+    lode_line(&format!("commit {} --parts 0", to.join(" ")))
+        .failed(2, &["--parts is for a folder"]);
+    let text = lode_line(&format!("commit {}", to[0])).succeeded().stdout;
+    let expected = "nothing is pending; version 3 of partition 0, version 3 of partition 2";
+    assert_eq!(text.trim(), format!("{expected}\nleft as they are: partitions 1"));
+    first.stop();
+    second.stop();
+    // The files, once the servers have gone.
+    let graph = served.graph.display().to_string();
+    assert_eq!(outcome(commit(&[&graph])), (3, false, vec![3; 3]));
+    let files = ["put-ids.npy", "put.npy"].map(|name| served.source.file(name));
+    let files = format!("--ids {} --rows {}", files[0].display(), files[1].display());
+    let put = format!("put --graph {graph} --tensor feat --external-ids {files}");
+    lode_line(&put).succeeded();
+    assert_eq!(outcome(commit(&[&graph])), (4, true, vec![4; 3]));
+    let text = lode_line(&format!("commit {graph}")).succeeded().stdout;
+    assert_eq!(text.trim(), "nothing is pending; version 4 of partitions 0 to 2");
+    commit(&[&graph, "127.0.0.1:1"]).failed(2, &["expected one folder"]);
+    lode_line(&format!("commit {graph} --wait-followers 1")).failed(2, &["for servers"]);
+    commit(&["no-such-graph"]).failed(1, &["no-such-graph"]);
     served.check(&[]);
 }

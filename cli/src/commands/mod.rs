@@ -1,8 +1,10 @@
 //! The commands, one file each: arguments, their check, one call, a report.
 
 mod cache_bench;
+mod commit;
 mod compact;
 mod copy_part;
+mod drop_tensor;
 mod evaluate;
 mod gather;
 mod generate;
@@ -47,7 +49,9 @@ pub(crate) enum Command {
     Probe(probe::ProbeArgs),
     Gather(gather::GatherArgs),
     Put(put::PutArgs),
+    Commit(commit::CommitArgs),
     Compact(compact::CompactArgs),
+    DropTensor(drop_tensor::DropTensorArgs),
     CopyPart(copy_part::CopyPartArgs),
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
@@ -93,7 +97,9 @@ impl Command {
             Self::Probe(args) => args.run(console),
             Self::Gather(args) => args.run(console),
             Self::Put(args) => args.run(console),
+            Self::Commit(args) => args.run(console),
             Self::Compact(args) => args.run(console),
+            Self::DropTensor(args) => args.run(console),
             Self::CopyPart(args) => args.run(console),
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),

@@ -1,7 +1,5 @@
 //! `lode put`: rows in the place of those that a graph has.
 
-mod target;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,7 +16,7 @@ use crate::ids::IdFile;
 use crate::nan::Nan;
 use crate::rows::RowFile;
 use crate::secrets::SecurityArgs;
-use target::Place;
+use crate::target::Place;
 
 /// Rows are put in pieces of about this many bytes, each durable before the next.
 const CHUNK_BYTES: usize = 16 << 20;

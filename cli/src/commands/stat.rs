@@ -63,7 +63,7 @@ struct ShardReport {
     connections: u32,
     pushes: u64,
     pushed_rows: u64,
-    overlay_rows: u64,
+    delta_rows: u64,
     /// Bytes of rows that were loaded ahead of pulls, and that are to be.
     preloaded_bytes: u64,
     preload_bytes: u64,
@@ -122,7 +122,7 @@ fn shard_report((shard, stats): (usize, &ShardStats)) -> ShardReport {
         connections: stats.connections,
         pushes: stats.pushes,
         pushed_rows: stats.pushed_rows,
-        overlay_rows: stats.overlay_rows,
+        delta_rows: stats.delta_rows,
         preloaded_bytes: stats.preloaded_bytes,
         preload_bytes: stats.preload_bytes,
     }
@@ -157,7 +157,7 @@ fn text(report: &StatReport) -> String {
             human::count(s.read_extents),
             human::bytes(s.read_bytes),
             human::count(s.forwarded_rows),
-            human::count(s.overlay_rows),
+            human::count(s.delta_rows),
             human::count(s.pushed_rows),
             s.connections.to_string(),
         ]);

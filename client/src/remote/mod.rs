@@ -39,7 +39,7 @@ pub(crate) use describe::{ask_server, describe};
 use fleet::CurrentFleet;
 pub(crate) use fleet::{Fleet, Sharing};
 pub use put::PutStats;
-pub use version::CompactionRun;
+pub use version::{CommitOutcome, CompactionRun};
 
 /// Settings of a [`Client`].
 #[derive(Clone, Debug)]

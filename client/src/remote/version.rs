@@ -24,6 +24,17 @@ pub struct CompactionRun {
     pub run: u64,
 }
 
+/// The versions of a graph's partitions after a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitOutcome {
+    /// The lowest version of the partitions.
+    pub version: u32,
+    /// Whether the commit has made it; `false` where nothing was pending.
+    pub is_new: bool,
+    /// Each partition with its version, ascending.
+    pub parts: Vec<(PartId, u32)>,
+}
+
 impl Client {
     /// Makes everything that was put on the servers before this call a version, the same number on
     /// all writers; returns it.
@@ -37,16 +48,68 @@ impl Client {
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let (fleet, writers) = self.writers(deadline)?;
-        let mut newest = 0;
-        for &writer in &writers {
-            let found = self.describe_again(&fleet, writer, deadline)?;
-            newest = newest.max(found.held().map(|(_, it)| it.version).max().unwrap_or(0));
+        let versions = self.written_versions(&fleet, &writers, deadline)?;
+        let newest = versions.into_iter().map(|(_, version)| version).max().unwrap_or(0);
+        self.commit_after(&fleet, &writers, newest, deadline)
+    }
+
+    /// Commits as [`Client::commit`] does, unless nothing is pending on any writer; finishes a commit
+    /// that was cut off.
+    ///
+    /// # Errors
+    /// As those of [`Client::commit`].
+    pub fn commit_pending(&self) -> Result<CommitOutcome, ClientError> {
+        let deadline = Instant::now() + self.config.deadline;
+        let (fleet, writers) = self.writers(deadline)?;
+        let mut parts = self.written_versions(&fleet, &writers, deadline)?;
+        let versions = || parts.iter().map(|&(_, version)| version);
+        let (lowest, newest) = (versions().min().unwrap_or(0), versions().max().unwrap_or(0));
+        let was_cut_off = lowest < newest;
+        if was_cut_off {
+            self.commit_to(&fleet, &writers, newest, deadline)?;
         }
+        // Where all have this version the step changes nothing, and its answer is what puts are for.
+        let step = (newest, CommitStep::Prepare);
+        let is_pending = self.commit_step(&fleet, &writers, step, deadline)? > newest;
+        if is_pending {
+            self.commit_after(&fleet, &writers, newest, deadline)?;
+        }
+        let is_new = was_cut_off || is_pending;
+        if is_new {
+            parts = self.written_versions(&fleet, &writers, deadline)?;
+        }
+        let version = parts.iter().map(|&(_, version)| version).min().unwrap_or(0);
+        Ok(CommitOutcome { version, is_new, parts })
+    }
+
+    /// Returns the partitions of writers with their committed versions, ascending.
+    fn written_versions(
+        &self,
+        fleet: &Fleet,
+        writers: &[usize],
+        deadline: Instant,
+    ) -> Result<Vec<(PartId, u32)>, ClientError> {
+        let mut parts = Vec::new();
+        for &writer in writers {
+            let found = self.describe_again(fleet, writer, deadline)?;
+            let written = found.held().filter(|(_, state)| state.role == Role::Writer);
+            parts.extend(written.map(|(part, state)| (PartId(part), state.version)));
+        }
+        parts.sort_unstable();
+        Ok(parts)
+    }
+
+    fn commit_after(
+        &self,
+        fleet: &Arc<Fleet>,
+        writers: &[usize],
+        newest: u32,
+        deadline: Instant,
+    ) -> Result<u32, ClientError> {
         let version = newest.saturating_add(1);
         // After a commit that was cut off rows may have been put for the version after it.
-        let put_for =
-            self.commit_step(&fleet, &writers, (version, CommitStep::Prepare), deadline)?;
-        self.commit_to(&fleet, &writers, put_for.max(version), deadline)
+        let put_for = self.commit_step(fleet, writers, (version, CommitStep::Prepare), deadline)?;
+        self.commit_to(fleet, writers, put_for.max(version), deadline)
     }
 
     /// Commits as [`Client::commit`] does, by a number that a commit had that was cut off, or that a put

@@ -87,17 +87,7 @@ impl Connection {
     async fn open_copy(&mut self, shard: &Rc<Shard>, part: PartId, id: u64) -> Step {
         // One at a time: the one before ends here.
         self.copying = None;
-        if id != 0 {
-            shard.check_gives_up()?;
-        }
-        // None where the same move has taken the partition away before.
-        let opened = shard.call_store(move |live| {
-            if id != 0 && live.was_given_up(part, id)? {
-                return Ok(None);
-            }
-            live.begin_copy(part).map(Some)
-        });
-        let opened = opened.await?.map_err(|error: StoreError| store_failure(&error))?;
+        let opened = shard.begin_copy(part, id).await?;
         let is_given_up = opened.is_none();
         self.copying = opened.map(|copy| Copying { copy, id });
         Ok((Copied { is_given_up, ..Copied::default() }, Vec::new()))

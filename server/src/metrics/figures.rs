@@ -45,7 +45,7 @@ pub struct ServerFigures {
     /// How long what comes to a shard waits until the shard sees it, sampled, over all shards.
     #[serde(default)]
     pub shard_delay: LatencyFigures,
-    /// Calls that wait for threads of the store: `overlay`, `write`.
+    /// Calls that wait for threads of the store: `look`, `write`.
     pub store_calls_waiting: BTreeMap<String, u64>,
     /// Versions and compactions.
     pub updates: UpdateFigures,
@@ -115,7 +115,7 @@ pub struct ShardFigures {
     /// Rows fetched from another shard for a client that is not shard-aware.
     pub forwarded_rows: u64,
     /// Rows read from deltas.
-    pub overlay_rows: u64,
+    pub delta_rows: u64,
     /// Bytes of rows that were loaded ahead of pulls.
     #[serde(default)]
     pub preloaded_bytes: u64,
@@ -243,7 +243,7 @@ impl ServerFigures {
             let n = counters().map(|shard| get(&shard.connections_broken[reason as usize])).sum();
             self.connections_broken.insert(reason.name().to_owned(), n);
         }
-        let crews = [("overlay", &served.threads.overlay), ("write", &served.threads.writes)];
+        let crews = [("look", &served.threads.looks), ("write", &served.threads.writes)];
         let waiting = crews.map(|(name, crew)| (name.to_owned(), crew.n_waiting()));
         self.store_calls_waiting = waiting.into();
         self.updates = UpdateFigures::read(served);
@@ -282,7 +282,7 @@ impl ShardFigures {
             disk_reads_in_flight_bytes: get(&from.beat.read_room_taken),
             pulls_waiting_for_disk: get(&from.beat.pulls_waiting),
             forwarded_rows: get(&from.forwarded_rows),
-            overlay_rows: get(&from.overlay_rows),
+            delta_rows: get(&from.delta_rows),
             preloaded_bytes: get(&from.preloaded_bytes),
             preload_bytes: get(&from.preload_bytes),
             pushes: get(&from.pushes),

@@ -238,8 +238,8 @@ pub(super) const METRICS: &[Metric] = &[
         "pulls that wait until there is room for their reads",
     ),
     metric(
-        "lodestore_overlay_reads_total",
-        ShardCounter(|s| s.overlay_rows as f64),
+        "lodestore_delta_rows_read_total",
+        ShardCounter(|s| s.delta_rows as f64),
         "rows read from deltas",
     ),
     metric(
@@ -253,12 +253,14 @@ pub(super) const METRICS: &[Metric] = &[
         "bytes of rows that are to be loaded so",
     ),
     metric(
-        "lodestore_overlay_rows",
-        LabelledGauge("state", |f| {
-            let (committed, pending) = (f.updates.committed_rows, f.updates.pending_rows);
-            vec![("committed".to_owned(), committed as f64), ("pending".to_owned(), pending as f64)]
-        }),
-        "rows of deltas, each counted once, and rows that were put and are not committed",
+        "lodestore_delta_rows",
+        Gauge(|f| f.updates.committed_rows as f64),
+        "rows that deltas have, each counted once",
+    ),
+    metric(
+        "lodestore_pending_rows",
+        Gauge(|f| f.updates.pending_rows as f64),
+        "rows that were put since the start and are not committed",
     ),
     metric(
         "lodestore_version",

@@ -104,7 +104,7 @@ impl PartRows {
                 .map_err(|error| failure(FailureCode::Internal, error.to_string()))?;
             list.push(&reader, &scratch.plan);
             if layer > 0 {
-                count(&reading.counters.overlay_rows, rows.len());
+                count(&reading.counters.delta_rows, rows.len());
             }
         }
         Ok(())

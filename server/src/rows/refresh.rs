@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lodestore_graph::PartId;
 use lodestore_schema::Failure;
-use lodestore_store::{Layer, RowIdx, TensorVersion};
+use lodestore_store::{RowIdx, TensorVersion};
 
 use super::ShardRows;
 use super::part::PartRows;
@@ -46,23 +46,18 @@ impl ShardRows {
         (current, next): (&TensorVersion, &TensorVersion),
     ) {
         let is_later = |version: u32| version > current.version();
-        let lacks = |layer: &Arc<Layer>| !next.layers().iter().any(|it| Arc::ptr_eq(it, layer));
-        // What a follower lacks afterwards may have been folded; or its writer was restored from a
-        // copy, and has never had it.
-        let is_follower = holdings.follows.is_some();
-        if is_later(next.base().version()) || (is_follower && lacks(current.base())) {
+        if is_later(next.base().version()) {
             // Deltas were folded that this shard has not seen: any row may be another.
             let n_rows = holdings.book.range(part).len();
             let all = (0..u32::try_from(n_rows).unwrap_or(u32::MAX)).map(RowIdx);
             return self.forget_rows(part, rows, all).await;
         }
-        let is_known =
-            |layer: &Arc<Layer>| current.layers().iter().any(|it| Arc::ptr_eq(it, layer));
-        let new = next.layers()[1..].iter().filter(|it| is_later(it.version()) && !is_known(it));
-        let gone = current.layers()[1..].iter().filter(|it| is_follower && lacks(it));
-        for layer in new.chain(gone) {
-            let changed = layer.segment().listed_rows().iter().map(|&row| RowIdx(row));
-            self.forget_rows(part, rows, changed).await;
+        for layer in &next.layers()[1..] {
+            let is_known = current.layers().iter().any(|known| Arc::ptr_eq(known, layer));
+            if is_later(layer.version()) && !is_known {
+                let changed = layer.segment().listed_rows().iter().map(|&row| RowIdx(row));
+                self.forget_rows(part, rows, changed).await;
+            }
         }
     }
 

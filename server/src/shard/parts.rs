@@ -9,7 +9,7 @@ use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Arrival, LiveGraph, PartCopy};
+use lodestore_store::{Arrival, LiveGraph, PartCopy, StoreError};
 use tracing::{info, warn};
 
 use super::Shard;
@@ -41,7 +41,7 @@ impl Shard {
         call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let live = Arc::clone(&self.plan.holdings.live);
-        self.plan.threads.overlay.call(move || call(&live))?.wait().await
+        self.plan.threads.looks.call(move || call(&live))?.wait().await
     }
 
     /// The same for a call that a move has to make: waits where the queue is full.
@@ -51,7 +51,7 @@ impl Shard {
     ) -> Result<T, Failure> {
         let live = Arc::clone(&self.plan.holdings.live);
         let place = loop {
-            match self.plan.threads.overlay.place() {
+            match self.plan.threads.looks.place() {
                 Ok(place) => break place,
                 Err(_) => glommio::timer::sleep(LOOK).await,
             }
@@ -63,6 +63,39 @@ impl Shard {
     pub(crate) fn check_gives_up(&self) -> Result<(), Failure> {
         self.check_writable()?;
         self.check_roams()
+    }
+
+    /// Begins a copy of a partition; `None` where the move `id` has taken it away before.
+    ///
+    /// Fails with `Overloaded` while a move of it is being decided.
+    pub(crate) async fn begin_copy(
+        &self,
+        part: PartId,
+        id: u64,
+    ) -> Result<Option<PartCopy>, Failure> {
+        if id != 0 {
+            self.check_gives_up()?;
+        }
+        let holdings = Arc::clone(&self.plan.holdings);
+        let begin = move |live: &Arc<LiveGraph>| {
+            let was_given_up = || {
+                let given_up = if id == 0 { Ok(false) } else { live.was_given_up(part, id) };
+                given_up.map_err(|error| store_failure(&error))
+            };
+            if was_given_up()? {
+                return Ok(None);
+            }
+            match live.begin_copy(part) {
+                // In this order: what is not being decided any more is decided.
+                Err(StoreError::NoPart { .. }) if holdings.is_leaving(part) => {
+                    let message = format!("partition {part} is being given up; ask again");
+                    Err(failure(FailureCode::Overloaded, message))
+                }
+                Err(StoreError::NoPart { .. }) if was_given_up()? => Ok(None),
+                begun => begun.map(Some).map_err(|error| store_failure(&error)),
+            }
+        };
+        self.call_store(begin).await?
     }
 
     /// Fails unless a copy comes together in this server's folder.

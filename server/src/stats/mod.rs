@@ -34,7 +34,7 @@ pub(crate) struct Counters {
     pub(crate) forwarded_rows: AtomicU64,
     pub(crate) pushes: AtomicU64,
     pub(crate) pushed_rows: AtomicU64,
-    pub(crate) overlay_rows: AtomicU64,
+    pub(crate) delta_rows: AtomicU64,
     /// Bytes of rows to load ahead, and those that are done with.
     pub(crate) preload_bytes: AtomicU64,
     pub(crate) preloaded_bytes: AtomicU64,
@@ -242,7 +242,7 @@ impl Counters {
             connections: self.connections.load(Ordering::Relaxed),
             pushes: get(&self.pushes),
             pushed_rows: get(&self.pushed_rows),
-            overlay_rows: get(&self.overlay_rows),
+            delta_rows: get(&self.delta_rows),
             shared_bytes: get(&self.shared_bytes),
             preloaded_bytes: get(&self.preloaded_bytes),
             preload_bytes: get(&self.preload_bytes),

@@ -15,6 +15,8 @@ pub(super) const PREPARED: &[u8] = b"prepared";
 pub(super) const SEGMENTS: &[u8] = b"segment/";
 pub(super) const DELTAS: &[u8] = b"delta/";
 pub(super) const PREPARED_DELTAS: &[u8] = b"prepared/";
+/// Numbers of commits, by version.
+pub(super) const COMMITS: &[u8] = b"commit/";
 /// Segments of tensors that are on their way into `graph.toml`.
 pub(super) const NEW_SEGMENTS: &[u8] = b"new/";
 pub(super) const LOST: &[u8] = b"lost/";
@@ -49,6 +51,11 @@ pub(super) fn delta(tensor: &str, version: u32) -> Vec<u8> {
 /// The key of the delta that a commit has prepared for `version`.
 pub(super) fn prepared(tensor: &str, version: u32) -> Vec<u8> {
     [PREPARED_DELTAS, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
+}
+
+/// The key of the number that the commit of `version` has drawn.
+pub(super) fn commit(version: u32) -> Vec<u8> {
+    [COMMITS, &version.to_be_bytes()].concat()
 }
 
 /// The key of the record that a segment had before rows of it were given up.
@@ -96,7 +103,7 @@ pub(super) fn tensor_of<'a>(kind: &[u8], key: &'a [u8]) -> Option<(&'a str, &'a 
     Some((std::str::from_utf8(&rest[..end]).ok()?, &rest[end + 1..]))
 }
 
-/// First key, and the key after the last, of the overlay rows of the versions from `first` to
+/// First key, and the key after the last, of the pending rows of the versions from `first` to
 /// `last`, both included.
 pub(super) fn row_range(tensor: &str, first: u32, last: u32) -> (Vec<u8>, Vec<u8>) {
     let (mut from, mut to) = (rows_of(tensor), rows_of(tensor));

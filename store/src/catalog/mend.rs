@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Catalog, DeltaRecord, Pair, SegmentRecord, broken, failed, keys};
+use super::{Catalog, CommitId, DeltaRecord, Pair, SegmentRecord, broken, failed, keys};
 use crate::device::Change;
 use crate::error::StoreError;
 
@@ -38,6 +38,28 @@ impl Catalog {
         deltas: &[TensorDelta],
         version: u32,
     ) -> Result<(), StoreError> {
+        self.write(&self.record_changes(records, deltas, version)?)
+    }
+
+    /// The same for records of another catalog of the partition, together with its last commits.
+    pub(crate) fn take_over(
+        &self,
+        records: &[TensorRecord],
+        deltas: &[TensorDelta],
+        version: u32,
+        commits: &[CommitId],
+    ) -> Result<(), StoreError> {
+        let mut changes = self.record_changes(records, deltas, version)?;
+        changes.extend(self.commit_changes(commits)?);
+        self.write(&changes)
+    }
+
+    fn record_changes(
+        &self,
+        records: &[TensorRecord],
+        deltas: &[TensorDelta],
+        version: u32,
+    ) -> Result<Vec<Change>, StoreError> {
         let version = version.to_le_bytes().to_vec();
         let mut changes = vec![Change::Put(keys::VERSION.to_vec(), version)];
         for TensorRecord { tensor, version, record, lost } in records {
@@ -72,7 +94,7 @@ impl Catalog {
             None => Change::Delete(keys::PREPARED.to_vec()),
         });
         changes.push(self.format_change()?);
-        self.write(&changes)
+        Ok(changes)
     }
 
     /// The record that the segment of a tensor at `version` had before rows of it were given up;

@@ -14,6 +14,7 @@
 //! new/NAME/VERSION            as segment/NAME/VERSION, of a tensor that graph.toml may not list yet
 //! prepared                    the version that a commit has prepared u32; absent without one
 //! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
+//! commit/VERSION              the number 16 that the commit of the version has drawn; of the last ones
 //! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
 //!                             repair gave rows of it up
 //! losses                      what a repair that built this catalog could not keep, as text, until a
@@ -29,6 +30,7 @@
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
 //! so that it works on read-only mounts and from several processes at once.
 
+mod commits;
 mod health;
 mod keys;
 mod mend;
@@ -44,6 +46,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
+pub(crate) use commits::CommitId;
 pub(crate) use mend::{TensorDelta, TensorRecord};
 pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;

@@ -17,6 +17,8 @@ pub(crate) enum Pair<'a> {
     GraphCopy(&'a [u8]),
     /// What an earlier repair could not keep, one thing per line.
     Losses(&'a [u8]),
+    /// The number of a commit.
+    Commit,
     /// How many servers were to take puts of the partition, of an older release.
     Holders,
     /// Which segment a tensor has, or why that cannot be told.
@@ -101,6 +103,7 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
         let (version, row) = keys::row_of(suffix)?;
         Some(Pair::Row { tensor, version, row, bytes: value })
     };
+    let commit = || super::commits::commit_of(key, value).map(|_| Pair::Commit);
     let newer = || newer_record(key, value).map(|format| Pair::Newer { format });
     match key {
         keys::IDENTITY => Pair::Identity,
@@ -116,6 +119,7 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
             .or_else(row)
             .or_else(lost)
             .or_else(new)
+            .or_else(commit)
             .unwrap_or(Pair::Unknown),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Catalog, SegmentRecord, broken, failed, keys};
+use super::{Catalog, SegmentRecord, broken, commits, failed, keys};
 use crate::device::Change;
 use crate::error::StoreError;
 
@@ -153,6 +153,7 @@ impl Catalog {
         }
         changes.push(Change::Delete(keys::PREPARED.to_vec()));
         changes.push(Change::Put(keys::VERSION.to_vec(), version.to_le_bytes().to_vec()));
+        changes.extend(commits::noted(version));
         self.write(&changes)
     }
 

@@ -155,3 +155,30 @@ fn deltas_that_overlap_the_segment_or_each_other_are_refused() {
         assert!(error.contains(&format!("overlaps version {overlapped}")), "{error}");
     }
 }
+
+#[test]
+fn commits_are_numbered_remembered_for_long_and_then_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog");
+    let catalog = Catalog::create(&Disk, &path, graph(), PartId(2), "").unwrap();
+    catalog.commit_version(1, [("feat", &record())]).unwrap();
+    assert_eq!((catalog.commit_id(1).unwrap(), catalog.commits(1).unwrap()), (None, Vec::new()));
+    let kept = crate::limits::COMMITS_KEPT;
+    for version in [5, 6, 7, kept + 5, kept + 6] {
+        catalog.publish(version, []).unwrap();
+    }
+    let commits = catalog.commits(u32::MAX).unwrap();
+    let versions: Vec<u32> = commits.iter().map(|it| it.version).collect();
+    assert_eq!(versions, [7, kept + 5, kept + 6]);
+    assert_eq!(catalog.commits(kept + 5).unwrap(), commits[..2]);
+    assert_eq!(catalog.commit_id(7).unwrap(), Some(commits[0].id));
+    assert!(commits[0].id != commits[1].id && commits[1].id != commits[2].id);
+    // Those of another catalog take their place.
+    let other = CommitId { id: Uuid::from_u128(3), ..commits[0] };
+    catalog.replace_commits(&[other, commits[2]]).unwrap();
+    assert_eq!(catalog.commits(u32::MAX).unwrap(), [other, commits[2]]);
+    catalog.write(&[Change::Put(keys::commit(9), vec![1; 15])]).unwrap();
+    let damaged = catalog.commits(9).unwrap_err().to_string();
+    assert!(damaged.contains("16 bytes"), "{damaged}");
+    assert!(catalog.commit_id(9).is_err());
+}

@@ -12,6 +12,7 @@ use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
 use crate::live::LiveGraph;
 use crate::new_file::discard;
 use crate::segment::{Segment, SegmentIdentity};
+use crate::tensor::TensorSpec;
 use crate::verify::read_back;
 
 /// Bytes of an earlier try are copied in pieces of this size.
@@ -160,7 +161,7 @@ fn find(
     for ManifestTensor { name: tensor, base: (version, base), deltas } in &manifest.tensors {
         if base.file == name {
             return Ok((
-                graph.identity_of_base(manifest.part, tensor, *version, base)?,
+                graph.identity_of_base(manifest.part, graph.tensor(tensor)?, *version, base),
                 base.clone(),
             ));
         }
@@ -178,20 +179,20 @@ impl Graph {
     pub(crate) fn identity_of_base(
         &self,
         part: lodestore_graph::PartId,
-        tensor: &str,
+        tensor: &TensorSpec,
         version: u32,
         record: &SegmentRecord,
-    ) -> Result<SegmentIdentity, StoreError> {
+    ) -> SegmentIdentity {
         let range = self.book().range(part);
-        Ok(SegmentIdentity {
+        SegmentIdentity {
             graph: self.uuid(),
             segment: record.segment,
             part,
             version,
-            tensor: self.tensor(tensor)?.clone(),
+            tensor: tensor.clone(),
             n_rows: range.end - range.start,
             delta_of: None,
-        })
+        }
     }
 
     /// What a delta of a partition must be.
@@ -206,7 +207,7 @@ impl Graph {
             version: delta.version,
             n_rows: delta.record.n_rows,
             delta_of: Some(range.end - range.start),
-            ..self.identity_of_base(part, tensor, delta.version, &delta.record)?
+            ..self.identity_of_base(part, self.tensor(tensor)?, delta.version, &delta.record)
         })
     }
 }

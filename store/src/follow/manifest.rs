@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
-use crate::catalog::{DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
+use crate::catalog::{CommitId, DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
 use crate::graph::{delta_file, segment_file};
 
 /// First bytes of a manifest.
-const MAGIC: &[u8; 8] = b"LODEMAN1";
+const MAGIC: &[u8; 8] = b"LODEMAN2";
 /// Bytes of the checksum at its end.
 const CHECKSUM_BYTES: usize = 32;
 
@@ -22,6 +22,8 @@ pub struct Manifest {
     pub(crate) version: u32,
     /// In the order of the graph's description.
     pub(crate) tensors: Vec<ManifestTensor>,
+    /// The last commits up to the version, ascending.
+    pub(crate) commits: Vec<CommitId>,
 }
 
 /// The files of a tensor, oldest first.
@@ -80,7 +82,8 @@ impl Manifest {
 
     /// Little-endian: magic 8 | graph 16 | partition u16 | version u32 | tensors u16, each name
     /// (u16 and bytes), version of the segment u32, its record (u16 and bytes), deltas u16, each
-    /// first version u32, version u32, record; and the BLAKE3 of all that.
+    /// first version u32, version u32, record | commits u16, each version u32, number 16; and the
+    /// BLAKE3 of all that.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -98,6 +101,11 @@ impl Manifest {
                 bytes.extend_from_slice(&delta.version.to_le_bytes());
                 push_list(&mut bytes, &delta.record.to_bytes());
             }
+        }
+        push_count(&mut bytes, self.commits.len());
+        for CommitId { version, id } in &self.commits {
+            bytes.extend_from_slice(&version.to_le_bytes());
+            bytes.extend_from_slice(id.as_bytes());
         }
         let checksum = blake3::hash(&bytes);
         bytes.extend_from_slice(checksum.as_bytes());
@@ -142,6 +150,7 @@ impl Manifest {
             }
             tensors.push(ManifestTensor { name, base, deltas });
         }
+        let commits = fields.commits(version)?;
         if !fields.0.is_empty() {
             return Err(format!("{} bytes too many", fields.0.len()));
         }
@@ -152,7 +161,7 @@ impl Manifest {
                 return Err(format!("it lists tensor `{}` twice", tensor.name));
             }
         }
-        Ok(Self { graph, part, version, tensors })
+        Ok(Self { graph, part, version, tensors, commits })
     }
 }
 
@@ -202,6 +211,23 @@ impl<'a> Fields<'a> {
         Ok(u16::from_le_bytes(self.take()?).into())
     }
 
+    /// Reads commits of versions up to `version`.
+    fn commits(&mut self, version: u32) -> Result<Vec<CommitId>, String> {
+        let (n_commits, mut commits) = (self.count()?, Vec::<CommitId>::new());
+        for _ in 0..n_commits {
+            let commit = CommitId { version: self.u32()?, id: Uuid::from_bytes(self.take()?) };
+            let after = commits.last().map_or(0, |before| before.version);
+            if commit.version <= after || commit.version > version {
+                let found = commit.version;
+                return Err(format!(
+                    "a commit of version {found} after one of {after} in version {version}"
+                ));
+            }
+            commits.push(commit);
+        }
+        Ok(commits)
+    }
+
     fn list(&mut self) -> Result<&'a [u8], String> {
         let n_bytes = self.count()?;
         let (list, rest) = self.0.split_at_checked(n_bytes).ok_or("it is cut off")?;
@@ -228,7 +254,9 @@ mod tests {
             deltas,
         };
         let tensors = vec![tensor("feat", deltas), tensor("label", Vec::new())];
-        Manifest { graph: Uuid::from_bytes([7; 16]), part: PartId(3), version: 8, tensors }
+        let commit = |version| CommitId { version, id: Uuid::from_bytes([version as u8; 16]) };
+        let (graph, commits) = (Uuid::from_bytes([7; 16]), vec![commit(7), commit(8)]);
+        Manifest { graph, part: PartId(3), version: 8, tensors, commits }
     }
 
     #[test]
@@ -272,6 +300,9 @@ mod tests {
         let backwards = refused(|it| it.tensors[0].deltas[1].version = 2);
         assert!(backwards.contains("versions 3 to 2"), "{backwards}");
         assert!(refused(|it| it.tensors[0].base.0 = 2).contains("over version 2"));
+        let late = refused(|it| it.commits[1].version = 9);
+        assert!(late.contains("version 9 after one of 7 in version 8"), "{late}");
+        assert!(refused(|it| it.commits[1].version = 7).contains("version 7 after one of 7"));
         let leads_out = refused(|it| it.tensors[1].base.1.file = "../x".to_owned());
         assert!(leads_out.contains("plain file name"), "{leads_out}");
     }

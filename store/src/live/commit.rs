@@ -57,9 +57,8 @@ impl LiveGraph {
 
     /// Folds deltas where no compaction has done it for long: each is an open file.
     fn fold_if_many(&self) {
-        let has_many = |part: &Arc<LivePart>| {
-            part.tensors.iter().any(|it| it.current().layers().len() > MAX_LAYERS)
-        };
+        let has_many =
+            |part: &Arc<LivePart>| part.listed().any(|it| it.current().layers().len() > MAX_LAYERS);
         // A compaction that runs already does it.
         let is_running = matches!(self.compactions.try_lock(), Err(TryLockError::WouldBlock));
         if is_running || !self.open_parts().iter().any(has_many) {
@@ -164,7 +163,7 @@ impl LiveGraph {
         // While a record of an earlier attempt may be on disk, its file stays.
         part.catalog.check_takes_writes()?;
         let mut prepared = Vec::new();
-        for tensor in &part.tensors {
+        for tensor in part.listed() {
             match self.write_delta(part, tensor, version) {
                 Ok(None) => {}
                 Ok(Some((record, layer))) => prepared.push((tensor, record, layer)),
@@ -234,7 +233,7 @@ impl LiveGraph {
         version: u32,
     ) -> Result<(), StoreError> {
         let names = |part: &LivePart| {
-            let with_delta = part.tensors.iter().filter(|tensor| tensor.prepared().is_some());
+            let with_delta = part.listed().filter(|tensor| tensor.prepared().is_some());
             with_delta.map(|tensor| tensor.spec().name.clone()).collect::<Vec<_>>()
         };
         let publish = |part: &Arc<LivePart>| {

@@ -35,7 +35,7 @@ impl LiveGraph {
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Vec<Compacted>, StoreError> {
         self.check_writable()?;
-        let position = tensor.map(|name| self.graph.tensor_position(name)).transpose()?;
+        let position = tensor.map(|name| self.tensor_position(name)).transpose()?;
         if let Some(part) = part
             && !self.parts().any(|open| open == part)
         {
@@ -55,7 +55,9 @@ impl LiveGraph {
             .iter()
             .flat_map(|part| {
                 let chosen = part.tensors.iter().enumerate();
-                let chosen = chosen.filter(|(at, _)| position.is_none_or(|chosen| chosen == *at));
+                let chosen = chosen.filter(|(at, tensor)| {
+                    position.is_none_or(|chosen| chosen == *at) && !tensor.is_dropped()
+                });
                 chosen.filter_map(move |(at, _)| Folded::of(part, at, version, what))
             })
             .collect();

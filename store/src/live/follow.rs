@@ -44,7 +44,7 @@ impl LiveGraph {
             return Ok(false);
         }
         let (records, deltas) = manifest.records();
-        open.catalog.replace_records(&records, &deltas, manifest.version)?;
+        open.catalog.take_over(&records, &deltas, manifest.version, &manifest.commits)?;
         for (tensor, layers) in open.tensors.iter().zip(changed) {
             let old = tensor.current();
             let is_kept = |layer: &&Arc<Layer>| layers.iter().any(|it| Arc::ptr_eq(it, layer));
@@ -104,6 +104,7 @@ impl LiveGraph {
         if !names.eq(open.tensors.iter().map(|tensor| tensor.spec().name.as_str())) {
             return refused("the writer has other tensors than this graph".to_owned());
         }
+        self.check_history(&open, manifest)?;
         for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
             for layer in tensor.current().layers() {
                 let same = from.record_like(layer);
@@ -120,6 +121,31 @@ impl LiveGraph {
             }
         }
         Ok(open)
+    }
+
+    /// Fails where the writer has not made the version that is here by the commit that is known here.
+    fn check_history(&self, open: &LivePart, manifest: &Manifest) -> Result<(), StoreError> {
+        let (part, here, dir) = (manifest.part, open.version(), self.graph.dir().display());
+        // The version of an import has none: every history of the graph begins with it.
+        let Some(ours) = open.catalog.commit_id(here)? else { return Ok(()) };
+        let reason = match manifest.commits.iter().find(|it| it.version == here) {
+            Some(theirs) if theirs.id == ours => return Ok(()),
+            Some(_) => format!(
+                "the writer has made version {here} by another commit than that here: was it restored \
+                 from a copy, and committed since? If it is right, stop this server, remove {dir}, and \
+                 start it again"
+            ),
+            None => {
+                let oldest = manifest.commits.first().map_or(manifest.version, |it| it.version);
+                format!(
+                    "version {here} is here, and the writer, at version {}, knows its commits from \
+                     version {oldest} on: it was repaired, or this server was away for too long. If the \
+                     writer is right, stop this server, remove {dir}, and start it again",
+                    manifest.version
+                )
+            }
+        };
+        Err(StoreError::FollowRefused { part, reason })
     }
 
     /// The layers of a tensor as a manifest lists them: those that are open, and others opened.

@@ -7,6 +7,7 @@ use super::{Layer, LiveGraph};
 use crate::catalog::Catalog;
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::graph::tensor_of_file;
 
 /// Layers that compactions have folded, oldest first.
 pub(super) type Garbage = Vec<Retired>;
@@ -30,6 +31,18 @@ impl Retired {
             file,
             is_in_table: false,
         }
+    }
+}
+
+impl Retired {
+    /// Whether its file is of the tensor called `name`.
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        let file = self.file.file_name().unwrap_or_default().to_string_lossy();
+        tensor_of_file(&file).is_some_and(|tensor| tensor == name)
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        &self.file
     }
 }
 

@@ -12,7 +12,7 @@ mod pending;
 mod seals;
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,15 @@ pub(super) struct HandOver {
 impl HandOver {
     pub(super) fn is_sealed(&self) -> bool {
         self.seal().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Keeps copies from beginning, until [`HandOver::end_copy`]; `false` where one is under way.
+    pub(super) fn begin_copy(&self) -> bool {
+        !self.is_copied.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn end_copy(&self) {
+        self.is_copied.store(false, Ordering::Release);
     }
 
     fn seals(&self) -> MutexGuard<'_, Seals> {
@@ -105,6 +114,6 @@ impl LiveGraph {
     }
 }
 
-fn busy(part: PartId, reason: &'static str) -> StoreError {
+pub(super) fn busy(part: PartId, reason: &'static str) -> StoreError {
     StoreError::Busy { part, reason }
 }

@@ -53,7 +53,9 @@ pub(crate) use open::{OpenedPart, OpenedTensor};
 use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::graph::Graph;
+use crate::growing::Growing;
 use crate::reader::ReaderKind;
+use crate::tensor::TensorSpec;
 use garbage::Garbage;
 use hand_over::HandOver;
 use parallel::for_each;
@@ -105,8 +107,9 @@ type Parts = Arc<[Option<Arc<LivePart>>]>;
 struct LivePart {
     part: PartId,
     catalog: Arc<Catalog>,
-    /// As in the graph's description.
-    tensors: Vec<Arc<LiveTensor>>,
+    /// As in the graph's description when it was opened, and then those that came since; one that was
+    /// dropped keeps its place.
+    tensors: Growing<Arc<LiveTensor>>,
     /// The committed version.
     version: AtomicU32,
     /// The version that puts are for; changed under the gate, held alone.
@@ -150,9 +153,8 @@ impl LiveGraph {
     /// The oldest version that can be read of every tensor.
     #[must_use]
     pub fn oldest_version(&self) -> u32 {
-        let versions = |part: &Arc<LivePart>| {
-            part.tensors.iter().map(|it| it.current().base().version()).max()
-        };
+        let versions =
+            |part: &Arc<LivePart>| part.listed().map(|it| it.current().base().version()).max();
         self.open_parts().iter().filter_map(versions).max().unwrap_or(0)
     }
 
@@ -160,6 +162,35 @@ impl LiveGraph {
     #[must_use]
     pub fn tensor(&self, part: PartId, position: usize) -> Option<Arc<LiveTensor>> {
         self.now().get(part.index())?.as_ref()?.tensors.get(position).cloned()
+    }
+
+    /// Position among the tensors of each open partition of the one that is called `name` now.
+    pub(crate) fn tensor_position(&self, name: &str) -> Result<usize, StoreError> {
+        let Some(part) = self.open_parts().into_iter().next() else {
+            return self.graph.tensor_position(name);
+        };
+        let is_it = |it: &Arc<LiveTensor>| it.spec().name == name && !it.is_dropped();
+        part.tensors.iter().position(is_it).ok_or_else(|| {
+            let known: Vec<&str> = part.listed().map(|it| it.spec().name.as_str()).collect();
+            StoreError::NoTensor { tensor: name.to_owned(), known: known.join(", ") }
+        })
+    }
+
+    /// What the tensor is that is called `name` now.
+    pub(crate) fn spec(&self, name: &str) -> Result<TensorSpec, StoreError> {
+        let position = self.tensor_position(name)?;
+        let first = self.open_parts().into_iter().next();
+        let spec = first.map(|part| part.tensors[position].spec().clone());
+        spec.map_or_else(|| self.graph.tensor(name).cloned(), Ok)
+    }
+
+    /// Positions of the tensors that the graph has now, with what they are.
+    pub(crate) fn specs(&self) -> Vec<(usize, TensorSpec)> {
+        let Some(part) = self.open_parts().into_iter().next() else {
+            return self.graph.meta().tensors.iter().cloned().enumerate().collect();
+        };
+        let all = part.tensors.iter().enumerate().filter(|(_, tensor)| !tensor.is_dropped());
+        all.map(|(position, tensor)| (position, tensor.spec().clone())).collect()
     }
 
     /// A view of the tensor at `position` of the graph's description in a partition; `None` for a
@@ -213,6 +244,11 @@ impl LivePart {
     /// The committed version.
     fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// The tensors that the graph has, in the order of its description.
+    fn listed(&self) -> impl Iterator<Item = &Arc<LiveTensor>> {
+        self.tensors.iter().filter(|tensor| !tensor.is_dropped())
     }
 
     /// The newest version that rows are pending or prepared for.

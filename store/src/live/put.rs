@@ -33,11 +33,11 @@ impl LiveGraph {
     /// Threads that put at once share syncs.
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
         self.check_process()?;
-        let position = self.graph.tensor_position(tensor)?;
         let routed = self.route_put(tensor, ids, rows)?;
         let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
-        // Under the gate: none of these is given up before the rows are put.
+        // Under the gate: none of these is given up or dropped before the rows are put.
+        let position = self.tensor_position(tensor)?;
         let by_part = self.by_part(&routed)?;
         for PartRows { part, .. } in &by_part {
             part.check_is_not_sealed()?;
@@ -60,7 +60,7 @@ impl LiveGraph {
         ids: &[NodeId],
         rows: &'a [u8],
     ) -> Result<Vec<Routed<'a>>, StoreError> {
-        let row_bytes = self.graph.tensor(tensor)?.row_bytes();
+        let row_bytes = self.spec(tensor)?.row_bytes();
         if tensor == EXTERNAL_ID_TENSOR {
             return Err(StoreError::Fixed { tensor: tensor.to_owned() });
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use roaring::RoaringBitmap;
@@ -26,6 +27,8 @@ pub struct LiveTensor {
     pending: Mutex<Pending>,
     /// What a commit has written and not published.
     prepared: Mutex<Option<Arc<Layer>>>,
+    /// Whether the graph has it no more; readers that have it go on.
+    is_dropped: AtomicBool,
     /// A delta that the catalog may not have taken.
     unrecorded: Mutex<Option<PathBuf>>,
 }
@@ -73,6 +76,7 @@ impl LiveTensor {
             earlier: Mutex::default(),
             pending: Mutex::new(pending),
             prepared: Mutex::new(prepared),
+            is_dropped: AtomicBool::new(false),
             unrecorded: Mutex::default(),
         }
     }
@@ -163,6 +167,19 @@ impl LiveTensor {
     /// The file that a commit has prepared, if it has one.
     pub(super) fn prepared(&self) -> Option<Arc<Layer>> {
         lock(&self.prepared).clone()
+    }
+
+    /// Whether it was dropped since the graph was opened.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        self.is_dropped.load(Ordering::Acquire)
+    }
+
+    /// Notes that it was dropped; no put and no commit may be under way.
+    pub(super) fn set_dropped(&self) {
+        self.is_dropped.store(true, Ordering::Release);
+        *lock(&self.prepared) = None;
+        lock(&self.pending).0.clear();
     }
 
     /// Takes over a version of the writer that is followed.

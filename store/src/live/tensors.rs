@@ -19,7 +19,9 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use lodestore_graph::{NodeId, PartId};
 use uuid::Uuid;
 
-use super::{LiveGraph, LiveMode, LivePart};
+use super::garbage::Retired;
+use super::hand_over::busy;
+use super::{Layer, LiveGraph, LiveMode, LivePart, LiveTensor, TensorVersion};
 use crate::catalog::{Catalog, SegmentRecord};
 use crate::codec::SegmentCodec;
 use crate::device::Device;
@@ -84,6 +86,46 @@ impl LiveGraph {
         Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
     }
 
+    /// Removes a tensor with all of its versions and rows from the open partitions; returns the graph
+    /// without it. Whoever has its files open reads them to their end.
+    ///
+    /// Fails with [`StoreError::Fixed`] for `external_id`, and with [`StoreError::Busy`] while a
+    /// partition is copied. Waits for the compaction and the commit that run.
+    pub fn drop_tensor(&self, name: &str) -> Result<Graph, StoreError> {
+        self.check_process()?;
+        check_may_go(name)?;
+        let _no_fold = self.compactions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut garbage = self.garbage();
+        let _no_commit = self.commits();
+        self.check_writable()?;
+        let parts = self.open_parts();
+        let _uncopied = Uncopied::hold(&parts)?;
+        let position = self.tensor_position(name)?;
+        let _no_put = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = self.stored()?.meta().clone();
+        changed.tensors.retain(|tensor| tensor.name != name);
+        let graph = replace_meta(&self.graph, &changed)?;
+        parts.iter().for_each(|part| part.tensors[position].set_dropped());
+        for part in &parts {
+            let files = part.catalog.forget_tensor(name, &graph.meta().to_text())?;
+            part.catalog.flush()?;
+            for file in files {
+                remove_if_there(&**graph.device(), &graph.part_dir(part.part).join(file))?;
+            }
+        }
+        // A new tensor of this name may have files of these names.
+        let (gone, kept) = std::mem::take(&mut *garbage).into_iter().partition(|it| it.is_of(name));
+        *garbage = kept;
+        let gone: Vec<Retired> = gone;
+        gone.iter().try_for_each(|it| remove_if_there(&**graph.device(), it.file()))?;
+        Ok(graph)
+    }
+
+    /// The graph as its description is on disk now.
+    fn stored(&self) -> Result<Graph, StoreError> {
+        Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())
+    }
+
     fn coming(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -135,7 +177,7 @@ impl LiveGraph {
         let refused =
             |reason: String| StoreError::TensorRefused { tensor: spec.name.clone(), reason };
         spec.check().map_err(|error| refused(error.to_string()))?;
-        let stored = Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())?;
+        let stored = self.stored()?;
         if stored.meta().tensor(&spec.name).is_some() || spec.name == EXTERNAL_ID_TENSOR {
             return Err(refused("the graph has a tensor of this name".to_owned()));
         }
@@ -148,29 +190,46 @@ impl LiveGraph {
     }
 }
 
-/// Removes a tensor with all of its versions and rows; returns the graph without it. Processes that
-/// have its files open read them to their end.
+/// Removes a tensor as [`LiveGraph::drop_tensor`] does.
 ///
 /// Opens all partitions that are here for writing meanwhile, and fails with [`StoreError::Locked`]
-/// while another process has one; with [`StoreError::Fixed`] for `external_id`.
+/// while another process has one.
 pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
     graph.tensor(name)?;
+    check_may_go(name)?;
+    let parts = graph.parts_here();
+    let live = LiveGraph::open(graph, Some(&parts), LiveMode::Write, &OpenOptions::default())?;
+    live.drop_tensor(name)
+}
+
+fn check_may_go(name: &str) -> Result<(), StoreError> {
     if name == EXTERNAL_ID_TENSOR {
         return Err(StoreError::Fixed { tensor: name.to_owned() });
     }
-    let parts = graph.parts_here();
-    let live = LiveGraph::open(graph, Some(&parts), LiveMode::Write, &OpenOptions::default())?;
-    let mut changed = live.graph.meta().clone();
-    changed.tensors.retain(|tensor| tensor.name != name);
-    let graph = replace_meta(&live.graph, &changed)?;
-    for part in live.open_parts() {
-        let files = part.catalog.forget_tensor(name, &graph.meta().to_text())?;
-        part.catalog.flush()?;
-        for file in files {
-            remove_if_there(&**graph.device(), &graph.part_dir(part.part).join(file))?;
+    Ok(())
+}
+
+/// Partitions of which no copy begins while this is held: it would have tensors of another time.
+struct Uncopied<'a>(Vec<&'a LivePart>);
+
+impl<'a> Uncopied<'a> {
+    /// Fails with [`StoreError::Busy`] while one of them is copied.
+    fn hold(parts: &'a [Arc<LivePart>]) -> Result<Self, StoreError> {
+        let mut held = Self(Vec::with_capacity(parts.len()));
+        for part in parts {
+            if !part.hand_over.begin_copy() {
+                return Err(busy(part.part, "a copy of it is under way"));
+            }
+            held.0.push(part);
         }
+        Ok(held)
     }
-    Ok(graph)
+}
+
+impl Drop for Uncopied<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|part| part.hand_over.end_copy());
+    }
 }
 
 impl NewTensor {
@@ -202,10 +261,11 @@ impl NewTensor {
         Ok(())
     }
 
-    /// Makes the tensor part of the graph, which it returns: on disk, and for every opening of the
-    /// graph from now on.
+    /// Makes the tensor part of the graph, which it returns: on disk, for the partitions as they are
+    /// open, and for every opening from now on.
     ///
-    /// Fails with [`StoreError::TensorRefused`] where rows are missing; nothing is left then.
+    /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went since
+    /// it was begun, and with [`StoreError::Busy`] while one is copied; nothing is left then.
     pub fn finish(mut self) -> Result<Graph, StoreError> {
         self.open_next()?;
         if self.rows_left() > 0 {
@@ -215,17 +275,29 @@ impl NewTensor {
         let live = Arc::clone(&self.live);
         let _alone = live.commits();
         live.check_new_tensor(&self.spec)?;
+        let parts = live.open_parts();
+        let _uncopied = Uncopied::hold(&parts)?;
+        let is_open = |(part, open): (&Arc<LivePart>, &Arc<LivePart>)| Arc::ptr_eq(part, open);
+        if parts.len() != self.parts.len() || !self.parts.iter().zip(&parts).all(is_open) {
+            let reason = "partitions came or went while it was written; write it again".to_owned();
+            return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+        }
+        // Opened before the switch: after it nothing can fail but records that the next start makes.
+        let opened = self.written.iter().map(|staged| staged.open(&live));
+        let opened = opened.collect::<Result<Vec<_>, _>>()?;
         for staged in &self.written {
             let recorded =
                 staged.part.catalog.stage_tensor(&self.spec.name, FIRST_VERSION, &staged.record());
             recorded?;
         }
-        let stored = Graph::open_on(Arc::clone(live.graph.device()), live.graph.dir())?;
-        let mut meta = stored.meta().clone();
+        let mut meta = live.stored()?.meta().clone();
         meta.tensors.push(self.spec.clone());
         let replaced = replace_meta(&live.graph, &meta);
         let graph = replaced.inspect_err(|_| self.keep_if_listed())?;
         let written = std::mem::take(&mut self.written);
+        for (staged, tensor) in written.iter().zip(opened) {
+            staged.part.tensors.push(tensor);
+        }
         for staged in written {
             let text = graph.meta().to_text();
             staged.part.catalog.settle_tensors(&text, &[&self.spec.name])?;
@@ -316,6 +388,16 @@ impl Staged {
             digest: self.digest,
             file: self.file.clone(),
         }
+    }
+
+    /// Opens a whole file that no record names yet.
+    fn open(&self, live: &LiveGraph) -> Result<Arc<LiveTensor>, StoreError> {
+        let (part, spec) = (&self.part, &self.identity.tensor);
+        let segment = live.graph.open_base(part.part, spec, FIRST_VERSION, &self.record())?;
+        let layer = Layer::open(segment, FIRST_VERSION, live.reader)?;
+        let current = TensorVersion::new(part.version(), vec![layer]);
+        let catalog = Arc::clone(&part.catalog);
+        Ok(Arc::new(LiveTensor::new(spec.clone(), catalog, current, None, &[])))
     }
 
     /// Gives a whole file its name.

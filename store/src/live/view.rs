@@ -68,7 +68,7 @@ impl LiveGraph {
         let parts = self.now();
         let mut tensors = vec![Vec::new(); parts.len()];
         for (pinned, part) in tensors.iter_mut().zip(parts.iter()) {
-            for tensor in part.iter().flat_map(|part| &part.tensors) {
+            for tensor in part.iter().flat_map(|part| part.tensors.iter()) {
                 pinned.push(tensor.at(version).ok_or_else(|| self.no_version(version))?);
             }
         }

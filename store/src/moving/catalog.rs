@@ -24,7 +24,7 @@ impl ArrivingCatalog {
     /// Names the files of a manifest, all of which have come, and its version.
     pub fn install(&self, manifest: &Manifest) -> Result<(), StoreError> {
         let (records, deltas) = manifest.records();
-        self.catalog.replace_records(&records, &deltas, manifest.version)
+        self.catalog.take_over(&records, &deltas, manifest.version, &manifest.commits)
     }
 
     /// Puts a piece of the pending rows of the source, which are over the version of `manifest`;

@@ -66,7 +66,7 @@ impl<'a> CatalogUnit<'a> {
             Pair::Identity | Pair::Version => None,
             // Of a repair that was cut off; the next one tells them.
             Pair::Losses(_) => None,
-            Pair::Holders => None,
+            Pair::Holders | Pair::Commit => None,
             Pair::GraphCopy(text) => {
                 let differs = !is_copy(text, self.graph.meta());
                 differs.then(|| "its copy of graph.toml is another".to_owned())

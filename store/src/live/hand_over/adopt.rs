@@ -7,6 +7,7 @@ use lodestore_graph::PartId;
 use super::super::open::OpenedPart;
 use super::super::{LiveGraph, LiveMode, LivePart, Parts};
 use crate::error::StoreError;
+use crate::graph::Graph;
 
 impl LiveGraph {
     /// Opens a partition whose folder has come since; gives the graph's version. Nothing happens if
@@ -20,7 +21,13 @@ impl LiveGraph {
         if self.now()[part.index()].is_some() {
             return Ok(self.version());
         }
-        let opened = OpenedPart::late(&self.graph, part, self.mode)?;
+        if self.open_parts().iter().any(|open| open.tensors.iter().any(|it| it.is_dropped())) {
+            let reason = "a tensor was dropped since the graph was opened; open it again first";
+            return Err(StoreError::MoveRefused { part, reason: reason.to_owned() });
+        }
+        // As it is now: tensors may have come since the graph was opened.
+        let stored = Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())?;
+        let opened = OpenedPart::late(&stored, part, self.mode)?;
         let version = opened.version;
         self.take_in(Arc::new(opened.live(self.reader)?), version)?;
         Ok(self.version())

@@ -2,7 +2,6 @@
 //!
 //! The files come from [`LiveGraph::part_files`], as for a follower, before the seal and under it.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -31,7 +30,7 @@ impl LiveGraph {
     pub fn begin_copy(self: &Arc<Self>, part: PartId) -> Result<PartCopy, StoreError> {
         let open = self.now().get(part.index()).cloned().flatten();
         let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
-        if open.hand_over.is_copied.swap(true, Ordering::AcqRel) {
+        if !open.hand_over.begin_copy() {
             return Err(busy(part, "another copy of it is under way"));
         }
         // From here on its end ends all of this.
@@ -101,7 +100,7 @@ impl PartCopy {
         if self.part.hand_over.seal().take().is_some() {
             self.part.hand_over.seals().end(Instant::now());
         }
-        self.part.hand_over.is_copied.store(false, Ordering::Release);
+        self.part.hand_over.end_copy();
     }
 }
 

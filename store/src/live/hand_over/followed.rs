@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 
-use super::super::{Layer, LiveGraph, LivePart, TensorVersion};
+use super::super::{Layer, LiveGraph, LivePart, LiveTensor, TensorVersion};
 use crate::catalog::{DeltaRecord, SegmentRecord};
 use crate::device::FileReader;
 use crate::error::StoreError;
@@ -43,16 +43,17 @@ impl LiveGraph {
         let (version, tensors) = one_version(&open)?;
         let mut files = open_lists(&self.graph, part)?;
         let mut layers = Vec::new();
-        for tensor in &tensors {
+        for (_, tensor) in &tensors {
             for layer in tensor.layers() {
                 let path = layer.segment().path().to_owned();
                 files.push(open_file(&self.graph, path)?);
                 layers.push(Arc::clone(layer));
             }
         }
-        let specs = open.tensors.iter().map(|tensor| &tensor.spec().name);
-        let tensors = specs.zip(&tensors).map(|(name, tensor)| manifest_of(name, tensor)).collect();
-        let manifest = Manifest { graph: self.graph.uuid(), part, version, tensors };
+        let tensors =
+            tensors.iter().map(|(of, tensor)| manifest_of(&of.spec().name, tensor)).collect();
+        let commits = open.catalog.commits(version)?;
+        let manifest = Manifest { graph: self.graph.uuid(), part, version, tensors, commits };
         Ok(PartFiles { manifest, files, _layers: layers })
     }
 }
@@ -86,11 +87,14 @@ impl PartFiles {
     }
 }
 
+/// A tensor at a version.
+type TensorAt = (Arc<LiveTensor>, Arc<TensorVersion>);
+
 /// The tensors of a partition at its version.
-fn one_version(part: &LivePart) -> Result<(u32, Vec<Arc<TensorVersion>>), StoreError> {
+fn one_version(part: &LivePart) -> Result<(u32, Vec<TensorAt>), StoreError> {
     for _ in 0..LOOKS_MAX {
         let version = part.version();
-        let tensors = part.tensors.iter().map(|tensor| tensor.at(version));
+        let tensors = part.listed().map(|it| Some((Arc::clone(it), it.at(version)?)));
         if let Some(tensors) = tensors.collect::<Option<Vec<_>>>() {
             return Ok((version, tensors));
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::super::{Layer, LiveGraph, LivePart};
+use super::super::{Layer, LiveGraph, LivePart, LiveTensor};
 use crate::error::StoreError;
 use crate::moving::piece;
 use crate::plan::{DeviceProfile, ReadPlan};
@@ -20,8 +20,9 @@ pub(super) struct UncommittedRows(VecDeque<Stretch>);
 /// The pending rows of a tensor for a version.
 #[derive(Debug)]
 struct Stretch {
-    /// Position of the tensor.
-    tensor: u16,
+    tensor: Arc<LiveTensor>,
+    /// Its position in the graph's description.
+    position: u16,
     version: u32,
     /// The file that a commit has prepared; `None` for rows that are in the catalog.
     prepared: Option<Arc<Layer>>,
@@ -35,10 +36,11 @@ impl UncommittedRows {
     pub(super) fn of(live: &LiveGraph, part: &LivePart) -> Result<Self, StoreError> {
         let (catalog, mut all) = (&part.catalog, VecDeque::new());
         let prepared_version = catalog.prepared_version()?;
-        for (tensor, position) in part.tensors.iter().zip(0u16..) {
+        for (tensor, position) in part.listed().zip(0u16..) {
             let spec = tensor.spec();
             let mut push = |version, prepared| {
-                all.push_back(Stretch { tensor: position, version, prepared, next: 0 });
+                let tensor = Arc::clone(tensor);
+                all.push_back(Stretch { tensor, position, version, prepared, next: 0 });
             };
             if let Some(version) = prepared_version
                 && let Some(delta) = catalog.prepared_delta(&spec.name, version)?
@@ -68,7 +70,7 @@ impl UncommittedRows {
         out: &mut Vec<u8>,
     ) -> Result<bool, StoreError> {
         while let Some(stretch) = self.0.front_mut() {
-            let row_bytes = part.tensors[usize::from(stretch.tensor)].spec().row_bytes();
+            let row_bytes = stretch.tensor.spec().row_bytes();
             let mut room = piece::rows_within(limit.saturating_sub(out.len()), row_bytes);
             if room == 0 {
                 if !out.is_empty() {
@@ -78,7 +80,7 @@ impl UncommittedRows {
             }
             let (rows, bytes) = stretch.read(part, room)?;
             if !rows.is_empty() {
-                piece::push(out, (stretch.tensor, stretch.version), &rows, &bytes);
+                piece::push(out, (stretch.position, stretch.version), &rows, &bytes);
             }
             if rows.len() == room {
                 return Ok(false);
@@ -92,7 +94,7 @@ impl UncommittedRows {
 impl Stretch {
     /// Reads the next rows, `most` at most: their numbers and bytes. Fewer are the last ones.
     fn read(&mut self, part: &LivePart, most: usize) -> Result<(Vec<u32>, Vec<u8>), StoreError> {
-        let spec = part.tensors[usize::from(self.tensor)].spec();
+        let spec = self.tensor.spec().clone();
         let row_bytes = spec.row_bytes();
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
         if let Some(layer) = &self.prepared {

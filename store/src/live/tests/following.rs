@@ -190,6 +190,91 @@ fn files_of_another_history_take_the_place_of_none_that_is_served() {
 }
 
 #[test]
+fn a_writer_that_was_restored_and_has_folded_all_past_its_follower_is_refused() {
+    let pair = Pair::new();
+    let all: Vec<u32> = (0..N_NODES).collect();
+    let restored = pair.restored("restored");
+    for seq in [1, 2] {
+        put(&pair.writer, "feat", &all, seq);
+        pair.writer.commit_version().unwrap();
+    }
+    let follower = pair.follower();
+    pair.follow(&follower);
+    for seq in [11, 12, 13] {
+        put(&restored, "feat", &all, seq);
+        restored.commit_version().unwrap();
+    }
+    compact(&restored);
+    let manifest = restored.part_files(PartId(0)).unwrap().manifest().clone();
+    assert_eq!((follower.version(), manifest.version()), (3, 4));
+    assert!(manifest.tensors.iter().all(|it| it.deltas.is_empty()), "no file of a like version");
+    let refused = follower.install(&manifest).unwrap_err().to_string();
+    let expected = "made version 3 by another commit than that here: was it restored from a copy";
+    assert!(refused.contains(expected), "{refused}");
+    assert!(refused.contains(&*pair.folder().to_string_lossy()), "says what to do: {refused}");
+    pair.assert_same(&follower);
+    // It would be the same with a copy of a state that the follower has passed.
+    drop(restored);
+    let later = pair.restored("later");
+    later.commit_version().unwrap();
+    pair.writer.commit_version().unwrap();
+    pair.follow(&follower);
+    later.commit_version().unwrap();
+    let manifest = later.part_files(PartId(1)).unwrap().manifest().clone();
+    assert!(follower.install(&manifest).is_err());
+    // The writer itself may fold all as well, and be ahead by as much.
+    for seq in [3, 4] {
+        put(&pair.writer, "feat", &all, seq);
+        pair.writer.commit_version().unwrap();
+    }
+    compact(&pair.writer);
+    drop(follower);
+    let follower = pair.follower();
+    pair.follow(&follower);
+    pair.assert_same(&follower);
+}
+
+#[test]
+fn a_follower_that_was_away_for_longer_than_commits_are_known_is_refused() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    put(&pair.writer, "feat", &[1], 1);
+    pair.writer.commit_version().unwrap();
+    pair.follow(&follower);
+    pair.writer.commit_version().unwrap();
+    let mut manifest = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    assert_eq!(manifest.commits.iter().map(|it| it.version).collect::<Vec<_>>(), [2, 3]);
+    manifest.commits.remove(0);
+    let refused = follower.install(&manifest).unwrap_err().to_string();
+    assert!(refused.contains("knows its commits from version 3 on"), "{refused}");
+    assert!(refused.contains("remove"), "{refused}");
+    pair.follow(&follower);
+    assert_eq!(follower.version(), 3);
+}
+
+/// Whoever follows the follower, once that writes, has the same history.
+#[test]
+fn a_follower_that_becomes_the_writer_goes_on_with_its_history() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    put(&pair.writer, "feat", &[1], 1);
+    pair.writer.commit_version().unwrap();
+    pair.follow(&follower);
+    let theirs = pair.writer.part_files(PartId(0)).unwrap().manifest().commits.clone();
+    drop(follower);
+    std::fs::remove_file(pair.folder().join("follows")).unwrap();
+    let promoted = open(&pair.folder(), LiveMode::Write).unwrap();
+    promoted.commit_version().unwrap();
+    let manifest = promoted.part_files(PartId(0)).unwrap().manifest().clone();
+    assert_eq!(manifest.commits[..1], theirs);
+    assert_eq!(manifest.commits.len(), 2);
+    // And the old writer is not of that history any more.
+    pair.writer.commit_version().unwrap();
+    let old = pair.writer.part_files(PartId(0)).unwrap().manifest().commits.clone();
+    assert!(old[0] == manifest.commits[0] && old[1] != manifest.commits[1]);
+}
+
+#[test]
 fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     let pair = Pair::new();
     let follower = pair.follower();

@@ -60,6 +60,112 @@ fn a_new_tensor_is_like_one_that_was_imported_at_every_version() {
     }
 }
 
+fn rows_over(live: &Arc<LiveGraph>, tensor: &str) -> Result<Vec<u8>, StoreError> {
+    let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+    let ids: Vec<NodeId> = (0..live.graph().meta().nodes).map(NodeId).collect();
+    let mut out = vec![0; ids.len() * store.tensor(tensor)?.row_bytes()];
+    store.gather(tensor, &ids, &mut out).map(|()| out)
+}
+
+#[test]
+fn a_tensor_comes_to_a_graph_that_is_open_and_goes_from_it() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let before = EmbeddedStore::over(Arc::clone(&live), View::Latest).unwrap();
+    put(&live, "feat", &[3, 40], 1);
+    write(&live, "emb", 50, 1000);
+    let mut expected = rows(50);
+    assert_eq!(rows_over(&live, "emb").unwrap(), expected);
+    assert!(before.tensor("emb").is_err(), "it was opened before");
+    // It is put to, committed, pinned and folded as the others are.
+    let ids = [NodeId(4), NodeId(49)];
+    live.put_rows("emb", &ids, &[9; 2 * WIDTH]).unwrap();
+    assert_eq!(live.commit_version().unwrap(), 2);
+    for id in ids {
+        expected[id.index() * WIDTH..][..WIDTH].fill(9);
+    }
+    assert_eq!(rows_over(&live, "emb").unwrap(), expected);
+    let mut row = [0; WIDTH];
+    at(&live, 1).unwrap().gather("emb", &[NodeId(4)], &mut row).unwrap();
+    assert_eq!(row[..], rows(5)[4 * WIDTH..]);
+    let manifest = live.part_files(PartId(1)).unwrap().manifest().clone();
+    assert!(manifest.files().any(|file| file == "emb.v2.delta"), "{manifest:?}");
+    let pinned = at(&live, 2).unwrap();
+    assert_eq!(compact(&live), 4);
+    assert_eq!(rows_over(&live, "emb").unwrap(), expected);
+    // It goes with what is pending, and with files that a pinned reader still holds.
+    live.put_rows("emb", &ids, &[8; 2 * WIDTH]).unwrap();
+    put(&live, "feat", &[5], 2);
+    let graph = live.drop_tensor("emb").unwrap();
+    assert!(graph.tensor("emb").is_err());
+    pinned.gather("emb", &[NodeId(49)], &mut row).unwrap();
+    assert_eq!(row, [9; WIDTH]);
+    let gone = [
+        rows_over(&live, "emb").unwrap_err(),
+        live.put_rows("emb", &ids, &[8; 2 * WIDTH]).unwrap_err(),
+        live.drop_tensor("emb").unwrap_err(),
+    ];
+    assert!(gone.iter().all(|it| matches!(it, StoreError::NoTensor { .. })), "{gone:?}");
+    assert_eq!(live.commit_version().unwrap(), 3);
+    let names = |live: &LiveGraph| {
+        let manifest = live.part_files(PartId(0)).unwrap().manifest().clone();
+        manifest.files().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(names(&live).iter().all(|file| !file.starts_with("emb")));
+    // Another of its name: nothing of the first comes back, and nothing of it takes files away.
+    write(&live, "emb", 50, 64);
+    drop(pinned);
+    live.sweep().unwrap();
+    assert_eq!(rows_over(&live, "emb").unwrap(), rows(50));
+    live.put_rows("emb", &[NodeId(0)], &[7; WIDTH]).unwrap();
+    live.commit_version().unwrap();
+    compact(&live);
+    live.sweep().unwrap();
+    let mut expected = rows(50);
+    expected[..WIDTH].fill(7);
+    assert_eq!(rows_over(&live, "emb").unwrap(), expected);
+    drop((live, before));
+    assert_eq!(gathered(&ring, "emb").unwrap(), expected);
+    assert!(ring.verify().ok && ring.verify().unknown.is_empty(), "{:?}", ring.verify());
+}
+
+#[test]
+fn tensors_neither_come_nor_go_while_a_partition_is_copied() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let mut tensor = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
+    tensor.write_rows(&rows(50)).unwrap();
+    let copy = live.begin_copy(PartId(1)).unwrap();
+    let refused = [tensor.finish().unwrap_err(), live.drop_tensor("mark").unwrap_err()];
+    assert!(refused.iter().all(|it| matches!(it, StoreError::Busy { .. })), "{refused:?}");
+    assert!(rows_over(&live, "emb").is_err() && rows_over(&live, "mark").is_ok());
+    drop(copy);
+    write(&live, "emb", 50, 1000);
+    drop(live.begin_copy(PartId(0)).unwrap());
+    live.drop_tensor("mark").unwrap();
+    drop(live.begin_copy(PartId(0)).unwrap());
+    drop(live);
+    assert_eq!(gathered(&ring, "emb").unwrap(), rows(50));
+    assert!(gathered(&ring, "mark").is_err());
+    assert!(ring.verify().ok && ring.verify().unknown.is_empty(), "{:?}", ring.verify());
+}
+
+#[test]
+fn a_partition_that_comes_after_a_tensor_has_gone_waits_for_the_next_opening() {
+    let ring = ring(50, 2, 2);
+    let graph = Graph::open(&ring.out()).unwrap();
+    let parts = [PartId(0)];
+    let live = LiveGraph::open(graph, Some(&parts), LiveMode::Write, &OpenOptions::default());
+    let live = Arc::new(live.unwrap());
+    live.drop_tensor("mark").unwrap();
+    let refused = live.adopt(PartId(1)).unwrap_err().to_string();
+    assert!(refused.contains("a tensor was dropped since the graph was opened"), "{refused}");
+    drop(live);
+    drop(writer(&ring));
+    assert!(gathered(&ring, "feat").is_ok() && gathered(&ring, "mark").is_err());
+    assert!(ring.verify().ok, "{:?}", ring.verify());
+}
+
 #[test]
 fn a_tensor_that_is_not_whole_leaves_nothing() {
     let ring = ring(50, 2, 2);

@@ -25,7 +25,7 @@ impl Look<'_> {
         let (above, only_whole) = match found {
             Assessment::Hopeless(_) => (record.version, false),
             Assessment::Mended(mended) if !mended.lost_pages.is_empty() => (record.version, true),
-            // What is committed is there, in segment and overlay.
+            // What is committed is there, in segments and deltas.
             Assessment::Mended(_) if contents.salvaged => {
                 (contents.version.unwrap_or(record.version), true)
             }

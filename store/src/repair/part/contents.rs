@@ -196,7 +196,7 @@ impl Scan {
     ) {
         match pair {
             Pair::Identity | Pair::Version | Pair::Newer { .. } => {}
-            Pair::Holders => {}
+            Pair::Holders | Pair::Commit => {}
             Pair::Losses(text) => {
                 let text = String::from_utf8_lossy(text);
                 self.losses.extend(text.lines().map(str::to_owned));

@@ -153,6 +153,10 @@ fn build(
     let records: Vec<TensorRecord> = work.iter().map(|tensor| tensor.record.clone()).collect();
     catalog.replace_records(&records, deltas, version)?;
     if let Some(old) = &contents.catalog {
+        // Followers know the history by them; without them they would have to begin again.
+        if let Ok(commits) = old.commits(version) {
+            catalog.replace_commits(&commits)?;
+        }
         catalog.copy_rows(old, &mut |pair| match pair {
             Pair::Row { tensor, version: of, row, bytes } => {
                 let committed = contents.version.unwrap_or(version);

@@ -1,31 +1,31 @@
-//! What rows are put into: the files of a graph, or its servers.
+//! Where rows are put and committed: the files of a graph, or its servers.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
-use lodestore_graph::{NodeId, PartId};
+use lodestore_client::{Client, ClientConfig, CommitOutcome, EmbeddedSource, RowSource};
+use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, TensorSpec, View};
 
 use crate::here::{check_here, list, parts_elsewhere, parts_here};
 use crate::ids::InternalIds;
 
 /// A graph that is known and not yet locked.
-pub(super) enum Place {
+pub(crate) enum Place {
     Folder(Graph),
     Servers(Box<Client>),
 }
 
 /// A graph that takes rows.
-pub(super) enum Target {
+pub(crate) enum Target {
     Files(Arc<LiveGraph>),
     Servers(Box<Client>),
 }
 
 impl Place {
     /// The graph in `folder`, or behind the servers at `addresses`.
-    pub(super) fn find(
+    pub(crate) fn find(
         folder: Option<&Path>,
         addresses: &[String],
         config: ClientConfig,
@@ -36,7 +36,7 @@ impl Place {
         Ok(Self::Servers(Box::new(Client::connect(addresses, config)?)))
     }
 
-    pub(super) fn tensor(&self, name: &str) -> Result<TensorSpec> {
+    pub(crate) fn tensor(&self, name: &str) -> Result<TensorSpec> {
         Ok(match self {
             Self::Folder(graph) => graph.tensor(name)?.clone(),
             Self::Servers(client) => {
@@ -46,7 +46,7 @@ impl Place {
         })
     }
 
-    pub(super) fn n_nodes(&self) -> u32 {
+    pub(crate) fn n_nodes(&self) -> u32 {
         match self {
             Self::Folder(graph) => graph.book().n_nodes(),
             Self::Servers(client) => client.book().n_nodes(),
@@ -56,9 +56,9 @@ impl Place {
     /// Locks the partitions that are named, or else all that are here, against other writers;
     /// servers have locked theirs.
     ///
-    /// Fails when `commits` would make a version of some partitions and nobody has named them: what
-    /// is pending in the others would become part of it later.
-    pub(super) fn open(self, named: &[PartId], commits: bool) -> Result<Target> {
+    /// Fails when `commits` would make a version of some partitions and none are named: what is
+    /// pending in the others would become part of it later.
+    pub(crate) fn open(self, named: &[PartId], commits: bool) -> Result<Target> {
         Ok(match self {
             Self::Folder(graph) => {
                 let options = OpenOptions::default();
@@ -67,9 +67,9 @@ impl Place {
                 if commits && named.is_empty() && !elsewhere.is_empty() {
                     let here: Vec<u16> = here.iter().map(|part| part.0).collect();
                     bail!(
-                        "{}: nothing is put, since --commit would leave out partitions {}, which \
-                         are not on this machine (is a disk not mounted?); to commit the others \
-                         alone, name them: --parts {}",
+                        "{}: nothing is put or committed, since a commit would leave out partitions \
+                         {}, which are not on this machine (is a disk not mounted?); to commit the \
+                         others alone, name them: --parts {}",
                         graph.dir().display(),
                         list(&elsewhere),
                         list(&here).replace(' ', "")
@@ -86,7 +86,7 @@ impl Place {
 
 impl Target {
     /// Puts rows; they are durable when it returns.
-    pub(super) fn put(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<()> {
+    pub(crate) fn put(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<()> {
         match self {
             Self::Files(live) => live.put_rows(tensor, ids, rows).map(drop)?,
             Self::Servers(client) => client.put_rows(tensor, ids, rows).map(drop)?,
@@ -95,15 +95,27 @@ impl Target {
     }
 
     /// Makes a version of all that was put.
-    pub(super) fn commit(&self) -> Result<u32> {
+    pub(crate) fn commit(&self) -> Result<u32> {
         Ok(match self {
             Self::Files(live) => live.commit_version()?,
             Self::Servers(client) => client.commit()?,
         })
     }
 
+    /// Makes a version of all that was put, unless nothing was.
+    pub(crate) fn commit_pending(&self) -> Result<CommitOutcome> {
+        match self {
+            Self::Files(live) => {
+                let is_new = live.pending_version() > live.version();
+                let version = if is_new { live.commit_version()? } else { live.version() };
+                Ok(CommitOutcome { version, is_new, parts: live.part_versions() })
+            }
+            Self::Servers(client) => Ok(client.commit_pending()?),
+        }
+    }
+
     /// Waits until `wanted` followers of each partition have a version; files have none.
-    pub(super) fn wait_for_followers(&self, version: u32, wanted: usize) -> Result<()> {
+    pub(crate) fn wait_for_followers(&self, version: u32, wanted: usize) -> Result<()> {
         match self {
             Self::Files(_) => Ok(()),
             Self::Servers(client) => Ok(client.wait_for_followers(version, wanted)?),
@@ -111,7 +123,7 @@ impl Target {
     }
 
     /// The newest version that all of it has committed.
-    pub(super) fn version(&self) -> Result<u32> {
+    pub(crate) fn version(&self) -> Result<u32> {
         Ok(match self {
             Self::Files(live) => live.version(),
             Self::Servers(client) => {
@@ -123,7 +135,7 @@ impl Target {
 
     /// Fails for a node whose rows it does not take; `nodes` are those of a list from position
     /// `first` on.
-    pub(super) fn check(&self, nodes: &[NodeId], first: u64) -> Result<()> {
+    pub(crate) fn check(&self, nodes: &[NodeId], first: u64) -> Result<()> {
         match self {
             Self::Files(live) => {
                 let here: Vec<PartId> = live.parts().collect();
@@ -134,8 +146,16 @@ impl Target {
         }
     }
 
+    /// Which partitions there are.
+    pub(crate) fn book(&self) -> &PartitionBook {
+        match self {
+            Self::Files(live) => live.graph().book(),
+            Self::Servers(client) => client.book(),
+        }
+    }
+
     /// Partitions of the graph that are not opened here.
-    pub(super) fn absent(&self) -> Vec<u16> {
+    pub(crate) fn absent(&self) -> Vec<u16> {
         match self {
             Self::Files(live) => {
                 let here: Vec<PartId> = live.parts().collect();
@@ -146,7 +166,7 @@ impl Target {
     }
 
     /// The internal id of each external one.
-    pub(super) fn internal_ids(&self) -> Result<InternalIds> {
+    pub(crate) fn internal_ids(&self) -> Result<InternalIds> {
         match self {
             Self::Files(live) => {
                 let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;

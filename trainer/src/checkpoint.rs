@@ -33,7 +33,7 @@ pub(crate) struct Checkpoint {
 }
 
 /// A place between two steps of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// The epoch of the next step, from 0; the number of epochs after the last.
     pub epoch: u32,

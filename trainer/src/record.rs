@@ -12,7 +12,7 @@ use crate::{
     evaluate::Accuracy,
     run::Run,
     setup::Setup,
-    team::{MemberStats, TeamStep},
+    step_outcome::{MemberStats, TeamStep},
 };
 
 /// What has been measured so far.

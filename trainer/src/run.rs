@@ -8,14 +8,14 @@ use crate::{
     best::Best,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
     evaluate::Evaluator,
-    group::{Group, Opening},
     model::Model,
+    process_group::{Opening, ProcessGroup},
     record::Record,
     saved,
     setup::Setup,
     step::{RowsBySource, StepSeconds, WorkerStep, word_of},
-    team::{MemberStats, Team, TeamStep},
-    worker::StepOutcome,
+    step_outcome::{MemberStats, StepOutcome, TeamStep},
+    team::Team,
 };
 
 /// All that changes from step to step.
@@ -42,7 +42,7 @@ impl<'a> Run<'a> {
     /// has. None if the leader has ended it at once.
     pub(crate) fn new(
         setup: &Setup<'a>,
-        group: &mut Group<'_>,
+        group: &mut ProcessGroup<'_>,
     ) -> Result<Option<Self>, TrainError> {
         let config = setup.config;
         let parameters = setup.model.parameters();
@@ -82,10 +82,11 @@ impl<'a> Run<'a> {
 
     /// Agrees with the other processes on what is run, and from where on. False if the leader has
     /// ended the run.
-    fn open(&mut self, setup: &Setup<'_>, group: &mut Group<'_>) -> Result<bool, TrainError> {
-        let opening = Opening { digest: setup.digest(), filled: setup.filled() };
+    fn open(&mut self, setup: &Setup<'_>, group: &mut ProcessGroup<'_>) -> Result<bool, TrainError> {
+        let (digest, lengths) = (setup.digest(), self.adam.lengths());
+        let opening = Opening { digest, filled: setup.filled(), lengths };
         let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.adam.state()));
-        let Some((filled, resumed)) = group.open(&opening, resumed)? else { return Ok(false) };
+        let Some((filled, resumed)) = group.open(opening, resumed)? else { return Ok(false) };
         self.record.filled = filled;
         if let Some((place, adam)) = resumed.filter(|_| !group.leads()) {
             self.adam.restore(adam)?;
@@ -131,7 +132,7 @@ impl<'a> Run<'a> {
     /// epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
-        (team, group): (&mut Team<'_>, &mut Group<'_>),
+        (team, group): (&mut Team<'_>, &mut ProcessGroup<'_>),
         model: &Model,
         evaluator: Option<&mut Evaluator<'_>>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
@@ -164,7 +165,7 @@ impl<'a> Run<'a> {
     fn train_epoch(
         &mut self,
         team: &mut Team<'_>,
-        group: &mut Group<'_>,
+        group: &mut ProcessGroup<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
@@ -231,7 +232,7 @@ impl<'a> Run<'a> {
 
     /// Writes the best parameters, or the last before any evaluation, if they are asked for. The run is
     /// told of even if that fails.
-    pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &Group<'_>) {
+    pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &ProcessGroup<'_>) {
         let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
             return;
         };

@@ -20,9 +20,9 @@ use crate::{
     checkpoint::Settings,
     evaluate::{EvaluationLimits, Evaluator},
     features::FeatureRows,
-    group::Group,
     labels::Labels,
     model::{Model, ModelSpec},
+    process_group::ProcessGroup,
     strategy::{Ondemand, Planned, Rapid, Share},
     team::Recruit,
     worker::Worker,
@@ -95,7 +95,7 @@ impl<'a> Setup<'a> {
     /// Breaks if `progress` or the leader did.
     pub(crate) fn prepare(
         &mut self,
-        group: &mut Group<'_>,
+        group: &mut ProcessGroup<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TrainError> {
         if self.config.strategy != Strategy::Rapid {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use candle_core::{D, Device, Tensor, Var};
-use lodestore_client::{LoadStats, Met, PrefetchStats, Prefetcher, PreparedBatch};
+use lodestore_client::{Prefetcher, PreparedBatch};
 use lodestore_graph::{sampler::batch_seed, topology::Topology};
 
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     labels::Labels,
     model::{Hops, Model},
     step::StepSeconds,
+    step_outcome::StepOutcome,
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
@@ -40,27 +41,6 @@ pub(crate) struct Worker<'run> {
 pub(crate) struct StepOrder {
     pub(crate) epoch: u32,
     pub(crate) batch: u32,
-}
-
-/// What one batch gave.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StepOutcome {
-    /// Mean loss over the roots.
-    pub(crate) loss: f64,
-    pub(crate) n_roots: u64,
-    /// Roots whose class the model had right.
-    pub(crate) n_right: u64,
-    /// One flat list per parameter: the gradient of the mean loss.
-    pub(crate) gradients: Vec<Vec<f32>>,
-    pub(crate) load: LoadStats,
-    /// Input nodes.
-    pub(crate) n_nodes: u64,
-    /// Where the time went, but for what the whole team does.
-    pub(crate) seconds: StepSeconds,
-    /// How the batch was met.
-    pub(crate) met: Met,
-    /// The prefetcher's figures so far.
-    pub(crate) prefetch: PrefetchStats,
 }
 
 impl Worker<'_> {

@@ -83,9 +83,9 @@ pub(crate) struct TrainArgs {
     /// that workers share are then each process's own, of an equal share of the bytes.
     #[arg(long)]
     processes: bool,
-    /// --processes: end the run when one of them has not come so many seconds after the first has, in a
-    /// step or at the start. The others wait twice as long for the first, while it evaluates, writes a
-    /// checkpoint or the schedule: allow more where these take longer.
+    /// --processes, and in an MPI job: end the run when the first process has waited for another for this
+    /// many seconds, in a step or at the start. The others wait twice as long, while the first evaluates,
+    /// writes a checkpoint or the schedule: allow more where these take longer.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600,
           value_parser = clap::value_parser!(u32).range(1..))]
     peer_timeout: u32,
@@ -284,7 +284,7 @@ fn follow(run: &TrainRun) -> Result<()> {
     // The first process is asked too, or alone, and ends the run for all at the same step.
     let _heeded = Heeded::start()?;
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
-    match train_together(&run.train, &on, sources, joined.peers(), no_progress) {
+    match train_together(&run.train, &on, sources, joined.collective(), no_progress) {
         Err(error) => Err(joined.failed(error)),
         Ok(_) => {
             let mut figures = figures(peak_rss_bytes(), &opened.tiers.report());
@@ -318,7 +318,7 @@ fn train_telling(
     console.stage("setup");
     let (mut told, mut heeded) = (Ok(()), None);
     let (on, sources) = (opened.train_graph(run), &opened.sources);
-    let trained = train_together(&config, &on, sources, joined.peers(), &mut |progress| {
+    let trained = train_together(&config, &on, sources, joined.collective(), &mut |progress| {
         match progress {
             Progress::Schedule { done, total } => console.at("schedule", *done, *total),
             Progress::Step { epoch, done, total, loss, workers } => {

@@ -10,7 +10,7 @@ use crate::{ModelKind, TrainError};
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainConfig {
-    /// How rows reach the trainer.
+    /// What is computed, and how rows reach the trainer.
     pub strategy: Strategy,
     /// Which layers the model has.
     pub model: ModelKind,
@@ -86,7 +86,27 @@ pub struct CheckpointConfig {
     pub resume: bool,
 }
 
-/// How rows reach the trainer.
+/// What is computed: part of a run's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each step.
+    MiniBatch,
+}
+
+/// How rows reach the trainer, which never changes a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fetch {
+    /// Each batch is sampled and pulled when it is needed.
+    OnDemand,
+    /// From a schedule on disk, through rows that are kept, ahead of use.
+    Rapid,
+    /// Through a buffer with eviction by score, one batch ahead.
+    Massive,
+}
+
+/// A mode with a way to fetch, as a user names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
@@ -185,6 +205,26 @@ fn check(
     }
     let (expected, found) = (expected.to_owned(), found.to_string());
     Err(TrainError::Setting { setting, expected, found })
+}
+
+impl Strategy {
+    /// Returns what the strategy computes.
+    #[must_use]
+    pub fn mode(self) -> Mode {
+        match self {
+            Self::Ondemand | Self::Rapid | Self::Massive => Mode::MiniBatch,
+        }
+    }
+
+    /// Returns how the strategy fetches rows.
+    #[must_use]
+    pub fn fetch(self) -> Fetch {
+        match self {
+            Self::Ondemand => Fetch::OnDemand,
+            Self::Rapid => Fetch::Rapid,
+            Self::Massive => Fetch::Massive,
+        }
+    }
 }
 
 impl fmt::Display for Strategy {

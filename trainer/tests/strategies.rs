@@ -52,6 +52,10 @@ fn only_the_way_of_fetching_differs() {
         let ondemand = TrainConfig { model, ..config(Strategy::Ondemand, workers, dir.path()) };
         let expected = run(&graph, &ondemand).unwrap();
         assert_eq!(expected.step_losses.len() as u32, 3 * expected.epochs[0].steps);
+        let massive = TrainConfig { strategy: Strategy::Massive, ..ondemand.clone() };
+        let massive = run(&graph, &massive).unwrap();
+        assert_eq!(losses(&massive.step_losses), losses(&expected.step_losses));
+        assert_eq!(massive.parameters_digest, expected.parameters_digest);
         for (n_hot, window) in [(0, 0), (0, 1), (60, 1), (60, 4), (N_NODES as usize * 2, 2)] {
             let rapid = config(Strategy::Rapid, workers, dir.path());
             let hot_policy = HotPolicy::Frequency;

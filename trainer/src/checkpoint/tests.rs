@@ -124,6 +124,7 @@ fn another_run_is_refused_with_what_differs() {
     assert!(found.contains("run with hidden = 64, seed = 0, this one has hidden = 32, seed = 5"));
     assert!(other(&TrainConfig::default(), 6, "abc").contains("features = 5"));
     assert!(other(&TrainConfig::default(), 5, "x").contains("labels_and_splits = \"abc\""));
+    assert!(identity().settings.as_str().contains("mode = MiniBatch\n"));
     // These only say how rows come and when to end.
     let (strategy, epochs, patience) = (crate::Strategy::Massive, 99, 7);
     let config = TrainConfig { strategy, epochs, patience, n_hot: 1, ..TrainConfig::default() };

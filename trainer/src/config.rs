@@ -12,6 +12,8 @@ use crate::{ModelKind, TrainError};
 pub struct TrainConfig {
     /// What is computed, and how rows reach the trainer.
     pub strategy: Strategy,
+    /// Which worker trains on which root; `rapid` plans for `owned` ones only.
+    pub roots: Roots,
     /// Which layers the model has.
     pub model: ModelKind,
     /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
@@ -119,6 +121,20 @@ pub enum Strategy {
     Massive,
 }
 
+/// Which worker trains on which root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Roots {
+    /// Each worker trains on the training nodes of its own partitions, as in DGL: batches of the
+    /// worker's own order.
+    #[default]
+    Owned,
+    /// One order of all training nodes, cut into global batches of `batch_size` for each worker, whose
+    /// roots are dealt to workers by turns: the model-centric baseline of HopGNN. The sampled
+    /// neighbourhoods are those of the global batch, whoever has a root.
+    Global,
+}
+
 /// Which remote rows `rapid` keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -135,6 +151,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             strategy: Strategy::Rapid,
+            roots: Roots::Owned,
             model: ModelKind::Sage,
             workers: 1,
             fanouts: Fanout::at_most(10).into_iter().cycle().take(2).collect(),
@@ -181,6 +198,9 @@ impl TrainConfig {
             &format!("a multiple of {} heads", self.n_heads),
             self.hidden,
         )?;
+        let is_planned = self.strategy.fetch() == Fetch::Rapid;
+        let has_plan = !is_planned || self.roots == Roots::Owned;
+        check(has_plan, "roots", "owned under the strategy rapid", self.roots)?;
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
@@ -246,6 +266,27 @@ impl fmt::Display for HotPolicy {
     }
 }
 
+impl fmt::Display for Roots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Owned => "owned",
+            Self::Global => "global",
+        })
+    }
+}
+
+impl FromStr for Roots {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "owned" => Ok(Self::Owned),
+            "global" => Ok(Self::Global),
+            _ => Err(format!("no roots `{name}`; there are: owned, global")),
+        }
+    }
+}
+
 impl FromStr for Strategy {
     type Err = String;
 
@@ -276,6 +317,8 @@ mod tests {
         assert!(message(|c| c.n_heads = 0).contains("n_heads"));
         let uneven = message(|c| (c.model, c.hidden) = (ModelKind::Gat, 60));
         assert_eq!(uneven, "setting `hidden` must be a multiple of 8 heads, found 60");
+        let planned = message(|c| c.roots = Roots::Global);
+        assert!(planned.contains("`roots` must be owned under the strategy rapid"), "{planned}");
         let blind = message(|c| (c.patience, c.evaluate_every) = (3, 0));
         assert!(blind.contains("evaluate_every` must be at least 1 with a patience"), "{blind}");
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));

@@ -41,7 +41,7 @@ mod worker;
 
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
-pub use config::{CheckpointConfig, Fetch, HotPolicy, Mode, Strategy, TrainConfig};
+pub use config::{CheckpointConfig, Fetch, HotPolicy, Mode, Roots, Strategy, TrainConfig};
 pub use error::TrainError;
 pub use model::ModelKind;
 pub use process_group::give_up;

@@ -155,6 +155,7 @@ impl Run<'_> {
         };
         TrainReport {
             strategy: config.strategy,
+            roots: config.roots,
             model: config.model,
             workers: config.workers,
             processes: setup.n_processes,

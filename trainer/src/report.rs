@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{HotPolicy, ModelKind, Place, StepShares, Strategy};
+use crate::{HotPolicy, ModelKind, Place, Roots, StepShares, Strategy};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -19,6 +19,8 @@ pub enum RowsFrom {
 pub struct TrainReport {
     /// How rows reached the trainer.
     pub strategy: Strategy,
+    /// Which worker trained on which root.
+    pub roots: Roots,
     /// Which layers the model had.
     pub model: ModelKind,
     /// Workers.

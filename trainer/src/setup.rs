@@ -228,7 +228,7 @@ impl<'a> Setup<'a> {
         };
         let worker = Worker {
             worker,
-            seed: config.seed,
+            config,
             prefetcher: Prefetcher::start(scope, source, loader, window, first),
             features: self.features.clone(),
             model: &self.model,

@@ -101,7 +101,10 @@ impl<'scope> Team<'scope> {
                 let gone = |_| TrainError::WorkerPanicked { worker };
                 let outcome = member.outcomes.recv().map_err(gone)??;
                 member.prefetch = outcome.prefetch;
-                outcomes.push((worker, outcome));
+                // A batch without roots takes no part in the step.
+                if outcome.n_roots > 0 {
+                    outcomes.push((worker, outcome));
+                }
             }
         }
         self.take_stats(epoch);

@@ -10,15 +10,16 @@ use std::{
 
 use candle_core::{D, Device, Tensor, Var};
 use lodestore_client::{Prefetcher, PreparedBatch};
-use lodestore_graph::{sampler::batch_seed, topology::Topology};
+use lodestore_graph::topology::Topology;
 
 use crate::{
-    TrainError,
+    TrainConfig, TrainError,
     features::FeatureRows,
     labels::Labels,
     model::{Hops, Model},
     step::StepSeconds,
     step_outcome::StepOutcome,
+    strategy::seed_of_batch,
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
@@ -27,7 +28,7 @@ const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
 /// A worker's state between steps.
 pub(crate) struct Worker<'run> {
     pub(crate) worker: u32,
-    pub(crate) seed: u64,
+    pub(crate) config: &'run TrainConfig,
     pub(crate) prefetcher: Prefetcher<'run>,
     pub(crate) features: FeatureRows,
     pub(crate) model: &'run Model,
@@ -66,13 +67,16 @@ impl Worker<'_> {
         let start = Instant::now();
         let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } = prepared;
         let n_roots = batch.n_roots;
+        if n_roots == 0 {
+            return Ok(StepOutcome { met, prefetch: self.prefetcher.stats(), ..StepOutcome::default() });
+        }
         let classes = self.labels.classes_of(batch.roots());
         let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let degree = |node| self.topology.in_degree(node);
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
 
-        let seed = batch_seed(self.seed, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
+        let seed = seed_of_batch(self.config, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
         let width = self.features.width();
         let logits = self.model.forward(hops, self.features.view(rows.bytes()), width, seed)?;
         drop(rows);

@@ -15,7 +15,7 @@ use lodestore_client::{PullStats, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
 use lodestore_trainer::{
-    EpochReport, HotPolicy, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainError,
+    EpochReport, HotPolicy, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig, TrainError,
     TrainGraph, TrainReport, WorkerSources, train,
 };
 use planted::{
@@ -172,6 +172,55 @@ fn a_worker_without_roots_takes_no_part() {
         let two = run(&graph, &config(strategy, 2, dir.path())).unwrap();
         assert_eq!(losses(&report.step_losses), losses(&two.step_losses));
     }
+}
+
+/// Many steps of few roots, so that the last batch of an epoch leaves workers without any.
+#[test]
+fn global_roots_are_all_trained_on_and_fetching_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    let roots = Roots::Global;
+    // As many roots in an epoch as the book has; of 4 workers and 3 roots each.
+    let of = |strategy, workers, batch_size| {
+        let plain = config(strategy, workers, dir.path());
+        TrainConfig { roots, batch_size, dropout: 0.0, ..plain }
+    };
+    let one = run(&graph, &of(Strategy::Ondemand, 1, 12)).unwrap();
+    let owned = TrainConfig { roots: Roots::Owned, ..of(Strategy::Ondemand, 1, 12) };
+    let owned = run(&graph, &owned).unwrap();
+    assert_eq!(losses(&one.step_losses), losses(&owned.step_losses), "one worker owns all");
+    for workers in [2, 3, 4] {
+        let config = of(Strategy::Ondemand, workers, 12 / workers as usize);
+        let found = run(&graph, &config).unwrap();
+        // The same global batches of the same neighbours: the same losses but for rounding.
+        assert_eq!(found.step_losses.len(), one.step_losses.len());
+        for (step, (found, expected)) in found.step_losses.iter().zip(&one.step_losses).enumerate()
+        {
+            let near = (found - expected).abs() <= 1e-3 * expected.abs();
+            assert!(near, "{workers} workers, step {step}: {found}, {expected}");
+        }
+        let first = (found.step_losses[0] - one.step_losses[0]).abs();
+        assert!(first <= 1e-6 * one.step_losses[0], "{first}");
+        let massive = TrainConfig { strategy: Strategy::Massive, ..config.clone() };
+        let massive = run(&graph, &massive).unwrap();
+        assert_eq!(losses(&massive.step_losses), losses(&found.step_losses));
+        assert_eq!(massive.parameters_digest, found.parameters_digest);
+    }
+    // More workers than roots in the last batch: some have none, and none counts for them.
+    let few = TrainConfig { epochs: 1, ..of(Strategy::Ondemand, 4, 1) };
+    let mut by_worker = [0; 4];
+    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let report = run_telling(&graph, &few, [&rows, &rows], &mut |progress| {
+        if let Progress::Step { workers, .. } = progress {
+            workers.iter().for_each(|of| by_worker[of.worker as usize] += of.roots);
+        }
+        ControlFlow::Continue(())
+    });
+    let report = report.unwrap();
+    let n_roots: u64 = by_worker.iter().sum();
+    assert_ne!(n_roots % 4, 0, "the last batch is not whole");
+    assert_eq!(report.epochs[0].batches, n_roots, "batches of one root");
+    assert_eq!(u64::from(report.epochs[0].steps), n_roots.div_ceil(4));
 }
 
 #[test]

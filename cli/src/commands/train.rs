@@ -21,7 +21,7 @@ use lodestore_graph::peak_rss_bytes;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
-    EpochReport, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
+    EpochReport, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
     WorkerSources, train_together,
 };
 use serde::Serialize;
@@ -73,6 +73,11 @@ pub(crate) struct TrainArgs {
     /// hot set, prefetch) or massive (MassiveGNN: buffer with eviction by score, next batch ahead).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
+    /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or global
+    /// (one order over all, dealt to workers by turns, as HopGNN's model-centric baseline; not with
+    /// --strategy rapid, whose schedule is of owned roots).
+    #[arg(long, value_name = "R", default_value_t = Roots::Owned)]
+    roots: Roots,
     /// Model: sage, gcn or gat.
     #[arg(long, value_name = "M", default_value_t = ModelKind::Sage)]
     model: ModelKind,
@@ -203,6 +208,7 @@ impl TrainArgs {
         let usual = TrainConfig::default();
         let train = TrainConfig {
             strategy: self.strategy,
+            roots: self.roots,
             model: self.model,
             workers: self.workers.unwrap_or(form.usual_workers()),
             fanouts: self.fanout.fanout,

@@ -26,6 +26,7 @@ mod process_group;
 mod profile;
 mod random;
 mod record;
+mod replica;
 mod report;
 mod run;
 mod sage;

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Place, TrainError,
-    adam::AdamState,
     collective::{Collective, CollectiveError, Payload, Term},
+    replica::ReplicaState,
     step_outcome::{MemberStats, StepOutcome, TeamStep},
 };
 
@@ -42,16 +42,17 @@ pub(crate) struct Opening {
     pub(crate) lengths: Vec<usize>,
 }
 
-/// The place where a run goes on, and its state there.
-pub(crate) type Resumed = Option<(Place, AdamState)>;
+/// The place where a run goes on, and the state of each of its replicas there.
+pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
 
 /// An opening as it travels.
 #[derive(Serialize, Deserialize)]
 struct OpeningMessage {
     digest: [u32; 8],
     filled: LoadStats,
-    /// Of the leader: where the run goes on, and after how many updates. The state follows.
-    resumed: Option<(Place, u32)>,
+    /// Of the leader: where the run goes on, and after how many updates of each replica. The states
+    /// follow.
+    resumed: Option<(Place, Vec<u32>)>,
 }
 
 /// The figures of a process after a step.
@@ -100,9 +101,10 @@ impl<'c> ProcessGroup<'c> {
             return Ok(Some((filled, resumed)));
         }
         let resumed = resumed.filter(|_| self.leads());
-        let at = resumed.as_ref().map(|(place, state)| (*place, state.n_steps));
+        let n_steps = |states: &[ReplicaState]| states.iter().map(|state| state.n_steps).collect();
+        let at = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
         let message = OpeningMessage { digest, filled, resumed: at };
-        let Some(all) = self.exchange(&message)? else { return Ok(None) };
+        let Some(mut all) = self.exchange(&message)? else { return Ok(None) };
         let mut filled = LoadStats::default();
         for (message, rank) in all.iter().zip(0..) {
             if message.digest != digest {
@@ -110,11 +112,13 @@ impl<'c> ProcessGroup<'c> {
             }
             filled += message.filled;
         }
-        let Some((place, n_steps)) = all[0].resumed else { return Ok(Some((filled, None))) };
-        let mut bytes = resumed.map_or_else(Vec::new, |(_, state)| state_bytes(&state));
+        let Some((place, n_steps)) = all.swap_remove(0).resumed else {
+            return Ok(Some((filled, None)));
+        };
+        let mut bytes = resumed.map_or_else(Vec::new, |(_, states)| bytes_of(&states));
         let sent = self.collective.broadcast(Payload::Parameters, 0, &mut bytes);
         sent.inspect_err(|_| self.is_over = true)?;
-        Ok(Some((filled, Some((place, self.state(n_steps, &bytes)?)))))
+        Ok(Some((filled, Some((place, self.states(&n_steps, &bytes)?)))))
     }
 
     /// Returns the text of the leader; none if it has ended the run.
@@ -233,17 +237,26 @@ impl<'c> ProcessGroup<'c> {
         self.lengths.iter().map(list).collect()
     }
 
-    /// Returns the state that the leader has sent, of a model as this process has.
-    fn state(&mut self, n_steps: u32, bytes: &[u8]) -> Result<AdamState, TrainError> {
+    /// Returns the states that the leader has sent, of models as this process has.
+    fn states(
+        &mut self,
+        n_steps: &[u32],
+        bytes: &[u8],
+    ) -> Result<Vec<ReplicaState>, TrainError> {
         let len: usize = self.lengths.iter().sum();
-        if bytes.len() != 3 * 4 * len {
+        let expected = 3 * 4 * len * n_steps.len();
+        if bytes.len() != expected {
             self.is_over = true;
-            let (expected, found) = (format!("{len} parameters"), format!("{} bytes", bytes.len()));
+            let (expected, found) = (format!("{expected} bytes"), format!("{} bytes", bytes.len()));
             return Err(CollectiveError::OutOfStep { rank: 0, expected, found }.into());
         }
-        let values: Vec<f32> = bytemuck::pod_collect_to_vec(bytes);
-        let [values, means, variances] = [0, 1, 2].map(|n| self.lists(&values[n * len..][..len]));
-        Ok(AdamState { n_steps, values, means, variances })
+        let all: Vec<f32> = bytemuck::pod_collect_to_vec(bytes);
+        let of_replica = |(replica, &n_steps): (usize, &u32)| {
+            let list = |n: usize| self.lists(&all[(3 * replica + n) * len..][..len]);
+            let [values, means, variances] = [0, 1, 2].map(list);
+            ReplicaState { n_steps, values, means, variances }
+        };
+        Ok(n_steps.iter().enumerate().map(of_replica).collect())
     }
 }
 
@@ -254,10 +267,10 @@ pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), Col
     collective.all_gather(Payload::Control, &bytes, &mut Vec::new())
 }
 
-/// Returns values, means and variances of a state, one behind the other.
-fn state_bytes(AdamState { values, means, variances, .. }: &AdamState) -> Vec<u8> {
-    let all = [values, means, variances].into_iter().flatten();
-    all.flat_map(|list| bytemuck::cast_slice::<f32, u8>(list)).copied().collect()
+/// Returns values, means and variances of each state, one behind the other.
+fn bytes_of(states: &[ReplicaState]) -> Vec<u8> {
+    let lists = states.iter().flat_map(|state| [&state.values, &state.means, &state.variances]);
+    lists.flatten().flat_map(|list| bytemuck::cast_slice::<f32, u8>(list)).copied().collect()
 }
 
 fn malformed(rank: u32, error: &serde_json::Error) -> TrainError {
@@ -340,16 +353,19 @@ mod tests {
     #[test]
     fn all_continue_with_the_state_of_the_leader() {
         let lists = |n: f32| vec![vec![n, -0.0], vec![n + 0.5]];
-        let (values, means, variances) = (lists(1.0), lists(2.0), lists(3.0));
-        let state = AdamState { n_steps: 9, values, means, variances };
+        let state = |n_steps, n| {
+            let (values, means, variances) = (lists(n), lists(n + 10.0), lists(n + 20.0));
+            ReplicaState { n_steps, values, means, variances }
+        };
+        let states = [state(9, 1.0), state(7, 2.0)];
         let place = Place { epoch: 2, step: 1 };
         let found = in_all(3, |mut group| {
-            let resumed = group.leads().then(|| (place, state.clone()));
+            let resumed = group.leads().then(|| (place, states.to_vec()));
             group.open(opening(1), resumed).unwrap().unwrap()
         });
         for (filled, resumed) in found {
             assert_eq!(filled.remote_rows, 15);
-            assert_eq!(resumed, Some((place, state.clone())));
+            assert_eq!(resumed, Some((place, states.to_vec())));
         }
     }
 

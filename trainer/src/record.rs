@@ -141,7 +141,7 @@ impl Run<'_> {
     pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
         let save_error = self.save_error.as_ref().map(ToString::to_string);
         let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
-        let Self { config, adam, best, record, resumed_at, checkpoints, is_interrupted, .. } = self;
+        let Self { config, replica, best, record, resumed_at, checkpoints, is_interrupted, .. } = self;
         let epochs = record.measured.epochs;
         let timed = || epochs.iter().filter(|epoch| epoch.timed_steps > 0);
         let seconds: f64 = timed().map(|epoch| epoch.seconds).sum();
@@ -167,7 +167,7 @@ impl Run<'_> {
             stopped_early: !within_epoch && best.is_stale(config.patience),
             interrupted: is_interrupted && !is_over,
             save_error,
-            parameters_digest: digest(&adam.values()),
+            parameters_digest: digest(&replica.adam.values()),
             best_parameters_digest: digest(&best.parameters),
             mean_step_seconds: seconds / n_steps.max(1) as f64,
             remote_rows_per_step: remote_rows as f64 / n_batches.max(1) as f64,

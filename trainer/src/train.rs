@@ -157,7 +157,7 @@ fn run_all(
     let Some(mut run) = Run::new(&setup, group)? else { return Ok(None) };
     if run.is_over() {
         if group.leads() && run.lacks_last_evaluation() {
-            run.evaluate(config.epochs - 1, &setup.model, &mut setup.evaluator()?)?;
+            run.evaluate(config.epochs - 1, &mut setup.evaluator()?)?;
         }
         run.save_model(&setup, group);
         return Ok(Some(run.report(&setup, &[])));
@@ -176,7 +176,7 @@ fn run_all(
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
             let evaluator = evaluator.as_mut();
-            run.finish_epoch((&mut team, group), &setup.model, evaluator, progress)?;
+            run.finish_epoch((&mut team, group), evaluator, progress)?;
         }
         run.save_model(&setup, group);
         let stats = team.stats(config.epochs).to_vec();

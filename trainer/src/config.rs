@@ -12,7 +12,8 @@ use crate::{ModelKind, TrainError};
 pub struct TrainConfig {
     /// What is computed, and how rows reach the trainer.
     pub strategy: Strategy,
-    /// Which worker trains on which root; `rapid` plans for `owned` ones only.
+    /// Which worker trains on which root, for `ondemand` and `massive`: `rapid` plans for owned ones,
+    /// and `hop` deals those of the global order to their owners.
     pub roots: Roots,
     /// Which layers the model has.
     pub model: ModelKind,
@@ -94,6 +95,9 @@ pub struct CheckpointConfig {
 pub enum Mode {
     /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each step.
     MiniBatch,
+    /// HopGNN without migration: the roots of a global mini-batch are trained on where they lie, and the
+    /// gradients, weighted by roots, are those of the whole batch.
+    Hop,
 }
 
 /// How rows reach the trainer, which never changes a loss.
@@ -119,6 +123,9 @@ pub enum Strategy {
     /// MassiveGNN: batches sampled as they are needed, the next one while this one is trained on,
     /// and rows through a buffer with eviction by score: see [`crate::WorkerSources::remote`].
     Massive,
+    /// HopGNN, `--migration none`: each root of a global mini-batch is trained on by the worker that owns
+    /// it, and rows are pulled when they are needed.
+    Hop,
 }
 
 /// Which worker trains on which root.
@@ -198,9 +205,9 @@ impl TrainConfig {
             &format!("a multiple of {} heads", self.n_heads),
             self.hidden,
         )?;
-        let is_planned = self.strategy.fetch() == Fetch::Rapid;
-        let has_plan = !is_planned || self.roots == Roots::Owned;
-        check(has_plan, "roots", "owned under the strategy rapid", self.roots)?;
+        let is_free = matches!(self.strategy, Strategy::Ondemand | Strategy::Massive);
+        let expected = format!("owned under the strategy {}", self.strategy);
+        check(is_free || self.roots == Roots::Owned, "roots", &expected, self.roots)?;
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
@@ -233,6 +240,7 @@ impl Strategy {
     pub fn mode(self) -> Mode {
         match self {
             Self::Ondemand | Self::Rapid | Self::Massive => Mode::MiniBatch,
+            Self::Hop => Mode::Hop,
         }
     }
 
@@ -240,7 +248,7 @@ impl Strategy {
     #[must_use]
     pub fn fetch(self) -> Fetch {
         match self {
-            Self::Ondemand => Fetch::OnDemand,
+            Self::Ondemand | Self::Hop => Fetch::OnDemand,
             Self::Rapid => Fetch::Rapid,
             Self::Massive => Fetch::Massive,
         }
@@ -253,6 +261,7 @@ impl fmt::Display for Strategy {
             Self::Ondemand => "ondemand",
             Self::Rapid => "rapid",
             Self::Massive => "massive",
+            Self::Hop => "hop",
         })
     }
 }
@@ -295,7 +304,8 @@ impl FromStr for Strategy {
             "ondemand" => Ok(Self::Ondemand),
             "rapid" => Ok(Self::Rapid),
             "massive" => Ok(Self::Massive),
-            _ => Err(format!("no strategy `{name}`; there are: ondemand, rapid, massive")),
+            "hop" => Ok(Self::Hop),
+            _ => Err(format!("no strategy `{name}`; there are: ondemand, rapid, massive, hop")),
         }
     }
 }

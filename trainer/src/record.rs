@@ -6,7 +6,7 @@ use lodestore_client::{LoadStats, PrefetchStats};
 use lodestore_graph::peak_rss_bytes;
 
 use crate::{
-    EpochReport, TrainReport, WorkerStep,
+    EpochReport, Mode, TrainConfig, TrainReport, WorkerStep,
     bottleneck::StepSums,
     checkpoint::Measured,
     evaluate::Accuracy,
@@ -24,6 +24,9 @@ pub(crate) struct Record {
     pub(crate) setup_seconds: f64,
     /// What filled the workers' sources, until an epoch has counted it.
     pub(crate) filled: LoadStats,
+    /// What the report of an epoch depends on.
+    mode: Option<Mode>,
+    n_workers: u32,
     epoch: EpochSum,
     /// Of this process.
     steps: StepSums,
@@ -37,12 +40,22 @@ struct EpochSum {
     steps: u32,
     batches: u64,
     load: LoadStats,
+    /// Of each step, the largest batch over the mean of all workers, less 1.
+    imbalance: f64,
+    /// Elements of all gradients of a worker.
+    n_elements: u64,
 }
 
 impl Record {
+    /// Returns the record of a run that begins.
+    pub(crate) fn new(config: &TrainConfig) -> Self {
+        let (mode, n_workers) = (Some(config.strategy.mode()), config.workers);
+        Self { mode, n_workers, ..Self::default() }
+    }
+
     /// Of a run that goes on.
-    pub(crate) fn resumed(measured: Measured, step_losses: Vec<f64>) -> Self {
-        Self { measured, step_losses, ..Self::default() }
+    pub(crate) fn resumed(self, measured: Measured, step_losses: Vec<f64>) -> Self {
+        Self { measured, step_losses, ..self }
     }
 
     pub(crate) fn stepped(&mut self, step: &TeamStep, workers: &[WorkerStep]) {
@@ -56,6 +69,10 @@ impl Record {
         self.epoch.steps += 1;
         self.epoch.batches += step.n_batches;
         self.epoch.load += step.load;
+        let most = step.outcomes.iter().map(|(_, outcome)| outcome.n_roots).max().unwrap_or(0);
+        let n_workers = self.n_workers.max(1);
+        self.epoch.imbalance += most as f64 * f64::from(n_workers) / step.n_roots.max(1) as f64 - 1.0;
+        self.epoch.n_elements = step.gradients.iter().map(|list| list.len() as u64).sum();
     }
 
     /// Closes `epoch` after `steps` steps; `seconds` are those of this process, `stats` each
@@ -89,7 +106,16 @@ impl Record {
         let n_roots = n_roots.max(1) as f64;
         let missed = sum.load.remote_rows - sum.load.ahead_rows;
         let accesses = (sum.load.hit_rows + missed).max(1) as f64;
+        let of_hop = self.mode == Some(Mode::Hop);
+        let others = u64::from(self.n_workers.saturating_sub(1));
+        let inputs = accesses + sum.load.local_rows as f64;
         self.measured.epochs.push(EpochReport {
+            miss_rate: of_hop.then_some(missed as f64 / inputs),
+            model_bytes: of_hop.then_some(0),
+            // A share of its gradients to each other worker, then a share of the sum.
+            gradient_bytes: of_hop.then_some(8 * sum.n_elements * others * u64::from(sum.steps)),
+            time_steps: of_hop.then_some(sum.steps.into()),
+            roots_imbalance: of_hop.then(|| mean(sum.imbalance, sum.steps.into())),
             epoch,
             seconds,
             steps,

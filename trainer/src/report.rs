@@ -158,6 +158,23 @@ pub struct EpochReport {
     pub mean_step_seconds: f64,
     /// Remote bytes per batch.
     pub remote_bytes_per_step: f64,
+    /// `hop`: share of the batches' input rows that were remote and in no tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub miss_rate: Option<f64>,
+    /// `hop`: bytes of models that moved to other workers: none without migration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_bytes: Option<u64>,
+    /// `hop`: bytes of gradients and of their sums that workers send, each as a process of its own, in
+    /// the steps of this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_bytes: Option<u64>,
+    /// `hop`: time steps, of which an iteration has one without migration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_steps: Option<u64>,
+    /// `hop`: how far the worker with most roots is above the mean, as a share of it; mean over the
+    /// steps of this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roots_imbalance: Option<f64>,
     /// Batches that lay ready in the window.
     pub ready_batches: u64,
     /// Batches that a trainer waited for.

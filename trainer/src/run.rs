@@ -1,6 +1,6 @@
 //! A run as it goes: steps, evaluations, checkpoints.
 
-use std::{ops::ControlFlow, time::Instant};
+use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use crate::{
     Place, Progress, SavedModelError, TrainConfig, TrainError,
@@ -50,7 +50,7 @@ impl<'a> Run<'a> {
             place: Place::default(),
             replica,
             best: Best::default(),
-            record: Record::default(),
+            record: Record::new(config),
             checkpoints: None,
             row_bytes: setup.row_bytes as u64,
             resumed_at: None,
@@ -255,7 +255,7 @@ impl<'a> Run<'a> {
     fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
         let Checkpoint { place, replicas, best, measured, step_losses } = checkpoint;
         self.restore_replicas(replicas)?;
-        self.record = Record::resumed(measured, step_losses);
+        self.record = take(&mut self.record).resumed(measured, step_losses);
         (self.place, self.best, self.resumed_at) = (place, best, Some(place));
         Ok(())
     }

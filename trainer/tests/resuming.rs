@@ -94,6 +94,7 @@ fn a_run_goes_on_in_any_number_of_processes_with_the_same_bits() {
         (Strategy::Ondemand, Roots::Global),
         (Strategy::Massive, Roots::Global),
         (Strategy::Rapid, Roots::Owned),
+        (Strategy::Hop, Roots::Owned),
     ] {
         let plain = TrainConfig { roots, ..config(strategy, 4, dir.path()) };
         let expected = run(&graph, &plain).unwrap();
@@ -266,6 +267,7 @@ fn other_settings_and_a_forgotten_resume_are_refused() {
     };
     assert!(differs(|c| c.seed = 8).contains("seed = 7, this one has seed = 8"));
     assert!(differs(|c| c.model = ModelKind::Gcn).contains("model = Sage"));
+    assert!(differs(|c| c.strategy = Strategy::Hop).contains("mode = MiniBatch"));
     assert!(differs(|c| c.roots = Roots::Global).contains("roots = Owned"));
     assert!(differs(|c| c.workers = 1).contains("workers = 2"));
     assert!(differs(|c| c.learning_rate = 0.02).contains("learning_rate = 0.01"));

@@ -223,6 +223,47 @@ fn global_roots_are_all_trained_on_and_fetching_changes_nothing() {
     assert_eq!(u64::from(report.epochs[0].steps), n_roots.div_ceil(4));
 }
 
+/// The loss, and so its gradient, is that of one process on the same global batch.
+#[test]
+fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    for model in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+        let of = |strategy, workers: u32| {
+            let plain = config(strategy, workers, dir.path());
+            TrainConfig { batch_size: 12 / workers as usize, dropout: 0.0, model, ..plain }
+        };
+        let one = run(&graph, &of(Strategy::Ondemand, 1)).unwrap();
+        for workers in [1, 2, 3, 4] {
+            let hop = run(&graph, &of(Strategy::Hop, workers)).unwrap();
+            let what = format!("{model}, {workers} workers");
+            let near = |a: f64, b: f64, by: f64| (a - b).abs() <= by * b.abs();
+            assert_eq!(hop.step_losses.len(), one.step_losses.len(), "{what}");
+            assert!(near(hop.step_losses[0], one.step_losses[0], 1e-6), "{what}");
+            for (found, expected) in hop.step_losses.iter().zip(&one.step_losses) {
+                assert!(near(*found, *expected, 1e-3), "{what}: {found}, {expected}");
+            }
+            let global = TrainConfig { roots: Roots::Global, ..of(Strategy::Ondemand, workers) };
+            let global = run(&graph, &global).unwrap();
+            for (hop, global) in hop.epochs.iter().zip(&global.epochs) {
+                assert_eq!((hop.model_bytes, hop.time_steps), (Some(0), Some(hop.steps.into())));
+                let rows = hop.local_rows + hop.remote_rows - hop.filled_rows;
+                let missed = hop.remote_rows - hop.filled_rows;
+                assert_eq!(hop.miss_rate, Some(missed as f64 / rows as f64), "{what}");
+                assert!(workers == 1 || hop.roots_imbalance > Some(0.0), "{what}");
+                assert!(workers == 1 || hop.gradient_bytes > Some(0), "{what}");
+                assert_eq!(global.miss_rate, None);
+                // The last batch leaves some workers without roots, and most steps are uneven.
+                assert!(workers == 1 || hop.remote_rows < global.remote_rows, "{what}");
+            }
+        }
+        // Steps in which a worker has no root at all.
+        let few = TrainConfig { batch_size: 1, epochs: 1, ..of(Strategy::Hop, 4) };
+        let report = run(&graph, &few).unwrap();
+        assert!(report.epochs[0].batches < 4 * u64::from(report.epochs[0].steps));
+    }
+}
+
 #[test]
 fn a_source_that_fails_ends_the_run_with_its_error() {
     let dir = tempfile::tempdir().unwrap();

@@ -56,8 +56,8 @@ Example: the same, each worker a process; then as an MPI job (a lode built with 
   mpirun -n 2 lode train --graph my-graph --connect 127.0.0.1:7171
 
 Needs tensors `feat` (float), `label` (i64) and `split` (u8: 0 train, 1 validation, 2 test).
-Partition p belongs to worker p mod W. Losses depend on the seed alone, never on the strategy, nor on
-whether workers are threads, processes or an MPI job.
+Partition p belongs to worker p mod W. Losses depend on the seed, on --roots and on whether --strategy is
+hop, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
 what was done is reported, and the exit code is 130 or 143. A second one that comes over a second later,
 or one before the first step, ends it at once.")]
@@ -70,7 +70,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
     /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN: schedule,
-    /// hot set, prefetch) or massive (MassiveGNN: buffer with eviction by score, next batch ahead).
+    /// hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch ahead) or hop (HopGNN
+    /// without migration: each root of a global batch trains with its owner).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
     /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or global

@@ -8,10 +8,10 @@ pub(crate) use rapid::{Planned, Rapid};
 
 use lodestore_graph::{
     NodeId, PartitionBook,
-    sampler::{batch_seed, epoch_order, worker_batches},
+    sampler::{batch_seed, epoch_order, is_local, worker_batches},
 };
 
-use crate::{Roots, TrainConfig};
+use crate::{Mode, Roots, TrainConfig};
 
 /// One worker's share of the training nodes.
 #[derive(Clone, Copy, Debug)]
@@ -27,41 +27,51 @@ impl Share<'_> {
     pub(crate) fn batches(&self, epoch: u32) -> Vec<Vec<NodeId>> {
         let Self { worker, config, book, train } = *self;
         let (seed, workers, batch_size) = (config.seed, config.workers, config.batch_size);
-        match config.roots {
-            Roots::Owned => worker_batches(seed, epoch, worker, workers, book, train, batch_size),
-            Roots::Global => {
-                let order = epoch_order(seed, epoch, train);
-                let batches = order.chunks(batch_size.saturating_mul(workers as usize));
-                let dealt = |batch: &[NodeId]| {
-                    batch.iter().skip(worker as usize).step_by(workers as usize).copied().collect()
-                };
-                batches.map(dealt).collect()
-            }
+        if !has_global_batches(config) {
+            return worker_batches(seed, epoch, worker, workers, book, train, batch_size);
         }
+        let order = epoch_order(seed, epoch, train);
+        let batches = order.chunks(batch_size.saturating_mul(workers as usize));
+        let own = |batch: &[NodeId]| -> Vec<NodeId> {
+            let roots = batch.iter().copied();
+            match config.strategy.mode() {
+                Mode::MiniBatch => roots.skip(worker as usize).step_by(workers as usize).collect(),
+                Mode::Hop => roots.filter(|&root| is_local(book, worker, workers, root)).collect(),
+            }
+        };
+        batches.map(own).collect()
     }
 }
 
 /// Returns the seed of a worker's batch. Batches that are parts of a global one have its seed, so that
 /// each node draws the same neighbours in whichever part it is.
 pub(crate) fn seed_of_batch(config: &TrainConfig, worker: u32, epoch: u32, batch: u32) -> u64 {
-    let worker = match config.roots {
-        Roots::Owned => worker,
-        Roots::Global => 0,
-    };
+    let worker = if has_global_batches(config) { 0 } else { worker };
     batch_seed(config.seed, worker, epoch, batch)
+}
+
+/// Returns whether the batches of all workers in a step are parts of one.
+fn has_global_batches(config: &TrainConfig) -> bool {
+    config.strategy.mode() == Mode::Hop || config.roots == Roots::Global
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Strategy;
 
+    /// Every root of a global batch has one worker: by turns, or under `hop` its owner.
     #[test]
     fn global_batches_are_dealt_to_all_workers_and_some_have_none() {
         let book = PartitionBook::from_counts(&[20, 3, 30]).unwrap();
         let train: Vec<NodeId> = (0..50).filter(|id| id % 4 != 1).map(NodeId).collect();
-        for (workers, batch_size) in [(1, 7), (2, 4), (3, 5), (5, 3), (60, 1)] {
-            let roots = Roots::Global;
-            let config = TrainConfig { workers, batch_size, roots, ..TrainConfig::default() };
+        let sizes = [(1, 7), (2, 4), (3, 5), (5, 3), (60, 1)];
+        let ways = [(Strategy::Ondemand, Roots::Global), (Strategy::Hop, Roots::Owned)];
+        for ((workers, batch_size), (strategy, roots)) in
+            sizes.into_iter().flat_map(|sizes| ways.map(|way| (sizes, way)))
+        {
+            let usual = TrainConfig::default();
+            let config = TrainConfig { strategy, workers, batch_size, roots, ..usual };
             let of = |worker| Share { worker, config: &config, book: &book, train: &train };
             let order = epoch_order(config.seed, 3, &train);
             let mut dealt: Vec<Vec<NodeId>> = vec![Vec::new(); order.len()];
@@ -69,7 +79,13 @@ mod tests {
                 let batches = of(worker).batches(3);
                 assert_eq!(batches.len(), order.len().div_ceil(batch_size * workers as usize));
                 for (batch, roots) in batches.into_iter().enumerate() {
-                    assert!(roots.len() <= batch_size);
+                    match strategy {
+                        Strategy::Hop => {
+                            let is_home = |&root| is_local(&book, worker, workers, root);
+                            assert!(roots.iter().all(is_home));
+                        }
+                        _ => assert!(roots.len() <= batch_size),
+                    }
                     dealt[batch].extend(roots);
                 }
             }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Place, TrainError,
-    collective::{Collective, CollectiveError, Payload, Term},
+    collective::{Collective, CollectiveError, Payload, Reduction, Term, Traffic},
     replica::ReplicaState,
     step_outcome::{MemberStats, StepOutcome, TeamStep},
 };
@@ -136,7 +136,9 @@ impl<'c> ProcessGroup<'c> {
     ) -> Result<Option<TeamStep>, TrainError> {
         let gradients: Vec<_> = outcomes
             .iter_mut()
-            .map(|(worker, outcome)| (*worker, outcome.n_roots, std::mem::take(&mut outcome.gradients)))
+            .map(|(worker, outcome)| {
+                (*worker, outcome.n_roots, std::mem::take(&mut outcome.gradients))
+            })
             .collect();
         let (n_ranks, n_workers) = (self.n_ranks(), stats.len() as u32);
         if n_ranks > 1 {
@@ -165,17 +167,21 @@ impl<'c> ProcessGroup<'c> {
         Ok(Some(step))
     }
 
-    /// Ends a run that has gone well: the leader says so, the others wait for that.
-    pub(crate) fn end(&mut self) -> Result<(), TrainError> {
-        if self.n_ranks() == 1 || self.is_over {
-            return Ok(());
-        }
+    /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the bytes
+    /// that all processes have sent.
+    pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
         let status = if self.leads() { ENDED } else { CONTINUE };
-        if self.exchange_status(status, &[])?.is_some() {
+        let is_first = self.n_ranks() > 1 && !self.is_over;
+        if is_first && self.exchange_status(status, &[])?.is_some() {
             let (expected, found) = ("the end of the run".to_owned(), "a step".to_owned());
             return Err(CollectiveError::OutOfStep { rank: 0, expected, found }.into());
         }
-        Ok(())
+        let Traffic { rows, gradients, parameters, embeddings, control } =
+            *self.collective.traffic();
+        let mut sums = [rows, gradients, parameters, embeddings, control];
+        self.collective.all_reduce(Reduction::Sum, &mut sums)?;
+        let [rows, gradients, parameters, embeddings, control] = sums;
+        Ok(Traffic { rows, gradients, parameters, embeddings, control })
     }
 
     /// Passes on to all that this process has failed, unless they know.
@@ -238,11 +244,7 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Returns the states that the leader has sent, of models as this process has.
-    fn states(
-        &mut self,
-        n_steps: &[u32],
-        bytes: &[u8],
-    ) -> Result<Vec<ReplicaState>, TrainError> {
+    fn states(&mut self, n_steps: &[u32], bytes: &[u8]) -> Result<Vec<ReplicaState>, TrainError> {
         let len: usize = self.lengths.iter().sum();
         let expected = 3 * 4 * len * n_steps.len();
         if bytes.len() != expected {
@@ -300,8 +302,7 @@ mod tests {
         let ranks = ThreadCollective::group(n_ranks, Duration::from_secs(60));
         thread::scope(|scope| {
             let body = &body;
-            let start =
-                |mut rank| scope.spawn(move || body(ProcessGroup::new(&mut rank)));
+            let start = |mut rank| scope.spawn(move || body(ProcessGroup::new(&mut rank)));
             let threads: Vec<_> = ranks.into_iter().map(start).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })

@@ -9,6 +9,7 @@ use crate::{
     EpochReport, Mode, TrainConfig, TrainReport, WorkerStep,
     bottleneck::StepSums,
     checkpoint::Measured,
+    collective::Traffic,
     evaluate::Accuracy,
     run::Run,
     setup::Setup,
@@ -71,7 +72,8 @@ impl Record {
         self.epoch.load += step.load;
         let most = step.outcomes.iter().map(|(_, outcome)| outcome.n_roots).max().unwrap_or(0);
         let n_workers = self.n_workers.max(1);
-        self.epoch.imbalance += most as f64 * f64::from(n_workers) / step.n_roots.max(1) as f64 - 1.0;
+        self.epoch.imbalance +=
+            most as f64 * f64::from(n_workers) / step.n_roots.max(1) as f64 - 1.0;
         self.epoch.n_elements = step.gradients.iter().map(|list| list.len() as u64).sum();
     }
 
@@ -167,7 +169,8 @@ impl Run<'_> {
     pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
         let save_error = self.save_error.as_ref().map(ToString::to_string);
         let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
-        let Self { config, replica, best, record, resumed_at, checkpoints, is_interrupted, .. } = self;
+        let Self { config, replica, best, record, resumed_at, checkpoints, is_interrupted, .. } =
+            self;
         let epochs = record.measured.epochs;
         let timed = || epochs.iter().filter(|epoch| epoch.timed_steps > 0);
         let seconds: f64 = timed().map(|epoch| epoch.seconds).sum();
@@ -185,6 +188,7 @@ impl Run<'_> {
             model: config.model,
             workers: config.workers,
             processes: setup.n_processes,
+            sent_bytes: Traffic::default(),
             device: "cpu",
             rows_from: setup.graph.rows_from,
             test_accuracy: best.accuracy.test,

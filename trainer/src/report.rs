@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{HotPolicy, ModelKind, Place, Roots, StepShares, Strategy};
+use crate::{HotPolicy, ModelKind, Place, Roots, StepShares, Strategy, collective::Traffic};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,6 +27,8 @@ pub struct TrainReport {
     pub workers: u32,
     /// Processes that they are in.
     pub processes: u32,
+    /// Bytes that they sent each other, by what these carried.
+    pub sent_bytes: Traffic,
     /// Where the model was computed: always `cpu`.
     pub device: &'static str,
     /// Whence remote rows came.

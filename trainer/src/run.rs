@@ -81,7 +81,11 @@ impl<'a> Run<'a> {
 
     /// Agrees with the other processes on what is run, and from where on. False if the leader has
     /// ended the run.
-    fn open(&mut self, setup: &Setup<'_>, group: &mut ProcessGroup<'_>) -> Result<bool, TrainError> {
+    fn open(
+        &mut self,
+        setup: &Setup<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<bool, TrainError> {
         let (digest, lengths) = (setup.digest(), self.replica.adam.lengths());
         let opening = Opening { digest, filled: setup.filled(), lengths };
         let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.states()));

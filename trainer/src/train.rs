@@ -135,7 +135,10 @@ pub fn train_together(
     let mut group = ProcessGroup::new(collective);
     let trained = run_all(config, graph, sources, &mut group, progress);
     match trained {
-        Ok(report) => group.end().map(|()| report.filter(|_| group.leads())),
+        Ok(report) => {
+            let sent_bytes = group.end()?;
+            Ok(report.filter(|_| group.leads()).map(|report| TrainReport { sent_bytes, ..report }))
+        }
         Err(error) => {
             group.fail(&error);
             Err(error)

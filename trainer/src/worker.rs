@@ -68,7 +68,11 @@ impl Worker<'_> {
         let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } = prepared;
         let n_roots = batch.n_roots;
         if n_roots == 0 {
-            return Ok(StepOutcome { met, prefetch: self.prefetcher.stats(), ..StepOutcome::default() });
+            return Ok(StepOutcome {
+                met,
+                prefetch: self.prefetcher.stats(),
+                ..StepOutcome::default()
+            });
         }
         let classes = self.labels.classes_of(batch.roots());
         let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
@@ -76,7 +80,8 @@ impl Worker<'_> {
         let degree = |node| self.topology.in_degree(node);
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
 
-        let seed = seed_of_batch(self.config, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
+        let seed =
+            seed_of_batch(self.config, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
         let width = self.features.width();
         let logits = self.model.forward(hops, self.features.view(rows.bytes()), width, seed)?;
         drop(rows);

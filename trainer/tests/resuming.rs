@@ -8,8 +8,8 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Place, Progress,
-    Roots, Strategy, TrainConfig, TrainError, TrainReport,
+    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Place, Progress, Roots,
+    Strategy, TrainConfig, TrainError, TrainReport,
 };
 use planted::{Planted, config, failing, planted, run, run_from, run_in_ranks, run_telling};
 
@@ -111,6 +111,14 @@ fn a_run_goes_on_in_any_number_of_processes_with_the_same_bits() {
             let config = with_checkpoints(&plain, &of_run, 1);
             until(&graph, &config, 1, 2);
             let found = leader(n_ranks, &config);
+            let (sent, n_others) = (found.sent_bytes, u64::from(n_ranks) - 1);
+            // Parts of four gradients and of their sum; the leader's state to each other process.
+            let of_state = sent.parameters / n_others / 12;
+            let steps = expected.step_losses.len() as u64 - u64::from(expected.epochs[0].steps) - 2;
+            assert!(sent.gradients >= 4 * of_state * steps && of_state > 0, "{what}: {sent:?}");
+            assert!(sent.gradients <= 2 * 4 * 5 * of_state * steps, "{what}: {sent:?}");
+            assert_eq!((sent.rows, sent.embeddings), (0, 0), "{what}");
+            assert!(sent.control > 0, "{what}");
             assert_eq!(found.resumed_at, Some(Place { epoch: 1, step: 2 }), "{what}");
             assert_eq!(computed(&found), computed(&expected), "{what}");
             // Nothing is left to do, in any form.

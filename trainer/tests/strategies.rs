@@ -15,8 +15,8 @@ use lodestore_client::{PullStats, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
 use lodestore_trainer::{
-    EpochReport, HotPolicy, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig, TrainError,
-    TrainGraph, TrainReport, WorkerSources, train,
+    EpochReport, HotPolicy, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig,
+    TrainError, TrainGraph, TrainReport, WorkerSources, train,
 };
 use planted::{
     N_NODES, Noting, ROW_BYTES, bytes_of, complete, config, counting, failing, planted, run,

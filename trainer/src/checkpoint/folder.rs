@@ -57,8 +57,8 @@ impl Folder {
         let header = Header::decode(&bytes).map_err(in_file)?;
         header.check_length(n_bytes).map_err(in_file)?;
         let place = identity.check_place(header.place, header.n_losses);
-        let is_other = header.n_elements != identity.n_elements()
-            || header.n_replicas != identity.n_replicas;
+        let is_other =
+            header.n_elements != identity.n_elements() || header.n_replicas != identity.n_replicas;
         if is_other || place.is_err() {
             let n_settings = u64::from(header.settings_bytes);
             let mut read = |most| (&file).take(most).read_to_end(&mut bytes);

@@ -185,7 +185,8 @@ pub(crate) fn run_in_ranks(
     let as_rank = |mut rank: ThreadCollective| {
         let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
         let of_worker = |worker| {
-            let (local, untiered, mut remote) = (Arc::clone(&rows), Arc::clone(&rows), Arc::clone(&rows));
+            let (local, untiered, mut remote) =
+                (Arc::clone(&rows), Arc::clone(&rows), Arc::clone(&rows));
             if config.strategy == Strategy::Massive {
                 remote = Arc::new(buffer(graph, config, worker, &rows).unwrap());
             }

@@ -118,8 +118,8 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
     let one =
         lode_line(&format!("train --graph {graph} --processes --epochs 1 --json")).succeeded();
     assert_eq!(one.json()["processes"], 1);
-    lode_line(&format!("train --graph {graph} --peer 1,2,999"))
-        .failed(1, &["cannot open the memory"]);
+    lode_line(&format!("train --graph {graph} --peer 1,2"))
+        .failed(1, &["the sockets that connect the processes"]);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
         sleep(Duration::from_millis(then_ms));
         let rank = rank_of(processes[victim]);
         send(processes[victim], Signal::STOP);
-        let named = format!("process {rank} of the run, which has worker {rank},");
+        let named = format!("process {rank} of the run is there");
         finish(run, DEADLINE).failed(1, &[&named, "has not answered for 6 s", "--peer-timeout"]);
         wait_until_gone(&processes);
     }
@@ -266,7 +266,7 @@ fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
     send(run.id(), Signal::STOP);
     wait_until_gone(&processes);
     send(run.id(), Signal::CONT);
-    finish(run, DEADLINE).failed(1, &["of the run is gone", "process 0 of the run, which has"]);
+    finish(run, DEADLINE).failed(1, &["process 0 of the run is there"]);
     lode_line(&format!("{line} --peer-timeout 0")).failed(2, &["--peer-timeout"]);
 }
 

@@ -2,10 +2,12 @@
 
 use std::ops::AddAssign;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{PullStats, TierRows};
 
 /// What loading one or more batches took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadStats {
     /// Rows of the worker's own partitions.
     pub local_rows: u64,

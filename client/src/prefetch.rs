@@ -19,6 +19,7 @@ use std::{
 };
 
 use lodestore_graph::{NodeId, batch::Batch, fork::Generation};
+use serde::{Deserialize, Serialize};
 
 use crate::{BatchLoader, ClientError, Kept, LoadStats};
 use ahead::{Coming, Ready, prepare, prepare_ahead};
@@ -126,7 +127,7 @@ pub struct PreparedBatch {
 }
 
 /// How a trainer met a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Met {
     /// It lay ready.
     Ready,
@@ -138,7 +139,7 @@ pub enum Met {
 }
 
 /// How the trainer met its batches, and what the window held.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrefetchStats {
     /// Batches that lay ready.
     pub ready: u64,

@@ -4,6 +4,7 @@ use std::{ops::AddAssign, time::Duration};
 
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
+use serde::{Deserialize, Serialize};
 
 use crate::scatter::scatter;
 use crate::{ClientError, HaloBuffer};
@@ -115,7 +116,7 @@ pub struct PullStats {
 }
 
 /// Rows that did not travel, by what had them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierRows {
     /// A worker's device.
     pub device: u64,

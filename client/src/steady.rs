@@ -14,6 +14,7 @@ use std::{
 use lodestore_cache::{DoubleBuffer, HotSet};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
+use serde::{Deserialize, Serialize};
 
 use crate::{BatchLoader, ClientError, LoadStats, PullKind, scatter::pull_scattered};
 
@@ -33,7 +34,7 @@ pub struct SteadyCache<'scope> {
 }
 
 /// What the steady cache kept and held.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SteadyStats {
     /// Rows taken over from the set before instead of pulled again.
     pub kept_rows: u64,

@@ -2,7 +2,7 @@
 //! losses as if it had never ended.
 //!
 //! Batches, dropout and first parameters are functions of seeds, so the place in the run, the
-//! parameters and Adam's moments are all that training needs; the best parameters and what has been
+//! parameters and Adam's moments of each replica are all that training needs; the best parameters and what has been
 //! measured so far go with them. Caches start empty, since they never change what is computed.
 
 mod error;
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EpochReport, TrainError, adam::AdamState, best::Best};
+use crate::{EpochReport, TrainError, best::Best, replica::ReplicaState};
 
 pub use error::{CheckpointError, CheckpointFault};
 pub(crate) use folder::Folder;
@@ -25,7 +25,8 @@ pub(crate) use settings::Settings;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Checkpoint {
     pub(crate) place: Place,
-    pub(crate) adam: AdamState,
+    /// The state of each replica.
+    pub(crate) replicas: Vec<ReplicaState>,
     pub(crate) best: Best,
     pub(crate) measured: Measured,
     /// Losses of all steps so far.
@@ -33,7 +34,7 @@ pub(crate) struct Checkpoint {
 }
 
 /// A place between two steps of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// The epoch of the next step, from 0; the number of epochs after the last.
     pub epoch: u32,
@@ -67,6 +68,8 @@ pub(crate) struct Identity {
     pub(crate) settings: Settings,
     /// Elements of each parameter.
     pub(crate) lengths: Vec<usize>,
+    /// Models that are trained.
+    pub(crate) n_replicas: u32,
     /// Epochs of the run, and steps of each.
     pub(crate) epochs: u32,
     pub(crate) n_steps: u32,

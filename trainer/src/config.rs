@@ -10,8 +10,11 @@ use crate::{ModelKind, TrainError};
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainConfig {
-    /// How rows reach the trainer.
+    /// What is computed, and how rows reach the trainer.
     pub strategy: Strategy,
+    /// Which worker trains on which root, for `ondemand` and `massive`: `rapid` plans for owned ones,
+    /// and `hop` deals those of the global order to their owners.
+    pub roots: Roots,
     /// Which layers the model has.
     pub model: ModelKind,
     /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
@@ -86,7 +89,30 @@ pub struct CheckpointConfig {
     pub resume: bool,
 }
 
-/// How rows reach the trainer.
+/// What is computed: part of a run's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each step.
+    MiniBatch,
+    /// HopGNN without migration: the roots of a global mini-batch are trained on where they lie, and the
+    /// gradients, weighted by roots, are those of the whole batch.
+    Hop,
+}
+
+/// How rows reach the trainer, which never changes a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fetch {
+    /// Each batch is sampled and pulled when it is needed.
+    OnDemand,
+    /// From a schedule on disk, through rows that are kept, ahead of use.
+    Rapid,
+    /// Through a buffer with eviction by score, one batch ahead.
+    Massive,
+}
+
+/// A mode with a way to fetch, as a user names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
@@ -97,6 +123,23 @@ pub enum Strategy {
     /// MassiveGNN: batches sampled as they are needed, the next one while this one is trained on,
     /// and rows through a buffer with eviction by score: see [`crate::WorkerSources::remote`].
     Massive,
+    /// HopGNN, `--migration none`: each root of a global mini-batch is trained on by the worker that owns
+    /// it, and rows are pulled when they are needed.
+    Hop,
+}
+
+/// Which worker trains on which root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Roots {
+    /// Each worker trains on the training nodes of its own partitions, as in DGL: batches of the
+    /// worker's own order.
+    #[default]
+    Owned,
+    /// One order of all training nodes, cut into global batches of `batch_size` for each worker, whose
+    /// roots are dealt to workers by turns: the model-centric baseline of HopGNN. The sampled
+    /// neighbourhoods are those of the global batch, whoever has a root.
+    Global,
 }
 
 /// Which remote rows `rapid` keeps.
@@ -115,6 +158,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             strategy: Strategy::Rapid,
+            roots: Roots::Owned,
             model: ModelKind::Sage,
             workers: 1,
             fanouts: Fanout::at_most(10).into_iter().cycle().take(2).collect(),
@@ -161,6 +205,9 @@ impl TrainConfig {
             &format!("a multiple of {} heads", self.n_heads),
             self.hidden,
         )?;
+        let is_free = matches!(self.strategy, Strategy::Ondemand | Strategy::Massive);
+        let expected = format!("owned under the strategy {}", self.strategy);
+        check(is_free || self.roots == Roots::Owned, "roots", &expected, self.roots)?;
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
@@ -187,12 +234,34 @@ fn check(
     Err(TrainError::Setting { setting, expected, found })
 }
 
+impl Strategy {
+    /// Returns what the strategy computes.
+    #[must_use]
+    pub fn mode(self) -> Mode {
+        match self {
+            Self::Ondemand | Self::Rapid | Self::Massive => Mode::MiniBatch,
+            Self::Hop => Mode::Hop,
+        }
+    }
+
+    /// Returns how the strategy fetches rows.
+    #[must_use]
+    pub fn fetch(self) -> Fetch {
+        match self {
+            Self::Ondemand | Self::Hop => Fetch::OnDemand,
+            Self::Rapid => Fetch::Rapid,
+            Self::Massive => Fetch::Massive,
+        }
+    }
+}
+
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ondemand => "ondemand",
             Self::Rapid => "rapid",
             Self::Massive => "massive",
+            Self::Hop => "hop",
         })
     }
 }
@@ -206,6 +275,27 @@ impl fmt::Display for HotPolicy {
     }
 }
 
+impl fmt::Display for Roots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Owned => "owned",
+            Self::Global => "global",
+        })
+    }
+}
+
+impl FromStr for Roots {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "owned" => Ok(Self::Owned),
+            "global" => Ok(Self::Global),
+            _ => Err(format!("no roots `{name}`; there are: owned, global")),
+        }
+    }
+}
+
 impl FromStr for Strategy {
     type Err = String;
 
@@ -214,7 +304,8 @@ impl FromStr for Strategy {
             "ondemand" => Ok(Self::Ondemand),
             "rapid" => Ok(Self::Rapid),
             "massive" => Ok(Self::Massive),
-            _ => Err(format!("no strategy `{name}`; there are: ondemand, rapid, massive")),
+            "hop" => Ok(Self::Hop),
+            _ => Err(format!("no strategy `{name}`; there are: ondemand, rapid, massive, hop")),
         }
     }
 }
@@ -236,6 +327,8 @@ mod tests {
         assert!(message(|c| c.n_heads = 0).contains("n_heads"));
         let uneven = message(|c| (c.model, c.hidden) = (ModelKind::Gat, 60));
         assert_eq!(uneven, "setting `hidden` must be a multiple of 8 heads, found 60");
+        let planned = message(|c| c.roots = Roots::Global);
+        assert!(planned.contains("`roots` must be owned under the strategy rapid"), "{planned}");
         let blind = message(|c| (c.patience, c.evaluate_every) = (3, 0));
         assert!(blind.contains("evaluate_every` must be at least 1 with a patience"), "{blind}");
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));

@@ -4,7 +4,7 @@ use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, schedule::ScheduleError};
 use thiserror::Error;
 
-use crate::{CheckpointError, peers::PeerError, saved::SavedModelError};
+use crate::{CheckpointError, collective::CollectiveError, saved::SavedModelError};
 
 /// Why training stopped.
 #[derive(Debug, Error)]
@@ -25,9 +25,9 @@ pub enum TrainError {
     /// A tensor operation failed.
     #[error("tensor operation: {0}")]
     Tensor(#[from] candle_core::Error),
-    /// The processes of the run no longer train together.
+    /// The processes of the run no longer communicate.
     #[error(transparent)]
-    Peers(#[from] PeerError),
+    Collective(#[from] CollectiveError),
     /// Another process of the run has failed.
     #[error("process {rank} of the run: {message}")]
     Peer {
@@ -188,7 +188,7 @@ impl TrainError {
     pub(crate) fn is_common(&self) -> bool {
         matches!(
             self,
-            Self::Peers(_) | Self::Peer { .. } | Self::OtherRun { .. } | Self::Diverged { .. }
+            Self::Collective(_) | Self::Peer { .. } | Self::OtherRun { .. } | Self::Diverged { .. }
         )
     }
 }

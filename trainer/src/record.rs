@@ -6,13 +6,14 @@ use lodestore_client::{LoadStats, PrefetchStats};
 use lodestore_graph::peak_rss_bytes;
 
 use crate::{
-    EpochReport, TrainReport, WorkerStep,
+    EpochReport, Mode, TrainConfig, TrainReport, WorkerStep,
     bottleneck::StepSums,
     checkpoint::Measured,
+    collective::Traffic,
     evaluate::Accuracy,
     run::Run,
     setup::Setup,
-    team::{MemberStats, TeamStep},
+    step_outcome::{MemberStats, TeamStep},
 };
 
 /// What has been measured so far.
@@ -24,6 +25,9 @@ pub(crate) struct Record {
     pub(crate) setup_seconds: f64,
     /// What filled the workers' sources, until an epoch has counted it.
     pub(crate) filled: LoadStats,
+    /// What the report of an epoch depends on.
+    mode: Option<Mode>,
+    n_workers: u32,
     epoch: EpochSum,
     /// Of this process.
     steps: StepSums,
@@ -37,12 +41,22 @@ struct EpochSum {
     steps: u32,
     batches: u64,
     load: LoadStats,
+    /// Of each step, the largest batch over the mean of all workers, less 1.
+    imbalance: f64,
+    /// Elements of all gradients of a worker.
+    n_elements: u64,
 }
 
 impl Record {
+    /// Returns the record of a run that begins.
+    pub(crate) fn new(config: &TrainConfig) -> Self {
+        let (mode, n_workers) = (Some(config.strategy.mode()), config.workers);
+        Self { mode, n_workers, ..Self::default() }
+    }
+
     /// Of a run that goes on.
-    pub(crate) fn resumed(measured: Measured, step_losses: Vec<f64>) -> Self {
-        Self { measured, step_losses, ..Self::default() }
+    pub(crate) fn resumed(self, measured: Measured, step_losses: Vec<f64>) -> Self {
+        Self { measured, step_losses, ..self }
     }
 
     pub(crate) fn stepped(&mut self, step: &TeamStep, workers: &[WorkerStep]) {
@@ -56,6 +70,11 @@ impl Record {
         self.epoch.steps += 1;
         self.epoch.batches += step.n_batches;
         self.epoch.load += step.load;
+        let most = step.outcomes.iter().map(|(_, outcome)| outcome.n_roots).max().unwrap_or(0);
+        let n_workers = self.n_workers.max(1);
+        self.epoch.imbalance +=
+            most as f64 * f64::from(n_workers) / step.n_roots.max(1) as f64 - 1.0;
+        self.epoch.n_elements = step.gradients.iter().map(|list| list.len() as u64).sum();
     }
 
     /// Closes `epoch` after `steps` steps; `seconds` are those of this process, `stats` each
@@ -89,7 +108,16 @@ impl Record {
         let n_roots = n_roots.max(1) as f64;
         let missed = sum.load.remote_rows - sum.load.ahead_rows;
         let accesses = (sum.load.hit_rows + missed).max(1) as f64;
+        let of_hop = self.mode == Some(Mode::Hop);
+        let others = u64::from(self.n_workers.saturating_sub(1));
+        let inputs = accesses + sum.load.local_rows as f64;
         self.measured.epochs.push(EpochReport {
+            miss_rate: of_hop.then_some(missed as f64 / inputs),
+            model_bytes: of_hop.then_some(0),
+            // A share of its gradients to each other worker, then a share of the sum.
+            gradient_bytes: of_hop.then_some(8 * sum.n_elements * others * u64::from(sum.steps)),
+            time_steps: of_hop.then_some(sum.steps.into()),
+            roots_imbalance: of_hop.then(|| mean(sum.imbalance, sum.steps.into())),
             epoch,
             seconds,
             steps,
@@ -141,7 +169,8 @@ impl Run<'_> {
     pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
         let save_error = self.save_error.as_ref().map(ToString::to_string);
         let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
-        let Self { config, adam, best, record, resumed_at, checkpoints, is_interrupted, .. } = self;
+        let Self { config, replica, best, record, resumed_at, checkpoints, is_interrupted, .. } =
+            self;
         let epochs = record.measured.epochs;
         let timed = || epochs.iter().filter(|epoch| epoch.timed_steps > 0);
         let seconds: f64 = timed().map(|epoch| epoch.seconds).sum();
@@ -155,9 +184,11 @@ impl Run<'_> {
         };
         TrainReport {
             strategy: config.strategy,
+            roots: config.roots,
             model: config.model,
             workers: config.workers,
             processes: setup.n_processes,
+            sent_bytes: Traffic::default(),
             device: "cpu",
             rows_from: setup.graph.rows_from,
             test_accuracy: best.accuracy.test,
@@ -166,7 +197,7 @@ impl Run<'_> {
             stopped_early: !within_epoch && best.is_stale(config.patience),
             interrupted: is_interrupted && !is_over,
             save_error,
-            parameters_digest: digest(&adam.values()),
+            parameters_digest: digest(&replica.adam.values()),
             best_parameters_digest: digest(&best.parameters),
             mean_step_seconds: seconds / n_steps.max(1) as f64,
             remote_rows_per_step: remote_rows as f64 / n_batches.max(1) as f64,

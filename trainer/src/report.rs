@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{HotPolicy, ModelKind, Place, StepShares, Strategy};
+use crate::{HotPolicy, ModelKind, Place, Roots, StepShares, Strategy, collective::Traffic};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -19,12 +19,16 @@ pub enum RowsFrom {
 pub struct TrainReport {
     /// How rows reached the trainer.
     pub strategy: Strategy,
+    /// Which worker trained on which root.
+    pub roots: Roots,
     /// Which layers the model had.
     pub model: ModelKind,
     /// Workers.
     pub workers: u32,
     /// Processes that they are in.
     pub processes: u32,
+    /// Bytes that they sent each other, by what these carried.
+    pub sent_bytes: Traffic,
     /// Where the model was computed: always `cpu`.
     pub device: &'static str,
     /// Whence remote rows came.
@@ -156,6 +160,23 @@ pub struct EpochReport {
     pub mean_step_seconds: f64,
     /// Remote bytes per batch.
     pub remote_bytes_per_step: f64,
+    /// `hop`: share of the batches' input rows that were remote and in no tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub miss_rate: Option<f64>,
+    /// `hop`: bytes of models that moved to other workers: none without migration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_bytes: Option<u64>,
+    /// `hop`: bytes of gradients and of their sums that workers send, each as a process of its own, in
+    /// the steps of this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_bytes: Option<u64>,
+    /// `hop`: time steps, of which an iteration has one without migration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_steps: Option<u64>,
+    /// `hop`: how far the worker with most roots is above the mean, as a share of it; mean over the
+    /// steps of this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roots_imbalance: Option<f64>,
     /// Batches that lay ready in the window.
     pub ready_batches: u64,
     /// Batches that a trainer waited for.

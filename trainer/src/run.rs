@@ -1,21 +1,20 @@
 //! A run as it goes: steps, evaluations, checkpoints.
 
-use std::{ops::ControlFlow, time::Instant};
+use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use crate::{
     Place, Progress, SavedModelError, TrainConfig, TrainError,
-    adam::Adam,
     best::Best,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
     evaluate::Evaluator,
-    group::{Group, Opening},
-    model::Model,
+    process_group::{Opening, ProcessGroup},
     record::Record,
+    replica::{Replica, ReplicaState},
     saved,
     setup::Setup,
     step::{RowsBySource, StepSeconds, WorkerStep, word_of},
-    team::{MemberStats, Team, TeamStep},
-    worker::StepOutcome,
+    step_outcome::{MemberStats, StepOutcome, TeamStep},
+    team::Team,
 };
 
 /// All that changes from step to step.
@@ -23,7 +22,7 @@ pub(crate) struct Run<'a> {
     pub(crate) config: &'a TrainConfig,
     /// The next step.
     pub(crate) place: Place,
-    pub(crate) adam: Adam,
+    pub(crate) replica: Replica,
     pub(crate) best: Best,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
@@ -42,17 +41,16 @@ impl<'a> Run<'a> {
     /// has. None if the leader has ended it at once.
     pub(crate) fn new(
         setup: &Setup<'a>,
-        group: &mut Group<'_>,
+        group: &mut ProcessGroup<'_>,
     ) -> Result<Option<Self>, TrainError> {
         let config = setup.config;
-        let parameters = setup.model.parameters();
-        let adam = Adam::new(parameters, config.learning_rate, config.weight_decay)?;
+        let replica = Replica::new(&setup.model, config)?;
         let mut run = Self {
             config,
             place: Place::default(),
-            adam,
+            replica,
             best: Best::default(),
-            record: Record::default(),
+            record: Record::new(config),
             checkpoints: None,
             row_bytes: setup.row_bytes as u64,
             resumed_at: None,
@@ -66,7 +64,8 @@ impl<'a> Run<'a> {
             let identity = Identity {
                 graph_uuid: setup.graph.uuid,
                 settings: setup.settings(),
-                lengths: run.adam.lengths(),
+                lengths: run.replica.adam.lengths(),
+                n_replicas: 1,
                 epochs: config.epochs,
                 n_steps: setup.n_steps(),
             };
@@ -82,13 +81,18 @@ impl<'a> Run<'a> {
 
     /// Agrees with the other processes on what is run, and from where on. False if the leader has
     /// ended the run.
-    fn open(&mut self, setup: &Setup<'_>, group: &mut Group<'_>) -> Result<bool, TrainError> {
-        let opening = Opening { digest: setup.digest(), filled: setup.filled() };
-        let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.adam.state()));
-        let Some((filled, resumed)) = group.open(&opening, resumed)? else { return Ok(false) };
+    fn open(
+        &mut self,
+        setup: &Setup<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<bool, TrainError> {
+        let (digest, lengths) = (setup.digest(), self.replica.adam.lengths());
+        let opening = Opening { digest, filled: setup.filled(), lengths };
+        let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.states()));
+        let Some((filled, resumed)) = group.open(opening, resumed)? else { return Ok(false) };
         self.record.filled = filled;
-        if let Some((place, adam)) = resumed.filter(|_| !group.leads()) {
-            self.adam.restore(adam)?;
+        if let Some((place, states)) = resumed.filter(|_| !group.leads()) {
+            self.restore_replicas(states)?;
             (self.place, self.resumed_at) = (place, Some(place));
         }
         Ok(true)
@@ -117,12 +121,11 @@ impl<'a> Run<'a> {
     pub(crate) fn evaluate(
         &mut self,
         epoch: u32,
-        model: &Model,
         evaluator: &mut Evaluator<'_>,
     ) -> Result<(), TrainError> {
-        let accuracy = evaluator.accuracy(model)?;
+        let accuracy = evaluator.accuracy(&self.replica.model)?;
         self.record.evaluated(accuracy);
-        self.best.evaluated(epoch, accuracy, || self.adam.values());
+        self.best.evaluated(epoch, accuracy, || self.replica.adam.values());
         Ok(())
     }
 
@@ -131,8 +134,7 @@ impl<'a> Run<'a> {
     /// epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
-        (team, group): (&mut Team<'_>, &mut Group<'_>),
-        model: &Model,
+        (team, group): (&mut Team<'_>, &mut ProcessGroup<'_>),
         evaluator: Option<&mut Evaluator<'_>>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
@@ -146,13 +148,13 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         if self.is_evaluated(epoch + 1) {
-            self.evaluate(epoch, model, evaluator)?;
+            self.evaluate(epoch, evaluator)?;
         }
         self.place = Place { epoch: epoch + 1, step: 0 };
         self.save()?;
         if self.lacks_last_evaluation() {
             // Not saved: a run of more epochs does not have it.
-            self.evaluate(epoch, model, evaluator)?;
+            self.evaluate(epoch, evaluator)?;
         }
         if let Some(epoch) = self.record.epochs().last() {
             self.is_interrupted = progress(&Progress::Epoch(epoch)).is_break();
@@ -164,7 +166,7 @@ impl<'a> Run<'a> {
     fn train_epoch(
         &mut self,
         team: &mut Team<'_>,
-        group: &mut Group<'_>,
+        group: &mut ProcessGroup<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
@@ -180,13 +182,13 @@ impl<'a> Run<'a> {
                 return Err(TrainError::Diverged { epoch, step, loss });
             }
             let update = Instant::now();
-            self.adam.step(&outcome.gradients)?;
+            self.replica.adam.step(&outcome.gradients)?;
             let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
             let step_seconds = began.elapsed().as_secs_f64();
             let workers = self.worker_steps(&outcome, team.stats(epoch), [step_seconds, update]);
             self.record.stepped(&outcome, &workers);
             self.place.step += 1;
-            let is_due = |c: &Checkpoints| c.is_due(self.adam.n_steps());
+            let is_due = |c: &Checkpoints| c.is_due(self.replica.adam.n_steps());
             let is_saved = self.checkpoints.as_ref().is_some_and(is_due);
             if is_saved {
                 self.save()?;
@@ -231,22 +233,23 @@ impl<'a> Run<'a> {
 
     /// Writes the best parameters, or the last before any evaluation, if they are asked for. The run is
     /// told of even if that fails.
-    pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &Group<'_>) {
+    pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &ProcessGroup<'_>) {
         let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
             return;
         };
         let values = match &self.best.parameters {
-            none if none.is_empty() => &self.adam.values(),
+            none if none.is_empty() => &self.replica.adam.values(),
             best => best,
         };
         self.save_error = saved::save(path, self.config, &setup.model, values).err();
     }
 
     fn save(&mut self) -> Result<(), TrainError> {
+        let replicas = self.states();
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         checkpoints.save(&Checkpoint {
             place: self.place,
-            adam: self.adam.state(),
+            replicas,
             best: self.best.clone(),
             measured: self.record.measured.clone(),
             step_losses: self.record.step_losses.clone(),
@@ -254,10 +257,20 @@ impl<'a> Run<'a> {
     }
 
     fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
-        let Checkpoint { place, adam, best, measured, step_losses } = checkpoint;
-        self.adam.restore(adam)?;
-        self.record = Record::resumed(measured, step_losses);
+        let Checkpoint { place, replicas, best, measured, step_losses } = checkpoint;
+        self.restore_replicas(replicas)?;
+        self.record = take(&mut self.record).resumed(measured, step_losses);
         (self.place, self.best, self.resumed_at) = (place, best, Some(place));
+        Ok(())
+    }
+
+    /// Returns the state of each replica.
+    fn states(&self) -> Vec<ReplicaState> {
+        vec![self.replica.adam.state()]
+    }
+
+    fn restore_replicas(&mut self, states: Vec<ReplicaState>) -> Result<(), TrainError> {
+        states.into_iter().try_for_each(|state| self.replica.adam.restore(state))?;
         Ok(())
     }
 

@@ -16,13 +16,13 @@ use lodestore_graph::{
 };
 
 use crate::{
-    Place, Progress, Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    Fetch, Place, Progress, TrainConfig, TrainError, TrainGraph, WorkerSources,
     checkpoint::Settings,
     evaluate::{EvaluationLimits, Evaluator},
     features::FeatureRows,
-    group::Group,
     labels::Labels,
     model::{Model, ModelSpec},
+    process_group::ProcessGroup,
     strategy::{Ondemand, Planned, Rapid, Share},
     team::Recruit,
     worker::Worker,
@@ -57,7 +57,7 @@ impl<'a> Setup<'a> {
     ) -> Result<Self, TrainError> {
         config.validate()?;
         check_sources(graph, sources, &workers)?;
-        check_buffers(config.strategy, sources, &workers)?;
+        check_buffers(config.strategy.fetch(), sources, &workers)?;
         let owned = owned_parts(config, graph, workers[0]);
         let labels = Labels::read(&sources[0], &owned, graph.book, config)?;
         if config.patience > 0 && labels.validation.is_empty() {
@@ -95,10 +95,10 @@ impl<'a> Setup<'a> {
     /// Breaks if `progress` or the leader did.
     pub(crate) fn prepare(
         &mut self,
-        group: &mut Group<'_>,
+        group: &mut ProcessGroup<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TrainError> {
-        if self.config.strategy != Strategy::Rapid {
+        if self.config.strategy.fetch() != Fetch::Rapid {
             return Ok(ControlFlow::Continue(()));
         }
         let (start, mut flow) = (Instant::now(), ControlFlow::Continue(()));
@@ -222,13 +222,13 @@ impl<'a> Setup<'a> {
                 let sampler = Sampler::new(topology, &config.fanouts);
                 let source = Ondemand::new(share, sampler);
                 // MassiveGNN, Eqs. 3 to 5: one batch is prepared while another is trained on.
-                let ahead = usize::from(config.strategy == Strategy::Massive);
+                let ahead = usize::from(config.strategy.fetch() == Fetch::Massive);
                 (Arc::new(source), None, Window::one_by_one(ahead))
             }
         };
         let worker = Worker {
             worker,
-            seed: config.seed,
+            config,
             prefetcher: Prefetcher::start(scope, source, loader, window, first),
             features: self.features.clone(),
             model: &self.model,
@@ -263,12 +263,12 @@ fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<
 
 /// `massive` without a buffer would be `ondemand` with a batch ahead.
 fn check_buffers(
-    strategy: Strategy,
+    fetch: Fetch,
     sources: &[WorkerSources],
     workers: &[u32],
 ) -> Result<(), TrainError> {
     let has_none = |of: &WorkerSources| of.remote.halo_buffer().is_none();
-    match sources.iter().position(has_none).filter(|_| strategy == Strategy::Massive) {
+    match sources.iter().position(has_none).filter(|_| fetch == Fetch::Massive) {
         Some(at) => Err(TrainError::NoBuffer { worker: workers[at] }),
         None => Ok(()),
     }

@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 
 use lodestore_client::{LoadStats, Met};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One batch of one worker, as `lode train --log` writes it.
 #[derive(Clone, Debug, Serialize)]
@@ -36,7 +36,7 @@ pub struct WorkerStep {
 /// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `copy`) is part of `wait` on the
 /// default path, and runs beside earlier steps otherwise. What `step` has beside `wait`, `compute`
 /// and `update` is the time in which the worker waited for others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSeconds {
     /// From the order to train on a batch to the new parameters; the same for all workers.
     pub step: f64,
@@ -52,7 +52,7 @@ pub struct StepSeconds {
     pub wait: f64,
     /// For the forward and the backward pass.
     pub compute: f64,
-    /// To average gradients and update parameters; the same for all workers.
+    /// To average gradients, between processes too, and update parameters; the same for all workers.
     pub update: f64,
 }
 

@@ -2,22 +2,21 @@
 //! processes.
 
 use std::{
-    mem::take,
     sync::{
         Arc,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{Scope, ScopedJoinHandle, available_parallelism},
-    time::Instant,
 };
 
 use lodestore_client::{HaloBuffer, LoadStats, PrefetchStats, RowSource, SteadyStats};
 
 use crate::{
     TrainError,
-    group::Group,
+    process_group::ProcessGroup,
+    step_outcome::{MemberStats, StepOutcome, TeamStep},
     strategy::Rapid,
-    worker::{StepOrder, StepOutcome, Worker},
+    worker::{StepOrder, Worker},
 };
 
 /// The workers of this process. Parameters stand still while a step is under way.
@@ -37,34 +36,6 @@ pub(crate) struct Recruit<'scope> {
     pub(crate) rapid: Option<Arc<Rapid<'scope>>>,
     /// Where its remote rows come from: perhaps a buffer.
     pub(crate) remote: Arc<dyn RowSource>,
-}
-
-/// One step of the whole team.
-#[derive(Debug, Default)]
-pub(crate) struct TeamStep {
-    /// Mean loss over all roots.
-    pub(crate) loss: f64,
-    pub(crate) n_roots: u64,
-    pub(crate) n_right: u64,
-    pub(crate) n_batches: u64,
-    /// Gradient of the mean loss over all roots, one flat list per parameter.
-    pub(crate) gradients: Vec<Vec<f32>>,
-    pub(crate) load: LoadStats,
-    /// What each worker that had a batch did, without its gradients.
-    pub(crate) outcomes: Vec<(u32, StepOutcome)>,
-    /// Time to average the gradients.
-    pub(crate) average_seconds: f64,
-}
-
-/// One worker's figures since the run began.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct MemberStats {
-    pub(crate) prefetch: PrefetchStats,
-    pub(crate) steady: SteadyStats,
-    /// VectorPulls for hot sets up to the epoch asked for.
-    pub(crate) pulled: LoadStats,
-    /// Memory of the buffer of `massive`.
-    pub(crate) buffer_bytes: u64,
 }
 
 struct Member<'scope> {
@@ -116,7 +87,7 @@ impl<'scope> Team<'scope> {
         &mut self,
         epoch: u32,
         step: u32,
-        group: &mut Group<'_>,
+        group: &mut ProcessGroup<'_>,
     ) -> Result<Option<TeamStep>, TrainError> {
         let order = StepOrder { epoch, batch: step };
         let mut outcomes = Vec::with_capacity(self.members.len());
@@ -130,7 +101,10 @@ impl<'scope> Team<'scope> {
                 let gone = |_| TrainError::WorkerPanicked { worker };
                 let outcome = member.outcomes.recv().map_err(gone)??;
                 member.prefetch = outcome.prefetch;
-                outcomes.push((worker, outcome));
+                // A batch without roots takes no part in the step.
+                if outcome.n_roots > 0 {
+                    outcomes.push((worker, outcome));
+                }
             }
         }
         self.take_stats(epoch);
@@ -165,67 +139,5 @@ impl Drop for Team<'_> {
             // A panic has been reported as a missing outcome; the scope would raise it again.
             let _ = thread.join();
         }
-    }
-}
-
-impl TeamStep {
-    /// The step of these workers' batches: means weighted by roots, summed in the order given.
-    pub(crate) fn sum(mut outcomes: Vec<(u32, StepOutcome)>) -> Self {
-        let start = Instant::now();
-        let n_roots: u64 = outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
-        let mut sum = Self { n_roots, n_batches: outcomes.len() as u64, ..Self::default() };
-        for (_, outcome) in &mut outcomes {
-            let share = outcome.n_roots as f64 / n_roots.max(1) as f64;
-            sum.loss += share * outcome.loss;
-            sum.n_right += outcome.n_right;
-            sum.load += outcome.load;
-            add_scaled(&mut sum.gradients, share as f32, take(&mut outcome.gradients));
-        }
-        Self { outcomes, average_seconds: start.elapsed().as_secs_f64(), ..sum }
-    }
-}
-
-/// `sum += share * gradients`, where an empty `sum` counts as zeros.
-fn add_scaled(sum: &mut Vec<Vec<f32>>, share: f32, mut gradients: Vec<Vec<f32>>) {
-    if sum.is_empty() {
-        gradients.iter_mut().flatten().for_each(|value| *value *= share);
-        *sum = gradients;
-        return;
-    }
-    for (sum, gradient) in sum.iter_mut().zip(gradients) {
-        for (sum, value) in sum.iter_mut().zip(gradient) {
-            *sum += share * value;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::step::StepSeconds;
-    use lodestore_client::Met;
-
-    fn outcome(n_roots: u64, loss: f64, gradient: f32) -> StepOutcome {
-        StepOutcome {
-            loss,
-            n_roots,
-            n_right: 1,
-            gradients: vec![vec![gradient], vec![2.0 * gradient, 0.0]],
-            load: LoadStats { local_rows: 3, ..LoadStats::default() },
-            n_nodes: 3,
-            seconds: StepSeconds::default(),
-            met: Met::Ready,
-            prefetch: PrefetchStats::default(),
-        }
-    }
-
-    #[test]
-    fn means_are_weighted_by_roots() {
-        let step = TeamStep::sum(vec![(0, outcome(3, 1.0, 4.0)), (2, outcome(1, 5.0, 8.0))]);
-        assert_eq!((step.loss, step.n_roots, step.n_right, step.n_batches), (2.0, 4, 2, 2));
-        assert_eq!(step.gradients, [vec![5.0], vec![10.0, 0.0]]);
-        assert_eq!(step.load.local_rows, 6);
-        assert_eq!(step.outcomes.iter().map(|(worker, _)| *worker).collect::<Vec<_>>(), [0, 2]);
-        assert!(TeamStep::sum(Vec::new()).gradients.is_empty());
     }
 }

@@ -7,8 +7,8 @@ use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::{
     EpochReport, TrainConfig, TrainError, TrainReport, WorkerStep,
-    group::Group,
-    peers::{Alone, Peers},
+    collective::{Collective, ThreadCollective},
+    process_group::ProcessGroup,
     report::RowsFrom,
     run::Run,
     setup::Setup,
@@ -109,7 +109,7 @@ pub fn train(
     sources: &[WorkerSources],
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<TrainReport, TrainError> {
-    let report = train_together(config, graph, sources, &mut Alone, progress)?;
+    let report = train_together(config, graph, sources, &mut ThreadCollective::alone(), progress)?;
     let Some(report) = report else { unreachable!("who is alone leads") };
     Ok(report)
 }
@@ -118,8 +118,8 @@ pub fn train(
 /// own `sources`: one entry for each of its workers, in order. Worker w belongs to the process of rank
 /// w mod ranks, so that there are at least as many workers as processes.
 ///
-/// Losses and parameters are those of [`train`], bit for bit: every process has all gradients and sums
-/// them in the order of workers. The report comes back in the leader, to whom alone `progress` is told;
+/// Losses and parameters are those of [`train`], bit for bit: gradients are summed in the order of
+/// workers, whichever process has them. The report comes back in the leader, to whom alone `progress` is told;
 /// checkpoints are its own, and the others get theirs from it. Under `rapid` the leader writes the
 /// schedule, in a folder that all processes must have.
 ///
@@ -129,13 +129,16 @@ pub fn train_together(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,
     sources: &[WorkerSources],
-    peers: &mut dyn Peers,
+    collective: &mut dyn Collective,
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<Option<TrainReport>, TrainError> {
-    let mut group = Group::new(peers);
+    let mut group = ProcessGroup::new(collective);
     let trained = run_all(config, graph, sources, &mut group, progress);
     match trained {
-        Ok(report) => group.end().map(|()| report.filter(|_| group.leads())),
+        Ok(report) => {
+            let sent_bytes = group.end()?;
+            Ok(report.filter(|_| group.leads()).map(|report| TrainReport { sent_bytes, ..report }))
+        }
         Err(error) => {
             group.fail(&error);
             Err(error)
@@ -147,17 +150,17 @@ fn run_all(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,
     sources: &[WorkerSources],
-    group: &mut Group<'_>,
+    group: &mut ProcessGroup<'_>,
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<Option<TrainReport>, TrainError> {
     let start = Instant::now();
-    let workers = group.workers_here(config.workers).collect();
+    let workers = group.local_workers(config.workers).collect();
     let mut setup = Setup::new(config, *graph, sources, workers)?;
     setup.n_processes = group.n_ranks();
     let Some(mut run) = Run::new(&setup, group)? else { return Ok(None) };
     if run.is_over() {
         if group.leads() && run.lacks_last_evaluation() {
-            run.evaluate(config.epochs - 1, &setup.model, &mut setup.evaluator()?)?;
+            run.evaluate(config.epochs - 1, &mut setup.evaluator()?)?;
         }
         run.save_model(&setup, group);
         return Ok(Some(run.report(&setup, &[])));
@@ -172,11 +175,11 @@ fn run_all(
     scope(|scope| {
         let recruits = setup.recruits(scope, run.place)?;
         let size = [config.workers, setup.n_steps()];
-        let mut team = Team::start(scope, recruits, group.n_here(), size)?;
+        let mut team = Team::start(scope, recruits, group.n_local(), size)?;
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
             let evaluator = evaluator.as_mut();
-            run.finish_epoch((&mut team, group), &setup.model, evaluator, progress)?;
+            run.finish_epoch((&mut team, group), evaluator, progress)?;
         }
         run.save_model(&setup, group);
         let stats = team.stats(config.epochs).to_vec();

@@ -9,15 +9,17 @@ use std::{
 };
 
 use candle_core::{D, Device, Tensor, Var};
-use lodestore_client::{LoadStats, Met, PrefetchStats, Prefetcher, PreparedBatch};
-use lodestore_graph::{sampler::batch_seed, topology::Topology};
+use lodestore_client::{Prefetcher, PreparedBatch};
+use lodestore_graph::topology::Topology;
 
 use crate::{
-    TrainError,
+    TrainConfig, TrainError,
     features::FeatureRows,
     labels::Labels,
     model::{Hops, Model},
     step::StepSeconds,
+    step_outcome::StepOutcome,
+    strategy::seed_of_batch,
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
@@ -26,7 +28,7 @@ const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
 /// A worker's state between steps.
 pub(crate) struct Worker<'run> {
     pub(crate) worker: u32,
-    pub(crate) seed: u64,
+    pub(crate) config: &'run TrainConfig,
     pub(crate) prefetcher: Prefetcher<'run>,
     pub(crate) features: FeatureRows,
     pub(crate) model: &'run Model,
@@ -40,27 +42,6 @@ pub(crate) struct Worker<'run> {
 pub(crate) struct StepOrder {
     pub(crate) epoch: u32,
     pub(crate) batch: u32,
-}
-
-/// What one batch gave.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StepOutcome {
-    /// Mean loss over the roots.
-    pub(crate) loss: f64,
-    pub(crate) n_roots: u64,
-    /// Roots whose class the model had right.
-    pub(crate) n_right: u64,
-    /// One flat list per parameter: the gradient of the mean loss.
-    pub(crate) gradients: Vec<Vec<f32>>,
-    pub(crate) load: LoadStats,
-    /// Input nodes.
-    pub(crate) n_nodes: u64,
-    /// Where the time went, but for what the whole team does.
-    pub(crate) seconds: StepSeconds,
-    /// How the batch was met.
-    pub(crate) met: Met,
-    /// The prefetcher's figures so far.
-    pub(crate) prefetch: PrefetchStats,
 }
 
 impl Worker<'_> {
@@ -86,13 +67,21 @@ impl Worker<'_> {
         let start = Instant::now();
         let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } = prepared;
         let n_roots = batch.n_roots;
+        if n_roots == 0 {
+            return Ok(StepOutcome {
+                met,
+                prefetch: self.prefetcher.stats(),
+                ..StepOutcome::default()
+            });
+        }
         let classes = self.labels.classes_of(batch.roots());
         let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let degree = |node| self.topology.in_degree(node);
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
 
-        let seed = batch_seed(self.seed, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
+        let seed =
+            seed_of_batch(self.config, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
         let width = self.features.width();
         let logits = self.model.forward(hops, self.features.view(rows.bytes()), width, seed)?;
         drop(rows);

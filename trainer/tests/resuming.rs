@@ -8,10 +8,10 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Place, Progress,
+    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Place, Progress, Roots,
     Strategy, TrainConfig, TrainError, TrainReport,
 };
-use planted::{Planted, config, failing, planted, run, run_from, run_telling};
+use planted::{Planted, config, failing, planted, run, run_from, run_in_ranks, run_telling};
 
 const STRATEGIES: [(Strategy, HotPolicy); 4] = [
     (Strategy::Ondemand, HotPolicy::Frequency),
@@ -80,6 +80,49 @@ fn runs_cut_short_anywhere_end_with_the_same_bits() {
             let again = run(&graph, &config).unwrap();
             assert_eq!(computed(&again), computed(&expected), "{what}");
             assert_eq!((again.checkpoints, again.epochs), (0, found.epochs), "{what}");
+        }
+    }
+}
+
+/// Other ranks have no checkpoint: they continue with the parameters and moments of the leader.
+#[test]
+fn a_run_goes_on_in_any_number_of_processes_with_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    for (strategy, roots) in [
+        (Strategy::Ondemand, Roots::Owned),
+        (Strategy::Ondemand, Roots::Global),
+        (Strategy::Massive, Roots::Global),
+        (Strategy::Rapid, Roots::Owned),
+        (Strategy::Hop, Roots::Owned),
+    ] {
+        let plain = TrainConfig { roots, ..config(strategy, 4, dir.path()) };
+        let expected = run(&graph, &plain).unwrap();
+        let leader = |n_ranks, config: &TrainConfig| -> TrainReport {
+            let mut reports = run_in_ranks(&graph, config, n_ranks).into_iter();
+            let leader = reports.next().unwrap().unwrap().unwrap();
+            assert!(reports.all(|report| report.unwrap().is_none()));
+            leader
+        };
+        for n_ranks in [2, 3, 4] {
+            let what = format!("{strategy}, {roots} roots, {n_ranks} ranks");
+            assert_eq!(computed(&leader(n_ranks, &plain)), computed(&expected), "{what}");
+            let of_run = dir.path().join(format!("of-{strategy}-{roots}-{n_ranks}"));
+            let config = with_checkpoints(&plain, &of_run, 1);
+            until(&graph, &config, 1, 2);
+            let found = leader(n_ranks, &config);
+            let (sent, n_others) = (found.sent_bytes, u64::from(n_ranks) - 1);
+            // Parts of four gradients and of their sum; the leader's state to each other process.
+            let of_state = sent.parameters / n_others / 12;
+            let steps = expected.step_losses.len() as u64 - u64::from(expected.epochs[0].steps) - 2;
+            assert!(sent.gradients >= 4 * of_state * steps && of_state > 0, "{what}: {sent:?}");
+            assert!(sent.gradients <= 2 * 4 * 5 * of_state * steps, "{what}: {sent:?}");
+            assert_eq!((sent.rows, sent.embeddings), (0, 0), "{what}");
+            assert!(sent.control > 0, "{what}");
+            assert_eq!(found.resumed_at, Some(Place { epoch: 1, step: 2 }), "{what}");
+            assert_eq!(computed(&found), computed(&expected), "{what}");
+            // Nothing is left to do, in any form.
+            assert_eq!(computed(&leader(n_ranks, &config)), computed(&expected), "{what}");
         }
     }
 }
@@ -232,6 +275,8 @@ fn other_settings_and_a_forgotten_resume_are_refused() {
     };
     assert!(differs(|c| c.seed = 8).contains("seed = 7, this one has seed = 8"));
     assert!(differs(|c| c.model = ModelKind::Gcn).contains("model = Sage"));
+    assert!(differs(|c| c.strategy = Strategy::Hop).contains("mode = MiniBatch"));
+    assert!(differs(|c| c.roots = Roots::Global).contains("roots = Owned"));
     assert!(differs(|c| c.workers = 1).contains("workers = 2"));
     assert!(differs(|c| c.learning_rate = 0.02).contains("learning_rate = 0.01"));
     assert!(differs(|c| c.fanouts.truncate(1)).contains("fanouts"));

@@ -15,8 +15,8 @@ use lodestore_client::{PullStats, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
 use lodestore_trainer::{
-    EpochReport, HotPolicy, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainError,
-    TrainGraph, TrainReport, WorkerSources, train,
+    EpochReport, HotPolicy, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig,
+    TrainError, TrainGraph, TrainReport, WorkerSources, train,
 };
 use planted::{
     N_NODES, Noting, ROW_BYTES, bytes_of, complete, config, counting, failing, planted, run,
@@ -52,6 +52,10 @@ fn only_the_way_of_fetching_differs() {
         let ondemand = TrainConfig { model, ..config(Strategy::Ondemand, workers, dir.path()) };
         let expected = run(&graph, &ondemand).unwrap();
         assert_eq!(expected.step_losses.len() as u32, 3 * expected.epochs[0].steps);
+        let massive = TrainConfig { strategy: Strategy::Massive, ..ondemand.clone() };
+        let massive = run(&graph, &massive).unwrap();
+        assert_eq!(losses(&massive.step_losses), losses(&expected.step_losses));
+        assert_eq!(massive.parameters_digest, expected.parameters_digest);
         for (n_hot, window) in [(0, 0), (0, 1), (60, 1), (60, 4), (N_NODES as usize * 2, 2)] {
             let rapid = config(Strategy::Rapid, workers, dir.path());
             let hot_policy = HotPolicy::Frequency;
@@ -167,6 +171,96 @@ fn a_worker_without_roots_takes_no_part() {
         let report = run(&graph, &config(strategy, 3, dir.path())).unwrap();
         let two = run(&graph, &config(strategy, 2, dir.path())).unwrap();
         assert_eq!(losses(&report.step_losses), losses(&two.step_losses));
+    }
+}
+
+/// Many steps of few roots, so that the last batch of an epoch leaves workers without any.
+#[test]
+fn global_roots_are_all_trained_on_and_fetching_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    let roots = Roots::Global;
+    // As many roots in an epoch as the book has; of 4 workers and 3 roots each.
+    let of = |strategy, workers, batch_size| {
+        let plain = config(strategy, workers, dir.path());
+        TrainConfig { roots, batch_size, dropout: 0.0, ..plain }
+    };
+    let one = run(&graph, &of(Strategy::Ondemand, 1, 12)).unwrap();
+    let owned = TrainConfig { roots: Roots::Owned, ..of(Strategy::Ondemand, 1, 12) };
+    let owned = run(&graph, &owned).unwrap();
+    assert_eq!(losses(&one.step_losses), losses(&owned.step_losses), "one worker owns all");
+    for workers in [2, 3, 4] {
+        let config = of(Strategy::Ondemand, workers, 12 / workers as usize);
+        let found = run(&graph, &config).unwrap();
+        // The same global batches of the same neighbours: the same losses but for rounding.
+        assert_eq!(found.step_losses.len(), one.step_losses.len());
+        for (step, (found, expected)) in found.step_losses.iter().zip(&one.step_losses).enumerate()
+        {
+            let near = (found - expected).abs() <= 1e-3 * expected.abs();
+            assert!(near, "{workers} workers, step {step}: {found}, {expected}");
+        }
+        let first = (found.step_losses[0] - one.step_losses[0]).abs();
+        assert!(first <= 1e-6 * one.step_losses[0], "{first}");
+        let massive = TrainConfig { strategy: Strategy::Massive, ..config.clone() };
+        let massive = run(&graph, &massive).unwrap();
+        assert_eq!(losses(&massive.step_losses), losses(&found.step_losses));
+        assert_eq!(massive.parameters_digest, found.parameters_digest);
+    }
+    // More workers than roots in the last batch: some have none, and none counts for them.
+    let few = TrainConfig { epochs: 1, ..of(Strategy::Ondemand, 4, 1) };
+    let mut by_worker = [0; 4];
+    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let report = run_telling(&graph, &few, [&rows, &rows], &mut |progress| {
+        if let Progress::Step { workers, .. } = progress {
+            workers.iter().for_each(|of| by_worker[of.worker as usize] += of.roots);
+        }
+        ControlFlow::Continue(())
+    });
+    let report = report.unwrap();
+    let n_roots: u64 = by_worker.iter().sum();
+    assert_ne!(n_roots % 4, 0, "the last batch is not whole");
+    assert_eq!(report.epochs[0].batches, n_roots, "batches of one root");
+    assert_eq!(u64::from(report.epochs[0].steps), n_roots.div_ceil(4));
+}
+
+/// The loss, and so its gradient, is that of one process on the same global batch.
+#[test]
+fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    for model in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+        let of = |strategy, workers: u32| {
+            let plain = config(strategy, workers, dir.path());
+            TrainConfig { batch_size: 12 / workers as usize, dropout: 0.0, model, ..plain }
+        };
+        let one = run(&graph, &of(Strategy::Ondemand, 1)).unwrap();
+        for workers in [1, 2, 3, 4] {
+            let hop = run(&graph, &of(Strategy::Hop, workers)).unwrap();
+            let what = format!("{model}, {workers} workers");
+            let near = |a: f64, b: f64, by: f64| (a - b).abs() <= by * b.abs();
+            assert_eq!(hop.step_losses.len(), one.step_losses.len(), "{what}");
+            assert!(near(hop.step_losses[0], one.step_losses[0], 1e-6), "{what}");
+            for (found, expected) in hop.step_losses.iter().zip(&one.step_losses) {
+                assert!(near(*found, *expected, 1e-3), "{what}: {found}, {expected}");
+            }
+            let global = TrainConfig { roots: Roots::Global, ..of(Strategy::Ondemand, workers) };
+            let global = run(&graph, &global).unwrap();
+            for (hop, global) in hop.epochs.iter().zip(&global.epochs) {
+                assert_eq!((hop.model_bytes, hop.time_steps), (Some(0), Some(hop.steps.into())));
+                let rows = hop.local_rows + hop.remote_rows - hop.filled_rows;
+                let missed = hop.remote_rows - hop.filled_rows;
+                assert_eq!(hop.miss_rate, Some(missed as f64 / rows as f64), "{what}");
+                assert!(workers == 1 || hop.roots_imbalance > Some(0.0), "{what}");
+                assert!(workers == 1 || hop.gradient_bytes > Some(0), "{what}");
+                assert_eq!(global.miss_rate, None);
+                // The last batch leaves some workers without roots, and most steps are uneven.
+                assert!(workers == 1 || hop.remote_rows < global.remote_rows, "{what}");
+            }
+        }
+        // Steps in which a worker has no root at all.
+        let few = TrainConfig { batch_size: 1, epochs: 1, ..of(Strategy::Hop, 4) };
+        let report = run(&graph, &few).unwrap();
+        assert!(report.epochs[0].batches < 4 * u64::from(report.epochs[0].steps));
     }
 }
 

@@ -21,8 +21,8 @@ use lodestore_graph::peak_rss_bytes;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
-    EpochReport, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
-    WorkerSources, train_together,
+    EpochReport, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph,
+    TrainReport, WorkerSources, train_together,
 };
 use serde::Serialize;
 
@@ -56,8 +56,8 @@ Example: the same, each worker a process; then as an MPI job (a lode built with 
   mpirun -n 2 lode train --graph my-graph --connect 127.0.0.1:7171
 
 Needs tensors `feat` (float), `label` (i64) and `split` (u8: 0 train, 1 validation, 2 test).
-Partition p belongs to worker p mod W. Losses depend on the seed alone, never on the strategy, nor on
-whether workers are threads, processes or an MPI job.
+Partition p belongs to worker p mod W. Losses depend on the seed, on --roots and on whether --strategy is
+hop, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
 what was done is reported, and the exit code is 130 or 143. A second one that comes over a second later,
 or one before the first step, ends it at once.")]
@@ -70,9 +70,15 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
     /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN: schedule,
-    /// hot set, prefetch) or massive (MassiveGNN: buffer with eviction by score, next batch ahead).
+    /// hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch ahead) or hop (HopGNN
+    /// without migration: each root of a global batch trains with its owner).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
+    /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or global
+    /// (one order over all, dealt to workers by turns, as HopGNN's model-centric baseline; not with
+    /// --strategy rapid, whose schedule is of owned roots).
+    #[arg(long, value_name = "R", default_value_t = Roots::Owned)]
+    roots: Roots,
     /// Model: sage, gcn or gat.
     #[arg(long, value_name = "M", default_value_t = ModelKind::Sage)]
     model: ModelKind,
@@ -83,9 +89,9 @@ pub(crate) struct TrainArgs {
     /// that workers share are then each process's own, of an equal share of the bytes.
     #[arg(long)]
     processes: bool,
-    /// --processes: end the run when one of them has not come so many seconds after the first has, in a
-    /// step or at the start. The others wait twice as long for the first, while it evaluates, writes a
-    /// checkpoint or the schedule: allow more where these take longer.
+    /// --processes, and in an MPI job: end the run when the first process has waited for another for this
+    /// many seconds, in a step or at the start. The others wait twice as long, while the first evaluates,
+    /// writes a checkpoint or the schedule: allow more where these take longer.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600,
           value_parser = clap::value_parser!(u32).range(1..))]
     peer_timeout: u32,
@@ -203,6 +209,7 @@ impl TrainArgs {
         let usual = TrainConfig::default();
         let train = TrainConfig {
             strategy: self.strategy,
+            roots: self.roots,
             model: self.model,
             workers: self.workers.unwrap_or(form.usual_workers()),
             fanouts: self.fanout.fanout,
@@ -284,7 +291,7 @@ fn follow(run: &TrainRun) -> Result<()> {
     // The first process is asked too, or alone, and ends the run for all at the same step.
     let _heeded = Heeded::start()?;
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
-    match train_together(&run.train, &on, sources, joined.peers(), no_progress) {
+    match train_together(&run.train, &on, sources, joined.collective(), no_progress) {
         Err(error) => Err(joined.failed(error)),
         Ok(_) => {
             let mut figures = figures(peak_rss_bytes(), &opened.tiers.report());
@@ -318,7 +325,7 @@ fn train_telling(
     console.stage("setup");
     let (mut told, mut heeded) = (Ok(()), None);
     let (on, sources) = (opened.train_graph(run), &opened.sources);
-    let trained = train_together(&config, &on, sources, joined.peers(), &mut |progress| {
+    let trained = train_together(&config, &on, sources, joined.collective(), &mut |progress| {
         match progress {
             Progress::Schedule { done, total } => console.at("schedule", *done, *total),
             Progress::Step { epoch, done, total, loss, workers } => {

@@ -57,7 +57,9 @@ impl Folder {
         let header = Header::decode(&bytes).map_err(in_file)?;
         header.check_length(n_bytes).map_err(in_file)?;
         let place = identity.check_place(header.place, header.n_losses);
-        if header.n_elements != identity.n_elements() || place.is_err() {
+        let is_other =
+            header.n_elements != identity.n_elements() || header.n_replicas != identity.n_replicas;
+        if is_other || place.is_err() {
             let n_settings = u64::from(header.settings_bytes);
             let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
             read(n_settings).map_err(io_error(&path, "read"))?;

@@ -3,8 +3,8 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | `LODECKPT` |
-//! | 8..12 | format version, u32: 1 |
-//! | 12..16 | steps of Adam, u32 |
+//! | 8..12 | format version, u32: 2 |
+//! | 12..16 | R: replicas, u32 |
 //! | 16..32 | uuid of the graph |
 //! | 32..36 | epoch of the next step, u32 |
 //! | 36..40 | the next step of that epoch, u32 |
@@ -18,23 +18,25 @@
 //! | 76..80 | zero |
 //! | 80..96 | the two accuracies, 2 × f64; 0 where not known |
 //! | then | S bytes of UTF-8: `name = value` lines; M bytes of JSON |
-//! | then | parameters, Adam's means, its variances, best parameters if there are: P × f32 each |
+//! | then | updates of each replica, R × u32 |
+//! | then | parameters of a replica, Adam's means, its variances, P × f32 each; R times |
+//! | then | best parameters if there are, P × f32 |
 //! | then | losses, L × f64 |
 //! | last 32 | BLAKE3 of all bytes before |
 //!
-//! All numbers are little-endian. P is checked against the model's, every length against the file's,
+//! All numbers are little-endian. P and R are checked against the run's, every length against the file's,
 //! before memory is taken for it.
 
 use super::header::{DIGEST_BYTES, HAS_BEST, HAS_TEST, HAS_VALIDATION, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
-use crate::{adam::AdamState, best::Best, evaluate::Accuracy};
+use crate::{best::Best, evaluate::Accuracy, replica::ReplicaState};
 
 /// The bytes of `checkpoint`.
 pub(super) fn encode(
     checkpoint: &Checkpoint,
     identity: &Identity,
 ) -> Result<Vec<u8>, CheckpointError> {
-    let Checkpoint { place, adam, best, measured, step_losses } = checkpoint;
+    let Checkpoint { place, replicas, best, measured, step_losses } = checkpoint;
     let measured = serde_json::to_vec(measured).map_err(|error| CheckpointError::Io {
         path: "what was measured".into(),
         action: "write down",
@@ -44,12 +46,12 @@ pub(super) fn encode(
     let Accuracy { validation, test } = best.accuracy;
     let flag = |is_set, flag| if is_set { flag } else { 0 };
     let header = Header {
-        n_adam_steps: adam.n_steps,
+        n_replicas: replicas.len() as u32,
         graph_uuid: identity.graph_uuid,
         place: *place,
         settings_bytes: settings.len() as u32,
         measured_bytes: u32::try_from(measured.len()).unwrap_or(u32::MAX),
-        n_elements: adam.values.iter().map(|values| values.len() as u64).sum(),
+        n_elements: identity.n_elements(),
         n_losses: step_losses.len() as u64,
         best_epoch: best.epoch,
         evaluated: best.evaluated,
@@ -61,8 +63,10 @@ pub(super) fn encode(
     let mut bytes = header.encode();
     bytes.extend_from_slice(settings.as_bytes());
     bytes.extend_from_slice(&measured);
-    for values in [&adam.values, &adam.means, &adam.variances, &best.parameters] {
-        bytes.extend(values.iter().flatten().flat_map(|value| value.to_le_bytes()));
+    bytes.extend(replicas.iter().flat_map(|replica| replica.n_steps.to_le_bytes()));
+    let lists = replicas.iter().flat_map(|of| [&of.values, &of.means, &of.variances]);
+    for values in lists.chain([&best.parameters]).flatten().flatten() {
+        bytes.extend_from_slice(&values.to_le_bytes());
     }
     bytes.extend(step_losses.iter().flat_map(|loss| loss.to_le_bytes()));
     bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
@@ -85,16 +89,20 @@ pub(super) fn decode(bytes: &[u8], identity: &Identity) -> Result<Checkpoint, Ch
     let measured: Measured = measured.map_err(|error| CheckpointFault::Contradiction {
         what: format!("measurements: {error}"),
     })?;
-    let mut values = || -> Vec<Vec<f32>> {
+    let n_steps = take(&mut rest, 4 * header.n_replicas as usize).as_chunks().0;
+    let mut lists = || -> Vec<Vec<f32>> {
         identity.lengths.iter().map(|n| floats(take(&mut rest, 4 * n))).collect()
     };
-    let (n_steps, of_adam) = (header.n_adam_steps, [values(), values(), values()]);
-    let parameters = if header.has(HAS_BEST) { values() } else { Vec::new() };
-    let [values, means, variances] = of_adam;
+    let replica = |n_steps: &[u8; 4]| {
+        let [values, means, variances] = [lists(), lists(), lists()];
+        ReplicaState { n_steps: u32::from_le_bytes(*n_steps), values, means, variances }
+    };
+    let replicas = n_steps.iter().map(replica).collect();
+    let parameters = if header.has(HAS_BEST) { lists() } else { Vec::new() };
     let losses = rest.as_chunks::<8>().0.iter().map(|loss| f64::from_le_bytes(*loss));
     let checkpoint = Checkpoint {
         place: header.place,
-        adam: AdamState { n_steps, values, means, variances },
+        replicas,
         best: header.best(parameters),
         measured,
         step_losses: losses.collect(),
@@ -123,6 +131,11 @@ pub(super) fn check_identity(
         let what = format!("{found} parameters where the model has {expected}");
         return Err(CheckpointFault::Contradiction { what });
     }
+    let (found, expected) = (header.n_replicas, identity.n_replicas);
+    if found != expected {
+        let what = format!("{found} replicas where the run has {expected}");
+        return Err(CheckpointFault::Contradiction { what });
+    }
     Ok(())
 }
 
@@ -137,9 +150,11 @@ impl Checkpoint {
         }
         let steps = epochs.iter().map(|epoch| u64::from(epoch.steps)).sum::<u64>();
         let (n_losses, n_steps) = (self.step_losses.len() as u64, steps + u64::from(step));
-        if n_losses != n_steps || u64::from(self.adam.n_steps) != n_steps {
-            let n_adam = self.adam.n_steps;
-            return fault(format!("{n_losses} losses and {n_adam} updates in {n_steps} steps"));
+        let is_other = |replica: &&ReplicaState| u64::from(replica.n_steps) != n_steps;
+        let other = self.replicas.iter().find(is_other).map(|replica| u64::from(replica.n_steps));
+        if n_losses != n_steps || other.is_some() {
+            let n_updates = other.unwrap_or(n_steps);
+            return fault(format!("{n_losses} losses and {n_updates} updates in {n_steps} steps"));
         }
         let Best { epoch: best, evaluated, .. } = self.best;
         if best > evaluated || evaluated > epoch {

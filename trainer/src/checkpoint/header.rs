@@ -4,7 +4,7 @@ use super::{CheckpointFault, Place};
 use crate::{best::Best, evaluate::Accuracy};
 
 const MAGIC: [u8; 8] = *b"LODECKPT";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 pub(super) const HEADER_BYTES: usize = 96;
 pub(super) const DIGEST_BYTES: usize = 32;
 
@@ -20,7 +20,7 @@ pub(super) const HAS_TEST: u32 = 4;
 /// A header whose lengths are in their bounds; nothing else has been checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
-    pub(super) n_adam_steps: u32,
+    pub(super) n_replicas: u32,
     pub(super) graph_uuid: [u8; 16],
     pub(super) place: Place,
     pub(super) settings_bytes: u32,
@@ -39,7 +39,7 @@ impl Header {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&self.n_adam_steps.to_le_bytes());
+        bytes.extend_from_slice(&self.n_replicas.to_le_bytes());
         bytes.extend_from_slice(&self.graph_uuid);
         let Place { epoch, step } = self.place;
         for number in [epoch, step, self.settings_bytes, self.measured_bytes] {
@@ -72,7 +72,7 @@ impl Header {
             return Err(CheckpointFault::Version { found, known });
         }
         let header = Self {
-            n_adam_steps: u32_at(12),
+            n_replicas: u32_at(12),
             graph_uuid: field(page, 16),
             place: Place { epoch: u32_at(32), step: u32_at(36) },
             settings_bytes: u32_at(40),
@@ -87,7 +87,6 @@ impl Header {
         for (what, most, found) in [
             ("bytes of settings", MAX_SETTINGS_BYTES, header.settings_bytes.into()),
             ("bytes of measurements", header.max_measured_bytes(), header.measured_bytes.into()),
-            ("losses", header.n_adam_steps.into(), header.n_losses),
         ] {
             if found > most {
                 return Err(CheckpointFault::TooLarge { what, most, found });
@@ -103,13 +102,15 @@ impl Header {
 
     /// Fails unless a file of so many bytes holds what the header promises, and no more.
     pub(super) fn check_length(&self, found_bytes: u64) -> Result<(), CheckpointFault> {
-        let n_lists = if self.has(HAS_BEST) { 4 } else { 3 };
+        let n_replicas = u64::from(self.n_replicas);
+        let n_lists = 3 * n_replicas + u64::from(self.has(HAS_BEST));
         let elements = self.n_elements.saturating_mul(4 * n_lists);
         let others = (HEADER_BYTES + DIGEST_BYTES) as u64
             + u64::from(self.settings_bytes)
             + u64::from(self.measured_bytes)
-            + 8 * self.n_losses;
-        let expected_bytes = elements.saturating_add(others);
+            + 4 * n_replicas;
+        let losses = self.n_losses.saturating_mul(8);
+        let expected_bytes = elements.saturating_add(losses).saturating_add(others);
         if found_bytes == expected_bytes {
             return Ok(());
         }

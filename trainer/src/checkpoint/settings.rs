@@ -15,6 +15,8 @@ impl Settings {
     /// Of a run over rows of `n_features`, with labels and splits of this digest.
     pub(crate) fn new(config: &TrainConfig, n_features: usize, labels: &str) -> Self {
         let mut settings = Self(String::new());
+        settings.add("mode", &config.strategy.mode());
+        settings.add("roots", &config.roots);
         settings.add("model", &config.model);
         settings.add("heads", &config.n_heads);
         settings.add("output_heads", &config.n_output_heads);

@@ -8,24 +8,25 @@ const LENGTHS: [usize; 3] = [7, 3, 1];
 fn identity() -> Identity {
     let settings = Settings::new(&TrainConfig::default(), 5, "abc");
     let (lengths, epochs, n_steps) = (LENGTHS.to_vec(), 5, 4);
-    Identity { graph_uuid: [7; 16], settings, lengths, epochs, n_steps }
+    Identity { graph_uuid: [7; 16], settings, lengths, n_replicas: 2, epochs, n_steps }
 }
 
 fn sample() -> Checkpoint {
     let lists = |scale: f32| -> Vec<Vec<f32>> {
         LENGTHS.iter().map(|&n| (0..n).map(|i| scale / (i as f32 + 3.0)).collect()).collect()
     };
+    let replica = |scale: f32| ReplicaState {
+        n_steps: 11,
+        values: lists(scale),
+        means: lists(f32::MIN_POSITIVE / 8.0),
+        variances: lists(-1e30 * scale),
+    };
     let epochs: Vec<EpochReport> = (0..2)
         .map(|epoch| EpochReport { epoch, steps: 4, loss: 1.0 / 3.0, ..EpochReport::default() })
         .collect();
     Checkpoint {
         place: Place { epoch: 2, step: 3 },
-        adam: AdamState {
-            n_steps: 11,
-            values: lists(1.0),
-            means: lists(f32::MIN_POSITIVE / 8.0),
-            variances: lists(-1e30),
-        },
+        replicas: vec![replica(1.0), replica(-0.3)],
         best: Best {
             epoch: 0,
             accuracy: Accuracy { validation: Some(0.1 + 0.2), test: None },
@@ -86,8 +87,11 @@ fn forged_bytes_are_errors_or_what_they_say() {
             }
         });
         if let Ok(found) = decode(&forged, &identity()) {
-            assert_eq!(found.adam.values.iter().map(Vec::len).collect::<Vec<_>>(), LENGTHS);
-            assert_eq!(found.step_losses.len(), found.adam.n_steps as usize);
+            for replica in &found.replicas {
+                assert_eq!(replica.values.iter().map(Vec::len).collect::<Vec<_>>(), LENGTHS);
+                assert_eq!(found.step_losses.len(), replica.n_steps as usize);
+            }
+            assert_eq!(found.replicas.len(), 2);
         }
     }
 }
@@ -102,14 +106,13 @@ fn lengths_past_their_bounds_are_refused_by_name() {
     let message = |at, value: &[u8]| with(at, value).to_string();
     let other = message(0, b"LODETOPO");
     assert!(other.contains("no checkpoint") && other.contains("; name another folder"), "{other}");
-    assert_eq!(with(8, &[2, 0, 0, 0]), CheckpointFault::Version { found: 2, known: 1 });
+    assert_eq!(with(8, &[1, 0, 0, 0]), CheckpointFault::Version { found: 1, known: 2 });
     assert!(message(40, &[0xff; 4]).contains("bytes of settings must be at most 65536"));
     // Of three epochs, the present one among them.
     assert!(message(44, &[0xff; 4]).contains("bytes of measurements must be at most 12288, found"));
-    let losses = message(56, &[0xff; 8]);
-    assert!(losses.contains("losses must be at most 11, found"), "{losses}");
-    assert!(losses.contains("; remove it to start anew"), "{losses}");
-    assert!(matches!(with(48, &[0xff; 8]), CheckpointFault::Length { .. }));
+    for (at, bytes) in [(12, 4), (48, 8), (56, 8)] {
+        assert!(matches!(with(at, &[0xff; 8][..bytes]), CheckpointFault::Length { .. }), "{at}");
+    }
 }
 
 #[test]
@@ -124,6 +127,7 @@ fn another_run_is_refused_with_what_differs() {
     assert!(found.contains("run with hidden = 64, seed = 0, this one has hidden = 32, seed = 5"));
     assert!(other(&TrainConfig::default(), 6, "abc").contains("features = 5"));
     assert!(other(&TrainConfig::default(), 5, "x").contains("labels_and_splits = \"abc\""));
+    assert!(identity().settings.as_str().contains("mode = MiniBatch\n"));
     // These only say how rows come and when to end.
     let (strategy, epochs, patience) = (crate::Strategy::Massive, 99, 7);
     let config = TrainConfig { strategy, epochs, patience, n_hot: 1, ..TrainConfig::default() };
@@ -135,6 +139,8 @@ fn another_run_is_refused_with_what_differs() {
     let lengths = vec![7, 3, 2];
     let found = decode(&bytes, &Identity { lengths, ..identity() }).unwrap_err().to_string();
     assert!(found.contains("11 parameters where the model has 12"), "{found}");
+    let found = decode(&bytes, &Identity { n_replicas: 1, ..identity() }).unwrap_err().to_string();
+    assert!(found.contains("2 replicas where the run has 1"), "{found}");
 }
 
 /// A file as long as its header says, of a model as no run has it: nothing of it is read.
@@ -145,7 +151,7 @@ fn a_file_for_a_larger_model_is_refused_by_its_first_bytes() {
     let n_elements: u64 = 1 << 34;
     let mut bytes = encode(&sample());
     bytes[48..56].copy_from_slice(&n_elements.to_le_bytes());
-    let n_bytes = bytes.len() as u64 + 16 * (n_elements - LENGTHS.iter().sum::<usize>() as u64);
+    let n_bytes = bytes.len() as u64 + 28 * (n_elements - LENGTHS.iter().sum::<usize>() as u64);
     let file = fs::File::create(dir.path().join("checkpoint")).unwrap();
     file.set_len(n_bytes).unwrap();
     std::io::Write::write_all(&mut &file, &bytes).unwrap();
@@ -164,7 +170,7 @@ fn a_file_of_more_steps_than_the_run_has_is_refused_by_its_first_bytes() {
     let folder = Folder::open(dir.path(), true).unwrap();
     let load = |[epoch, step, n_losses]: [u32; 3], identity: &Identity| {
         let mut bytes = encode(&sample());
-        let fields = [(12, n_losses), (32, epoch), (36, step), (56, n_losses)];
+        let fields = [(32, epoch), (36, step), (56, n_losses)];
         for (at, value) in fields {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
@@ -211,7 +217,7 @@ fn parts_that_contradict_each_other_are_refused() {
     };
     assert!(message(|c| c.place.epoch = 3).contains("2 epochs of measurements in epoch 3"));
     assert!(message(|c| c.place.step = 2).contains("11 losses and 11 updates in 10 steps"));
-    assert!(message(|c| c.adam.n_steps = 12).contains("12 updates"));
+    assert!(message(|c| c.replicas[1].n_steps = 12).contains("12 updates"));
     assert!(message(|c| c.best.epoch = 2).contains("best epoch 2 of 1 evaluated"));
     assert!(message(|c| c.measured.loss = f64::NAN).contains("measurements: "));
 }

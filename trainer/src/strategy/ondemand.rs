@@ -3,13 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use lodestore_client::{BatchSource, ClientError, Kept};
-use lodestore_graph::{
-    NodeId,
-    batch::Batch,
-    sampler::{Sampler, batch_seed},
-};
+use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
-use super::Share;
+use super::{Share, seed_of_batch};
 
 /// A worker's batches, sampled one by one. Nothing is kept between them.
 pub(crate) struct Ondemand<'a> {
@@ -47,7 +43,7 @@ impl BatchSource for Ondemand<'_> {
             state.roots = self.share.batches(epoch);
             state.epoch = epoch;
         }
-        let seed = batch_seed(self.share.config.seed, self.share.worker, epoch, position);
+        let seed = seed_of_batch(self.share.config, self.share.worker, epoch, position);
         let State { sampler, roots, .. } = &mut *state;
         let batch = sampler.sample(&roots[position as usize], seed);
         Ok((batch, Kept::Nothing))

@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
     time::Duration,
 };
 
@@ -24,7 +25,8 @@ use lodestore_graph::{
 use lodestore_store::Dtype;
 use lodestore_trainer::{
     Progress, RowsFrom, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
-    train,
+    collective::{Collective, ThreadCollective},
+    train, train_together,
 };
 
 pub(crate) const N_NODES: u32 = 600;
@@ -170,6 +172,38 @@ pub(crate) fn run_telling(
     let (topology, book) = (&graph.topology, &graph.book);
     let graph = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
     train(config, &graph, &sources, progress)
+}
+
+/// Trains as `n_ranks` processes would, each of them a thread, and gives what each returned, by rank.
+pub(crate) fn run_in_ranks(
+    graph: &Planted,
+    config: &TrainConfig,
+    n_ranks: u32,
+) -> Vec<Result<Option<TrainReport>, TrainError>> {
+    let (topology, book) = (&graph.topology, &graph.book);
+    let on = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
+    let as_rank = |mut rank: ThreadCollective| {
+        let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+        let of_worker = |worker| {
+            let (local, untiered, mut remote) =
+                (Arc::clone(&rows), Arc::clone(&rows), Arc::clone(&rows));
+            if config.strategy == Strategy::Massive {
+                remote = Arc::new(buffer(graph, config, worker, &rows).unwrap());
+            }
+            WorkerSources { local, remote, untiered, filled: FILLED }
+        };
+        let workers = (rank.rank()..config.workers).step_by(n_ranks as usize);
+        let sources: Vec<_> = workers.map(of_worker).collect();
+        let progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
+        train_together(config, &on, &sources, &mut rank, progress)
+    };
+    let ranks = ThreadCollective::group(n_ranks, Duration::from_secs(60));
+    thread::scope(|scope| {
+        let as_rank = &as_rank;
+        let start = |rank| scope.spawn(move || as_rank(rank));
+        let threads: Vec<_> = ranks.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 /// A worker's buffer before `remote`, of a fifth of what it does not own.

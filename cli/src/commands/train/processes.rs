@@ -12,7 +12,10 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use lodestore_trainer::{Alone, PeerError, Peers, SharedMemory, SharedPeers, TrainError, give_up};
+use lodestore_trainer::collective::{
+    Collective, CollectiveError, Reduction, SocketCollective, ThreadCollective,
+};
+use lodestore_trainer::{TrainError, give_up};
 use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
@@ -41,17 +44,16 @@ pub(crate) enum Form {
     Processes(Vec<OsString>, Duration),
     /// This process was started by another one of the run.
     StartedAs(Peer, Duration),
-    /// Processes of an MPI job: so many, and which this is.
-    Mpi([u32; 2]),
+    /// Processes of an MPI job: their number, which this is, and how long they wait for each other.
+    Mpi([u32; 2], Duration),
 }
 
-/// Which process of a run this is, as the first one told it by a hidden flag: rank, processes, and the
-/// descriptor of the memory that they share.
+/// Which process of a run this is, by a hidden flag that the first one passes: rank and processes. Its
+/// socket to the first one is its standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     rank: u32,
     n_ranks: u32,
-    memory: i32,
 }
 
 /// The error of a process that has told it to the first one, who tells it to people.
@@ -61,9 +63,9 @@ pub(crate) struct Told;
 
 /// The processes of a run as this one sees them.
 pub(super) struct Joined {
-    /// Before `peers`: they are ended before their sockets.
+    /// Before `collective`: they are ended before their sockets.
     children: Children,
-    peers: Box<dyn Peers>,
+    collective: Box<dyn Collective>,
 }
 
 /// Processes that this one has started, from rank 1 on; none outlives this.
@@ -75,11 +77,10 @@ impl FromStr for Peer {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers: Vec<u32> = text.split(',').map_while(|number| number.parse().ok()).collect();
-        let [rank, n_ranks, memory] = numbers[..] else {
-            return Err("lode train gives this flag to the processes that it starts".to_owned());
-        };
-        let memory = i32::try_from(memory).map_err(|error| error.to_string())?;
-        Ok(Self { rank, n_ranks, memory })
+        match numbers[..] {
+            [rank, n_ranks] if (1..n_ranks).contains(&rank) => Ok(Self { rank, n_ranks }),
+            _ => Err("lode train gives this flag to the processes that it starts".to_owned()),
+        }
     }
 }
 
@@ -98,7 +99,7 @@ impl Form {
             (Some(_), true) => Err(UsageError::new(
                 "--processes starts processes of its own, but these are of an MPI job; leave it out",
             )),
-            (Some(job), false) if cfg!(feature = "mpi") => Ok(Self::Mpi(job)),
+            (Some(job), false) if cfg!(feature = "mpi") => Ok(Self::Mpi(job, patience)),
             (Some([n_ranks, _]), false) => Err(UsageError::new(format!(
                 "one of {n_ranks} processes of an MPI job or a step of Slurm, but this lode was built \
                  without MPI; build it with --features mpi, or start it once (`srun -n 1`) with --processes; \
@@ -113,7 +114,7 @@ impl Form {
     /// Workers unless told: one for each process.
     pub(super) fn usual_workers(&self) -> u32 {
         match self {
-            Self::Mpi([n_ranks, _]) => *n_ranks,
+            Self::Mpi([n_ranks, _], _) => *n_ranks,
             _ => 1,
         }
     }
@@ -128,49 +129,49 @@ impl Form {
         match self {
             Self::Threads | Self::Processes(..) => false,
             Self::StartedAs(..) => true,
-            Self::Mpi([_, rank]) => *rank > 0,
+            Self::Mpi([_, rank], _) => *rank > 0,
         }
     }
 
     /// Starts the others, or joins them.
     pub(super) fn join(&self, n_workers: u32) -> Result<Joined> {
         let mut children = Children::default();
-        let peers: Box<dyn Peers> = match self {
+        let collective: Box<dyn Collective> = match self {
             Self::Processes(args, patience) if n_workers > 1 => {
                 let started = children.start(args, n_workers, *patience);
                 Box::new(started.context("cannot start the processes")?)
             }
-            Self::Threads | Self::Processes(..) => Box::new(Alone),
+            Self::Threads | Self::Processes(..) => Box::new(ThreadCollective::alone()),
             Self::StartedAs(peer, patience) => Box::new(peer.join(*patience)?),
-            Self::Mpi(_) => mpi_peers()?,
+            Self::Mpi(_, patience) => mpi_collective(*patience)?,
         };
-        if let Self::Mpi([expected, _]) = *self
-            && peers.n_ranks() != expected
+        if let Self::Mpi([expected, _], _) = *self
+            && collective.n_ranks() != expected
         {
             // Each would train by itself, all in the same files.
-            let found = peers.n_ranks();
+            let found = collective.n_ranks();
             bail!(
                 "one of {expected} processes that were started together, but MPI finds {found}; under Slurm \
                  name what your MPI library speaks, such as `srun --mpi=pmix`; {}",
                 by_itself()
             );
         }
-        if peers.n_ranks() > n_workers {
-            let (n_ranks, n_workers) = (peers.n_ranks(), n_workers);
+        if collective.n_ranks() > n_workers {
+            let n_ranks = collective.n_ranks();
             bail!("{n_ranks} processes for {n_workers} workers; start as many processes or fewer");
         }
-        Ok(Joined { children, peers })
+        Ok(Joined { children, collective })
     }
 }
 
 #[cfg(feature = "mpi")]
-fn mpi_peers() -> Result<Box<dyn Peers>> {
-    let peers = lodestore_trainer::MpiPeers::start().context("MPI has been started before")?;
-    Ok(Box::new(peers))
+fn mpi_collective(patience: Duration) -> Result<Box<dyn Collective>> {
+    let started = lodestore_trainer::collective::MpiCollective::start(patience);
+    Ok(Box::new(started.context("MPI has been started before")?))
 }
 
 #[cfg(not(feature = "mpi"))]
-fn mpi_peers() -> Result<Box<dyn Peers>> {
+fn mpi_collective(_: Duration) -> Result<Box<dyn Collective>> {
     bail!("this lode was built without MPI")
 }
 
@@ -196,13 +197,12 @@ fn by_itself() -> String {
 
 impl Peer {
     /// Joins the process that has started this one. When that one is gone, so is this.
-    fn join(self, patience: Duration) -> Result<SharedPeers> {
-        let Self { rank, n_ranks, memory } = self;
-        let memory = SharedMemory::inherited(memory)?;
+    fn join(self, patience: Duration) -> Result<SocketCollective> {
+        let Self { rank, n_ranks } = self;
         let socket = stdin().as_fd().try_clone_to_owned().context("stdin is no socket")?;
         let watched = socket.try_clone().context("stdin is no socket")?;
         spawn(move || end_with(&watched, rank));
-        Ok(SharedPeers::follower(&memory, [rank, n_ranks], socket, patience)?)
+        Ok(SocketCollective::follower(rank, n_ranks, socket, patience)?)
     }
 }
 
@@ -222,19 +222,18 @@ impl Children {
         args: &[OsString],
         n_ranks: u32,
         patience: Duration,
-    ) -> Result<SharedPeers> {
+    ) -> Result<SocketCollective> {
         let program = env::current_exe().context("cannot find this program's file")?;
-        let memory = SharedMemory::new(n_ranks)?;
         let mut sockets = Vec::new();
         for rank in 1..n_ranks {
             let (ours, theirs) = UnixStream::pair()?;
             let mut command = Command::new(&program);
-            command.args(args).arg("--peer").arg(format!("{rank},{n_ranks},{}", memory.fd()));
+            command.args(args).arg("--peer").arg(format!("{rank},{n_ranks}"));
             command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
             self.0.push(command.spawn()?);
             sockets.push(ours);
         }
-        Ok(SharedPeers::leader(&memory, sockets, patience)?)
+        Ok(SocketCollective::leader(sockets, patience)?)
     }
 
     /// How the process of `rank` ended, which is gone.
@@ -280,35 +279,35 @@ impl Drop for Children {
 }
 
 impl Joined {
-    pub(super) fn peers(&mut self) -> &mut dyn Peers {
-        &mut *self.peers
+    pub(super) fn collective(&mut self) -> &mut dyn Collective {
+        &mut *self.collective
     }
 
     /// Whether this process tells of the run.
     pub(super) fn leads(&self) -> bool {
-        self.peers.rank() == 0
+        self.collective.rank() == 0
     }
 
     /// Processes that share this machine.
     pub(super) fn n_here(&self) -> u32 {
-        self.peers.n_here()
+        self.collective.n_local()
     }
 
     /// Those of `n_workers` workers that are in this process.
     pub(super) fn workers_here(&self, n_workers: u32) -> Vec<u32> {
-        (self.peers.rank()..n_workers).step_by(self.peers.n_ranks() as usize).collect()
+        (self.collective.rank()..n_workers).step_by(self.collective.n_ranks() as usize).collect()
     }
 
     /// An error before training, which the others do not know of.
     pub(super) fn failed_before(mut self, error: anyhow::Error) -> anyhow::Error {
-        let told = give_up(&mut *self.peers, &format!("{error:#}"));
+        let told = give_up(&mut *self.collective, &format!("{error:#}"));
         if self.leads() || told.is_err() { error } else { Told.into() }
     }
 
     /// An error of training, which all know of.
     pub(super) fn failed(mut self, error: TrainError) -> anyhow::Error {
         match error {
-            TrainError::Peers(error) => self.parted(&error),
+            TrainError::Collective(error) => self.parted(&error),
             _ if self.leads() => error.into(),
             _ => Told.into(),
         }
@@ -317,21 +316,15 @@ impl Joined {
     /// Gives the sums over all processes of `figures`, of which each has as many; the last word of the
     /// run.
     pub(super) fn sums(mut self, figures: &mut [u64]) -> Result<()> {
-        let mut all = Vec::new();
-        let exchanged = self.peers.exchange(bytemuck::cast_slice(figures), &mut all);
-        exchanged.map_err(|error| self.parted(&error))?;
-        figures.fill(0);
-        for words in all {
-            let of_one: Vec<u64> = bytemuck::pod_collect_to_vec(&words);
-            figures.iter_mut().zip(of_one).for_each(|(sum, figure)| *sum += figure);
-        }
+        let reduced = self.collective.all_reduce(Reduction::Sum, figures);
+        reduced.map_err(|error| self.parted(&error))?;
         self.children.finish()
     }
 
     /// `error`, and how the process that is gone ended, if this one has started it.
-    fn parted(&mut self, error: &PeerError) -> anyhow::Error {
+    fn parted(&mut self, error: &CollectiveError) -> anyhow::Error {
         let end = match *error {
-            PeerError::Gone { rank } => self.children.end_of(rank),
+            CollectiveError::Gone { rank } => self.children.end_of(rank),
             _ => None,
         };
         anyhow!("{error}{}", end.map(|end| format!("; {end}")).unwrap_or_default())
@@ -365,9 +358,8 @@ mod tests {
 
     #[test]
     fn a_process_knows_which_it_is() {
-        let peer = Peer { rank: 2, n_ranks: 4, memory: 5 };
-        assert_eq!("2,4,5".parse(), Ok(peer));
-        for wrong in ["", "1", "1,2", "1,2,3,4", "a,2,3", "1,2,4294967295"] {
+        assert_eq!("2,4".parse(), Ok(Peer { rank: 2, n_ranks: 4 }));
+        for wrong in ["", "1", "1,2,3", "a,2", "0,2", "2,2", "1,4294967296"] {
             assert!(wrong.parse::<Peer>().is_err(), "{wrong}");
         }
     }

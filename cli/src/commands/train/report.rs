@@ -201,7 +201,7 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         let bound = report.memory_bound_bytes.map(human::bytes);
         let bound = bound.map(|bound| format!(", at most {bound}")).unwrap_or_default();
         let kept = match (report.strategy, report.hot_policy) {
-            (Strategy::Ondemand, _) => "batch",
+            (Strategy::Ondemand | Strategy::Hop, _) => "batch",
             (Strategy::Massive, _) => "buffer + batches",
             (Strategy::Rapid, Some(HotPolicy::Frequency)) => "hot sets + window",
             (Strategy::Rapid, _) => "oracle + window",

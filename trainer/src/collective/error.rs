@@ -1,0 +1,99 @@
+//! Why ranks no longer communicate.
+
+use std::{io, time::Duration};
+
+use thiserror::Error;
+
+/// Why a collective has failed. The run is over.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CollectiveError {
+    /// A process ended before the run did.
+    #[error("process {rank} of the run is gone")]
+    Gone {
+        /// Its rank.
+        rank: u32,
+    },
+    /// A process exists and does not communicate: it hangs, or is slower than it may be.
+    #[error(
+        "process {rank} of the run is there and has not answered for {} s; if it only takes long, \
+         allow more (--peer-timeout)", waited.as_secs()
+    )]
+    Silent {
+        /// Its rank.
+        rank: u32,
+        /// The time without a message from it.
+        waited: Duration,
+    },
+    /// A process does something else than this one.
+    #[error(
+        "process {rank} of the run is out of step: expected {expected}, found {found}; start all \
+         processes from the same build and command line"
+    )]
+    OutOfStep {
+        /// Its rank.
+        rank: u32,
+        /// What it should have sent.
+        expected: String,
+        /// What it sent.
+        found: String,
+    },
+    /// A message longer than an engine carries.
+    #[error(
+        "a message of {found} bytes between this process and process {rank}, at most {most} are \
+         possible; train with smaller batches or a smaller model"
+    )]
+    TooLong {
+        /// The rank at the other end.
+        rank: u32,
+        /// Bytes of the message.
+        found: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// The processes could not be connected.
+    #[error("cannot {action} that connect the processes of the run: {source}")]
+    Connect {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Bytes of a fault as it travels.
+pub(super) const FAULT_BYTES: usize = 12;
+/// The tag of a fault, which no message has.
+pub(super) const FAULT: u32 = u32::MAX;
+
+impl CollectiveError {
+    /// Returns the fault of another rank as it is passed on, so that all ranks name the same one:
+    /// its rank, and for how many milliseconds it has been silent, 0 if it is gone.
+    pub(super) fn to_fault(&self) -> Option<[u8; FAULT_BYTES]> {
+        let (rank, millis) = match *self {
+            Self::Gone { rank } => (rank, 0),
+            Self::Silent { rank, waited } => (rank, waited.as_millis().max(1) as u64),
+            _ => return None,
+        };
+        let mut bytes = [0; FAULT_BYTES];
+        bytes[..4].copy_from_slice(&rank.to_le_bytes());
+        bytes[4..].copy_from_slice(&millis.to_le_bytes());
+        Some(bytes)
+    }
+
+    /// Returns the fault that these bytes pass on.
+    pub(super) fn from_fault(bytes: [u8; FAULT_BYTES]) -> Self {
+        let [a, b, c, d, millis @ ..] = bytes;
+        let rank = u32::from_le_bytes([a, b, c, d]);
+        match u64::from_le_bytes(millis) {
+            0 => Self::Gone { rank },
+            millis => Self::Silent { rank, waited: Duration::from_millis(millis) },
+        }
+    }
+}
+
+/// Returns how long `rank` waits for others. The leader waits for `timeout`; the others wait twice as
+/// long, so that it is the leader that says which rank is silent.
+pub(super) fn time_to_wait(rank: u32, timeout: Duration) -> Duration {
+    if rank == 0 { timeout } else { timeout.saturating_mul(2) }
+}

@@ -1,0 +1,303 @@
+//! Ranks that are processes of one machine: a Unix socket for each pair.
+//!
+//! The process that starts the others leads. It has a socket to each, and passes every two of them the
+//! ends of one more, so that no name exists that another process could connect to. The kernel closes
+//! the sockets of a process that dies, whatever killed it: all its peers read the end at once.
+//! A rank that meets with a fault passes it on before it closes its own sockets, so that all ranks name
+//! the process that died and not one that ended because of it.
+
+mod link;
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    },
+};
+
+use super::{
+    Collective, CollectiveError, Tag, Traffic,
+    error::{FAULT, time_to_wait},
+};
+use link::{Inbound, Link, Outbound};
+
+/// The longest piece of waiting that is counted as one.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// The longest wait for ranks to take a fault that is passed on.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// One of several ranks on this machine, each a process.
+#[derive(Debug)]
+pub struct SocketCollective {
+    rank: u32,
+    /// By rank; none to this one itself. Empty after an error.
+    links: Vec<Option<Link>>,
+    n_ranks: u32,
+    timeout: Duration,
+    traffic: Traffic,
+}
+
+impl SocketCollective {
+    /// Returns rank 0 of the processes at the other ends of `followers`, which have the ranks from 1
+    /// on, and connects them with each other. It waits for them for `timeout`.
+    pub fn leader(followers: Vec<UnixStream>, timeout: Duration) -> Result<Self, CollectiveError> {
+        for (n, first) in followers.iter().enumerate() {
+            for second in &followers[n + 1..] {
+                let (one, other) = UnixStream::pair().map_err(connect("make sockets"))?;
+                pass(first, one.as_fd(), timeout)?;
+                pass(second, other.as_fd(), timeout)?;
+            }
+        }
+        let sockets = [None].into_iter().chain(followers.into_iter().map(Some));
+        Self::new(0, sockets.collect(), timeout)
+    }
+
+    /// Returns rank `rank` of `n_ranks`, from 1, that is connected to the leader by `leader`. It waits
+    /// for others for twice `timeout`.
+    pub fn follower(
+        rank: u32,
+        n_ranks: u32,
+        leader: OwnedFd,
+        timeout: Duration,
+    ) -> Result<Self, CollectiveError> {
+        let timeout = time_to_wait(rank, timeout);
+        let leader = UnixStream::from(leader);
+        leader.set_nonblocking(false).map_err(connect("set up the sockets"))?;
+        leader.set_read_timeout(Some(timeout)).map_err(connect("set up the sockets"))?;
+        // The leader passes them in the order of ranks.
+        let passed = (1..n_ranks)
+            .map(|other| (other != rank).then(|| receive_socket(&leader, timeout)).transpose())
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut sockets = vec![Some(leader)];
+        sockets.extend(passed);
+        Self::new(rank, sockets, timeout)
+    }
+
+    fn new(
+        rank: u32,
+        sockets: Vec<Option<UnixStream>>,
+        timeout: Duration,
+    ) -> Result<Self, CollectiveError> {
+        let n_ranks = sockets.len() as u32;
+        let link = |socket: Option<UnixStream>| socket.map(Link::new).transpose();
+        let links = sockets.into_iter().map(link).collect::<Result<_, _>>();
+        let links = links.map_err(connect("set up the sockets"))?;
+        Ok(Self { rank, links, n_ranks, timeout, traffic: Traffic::default() })
+    }
+
+    fn link(&self, rank: u32) -> Result<&Link, CollectiveError> {
+        let link = self.links.get(rank as usize).and_then(Option::as_ref);
+        link.ok_or(CollectiveError::Gone { rank })
+    }
+
+    /// Moves all messages as their sockets allow, and waits where none does.
+    fn move_messages(
+        &self,
+        tag: Tag,
+        sends: &[(u32, &[u8])],
+        receives: &mut [(u32, Vec<u8>)],
+    ) -> Result<(), CollectiveError> {
+        let mut outbound = Vec::with_capacity(sends.len());
+        for &(rank, bytes) in sends {
+            outbound.push(Outbound::new(rank, self.link(rank)?, tag.number(), bytes));
+        }
+        let mut inbound = Vec::with_capacity(receives.len());
+        for (rank, bytes) in receives {
+            inbound.push(Inbound::new(*rank, self.link(*rank)?, tag, bytes));
+        }
+        let moved = self.finish(&mut outbound, &mut inbound);
+        if let Err(Some(fault)) = moved.as_ref().map_err(CollectiveError::to_fault) {
+            self.pass_on(&fault, outbound, inbound);
+        }
+        moved
+    }
+
+    fn finish(
+        &self,
+        outbound: &mut Vec<Outbound<'_>>,
+        inbound: &mut Vec<Inbound<'_>>,
+    ) -> Result<(), CollectiveError> {
+        let mut left = self.timeout;
+        loop {
+            let mut has_moved = false;
+            for message in &mut *inbound {
+                has_moved |= message.advance()?;
+            }
+            for message in &mut *outbound {
+                has_moved |= message.advance();
+            }
+            if has_moved {
+                continue;
+            }
+            if let Some(broken) = outbound.iter().find(|message| message.is_broken()) {
+                return Err(broken.last_fault());
+            }
+            outbound.retain(|message| !message.is_done());
+            inbound.retain(|message| !message.is_done());
+            let mut silent = inbound.iter().map(|message| message.rank);
+            let mut unread = outbound.iter().map(|message| message.rank);
+            let Some(rank) = silent.next().or_else(|| unread.next()) else { return Ok(()) };
+            if left.is_zero() {
+                return Err(CollectiveError::Silent { rank, waited: self.timeout });
+            }
+            wait(outbound, inbound, &mut left);
+        }
+    }
+
+    /// Passes a fault on to all ranks, behind the messages to them that are under way; what comes
+    /// meanwhile is read, so that ranks that do the same do not wait for each other.
+    fn pass_on(
+        &self,
+        fault: &[u8],
+        mut outbound: Vec<Outbound<'_>>,
+        mut inbound: Vec<Inbound<'_>>,
+    ) {
+        let links = (0..).zip(&self.links).filter_map(|(rank, link)| Some((rank, link.as_ref()?)));
+        let mut faults: Vec<Outbound<'_>> =
+            links.map(|(rank, link)| Outbound::new(rank, link, FAULT, fault)).collect();
+        let mut left = LINGER;
+        loop {
+            let mut has_moved = false;
+            inbound.retain_mut(|message| match message.advance() {
+                Ok(moved) => {
+                    has_moved |= moved;
+                    !message.is_done()
+                }
+                Err(_) => false,
+            });
+            let mut send = |message: &mut Outbound<'_>| {
+                has_moved |= message.advance();
+                !message.is_done() && !message.is_broken()
+            };
+            outbound.retain_mut(&mut send);
+            faults.retain_mut(|fault| {
+                outbound.iter().any(|message| message.rank == fault.rank) || send(fault)
+            });
+            if faults.is_empty() || left.is_zero() {
+                return;
+            }
+            if !has_moved {
+                let unsent = if outbound.is_empty() { &faults } else { &outbound };
+                wait(unsent, &inbound, &mut left);
+            }
+        }
+    }
+}
+
+impl Collective for SocketCollective {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn n_ranks(&self) -> u32 {
+        self.n_ranks
+    }
+
+    fn n_local(&self) -> u32 {
+        self.n_ranks
+    }
+
+    fn traffic(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn transfer(
+        &mut self,
+        tag: Tag,
+        sends: &[(u32, &[u8])],
+        receives: &mut [(u32, Vec<u8>)],
+    ) -> Result<(), CollectiveError> {
+        let moved = self.move_messages(tag, sends, receives);
+        if moved.is_err() {
+            self.links.clear();
+        }
+        moved
+    }
+}
+
+/// Waits until a socket is ready, a slice of time at most, which is taken from what is `left`. A slice
+/// counts for its length at most: when this process was stopped, or the machine slept, others may have
+/// been too, and have all but a slice of their time still.
+fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration) {
+    let readable = inbound.iter().map(|message| (message.link, PollFlags::IN));
+    let writable = outbound.iter().map(|message| (message.link, PollFlags::OUT));
+    let mut polled: Vec<PollFd<'_>> = readable
+        .chain(writable)
+        .map(|(link, flags)| PollFd::from_borrowed_fd(link.as_fd(), flags))
+        .collect();
+    let (slice, start) = (SLICE.min(*left), Instant::now());
+    let time = Timespec { tv_sec: 0, tv_nsec: slice.as_nanos() as i64 };
+    // A signal may interrupt it: the time that it took counts.
+    let _ = poll(&mut polled, Some(&time));
+    *left = left.saturating_sub(start.elapsed().min(slice));
+}
+
+/// Passes a socket to the process at the other end of `socket`. One that is gone shows later.
+fn pass(
+    socket: &UnixStream,
+    passed: BorrowedFd<'_>,
+    timeout: Duration,
+) -> Result<(), CollectiveError> {
+    let (start, descriptors) = (Instant::now(), [passed]);
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        match sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL) {
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
+            // As many as the kernel keeps until the processes have taken some.
+            Err(Errno::TOOMANYREFS) if start.elapsed() < timeout => {
+                sleep(Duration::from_millis(1));
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(connect("pass the sockets")(error.into())),
+        }
+    }
+}
+
+/// Takes a socket to another process that the leader passes.
+fn receive_socket(leader: &UnixStream, timeout: Duration) -> Result<UnixStream, CollectiveError> {
+    let failed = connect("receive the sockets");
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        match recvmsg(leader, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) if received.bytes == 0 => return Err(CollectiveError::Gone { rank: 0 }),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => {
+                return Err(CollectiveError::Silent { rank: 0, waited: timeout });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        let socket = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let none = || io::Error::new(io::ErrorKind::InvalidData, "a message without a socket");
+        return socket.map(UnixStream::from).ok_or_else(none).map_err(failed);
+    }
+}
+
+fn connect(action: &'static str) -> impl FnOnce(io::Error) -> CollectiveError {
+    move |source| CollectiveError::Connect { action, source }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! A socket to another rank, and the messages that are on their way through it.
+
+use std::{
+    io::{self, ErrorKind, IoSlice, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use crate::collective::{
+    CollectiveError, Tag, check_length,
+    error::{FAULT, FAULT_BYTES},
+};
+
+/// Tag, u32, and bytes that follow, u64.
+const HEADER_BYTES: usize = 12;
+
+/// A socket that never blocks.
+#[derive(Debug)]
+pub(super) struct Link(UnixStream);
+
+/// A message while it is sent.
+pub(super) struct Outbound<'a> {
+    pub(super) rank: u32,
+    pub(super) link: &'a Link,
+    header: [u8; HEADER_BYTES],
+    bytes: &'a [u8],
+    n_sent: usize,
+    is_broken: bool,
+}
+
+/// A message while it is received.
+pub(super) struct Inbound<'a> {
+    pub(super) rank: u32,
+    pub(super) link: &'a Link,
+    tag: Tag,
+    header: [u8; HEADER_BYTES],
+    n_header: usize,
+    bytes: &'a mut Vec<u8>,
+    is_done: bool,
+}
+
+impl Link {
+    pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self(socket))
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl<'a> Outbound<'a> {
+    pub(super) fn new(rank: u32, link: &'a Link, tag: u32, bytes: &'a [u8]) -> Self {
+        let header = header(tag, bytes.len());
+        Self { rank, link, header, bytes, n_sent: 0, is_broken: false }
+    }
+
+    /// Sends as much as the socket takes; returns whether it took anything.
+    pub(super) fn advance(&mut self) -> bool {
+        if self.is_done() || self.is_broken {
+            return false;
+        }
+        let header = self.header.get(self.n_sent..).unwrap_or_default();
+        let bytes = &self.bytes[self.n_sent.saturating_sub(HEADER_BYTES)..];
+        let parts = [IoSlice::new(header), IoSlice::new(bytes)];
+        match (&self.link.0).write_vectored(&parts) {
+            Ok(n) => {
+                self.n_sent += n;
+                n > 0
+            }
+            Err(error) => {
+                // Counts as progress: what the other end sent before is looked for once more.
+                self.is_broken = !is_temporary(&error);
+                self.is_broken
+            }
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.n_sent == HEADER_BYTES + self.bytes.len()
+    }
+
+    /// Returns whether the other end is gone.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Returns the fault that the other end passed on before it closed, else that it is gone.
+    pub(super) fn last_fault(&self) -> CollectiveError {
+        let mut said = [0; HEADER_BYTES + FAULT_BYTES];
+        let gone = CollectiveError::Gone { rank: self.rank };
+        match (&self.link.0).read(&mut said) {
+            Ok(n) if n == said.len() && tag_of(&said) == FAULT => {
+                let fault = said.last_chunk().copied();
+                fault.map_or(gone, CollectiveError::from_fault)
+            }
+            _ => gone,
+        }
+    }
+}
+
+impl<'a> Inbound<'a> {
+    pub(super) fn new(rank: u32, link: &'a Link, tag: Tag, bytes: &'a mut Vec<u8>) -> Self {
+        bytes.clear();
+        let header = [0; HEADER_BYTES];
+        Self { rank, link, tag, header, n_header: 0, bytes, is_done: false }
+    }
+
+    /// Receives as much as has come; returns whether anything has. Memory grows with the bytes that
+    /// come, not by the length that the header names.
+    pub(super) fn advance(&mut self) -> Result<bool, CollectiveError> {
+        if self.is_done {
+            return Ok(false);
+        }
+        let mut socket = &self.link.0;
+        if self.n_header < HEADER_BYTES {
+            match socket.read(&mut self.header[self.n_header..]) {
+                Ok(0) => return Err(CollectiveError::Gone { rank: self.rank }),
+                Ok(n) => self.n_header += n,
+                Err(error) => return self.none_came(&error),
+            }
+            if self.n_header < HEADER_BYTES {
+                return Ok(true);
+            }
+            let tag = tag_of(&self.header);
+            if tag != FAULT {
+                self.tag.expect(self.rank, tag)?;
+            }
+            check_length(self.rank, self.n_bytes())?;
+        }
+        let before = self.bytes.len();
+        let read = socket.take(self.n_bytes() - before as u64).read_to_end(self.bytes);
+        let (n_new, is_whole) =
+            (self.bytes.len() - before, self.bytes.len() as u64 == self.n_bytes());
+        match read {
+            _ if is_whole => self.finish().map(|()| true),
+            Ok(_) => Err(CollectiveError::Gone { rank: self.rank }),
+            Err(_) if n_new > 0 => Ok(true),
+            Err(error) => self.none_came(&error),
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    fn finish(&mut self) -> Result<(), CollectiveError> {
+        self.is_done = true;
+        if tag_of(&self.header) != FAULT {
+            return Ok(());
+        }
+        let gone = CollectiveError::Gone { rank: self.rank };
+        Err(self.bytes.first_chunk().copied().map_or(gone, CollectiveError::from_fault))
+    }
+
+    fn none_came(&self, error: &io::Error) -> Result<bool, CollectiveError> {
+        if is_temporary(error) { Ok(false) } else { Err(CollectiveError::Gone { rank: self.rank }) }
+    }
+
+    /// Bytes of the message by its header.
+    fn n_bytes(&self) -> u64 {
+        let [_, _, _, _, n_bytes @ ..] = self.header;
+        u64::from_le_bytes(n_bytes)
+    }
+}
+
+fn header(tag: u32, n_bytes: usize) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&tag.to_le_bytes());
+    header[4..].copy_from_slice(&(n_bytes as u64).to_le_bytes());
+    header
+}
+
+fn tag_of(header: &[u8]) -> u32 {
+    header.first_chunk().map_or(FAULT, |tag| u32::from_le_bytes(*tag))
+}
+
+/// Whether the same may work later.
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}

@@ -1,0 +1,400 @@
+//! The processes of a run: which workers each has, and the messages of a step.
+//!
+//! Each exchange begins with a status. A process that has failed sends why, in the place of what the
+//! others expect, and the leader sends that it has ended the run; both reach all at the same point.
+
+use std::time::Instant;
+
+use lodestore_client::LoadStats;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    Place, TrainError,
+    collective::{Collective, CollectiveError, Payload, Reduction, Term, Traffic},
+    replica::ReplicaState,
+    step_outcome::{MemberStats, StepOutcome, TeamStep},
+};
+
+/// The run goes on.
+const CONTINUE: u8 = 0;
+/// The leader has ended the run; nothing follows.
+const ENDED: u8 = 1;
+/// The process has failed; why follows.
+const FAILED: u8 = 2;
+
+/// The processes of a run, as one of them sees them. Worker w belongs to rank w mod ranks.
+pub(crate) struct ProcessGroup<'c> {
+    collective: &'c mut dyn Collective,
+    /// Elements of each parameter.
+    lengths: Vec<usize>,
+    /// Whether all know that the run is over or has failed: no process communicates any more.
+    is_over: bool,
+}
+
+/// What each process contributes to the start of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    /// Of everything that must be the same in all processes.
+    pub(crate) digest: [u32; 8],
+    /// The pulls that filled the sources of its workers.
+    pub(crate) filled: LoadStats,
+    /// Elements of each parameter.
+    pub(crate) lengths: Vec<usize>,
+}
+
+/// The place where a run goes on, and the state of each of its replicas there.
+pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
+
+/// An opening as it travels.
+#[derive(Serialize, Deserialize)]
+struct OpeningMessage {
+    digest: [u32; 8],
+    filled: LoadStats,
+    /// Of the leader: where the run goes on, and after how many updates of each replica. The states
+    /// follow.
+    resumed: Option<(Place, Vec<u32>)>,
+}
+
+/// The figures of a process after a step.
+#[derive(Default, Serialize, Deserialize)]
+struct StepMessage {
+    /// Of its workers, in order.
+    stats: Vec<MemberStats>,
+    outcomes: Vec<(u32, StepOutcome)>,
+}
+
+impl<'c> ProcessGroup<'c> {
+    pub(crate) fn new(collective: &'c mut dyn Collective) -> Self {
+        Self { collective, lengths: Vec::new(), is_over: false }
+    }
+
+    /// Returns whether this process leads.
+    pub(crate) fn leads(&self) -> bool {
+        self.collective.rank() == 0
+    }
+
+    /// Returns the number of processes.
+    pub(crate) fn n_ranks(&self) -> u32 {
+        self.collective.n_ranks()
+    }
+
+    /// Returns the number of processes that share this machine's cores.
+    pub(crate) fn n_local(&self) -> u32 {
+        self.collective.n_local()
+    }
+
+    /// Returns those of `workers` workers that belong to this process.
+    pub(crate) fn local_workers(&self, workers: u32) -> impl Iterator<Item = u32> + use<> {
+        workers_of(self.collective.rank(), self.collective.n_ranks(), workers)
+    }
+
+    /// Begins the run: checks that all processes run the same, sums the pulls that filled their sources,
+    /// and returns to all where the leader goes on. None if the leader has ended the run.
+    pub(crate) fn open(
+        &mut self,
+        opening: Opening,
+        resumed: Resumed,
+    ) -> Result<Option<(LoadStats, Resumed)>, TrainError> {
+        let Opening { digest, filled, lengths } = opening;
+        self.lengths = lengths;
+        if self.n_ranks() == 1 {
+            return Ok(Some((filled, resumed)));
+        }
+        let resumed = resumed.filter(|_| self.leads());
+        let n_steps = |states: &[ReplicaState]| states.iter().map(|state| state.n_steps).collect();
+        let at = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
+        let message = OpeningMessage { digest, filled, resumed: at };
+        let Some(mut all) = self.exchange(&message)? else { return Ok(None) };
+        let mut filled = LoadStats::default();
+        for (message, rank) in all.iter().zip(0..) {
+            if message.digest != digest {
+                return Err(TrainError::OtherRun { rank });
+            }
+            filled += message.filled;
+        }
+        let Some((place, n_steps)) = all.swap_remove(0).resumed else {
+            return Ok(Some((filled, None)));
+        };
+        let mut bytes = resumed.map_or_else(Vec::new, |(_, states)| bytes_of(&states));
+        let sent = self.collective.broadcast(Payload::Parameters, 0, &mut bytes);
+        sent.inspect_err(|_| self.is_over = true)?;
+        Ok(Some((filled, Some((place, self.states(&n_steps, &bytes)?)))))
+    }
+
+    /// Returns the text of the leader; none if it has ended the run.
+    pub(crate) fn text_of_leader(&mut self, text: &str) -> Result<Option<String>, TrainError> {
+        let texts = self.exchange(&text.to_owned())?;
+        Ok(texts.map(|mut texts| texts.swap_remove(0)))
+    }
+
+    /// Returns the step of all workers, from the outcomes of those of this process that had a batch;
+    /// `stats` gets the figures of all. None if the leader has ended the run.
+    pub(crate) fn step(
+        &mut self,
+        mut outcomes: Vec<(u32, StepOutcome)>,
+        stats: &mut [MemberStats],
+    ) -> Result<Option<TeamStep>, TrainError> {
+        let gradients: Vec<_> = outcomes
+            .iter_mut()
+            .map(|(worker, outcome)| {
+                (*worker, outcome.n_roots, std::mem::take(&mut outcome.gradients))
+            })
+            .collect();
+        let (n_ranks, n_workers) = (self.n_ranks(), stats.len() as u32);
+        if n_ranks > 1 {
+            let own = self.local_workers(n_workers).map(|worker| stats[worker as usize]);
+            let message = StepMessage { stats: own.collect(), outcomes };
+            let Some(all) = self.exchange(&message)? else { return Ok(None) };
+            outcomes = Vec::new();
+            for (message, rank) in all.into_iter().zip(0..) {
+                for (worker, of_worker) in workers_of(rank, n_ranks, n_workers).zip(message.stats) {
+                    stats[worker as usize] = of_worker;
+                }
+                outcomes.extend(message.outcomes);
+            }
+            outcomes.sort_by_key(|(worker, _)| *worker);
+        }
+        let (start, mut step) = (Instant::now(), TeamStep::new(outcomes));
+        let term = |(order, n_roots, lists): (u32, u64, Vec<Vec<f32>>)| {
+            let share = step.share(n_roots) as f32;
+            Term { order, values: lists.into_iter().flatten().map(|value| share * value).collect() }
+        };
+        let (terms, len) = (gradients.into_iter().map(term).collect(), self.lengths.iter().sum());
+        let sum = self.collective.reduce_ordered(Payload::Gradients, terms, len);
+        let sum = sum.inspect_err(|_| self.is_over = true)?;
+        step.gradients = self.lists(&sum);
+        step.average_seconds = start.elapsed().as_secs_f64();
+        Ok(Some(step))
+    }
+
+    /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the bytes
+    /// that all processes have sent.
+    pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
+        let status = if self.leads() { ENDED } else { CONTINUE };
+        let is_first = self.n_ranks() > 1 && !self.is_over;
+        if is_first && self.exchange_status(status, &[])?.is_some() {
+            let (expected, found) = ("the end of the run".to_owned(), "a step".to_owned());
+            return Err(CollectiveError::OutOfStep { rank: 0, expected, found }.into());
+        }
+        let Traffic { rows, gradients, parameters, embeddings, control } =
+            *self.collective.traffic();
+        let mut sums = [rows, gradients, parameters, embeddings, control];
+        self.collective.all_reduce(Reduction::Sum, &mut sums)?;
+        let [rows, gradients, parameters, embeddings, control] = sums;
+        Ok(Traffic { rows, gradients, parameters, embeddings, control })
+    }
+
+    /// Passes on to all that this process has failed, unless they know.
+    pub(crate) fn fail(&mut self, error: &TrainError) {
+        if self.n_ranks() > 1 && !self.is_over && !error.is_common() {
+            let _ = give_up(self.collective, &error.to_string());
+        }
+    }
+
+    /// Returns the messages of all processes; none if the leader has ended the run.
+    fn exchange<M: Serialize + DeserializeOwned>(
+        &mut self,
+        message: &M,
+    ) -> Result<Option<Vec<M>>, TrainError> {
+        let bytes = serde_json::to_vec(message).map_err(|error| malformed(self.rank(), &error))?;
+        let Some(all) = self.exchange_status(CONTINUE, &bytes)? else { return Ok(None) };
+        let decode = |(bytes, rank): (Vec<u8>, u32)| {
+            serde_json::from_slice(&bytes[1..]).map_err(|error| malformed(rank, &error))
+        };
+        let messages = all.into_iter().zip(0..).map(decode).collect::<Result<_, _>>();
+        messages.map(Some).inspect_err(|_| self.is_over = true)
+    }
+
+    /// Returns the bytes of all processes behind their status; none if the leader has ended the run.
+    fn exchange_status(
+        &mut self,
+        status: u8,
+        message: &[u8],
+    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
+        let mut all = Vec::new();
+        let mine = [&[status], message].concat();
+        let gathered = self.collective.all_gather(Payload::Control, &mine, &mut all);
+        gathered.inspect_err(|_| self.is_over = true)?;
+        for (bytes, rank) in all.iter().zip(0..) {
+            if let [FAILED, why @ ..] = &bytes[..] {
+                self.is_over = true;
+                let message = String::from_utf8_lossy(why).into_owned();
+                return Err(TrainError::Peer { rank, message });
+            }
+        }
+        if all[0].first() == Some(&ENDED) {
+            self.is_over = true;
+            return Ok(None);
+        }
+        Ok(Some(all))
+    }
+
+    fn rank(&self) -> u32 {
+        self.collective.rank()
+    }
+
+    /// Returns a flat list for each parameter.
+    fn lists(&self, mut values: &[f32]) -> Vec<Vec<f32>> {
+        let list = |&n: &usize| {
+            let (list, rest) = values.split_at(n);
+            values = rest;
+            list.to_vec()
+        };
+        self.lengths.iter().map(list).collect()
+    }
+
+    /// Returns the states that the leader has sent, of models as this process has.
+    fn states(&mut self, n_steps: &[u32], bytes: &[u8]) -> Result<Vec<ReplicaState>, TrainError> {
+        let len: usize = self.lengths.iter().sum();
+        let expected = 3 * 4 * len * n_steps.len();
+        if bytes.len() != expected {
+            self.is_over = true;
+            let (expected, found) = (format!("{expected} bytes"), format!("{} bytes", bytes.len()));
+            return Err(CollectiveError::OutOfStep { rank: 0, expected, found }.into());
+        }
+        let all: Vec<f32> = bytemuck::pod_collect_to_vec(bytes);
+        let of_replica = |(replica, &n_steps): (usize, &u32)| {
+            let list = |n: usize| self.lists(&all[(3 * replica + n) * len..][..len]);
+            let [values, means, variances] = [0, 1, 2].map(list);
+            ReplicaState { n_steps, values, means, variances }
+        };
+        Ok(n_steps.iter().enumerate().map(of_replica).collect())
+    }
+}
+
+/// Passes on to the other processes of a run that this one has failed before it could train, in the place
+/// of [`crate::train_together`]. All then end with this message.
+pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), CollectiveError> {
+    let bytes = [&[FAILED], message.as_bytes()].concat();
+    collective.all_gather(Payload::Control, &bytes, &mut Vec::new())
+}
+
+/// Returns values, means and variances of each state, one behind the other.
+fn bytes_of(states: &[ReplicaState]) -> Vec<u8> {
+    let lists = states.iter().flat_map(|state| [&state.values, &state.means, &state.variances]);
+    lists.flatten().flat_map(|list| bytemuck::cast_slice::<f32, u8>(list)).copied().collect()
+}
+
+fn malformed(rank: u32, error: &serde_json::Error) -> TrainError {
+    let (expected, found) = ("a message of this step".to_owned(), error.to_string());
+    CollectiveError::OutOfStep { rank, expected, found }.into()
+}
+
+/// Returns the workers of `rank`.
+fn workers_of(rank: u32, n_ranks: u32, workers: u32) -> impl Iterator<Item = u32> + use<> {
+    (rank..workers).step_by(n_ranks as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use super::*;
+    use crate::collective::ThreadCollective;
+
+    fn opening(first: u32) -> Opening {
+        let filled = LoadStats { remote_rows: 5, ..LoadStats::default() };
+        Opening { digest: [first; 8], filled, lengths: vec![2, 1] }
+    }
+
+    /// Runs `body` as each of `n_ranks` processes.
+    fn in_all<T: Send>(n_ranks: u32, body: impl Fn(ProcessGroup<'_>) -> T + Sync) -> Vec<T> {
+        let ranks = ThreadCollective::group(n_ranks, Duration::from_secs(60));
+        thread::scope(|scope| {
+            let body = &body;
+            let start = |mut rank| scope.spawn(move || body(ProcessGroup::new(&mut rank)));
+            let threads: Vec<_> = ranks.into_iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    /// The outcome of `worker`, and its figures.
+    fn outcome(worker: u32) -> ((u32, StepOutcome), MemberStats) {
+        let n = worker as f32;
+        let outcome = StepOutcome {
+            loss: f64::from(worker) / 3.0,
+            n_roots: u64::from(worker) + 1,
+            gradients: vec![vec![n, 0.1 * n], vec![1e8 - n]],
+            ..StepOutcome::default()
+        };
+        ((worker, outcome), MemberStats { buffer_bytes: worker.into(), ..MemberStats::default() })
+    }
+
+    #[test]
+    fn a_step_has_the_same_bits_in_any_number_of_processes() {
+        // The third worker has no batch; of four processes one has none at all.
+        let step = |n_ranks| {
+            in_all(n_ranks, |mut group| {
+                group.open(opening(1), None).unwrap().unwrap();
+                let mut stats = vec![MemberStats::default(); 4];
+                let mut outcomes = Vec::new();
+                for worker in group.local_workers(4) {
+                    let (outcome, of_worker) = outcome(worker);
+                    stats[worker as usize] = of_worker;
+                    outcomes.extend((worker != 2).then_some(outcome));
+                }
+                let step = group.step(outcomes, &mut stats).unwrap().unwrap();
+                let figures: Vec<u64> = stats.iter().map(|of| of.buffer_bytes).collect();
+                assert_eq!(figures, [0, 1, 2, 3]);
+                let bits = step.gradients.iter().flatten().map(|value| value.to_bits());
+                let bits: Vec<u32> = bits.collect();
+                let workers: Vec<u32> = step.outcomes.iter().map(|(worker, _)| *worker).collect();
+                (bits, step.loss.to_bits(), step.n_roots, workers)
+            })
+        };
+        let expected = step(1).remove(0);
+        assert_eq!((expected.2, &expected.3[..]), (7, &[0, 1, 3][..]));
+        // Shares 1/7, 2/7 and 4/7 of 0, 1 and 3.
+        assert!((f32::from_bits(expected.0[0]) - 2.0).abs() < 1e-6);
+        for n_ranks in [2, 3, 4] {
+            assert!(step(n_ranks).iter().all(|found| *found == expected), "{n_ranks}");
+        }
+    }
+
+    #[test]
+    fn all_continue_with_the_state_of_the_leader() {
+        let lists = |n: f32| vec![vec![n, -0.0], vec![n + 0.5]];
+        let state = |n_steps, n| {
+            let (values, means, variances) = (lists(n), lists(n + 10.0), lists(n + 20.0));
+            ReplicaState { n_steps, values, means, variances }
+        };
+        let states = [state(9, 1.0), state(7, 2.0)];
+        let place = Place { epoch: 2, step: 1 };
+        let found = in_all(3, |mut group| {
+            let resumed = group.leads().then(|| (place, states.to_vec()));
+            group.open(opening(1), resumed).unwrap().unwrap()
+        });
+        for (filled, resumed) in found {
+            assert_eq!(filled.remote_rows, 15);
+            assert_eq!(resumed, Some((place, states.to_vec())));
+        }
+    }
+
+    #[test]
+    fn a_process_of_another_run_a_failure_and_an_end_reach_all() {
+        let found = in_all(3, |mut group| {
+            let first = if group.rank() == 2 { 7 } else { 1 };
+            group.open(opening(first), None).unwrap_err().to_string()
+        });
+        assert!(found[0].contains("process 2 of the run has other settings"), "{found:?}");
+        let found = in_all(3, |mut group| {
+            group.open(opening(1), None).unwrap().unwrap();
+            if group.rank() == 1 {
+                group.fail(&TrainError::WorkerPanicked { worker: 1 });
+                return String::new();
+            }
+            group.step(Vec::new(), &mut [MemberStats::default(); 3]).unwrap_err().to_string()
+        });
+        assert!(found[0].contains("process 1 of the run: worker 1 panicked"), "{found:?}");
+        assert_eq!(found[0], found[2]);
+        let ended = in_all(2, |mut group| {
+            group.open(opening(1), None).unwrap().unwrap();
+            if group.leads() {
+                return group.end().is_ok();
+            }
+            let step = group.step(Vec::new(), &mut [MemberStats::default(); 2]);
+            step.unwrap().is_none() && group.end().is_ok()
+        });
+        assert_eq!(ended, [true, true]);
+    }
+}

@@ -1,0 +1,110 @@
+//! The figures of a step: of one worker, and of all workers of the run.
+
+use lodestore_client::{LoadStats, Met, PrefetchStats, SteadyStats};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::step::StepSeconds;
+
+/// The outcome of one batch of one worker.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct StepOutcome {
+    /// Mean loss over the roots.
+    #[serde(with = "exact")]
+    pub(crate) loss: f64,
+    pub(crate) n_roots: u64,
+    /// Roots whose class the model had right.
+    pub(crate) n_right: u64,
+    /// One flat list per parameter: the gradient of the mean loss. It does not travel with the figures.
+    #[serde(skip)]
+    pub(crate) gradients: Vec<Vec<f32>>,
+    pub(crate) load: LoadStats,
+    /// Input nodes.
+    pub(crate) n_nodes: u64,
+    /// Where the time went, but for what the whole team does.
+    pub(crate) seconds: StepSeconds,
+    /// Whether the batch was ready.
+    pub(crate) met: Met,
+    /// The prefetcher's figures so far.
+    pub(crate) prefetch: PrefetchStats,
+}
+
+/// One worker's figures since the run began.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MemberStats {
+    pub(crate) prefetch: PrefetchStats,
+    pub(crate) steady: SteadyStats,
+    /// VectorPulls for hot sets up to the present epoch.
+    pub(crate) pulled: LoadStats,
+    /// Memory of the buffer of `massive`.
+    pub(crate) buffer_bytes: u64,
+}
+
+/// One step of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct TeamStep {
+    /// Mean loss over all roots.
+    pub(crate) loss: f64,
+    pub(crate) n_roots: u64,
+    pub(crate) n_right: u64,
+    pub(crate) n_batches: u64,
+    /// Gradient of the mean loss over all roots, one flat list per parameter.
+    pub(crate) gradients: Vec<Vec<f32>>,
+    pub(crate) load: LoadStats,
+    /// The outcome of each worker that had a batch, without its gradients.
+    pub(crate) outcomes: Vec<(u32, StepOutcome)>,
+    /// Time to average the gradients.
+    pub(crate) average_seconds: f64,
+}
+
+impl TeamStep {
+    /// Returns the step of these outcomes, without gradients: means are weighted by roots.
+    pub(crate) fn new(outcomes: Vec<(u32, StepOutcome)>) -> Self {
+        let n_roots: u64 = outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
+        let mut step = Self { n_roots, n_batches: outcomes.len() as u64, ..Self::default() };
+        for (_, outcome) in &outcomes {
+            step.loss += step.share(outcome.n_roots) * outcome.loss;
+            step.n_right += outcome.n_right;
+            step.load += outcome.load;
+        }
+        Self { outcomes, ..step }
+    }
+
+    /// Returns the share that a batch of `n_roots` has of the step.
+    pub(crate) fn share(&self, n_roots: u64) -> f64 {
+        n_roots as f64 / self.n_roots.max(1) as f64
+    }
+}
+
+/// A number with all of its bits, also one that is not finite.
+mod exact {
+    use super::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+        value.to_bits().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        u64::deserialize(from).map(f64::from_bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_weighted_by_roots() {
+        let outcome = |n_roots, loss| StepOutcome {
+            loss,
+            n_roots,
+            n_right: 1,
+            load: LoadStats { local_rows: 3, ..LoadStats::default() },
+            ..StepOutcome::default()
+        };
+        let step = TeamStep::new(vec![(0, outcome(3, 1.0)), (2, outcome(1, 5.0))]);
+        assert_eq!((step.loss, step.n_roots, step.n_right, step.n_batches), (2.0, 4, 2, 2));
+        assert_eq!(step.load.local_rows, 6);
+        assert_eq!(step.outcomes.iter().map(|(worker, _)| *worker).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(TeamStep::new(Vec::new()).share(0), 0.0);
+    }
+}

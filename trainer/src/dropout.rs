@@ -1,18 +1,34 @@
-//! An activation and dropout in one operation, with a mask that is a function of a seed.
+//! An activation and dropout in one operation, with a mask that is a function of keys.
+
+use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-use crate::{random::CounterRandom, spmm::contiguous};
+use rayon::prelude::*;
+
+use crate::{
+    random::CounterRandom,
+    spmm::{ROWS_PER_TASK, contiguous},
+};
 
 /// Keeps each element with probability `1 - rate` and scales it to keep the mean.
 ///
-/// Which are kept depends on seed, layer and position alone. No state of a process or thread
-/// enters, so the same seed gives the same step under every strategy.
+/// An element's draw depends on the step's seed, the layer, the key of its row and its column
+/// alone. Rows are keyed by their nodes, so a node drops the same in any batch, worker or place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropout {
+    /// The stream of one layer in one step.
     random: CounterRandom,
     /// Of 65 536, how many draws drop an element.
     dropped: u32,
+}
+
+/// Dropout of given rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Mask {
+    dropout: Dropout,
+    /// One key for each row.
+    keys: Arc<[u64]>,
 }
 
 /// What happens to an element before dropout.
@@ -27,10 +43,10 @@ pub(crate) enum Activation {
 }
 
 /// An activation with dropout; the mask is made again in the backward pass instead of being kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ActivationDropout {
     activation: Activation,
-    dropout: Option<Dropout>,
+    mask: Option<Mask>,
 }
 
 impl Dropout {
@@ -42,11 +58,23 @@ impl Dropout {
         (dropped > 0).then(|| Self { random: CounterRandom::new(seed, layer), dropped })
     }
 
-    /// Drops elements of `values`.
-    pub(crate) fn apply(self, values: &mut [f32]) {
-        let scale = 65_536.0 / (65_536 - self.dropped) as f32;
-        self.random.for_each_lane(values, |value, draw| {
-            *value *= if u32::from(draw) < self.dropped { 0.0 } else { scale };
+    /// Returns the mask of rows with these keys.
+    pub(crate) fn mask(self, keys: impl Iterator<Item = u64>) -> Mask {
+        Mask { dropout: self, keys: keys.collect() }
+    }
+}
+
+impl Mask {
+    /// Drops elements of `values`, rows of equal width.
+    pub(crate) fn apply(&self, values: &mut [f32]) {
+        let Dropout { random, dropped } = self.dropout;
+        let scale = 65_536.0 / (65_536 - dropped) as f32;
+        let width = values.len() / self.keys.len().max(1);
+        let rows = values.par_chunks_exact_mut(width.max(1)).zip(&*self.keys);
+        rows.with_min_len(ROWS_PER_TASK).for_each(|(row, &key)| {
+            random.substream(key).for_each_lane(row, |value, draw| {
+                *value *= if u32::from(draw) < dropped { 0.0 } else { scale };
+            });
         });
     }
 }
@@ -78,22 +106,22 @@ impl Activation {
 }
 
 impl ActivationDropout {
-    /// `activation`, then `dropout` if there is any.
-    pub(crate) fn new(activation: Activation, dropout: Option<Dropout>) -> Self {
-        Self { activation, dropout }
+    /// `activation`, then dropout by `mask` if there is any.
+    pub(crate) fn new(activation: Activation, mask: Option<Mask>) -> Self {
+        Self { activation, mask }
     }
 
     /// Applies the operation; gradients pass through.
     pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        if self.activation == Activation::Identity && self.dropout.is_none() {
+        if self.activation == Activation::Identity && self.mask.is_none() {
             return Ok(x.clone());
         }
-        x.contiguous()?.apply_op1(*self)
+        x.contiguous()?.apply_op1(self.clone())
     }
 
-    fn drop(self, values: &mut [f32]) {
-        if let Some(dropout) = self.dropout {
-            dropout.apply(values);
+    fn drop(&self, values: &mut [f32]) {
+        if let Some(mask) = &self.mask {
+            mask.apply(values);
         }
     }
 }
@@ -127,12 +155,30 @@ mod tests {
     use candle_core::{Device, Var};
 
     fn op(activation: Activation, rate: f32, seed: u64, layer: u64) -> ActivationDropout {
-        ActivationDropout::new(activation, Dropout::new(rate, seed, layer))
+        let mask = |dropout: Dropout| dropout.mask(0..7);
+        ActivationDropout::new(activation, Dropout::new(rate, seed, layer).map(mask))
+    }
+
+    #[test]
+    fn a_row_has_the_mask_of_its_key_wherever_it_lies() {
+        let masks = |keys: &[u64], seed, layer| {
+            let mut rows = vec![1.0; 70 * keys.len()];
+            Dropout::new(0.5, seed, layer).unwrap().mask(keys.iter().copied()).apply(&mut rows);
+            rows.chunks_exact(70).map(<[f32]>::to_vec).collect::<Vec<_>>()
+        };
+        let (few, many) = (masks(&[7, 3], 1, 0), masks(&[0, 3, 9, 7, 1 << 40], 1, 0));
+        assert_eq!((&few[0], &few[1]), (&many[3], &many[1]));
+        for (i, row) in many.iter().enumerate() {
+            assert!(many[..i].iter().all(|other| other != row), "row {i}");
+        }
+        // The step's seed and the layer are parts of the key.
+        assert_ne!(masks(&[7], 2, 0), masks(&[7], 1, 0));
+        assert_ne!(masks(&[7], 1, 1), masks(&[7], 1, 0));
     }
 
     #[test]
     fn keeps_the_mean_and_zeroes_the_rate() {
-        let n = 100_000;
+        let n = 70_000;
         let x = Tensor::ones(n, candle_core::DType::F32, &Device::Cpu).unwrap();
         let apply = |rate, seed, layer| {
             let op = op(Activation::Relu, rate, seed, layer);

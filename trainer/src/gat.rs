@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use lodestore_graph::batch::Block;
-
 use crate::{
     attention::{AttentionSoftmax, Entries, HeadScores, WeightedSum},
     dropout::{Activation, ActivationDropout, Dropout},
+    layer::Hop,
     linear::{Projection, glorot},
 };
 
@@ -80,17 +79,18 @@ impl Gat {
     /// sources, with `dropout` of the coefficients (section 3.3).
     pub(crate) fn attend(
         &self,
-        block: &Arc<Block>,
+        hop: Hop<'_>,
         z: &Tensor,
         dropout: Option<Dropout>,
     ) -> Result<Tensor> {
-        let (n_dst, scores) = (block.n_dst as usize, HeadScores { heads: self.n_heads });
+        let (n_dst, scores) = (hop.block.n_dst as usize, HeadScores { heads: self.n_heads });
         let of_src = scores.apply(z, &self.of_source)?;
         let of_dst = scores.apply(&z.narrow(0, 0, n_dst)?, &self.of_destination)?;
-        let entries = Entries::of(block);
+        let entries = Entries::of(hop.block);
         let coefficients = AttentionSoftmax(Arc::clone(&entries)).apply(&of_src, &of_dst)?;
+        let mask = dropout.map(|dropout| dropout.mask(hop.entry_keys()));
         let coefficients =
-            ActivationDropout::new(Activation::Identity, dropout).apply(&coefficients)?;
+            ActivationDropout::new(Activation::Identity, mask).apply(&coefficients)?;
         let rows = WeightedSum(entries).apply(&coefficients, z)?;
         let rows = match self.heads {
             Heads::Concatenated => rows,

@@ -24,6 +24,11 @@ impl CounterRandom {
         (self.bits(counter) >> 40) as f32 / (1u32 << 24) as f32
     }
 
+    /// Returns the stream `stream` within this one; different streams are independent.
+    pub(crate) fn substream(self, stream: u64) -> Self {
+        Self { seed: mix(self.seed.rotate_left(32) ^ mix(stream)) }
+    }
+
     /// Calls `f` with each of `values` and 16 uniform bits for it, the same for the same position.
     pub(crate) fn for_each_lane(self, values: &mut [f32], mut f: impl FnMut(&mut f32, u16)) {
         for (counter, lanes) in (0u64..).zip(values.chunks_mut(4)) {

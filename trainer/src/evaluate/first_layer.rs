@@ -71,7 +71,7 @@ impl Layer {
             Self::Gcn(linear) => (linear, hop.normalised().product(&rows, width)),
             Self::Gat(gat) => {
                 let rows = Tensor::from_vec(rows, (n_src, width), &Device::Cpu)?;
-                return gat.attend(hop.block, &rows, None);
+                return gat.attend(hop, &rows, None);
             }
         };
         Tensor::from_vec(out, (n_dst, width), &Device::Cpu)?.broadcast_add(linear.bias())

@@ -41,6 +41,11 @@ pub struct TrainConfig {
     pub normalize: bool,
     /// Accuracy is measured after every so many epochs, and after the last; 0: only there.
     pub evaluate_every: u32,
+    /// Whether accuracy is measured on the test nodes too. With an `evaluate_every` of 0 and no test
+    /// nodes to measure, accuracy is not measured at all.
+    pub measure_test: bool,
+    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file.
+    pub evaluation_bytes: u64,
     /// Training ends when accuracy on the validation nodes has not risen for so many epochs; 0:
     /// never. Counts with `evaluate_every` of at least 1 only.
     pub patience: u32,
@@ -129,6 +134,8 @@ impl Default for TrainConfig {
             seed: 0,
             normalize: false,
             evaluate_every: 1,
+            measure_test: true,
+            evaluation_bytes: 1 << 30,
             patience: 0,
             hot_policy: HotPolicy::Oracle,
             n_hot: 10_000,

@@ -1,5 +1,7 @@
 //! Everything that can end a training run early.
 
+use std::{io, path::PathBuf};
+
 use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, schedule::ScheduleError};
 use thiserror::Error;
@@ -22,6 +24,18 @@ pub enum TrainError {
     /// A trained model could not be written or used.
     #[error(transparent)]
     SavedModel(#[from] SavedModelError),
+    /// Rows of a layer could not be kept in a temporary file.
+    #[error(
+        "cannot keep a layer's rows in a temporary file in {}: {source}; set TMPDIR to a folder with \
+         room, or allow more memory (--evaluation-memory)", folder.display()
+    )]
+    Spill {
+        /// Folder of temporary files.
+        folder: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// A tensor operation failed.
     #[error("tensor operation: {0}")]
     Tensor(#[from] candle_core::Error),

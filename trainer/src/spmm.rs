@@ -7,7 +7,6 @@ mod transposed;
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use lodestore_graph::batch::Block;
 use rayon::prelude::*;
 
@@ -87,11 +86,20 @@ impl Spmm {
         out
     }
 
-    /// Adds `Σ_e w_e · x[source(e)]` to the row of each destination in `out`, of the width of those
-    /// of `x`.
-    pub(crate) fn add_all_neighbours(&self, x: &[f32], width: usize, out: &mut [f32]) {
+    /// Returns the first half of each destination's own row plus `Σ_e w_e` times the second halves
+    /// of its neighbours: rows of `width` from rows of twice as much.
+    pub(crate) fn product_of_halves(&self, x: &[f32], width: usize) -> Vec<f32> {
+        let mut out = vec![0.0; self.block.n_dst as usize * width];
         let rows = out.par_chunks_exact_mut(width.max(1)).enumerate();
-        rows.with_min_len(ROWS_PER_TASK).for_each(|(dst, row)| self.add_neighbours(dst, x, row));
+        rows.with_min_len(ROWS_PER_TASK).for_each(|(dst, row)| {
+            row.copy_from_slice(&x[2 * dst * width..][..width]);
+            let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
+            let sources = self.block.sources[edges.clone()].iter();
+            for (&source, &weight) in sources.zip(&self.edge_weights[edges]) {
+                add_scaled(row, weight, &x[(2 * source as usize + 1) * width..][..width]);
+            }
+        });
+        out
     }
 
     /// Adds `Σ_e w_e · x[source(e)]` over the edges of destination `dst` to `row`.
@@ -109,7 +117,7 @@ impl Spmm {
     ///
     /// Every row of it is summed by one thread, its own row's part at the place of that destination
     /// among the edges: in the order in which a walk over destinations would add to it.
-    fn transposed_product(&self, grad: &[f32], width: usize) -> Vec<f32> {
+    pub(crate) fn transposed_product(&self, grad: &[f32], width: usize) -> Vec<f32> {
         let out_width = self.out_width(width);
         let mut sum = vec![0.0; self.block.n_src as usize * width];
         if width == 0 {
@@ -140,46 +148,6 @@ impl Spmm {
         });
         sum
     }
-
-    /// The product as a tensor operation that gradients pass through.
-    pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        x.contiguous()?.apply_op1(self.clone())
-    }
-}
-
-impl CustomOp1 for Spmm {
-    fn name(&self) -> &'static str {
-        "spmm"
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (n_src, width) = layout.shape().dims2()?;
-        if n_src != self.block.n_src as usize {
-            candle_core::bail!("spmm: the block has {} sources, x {n_src} rows", self.block.n_src);
-        }
-        let out = self.product(contiguous(storage, layout)?, width);
-        let shape = (self.block.n_dst as usize, self.out_width(width)).into();
-        Ok((CpuStorage::F32(out), shape))
-    }
-
-    fn bwd(&self, arg: &Tensor, _res: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let (_, width) = arg.dims2()?;
-        let grad = grad.contiguous()?;
-        let (storage, layout) = grad.storage_and_layout();
-        let candle_core::Storage::Cpu(storage) = &*storage else {
-            candle_core::bail!("spmm runs on the CPU only")
-        };
-        let sum = self.transposed_product(contiguous(storage, layout)?, width);
-        Tensor::from_vec(sum, arg.shape(), arg.device()).map(Some)
-    }
-}
-
-/// The f32 elements of a contiguous tensor.
-pub(crate) fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    let Some((start, end)) = layout.contiguous_offsets() else {
-        candle_core::bail!("expected a contiguous tensor, found strides {:?}", layout.stride())
-    };
-    Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
 /// `row += weight * x`.

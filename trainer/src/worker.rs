@@ -8,7 +8,6 @@ use std::{
     time::Instant,
 };
 
-use candle_core::{D, Device, Tensor, Var};
 use lodestore_client::{LoadStats, Met, PrefetchStats, Prefetcher, PreparedBatch};
 use lodestore_graph::{sampler::batch_seed, topology::Topology};
 
@@ -16,6 +15,7 @@ use crate::{
     TrainError,
     features::FeatureRows,
     labels::Labels,
+    loss::Loss,
     model::{Hops, Model},
     step::StepSeconds,
 };
@@ -30,7 +30,6 @@ pub(crate) struct Worker<'run> {
     pub(crate) prefetcher: Prefetcher<'run>,
     pub(crate) features: FeatureRows,
     pub(crate) model: &'run Model,
-    pub(crate) parameters: Vec<Var>,
     pub(crate) topology: &'run Topology,
     pub(crate) labels: &'run Labels,
 }
@@ -87,17 +86,16 @@ impl Worker<'_> {
         let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } = prepared;
         let n_roots = batch.n_roots;
         let classes = self.labels.classes_of(batch.roots());
-        let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let degree = |node| self.topology.in_degree(node);
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
 
         let seed = batch_seed(self.seed, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
         let width = self.features.width();
-        let logits = self.model.forward(hops, self.features.view(rows.bytes()), width, seed)?;
+        let pass = self.model.forward(hops, self.features.view(rows.bytes()), width, seed)?;
         drop(rows);
-        let loss = candle_nn::loss::cross_entropy(&logits, &targets)?;
-        let (n_right, gradients) = (count_right(&logits, &targets)?, self.gradients(&loss)?);
+        let loss = Loss::cross_entropy(pass.logits(), classes)?;
+        let gradients = self.model.backward(pass, loss.gradient)?;
         let seconds = StepSeconds {
             sample: sample_seconds,
             lookup: load.lookup_seconds,
@@ -108,9 +106,9 @@ impl Worker<'_> {
             ..StepSeconds::default()
         };
         Ok(StepOutcome {
-            loss: f64::from(loss.to_scalar::<f32>()?),
+            loss: loss.mean,
             n_roots: n_roots as u64,
-            n_right,
+            n_right: loss.n_right,
             gradients,
             load,
             n_nodes: batch.nodes.len() as u64,
@@ -119,20 +117,4 @@ impl Worker<'_> {
             prefetch: self.prefetcher.stats(),
         })
     }
-
-    fn gradients(&self, loss: &Tensor) -> Result<Vec<Vec<f32>>, TrainError> {
-        let grads = loss.backward()?;
-        let gradient = |parameter: &Var| match grads.get(parameter) {
-            Some(grad) => grad.flatten_all()?.to_vec1(),
-            None => Ok(vec![0.0; parameter.elem_count()]),
-        };
-        Ok(self.parameters.iter().map(gradient).collect::<Result<_, _>>()?)
-    }
-}
-
-/// Rows whose largest logit is that of their class.
-pub(crate) fn count_right(logits: &Tensor, targets: &Tensor) -> Result<u64, TrainError> {
-    let right = logits.argmax(D::Minus1)?.eq(targets)?;
-    let n_right = right.to_vec1::<u8>()?.into_iter().map(u64::from).sum();
-    Ok(n_right)
 }

@@ -31,6 +31,7 @@ use crate::fanout::FanoutArgs;
 use crate::interrupt::{Heeded, RemovedOnInterrupt};
 use crate::scratch::ScratchFolder;
 use crate::secrets::SecurityArgs;
+use crate::size::parse_size;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::BufferArgs;
@@ -128,6 +129,12 @@ pub(crate) struct TrainArgs {
     /// Measure accuracy after every so many epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
+    /// Leave the test nodes out; with --evaluate-every 0 accuracy is not measured at all.
+    #[arg(long)]
+    no_test: bool,
+    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file (in TMPDIR).
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    evaluation_memory: u64,
     /// Stop when accuracy on the validation nodes has not risen for so many epochs; 0: never.
     #[arg(long, value_name = "N", default_value_t = 0)]
     patience: u32,
@@ -217,6 +224,8 @@ impl TrainArgs {
             seed: self.seed,
             normalize: self.normalize,
             evaluate_every: self.evaluate_every,
+            measure_test: !self.no_test,
+            evaluation_bytes: self.evaluation_memory,
             patience: self.patience,
             checkpoint: self.checkpoint.check()?,
             save_model: self.save_model,

@@ -36,6 +36,18 @@ pub enum TrainError {
         #[source]
         source: io::Error,
     },
+    /// Rows that a model has made could not be passed on.
+    #[error("cannot write the model's rows: {0}")]
+    Output(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A model has made a row of a node that is no number.
+    #[error(
+        "the model's row of node {node} is not finite; look for NaN or infinities in the model's \
+         parameters and in the features of the node and its neighbours"
+    )]
+    NotFinite {
+        /// The node.
+        node: NodeId,
+    },
     /// A tensor operation failed.
     #[error("tensor operation: {0}")]
     Tensor(#[from] candle_core::Error),

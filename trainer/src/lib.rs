@@ -18,6 +18,7 @@ mod features;
 mod gat;
 mod gcn;
 mod group;
+mod infer;
 mod labels;
 mod layer;
 mod layerwise;
@@ -47,6 +48,7 @@ pub use checkpoint::{CheckpointError, CheckpointFault, Place};
 pub use config::{CheckpointConfig, HotPolicy, Strategy, TrainConfig};
 pub use error::TrainError;
 pub use group::give_up;
+pub use infer::{InferOutput, Inference, RowOutput};
 pub use model::ModelKind;
 #[cfg(feature = "mpi")]
 pub use peers::MpiPeers;

@@ -7,6 +7,7 @@ use lodestore_graph::{NodeId, batch::Block};
 use serde::Serialize;
 
 use crate::{
+    TrainConfig,
     gat::{Gat, Heads},
     layer::{Hop, Input, Layer, LayerDropout, Saved},
     linear::Linear,
@@ -61,6 +62,22 @@ pub(crate) struct Hops<'a> {
     pub(crate) nodes: &'a [NodeId],
     /// In-degrees in the whole graph.
     pub(crate) degree: &'a dyn Fn(NodeId) -> u32,
+}
+
+impl ModelSpec {
+    /// Returns the shape of a run's model for features of `width`.
+    pub(crate) fn new(config: &TrainConfig, width: usize, n_classes: usize) -> Self {
+        let mut widths = vec![config.hidden; config.fanouts.len() + 1];
+        widths[0] = width;
+        widths[config.fanouts.len()] = n_classes;
+        Self {
+            kind: config.model,
+            widths,
+            n_heads: config.n_heads,
+            n_output_heads: config.n_output_heads,
+            dropout: config.dropout,
+        }
+    }
 }
 
 impl Model {

@@ -63,12 +63,7 @@ impl<'a> Setup<'a> {
         }
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
-        let mut widths = vec![config.hidden; config.fanouts.len() + 1];
-        widths[0] = features.width();
-        widths[config.fanouts.len()] = labels.n_classes;
-        let (kind, dropout) = (config.model, config.dropout);
-        let (n_heads, n_output_heads) = (config.n_heads, config.n_output_heads);
-        let spec = ModelSpec { kind, widths, n_heads, n_output_heads, dropout };
+        let spec = ModelSpec::new(config, features.width(), labels.n_classes);
         let model = Model::new(&spec, config.seed)?;
         let row_bytes = info.row_bytes();
         let n_batches = Self::n_batches_of(config, graph.book, &labels.train);

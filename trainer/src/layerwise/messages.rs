@@ -62,7 +62,7 @@ impl Layer {
     }
 
     /// Returns the activation of the rows that come from another layer.
-    pub(super) fn activation(&self) -> Activation {
+    pub(crate) fn activation(&self) -> Activation {
         match self {
             Self::Sage(_) | Self::Gcn(_) => Activation::Relu,
             Self::Gat(_) => Activation::Elu,

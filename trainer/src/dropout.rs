@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use crate::{
     random::CounterRandom,
+    sparse::SparsePiece,
     spmm::ROWS_PER_TASK,
 };
 
@@ -53,6 +54,24 @@ impl Dropout {
 }
 
 impl Mask {
+    /// Appends row number `row`, of these elements, to `piece`, less those that are dropped.
+    pub(crate) fn push_row(
+        &self,
+        row: usize,
+        elements: impl Iterator<Item = (u32, f32)>,
+        piece: &mut SparsePiece,
+    ) {
+        let Dropout { random, dropped } = self.dropout;
+        let random = random.substream(self.keys[row]);
+        let scale = 65_536.0 / (65_536 - dropped) as f32;
+        for (column, value) in elements {
+            if u32::from(random.lane(column.into())) >= dropped {
+                piece.push(column, value * scale);
+            }
+        }
+        piece.end_row();
+    }
+
     /// Drops elements of `values`, rows of equal width.
     pub(crate) fn apply(&self, values: &mut [f32]) {
         let Dropout { random, dropped } = self.dropout;

@@ -10,6 +10,7 @@ use crate::{
     layer::Hop,
     linear::{Projection, glorot},
     matrix::{Matrix, with_values},
+    sparse::Rows,
     spmm::{ROWS_PER_TASK, add_scaled},
 };
 
@@ -129,7 +130,7 @@ impl Gat {
     pub(crate) fn gradients(
         &self,
         saved: &Attended,
-        rows: &Matrix,
+        rows: &Rows,
         grad: &Matrix,
     ) -> Result<(Vec<Vec<f32>>, Matrix)> {
         let Attended { z, shares: [of_src, of_dst], coefficients, dropped, entries } = saved;

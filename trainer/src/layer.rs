@@ -15,6 +15,7 @@ use crate::{
     linear::Linear,
     matrix::Matrix,
     sage,
+    sparse::{Rows, SparseRows},
     spmm::Spmm,
 };
 
@@ -48,6 +49,8 @@ pub(crate) struct Hop<'a> {
 pub(crate) enum Input<'a> {
     /// Those of the first layer, which need no gradient.
     Features { x: &'a [f32], width: usize },
+    /// The same where they are mostly zeros.
+    Sparse(&'a SparseRows),
     /// The output of the layer before, still without its activation.
     Hidden(&'a Matrix),
 }
@@ -56,9 +59,9 @@ pub(crate) enum Input<'a> {
 #[derive(Debug)]
 pub(crate) enum Saved {
     /// The aggregated rows, and the mask of the rows before or, of features, after.
-    Convolved { step: Spmm, rows: Matrix, mask: Option<Mask> },
+    Convolved { step: Spmm, rows: Rows, mask: Option<Mask> },
     /// The rows that were projected, their mask, and what attention keeps.
-    Attended { rows: Matrix, attended: Box<Attended>, mask: Option<Mask> },
+    Attended { rows: Rows, attended: Box<Attended>, mask: Option<Mask> },
 }
 
 /// What a layer drops in one step.
@@ -123,10 +126,16 @@ impl Layer {
             Self::Gat(gat) => {
                 let mask = dropout.of_rows(hop.sources());
                 let rows = match input {
-                    Input::Features { x, width } => Matrix::new(dropped(x.to_vec(), mask.as_ref()), width),
+                    Input::Features { x, width } => {
+                        Rows::Dense(Matrix::new(dropped(x.to_vec(), mask.as_ref()), width))
+                    }
+                    Input::Sparse(x) => Rows::Sparse(match &mask {
+                        Some(mask) => x.dropped(mask),
+                        None => x.clone(),
+                    }),
                     Input::Hidden(hidden) => {
                         let rows = Activation::Elu.forward(hidden.values(), mask.as_ref());
-                        Matrix::new(rows, hidden.width())
+                        Rows::Dense(Matrix::new(rows, hidden.width()))
                     }
                 };
                 let z = gat.projection().forward(&rows)?;
@@ -210,12 +219,17 @@ fn convolve(
         Input::Features { x, width } => {
             let mask = dropout.of_rows(hop.destinations());
             let rows = dropped(step.product(x, width), mask.as_ref());
-            (Matrix::new(rows, step.out_width(width)), mask)
+            (Rows::Dense(Matrix::new(rows, step.out_width(width))), mask)
+        }
+        Input::Sparse(x) => {
+            let mask = dropout.of_rows(hop.destinations());
+            (Rows::Sparse(step.sparse_product(x, mask.as_ref())), mask)
         }
         Input::Hidden(hidden) => {
             let (mask, width) = (dropout.of_rows(hop.sources()), hidden.width());
             let active = Activation::Relu.forward(hidden.values(), mask.as_ref());
-            (Matrix::new(step.product(&active, width), step.out_width(width)), mask)
+            let rows = Matrix::new(step.product(&active, width), step.out_width(width));
+            (Rows::Dense(rows), mask)
         }
     };
     let out = linear.forward(&rows)?;
@@ -362,6 +376,37 @@ mod tests {
                         loss
                     };
                     close(found, moved(step), moved(-step));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sparse_features_give_what_dense_ones_give() {
+        let (offsets, sources) = (vec![0, 3, 3, 6], vec![1, 4, 4, 0, 2, 3]);
+        let block = Arc::new(Block { n_src: 5, n_dst: 3, offsets, sources });
+        let nodes: Vec<_> = [8, 3, 5, 1, 7].map(NodeId).to_vec();
+        let hop = Hop { block: &block, nodes: &nodes, degree: &|node| node.0 % 4 };
+        let width = 50;
+        let sparse = crate::sparse::tests::sparse(5, width);
+        let dense = sparse.to_dense();
+        let averaged = crate::gat::Heads::Averaged;
+        let layers = [
+            Layer::Sage(Linear::new(2 * width, 4, 1, 0).unwrap()),
+            Layer::Gcn(Linear::new(width, 4, 1, 0).unwrap()),
+            Layer::Gat(Gat::new([width, 4], 2, averaged, 1, 0).unwrap()),
+        ];
+        for layer in layers {
+            for dropout in [LayerDropout::default(), LayerDropout::new(0.5, 3, 0)] {
+                let inputs = [Input::Sparse(&sparse), Input::Features { x: dense.values(), width }];
+                let [of_sparse, of_dense] = inputs.map(|input| {
+                    let (out, saved) = layer.forward(hop, input, dropout).unwrap();
+                    let (gradients, _) = layer.backward(&saved, &out, None).unwrap();
+                    [vec![out.into_values()], gradients].concat().concat()
+                });
+                assert_eq!(of_sparse.len(), of_dense.len());
+                for (sparse, dense) in of_sparse.iter().zip(of_dense) {
+                    assert!((sparse - dense).abs() < 1e-5, "{sparse} {dense}");
                 }
             }
         }

@@ -23,6 +23,7 @@ use crate::{
     features::FeatureRows,
     layer::{Hop, Layer},
     matrix::Matrix,
+    sparse::Rows,
 };
 pub(crate) use nodes::NodeSet;
 use rows::{Budget, RowStore};
@@ -103,7 +104,7 @@ impl LayerPass<'_> {
                 match (next, &mut stored) {
                     (Some(next), Some(stored)) => {
                         let active = next.activation().forward(out.values(), None);
-                        let rows = next.messages(Matrix::new(active, out_width))?;
+                        let rows = next.messages(Rows::Dense(Matrix::new(active, out_width)))?;
                         stored.append(rows.values()).map_err(spill)?;
                     }
                     _ => sink(&chunk, &out)?,
@@ -149,7 +150,13 @@ impl LayerPass<'_> {
             let chunk: Vec<NodeId> = nodes.by_ref().take(per_chunk).collect();
             buffer.resize(chunk.len() * self.loader.row_bytes());
             self.loader.load(&chunk, buffer.bytes_mut())?;
-            let rows = Matrix::new(self.features.view(buffer.bytes()).to_vec(), width);
+            let rows = match self.features.sparse(buffer.bytes()) {
+                Some(rows) => Rows::Sparse(rows),
+                None => {
+                    let rows = self.features.view(buffer.bytes()).to_vec();
+                    Rows::Dense(Matrix::new(rows, width))
+                }
+            };
             store.append(layer.messages(rows)?.values()).map_err(spill)?;
             made(chunk.len());
         }

@@ -35,6 +35,7 @@ mod run;
 mod sage;
 mod saved;
 mod setup;
+mod sparse;
 mod spmm;
 mod step;
 mod strategy;

@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Result, Var};
 use crate::{
     matrix::{Matrix, with_values},
     random::CounterRandom,
+    sparse::Rows,
 };
 
 /// `x · weight`.
@@ -27,12 +28,12 @@ impl Projection {
     }
 
     /// Returns `x · weight`.
-    pub(crate) fn forward(&self, x: &Matrix) -> Result<Matrix> {
+    pub(crate) fn forward(&self, x: &Rows) -> Result<Matrix> {
         x.times(&self.0)
     }
 
     /// Returns the gradient of the weights, given that of the output for `x`.
-    pub(crate) fn weight_gradient(&self, x: &Matrix, grad: &Matrix) -> Result<Vec<f32>> {
+    pub(crate) fn weight_gradient(&self, x: &Rows, grad: &Matrix) -> Result<Vec<f32>> {
         x.transposed_times(grad)
     }
 
@@ -57,7 +58,7 @@ impl Linear {
     }
 
     /// Returns `x · weight + bias`.
-    pub(crate) fn forward(&self, x: &Matrix) -> Result<Matrix> {
+    pub(crate) fn forward(&self, x: &Rows) -> Result<Matrix> {
         let mut out = self.projection.forward(x)?;
         self.add_bias(&mut out)?;
         Ok(out)
@@ -72,7 +73,7 @@ impl Linear {
     }
 
     /// Returns the gradients of weights and bias, given that of the output for `x`.
-    pub(crate) fn gradients(&self, x: &Matrix, grad: &Matrix) -> Result<Vec<Vec<f32>>> {
+    pub(crate) fn gradients(&self, x: &Rows, grad: &Matrix) -> Result<Vec<Vec<f32>>> {
         Ok(vec![self.projection.weight_gradient(x, grad)?, grad.sum_of_rows()])
     }
 

@@ -122,20 +122,18 @@ impl Model {
         &self.layers
     }
 
-    /// Runs all layers on input rows `x` of shape (n_src, width), with the dropout masks of
-    /// `dropout_seed`.
+    /// Runs all layers on the input rows `features`, with the dropout masks of `dropout_seed`.
     pub(crate) fn forward(
         &self,
         hops: Hops<'_>,
-        x: &[f32],
-        width: usize,
+        features: Input<'_>,
         dropout_seed: u64,
     ) -> Result<Pass> {
         let mut pass = Pass { outputs: Vec::new(), saved: Vec::new() };
         for (index, layer) in self.layers.iter().enumerate() {
             let input = match pass.outputs.last() {
                 Some(hidden) => Input::Hidden(hidden),
-                None => Input::Features { x, width },
+                None => features,
             };
             let dropout = LayerDropout::new(self.dropout, dropout_seed, index as u64);
             let (output, saved) = layer.forward(hops.of_layer(index), input, dropout)?;
@@ -227,7 +225,7 @@ mod tests {
                     model.layers[1].forward(hops.of_layer(1), Input::Hidden(&hidden), dropout[1]);
                 second.unwrap().0.into_values()
             };
-            let pass = model.forward(hops, &x, 6, 9).unwrap();
+            let pass = model.forward(hops, Input::Features { x: &x, width: 6 }, 9).unwrap();
             assert_eq!(pass.logits().values(), logits([0, 1]), "{kind}");
             assert_ne!(pass.logits().values(), logits([0, 0]), "{kind}");
             assert_ne!(pass.logits().values(), logits([1, 1]), "{kind}");

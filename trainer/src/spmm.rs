@@ -10,6 +10,10 @@ use std::sync::Arc;
 use lodestore_graph::batch::Block;
 use rayon::prelude::*;
 
+use crate::{
+    dropout::Mask,
+    sparse::{SparsePiece, SparseRows},
+};
 use transposed::BySource;
 
 /// Rows per parallel task; fewer would cost more to hand out than to compute.
@@ -86,6 +90,32 @@ impl Spmm {
         out
     }
 
+    /// Returns the product of sparse rows, after dropout by `mask` of the result.
+    pub(crate) fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
+        let first_of_tasks = (0..self.block.n_dst as usize).into_par_iter().step_by(ROWS_PER_TASK);
+        let pieces = first_of_tasks.map(|first| {
+            let mut piece = SparsePiece::default();
+            let mut sums = SparseSums::new(self.out_width(x.width()));
+            for dst in first..(first + ROWS_PER_TASK).min(self.block.n_dst as usize) {
+                let (own, sums_from) = match &self.own_rows {
+                    OwnRows::Beside => (1.0, x.width() as u32),
+                    OwnRows::Added(weights) => (weights[dst], 0),
+                };
+                x.row(dst).for_each(|(column, value)| sums.add(column, own * value));
+                let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
+                let sources = self.block.sources[edges.clone()].iter();
+                for (&source, &weight) in sources.zip(&self.edge_weights[edges]) {
+                    for (column, value) in x.row(source as usize) {
+                        sums.add(sums_from + column, weight * value);
+                    }
+                }
+                sums.end_row(dst, mask, &mut piece);
+            }
+            piece
+        });
+        SparseRows::new(self.out_width(x.width()), pieces.collect())
+    }
+
     /// Returns the first half of each destination's own row plus `Σ_e w_e` times the second halves
     /// of its neighbours: rows of `width` from rows of twice as much.
     pub(crate) fn product_of_halves(&self, x: &[f32], width: usize) -> Vec<f32> {
@@ -147,6 +177,46 @@ impl Spmm {
             }
         });
         sum
+    }
+}
+
+/// A row that is summed from sparse ones.
+struct SparseSums {
+    /// Zeros but for the columns of the present row.
+    sums: Vec<f32>,
+    is_there: Vec<bool>,
+    /// Columns of the present row, in the order in which they came.
+    columns: Vec<u32>,
+}
+
+impl SparseSums {
+    fn new(width: usize) -> Self {
+        Self { sums: vec![0.0; width], is_there: vec![false; width], columns: Vec::new() }
+    }
+
+    fn add(&mut self, column: u32, value: f32) {
+        let at = column as usize;
+        self.sums[at] += value;
+        if !self.is_there[at] {
+            self.is_there[at] = true;
+            self.columns.push(column);
+        }
+    }
+
+    /// Appends the row of destination `dst` to `piece`, and begins the next.
+    fn end_row(&mut self, dst: usize, mask: Option<&Mask>, piece: &mut SparsePiece) {
+        let elements = self.columns.iter().map(|&column| (column, self.sums[column as usize]));
+        match mask {
+            Some(mask) => mask.push_row(dst, elements, piece),
+            None => {
+                elements.for_each(|(column, sum)| piece.push(column, sum));
+                piece.end_row();
+            }
+        }
+        for column in self.columns.drain(..) {
+            self.sums[column as usize] = 0.0;
+            self.is_there[column as usize] = false;
+        }
     }
 }
 

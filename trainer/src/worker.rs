@@ -15,6 +15,7 @@ use crate::{
     TrainError,
     features::FeatureRows,
     labels::Labels,
+    layer::Input,
     loss::Loss,
     model::{Hops, Model},
     step::StepSeconds,
@@ -91,9 +92,13 @@ impl Worker<'_> {
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
 
         let seed = batch_seed(self.seed, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
-        let width = self.features.width();
-        let pass = self.model.forward(hops, self.features.view(rows.bytes()), width, seed)?;
-        drop(rows);
+        let (sparse, width) = (self.features.sparse(rows.bytes()), self.features.width());
+        let features = match &sparse {
+            Some(sparse) => Input::Sparse(sparse),
+            None => Input::Features { x: self.features.view(rows.bytes()), width },
+        };
+        let pass = self.model.forward(hops, features, seed)?;
+        drop((rows, sparse));
         let loss = Loss::cross_entropy(pass.logits(), classes)?;
         let gradients = self.model.backward(pass, loss.gradient)?;
         let seconds = StepSeconds {

@@ -10,6 +10,7 @@ use crate::{
     layer::{Hop, Layer},
     linear::Linear,
     matrix::Matrix,
+    sparse::Rows,
 };
 
 impl Layer {
@@ -22,7 +23,7 @@ impl Layer {
     }
 
     /// Returns the messages of input rows, which have passed the activation.
-    pub(super) fn messages(&self, rows: Matrix) -> Result<Matrix> {
+    pub(super) fn messages(&self, rows: Rows) -> Result<Matrix> {
         match self {
             Self::Sage(linear) | Self::Gcn(linear) => match self.transformed(rows.width())? {
                 // The own row's weights are above those of the neighbours' mean.
@@ -32,7 +33,7 @@ impl Layer {
                     rows.times(&Tensor::cat(&halves, 1)?)
                 }
                 true => rows.times(linear.weight()),
-                false => Ok(rows),
+                false => Ok(rows.into_dense()),
             },
             Self::Gat(gat) => gat.projection().forward(&rows),
         }
@@ -49,7 +50,7 @@ impl Layer {
         };
         if !is_transformed {
             let rows = step.product(messages.values(), width);
-            return linear.forward(&Matrix::new(rows, step.out_width(width)));
+            return linear.forward(&Rows::Dense(Matrix::new(rows, step.out_width(width))));
         }
         let out_width = out_of(linear)?;
         let out = match self.n_parts() {

@@ -6,6 +6,7 @@ use lodestore_store::Dtype;
 
 use crate::{
     ModelKind, WorkerSources,
+    layer::Input,
     model::{Hops, Model, ModelSpec},
     random::CounterRandom,
 };
@@ -76,7 +77,8 @@ pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Mat
     let all = rows();
     let row = |node: &NodeId| all[node.index() * WIDTH..][..WIDTH].to_vec();
     let x: Vec<f32> = batch.nodes.iter().flat_map(row).collect();
-    model.forward(hops, &x, WIDTH, 0).unwrap().logits().clone()
+    let features = Input::Features { x: &x, width: WIDTH };
+    model.forward(hops, features, 0).unwrap().logits().clone()
 }
 
 /// All that a pass gives: nodes, rows, and the last progress.

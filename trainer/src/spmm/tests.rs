@@ -151,3 +151,19 @@ fn product_of_halves_is_that_of_the_halves() {
     assert_eq!(found.len(), expected.len());
     assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
 }
+
+#[test]
+fn sparse_product_is_that_of_the_dense_rows_to_the_bit() {
+    let sparse = crate::sparse::tests::sparse(1000, 40);
+    for op in random_ops(1000, 700) {
+        let width = op.out_width(40);
+        let dense = op.product(sparse.to_dense().values(), 40);
+        assert!(op.sparse_product(&sparse, None).to_dense().values() == dense);
+        let mask = crate::dropout::Dropout::new(0.4, 2, 1).unwrap().mask(50..750);
+        let mut dropped = dense;
+        mask.apply(&mut dropped);
+        let found = op.sparse_product(&sparse, Some(&mask));
+        assert_eq!(found.width(), width);
+        assert!(found.to_dense().values() == dropped);
+    }
+}

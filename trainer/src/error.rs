@@ -179,6 +179,37 @@ pub enum TrainError {
         /// Labels are below this.
         limit: i64,
     },
+    /// One of several labels of a node of a split is neither there nor not.
+    #[error(
+        "node {node} is in the {split} split but label {column} of it is {label}; expected 0 or 1"
+    )]
+    OneOfLabels {
+        /// The node.
+        node: NodeId,
+        /// Split that it is in.
+        split: &'static str,
+        /// Which label, from 0.
+        column: usize,
+        /// Value found.
+        label: f64,
+    },
+    /// A feature is no number.
+    #[error(
+        "feature {column} of node {node} is {found} in epoch {epoch}, step {step}; replace it, or import \
+         the features again (NaN is refused there unless it is allowed)"
+    )]
+    Feature {
+        /// The node.
+        node: NodeId,
+        /// Element of its row, from 0.
+        column: usize,
+        /// What it is.
+        found: f32,
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Step of the epoch, from 0.
+        step: u32,
+    },
     /// No node to train on.
     #[error("tensor `{tensor}` marks no node for training; mark some with 0")]
     NothingToTrain {

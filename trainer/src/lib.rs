@@ -25,6 +25,7 @@ mod layerwise;
 mod linear;
 mod loss;
 mod matrix;
+mod metric;
 mod model;
 mod peers;
 mod profile;
@@ -50,6 +51,7 @@ pub use config::{CheckpointConfig, HotPolicy, Strategy, TrainConfig};
 pub use error::TrainError;
 pub use group::give_up;
 pub use infer::{InferOutput, Inference, RowOutput};
+pub use metric::Metric;
 pub use model::ModelKind;
 #[cfg(feature = "mpi")]
 pub use peers::MpiPeers;

@@ -160,6 +160,7 @@ impl Run<'_> {
             processes: setup.n_processes,
             device: "cpu",
             rows_from: setup.graph.rows_from,
+            metric: config.metric,
             test_accuracy: best.accuracy.test,
             validation_accuracy: best.accuracy.validation,
             best_epoch: best.epoch,

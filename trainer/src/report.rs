@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{HotPolicy, ModelKind, Place, StepShares, Strategy};
+use crate::{HotPolicy, Metric, ModelKind, Place, StepShares, Strategy};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -29,6 +29,8 @@ pub struct TrainReport {
     pub device: &'static str,
     /// Whence remote rows came.
     pub rows_from: RowsFrom,
+    /// What validation and test accuracy are: the metric that stands there.
+    pub metric: Metric,
     /// Accuracy on the test nodes by the parameters that did best on the validation nodes (by
     /// the last ones when there are none); absent without test nodes.
     pub test_accuracy: Option<f64>,

@@ -15,7 +15,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use thiserror::Error;
 
 use crate::{
-    ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources, evaluate::Accuracy,
+    Metric, ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources, evaluate::Accuracy,
     model::Model, setup::Setup,
 };
 
@@ -49,6 +49,8 @@ pub struct Evaluation {
     pub model: ModelKind,
     /// Elements of all its parameters.
     pub parameters: u64,
+    /// What accuracy is: the metric that stands there.
+    pub metric: Metric,
     /// Accuracy on the validation nodes, with full neighbourhoods; absent without any.
     pub validation_accuracy: Option<f64>,
     /// The same on the test nodes.
@@ -175,7 +177,8 @@ pub fn evaluate_saved(
     let parameters = file.fill(&setup.model)?;
     let Accuracy { validation, test } = setup.evaluator()?.accuracy(&setup.model)?;
     let (validation_accuracy, test_accuracy) = (validation, test);
-    Ok(Evaluation { model: file.config.model, parameters, validation_accuracy, test_accuracy })
+    let (model, metric) = (file.config.model, file.config.metric);
+    Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
 }
 
 /// All bytes of a file that is not too large.
@@ -229,6 +232,7 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
         ("heads", config.n_heads.to_string()),
         ("output_heads", config.n_output_heads.to_string()),
         ("normalize", config.normalize.to_string()),
+        ("metric", config.metric.to_string()),
         ("feature_tensor", config.feature_tensor.clone()),
         ("label_tensor", config.label_tensor.clone()),
         ("split_tensor", config.split_tensor.clone()),
@@ -258,7 +262,13 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
         let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
         return Err(Fault::Unfit { name: "layers".to_owned(), expected, found });
     }
+    // Files without it are older than the choice.
+    let metric = match metadata.contains_key("metric") {
+        true => entry(metadata, "metric", "accuracy, f1-micro or roc-auc")?,
+        false => Metric::Accuracy,
+    };
     Ok(TrainConfig {
+        metric,
         model: entry(metadata, "model", "sage, gcn or gat")?,
         fanouts: vec![Fanout::All; n_layers],
         hidden: number("hidden")?,
@@ -285,6 +295,7 @@ mod tests {
             n_heads: 6,
             n_output_heads: 2,
             normalize: true,
+            metric: Metric::RocAuc,
             fanouts: vec![Fanout::All; 3],
             ..TrainConfig::default()
         };

@@ -142,7 +142,8 @@ impl<'a> Setup<'a> {
 
     /// What accuracy is measured with; reads through worker 0's sources.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
-        Ok(Evaluator::new(self.layer_pass()?, &self.labels, self.config.measure_test))
+        let TrainConfig { metric, measure_test, .. } = *self.config;
+        Ok(Evaluator::new(self.layer_pass()?, &self.labels, metric, measure_test))
     }
 
     /// What all nodes' rows are computed with; reads through worker 0's sources.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use lodestore_client::{LoadStats, Met, PrefetchStats, Prefetcher, PreparedBatch};
-use lodestore_graph::{sampler::batch_seed, topology::Topology};
+use lodestore_graph::{NodeId, sampler::batch_seed, topology::Topology};
 
 use crate::{
     TrainError,
@@ -64,6 +64,25 @@ pub(crate) struct StepOutcome {
 }
 
 impl Worker<'_> {
+    /// Fails for features that are no numbers, of `nodes` in their order.
+    fn check_features(
+        &mut self,
+        order: StepOrder,
+        nodes: &[NodeId],
+        rows: &[u8],
+    ) -> Result<(), TrainError> {
+        let width = self.features.width();
+        let values = self.features.view(rows);
+        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+        Err(TrainError::Feature {
+            node: nodes[at / width],
+            column: at % width,
+            found: values[at],
+            epoch: order.epoch,
+            step: order.batch,
+        })
+    }
+
     /// Trains on one batch per order until the orders end or a batch fails.
     pub(crate) fn run(
         mut self,
@@ -86,7 +105,7 @@ impl Worker<'_> {
         let start = Instant::now();
         let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } = prepared;
         let n_roots = batch.n_roots;
-        let classes = self.labels.classes_of(batch.roots());
+        let targets = self.labels.targets_of(batch.roots());
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let degree = |node| self.topology.in_degree(node);
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
@@ -98,8 +117,11 @@ impl Worker<'_> {
             None => Input::Features { x: self.features.view(rows.bytes()), width },
         };
         let pass = self.model.forward(hops, features, seed)?;
+        let loss = Loss::new(pass.logits(), targets)?;
+        if !loss.mean.is_finite() {
+            self.check_features(order, &batch.nodes, rows.bytes())?;
+        }
         drop((rows, sparse));
-        let loss = Loss::cross_entropy(pass.logits(), classes)?;
         let gradients = self.model.backward(pass, loss.gradient)?;
         let seconds = StepSeconds {
             sample: sample_seconds,

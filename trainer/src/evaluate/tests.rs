@@ -19,14 +19,14 @@ fn accuracy_is_that_of_whole_neighbourhoods() {
         let model = model(kind, [6, 4], labels.n_classes);
         let expected = |nodes: &[NodeId]| {
             let logits = naive(&model, &topology, nodes);
-            let loss = Loss::cross_entropy(&logits, labels.classes_of(nodes)).unwrap();
+            let loss = Loss::new(&logits, labels.targets_of(nodes)).unwrap();
             Some(loss.n_right as f64 / nodes.len() as f64)
         };
         let [validation, test] = [expected(&labels.validation), expected(&labels.test)];
         for n_bytes in [1, 1000, 1 << 20] {
             let evaluator = |measure_test| {
                 let pass = pass(&topology, PassLimits::within(n_bytes));
-                Evaluator::new(pass, &labels, measure_test).accuracy(&model).unwrap()
+                Evaluator::new(pass, &labels, Metric::Accuracy, measure_test).accuracy(&model).unwrap()
             };
             assert_eq!(evaluator(true), Accuracy { validation, test }, "{kind} {n_bytes}");
             assert_eq!(evaluator(false), Accuracy { validation, test: None }, "{kind} {n_bytes}");

@@ -1,13 +1,8 @@
 //! Activations, and dropout with a mask that is a function of keys.
 
-
 use rayon::prelude::*;
 
-use crate::{
-    random::CounterRandom,
-    sparse::SparsePiece,
-    spmm::ROWS_PER_TASK,
-};
+use crate::{random::CounterRandom, sparse::SparsePiece, spmm::ROWS_PER_TASK};
 
 /// Keeps each element with probability `1 - rate` and scales it to keep the mean.
 ///

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Var};
-use rayon::prelude::*;
 use crate::{
     attention::{AttentionSoftmax, Entries, HeadScores, WeightedSum},
     dropout::{Dropout, Mask},
@@ -13,6 +11,8 @@ use crate::{
     sparse::Rows,
     spmm::{ROWS_PER_TASK, add_scaled},
 };
+use candle_core::{DType, Device, Result, Var};
+use rayon::prelude::*;
 
 /// Streams of first parameters; those below are of [`Projection`].
 const SOURCE_STREAM: u64 = 1 << 32;

@@ -151,7 +151,8 @@ impl Labels {
         splits: &[u8],
     ) -> Result<(), TrainError> {
         self.n_classes = rows.len() / ids.len().max(1);
-        for ((&node, row), &split) in ids.iter().zip(rows.chunks_exact(self.n_classes)).zip(splits) {
+        for ((&node, row), &split) in ids.iter().zip(rows.chunks_exact(self.n_classes)).zip(splits)
+        {
             let split = self.put(node, split);
             let Targets::Several { labels, .. } = &mut self.of_nodes else { continue };
             for (column, &label) in row.iter().enumerate() {
@@ -185,11 +186,7 @@ struct Column {
 }
 
 impl Column {
-    fn open(
-        sources: &WorkerSources,
-        owned: &[PartId],
-        tensor: &str,
-    ) -> Result<Self, TrainError> {
+    fn open(sources: &WorkerSources, owned: &[PartId], tensor: &str) -> Result<Self, TrainError> {
         let loader = sources.loader(tensor, owned)?;
         Ok(Self { loader, buffer: RowBuffer::default() })
     }

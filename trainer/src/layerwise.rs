@@ -28,6 +28,9 @@ use crate::{
 pub(crate) use nodes::NodeSet;
 use rows::{Budget, RowStore};
 
+/// Bytes that a source of a chunk takes beside its row: its node, places, edge and weight.
+const SOURCE_BYTES: u64 = 28;
+
 /// Memory of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassLimits {
@@ -172,7 +175,8 @@ impl LayerPass<'_> {
     ) -> Option<Vec<NodeId>> {
         let [of_source, of_destination] = widths.map(|width| 4 * width as u64);
         let bytes_of = |node: NodeId| {
-            (u64::from(self.topology.in_degree(node)) + 1) * of_source + of_destination
+            let n_sources = u64::from(self.topology.in_degree(node)) + 1;
+            n_sources * (of_source + SOURCE_BYTES) + of_destination
         };
         let first = nodes.next()?;
         let mut n_bytes = bytes_of(first);

@@ -32,9 +32,9 @@ impl Loss {
         let (mut sum, mut gradient) = (0.0, Vec::with_capacity(labels.len()));
         for (&logit, &label) in logits.values().iter().zip(labels) {
             let (x, y) = (f64::from(logit), f64::from(label));
-            sum += x.max(0.0) - x * y + (-x.abs()).exp().ln_1p();
-            // Also NaN for an `x` that is: `max` would hide it.
-            sum += x - x;
+            // Not `x.max(0.0)`, which is 0 for NaN.
+            let above = if x < 0.0 { 0.0 } else { x };
+            sum += above - x * y + (-x.abs()).exp().ln_1p();
             gradient.push(((1.0 / (1.0 + (-x).exp()) - y) * scale) as f32);
         }
         let width = logits.width().max(1);
@@ -76,7 +76,8 @@ pub(crate) fn is_positive(logit: f32) -> bool {
 
 /// Returns the place of the first largest value.
 pub(crate) fn largest(row: &[f32]) -> usize {
-    let larger = |best: usize, (at, value): (usize, &f32)| if *value > row[best] { at } else { best };
+    let larger =
+        |best: usize, (at, value): (usize, &f32)| if *value > row[best] { at } else { best };
     row.iter().enumerate().fold(0, larger)
 }
 

@@ -205,7 +205,8 @@ mod tests {
             found += u32::from(*logit > 0.0);
             there += u32::from(*label == 1);
         }
-        let (precision, recall) = (f64::from(both) / f64::from(found), f64::from(both) / f64::from(there));
+        let (precision, recall) =
+            (f64::from(both) / f64::from(found), f64::from(both) / f64::from(there));
         let f1 = 2.0 * precision * recall / (precision + recall);
         assert!((measured(Metric::F1Micro, &logits, &targets).unwrap() - f1).abs() < 1e-12);
         let areas = (0..3).map(|column| {

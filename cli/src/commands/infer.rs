@@ -12,9 +12,7 @@ use lodestore_graph::peak_rss_bytes;
 use lodestore_store::{
     Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, SegmentCodec, TensorSpec, View,
 };
-use lodestore_trainer::{
-    InferOutput, Inference, ModelKind, RowsFrom, TrainGraph, WorkerSources,
-};
+use lodestore_trainer::{InferOutput, Inference, ModelKind, RowsFrom, TrainGraph, WorkerSources};
 use serde::Serialize;
 
 use crate::console::Console;

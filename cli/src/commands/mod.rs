@@ -76,7 +76,11 @@ impl Command {
     pub(crate) fn computes(&self) -> bool {
         matches!(
             self,
-            Self::Quickstart(_) | Self::Train(_) | Self::Evaluate(_) | Self::Infer(_) | Self::Reproduce(_)
+            Self::Quickstart(_)
+                | Self::Train(_)
+                | Self::Evaluate(_)
+                | Self::Infer(_)
+                | Self::Reproduce(_)
         )
     }
 

@@ -21,8 +21,8 @@ use lodestore_graph::peak_rss_bytes;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
-    EpochReport, Metric, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
-    WorkerSources, train_together,
+    EpochReport, Metric, ModelKind, Progress, RowsFrom, Strategy, TrainConfig, TrainGraph,
+    TrainReport, WorkerSources, train_together,
 };
 use serde::Serialize;
 

@@ -26,7 +26,9 @@ fn accuracy_is_that_of_whole_neighbourhoods() {
         for n_bytes in [1, 1000, 1 << 20] {
             let evaluator = |measure_test| {
                 let pass = pass(&topology, PassLimits::within(n_bytes));
-                Evaluator::new(pass, &labels, Metric::Accuracy, measure_test).accuracy(&model).unwrap()
+                Evaluator::new(pass, &labels, Metric::Accuracy, measure_test)
+                    .accuracy(&model)
+                    .unwrap()
             };
             assert_eq!(evaluator(true), Accuracy { validation, test }, "{kind} {n_bytes}");
             assert_eq!(evaluator(false), Accuracy { validation, test: None }, "{kind} {n_bytes}");

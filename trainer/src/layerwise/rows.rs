@@ -26,7 +26,10 @@ pub(crate) struct RowStore {
 enum Place {
     Memory(Vec<f32>),
     /// A file without a name, which goes with its handle.
-    File { file: File, n_bytes: u64 },
+    File {
+        file: File,
+        n_bytes: u64,
+    },
 }
 
 /// Bytes of memory that may still be taken.
@@ -85,16 +88,16 @@ impl RowStore {
     pub(crate) fn gather(&self, numbers: &[u32]) -> io::Result<Vec<f32>> {
         let mut out = vec![0.0; numbers.len() * self.width];
         let tasks = out.par_chunks_mut(ROWS_PER_TASK * self.width.max(1));
-        tasks.zip(numbers.par_chunks(ROWS_PER_TASK)).try_for_each(|(out, numbers)| {
-            match &self.place {
-                Place::Memory(rows) => {
-                    for (out, &number) in out.chunks_exact_mut(self.width).zip(numbers) {
-                        out.copy_from_slice(&rows[number as usize * self.width..][..self.width]);
-                    }
-                    Ok(())
+        tasks.zip(numbers.par_chunks(ROWS_PER_TASK)).try_for_each(|(out, numbers)| match &self
+            .place
+        {
+            Place::Memory(rows) => {
+                for (out, &number) in out.chunks_exact_mut(self.width).zip(numbers) {
+                    out.copy_from_slice(&rows[number as usize * self.width..][..self.width]);
                 }
-                Place::File { file, .. } => self.read(file, numbers, out),
+                Ok(())
             }
+            Place::File { file, .. } => self.read(file, numbers, out),
         })?;
         Ok(out)
     }

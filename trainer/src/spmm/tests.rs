@@ -146,7 +146,8 @@ fn product_of_halves_is_that_of_the_halves() {
     };
     let sums = op.product(&half(1), width);
     let sums = sums.chunks_exact(2 * width).flat_map(|row| row[width..].to_vec());
-    let expected: Vec<f32> = half(0)[..3 * width].iter().zip(sums).map(|(own, sum)| own + sum).collect();
+    let expected: Vec<f32> =
+        half(0)[..3 * width].iter().zip(sums).map(|(own, sum)| own + sum).collect();
     let found = op.product_of_halves(&x, width);
     assert_eq!(found.len(), expected.len());
     assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");

@@ -10,7 +10,8 @@ use crate::{
     spmm::ROWS_PER_TASK,
 };
 
-/// Bytes of a row that are looked at together.
+/// Bytes of a row that are looked at together, and then, if some are not 0, in parts.
+const SPAN_BYTES: usize = 512;
 const BLOCK_BYTES: usize = 64;
 /// Rows that are looked at first.
 const SAMPLED_ROWS: usize = 64;
@@ -73,23 +74,35 @@ impl FeatureRows {
 
     /// Appends a row; blocks of zero bytes, which are zeros of any type, are passed over.
     fn push_row(&self, row: &[u8], piece: &mut SparsePiece) {
-        let per_block = BLOCK_BYTES / self.dtype.size_bytes();
+        let (spans, rest) = row.as_chunks::<SPAN_BYTES>();
+        for (span, bytes) in spans.iter().enumerate() {
+            if !are_zeros(bytes) {
+                self.push_span(span * SPAN_BYTES, bytes, piece);
+            }
+        }
+        self.push_span(row.len() - rest.len(), rest, piece);
+        let elements = piece.end_row();
+        if self.normalize {
+            normalize_row(elements);
+        }
+    }
+
+    /// Appends the elements of `bytes`, which begin at byte `first` of their row.
+    fn push_span(&self, first: usize, bytes: &[u8], piece: &mut SparsePiece) {
+        let element_bytes = self.dtype.size_bytes();
         let mut widened = [0.0; BLOCK_BYTES];
-        for (block, bytes) in row.chunks(BLOCK_BYTES).enumerate() {
-            if bytes.iter().fold(0, |any, byte| any | byte) == 0 {
+        for (block, bytes) in bytes.chunks(BLOCK_BYTES).enumerate() {
+            if bytes.iter().all(|byte| *byte == 0) {
                 continue;
             }
-            let widened = &mut widened[..bytes.len() / self.dtype.size_bytes()];
+            let widened = &mut widened[..bytes.len() / element_bytes];
             self.dtype.widen(bytes, widened);
-            for (column, &value) in (block * per_block..).zip(&*widened) {
+            let first = (first + block * BLOCK_BYTES) / element_bytes;
+            for (column, &value) in (first..).zip(&*widened) {
                 if value != 0.0 {
                     piece.push(column as u32, value);
                 }
             }
-        }
-        let elements = piece.end_row();
-        if self.normalize {
-            normalize_row(elements);
         }
     }
 
@@ -105,6 +118,11 @@ impl FeatureRows {
         }
         &self.converted
     }
+}
+
+/// Returns whether all bytes are 0. All are read: that is faster than to stop at one.
+fn are_zeros(bytes: &[u8; SPAN_BYTES]) -> bool {
+    bytes.iter().fold(0, |any, byte| any | byte) == 0
 }
 
 /// Divides a row by the sum of its absolute values; a row of zeros stays.

@@ -12,10 +12,6 @@ mod scores;
 mod softmax;
 mod weighted_sum;
 
-use candle_core::{Result, Storage, Tensor};
-
-use crate::spmm::contiguous;
-
 pub(crate) use entries::Entries;
 pub(crate) use scores::HeadScores;
 pub(crate) use softmax::AttentionSoftmax;
@@ -23,24 +19,6 @@ pub(crate) use weighted_sum::WeightedSum;
 
 /// Slope of LeakyReLU below 0 (section 2.1).
 const NEGATIVE_SLOPE: f32 = 0.2;
-
-/// Calls `f` with the f32 elements of a tensor.
-fn with_values<T>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else {
-        candle_core::bail!("attention runs on the CPU only")
-    };
-    f(contiguous(storage, layout)?)
-}
-
-/// Fails unless a side has as many rows as the block has nodes there.
-fn check_rows(what: &str, expected: usize, found: usize) -> Result<()> {
-    if expected == found {
-        return Ok(());
-    }
-    candle_core::bail!("attention: the block has {expected} {what}, found {found} rows")
-}
 
 #[cfg(test)]
 mod tests;

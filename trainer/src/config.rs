@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 use lodestore_graph::sampler::Fanout;
 use serde::Serialize;
 
-use crate::{ModelKind, TrainError};
+use crate::{Metric, ModelKind, TrainError};
 
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
@@ -44,6 +44,13 @@ pub struct TrainConfig {
     pub normalize: bool,
     /// Accuracy is measured after every so many epochs, and after the last; 0: only there.
     pub evaluate_every: u32,
+    /// What validation and test nodes are measured by; it stands wherever accuracy does.
+    pub metric: Metric,
+    /// Whether accuracy is measured on the test nodes too. With an `evaluate_every` of 0 and no test
+    /// nodes to measure, accuracy is not measured at all.
+    pub measure_test: bool,
+    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file.
+    pub evaluation_bytes: u64,
     /// Training ends when accuracy on the validation nodes has not risen for so many epochs; 0:
     /// never. Counts with `evaluate_every` of at least 1 only.
     pub patience: u32,
@@ -71,7 +78,8 @@ pub struct TrainConfig {
     pub save_model: Option<PathBuf>,
     /// Name of the tensor of features.
     pub feature_tensor: String,
-    /// Name of the tensor of classes (i64, width 1; −1 for none).
+    /// Name of the tensor of labels: classes (i64, width 1; −1 for none), or several labels a node (u8
+    /// or f32 of more, each 0 or 1).
     pub label_tensor: String,
     /// Name of the tensor of splits (u8, width 1: 0 train, 1 validation, 2 test).
     pub split_tensor: String,
@@ -173,6 +181,9 @@ impl Default for TrainConfig {
             seed: 0,
             normalize: false,
             evaluate_every: 1,
+            metric: Metric::Accuracy,
+            measure_test: true,
+            evaluation_bytes: 1 << 30,
             patience: 0,
             hot_policy: HotPolicy::Oracle,
             n_hot: 10_000,

@@ -1,5 +1,7 @@
 //! Everything that can end a training run early.
 
+use std::{io, path::PathBuf};
+
 use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, schedule::ScheduleError};
 use thiserror::Error;
@@ -22,6 +24,30 @@ pub enum TrainError {
     /// A trained model could not be written or used.
     #[error(transparent)]
     SavedModel(#[from] SavedModelError),
+    /// Rows of a layer could not be kept in a temporary file.
+    #[error(
+        "cannot keep a layer's rows in a temporary file in {}: {source}; set TMPDIR to a folder with \
+         room, or allow more memory (--evaluation-memory)", folder.display()
+    )]
+    Spill {
+        /// Folder of temporary files.
+        folder: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Rows that a model has made could not be passed on.
+    #[error("cannot write the model's rows: {0}")]
+    Output(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A model has made a row of a node that is no number.
+    #[error(
+        "the model's row of node {node} is not finite; look for NaN or infinities in the model's \
+         parameters and in the features of the node and its neighbours"
+    )]
+    NotFinite {
+        /// The node.
+        node: NodeId,
+    },
     /// A tensor operation failed.
     #[error("tensor operation: {0}")]
     Tensor(#[from] candle_core::Error),
@@ -152,6 +178,37 @@ pub enum TrainError {
         label: i64,
         /// Labels are below this.
         limit: i64,
+    },
+    /// One of several labels of a node of a split is neither there nor not.
+    #[error(
+        "node {node} is in the {split} split but label {column} of it is {label}; expected 0 or 1"
+    )]
+    OneOfLabels {
+        /// The node.
+        node: NodeId,
+        /// Split that it is in.
+        split: &'static str,
+        /// Which label, from 0.
+        column: usize,
+        /// Value found.
+        label: f64,
+    },
+    /// A feature is no number.
+    #[error(
+        "feature {column} of node {node} is {found} in epoch {epoch}, step {step}; replace it, or import \
+         the features again (NaN is refused there unless it is allowed)"
+    )]
+    Feature {
+        /// The node.
+        node: NodeId,
+        /// Element of its row, from 0.
+        column: usize,
+        /// What it is.
+        found: f32,
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Step of the epoch, from 0.
+        step: u32,
     },
     /// No node to train on.
     #[error("tensor `{tensor}` marks no node for training; mark some with 0")]

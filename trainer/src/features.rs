@@ -2,8 +2,21 @@
 
 use lodestore_client::TensorInfo;
 use lodestore_store::Dtype;
+use rayon::prelude::*;
 
-use crate::TrainError;
+use crate::{
+    TrainError,
+    sparse::{SparsePiece, SparseRows},
+    spmm::ROWS_PER_TASK,
+};
+
+/// Bytes of a row that are looked at together, and then, if some are not 0, in parts.
+const SPAN_BYTES: usize = 512;
+const BLOCK_BYTES: usize = 64;
+/// Rows that are looked at first.
+const SAMPLED_ROWS: usize = 64;
+/// Rows with fewer elements for each that is not zero are dense.
+const LEAST_ELEMENTS_PER_NON_ZERO: usize = 10;
 
 /// How the bytes of feature rows become f32.
 #[derive(Clone, Debug)]
@@ -33,6 +46,66 @@ impl FeatureRows {
         self.width
     }
 
+    /// Returns the rows by their non-zero elements where these are less than a tenth of all. Whether
+    /// they are depends on the rows alone.
+    pub(crate) fn sparse(&self, rows: &[u8]) -> Option<SparseRows> {
+        let row_bytes = self.width * self.dtype.size_bytes();
+        let n_rows = rows.len() / row_bytes;
+        let is_sparse = |n_elements: usize, n_rows: usize| {
+            n_elements * LEAST_ELEMENTS_PER_NON_ZERO < n_rows * self.width
+        };
+        let sampled = (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1));
+        let mut sample = SparsePiece::default();
+        let n_sampled = sampled.clone().count();
+        sampled.for_each(|row| self.push_row(&rows[row * row_bytes..][..row_bytes], &mut sample));
+        if !is_sparse(sample.len(), n_sampled) {
+            return None;
+        }
+        let tasks = rows.par_chunks(ROWS_PER_TASK * row_bytes);
+        let piece = |rows: &[u8]| {
+            let mut piece = SparsePiece::default();
+            rows.chunks_exact(row_bytes).for_each(|row| self.push_row(row, &mut piece));
+            piece
+        };
+        let pieces: Vec<SparsePiece> = tasks.map(piece).collect();
+        let n_elements = pieces.iter().map(SparsePiece::len).sum();
+        is_sparse(n_elements, n_rows).then(|| SparseRows::new(self.width, pieces))
+    }
+
+    /// Appends a row; blocks of zero bytes, which are zeros of any type, are passed over.
+    fn push_row(&self, row: &[u8], piece: &mut SparsePiece) {
+        let (spans, rest) = row.as_chunks::<SPAN_BYTES>();
+        for (span, bytes) in spans.iter().enumerate() {
+            if !are_zeros(bytes) {
+                self.push_span(span * SPAN_BYTES, bytes, piece);
+            }
+        }
+        self.push_span(row.len() - rest.len(), rest, piece);
+        let elements = piece.end_row();
+        if self.normalize {
+            normalize_row(elements);
+        }
+    }
+
+    /// Appends the elements of `bytes`, which begin at byte `first` of their row.
+    fn push_span(&self, first: usize, bytes: &[u8], piece: &mut SparsePiece) {
+        let element_bytes = self.dtype.size_bytes();
+        let mut widened = [0.0; BLOCK_BYTES];
+        for (block, bytes) in bytes.chunks(BLOCK_BYTES).enumerate() {
+            if bytes.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let widened = &mut widened[..bytes.len() / element_bytes];
+            self.dtype.widen(bytes, widened);
+            let first = (first + block * BLOCK_BYTES) / element_bytes;
+            for (column, &value) in (first..).zip(&*widened) {
+                if value != 0.0 {
+                    piece.push(column as u32, value);
+                }
+            }
+        }
+    }
+
     /// The rows as f32. Rows that are f32 already, and not to be normalised, stay where they are.
     pub(crate) fn view<'a>(&'a mut self, rows: &'a [u8]) -> &'a [f32] {
         if self.dtype == Dtype::F32 && !self.normalize {
@@ -45,6 +118,11 @@ impl FeatureRows {
         }
         &self.converted
     }
+}
+
+/// Returns whether all bytes are 0. All are read: that is faster than to stop at one.
+fn are_zeros(bytes: &[u8; SPAN_BYTES]) -> bool {
+    bytes.iter().fold(0, |any, byte| any | byte) == 0
 }
 
 /// Divides a row by the sum of its absolute values; a row of zeros stays.
@@ -92,5 +170,37 @@ mod tests {
         let info = TensorInfo { name: "x".to_owned(), dtype: Dtype::F32, width: 0 };
         let error = FeatureRows::new(&info, false).unwrap_err().to_string();
         assert!(error.contains("f32 of width 0"), "{error}");
+    }
+
+    #[test]
+    fn sparse_rows_are_the_dense_ones_and_denser_ones_are_not_sparse() {
+        let (n_rows, width) = (300usize, 150usize);
+        let rows = |every: usize| -> Vec<f32> {
+            let value = |i: usize| if i.is_multiple_of(every) { (i % 7) as f32 - 3.0 } else { 0.0 };
+            (0..n_rows * width).map(value).collect()
+        };
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            for normalize in [false, true] {
+                let info = TensorInfo { name: "x".to_owned(), dtype, width: width as u32 };
+                let mut features = FeatureRows::new(&info, normalize).unwrap();
+                for (every, is_sparse) in [(3, false), (9, true), (40, true)] {
+                    let values = rows(every);
+                    let bytes: Vec<u8> = match dtype {
+                        Dtype::F32 => bytemuck::cast_slice(&values).to_vec(),
+                        _ => {
+                            let narrow = |&v: &f32| half::bf16::from_f32(v).to_le_bytes();
+                            values.iter().flat_map(narrow).collect()
+                        }
+                    };
+                    let mut buffer = RowBuffer::default();
+                    buffer.resize(bytes.len());
+                    buffer.bytes_mut().copy_from_slice(&bytes);
+                    let sparse = features.sparse(buffer.bytes());
+                    assert_eq!(sparse.is_some(), is_sparse, "one in {every}");
+                    let Some(sparse) = sparse else { continue };
+                    assert_eq!(sparse.to_dense().values(), features.view(buffer.bytes()));
+                }
+            }
+        }
     }
 }

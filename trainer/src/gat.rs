@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor, Var};
-use lodestore_graph::batch::Block;
-
 use crate::{
     attention::{AttentionSoftmax, Entries, HeadScores, WeightedSum},
-    dropout::{Activation, ActivationDropout, Dropout},
+    dropout::{Dropout, Mask},
+    layer::Hop,
     linear::{Projection, glorot},
+    matrix::{Matrix, with_values},
+    sparse::Rows,
+    spmm::{ROWS_PER_TASK, add_scaled},
 };
+use candle_core::{DType, Device, Result, Var};
+use rayon::prelude::*;
 
 /// Streams of first parameters; those below are of [`Projection`].
 const SOURCE_STREAM: u64 = 1 << 32;
@@ -35,6 +38,19 @@ pub(crate) struct Gat {
     bias: Var,
     n_heads: usize,
     heads: Heads,
+}
+
+/// What the backward pass of a layer needs from its forward pass.
+#[derive(Debug)]
+pub(crate) struct Attended {
+    /// The projected rows.
+    z: Matrix,
+    /// Scores of the block's sources and of its destinations.
+    shares: [Vec<f32>; 2],
+    coefficients: Vec<f32>,
+    /// The same after dropout.
+    dropped: Option<(Mask, Vec<f32>)>,
+    entries: Arc<Entries>,
 }
 
 impl Gat {
@@ -76,26 +92,109 @@ impl Gat {
         &self.projection
     }
 
-    /// The layer's output of shape (n_dst, out_width) for projected rows `z` of the block's
-    /// sources, with `dropout` of the coefficients (section 3.3).
+    /// Returns the output for the projected rows `z` of the block's sources, with `dropout` of the
+    /// coefficients (section 3.3), and what the backward pass needs.
     pub(crate) fn attend(
         &self,
-        block: &Arc<Block>,
-        z: &Tensor,
+        hop: Hop<'_>,
+        z: Matrix,
         dropout: Option<Dropout>,
-    ) -> Result<Tensor> {
-        let (n_dst, scores) = (block.n_dst as usize, HeadScores { heads: self.n_heads });
-        let of_src = scores.apply(z, &self.of_source)?;
-        let of_dst = scores.apply(&z.narrow(0, 0, n_dst)?, &self.of_destination)?;
-        let entries = Entries::of(block);
-        let coefficients = AttentionSoftmax(Arc::clone(&entries)).apply(&of_src, &of_dst)?;
-        let coefficients =
-            ActivationDropout::new(Activation::Identity, dropout).apply(&coefficients)?;
-        let rows = WeightedSum(entries).apply(&coefficients, z)?;
-        let rows = match self.heads {
-            Heads::Concatenated => rows,
-            Heads::Averaged => rows.reshape((n_dst, self.n_heads, ()))?.mean(1)?,
+    ) -> Result<(Matrix, Attended)> {
+        let scores = self.scores();
+        let of_src = with_values(&self.of_source, |a| Ok(scores.scores(z.values(), a)))?;
+        let of_dst = &z.values()[..hop.block.n_dst as usize * z.width()];
+        let of_dst = with_values(&self.of_destination, |a| Ok(scores.scores(of_dst, a)))?;
+        let entries = Entries::of(hop.block);
+        let softmax = AttentionSoftmax(Arc::clone(&entries));
+        let coefficients = softmax.coefficients(&of_src, &of_dst, self.n_heads);
+        let dropped = dropout.map(|dropout| {
+            let mask = dropout.mask(hop.entry_keys());
+            let mut dropped = coefficients.clone();
+            mask.apply(&mut dropped);
+            (mask, dropped)
+        });
+        let weights = dropped.as_ref().map_or(&coefficients, |(_, dropped)| dropped);
+        let sums = WeightedSum(Arc::clone(&entries));
+        let sums = sums.sums(weights, z.values(), self.n_heads, z.width());
+        let mut out = self.joined(Matrix::new(sums, z.width()));
+        with_values(&self.bias, |bias| {
+            out.add_to_rows(bias);
+            Ok(())
+        })?;
+        let shares = [of_src, of_dst];
+        Ok((out, Attended { z, shares, coefficients, dropped, entries }))
+    }
+
+    /// Returns the gradients of the parameters and of the projected rows, given that of the output
+    /// for `rows`.
+    pub(crate) fn gradients(
+        &self,
+        saved: &Attended,
+        rows: &Rows,
+        grad: &Matrix,
+    ) -> Result<(Vec<Vec<f32>>, Matrix)> {
+        let Attended { z, shares: [of_src, of_dst], coefficients, dropped, entries } = saved;
+        let bias_grad = grad.sum_of_rows();
+        let of_sums = self.separated(grad);
+        let weights = dropped.as_ref().map_or(coefficients, |(_, dropped)| dropped);
+        let sizes = [self.n_heads, z.width()];
+        let sums = WeightedSum(Arc::clone(entries));
+        let (mut weight_grad, mut z_grad) =
+            sums.gradients(weights, z.values(), of_sums.values(), sizes);
+        if let Some((mask, _)) = dropped {
+            mask.apply(&mut weight_grad);
+        }
+        let softmax = AttentionSoftmax(Arc::clone(entries));
+        let shares = [&of_src[..], &of_dst[..]];
+        let (src_grad, dst_grad) =
+            softmax.gradients(shares, coefficients, &weight_grad, self.n_heads);
+        let scores = self.scores();
+        // Each part of the rows' gradient is added to what the parts before have given.
+        let mut share_gradient = |vector: &Var, grad: &[f32]| {
+            let of_nodes = &z.values()[..grad.len() / self.n_heads * z.width()];
+            with_values(vector, |a| {
+                let (of_rows, of_vector) = scores.gradients(of_nodes, a, grad);
+                add_scaled(&mut z_grad, 1.0, &of_rows);
+                Ok(of_vector)
+            })
         };
-        rows.broadcast_add(&self.bias)
+        let destination_grad = share_gradient(&self.of_destination, &dst_grad)?;
+        let source_grad = share_gradient(&self.of_source, &src_grad)?;
+        let z_grad = Matrix::new(z_grad, z.width());
+        let weight_grad = self.projection.weight_gradient(rows, &z_grad)?;
+        Ok((vec![weight_grad, source_grad, destination_grad, bias_grad], z_grad))
+    }
+
+    fn scores(&self) -> HeadScores {
+        HeadScores { heads: self.n_heads }
+    }
+
+    /// Returns the heads' rows as the layer's.
+    fn joined(&self, rows: Matrix) -> Matrix {
+        let part = rows.width() / self.n_heads;
+        if self.heads == Heads::Concatenated {
+            return rows;
+        }
+        let scale = 1.0 / self.n_heads as f32;
+        let mut out = vec![0.0; rows.n_rows() * part];
+        let of_rows = rows.values().par_chunks_exact(rows.width());
+        let pairs = out.par_chunks_exact_mut(part).zip(of_rows).with_min_len(ROWS_PER_TASK);
+        pairs.for_each(|(out, heads)| {
+            heads.chunks_exact(part).for_each(|head| add_scaled(out, 1.0, head));
+            out.iter_mut().for_each(|value| *value *= scale);
+        });
+        Matrix::new(out, part)
+    }
+
+    /// Returns the gradient of the heads' rows, given that of the layer's.
+    fn separated(&self, grad: &Matrix) -> Matrix {
+        if self.heads == Heads::Concatenated {
+            return grad.clone();
+        }
+        let scale = 1.0 / self.n_heads as f32;
+        let scaled = |row: &[f32]| row.iter().map(|value| value * scale).collect::<Vec<_>>();
+        let rows = grad.values().chunks_exact(grad.width());
+        let values = rows.flat_map(|row| scaled(row).repeat(self.n_heads)).collect();
+        Matrix::new(values, self.n_heads * grad.width())
     }
 }

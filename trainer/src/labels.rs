@@ -1,10 +1,10 @@
-//! Classes and splits of all nodes, read once before training.
+//! Labels and splits of all nodes, read once before training.
 
 use lodestore_client::{BatchLoader, RowBuffer};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Dtype;
 
-use crate::{TrainConfig, TrainError, WorkerSources};
+use crate::{Metric, TrainConfig, TrainError, WorkerSources};
 
 /// More classes than any model here should get: a label past this is taken for damage.
 const MAX_CLASSES: i64 = 1 << 16;
@@ -12,16 +12,27 @@ const MAX_CLASSES: i64 = 1 << 16;
 /// Nodes per pull.
 const CHUNK_NODES: u32 = 1 << 16;
 
-/// Classes of the nodes, and which nodes are for what.
+/// Labels of the nodes, and which nodes are for what.
 ///
-/// Memory: 4 bytes per node of the graph, and 4 per node in a split.
+/// Memory: 4 bytes per node of the graph, or with several labels a node 1 byte per label; and 4 per
+/// node in a split.
 #[derive(Debug)]
 pub(crate) struct Labels {
-    classes: Vec<u32>,
+    of_nodes: Targets,
+    /// Classes, or labels of a node.
     pub(crate) n_classes: usize,
     pub(crate) train: Vec<NodeId>,
     pub(crate) validation: Vec<NodeId>,
     pub(crate) test: Vec<NodeId>,
+}
+
+/// The labels of some nodes, in their order.
+#[derive(Clone, Debug)]
+pub(crate) enum Targets {
+    /// One class a node.
+    Classes(Vec<u32>),
+    /// `width` labels a node, each 0 or 1.
+    Several { width: usize, labels: Vec<u8> },
 }
 
 impl Labels {
@@ -32,37 +43,82 @@ impl Labels {
         book: &PartitionBook,
         config: &TrainConfig,
     ) -> Result<Self, TrainError> {
-        let mut labels = Self {
-            classes: Vec::with_capacity(book.n_nodes() as usize),
-            n_classes: 0,
-            train: Vec::new(),
-            validation: Vec::new(),
-            test: Vec::new(),
+        let info = sources.local.tensor(&config.label_tensor)?;
+        let (dtype, width) = (info.dtype, info.width as usize);
+        let of_nodes = match info.dtype {
+            Dtype::I64 if width == 1 => Targets::Classes(Vec::new()),
+            Dtype::U8 | Dtype::F32 if width > 1 => Targets::Several { width, labels: Vec::new() },
+            _ => {
+                return Err(TrainError::Tensors {
+                    tensor: config.label_tensor.clone(),
+                    expected: "i64 of width 1, or u8 or f32 of more for several labels a node",
+                    found: format!("{} of width {width}", info.dtype.name()),
+                });
+            }
         };
-        let mut classes =
-            Column::open(sources, owned, &config.label_tensor, Dtype::I64, "i64 of width 1")?;
-        let mut splits =
-            Column::open(sources, owned, &config.split_tensor, Dtype::U8, "u8 of width 1")?;
+        let (train, validation, test) = (Vec::new(), Vec::new(), Vec::new());
+        let mut labels = Self { of_nodes, n_classes: 0, train, validation, test };
+        let mut column = Column::open(sources, owned, &config.label_tensor)?;
+        let info = sources.local.tensor(&config.split_tensor)?;
+        if info.dtype != Dtype::U8 || info.width != 1 {
+            let found = format!("{} of width {}", info.dtype.name(), info.width);
+            let (tensor, expected) = (config.split_tensor.clone(), "u8 of width 1");
+            return Err(TrainError::Tensors { tensor, expected, found });
+        }
+        let mut splits = Column::open(sources, owned, &config.split_tensor)?;
         for start in (0..book.n_nodes()).step_by(CHUNK_NODES as usize) {
             let end = start.saturating_add(CHUNK_NODES).min(book.n_nodes());
             let ids: Vec<NodeId> = (start..end).map(NodeId).collect();
-            labels.take(&ids, classes.read::<i64>(&ids)?, splits.read::<u8>(&ids)?)?;
+            let splits = splits.read::<u8>(&ids)?;
+            match (&labels.of_nodes, dtype) {
+                (Targets::Classes(_), _) => labels.take(&ids, column.read::<i64>(&ids)?, splits)?,
+                (_, Dtype::U8) => labels.take_several(&ids, column.read::<u8>(&ids)?, splits)?,
+                _ => labels.take_several(&ids, column.read::<f32>(&ids)?, splits)?,
+            }
         }
         if labels.train.is_empty() {
             return Err(TrainError::NothingToTrain { tensor: config.split_tensor.clone() });
         }
+        labels.check_metric(config.metric)?;
         Ok(labels)
     }
 
-    /// The classes of `nodes`, all of which are in a split.
-    pub(crate) fn classes_of(&self, nodes: &[NodeId]) -> Vec<u32> {
-        nodes.iter().map(|node| self.classes[node.index()]).collect()
+    /// The labels of `nodes`, all of which are in a split.
+    pub(crate) fn targets_of(&self, nodes: &[NodeId]) -> Targets {
+        match &self.of_nodes {
+            Targets::Classes(classes) => {
+                Targets::Classes(nodes.iter().map(|node| classes[node.index()]).collect())
+            }
+            Targets::Several { width, labels } => {
+                let of_node = |node: &NodeId| &labels[node.index() * width..][..*width];
+                let labels = nodes.iter().flat_map(of_node).copied().collect();
+                Targets::Several { width: *width, labels }
+            }
+        }
     }
 
-    /// BLAKE3 of the classes and of all splits, in hex.
+    /// Fails for a metric that the labels do not allow.
+    fn check_metric(&self, metric: Metric) -> Result<(), TrainError> {
+        let expected = match (metric, &self.of_nodes) {
+            (Metric::Accuracy, Targets::Several { .. }) => {
+                "f1-micro or roc-auc for several labels a node"
+            }
+            (Metric::RocAuc, Targets::Classes(_)) if self.n_classes != 2 => {
+                "accuracy or f1-micro for other than two classes"
+            }
+            _ => return Ok(()),
+        };
+        let (expected, found) = (expected.to_owned(), metric.to_string());
+        Err(TrainError::Setting { setting: "metric", expected, found })
+    }
+
+    /// BLAKE3 of the labels and of all splits, in hex.
     pub(crate) fn digest(&self) -> String {
         let mut digest = blake3::Hasher::new();
-        digest.update(bytemuck::cast_slice(&self.classes));
+        match &self.of_nodes {
+            Targets::Classes(classes) => digest.update(bytemuck::cast_slice(classes)),
+            Targets::Several { labels, .. } => digest.update(labels),
+        };
         for nodes in [&self.train, &self.validation, &self.test] {
             digest.update(&(nodes.len() as u64).to_le_bytes());
             digest.update(bytemuck::cast_slice(nodes));
@@ -72,47 +128,65 @@ impl Labels {
 
     fn take(&mut self, ids: &[NodeId], classes: &[i64], splits: &[u8]) -> Result<(), TrainError> {
         for ((&node, &label), &split) in ids.iter().zip(classes).zip(splits) {
-            let (split, nodes) = match split {
-                0 => ("training", Some(&mut self.train)),
-                1 => ("validation", Some(&mut self.validation)),
-                2 => ("test", Some(&mut self.test)),
-                _ => ("no", None),
-            };
             // Labels of nodes in no split are never read.
-            let class = if let Some(nodes) = nodes {
-                nodes.push(node);
-                let class = u32::try_from(label).ok().filter(|_| label < MAX_CLASSES);
+            let mut class = 0;
+            if let Some(split) = self.put(node, split) {
                 let limit = MAX_CLASSES;
-                class.ok_or(TrainError::Label { node, split, label, limit })?
-            } else {
-                0
-            };
+                let found = u32::try_from(label).ok().filter(|_| label < limit);
+                class = found.ok_or(TrainError::Label { node, split, label, limit })?;
+            }
             self.n_classes = self.n_classes.max(class as usize + 1);
-            self.classes.push(class);
+            if let Targets::Classes(classes) = &mut self.of_nodes {
+                classes.push(class);
+            }
         }
         Ok(())
     }
+
+    /// The same for several labels a node.
+    fn take_several<T: Copy + Into<f64>>(
+        &mut self,
+        ids: &[NodeId],
+        rows: &[T],
+        splits: &[u8],
+    ) -> Result<(), TrainError> {
+        self.n_classes = rows.len() / ids.len().max(1);
+        for ((&node, row), &split) in ids.iter().zip(rows.chunks_exact(self.n_classes)).zip(splits)
+        {
+            let split = self.put(node, split);
+            let Targets::Several { labels, .. } = &mut self.of_nodes else { continue };
+            for (column, &label) in row.iter().enumerate() {
+                let label: f64 = label.into();
+                if let Some(split) = split.filter(|_| label != 0.0 && label != 1.0) {
+                    return Err(TrainError::OneOfLabels { node, split, column, label });
+                }
+                labels.push(u8::from(label == 1.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a node into its split; returns the split's name, if it is in one.
+    fn put(&mut self, node: NodeId, split: u8) -> Option<&'static str> {
+        let (name, nodes) = match split {
+            0 => ("training", &mut self.train),
+            1 => ("validation", &mut self.validation),
+            2 => ("test", &mut self.test),
+            _ => return None,
+        };
+        nodes.push(node);
+        Some(name)
+    }
 }
 
-/// A tensor of one element per node, read in chunks.
+/// A tensor that is read in chunks.
 struct Column {
     loader: BatchLoader,
     buffer: RowBuffer,
 }
 
 impl Column {
-    fn open(
-        sources: &WorkerSources,
-        owned: &[PartId],
-        tensor: &str,
-        dtype: Dtype,
-        expected: &'static str,
-    ) -> Result<Self, TrainError> {
-        let info = sources.local.tensor(tensor)?;
-        if info.dtype != dtype || info.width != 1 {
-            let found = format!("{} of width {}", info.dtype.name(), info.width);
-            return Err(TrainError::Tensors { tensor: tensor.to_owned(), expected, found });
-        }
+    fn open(sources: &WorkerSources, owned: &[PartId], tensor: &str) -> Result<Self, TrainError> {
         let loader = sources.loader(tensor, owned)?;
         Ok(Self { loader, buffer: RowBuffer::default() })
     }

@@ -1,11 +1,12 @@
 //! The dense part of a layer.
 
-use candle_core::{
-    CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, Var,
-    backend::BackendStorage,
-};
+use candle_core::{DType, Device, Result, Var};
 
-use crate::random::CounterRandom;
+use crate::{
+    matrix::{Matrix, with_values},
+    random::CounterRandom,
+    sparse::Rows,
+};
 
 /// `x · weight`.
 #[derive(Clone, Debug)]
@@ -26,15 +27,19 @@ impl Projection {
         Var::from_vec(weights, (in_width, out_width), &Device::Cpu).map(Self)
     }
 
-    /// The output of shape (n, out_width) for `x` of shape (n, in_width).
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.matmul(&self.0)
+    /// Returns `x · weight`.
+    pub(crate) fn forward(&self, x: &Rows) -> Result<Matrix> {
+        x.times(&self.0)
     }
 
-    /// The same for rows that need no gradient, such as input features: candle would compute
-    /// that gradient all the same, at the price of the forward pass.
-    pub(crate) fn forward_constant(&self, x: &Tensor) -> Result<Tensor> {
-        x.apply_op2(self.0.as_tensor(), ConstantTimes)
+    /// Returns the gradient of the weights, given that of the output for `x`.
+    pub(crate) fn weight_gradient(&self, x: &Rows, grad: &Matrix) -> Result<Vec<f32>> {
+        x.transposed_times(grad)
+    }
+
+    /// Returns the gradient of the rows, given that of their output.
+    pub(crate) fn row_gradient(&self, grad: &Matrix) -> Result<Matrix> {
+        grad.times_transposed(&self.0)
     }
 
     /// The weights, of shape (in_width, out_width).
@@ -52,14 +57,29 @@ impl Linear {
         Ok(Self { projection, bias: Var::zeros(out_width, DType::F32, &Device::Cpu)? })
     }
 
-    /// The layer's output of shape (n, out_width) for `x` of shape (n, in_width).
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.projection.forward(x)?.broadcast_add(&self.bias)
+    /// Returns `x · weight + bias`.
+    pub(crate) fn forward(&self, x: &Rows) -> Result<Matrix> {
+        let mut out = self.projection.forward(x)?;
+        self.add_bias(&mut out)?;
+        Ok(out)
     }
 
-    /// The same for rows that need no gradient.
-    pub(crate) fn forward_constant(&self, x: &Tensor) -> Result<Tensor> {
-        self.projection.forward_constant(x)?.broadcast_add(&self.bias)
+    /// Adds the bias to every row.
+    pub(crate) fn add_bias(&self, rows: &mut Matrix) -> Result<()> {
+        with_values(&self.bias, |bias| {
+            rows.add_to_rows(bias);
+            Ok(())
+        })
+    }
+
+    /// Returns the gradients of weights and bias, given that of the output for `x`.
+    pub(crate) fn gradients(&self, x: &Rows, grad: &Matrix) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.projection.weight_gradient(x, grad)?, grad.sum_of_rows()])
+    }
+
+    /// Returns the gradient of the rows, given that of their output.
+    pub(crate) fn row_gradient(&self, grad: &Matrix) -> Result<Matrix> {
+        self.projection.row_gradient(grad)
     }
 
     /// The weights, of shape (in_width, out_width).
@@ -83,60 +103,9 @@ pub(crate) fn glorot([n_in, n_out]: [usize; 2], n: usize, seed: u64, stream: u64
     (0..n as u64).map(|i| (random.unit(i) * 2.0 - 1.0) * bound).collect()
 }
 
-/// Matrix product whose left side is a constant.
-struct ConstantTimes;
-
-impl CustomOp2 for ConstantTimes {
-    fn name(&self) -> &'static str {
-        "constant-times"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let ((m, k), (k_weight, n)) = (x_layout.shape().dims2()?, weight_layout.shape().dims2()?);
-        if k != k_weight {
-            candle_core::bail!("rows have {k} elements, the layer expects {k_weight}");
-        }
-        let product = x.matmul(weight, (1, m, n, k), x_layout, weight_layout)?;
-        Ok((product, (m, n).into()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _weight: &Tensor,
-        _res: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        Ok((None, Some(x.t()?.matmul(grad)?)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn constant_input_changes_nothing_but_the_cost() {
-        let layer = Linear::new(5, 3, 1, 0).unwrap();
-        let random = CounterRandom::new(2, 0);
-        let x: Vec<f32> = (0..20).map(|i| random.unit(i)).collect();
-        let x = Tensor::from_vec(x, (4, 5), &Device::Cpu).unwrap();
-        let (plain, constant) = (layer.forward(&x).unwrap(), layer.forward_constant(&x).unwrap());
-        let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        assert_eq!(values(&plain), values(&constant));
-        let backward = |out: &Tensor| out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-        let (plain, constant) = (backward(&plain), backward(&constant));
-        for var in [layer.weight(), layer.bias()] {
-            assert_eq!(values(plain.get(var).unwrap()), values(constant.get(var).unwrap()));
-        }
-        assert!(constant.get(&x).is_none());
-    }
 
     #[test]
     fn weights_are_a_function_of_seed_and_layer() {

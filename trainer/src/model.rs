@@ -2,14 +2,16 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Result, Var};
 use lodestore_graph::{NodeId, batch::Block};
 use serde::Serialize;
 
 use crate::{
+    TrainConfig,
     gat::{Gat, Heads},
-    layer::{Hop, Layer, LayerDropout},
+    layer::{Hop, Input, Layer, LayerDropout, Saved},
     linear::Linear,
+    matrix::Matrix,
 };
 
 /// Which layer a model is made of.
@@ -45,6 +47,13 @@ pub(crate) struct Model {
     dropout: f32,
 }
 
+/// A forward pass: the rows at each boundary between layers, and what each layer saved.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    outputs: Vec<Matrix>,
+    saved: Vec<Saved>,
+}
+
 /// The edges of all layers of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Hops<'a> {
@@ -53,6 +62,22 @@ pub(crate) struct Hops<'a> {
     pub(crate) nodes: &'a [NodeId],
     /// In-degrees in the whole graph.
     pub(crate) degree: &'a dyn Fn(NodeId) -> u32,
+}
+
+impl ModelSpec {
+    /// Returns the shape of a run's model for features of `width`.
+    pub(crate) fn new(config: &TrainConfig, width: usize, n_classes: usize) -> Self {
+        let mut widths = vec![config.hidden; config.fanouts.len() + 1];
+        widths[0] = width;
+        widths[config.fanouts.len()] = n_classes;
+        Self {
+            kind: config.model,
+            widths,
+            n_heads: config.n_heads,
+            n_output_heads: config.n_output_heads,
+            dropout: config.dropout,
+        }
+    }
 }
 
 impl Model {
@@ -92,37 +117,56 @@ impl Model {
         self.layers.iter().enumerate().flat_map(of_layer).collect()
     }
 
-    /// The layer that reads features.
-    #[must_use]
-    pub(crate) fn first_layer(&self) -> &Layer {
-        &self.layers[0]
+    /// Returns the layers, the one that reads features first.
+    pub(crate) fn layers(&self) -> &[Layer] {
+        &self.layers
     }
 
-    /// Logits of shape (n_roots, n_classes) for input rows `x` of shape (n_src, width), with
-    /// the dropout masks of `dropout_seed`.
+    /// Runs all layers on the input rows `features`, with the dropout masks of `dropout_seed`.
     pub(crate) fn forward(
         &self,
         hops: Hops<'_>,
-        x: &[f32],
-        width: usize,
+        features: Input<'_>,
         dropout_seed: u64,
-    ) -> Result<Tensor> {
-        let dropout = |layer| LayerDropout::new(self.dropout, dropout_seed, layer);
-        let mut hidden = self.layers[0].forward_features(hops.of_layer(0), x, width, dropout(0))?;
-        for (index, layer) in self.layers.iter().enumerate().skip(1) {
-            hidden = layer.forward(hops.of_layer(index), &hidden, dropout(index as u64))?;
+    ) -> Result<Pass> {
+        let mut pass = Pass { outputs: Vec::new(), saved: Vec::new() };
+        for (index, layer) in self.layers.iter().enumerate() {
+            let input = match pass.outputs.last() {
+                Some(hidden) => Input::Hidden(hidden),
+                None => features,
+            };
+            let dropout = LayerDropout::new(self.dropout, dropout_seed, index as u64);
+            let (output, saved) = layer.forward(hops.of_layer(index), input, dropout)?;
+            pass.outputs.push(output);
+            pass.saved.push(saved);
         }
-        Ok(hidden)
+        Ok(pass)
     }
 
-    /// The layers after the first, from its output on, without dropout and gradients: a layer's
-    /// tensors go with it, where the graph of operations would keep those of all.
-    pub(crate) fn finish_evaluation(&self, hops: Hops<'_>, mut hidden: Tensor) -> Result<Tensor> {
-        for (index, layer) in self.layers.iter().enumerate().skip(1) {
-            let hop = hops.of_layer(index);
-            hidden = layer.forward(hop, &hidden.detach(), LayerDropout::default())?;
+    /// Returns the gradients of all parameters, in their order, from that of the logits. What a
+    /// layer saved is dropped once its gradients are known.
+    pub(crate) fn backward(&self, mut pass: Pass, mut grad: Matrix) -> Result<Vec<Vec<f32>>> {
+        let mut gradients = Vec::new();
+        pass.outputs.pop();
+        for layer in self.layers.iter().rev() {
+            let (Some(saved), hidden) = (pass.saved.pop(), pass.outputs.pop()) else {
+                candle_core::bail!("a pass has a part for each layer")
+            };
+            let (of_layer, of_hidden) = layer.backward(&saved, &grad, hidden.as_ref())?;
+            gradients.push(of_layer);
+            if let Some(of_hidden) = of_hidden {
+                grad = of_hidden;
+            }
         }
-        Ok(hidden.detach())
+        Ok(gradients.into_iter().rev().flatten().collect())
+    }
+}
+
+impl Pass {
+    /// Returns the last layer's output: logits of shape (n_roots, n_classes).
+    pub(crate) fn logits(&self) -> &Matrix {
+        let Some(logits) = self.outputs.last() else { unreachable!("a model has a layer") };
+        logits
     }
 }
 
@@ -152,6 +196,39 @@ impl FromStr for ModelKind {
             "gcn" => Ok(Self::Gcn),
             "gat" => Ok(Self::Gat),
             _ => Err(format!("no model `{name}`; there are: sage, gcn, gat")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_layer_of_a_pass_drops_by_its_own_number() {
+        let (offsets, sources) = (vec![0, 2, 3, 5, 6], vec![1, 2, 3, 0, 1, 2]);
+        let block = Arc::new(Block { n_src: 4, n_dst: 4, offsets, sources });
+        let nodes: Vec<_> = [8, 3, 5, 1].map(NodeId).to_vec();
+        let blocks = [Arc::clone(&block), block];
+        let hops = Hops { blocks: &blocks, nodes: &nodes, degree: &|_| 2 };
+        let x: Vec<f32> = (0..24).map(|i| i as f32 * 0.1).collect();
+        for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+            let widths = vec![6, 6, 6];
+            let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.5 };
+            let model = Model::new(&spec, 1).unwrap();
+            let logits = |numbers: [u64; 2]| {
+                let dropout = numbers.map(|number| LayerDropout::new(0.5, 9, number));
+                let input = Input::Features { x: &x, width: 6 };
+                let first = model.layers[0].forward(hops.of_layer(0), input, dropout[0]);
+                let (hidden, _) = first.unwrap();
+                let second =
+                    model.layers[1].forward(hops.of_layer(1), Input::Hidden(&hidden), dropout[1]);
+                second.unwrap().0.into_values()
+            };
+            let pass = model.forward(hops, Input::Features { x: &x, width: 6 }, 9).unwrap();
+            assert_eq!(pass.logits().values(), logits([0, 1]), "{kind}");
+            assert_ne!(pass.logits().values(), logits([0, 0]), "{kind}");
+            assert_ne!(pass.logits().values(), logits([1, 1]), "{kind}");
         }
     }
 }

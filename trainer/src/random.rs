@@ -24,6 +24,16 @@ impl CounterRandom {
         (self.bits(counter) >> 40) as f32 / (1u32 << 24) as f32
     }
 
+    /// Returns the stream `stream` within this one; different streams are independent.
+    pub(crate) fn substream(self, stream: u64) -> Self {
+        Self { seed: mix(self.seed.rotate_left(32) ^ mix(stream)) }
+    }
+
+    /// Returns the 16 bits that [`CounterRandom::for_each_lane`] has for position `at`.
+    pub(crate) fn lane(self, at: u64) -> u16 {
+        (self.bits(at / 4) >> (16 * (at % 4))) as u16
+    }
+
     /// Calls `f` with each of `values` and 16 uniform bits for it, the same for the same position.
     pub(crate) fn for_each_lane(self, values: &mut [f32], mut f: impl FnMut(&mut f32, u16)) {
         for (counter, lanes) in (0u64..).zip(values.chunks_mut(4)) {
@@ -51,5 +61,14 @@ mod tests {
             .sum::<f64>();
         assert!((covariance / n as f64).abs() < 0.002, "{covariance}");
         assert!((0..n).all(|i| (0.0..1.0).contains(&a.unit(i))));
+    }
+
+    #[test]
+    fn a_lane_is_that_of_its_position() {
+        let random = CounterRandom::new(7, 0);
+        let mut values: Vec<f32> = (0..11u8).map(f32::from).collect();
+        random.for_each_lane(&mut values, |value, bits| {
+            assert_eq!(random.lane(*value as u64), bits);
+        });
     }
 }

@@ -191,6 +191,7 @@ impl Run<'_> {
             sent_bytes: Traffic::default(),
             device: "cpu",
             rows_from: setup.graph.rows_from,
+            metric: config.metric,
             test_accuracy: best.accuracy.test,
             validation_accuracy: best.accuracy.validation,
             best_epoch: best.epoch,

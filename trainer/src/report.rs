@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{HotPolicy, ModelKind, Place, Roots, StepShares, Strategy, collective::Traffic};
+use crate::{
+    HotPolicy, Metric, ModelKind, Place, Roots, StepShares, Strategy, collective::Traffic,
+};
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +35,8 @@ pub struct TrainReport {
     pub device: &'static str,
     /// Whence remote rows came.
     pub rows_from: RowsFrom,
+    /// What validation and test accuracy are: the metric that stands there.
+    pub metric: Metric,
     /// Accuracy on the test nodes by the parameters that did best on the validation nodes (by
     /// the last ones when there are none); absent without test nodes.
     pub test_accuracy: Option<f64>,

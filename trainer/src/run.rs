@@ -26,6 +26,8 @@ pub(crate) struct Run<'a> {
     pub(crate) best: Best,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// Whether the last epoch is evaluated.
+    measures_last: bool,
     /// Bytes of a row of features.
     row_bytes: u64,
     /// Where it went on, if it did not begin.
@@ -52,6 +54,7 @@ impl<'a> Run<'a> {
             best: Best::default(),
             record: Record::new(config),
             checkpoints: None,
+            measures_last: setup.measures_last(),
             row_bytes: setup.row_bytes as u64,
             resumed_at: None,
             is_interrupted: false,
@@ -114,7 +117,8 @@ impl<'a> Run<'a> {
     /// Whether the last epoch is over, and only its being the last asks for its accuracy.
     pub(crate) fn lacks_last_evaluation(&self) -> bool {
         let epochs = self.config.epochs;
-        self.place == (Place { epoch: epochs, step: 0 }) && !self.is_evaluated(epochs)
+        let is_over = self.place == (Place { epoch: epochs, step: 0 });
+        is_over && self.measures_last && !self.is_evaluated(epochs)
     }
 
     /// Measures accuracy after `epoch`, the last that is over.

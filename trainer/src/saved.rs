@@ -15,7 +15,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use thiserror::Error;
 
 use crate::{
-    ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources, evaluate::Accuracy,
+    Metric, ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources, evaluate::Accuracy,
     model::Model, setup::Setup,
 };
 
@@ -49,6 +49,8 @@ pub struct Evaluation {
     pub model: ModelKind,
     /// Elements of all its parameters.
     pub parameters: u64,
+    /// What accuracy is: the metric that stands there.
+    pub metric: Metric,
     /// Accuracy on the validation nodes, with full neighbourhoods; absent without any.
     pub validation_accuracy: Option<f64>,
     /// The same on the test nodes.
@@ -101,6 +103,65 @@ pub(crate) fn save(
     write().map_err(|source| failed(Fault::Io { action: "write", source }))
 }
 
+/// A model's file, with settings that have been read from it.
+pub(crate) struct ModelFile<'a> {
+    path: &'a Path,
+    bytes: Vec<u8>,
+    pub(crate) config: TrainConfig,
+}
+
+impl<'a> ModelFile<'a> {
+    /// Reads the file at `path`.
+    pub(crate) fn read(path: &'a Path) -> Result<Self, SavedModelError> {
+        let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
+        let bytes = read(path).map_err(|source| failed(Fault::Io { action: "read", source }))?;
+        SafeTensors::deserialize(&bytes).map_err(|error| failed(error.into()))?;
+        let header = SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.into()))?;
+        let none = HashMap::new();
+        let config = config(header.1.metadata().as_ref().unwrap_or(&none)).map_err(failed)?;
+        Ok(Self { path, bytes, config })
+    }
+
+    /// Fails where a model for features of `width` would have more parameters than the file.
+    pub(crate) fn check_size(&self, width: usize) -> Result<(), SavedModelError> {
+        let checked = check_size(&self.config, width, self.bytes.len() / 4);
+        checked.map_err(|fault| self.failed(fault))
+    }
+
+    /// Returns the classes that the last layer tells apart.
+    pub(crate) fn n_classes(&self) -> Result<usize, SavedModelError> {
+        let name = format!("layers.{}.bias", self.config.fanouts.len() - 1);
+        let bias = self.tensors()?.tensor(&name).map_err(|error| self.failed(error.into()))?;
+        match bias.shape() {
+            &[n_classes] if n_classes > 0 => Ok(n_classes),
+            found => {
+                let (expected, found) = ("a vector".to_owned(), format!("shape {found:?}"));
+                Err(self.failed(Fault::Unfit { name, expected, found }))
+            }
+        }
+    }
+
+    /// Gives `model` the file's parameters, and returns how many elements they have.
+    pub(crate) fn fill(&self, model: &Model) -> Result<u64, TrainError> {
+        let tensors = self.tensors()?;
+        let mut n_parameters = 0;
+        for (name, var) in model.names().iter().zip(model.parameters()) {
+            let values = values_of(&tensors, name, &var).map_err(|fault| self.failed(fault))?;
+            n_parameters += values.len() as u64;
+            var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
+        }
+        Ok(n_parameters)
+    }
+
+    fn tensors(&self) -> Result<SafeTensors<'_>, SavedModelError> {
+        SafeTensors::deserialize(&self.bytes).map_err(|error| self.failed(error.into()))
+    }
+
+    fn failed(&self, fault: Fault) -> SavedModelError {
+        SavedModelError { path: self.path.to_owned(), fault: Box::new(fault) }
+    }
+}
+
 /// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with all
 /// their neighbours. Its settings come from the file; `sources` are those of a single worker, who owns
 /// all partitions.
@@ -109,24 +170,15 @@ pub fn evaluate_saved(
     graph: &TrainGraph<'_>,
     sources: &WorkerSources,
 ) -> Result<Evaluation, TrainError> {
-    let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
-    let bytes = read(path).map_err(|source| failed(Fault::Io { action: "read", source }))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| failed(error.into()))?;
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.into()))?;
-    let none = HashMap::new();
-    let config = config(header.metadata().as_ref().unwrap_or(&none)).map_err(failed)?;
-    let width = sources.local.tensor(&config.feature_tensor)?.width;
-    check_size(&config, width as usize, bytes.len() / 4).map_err(failed)?;
-    let setup = Setup::new(&config, *graph, std::slice::from_ref(sources), vec![0])?;
-    let mut parameters = 0;
-    for (name, var) in setup.model.names().iter().zip(setup.model.parameters()) {
-        let values = values_of(&file, name, &var).map_err(failed)?;
-        parameters += values.len() as u64;
-        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
-    }
+    let file = ModelFile::read(path)?;
+    let width = sources.local.tensor(&file.config.feature_tensor)?.width;
+    file.check_size(width as usize)?;
+    let setup = Setup::new(&file.config, *graph, std::slice::from_ref(sources), vec![0])?;
+    let parameters = file.fill(&setup.model)?;
     let Accuracy { validation, test } = setup.evaluator()?.accuracy(&setup.model)?;
     let (validation_accuracy, test_accuracy) = (validation, test);
-    Ok(Evaluation { model: config.model, parameters, validation_accuracy, test_accuracy })
+    let (model, metric) = (file.config.model, file.config.metric);
+    Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
 }
 
 /// All bytes of a file that is not too large.
@@ -180,6 +232,7 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
         ("heads", config.n_heads.to_string()),
         ("output_heads", config.n_output_heads.to_string()),
         ("normalize", config.normalize.to_string()),
+        ("metric", config.metric.to_string()),
         ("feature_tensor", config.feature_tensor.clone()),
         ("label_tensor", config.label_tensor.clone()),
         ("split_tensor", config.split_tensor.clone()),
@@ -209,7 +262,13 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
         let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
         return Err(Fault::Unfit { name: "layers".to_owned(), expected, found });
     }
+    // Files without it are older than the choice.
+    let metric = match metadata.contains_key("metric") {
+        true => entry(metadata, "metric", "accuracy, f1-micro or roc-auc")?,
+        false => Metric::Accuracy,
+    };
     Ok(TrainConfig {
+        metric,
         model: entry(metadata, "model", "sage, gcn or gat")?,
         fanouts: vec![Fanout::All; n_layers],
         hidden: number("hidden")?,
@@ -236,6 +295,7 @@ mod tests {
             n_heads: 6,
             n_output_heads: 2,
             normalize: true,
+            metric: Metric::RocAuc,
             fanouts: vec![Fanout::All; 3],
             ..TrainConfig::default()
         };

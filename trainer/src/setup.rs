@@ -10,17 +10,15 @@ use std::{
 };
 
 use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, Window};
-use lodestore_graph::{
-    NodeId, PartId, PartitionBook,
-    sampler::{Fanout, Sampler},
-};
+use lodestore_graph::{NodeId, PartId, PartitionBook, sampler::Sampler};
 
 use crate::{
     Fetch, Place, Progress, TrainConfig, TrainError, TrainGraph, WorkerSources,
     checkpoint::Settings,
-    evaluate::{EvaluationLimits, Evaluator},
+    evaluate::Evaluator,
     features::FeatureRows,
     labels::Labels,
+    layerwise::{LayerPass, PassLimits},
     model::{Model, ModelSpec},
     process_group::ProcessGroup,
     strategy::{Ondemand, Planned, Rapid, Share},
@@ -65,12 +63,7 @@ impl<'a> Setup<'a> {
         }
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
-        let mut widths = vec![config.hidden; config.fanouts.len() + 1];
-        widths[0] = features.width();
-        widths[config.fanouts.len()] = labels.n_classes;
-        let (kind, dropout) = (config.model, config.dropout);
-        let (n_heads, n_output_heads) = (config.n_heads, config.n_output_heads);
-        let spec = ModelSpec { kind, widths, n_heads, n_output_heads, dropout };
+        let spec = ModelSpec::new(config, features.width(), labels.n_classes);
         let model = Model::new(&spec, config.seed)?;
         let row_bytes = info.row_bytes();
         let n_batches = Self::n_batches_of(config, graph.book, &labels.train);
@@ -149,17 +142,26 @@ impl<'a> Setup<'a> {
 
     /// What accuracy is measured with; reads through worker 0's sources.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
-        let all = vec![Fanout::All; self.config.fanouts.len()];
+        let TrainConfig { metric, measure_test, .. } = *self.config;
+        Ok(Evaluator::new(self.layer_pass()?, &self.labels, metric, measure_test))
+    }
+
+    /// What all nodes' rows are computed with; reads through worker 0's sources.
+    pub(crate) fn layer_pass(&self) -> Result<LayerPass<'_>, TrainError> {
         let owned = owned_parts(self.config, self.graph, self.workers[0]);
         let loader = self.sources[0].untiered_loader(&self.config.feature_tensor, &owned)?;
-        Evaluator::new(
-            &self.labels,
-            self.graph.topology,
-            Sampler::new(self.graph.topology, &all),
-            self.features.clone(),
+        Ok(LayerPass {
+            topology: self.graph.topology,
+            features: self.features.clone(),
             loader,
-            EvaluationLimits::default(),
-        )
+            limits: PassLimits::within(self.config.evaluation_bytes),
+        })
+    }
+
+    /// Whether the last epoch is evaluated.
+    pub(crate) fn measures_last(&self) -> bool {
+        let has_test = self.config.measure_test && !self.labels.test.is_empty();
+        self.config.evaluate_every > 0 || has_test
     }
 
     /// All workers of this process, their prefetchers running from `place` on, which is before the end.
@@ -232,7 +234,6 @@ impl<'a> Setup<'a> {
             prefetcher: Prefetcher::start(scope, source, loader, window, first),
             features: self.features.clone(),
             model: &self.model,
-            parameters: self.model.parameters(),
             topology,
             labels: &self.labels,
         };

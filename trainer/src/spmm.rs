@@ -7,10 +7,13 @@ mod transposed;
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use lodestore_graph::batch::Block;
 use rayon::prelude::*;
 
+use crate::{
+    dropout::Mask,
+    sparse::{SparsePiece, SparseRows},
+};
 use transposed::BySource;
 
 /// Rows per parallel task; fewer would cost more to hand out than to compute.
@@ -87,11 +90,46 @@ impl Spmm {
         out
     }
 
-    /// Adds `Σ_e w_e · x[source(e)]` to the row of each destination in `out`, of the width of those
-    /// of `x`.
-    pub(crate) fn add_all_neighbours(&self, x: &[f32], width: usize, out: &mut [f32]) {
+    /// Returns the product of sparse rows, after dropout by `mask` of the result.
+    pub(crate) fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
+        let first_of_tasks = (0..self.block.n_dst as usize).into_par_iter().step_by(ROWS_PER_TASK);
+        let pieces = first_of_tasks.map(|first| {
+            let mut piece = SparsePiece::default();
+            let mut sums = SparseSums::new(self.out_width(x.width()));
+            for dst in first..(first + ROWS_PER_TASK).min(self.block.n_dst as usize) {
+                let (own, sums_from) = match &self.own_rows {
+                    OwnRows::Beside => (1.0, x.width() as u32),
+                    OwnRows::Added(weights) => (weights[dst], 0),
+                };
+                x.row(dst).for_each(|(column, value)| sums.add(column, own * value));
+                let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
+                let sources = self.block.sources[edges.clone()].iter();
+                for (&source, &weight) in sources.zip(&self.edge_weights[edges]) {
+                    for (column, value) in x.row(source as usize) {
+                        sums.add(sums_from + column, weight * value);
+                    }
+                }
+                sums.end_row(dst, mask, &mut piece);
+            }
+            piece
+        });
+        SparseRows::new(self.out_width(x.width()), pieces.collect())
+    }
+
+    /// Returns the first half of each destination's own row plus `Σ_e w_e` times the second halves
+    /// of its neighbours: rows of `width` from rows of twice as much.
+    pub(crate) fn product_of_halves(&self, x: &[f32], width: usize) -> Vec<f32> {
+        let mut out = vec![0.0; self.block.n_dst as usize * width];
         let rows = out.par_chunks_exact_mut(width.max(1)).enumerate();
-        rows.with_min_len(ROWS_PER_TASK).for_each(|(dst, row)| self.add_neighbours(dst, x, row));
+        rows.with_min_len(ROWS_PER_TASK).for_each(|(dst, row)| {
+            row.copy_from_slice(&x[2 * dst * width..][..width]);
+            let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
+            let sources = self.block.sources[edges.clone()].iter();
+            for (&source, &weight) in sources.zip(&self.edge_weights[edges]) {
+                add_scaled(row, weight, &x[(2 * source as usize + 1) * width..][..width]);
+            }
+        });
+        out
     }
 
     /// Adds `Σ_e w_e · x[source(e)]` over the edges of destination `dst` to `row`.
@@ -109,7 +147,7 @@ impl Spmm {
     ///
     /// Every row of it is summed by one thread, its own row's part at the place of that destination
     /// among the edges: in the order in which a walk over destinations would add to it.
-    fn transposed_product(&self, grad: &[f32], width: usize) -> Vec<f32> {
+    pub(crate) fn transposed_product(&self, grad: &[f32], width: usize) -> Vec<f32> {
         let out_width = self.out_width(width);
         let mut sum = vec![0.0; self.block.n_src as usize * width];
         if width == 0 {
@@ -140,46 +178,46 @@ impl Spmm {
         });
         sum
     }
-
-    /// The product as a tensor operation that gradients pass through.
-    pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        x.contiguous()?.apply_op1(self.clone())
-    }
 }
 
-impl CustomOp1 for Spmm {
-    fn name(&self) -> &'static str {
-        "spmm"
+/// A row that is summed from sparse ones.
+struct SparseSums {
+    /// Zeros but for the columns of the present row.
+    sums: Vec<f32>,
+    is_there: Vec<bool>,
+    /// Columns of the present row, in the order in which they came.
+    columns: Vec<u32>,
+}
+
+impl SparseSums {
+    fn new(width: usize) -> Self {
+        Self { sums: vec![0.0; width], is_there: vec![false; width], columns: Vec::new() }
     }
 
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (n_src, width) = layout.shape().dims2()?;
-        if n_src != self.block.n_src as usize {
-            candle_core::bail!("spmm: the block has {} sources, x {n_src} rows", self.block.n_src);
+    fn add(&mut self, column: u32, value: f32) {
+        let at = column as usize;
+        self.sums[at] += value;
+        if !self.is_there[at] {
+            self.is_there[at] = true;
+            self.columns.push(column);
         }
-        let out = self.product(contiguous(storage, layout)?, width);
-        let shape = (self.block.n_dst as usize, self.out_width(width)).into();
-        Ok((CpuStorage::F32(out), shape))
     }
 
-    fn bwd(&self, arg: &Tensor, _res: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let (_, width) = arg.dims2()?;
-        let grad = grad.contiguous()?;
-        let (storage, layout) = grad.storage_and_layout();
-        let candle_core::Storage::Cpu(storage) = &*storage else {
-            candle_core::bail!("spmm runs on the CPU only")
-        };
-        let sum = self.transposed_product(contiguous(storage, layout)?, width);
-        Tensor::from_vec(sum, arg.shape(), arg.device()).map(Some)
+    /// Appends the row of destination `dst` to `piece`, and begins the next.
+    fn end_row(&mut self, dst: usize, mask: Option<&Mask>, piece: &mut SparsePiece) {
+        let elements = self.columns.iter().map(|&column| (column, self.sums[column as usize]));
+        match mask {
+            Some(mask) => mask.push_row(dst, elements, piece),
+            None => {
+                elements.for_each(|(column, sum)| piece.push(column, sum));
+                piece.end_row();
+            }
+        }
+        for column in self.columns.drain(..) {
+            self.sums[column as usize] = 0.0;
+            self.is_there[column as usize] = false;
+        }
     }
-}
-
-/// The f32 elements of a contiguous tensor.
-pub(crate) fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    let Some((start, end)) = layout.contiguous_offsets() else {
-        candle_core::bail!("expected a contiguous tensor, found strides {:?}", layout.stride())
-    };
-    Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
 /// `row += weight * x`.

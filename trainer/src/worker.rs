@@ -8,14 +8,15 @@ use std::{
     time::Instant,
 };
 
-use candle_core::{D, Device, Tensor, Var};
 use lodestore_client::{Prefetcher, PreparedBatch};
-use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, topology::Topology};
 
 use crate::{
     TrainConfig, TrainError,
     features::FeatureRows,
     labels::Labels,
+    layer::Input,
+    loss::Loss,
     model::{Hops, Model},
     step::StepSeconds,
     step_outcome::StepOutcome,
@@ -32,7 +33,6 @@ pub(crate) struct Worker<'run> {
     pub(crate) prefetcher: Prefetcher<'run>,
     pub(crate) features: FeatureRows,
     pub(crate) model: &'run Model,
-    pub(crate) parameters: Vec<Var>,
     pub(crate) topology: &'run Topology,
     pub(crate) labels: &'run Labels,
 }
@@ -45,6 +45,25 @@ pub(crate) struct StepOrder {
 }
 
 impl Worker<'_> {
+    /// Fails for features that are no numbers, of `nodes` in their order.
+    fn check_features(
+        &mut self,
+        order: StepOrder,
+        nodes: &[NodeId],
+        rows: &[u8],
+    ) -> Result<(), TrainError> {
+        let width = self.features.width();
+        let values = self.features.view(rows);
+        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+        Err(TrainError::Feature {
+            node: nodes[at / width],
+            column: at % width,
+            found: values[at],
+            epoch: order.epoch,
+            step: order.batch,
+        })
+    }
+
     /// Trains on one batch per order until the orders end or a batch fails.
     pub(crate) fn run(
         mut self,
@@ -74,19 +93,25 @@ impl Worker<'_> {
                 ..StepOutcome::default()
             });
         }
-        let classes = self.labels.classes_of(batch.roots());
-        let targets = Tensor::from_vec(classes, n_roots, &Device::Cpu)?;
+        let targets = self.labels.targets_of(batch.roots());
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let degree = |node| self.topology.in_degree(node);
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
 
         let seed =
             seed_of_batch(self.config, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
-        let width = self.features.width();
-        let logits = self.model.forward(hops, self.features.view(rows.bytes()), width, seed)?;
-        drop(rows);
-        let loss = candle_nn::loss::cross_entropy(&logits, &targets)?;
-        let (n_right, gradients) = (count_right(&logits, &targets)?, self.gradients(&loss)?);
+        let (sparse, width) = (self.features.sparse(rows.bytes()), self.features.width());
+        let features = match &sparse {
+            Some(sparse) => Input::Sparse(sparse),
+            None => Input::Features { x: self.features.view(rows.bytes()), width },
+        };
+        let pass = self.model.forward(hops, features, seed)?;
+        let loss = Loss::new(pass.logits(), targets)?;
+        if !loss.mean.is_finite() {
+            self.check_features(order, &batch.nodes, rows.bytes())?;
+        }
+        drop((rows, sparse));
+        let gradients = self.model.backward(pass, loss.gradient)?;
         let seconds = StepSeconds {
             sample: sample_seconds,
             lookup: load.lookup_seconds,
@@ -97,9 +122,9 @@ impl Worker<'_> {
             ..StepSeconds::default()
         };
         Ok(StepOutcome {
-            loss: f64::from(loss.to_scalar::<f32>()?),
+            loss: loss.mean,
             n_roots: n_roots as u64,
-            n_right,
+            n_right: loss.n_right,
             gradients,
             load,
             n_nodes: batch.nodes.len() as u64,
@@ -108,20 +133,4 @@ impl Worker<'_> {
             prefetch: self.prefetcher.stats(),
         })
     }
-
-    fn gradients(&self, loss: &Tensor) -> Result<Vec<Vec<f32>>, TrainError> {
-        let grads = loss.backward()?;
-        let gradient = |parameter: &Var| match grads.get(parameter) {
-            Some(grad) => grad.flatten_all()?.to_vec1(),
-            None => Ok(vec![0.0; parameter.elem_count()]),
-        };
-        Ok(self.parameters.iter().map(gradient).collect::<Result<_, _>>()?)
-    }
-}
-
-/// Rows whose largest logit is that of their class.
-pub(crate) fn count_right(logits: &Tensor, targets: &Tensor) -> Result<u64, TrainError> {
-    let right = logits.argmax(D::Minus1)?.eq(targets)?;
-    let n_right = right.to_vec1::<u8>()?.into_iter().map(u64::from).sum();
-    Ok(n_right)
 }

@@ -65,8 +65,10 @@ impl EvaluateArgs {
 
 fn text(found: &Evaluation) -> String {
     let (parameters, model) = (human::count(found.parameters), found.model);
+    let metric = found.metric;
     let [validation, test] = [found.validation_accuracy, found.test_accuracy].map(human::accuracy);
     format!(
-        "{model} of {parameters} parameters: {test} on test nodes, {validation} on validation nodes"
+        "{model} of {parameters} parameters: {metric} {test} on test nodes, {validation} on validation \
+         nodes"
     )
 }

@@ -10,6 +10,7 @@ mod gather;
 mod generate;
 mod generate_trace;
 mod import;
+mod infer;
 mod inspect;
 mod load;
 mod partition;
@@ -57,6 +58,7 @@ pub(crate) enum Command {
     Schedule(schedule::ScheduleArgs),
     Train(train::TrainArgs),
     Evaluate(evaluate::EvaluateArgs),
+    Infer(infer::InferArgs),
     CacheBench(cache_bench::CacheBenchArgs),
     GenerateTrace(generate_trace::GenerateTraceArgs),
     ProfileDevice(profile_device::ProfileDeviceArgs),
@@ -78,7 +80,11 @@ impl Command {
     pub(crate) fn computes(&self) -> bool {
         matches!(
             self,
-            Self::Quickstart(_) | Self::Train(_) | Self::Evaluate(_) | Self::Reproduce(_)
+            Self::Quickstart(_)
+                | Self::Train(_)
+                | Self::Evaluate(_)
+                | Self::Infer(_)
+                | Self::Reproduce(_)
         )
     }
 
@@ -105,6 +111,7 @@ impl Command {
             Self::Schedule(args) => args.run(console),
             Self::Train(args) => args.run(console),
             Self::Evaluate(args) => args.run(console),
+            Self::Infer(args) => args.run(console),
             Self::CacheBench(args) => args.run(console),
             Self::GenerateTrace(args) => args.run(console),
             Self::ProfileDevice(args) => args.run(console),

@@ -21,7 +21,7 @@ use lodestore_graph::peak_rss_bytes;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
-    EpochReport, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph,
+    EpochReport, Metric, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph,
     TrainReport, WorkerSources, train_together,
 };
 use serde::Serialize;
@@ -31,6 +31,7 @@ use crate::fanout::FanoutArgs;
 use crate::interrupt::{Heeded, RemovedOnInterrupt};
 use crate::scratch::ScratchFolder;
 use crate::secrets::SecurityArgs;
+use crate::size::parse_size;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::BufferArgs;
@@ -55,7 +56,8 @@ Example: the same, each worker a process; then as an MPI job (a lode built with 
   lode train --graph my-graph --connect 127.0.0.1:7171 --workers 2 --processes
   mpirun -n 2 lode train --graph my-graph --connect 127.0.0.1:7171
 
-Needs tensors `feat` (float), `label` (i64) and `split` (u8: 0 train, 1 validation, 2 test).
+Needs tensors `feat` (float), `label` (i64; or of several labels a node u8 or f32, each 0 or 1) and `split`
+(u8: 0 train, 1 validation, 2 test).
 Partition p belongs to worker p mod W. Losses depend on the seed, on --roots and on whether --strategy is
 hop, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
@@ -134,6 +136,16 @@ pub(crate) struct TrainArgs {
     /// Measure accuracy after every so many epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
+    /// What validation and test nodes are measured by, wherever accuracy is reported: accuracy (one class a
+    /// node), f1-micro, or roc-auc (two classes, or several labels a node).
+    #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
+    metric: Metric,
+    /// Leave the test nodes out; with --evaluate-every 0 accuracy is not measured at all.
+    #[arg(long)]
+    no_test: bool,
+    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file (in TMPDIR).
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    evaluation_memory: u64,
     /// Stop when accuracy on the validation nodes has not risen for so many epochs; 0: never.
     #[arg(long, value_name = "N", default_value_t = 0)]
     patience: u32,
@@ -224,6 +236,9 @@ impl TrainArgs {
             seed: self.seed,
             normalize: self.normalize,
             evaluate_every: self.evaluate_every,
+            metric: self.metric,
+            measure_test: !self.no_test,
+            evaluation_bytes: self.evaluation_memory,
             patience: self.patience,
             checkpoint: self.checkpoint.check()?,
             save_model: self.save_model,

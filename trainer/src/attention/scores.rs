@@ -1,10 +1,8 @@
 //! The share of one node in an attention score: `a · z` for each head.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use super::with_values;
-use crate::spmm::{ROWS_PER_TASK, contiguous};
+use crate::spmm::ROWS_PER_TASK;
 
 /// Scores of shape (n, heads) for rows `z` of shape (n, heads · width) and a vector `a` of shape
 /// (heads · width): head `h` of a row is the dot product of its `h`-th parts.
@@ -17,12 +15,8 @@ pub(crate) struct HeadScores {
 }
 
 impl HeadScores {
-    /// Applies the operation; gradients pass through.
-    pub(crate) fn apply(self, z: &Tensor, a: &Tensor) -> Result<Tensor> {
-        z.contiguous()?.apply_op2(&a.contiguous()?, self)
-    }
-
-    fn scores(self, z: &[f32], a: &[f32]) -> Vec<f32> {
+    /// Returns the scores of the rows `z`.
+    pub(crate) fn scores(self, z: &[f32], a: &[f32]) -> Vec<f32> {
         let (n_rows, part) = (z.len() / a.len().max(1), a.len() / self.heads);
         let mut out = vec![0.0; n_rows * self.heads];
         out.par_chunks_mut(ROWS_PER_TASK * self.heads).enumerate().for_each(|(task, out)| {
@@ -34,8 +28,8 @@ impl HeadScores {
         out
     }
 
-    /// Gradients of `z` and of `a`.
-    fn gradients(self, z: &[f32], a: &[f32], grad: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    /// Returns the gradients of `z` and of `a`, given that of the scores.
+    pub(crate) fn gradients(self, z: &[f32], a: &[f32], grad: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let (width, part) = (a.len(), a.len() / self.heads);
         let (mut z_grad, mut a_grad) = (vec![0.0; z.len()], vec![0.0; width]);
         z_grad.par_chunks_mut(ROWS_PER_TASK * width).enumerate().for_each(|(task, z_grad)| {
@@ -54,42 +48,5 @@ impl HeadScores {
             }
         });
         (z_grad, a_grad)
-    }
-}
-
-impl CustomOp2 for HeadScores {
-    fn name(&self) -> &'static str {
-        "head-scores"
-    }
-
-    fn cpu_fwd(
-        &self,
-        z: &CpuStorage,
-        z_layout: &Layout,
-        a: &CpuStorage,
-        a_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let ((n_rows, width), n_a) = (z_layout.shape().dims2()?, a_layout.shape().dims1()?);
-        if width != n_a || width == 0 || width % self.heads != 0 {
-            candle_core::bail!("rows of {width} elements, {n_a} weights, {} heads", self.heads);
-        }
-        let scores = self.scores(contiguous(z, z_layout)?, contiguous(a, a_layout)?);
-        Ok((CpuStorage::F32(scores), (n_rows, self.heads).into()))
-    }
-
-    fn bwd(
-        &self,
-        z: &Tensor,
-        a: &Tensor,
-        _res: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (z_grad, a_grad) = with_values(z, |of_z| {
-            with_values(a, |of_a| {
-                with_values(grad, |of_grad| Ok(self.gradients(of_z, of_a, of_grad)))
-            })
-        })?;
-        let z_grad = Tensor::from_vec(z_grad, z.shape(), z.device())?;
-        Ok((Some(z_grad), Some(Tensor::from_vec(a_grad, a.shape(), a.device())?)))
     }
 }

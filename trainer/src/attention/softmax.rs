@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use super::{Entries, NEGATIVE_SLOPE, check_rows, with_values};
-use crate::spmm::{ROWS_PER_TASK, contiguous};
+use super::{Entries, NEGATIVE_SLOPE};
+use crate::spmm::ROWS_PER_TASK;
 
 /// Coefficients of shape (entries, heads) from the sources' shares of the scores, of shape
 /// (n_src, heads), and the destinations', of shape (n_dst, heads) (equation 3).
@@ -14,14 +13,9 @@ use crate::spmm::{ROWS_PER_TASK, contiguous};
 pub(crate) struct AttentionSoftmax(pub(crate) Arc<Entries>);
 
 impl AttentionSoftmax {
-    /// Applies the operation; gradients pass through.
-    pub(crate) fn apply(self, of_src: &Tensor, of_dst: &Tensor) -> Result<Tensor> {
-        of_src.contiguous()?.apply_op2(&of_dst.contiguous()?, self)
-    }
-
-    /// The softmax subtracts the largest score of its destination first, so that no exponential
-    /// overflows; the own entry is always there, so that no sum is 0.
-    fn coefficients(&self, of_src: &[f32], of_dst: &[f32], heads: usize) -> Vec<f32> {
+    /// Returns the coefficients. The softmax subtracts the largest score of its destination first,
+    /// so that no exponential overflows; the own entry is always there, so that no sum is 0.
+    pub(crate) fn coefficients(&self, of_src: &[f32], of_dst: &[f32], heads: usize) -> Vec<f32> {
         let mut out = vec![0.0; self.0.len() * heads];
         let pieces = self.0.pieces(&mut out, heads, ROWS_PER_TASK);
         pieces.into_par_iter().for_each(|(destinations, mut piece)| {
@@ -77,7 +71,7 @@ impl AttentionSoftmax {
 
     /// Gradients of both shares, from the coefficients and their gradient:
     /// `∂e_k = α_k (g_k − Σ_j α_j g_j)`, times the slope of LeakyReLU.
-    fn gradients(
+    pub(crate) fn gradients(
         &self,
         shares: [&[f32]; 2],
         coefficients: &[f32],
@@ -140,48 +134,4 @@ impl AttentionSoftmax {
 
 fn leaky(x: f32) -> f32 {
     if x < 0.0 { NEGATIVE_SLOPE * x } else { x }
-}
-
-impl CustomOp2 for AttentionSoftmax {
-    fn name(&self) -> &'static str {
-        "attention-softmax"
-    }
-
-    fn cpu_fwd(
-        &self,
-        src: &CpuStorage,
-        src_layout: &Layout,
-        dst: &CpuStorage,
-        dst_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (n_src, heads) = src_layout.shape().dims2()?;
-        let (n_dst, of_dst) = dst_layout.shape().dims2()?;
-        check_rows("sources", self.0.n_src(), n_src)?;
-        check_rows("destinations", self.0.n_dst(), n_dst)?;
-        if heads == 0 || heads != of_dst {
-            candle_core::bail!("attention: {heads} heads of sources, {of_dst} of destinations");
-        }
-        let (src, dst) = (contiguous(src, src_layout)?, contiguous(dst, dst_layout)?);
-        let out = self.coefficients(src, dst, heads);
-        Ok((CpuStorage::F32(out), (self.0.len(), heads).into()))
-    }
-
-    fn bwd(
-        &self,
-        src: &Tensor,
-        dst: &Tensor,
-        res: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (_, heads) = src.dims2()?;
-        let (src_grad, dst_grad) = with_values(src, |of_src| {
-            with_values(dst, |of_dst| {
-                with_values(res, |res| {
-                    with_values(grad, |grad| Ok(self.gradients([of_src, of_dst], res, grad, heads)))
-                })
-            })
-        })?;
-        let src_grad = Tensor::from_vec(src_grad, src.shape(), src.device())?;
-        Ok((Some(src_grad), Some(Tensor::from_vec(dst_grad, dst.shape(), dst.device())?)))
-    }
 }

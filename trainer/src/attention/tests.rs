@@ -2,7 +2,6 @@ use std::sync::Arc;
 
 use super::*;
 use crate::random::CounterRandom;
-use candle_core::{Device, Var};
 use lodestore_graph::batch::Block;
 
 const HEADS: usize = 2;
@@ -48,32 +47,68 @@ fn naive(block: &Block, z: &[f64], of_source: &[f64], of_destination: &[f64]) ->
     out
 }
 
-fn attend(z: &Tensor, of_source: &Tensor, of_destination: &Tensor) -> Tensor {
-    let scores = HeadScores { heads: HEADS };
-    let of_src = scores.apply(z, of_source).unwrap();
-    let of_dst = scores.apply(&z.narrow(0, 0, 3).unwrap(), of_destination).unwrap();
-    let coefficients = AttentionSoftmax(Entries::of(&block())).apply(&of_src, &of_dst).unwrap();
-    WeightedSum(Entries::of(&block())).apply(&coefficients, z).unwrap()
+/// The layer's sums, and the gradients of all three inputs given that of the sums.
+struct Attention {
+    scores: HeadScores,
+    entries: Arc<Entries>,
+    n_dst: usize,
 }
 
-fn variables() -> [Var; 3] {
-    let var = |n, shape: &[usize], stream| Var::from_vec(values(n, stream), shape, &Device::Cpu);
+impl Attention {
+    fn new(block: &Arc<Block>, heads: usize) -> Self {
+        let (scores, entries) = (HeadScores { heads }, Entries::of(block));
+        Self { scores, entries, n_dst: block.n_dst as usize }
+    }
+
+    /// The shares of sources and destinations, the coefficients and the sums.
+    fn forward(&self, [z, of_source, of_destination]: [&[f32]; 3]) -> [Vec<f32>; 4] {
+        let (heads, width) = (self.scores.heads, of_source.len());
+        let of_src = self.scores.scores(z, of_source);
+        let of_dst = self.scores.scores(&z[..self.n_dst * width], of_destination);
+        let softmax = AttentionSoftmax(Arc::clone(&self.entries));
+        let coefficients = softmax.coefficients(&of_src, &of_dst, heads);
+        let sums = WeightedSum(Arc::clone(&self.entries));
+        let sums = sums.sums(&coefficients, z, heads, width);
+        [of_src, of_dst, coefficients, sums]
+    }
+
+    fn backward(&self, inputs: [&[f32]; 3], grad: &[f32]) -> [Vec<f32>; 3] {
+        let [z, of_source, of_destination] = inputs;
+        let (heads, width) = (self.scores.heads, of_source.len());
+        let [of_src, of_dst, coefficients, _] = self.forward(inputs);
+        let sums = WeightedSum(Arc::clone(&self.entries));
+        let (weight_grad, mut z_grad) = sums.gradients(&coefficients, z, grad, [heads, width]);
+        let softmax = AttentionSoftmax(Arc::clone(&self.entries));
+        let (src_grad, dst_grad) =
+            softmax.gradients([&of_src, &of_dst], &coefficients, &weight_grad, heads);
+        let (of_src, source_grad) = self.scores.gradients(z, of_source, &src_grad);
+        let of_dst = &z[..self.n_dst * width];
+        let (of_dst, destination_grad) = self.scores.gradients(of_dst, of_destination, &dst_grad);
+        z_grad.iter_mut().zip(of_src).for_each(|(sum, part)| *sum += part);
+        z_grad.iter_mut().zip(of_dst).for_each(|(sum, part)| *sum += part);
+        [z_grad, source_grad, destination_grad]
+    }
+}
+
+fn variables() -> [Vec<f32>; 3] {
     let all = HEADS * PART;
-    [var(5 * all, &[5, all], 0), var(all, &[all], 1), var(all, &[all], 2)].map(Result::unwrap)
+    [values(5 * all, 0), values(all, 1), values(all, 2)]
 }
 
-fn wide(tensor: &Tensor) -> Vec<f64> {
-    tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f64::from).collect()
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
 }
 
 #[test]
 fn attention_agrees_with_the_formulas_node_by_node() {
-    let [z, of_source, of_destination] = variables();
-    let found = wide(&attend(&z, &of_source, &of_destination));
-    let expected = naive(&block(), &wide(&z), &wide(&of_source), &wide(&of_destination));
+    let variables = variables();
+    let inputs = [&variables[0][..], &variables[1], &variables[2]];
+    let [.., found] = Attention::new(&block(), HEADS).forward(inputs);
+    let [z, of_source, of_destination] = inputs.map(wide);
+    let expected = naive(&block(), &z, &of_source, &of_destination);
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(expected) {
-        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+        assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} {expected}");
     }
 }
 
@@ -81,13 +116,11 @@ fn attention_agrees_with_the_formulas_node_by_node() {
 fn coefficients_sum_to_1_and_an_edge_to_itself_weighs_nothing() {
     // Scores far apart: exponentials of them as they are would be infinite or all 0.
     for scale in [1.0, 200.0, -200.0] {
-        let scores = |n, stream| {
-            let scores = values(n * HEADS, stream).into_iter().map(|s| scale * s).collect();
-            Tensor::from_vec(scores, (n, HEADS), &Device::Cpu).unwrap()
+        let scores = |n, stream| -> Vec<f32> {
+            values(n * HEADS, stream).into_iter().map(|s| scale * s).collect()
         };
-        let coefficients =
-            AttentionSoftmax(Entries::of(&block())).apply(&scores(5, 3), &scores(3, 4)).unwrap();
-        let coefficients = wide(&coefficients);
+        let softmax = AttentionSoftmax(Entries::of(&block()));
+        let coefficients = wide(&softmax.coefficients(&scores(5, 3), &scores(3, 4), HEADS));
         for dst in 0..3 {
             for head in 0..HEADS {
                 let entries = Entries::of(&block()).of_destination(dst);
@@ -103,25 +136,26 @@ fn coefficients_sum_to_1_and_an_edge_to_itself_weighs_nothing() {
 #[test]
 fn gradients_agree_with_finite_differences() {
     let variables = variables();
-    let [z, of_source, of_destination] = &variables;
+    let inputs = [&variables[0][..], &variables[1], &variables[2]];
+    let attention = Attention::new(&block(), HEADS);
     let weights = values(3 * HEADS * PART, 5);
     // The loss Σ weights · out², so that the gradient of the output depends on it.
-    let out = attend(z, of_source, of_destination);
-    let w = Tensor::from_vec(weights.clone(), (3, HEADS * PART), &Device::Cpu).unwrap();
-    let grads = (out.sqr().unwrap() * w).unwrap().sum_all().unwrap().backward().unwrap();
-    let plain = [wide(z), wide(of_source), wide(of_destination)];
+    let [.., out] = attention.forward(inputs);
+    let grad: Vec<f32> = out.iter().zip(&weights).map(|(out, w)| 2.0 * out * w).collect();
+    let grads = attention.backward(inputs, &grad);
+    let plain = inputs.map(wide);
     let loss = |plain: &[Vec<f64>; 3]| -> f64 {
         let out = naive(&block(), &plain[0], &plain[1], &plain[2]);
         out.iter().zip(&weights).map(|(out, w)| out * out * f64::from(*w)).sum()
     };
-    for (i, variable) in variables.iter().enumerate() {
-        let grad = wide(grads.get(variable).unwrap());
+    for (i, grad) in grads.iter().enumerate() {
         for at in 0..grad.len() {
             let mut moved = [plain.clone(), plain.clone()];
             moved[0][i][at] += 1e-6;
             moved[1][i][at] -= 1e-6;
             let expected = (loss(&moved[0]) - loss(&moved[1])) / 2e-6;
-            assert!((grad[at] - expected).abs() < 1e-3, "{i} {at}: {} {expected}", grad[at]);
+            let found = f64::from(grad[at]);
+            assert!((found - expected).abs() < 1e-3, "{i} {at}: {found} {expected}");
         }
     }
 }
@@ -134,42 +168,16 @@ fn results_are_the_same_for_any_number_of_threads() {
     let offsets = (0..=n as u32).map(|i| 10 * i).collect();
     let block = Arc::new(Block { n_src: n as u32, n_dst: n as u32, offsets, sources });
     let (n, width) = (n as usize, 16);
-    let z = Tensor::from_vec(values(n * width, 1), (n, width), &Device::Cpu).unwrap();
-    let a = Tensor::from_vec(values(width, 2), width, &Device::Cpu).unwrap();
-    let [z, a] = [z, a].map(|tensor| Var::from_tensor(&tensor).unwrap());
+    let (z, a) = (values(n * width, 1), values(width, 2));
     // The output and all gradients.
     let out = |n_threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
         pool.install(|| {
-            let entries = Entries::of(&block);
-            let scores = HeadScores { heads: 4 }.apply(&z, &a).unwrap();
-            let coefficients = AttentionSoftmax(Arc::clone(&entries)).apply(&scores, &scores);
-            let out = WeightedSum(entries).apply(&coefficients.unwrap(), &z).unwrap();
-            let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-            [wide(&out), wide(grads.get(&z).unwrap()), wide(grads.get(&a).unwrap())]
+            let attention = Attention::new(&block, 4);
+            let [.., out] = attention.forward([&z, &a, &a]);
+            let grads = attention.backward([&z, &a, &a], &out);
+            (out, grads)
         })
     };
     assert_eq!(out(1), out(3));
-}
-
-#[test]
-fn refuses_rows_that_are_not_the_blocks() {
-    let zeros = |shape: (usize, usize)| Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu);
-    let softmax = |n_src, n_dst, heads| {
-        let of_src = zeros((n_src, 2)).unwrap();
-        AttentionSoftmax(Entries::of(&block())).apply(&of_src, &zeros((n_dst, heads)).unwrap())
-    };
-    let message = |found: Result<Tensor>| found.unwrap_err().to_string();
-    assert!(message(softmax(4, 3, 2)).contains("5 sources, found 4"));
-    assert!(message(softmax(5, 2, 2)).contains("3 destinations, found 2"));
-    assert!(message(softmax(5, 3, 1)).contains("2 heads of sources, 1 of destinations"));
-    let sum =
-        WeightedSum(Entries::of(&block())).apply(&zeros((8, 2)).unwrap(), &zeros((5, 4)).unwrap());
-    assert!(message(sum).contains("9 entries, found 8"));
-    let sum =
-        WeightedSum(Entries::of(&block())).apply(&zeros((9, 2)).unwrap(), &zeros((5, 3)).unwrap());
-    assert!(message(sum).contains("rows of 3 elements, 2 heads"));
-    let a = Tensor::zeros(3, candle_core::DType::F32, &Device::Cpu).unwrap();
-    let scores = HeadScores { heads: 2 }.apply(&zeros((5, 3)).unwrap(), &a);
-    assert!(message(scores).contains("2 heads"));
 }

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use super::{Entries, check_rows, with_values};
-use crate::spmm::{ROWS_PER_TASK, add_scaled, contiguous};
+use super::Entries;
+use crate::spmm::{ROWS_PER_TASK, add_scaled};
 
 /// Rows of shape (n_dst, heads · width) from weights of shape (entries, heads) and rows of shape
 /// (n_src, heads · width): `Σ_k w_k,h · z_source(k),h` over the entries of a destination
@@ -15,12 +14,8 @@ use crate::spmm::{ROWS_PER_TASK, add_scaled, contiguous};
 pub(crate) struct WeightedSum(pub(crate) Arc<Entries>);
 
 impl WeightedSum {
-    /// Applies the operation; gradients pass through.
-    pub(crate) fn apply(self, weights: &Tensor, z: &Tensor) -> Result<Tensor> {
-        weights.contiguous()?.apply_op2(&z.contiguous()?, self)
-    }
-
-    fn sums(&self, weights: &[f32], z: &[f32], heads: usize, width: usize) -> Vec<f32> {
+    /// Returns the sums.
+    pub(crate) fn sums(&self, weights: &[f32], z: &[f32], heads: usize, width: usize) -> Vec<f32> {
         let part = width / heads;
         let mut out = vec![0.0; self.0.n_dst() * width];
         out.par_chunks_mut(ROWS_PER_TASK * width).enumerate().for_each(|(task, rows)| {
@@ -41,7 +36,7 @@ impl WeightedSum {
 
     /// Gradients of weights and rows: each entry's weight by itself, and each source's row summed over
     /// the entries that use it, in order.
-    fn gradients(
+    pub(crate) fn gradients(
         &self,
         weights: &[f32],
         z: &[f32],
@@ -75,47 +70,5 @@ impl WeightedSum {
             }
         });
         (weight_grad, z_grad)
-    }
-}
-
-impl CustomOp2 for WeightedSum {
-    fn name(&self) -> &'static str {
-        "weighted-sum"
-    }
-
-    fn cpu_fwd(
-        &self,
-        weights: &CpuStorage,
-        weights_layout: &Layout,
-        z: &CpuStorage,
-        z_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (found, heads) = weights_layout.shape().dims2()?;
-        let (n_src, width) = z_layout.shape().dims2()?;
-        check_rows("entries", self.0.len(), found)?;
-        check_rows("sources", self.0.n_src(), n_src)?;
-        if heads == 0 || width == 0 || width % heads != 0 {
-            candle_core::bail!("attention: rows of {width} elements, {heads} heads");
-        }
-        let (weights, z) = (contiguous(weights, weights_layout)?, contiguous(z, z_layout)?);
-        let out = self.sums(weights, z, heads, width);
-        Ok((CpuStorage::F32(out), (self.0.n_dst(), width).into()))
-    }
-
-    fn bwd(
-        &self,
-        weights: &Tensor,
-        z: &Tensor,
-        _res: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let shape = [weights.dims2()?.1, z.dims2()?.1];
-        let (weight_grad, z_grad) = with_values(weights, |of_weights| {
-            with_values(z, |of_z| {
-                with_values(grad, |grad| Ok(self.gradients(of_weights, of_z, grad, shape)))
-            })
-        })?;
-        let weight_grad = Tensor::from_vec(weight_grad, weights.shape(), weights.device())?;
-        Ok((Some(weight_grad), Some(Tensor::from_vec(z_grad, z.shape(), z.device())?)))
     }
 }

@@ -30,6 +30,7 @@ impl Settings {
         settings.add("seed", &config.seed);
         settings.add("normalize", &config.normalize);
         settings.add("evaluate_every", &config.evaluate_every);
+        settings.add("metric", &config.metric);
         settings.add("feature_tensor", &config.feature_tensor);
         settings.add("features", &n_features);
         settings.add("labels_and_splits", &labels);

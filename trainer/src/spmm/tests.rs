@@ -1,6 +1,5 @@
 use super::*;
 use crate::random::CounterRandom;
-use candle_core::{Device, Var};
 
 /// 5 sources, 3 destinations: one without edges, one with a repeated source.
 fn block() -> Arc<Block> {
@@ -77,12 +76,8 @@ fn gradient_agrees_with_finite_differences() {
                 .map(|(out, w)| out * out * f64::from(*w))
                 .sum()
         };
-        let var = Var::from_vec(x.clone(), (5, width), &Device::Cpu).unwrap();
-        let w = Tensor::from_vec(weights.clone(), (3, op.out_width(width)), &Device::Cpu);
-        let out = op.apply(&var).unwrap();
-        let total = (out.sqr().unwrap() * w.unwrap()).unwrap().sum_all().unwrap();
-        let grads = total.backward().unwrap();
-        let grad = grads.get(&var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let of_out = op.product(&x, width).into_iter().zip(&weights).map(|(out, w)| 2.0 * out * w);
+        let grad = op.transposed_product(&of_out.collect::<Vec<_>>(), width);
         for i in 0..x.len() {
             let step = 1e-3;
             let (mut up, mut down) = (x.clone(), x.clone());
@@ -143,7 +138,33 @@ fn both_products_are_the_same_for_any_number_of_threads() {
 }
 
 #[test]
-fn refuses_rows_that_are_not_the_blocks() {
-    let x = Tensor::zeros((4, 2), candle_core::DType::F32, &Device::Cpu).unwrap();
-    assert!(ops()[0].apply(&x).unwrap_err().to_string().contains("5 sources"));
+fn product_of_halves_is_that_of_the_halves() {
+    let (op, width) = (&ops()[0], 4);
+    let x = values(5 * 2 * width, 6);
+    let half = |at: usize| -> Vec<f32> {
+        x.chunks_exact(2 * width).flat_map(|row| row[at * width..][..width].to_vec()).collect()
+    };
+    let sums = op.product(&half(1), width);
+    let sums = sums.chunks_exact(2 * width).flat_map(|row| row[width..].to_vec());
+    let expected: Vec<f32> =
+        half(0)[..3 * width].iter().zip(sums).map(|(own, sum)| own + sum).collect();
+    let found = op.product_of_halves(&x, width);
+    assert_eq!(found.len(), expected.len());
+    assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
+}
+
+#[test]
+fn sparse_product_is_that_of_the_dense_rows_to_the_bit() {
+    let sparse = crate::sparse::tests::sparse(1000, 40);
+    for op in random_ops(1000, 700) {
+        let width = op.out_width(40);
+        let dense = op.product(sparse.to_dense().values(), 40);
+        assert!(op.sparse_product(&sparse, None).to_dense().values() == dense);
+        let mask = crate::dropout::Dropout::new(0.4, 2, 1).unwrap().mask(50..750);
+        let mut dropped = dense;
+        mask.apply(&mut dropped);
+        let found = op.sparse_product(&sparse, Some(&mask));
+        assert_eq!(found.width(), width);
+        assert!(found.to_dense().values() == dropped);
+    }
 }

@@ -1,8 +1,8 @@
 //! What a run tells: a line per epoch, then the summary.
 
 use lodestore_trainer::{
-    Bottleneck, EpochReport, HotPolicy, Place, Preparation, RowsBySource, RowsFrom, StepSeconds,
-    StepShares, Strategy, WorkerStep,
+    Bottleneck, EpochReport, HotPolicy, Metric, Place, Preparation, RowsBySource, RowsFrom,
+    StepSeconds, StepShares, Strategy, WorkerStep,
 };
 
 use super::{TierReport, Trained};
@@ -133,7 +133,12 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     if report.processes > 1 {
         workers = format!("{workers} in {} processes", report.processes);
     }
-    let mut lines = vec![("test accuracy", accuracy)];
+    let metric = match report.metric {
+        Metric::Accuracy => "test accuracy",
+        Metric::F1Micro => "test f1-micro",
+        Metric::RocAuc => "test roc-auc",
+    };
+    let mut lines = vec![(metric, accuracy)];
     if report.stopped_early {
         let (n_epochs, best) = (report.epochs.len(), report.best_epoch + 1);
         let what =

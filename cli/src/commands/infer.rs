@@ -1,0 +1,120 @@
+//! `lode infer`: a saved model over all nodes, its rows kept as a tensor of the graph.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_client::{EmbeddedSource, PullStats, RowSource};
+use lodestore_graph::peak_rss_bytes;
+use lodestore_store::{
+    Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, SegmentCodec, TensorSpec, View,
+};
+use lodestore_trainer::{InferOutput, Inference, ModelKind, RowsFrom, TrainGraph, WorkerSources};
+use serde::Serialize;
+
+use crate::console::Console;
+use crate::human;
+use crate::size::parse_size;
+use crate::topology::open_topology;
+
+/// Run a saved model over all nodes of a graph, and keep its rows as a new tensor.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode train --graph my-graph --epochs 20 --save-model model.safetensors
+  lode infer my-graph --model model.safetensors --out-tensor emb --output embedding
+  lode gather --graph my-graph --tensor emb --ids ids.npy --out rows.npy
+
+Each layer passes once over all nodes, with all their neighbours. The tensor is f32, and appears whole or
+not at all; all partitions of the graph must be here, and no other process may write to it meanwhile.")]
+pub(crate) struct InferArgs {
+    /// Folder of the graph.
+    graph: PathBuf,
+    /// The model, as `lode train --save-model` writes it.
+    #[arg(long, value_name = "FILE")]
+    model: PathBuf,
+    /// Name of the new tensor; the graph must have none of this name.
+    #[arg(long, value_name = "NAME")]
+    out_tensor: String,
+    /// Which rows: logits (of the last layer, one value for each class) or embedding (the hidden rows
+    /// that the last layer reads).
+    #[arg(long, value_name = "O", default_value_t = InferOutput::Logits)]
+    output: InferOutput,
+    /// Most bytes of rows held in memory; more go to a temporary file (in TMPDIR).
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    memory: u64,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct InferReport {
+    graph: String,
+    tensor: String,
+    model: ModelKind,
+    output: InferOutput,
+    parameters: u64,
+    nodes: u32,
+    dtype: Dtype,
+    width: u32,
+    /// Bytes of the tensor's rows.
+    bytes: u64,
+    seconds: f64,
+    peak_rss_bytes: u64,
+}
+
+impl InferArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let start = Instant::now();
+        let graph = Graph::open(&self.graph)?;
+        console.stage("topology");
+        let topology = open_topology(&graph)?;
+        let options = OpenOptions::default();
+        let live = Arc::new(LiveGraph::open(graph.clone(), None, LiveMode::Write, &options)?);
+        let store = EmbeddedStore::over(Arc::clone(&live), View::Latest)?;
+        let rows: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
+        let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));
+        let sources = WorkerSources { local, remote, untiered, filled: PullStats::default() };
+        let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
+        let on = TrainGraph { topology: &topology, book, uuid, rows_from: RowsFrom::Embedded };
+        let mut model = Inference::open(&self.model, &on, &sources, self.output, self.memory)?;
+        let spec = TensorSpec::new(&self.out_tensor, Dtype::F32, model.width() as u32)?;
+        let (width, row_bytes) = (spec.width, spec.row_bytes() as u64);
+        let mut tensor = live.new_tensor(spec, SegmentCodec::Raw)?;
+        let mut progress = console.progress("inference");
+        let mut write = |rows: &[f32]| -> Result<(), Box<dyn Error + Send + Sync>> {
+            Ok(tensor.write_rows(bytemuck::cast_slice(rows))?)
+        };
+        model.run(&mut write, &mut progress)?;
+        console.stage("sync");
+        tensor.finish()?;
+        let report = InferReport {
+            graph: self.graph.display().to_string(),
+            tensor: self.out_tensor,
+            model: model.model(),
+            output: self.output,
+            parameters: model.parameters(),
+            nodes: book.n_nodes(),
+            dtype: Dtype::F32,
+            width,
+            bytes: u64::from(book.n_nodes()) * row_bytes,
+            seconds: start.elapsed().as_secs_f64(),
+            peak_rss_bytes: peak_rss_bytes(),
+        };
+        console.report(&report, text)
+    }
+}
+
+fn text(report: &InferReport) -> String {
+    format!(
+        "{}: {} x {} for {}, {} in {}",
+        report.tensor,
+        report.dtype,
+        report.width,
+        human::counted(report.nodes.into(), "node"),
+        human::bytes(report.bytes),
+        human::seconds(report.seconds),
+    )
+}

@@ -1,0 +1,121 @@
+//! `lode infer`: a saved model's rows of all nodes come back as a tensor.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use lodestore_graph::npy::{NpyArray, NpyType};
+use serde_json::Value;
+
+use support::graph::generated_as;
+use support::process::lode_line;
+use support::write_npy;
+
+const N_NODES: u32 = 1500;
+const N_CLASSES: usize = 4;
+
+/// A graph of two partitions with features of `dim` columns.
+fn graph(dir: &Path, dim: u32) -> String {
+    fs::create_dir(dir).unwrap();
+    let flags = format!("--nodes {N_NODES} --degree 7 --dim {dim} --classes {N_CLASSES}");
+    generated_as(dir, &flags, 2)
+}
+
+/// The bytes of all rows of a tensor, in the order of node ids.
+fn rows(dir: &Path, graph: &str, tensor: &str) -> Vec<u8> {
+    let (ids, out) = (dir.join("ids.npy"), dir.join("rows.npy"));
+    write_npy(&ids, NpyType::U32, &[N_NODES.into()], &(0..N_NODES).collect::<Vec<u32>>());
+    let _ = fs::remove_file(&out);
+    lode_line(&format!(
+        "gather --graph {graph} --tensor {tensor} --ids {} --out {}",
+        ids.display(),
+        out.display()
+    ))
+    .succeeded();
+    NpyArray::open(&out).unwrap().bytes().to_vec()
+}
+
+fn train(graph: &str, model: &Path, more: &str) {
+    let model = model.display();
+    lode_line(&format!(
+        "train --graph {graph} --epochs 3 --batch 100 --hidden 16 --save-model {model} {more}"
+    ))
+    .succeeded();
+}
+
+#[test]
+fn logits_are_those_that_an_evaluation_measures() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = graph(&dir.path().join("g"), 12);
+    let labels = rows(dir.path(), &graph, "label");
+    let labels = labels.as_chunks::<8>().0.iter().map(|label| i64::from_le_bytes(*label));
+    let labels: Vec<i64> = labels.collect();
+    let splits = rows(dir.path(), &graph, "split");
+    let model = dir.path().join("model.safetensors");
+    for (kind, more) in [("sage", "--fanout 5,5,5"), ("gcn", ""), ("gat", "--heads 2")] {
+        train(&graph, &model, &format!("--model {kind} {more}"));
+        let model = model.display();
+        let found = lode_line(&format!("evaluate {graph} --model {model} --json"));
+        let expected = found.succeeded().json()["test_accuracy"].as_f64().unwrap();
+        let infer = format!("infer {graph} --model {model}");
+        let report = lode_line(&format!("{infer} --out-tensor {kind} --json")).succeeded().json();
+        assert_eq!(report["width"], N_CLASSES, "{report}");
+        assert_eq!(report["nodes"], N_NODES, "{report}");
+        assert_eq!(report["bytes"], 4 * N_CLASSES * N_NODES as usize, "{report}");
+        let logits = rows(dir.path(), &graph, kind);
+        let values = logits.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value));
+        let values: Vec<f32> = values.collect();
+        let (mut n_right, mut n_test) = (0, 0);
+        for ((row, label), split) in values.chunks(N_CLASSES).zip(&labels).zip(&splits) {
+            let largest = (0..N_CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+            n_test += u32::from(*split == 2);
+            n_right += u32::from(*split == 2 && largest as i64 == *label);
+        }
+        assert_eq!(f64::from(n_right) / f64::from(n_test), expected, "{kind}");
+        // In little memory, through a temporary file.
+        lode_line(&format!("{infer} --out-tensor {kind}-small --memory 20KB")).succeeded();
+        let small = rows(dir.path(), &graph, &format!("{kind}-small"));
+        let small = small.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value));
+        assert!(small.zip(&values).all(|(small, value)| (small - value).abs() < 1e-4), "{kind}");
+        let text = lode_line(&format!("{infer} --out-tensor {kind}-emb --output embedding"));
+        assert!(text.succeeded().stdout.contains("f32 x 16 for 1,500 nodes"));
+        let embedding = rows(dir.path(), &graph, &format!("{kind}-emb"));
+        assert_eq!(embedding.len(), 64 * N_NODES as usize);
+        assert!(embedding.iter().any(|byte| *byte != 0));
+    }
+    let tensors = lode_line(&format!("inspect {graph} --json")).succeeded().json();
+    let names: Vec<&Value> = tensors["tensors"].as_array().unwrap().iter().collect();
+    assert!(names.iter().any(|tensor| tensor["name"] == "gat-emb"), "{tensors}");
+    lode_line(&format!("verify {graph}")).succeeded();
+}
+
+#[test]
+fn what_cannot_be_inferred_is_said_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (graph, other) = (graph(&dir.path().join("g"), 12), graph(&dir.path().join("h"), 13));
+    let path = dir.path().join("model.safetensors");
+    train(&graph, &path, "--fanout 5,5 --evaluate-every 0 --no-test");
+    let model = path.display();
+    let infer = |graph: &str, more: &str| {
+        lode_line(&format!("infer {graph} --model {model} --out-tensor {more}"))
+    };
+    infer(&graph, "feat").failed(1, &["feat", "has a tensor of this name"]);
+    infer(&graph, "a/b").failed(1, &["a/b", "a-z"]);
+    infer(&graph, "x --output rows").failed(2, &["logits, embedding"]);
+    infer(&other, "x").failed(1, &["layers.0.weight", "as the graph asks for"]);
+    train(&graph, &path, "--fanout 5");
+    infer(&graph, "x --output embedding").failed(1, &["output", "one layer", "embedding"]);
+    fs::write(&path, "no model").unwrap();
+    infer(&graph, "x").failed(1, &["no file of tensors"]);
+    fs::remove_file(&path).unwrap();
+    infer(&graph, "x").failed(1, &["cannot read it"]);
+    train(&graph, &path, "--fanout 5,5");
+    let tensors = lode_line(&format!("inspect {graph} --json")).succeeded().json();
+    let names = tensors["tensors"].as_array().unwrap();
+    assert!(names.iter().all(|tensor| tensor["name"] != "x"), "{tensors}");
+    fs::remove_file(Path::new(&graph).join("part-001/topology.csr")).unwrap();
+    infer(&graph, "x").failed(1, &["topology.csr"]);
+}

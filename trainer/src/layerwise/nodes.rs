@@ -1,0 +1,110 @@
+//! A set of nodes whose members are numbered.
+
+use lodestore_graph::{NodeId, topology::Topology};
+
+/// Nodes of a graph, numbered in rising order.
+///
+/// Memory: 12 bytes for each 64 nodes of the graph.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeSet {
+    words: Vec<u64>,
+    /// Members in all words before.
+    before: Vec<u32>,
+}
+
+impl NodeSet {
+    /// Makes a set of `nodes` of a graph of `n_nodes`.
+    pub(crate) fn new(n_nodes: u32, nodes: impl Iterator<Item = NodeId>) -> Self {
+        let mut words = vec![0; n_nodes.div_ceil(64) as usize];
+        nodes.for_each(|node| words[node.index() / 64] |= 1 << (node.index() % 64));
+        Self::numbered(words)
+    }
+
+    /// Makes the set of all nodes of a graph of `n_nodes`.
+    pub(crate) fn all(n_nodes: u32) -> Self {
+        Self::new(n_nodes, (0..n_nodes).map(NodeId))
+    }
+
+    /// Returns the members and their in-neighbours.
+    pub(crate) fn with_neighbours(&self, topology: &Topology) -> Self {
+        let mut words = self.words.clone();
+        for node in self.iter() {
+            for &source in topology.in_neighbours(node) {
+                words[source as usize / 64] |= 1 << (source % 64);
+            }
+        }
+        Self::numbered(words)
+    }
+
+    /// Returns whether `node` is a member.
+    pub(crate) fn contains(&self, node: NodeId) -> bool {
+        self.words[node.index() / 64] & (1 << (node.index() % 64)) != 0
+    }
+
+    /// Returns the number of members.
+    pub(crate) fn len(&self) -> usize {
+        let last = self.words.last().map_or(0, |word| word.count_ones());
+        self.before.last().map_or(0, |before| (before + last) as usize)
+    }
+
+    /// Returns the members in rising order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = NodeId> {
+        let members = |(mut word, first): (u64, u32)| {
+            std::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros())?;
+                word &= word - 1;
+                Some(NodeId(first + bit))
+            })
+        };
+        self.words.iter().copied().zip((0..).step_by(64)).flat_map(members)
+    }
+
+    /// Returns the number of `node`, which is a member.
+    pub(crate) fn index(&self, node: NodeId) -> u32 {
+        let (word, bit) = (node.index() / 64, node.index() % 64);
+        debug_assert!(self.contains(node), "{node} is no member");
+        self.before[word] + (self.words[word] & ((1 << bit) - 1)).count_ones()
+    }
+
+    fn numbered(words: Vec<u64>) -> Self {
+        let mut n_members = 0;
+        let before = words.iter().map(|word| {
+            let before = n_members;
+            n_members += word.count_ones();
+            before
+        });
+        let before = before.collect();
+        Self { words, before }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_numbered_in_rising_order() {
+        let members = [0, 5, 63, 64, 127, 128, 199];
+        let set = NodeSet::new(200, members.iter().rev().map(|&id| NodeId(id)));
+        assert_eq!(set.iter().map(|node| node.0).collect::<Vec<_>>(), members);
+        assert_eq!(set.len(), members.len());
+        for (index, id) in (0..).zip(members) {
+            assert_eq!(set.index(NodeId(id)), index);
+        }
+        assert_eq!(NodeSet::all(200).len(), 200);
+        assert_eq!(NodeSet::all(64).iter().last(), Some(NodeId(63)));
+        assert_eq!(NodeSet::all(0).len(), 0);
+    }
+
+    #[test]
+    fn neighbours_are_added() {
+        let topology = Topology::from_lists(vec![0, 2, 2, 3], vec![1, 2, 0]).unwrap();
+        let members = |ids: &[u32]| {
+            let set = NodeSet::new(3, ids.iter().map(|&id| NodeId(id)));
+            set.with_neighbours(&topology).iter().map(|node| node.0).collect::<Vec<_>>()
+        };
+        assert_eq!(members(&[0]), [0, 1, 2]);
+        assert_eq!(members(&[1]), [1]);
+        assert_eq!(members(&[2]), [0, 2]);
+    }
+}

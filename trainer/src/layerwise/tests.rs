@@ -1,0 +1,161 @@
+use super::*;
+
+use lodestore_client::{MemorySource, PullStats};
+use lodestore_graph::{PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling};
+use lodestore_store::Dtype;
+
+use crate::{
+    ModelKind, WorkerSources,
+    layer::Input,
+    model::{Hops, Model, ModelSpec},
+    random::CounterRandom,
+};
+
+pub(crate) const N_NODES: u32 = 40;
+pub(crate) const WIDTH: usize = 3;
+
+pub(crate) fn topology() -> Topology {
+    let random = CounterRandom::new(1, 0);
+    let edge = |i: u64| [random.bits(2 * i) as u32 % N_NODES, random.bits(2 * i + 1) as u32 % 30];
+    let mut edges: Vec<[u32; 2]> = (0..90).map(edge).collect();
+    edges.push([N_NODES - 1, 0]);
+    let edges = MemoryEdges::new(edges).unwrap();
+    Topology::from_edges(&edges, &Relabelling::identity(N_NODES), true).unwrap()
+}
+
+pub(crate) fn rows() -> Vec<f32> {
+    let random = CounterRandom::new(2, 0);
+    (0..u64::from(N_NODES) * WIDTH as u64).map(|i| random.unit(i) - 0.5).collect()
+}
+
+pub(crate) fn sources() -> WorkerSources {
+    let book = PartitionBook::from_counts(&[N_NODES]).unwrap();
+    let mut source = MemorySource::new(book);
+    let bytes = bytemuck::cast_slice(&rows()).to_vec();
+    source.add("feat", Dtype::F32, WIDTH as u32, bytes).unwrap();
+    let labels: Vec<i64> = (0..i64::from(N_NODES)).map(|i| i % 4).collect();
+    source.add("label", Dtype::I64, 1, bytemuck::cast_slice(&labels).to_vec()).unwrap();
+    let splits = (0..N_NODES).map(|i| [0, 1, 2, 2, 9][i as usize % 5]).collect();
+    source.add("split", Dtype::U8, 1, splits).unwrap();
+    let source = Arc::new(source);
+    WorkerSources {
+        local: Arc::clone(&source) as _,
+        remote: Arc::clone(&source) as _,
+        untiered: source,
+        filled: PullStats::default(),
+    }
+}
+
+/// A model of three layers over the fixture's rows.
+pub(crate) fn model(kind: ModelKind, hidden: [usize; 2], n_classes: usize) -> Model {
+    let widths = vec![WIDTH, hidden[0], hidden[1], n_classes];
+    let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 3, dropout: 0.0 };
+    let model = Model::new(&spec, 3).unwrap();
+    // A bias that is not zero.
+    for var in model.parameters().iter().filter(|var| var.rank() == 1) {
+        var.set(&(var.as_tensor() + 0.1).unwrap()).unwrap();
+    }
+    model
+}
+
+pub(crate) fn pass(topology: &Topology, limits: PassLimits) -> LayerPass<'_> {
+    let sources = sources();
+    let info = sources.local.tensor("feat").unwrap();
+    let features = FeatureRows::new(&info, false).unwrap();
+    let loader = sources.loader("feat", &[PartId(0)]).unwrap();
+    LayerPass { topology, features, loader, limits }
+}
+
+/// Each layer's rows of `nodes` by the way that training takes: the whole neighbourhood of several
+/// hops at once.
+pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Matrix {
+    let n_layers = model.layers().len();
+    let batch = Sampler::new(topology, &vec![Fanout::All; n_layers]).sample(nodes, 0);
+    let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
+    let degree = |node| topology.in_degree(node);
+    let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
+    let all = rows();
+    let row = |node: &NodeId| all[node.index() * WIDTH..][..WIDTH].to_vec();
+    let x: Vec<f32> = batch.nodes.iter().flat_map(row).collect();
+    let features = Input::Features { x: &x, width: WIDTH };
+    model.forward(hops, features, 0).unwrap().logits().clone()
+}
+
+/// All that a pass gives: nodes, rows, and the last progress.
+fn run(
+    pass: &mut LayerPass<'_>,
+    layers: &[Layer],
+    wanted: NodeSet,
+) -> (Vec<NodeId>, Vec<f32>, (u64, u64)) {
+    let (mut nodes, mut rows, mut last) = (Vec::new(), Vec::new(), (0, 0));
+    let mut sink = |chunk: &[NodeId], out: &Matrix| {
+        assert_eq!(chunk.len(), out.n_rows());
+        nodes.extend_from_slice(chunk);
+        rows.extend_from_slice(out.values());
+        Ok(())
+    };
+    pass.run(layers, wanted, &mut sink, &mut |done, total| last = (done, total)).unwrap();
+    (nodes, rows, last)
+}
+
+#[test]
+fn layer_by_layer_gives_the_rows_of_whole_neighbourhoods() {
+    let topology = topology();
+    let some = [0, 7, 39, 12, 3].map(NodeId);
+    // Rows that are transformed before they are aggregated, and after.
+    for hidden in [[6, 4], [2, 8], [20, 2]] {
+        for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+            let model = model(kind, hidden, 4);
+            let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+            for wanted in [&all[..], &some] {
+                let mut rising = wanted.to_vec();
+                rising.sort_unstable();
+                let expected = naive(&model, &topology, &rising);
+                let mut before = None;
+                for (chunk_bytes, stored_bytes) in
+                    [(1 << 20, 1 << 20), (1 << 20, 0), (300, 1 << 20), (300, 1000), (1, 0)]
+                {
+                    let mut pass = pass(&topology, PassLimits { chunk_bytes, stored_bytes });
+                    let wanted = NodeSet::new(N_NODES, wanted.iter().copied());
+                    let (nodes, rows, (done, total)) = run(&mut pass, model.layers(), wanted);
+                    assert_eq!(nodes, rising);
+                    assert_eq!((done, total > 0), (total, true));
+                    assert_eq!(rows.len(), expected.values().len());
+                    for (found, expected) in rows.iter().zip(expected.values()) {
+                        let difference = (found - expected).abs();
+                        assert!(difference < 1e-4, "{kind} {hidden:?}: {found} {expected}");
+                    }
+                    // Wherever rows were kept.
+                    if chunk_bytes == 300 {
+                        assert!(before.get_or_insert_with(|| rows.clone()) == &rows);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn fewer_layers_give_hidden_rows() {
+    let topology = topology();
+    let model = model(ModelKind::Sage, [6, 4], 4);
+    let mut pass = pass(&topology, PassLimits::within(1 << 20));
+    let (_, rows, _) = run(&mut pass, &model.layers()[..2], NodeSet::all(N_NODES));
+    assert_eq!(rows.len(), 4 * N_NODES as usize);
+}
+
+#[test]
+fn a_chunk_is_bounded_unless_one_node_is_larger() {
+    let topology = topology();
+    let limits = PassLimits { chunk_bytes: 400, stored_bytes: 0 };
+    let pass = pass(&topology, limits);
+    let mut nodes = (0..N_NODES).map(NodeId).peekable();
+    let mut seen = Vec::new();
+    while let Some(chunk) = pass.chunk(&mut nodes, [3, 5]) {
+        let rows: u32 = chunk.iter().map(|&node| topology.in_degree(node) + 1).sum();
+        let n_bytes = 12 * rows as usize + 20 * chunk.len();
+        assert!(n_bytes <= 400 || chunk.len() == 1, "{n_bytes} {chunk:?}");
+        seen.extend(chunk);
+    }
+    assert_eq!(seen.len(), N_NODES as usize);
+}

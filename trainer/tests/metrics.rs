@@ -1,0 +1,122 @@
+//! Metrics and labels of all kinds, and what a run says of those that it cannot use.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod planted;
+
+use std::sync::Arc;
+
+use lodestore_client::{MemorySource, PullKind, RowSource};
+use lodestore_graph::NodeId;
+use lodestore_store::Dtype;
+use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
+use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
+
+/// The rows of a tensor of all nodes.
+fn all(graph: &Planted, tensor: &str) -> Vec<u8> {
+    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let row_bytes = graph.rows.tensor(tensor).unwrap().row_bytes();
+    let mut rows = vec![0; ids.len() * row_bytes];
+    graph.rows.pull(tensor, &ids, &mut rows, PullKind::Sync).unwrap();
+    rows
+}
+
+fn classes(graph: &Planted) -> Vec<i64> {
+    let labels = all(graph, "label");
+    labels.as_chunks::<8>().0.iter().map(|label| i64::from_le_bytes(*label)).collect()
+}
+
+/// The planted graph with other labels, and features that `change` has passed.
+fn with_labels(
+    graph: &Planted,
+    dtype: Dtype,
+    width: u32,
+    labels: Vec<u8>,
+    change: impl Fn(&mut [f32]),
+) -> Planted {
+    let feat = graph.rows.tensor("feat").unwrap();
+    let features = all(graph, "feat");
+    let features = features.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value));
+    let mut features: Vec<f32> = features.collect();
+    change(&mut features);
+    let mut rows = MemorySource::new(graph.book.clone());
+    rows.add("feat", Dtype::F32, feat.width, bytes_of(&features, f32::to_le_bytes)).unwrap();
+    rows.add("label", dtype, width, labels).unwrap();
+    rows.add("split", Dtype::U8, 1, all(graph, "split")).unwrap();
+    Planted { rows: Arc::new(rows), ..planted(2) }
+}
+
+/// Each class as a label of its own, and one that no node has.
+fn several(graph: &Planted) -> Vec<u8> {
+    let row = |class: i64| (0..=i64::from(N_CLASSES)).map(move |of| u8::from(class == of));
+    classes(graph).into_iter().flat_map(row).collect()
+}
+
+fn settings(metric: Metric, dir: &std::path::Path) -> TrainConfig {
+    let epochs = 15;
+    TrainConfig { metric, epochs, dropout: 0.0, ..config(Strategy::Ondemand, 2, dir) }
+}
+
+#[test]
+fn several_labels_are_learnt_alike_from_bytes_and_floats() {
+    let (graph, dir) = (planted(2), tempfile::tempdir().unwrap());
+    let labels = several(&graph);
+    let floats: Vec<f32> = labels.iter().copied().map(f32::from).collect();
+    let graphs = [
+        with_labels(&graph, Dtype::U8, 4, labels, |_| ()),
+        with_labels(&graph, Dtype::F32, 4, bytes_of(&floats, f32::to_le_bytes), |_| ()),
+    ];
+    for (metric, least) in [(Metric::F1Micro, 0.7), (Metric::RocAuc, 0.85)] {
+        let reports = graphs.each_ref().map(|graph| {
+            let config = TrainConfig { model: ModelKind::Gcn, ..settings(metric, dir.path()) };
+            run(graph, &config).unwrap()
+        });
+        let [bytes, floats] = &reports;
+        assert_eq!(bytes.step_losses, floats.step_losses);
+        assert_eq!((bytes.metric, bytes.test_accuracy), (metric, floats.test_accuracy));
+        assert!(bytes.test_accuracy.unwrap() > least, "{metric} {:?}", bytes.test_accuracy);
+    }
+}
+
+#[test]
+fn the_area_of_two_classes_is_measured_and_f1_of_classes_is_the_accuracy() {
+    let (graph, dir) = (planted(2), tempfile::tempdir().unwrap());
+    let two: Vec<i64> = classes(&graph).iter().map(|class| i64::from(*class > 0)).collect();
+    let two = with_labels(&graph, Dtype::I64, 1, bytes_of(&two, i64::to_le_bytes), |_| ());
+    let report = run(&two, &settings(Metric::RocAuc, dir.path())).unwrap();
+    assert!(report.test_accuracy.unwrap() > 0.8, "{:?}", report.test_accuracy);
+    let [accuracy, f1] = [Metric::Accuracy, Metric::F1Micro]
+        .map(|metric| run(&graph, &settings(metric, dir.path())).unwrap());
+    assert_eq!(accuracy.test_accuracy, f1.test_accuracy);
+    assert_eq!(accuracy.step_losses, f1.step_losses);
+}
+
+#[test]
+fn labels_and_features_that_cannot_be_used_are_named() {
+    let (graph, dir) = (planted(2), tempfile::tempdir().unwrap());
+    let message = |graph: &Planted, metric| {
+        run(graph, &settings(metric, dir.path())).unwrap_err().to_string()
+    };
+    let three = message(&graph, Metric::RocAuc);
+    assert!(three.contains("`metric` must be accuracy or f1-micro"), "{three}");
+    let labels = several(&graph);
+    let of_bytes = with_labels(&graph, Dtype::U8, 4, labels.clone(), |_| ());
+    let accuracy = message(&of_bytes, Metric::Accuracy);
+    assert!(accuracy.contains("`metric` must be f1-micro or roc-auc"), "{accuracy}");
+    let split = all(&graph, "split");
+    let node = split.iter().position(|split| *split == 0).unwrap();
+    let mut wrong = labels;
+    wrong[4 * node + 2] = 7;
+    let wrong = with_labels(&graph, Dtype::U8, 4, wrong, |_| ());
+    let wrong = message(&wrong, Metric::F1Micro);
+    assert!(wrong.contains(&format!("node {node} is in the training split")), "{wrong}");
+    assert!(wrong.contains("label 2 of it is 7; expected 0 or 1"), "{wrong}");
+    let narrow = with_labels(&graph, Dtype::F32, 1, vec![0; 4 * N_NODES as usize], |_| ());
+    let narrow = message(&narrow, Metric::F1Micro);
+    assert!(narrow.contains("f32 of width 1") && narrow.contains("several labels"), "{narrow}");
+    let labels = bytes_of(&classes(&graph), i64::to_le_bytes);
+    let spoil = |features: &mut [f32]| features[8 * node + 3] = f32::NAN;
+    let nan = with_labels(&graph, Dtype::I64, 1, labels, spoil);
+    let nan = message(&nan, Metric::Accuracy);
+    assert!(nan.contains(&format!("feature 3 of node {node} is NaN in epoch 0, step")), "{nan}");
+}

@@ -200,18 +200,19 @@ pub trait Collective {
             let mut terms = terms.into_iter().map(|term| term.values);
             let sum = terms.next().unwrap_or_else(|| vec![0.0; len]);
             return Ok(terms.fold(sum, |mut sum, values| {
-                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+                sum.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value);
                 sum
             }));
         }
         let n_ranks = self.n_ranks() as usize;
         let share = |rank: usize| len * rank / n_ranks..len * (rank + 1) / n_ranks;
-        let to_rank = |rank| -> Vec<u8> {
-            let of_term = |term: &Term| {
-                let values: &[u8] = bytemuck::cast_slice(&term.values[share(rank)]);
-                [&term.order.to_ne_bytes(), values].concat()
-            };
-            terms.iter().flat_map(of_term).collect()
+        let to_rank = |rank| {
+            let mut bytes = Vec::with_capacity(terms.len() * (4 + 4 * share(rank).len()));
+            for term in &terms {
+                bytes.extend_from_slice(&term.order.to_ne_bytes());
+                bytes.extend_from_slice(bytemuck::cast_slice(&term.values[share(rank)]));
+            }
+            bytes
         };
         let outgoing: Vec<Vec<u8>> = (0..n_ranks).map(to_rank).collect();
         let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();

@@ -1,4 +1,4 @@
-//! The strategies: where a worker's batches and rows come from. What is computed is the same.
+//! Where a worker's batches and rows come from: the roots by mode, the rows by the way to fetch.
 
 mod ondemand;
 mod rapid;

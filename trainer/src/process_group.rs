@@ -1,7 +1,8 @@
 //! The processes of a run: which workers each has, and the messages of a step.
 //!
-//! Each exchange begins with a status. A process that has failed sends why, in the place of what the
-//! others expect, and the leader sends that it has ended the run; both reach all at the same point.
+//! Each exchange begins with a status. A process that has failed sends why, in the place of what
+//! the others expect, and the leader sends that it has ended the run; both reach all at the same
+//! point.
 
 use std::time::Instant;
 
@@ -97,8 +98,8 @@ impl<'c> ProcessGroup<'c> {
         workers_of(self.collective.rank(), self.collective.n_ranks(), workers)
     }
 
-    /// Begins the run: checks that all processes run the same, sums the pulls that filled their sources,
-    /// and returns to all where the leader goes on. None if the leader has ended the run.
+    /// Begins the run: checks that all processes run the same, sums the pulls that filled their
+    /// sources, and returns to all where the leader goes on. None if the leader has ended the run.
     pub(crate) fn open(
         &mut self,
         opening: Opening,
@@ -136,8 +137,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(texts.map(|mut texts| texts.swap_remove(0)))
     }
 
-    /// Returns the step of all workers, from the outcomes of those of this process that had a batch;
-    /// `stats` gets the figures of all. None if the leader has ended the run.
+    /// Returns the step of all workers, from the outcomes of those of this process that had a
+    /// batch; `stats` gets the figures of all. None if the leader has ended the run.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
@@ -183,8 +184,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(Some(step))
     }
 
-    /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the bytes
-    /// that all processes have sent.
+    /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
+    /// bytes that all processes have sent.
     pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
         let status = if self.leads() { ENDED } else { CONTINUE };
         let is_first = self.n_ranks() > 1 && !self.is_over;
@@ -221,7 +222,8 @@ impl<'c> ProcessGroup<'c> {
         messages.map(Some).inspect_err(|_| self.is_over = true)
     }
 
-    /// Returns the bytes of all processes behind their status; none if the leader has ended the run.
+    /// Returns the bytes of all processes behind their status; none if the leader has ended the
+    /// run.
     fn exchange_status(
         &mut self,
         status: u8,
@@ -278,8 +280,8 @@ impl<'c> ProcessGroup<'c> {
     }
 }
 
-/// Passes on to the other processes of a run that this one has failed before it could train, in the place
-/// of [`crate::train_together`]. All then end with this message.
+/// Passes on to the other processes of a run that this one has failed before it could train, in the
+/// place of [`crate::train_together`]. All then end with this message.
 pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), CollectiveError> {
     let bytes = [&[FAILED], message.as_bytes()].concat();
     collective.all_gather(Payload::Control, &bytes, &mut Vec::new())

@@ -84,9 +84,15 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
     let settings = format!(
         "train --graph {graph} --workers 4 --epochs 3 --batch 64 --fanout 5,5 --hidden 16 --seed 9 --json"
     );
-    for (n, strategy) in
-        ["ondemand", "massive", "rapid", "rapid --policy frequency"].iter().enumerate()
-    {
+    let strategies = [
+        "ondemand",
+        "massive",
+        "rapid",
+        "rapid --policy frequency",
+        "ondemand --roots global",
+        "hop",
+    ];
+    for (n, strategy) in strategies.iter().enumerate() {
         let log = |form: &str| dir.path().join(format!("log-{n}-{form}"));
         let run = |form: &str, flag: &str| {
             let log = log(form).display().to_string();
@@ -97,6 +103,10 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         let (threads, processes) = (run("threads", ""), run("processes", "--processes"));
         assert_eq!(computed(&processes), computed(&threads), "{strategy}");
         assert_eq!([&threads["processes"], &processes["processes"]], [1, 4], "{strategy}");
+        assert_eq!(threads["sent_bytes"]["gradients"], 0, "{strategy}");
+        // Parts of four gradients and of their sum: more than one gradient in a step.
+        let sent = processes["sent_bytes"]["gradients"].as_u64().unwrap();
+        assert!(sent > 1000 && processes["sent_bytes"]["rows"] == 0, "{strategy}: {sent}");
         for key in ["local_rows", "filled_rows", "batches"] {
             assert_eq!(moved(&processes, key), moved(&threads, key), "{strategy}: {key}");
         }
@@ -111,6 +121,8 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         }
         assert!(processes["memory_measured_bytes"].as_u64() >= Some(1) || n == 0, "{strategy}");
     }
+    lode_line(&format!("train --graph {graph} --strategy rapid --roots global"))
+        .failed(2, &["`roots` must be owned under the strategy rapid"]);
     // More workers than fit: no process is started.
     lode_line(&format!("train --graph {graph} --workers 5 --processes"))
         .failed(2, &["needs as many partitions"]);
@@ -353,7 +365,7 @@ mod mpi {
         let mut graphs = vec![generated(dir.path())];
         graphs.extend(cora(dir.path()));
         for graph in graphs {
-            for strategy in ["ondemand --tier 256KiB", "rapid", "massive"] {
+            for strategy in ["ondemand --tier 256KiB", "rapid", "massive", "hop"] {
                 let line = format!(
                     "train --graph {graph} --epochs 3 --batch 40 --fanout 5,5 --hidden 16 \
                      --normalize --strategy {strategy} --json"

@@ -146,7 +146,7 @@ pub enum Roots {
     Owned,
     /// One order of all training nodes, cut into global batches of `batch_size` for each worker, whose
     /// roots are dealt to workers by turns: the model-centric baseline of HopGNN. The sampled
-    /// neighbourhoods are those of the global batch, whoever has a root.
+    /// neighbourhoods are those of the global batch, whichever worker has a root.
     Global,
 }
 

@@ -1,7 +1,8 @@
 //! The processes of a run: which workers each has, and the messages of a step.
 //!
-//! Each exchange begins with a status. A process that has failed sends why, in the place of what the
-//! others expect, and the leader sends that it has ended the run; both reach all at the same point.
+//! Each exchange begins with a status. A process that has failed sends why, in the place of what
+//! the others expect, and the leader sends that it has ended the run; both reach all at the same
+//! point.
 
 use std::time::Instant;
 
@@ -63,6 +64,15 @@ struct StepMessage {
     outcomes: Vec<(u32, StepOutcome)>,
 }
 
+impl StepMessage {
+    /// Returns whether it has the figures of `workers`, and outcomes of none but them.
+    fn is_of(&self, workers: impl Iterator<Item = u32>) -> bool {
+        let workers: Vec<u32> = workers.collect();
+        let is_own = |(worker, _): &(u32, StepOutcome)| workers.contains(worker);
+        self.stats.len() == workers.len() && self.outcomes.iter().all(is_own)
+    }
+}
+
 impl<'c> ProcessGroup<'c> {
     pub(crate) fn new(collective: &'c mut dyn Collective) -> Self {
         Self { collective, lengths: Vec::new(), is_over: false }
@@ -88,8 +98,8 @@ impl<'c> ProcessGroup<'c> {
         workers_of(self.collective.rank(), self.collective.n_ranks(), workers)
     }
 
-    /// Begins the run: checks that all processes run the same, sums the pulls that filled their sources,
-    /// and returns to all where the leader goes on. None if the leader has ended the run.
+    /// Begins the run: checks that all processes run the same, sums the pulls that filled their
+    /// sources, and returns to all where the leader goes on. None if the leader has ended the run.
     pub(crate) fn open(
         &mut self,
         opening: Opening,
@@ -127,8 +137,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(texts.map(|mut texts| texts.swap_remove(0)))
     }
 
-    /// Returns the step of all workers, from the outcomes of those of this process that had a batch;
-    /// `stats` gets the figures of all. None if the leader has ended the run.
+    /// Returns the step of all workers, from the outcomes of those of this process that had a
+    /// batch; `stats` gets the figures of all. None if the leader has ended the run.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
@@ -147,6 +157,11 @@ impl<'c> ProcessGroup<'c> {
             let Some(all) = self.exchange(&message)? else { return Ok(None) };
             outcomes = Vec::new();
             for (message, rank) in all.into_iter().zip(0..) {
+                let of_rank = workers_of(rank, n_ranks, n_workers);
+                if !message.is_of(of_rank) {
+                    self.is_over = true;
+                    return Err(out_of_step(rank, "its own workers", "others".to_owned()));
+                }
                 for (worker, of_worker) in workers_of(rank, n_ranks, n_workers).zip(message.stats) {
                     stats[worker as usize] = of_worker;
                 }
@@ -155,11 +170,13 @@ impl<'c> ProcessGroup<'c> {
             outcomes.sort_by_key(|(worker, _)| *worker);
         }
         let (start, mut step) = (Instant::now(), TeamStep::new(outcomes));
+        let len = self.lengths.iter().sum();
         let term = |(order, n_roots, lists): (u32, u64, Vec<Vec<f32>>)| {
-            let share = step.share(n_roots) as f32;
-            Term { order, values: lists.into_iter().flatten().map(|value| share * value).collect() }
+            let (share, mut values) = (step.share(n_roots) as f32, Vec::with_capacity(len));
+            lists.iter().for_each(|list| values.extend(list.iter().map(|value| share * value)));
+            Term { order, values }
         };
-        let (terms, len) = (gradients.into_iter().map(term).collect(), self.lengths.iter().sum());
+        let terms = gradients.into_iter().map(term).collect();
         let sum = self.collective.reduce_ordered(Payload::Gradients, terms, len);
         let sum = sum.inspect_err(|_| self.is_over = true)?;
         step.gradients = self.lists(&sum);
@@ -167,14 +184,13 @@ impl<'c> ProcessGroup<'c> {
         Ok(Some(step))
     }
 
-    /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the bytes
-    /// that all processes have sent.
+    /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
+    /// bytes that all processes have sent.
     pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
         let status = if self.leads() { ENDED } else { CONTINUE };
         let is_first = self.n_ranks() > 1 && !self.is_over;
         if is_first && self.exchange_status(status, &[])?.is_some() {
-            let (expected, found) = ("the end of the run".to_owned(), "a step".to_owned());
-            return Err(CollectiveError::OutOfStep { rank: 0, expected, found }.into());
+            return Err(out_of_step(0, "the end of the run", "a step".to_owned()));
         }
         let Traffic { rows, gradients, parameters, embeddings, control } =
             *self.collective.traffic();
@@ -199,13 +215,15 @@ impl<'c> ProcessGroup<'c> {
         let bytes = serde_json::to_vec(message).map_err(|error| malformed(self.rank(), &error))?;
         let Some(all) = self.exchange_status(CONTINUE, &bytes)? else { return Ok(None) };
         let decode = |(bytes, rank): (Vec<u8>, u32)| {
-            serde_json::from_slice(&bytes[1..]).map_err(|error| malformed(rank, &error))
+            serde_json::from_slice(bytes.get(1..).unwrap_or_default())
+                .map_err(|error| malformed(rank, &error))
         };
         let messages = all.into_iter().zip(0..).map(decode).collect::<Result<_, _>>();
         messages.map(Some).inspect_err(|_| self.is_over = true)
     }
 
-    /// Returns the bytes of all processes behind their status; none if the leader has ended the run.
+    /// Returns the bytes of all processes behind their status; none if the leader has ended the
+    /// run.
     fn exchange_status(
         &mut self,
         status: u8,
@@ -250,7 +268,7 @@ impl<'c> ProcessGroup<'c> {
         if bytes.len() != expected {
             self.is_over = true;
             let (expected, found) = (format!("{expected} bytes"), format!("{} bytes", bytes.len()));
-            return Err(CollectiveError::OutOfStep { rank: 0, expected, found }.into());
+            return Err(out_of_step(0, &expected, found));
         }
         let all: Vec<f32> = bytemuck::pod_collect_to_vec(bytes);
         let of_replica = |(replica, &n_steps): (usize, &u32)| {
@@ -262,8 +280,8 @@ impl<'c> ProcessGroup<'c> {
     }
 }
 
-/// Passes on to the other processes of a run that this one has failed before it could train, in the place
-/// of [`crate::train_together`]. All then end with this message.
+/// Passes on to the other processes of a run that this one has failed before it could train, in the
+/// place of [`crate::train_together`]. All then end with this message.
 pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), CollectiveError> {
     let bytes = [&[FAILED], message.as_bytes()].concat();
     collective.all_gather(Payload::Control, &bytes, &mut Vec::new())
@@ -276,8 +294,11 @@ fn bytes_of(states: &[ReplicaState]) -> Vec<u8> {
 }
 
 fn malformed(rank: u32, error: &serde_json::Error) -> TrainError {
-    let (expected, found) = ("a message of this step".to_owned(), error.to_string());
-    CollectiveError::OutOfStep { rank, expected, found }.into()
+    out_of_step(rank, "a message of this step", error.to_string())
+}
+
+fn out_of_step(rank: u32, expected: &str, found: String) -> TrainError {
+    CollectiveError::OutOfStep { rank, expected: expected.to_owned(), found }.into()
 }
 
 /// Returns the workers of `rank`.
@@ -387,6 +408,27 @@ mod tests {
         });
         assert!(found[0].contains("process 1 of the run: worker 1 panicked"), "{found:?}");
         assert_eq!(found[0], found[2]);
+        // A process that sends nothing, something else, or figures of another's workers.
+        let figures = |worker: u32| StepMessage {
+            stats: vec![MemberStats::default()],
+            outcomes: vec![outcome(worker).0],
+        };
+        let foreign = serde_json::to_vec(&figures(0)).unwrap();
+        let few = serde_json::to_vec(&StepMessage::default()).unwrap();
+        for message in [&b""[..], b"{", &foreign, &few] {
+            let message = [&[CONTINUE], message].concat();
+            let found = in_all(2, |mut group| {
+                group.open(opening(1), None).unwrap().unwrap();
+                if group.leads() {
+                    let stats = &mut [MemberStats::default(); 2];
+                    return group.step(Vec::new(), stats).unwrap_err().to_string();
+                }
+                let sent = if message.len() == 1 { &[][..] } else { &message };
+                group.collective.all_gather(Payload::Control, sent, &mut Vec::new()).unwrap();
+                String::new()
+            });
+            assert!(found[0].contains("process 1 of the run is out of step"), "{found:?}");
+        }
         let ended = in_all(2, |mut group| {
             group.open(opening(1), None).unwrap().unwrap();
             if group.leads() {

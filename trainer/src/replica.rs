@@ -8,8 +8,8 @@ use crate::{
     model::Model,
 };
 
-/// A model and its optimiser. Mini-batch training has one, which all workers share: its gradients are
-/// those of all of them.
+/// A model and its optimiser. Mini-batch training has one, which all workers share: its gradients
+/// are those of all of them.
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) model: Model,

@@ -14,7 +14,8 @@ pub(crate) struct StepOutcome {
     pub(crate) n_roots: u64,
     /// Roots whose class the model had right.
     pub(crate) n_right: u64,
-    /// One flat list per parameter: the gradient of the mean loss. It does not travel with the figures.
+    /// One flat list per parameter: the gradient of the mean loss. It does not travel with the
+    /// figures.
     #[serde(skip)]
     pub(crate) gradients: Vec<Vec<f32>>,
     pub(crate) load: LoadStats,

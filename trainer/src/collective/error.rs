@@ -92,8 +92,8 @@ impl CollectiveError {
     }
 }
 
-/// Returns how long `rank` waits for others. The leader waits for `timeout`; the others wait twice as
-/// long, so that it is the leader that says which rank is silent.
+/// Returns how long `rank` waits for others. The leader waits for `timeout`; the others wait twice
+/// as long, so that it is the leader that says which rank is silent.
 pub(super) fn time_to_wait(rank: u32, timeout: Duration) -> Duration {
     if rank == 0 { timeout } else { timeout.saturating_mul(2) }
 }

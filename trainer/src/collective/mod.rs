@@ -1,9 +1,10 @@
 //! Collective communication among the ranks of a run.
 //!
-//! An engine moves one message each between pairs of ranks ([`Collective::transfer`]): over channels
-//! between threads, over sockets between processes of one machine, or over MPI. Every collective is
-//! written once on top of that, so that all engines give the same bits. Ranks call the same
-//! collectives in the same order; messages carry a tag by which a rank that does not is recognised.
+//! An engine moves one message each between pairs of ranks ([`Collective::transfer`]): over
+//! channels between threads, over sockets between processes of one machine, or over MPI. Every
+//! collective is written once on top of that, so that all engines give the same bits. Ranks call
+//! the same collectives in the same order; messages carry a tag by which a rank that does not is
+//! recognised.
 
 mod error;
 #[cfg(feature = "mpi")]
@@ -62,8 +63,8 @@ pub enum Reduction {
 
 /// The ranks of a run, as one of them sees them. Rank 0 leads.
 ///
-/// A rank that dies or stays silent ends every call of the others with an error, at the latest when the
-/// engine's time is up. After an error the collective is of no more use.
+/// A rank that dies or stays silent ends every call of the others with an error, at the latest when
+/// the engine's time is up. After an error the collective is of no more use.
 pub trait Collective {
     /// Returns the rank of this process, from 0.
     fn rank(&self) -> u32;
@@ -87,8 +88,8 @@ pub trait Collective {
         receives: &mut [(u32, Vec<u8>)],
     ) -> Result<(), CollectiveError>;
 
-    /// Sends `outgoing[r]` to each rank r and fills `incoming[r]` with what rank r sent to this one:
-    /// whole rows of `row_bytes`, any number of them.
+    /// Sends `outgoing[r]` to each rank r and fills `incoming[r]` with what rank r sent to this
+    /// one: whole rows of `row_bytes`, any number of them.
     ///
     /// # Panics
     ///
@@ -137,8 +138,8 @@ pub trait Collective {
         exchange(self, Tag::barrier(), 1, &outgoing, &mut Vec::new())
     }
 
-    /// Sends a message to one rank, which calls [`Self::receive`]. Two ranks that send long messages
-    /// to each other before either receives wait for ever; [`Self::all_to_all`] does not.
+    /// Sends a message to one rank, which calls [`Self::receive`]. Two ranks that send long
+    /// messages to each other before either receives wait for ever; [`Self::all_to_all`] does not.
     fn send(&mut self, to: u32, payload: Payload, bytes: &[u8]) -> Result<(), CollectiveError> {
         let tag = Tag::new(Operation::PointToPoint, payload);
         send_with(self, tag, &[(to, bytes)], &mut [])
@@ -178,12 +179,13 @@ pub trait Collective {
         Ok(())
     }
 
-    /// Returns the sum of the terms of all ranks, of `len` values each; zeros if there are none. A rank
-    /// may have any number of them, also none.
+    /// Returns the sum of the terms of all ranks, of `len` values each; zeros if there are none. A
+    /// rank may have any number of them, also none.
     ///
-    /// Terms are added one after the other by their place, whichever rank has them, so that the sum has
-    /// the same bits however terms are spread over ranks. Each rank adds its share of the values and
-    /// passes the sums on: it sends and receives about twice `len` values for each of its terms.
+    /// Terms are added one after the other by their place, whichever rank has them, so that the sum
+    /// has the same bits however terms are spread over ranks. Each rank adds its share of the
+    /// values and passes the sums on: it sends about `len` values for each of its terms and once
+    /// for the sum.
     ///
     /// # Panics
     ///
@@ -200,18 +202,19 @@ pub trait Collective {
             let mut terms = terms.into_iter().map(|term| term.values);
             let sum = terms.next().unwrap_or_else(|| vec![0.0; len]);
             return Ok(terms.fold(sum, |mut sum, values| {
-                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+                sum.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value);
                 sum
             }));
         }
         let n_ranks = self.n_ranks() as usize;
         let share = |rank: usize| len * rank / n_ranks..len * (rank + 1) / n_ranks;
-        let to_rank = |rank| -> Vec<u8> {
-            let of_term = |term: &Term| {
-                let values: &[u8] = bytemuck::cast_slice(&term.values[share(rank)]);
-                [&term.order.to_ne_bytes(), values].concat()
-            };
-            terms.iter().flat_map(of_term).collect()
+        let to_rank = |rank| {
+            let mut bytes = Vec::with_capacity(terms.len() * (4 + 4 * share(rank).len()));
+            for term in &terms {
+                bytes.extend_from_slice(&term.order.to_ne_bytes());
+                bytes.extend_from_slice(bytemuck::cast_slice(&term.values[share(rank)]));
+            }
+            bytes
         };
         let outgoing: Vec<Vec<u8>> = (0..n_ranks).map(to_rank).collect();
         let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();

@@ -1,10 +1,10 @@
 //! Ranks that are processes of one machine: a Unix socket for each pair.
 //!
-//! The process that starts the others leads. It has a socket to each, and passes every two of them the
-//! ends of one more, so that no name exists that another process could connect to. The kernel closes
-//! the sockets of a process that dies, whatever killed it: all its peers read the end at once.
-//! A rank that meets with a fault passes it on before it closes its own sockets, so that all ranks name
-//! the process that died and not one that ended because of it.
+//! The process that starts the others leads. It has a socket to each, and passes every two of them
+//! the ends of one more, so that no name exists that another process could connect to. The kernel
+//! closes the sockets of a process that dies, whatever killed it: all its peers read the end at
+//! once. A rank that meets with a fault passes it on before it closes its own sockets, so that all
+//! ranks name the process that died and not one that ended because of it.
 
 mod link;
 
@@ -52,8 +52,8 @@ pub struct SocketCollective {
 }
 
 impl SocketCollective {
-    /// Returns rank 0 of the processes at the other ends of `followers`, which have the ranks from 1
-    /// on, and connects them with each other. It waits for them for `timeout`.
+    /// Returns rank 0 of the processes at the other ends of `followers`, which have the ranks from
+    /// 1 on, and connects them with each other. It waits for them for `timeout`.
     pub fn leader(followers: Vec<UnixStream>, timeout: Duration) -> Result<Self, CollectiveError> {
         for (n, first) in followers.iter().enumerate() {
             for second in &followers[n + 1..] {
@@ -66,8 +66,8 @@ impl SocketCollective {
         Self::new(0, sockets.collect(), timeout)
     }
 
-    /// Returns rank `rank` of `n_ranks`, from 1, that is connected to the leader by `leader`. It waits
-    /// for others for twice `timeout`.
+    /// Returns rank `rank` of `n_ranks`, from 1, that is connected to the leader by `leader`. It
+    /// waits for others for twice `timeout`.
     pub fn follower(
         rank: u32,
         n_ranks: u32,
@@ -229,9 +229,9 @@ impl Collective for SocketCollective {
     }
 }
 
-/// Waits until a socket is ready, a slice of time at most, which is taken from what is `left`. A slice
-/// counts for its length at most: when this process was stopped, or the machine slept, others may have
-/// been too, and have all but a slice of their time still.
+/// Waits until a socket is ready, a slice of time at most, which is taken from what is `left`. A
+/// slice counts for its length at most: when this process was stopped, or the machine slept, others
+/// may have been too, and have all but a slice of their time still.
 fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration) {
     let readable = inbound.iter().map(|message| (message.link, PollFlags::IN));
     let writable = outbound.iter().map(|message| (message.link, PollFlags::OUT));

@@ -1,4 +1,4 @@
-//! The strategies: where a worker's batches and rows come from. What is computed is the same.
+//! Where a worker's batches and rows come from: the roots by mode, the rows by the way to fetch.
 
 mod ondemand;
 mod rapid;
@@ -43,8 +43,8 @@ impl Share<'_> {
     }
 }
 
-/// Returns the seed of a worker's batch. Batches that are parts of a global one have its seed, so that
-/// each node draws the same neighbours in whichever part it is.
+/// Returns the seed of a worker's batch. Batches that are parts of a global one have its seed, so
+/// that each node draws the same neighbours in whichever part it is.
 pub(crate) fn seed_of_batch(config: &TrainConfig, worker: u32, epoch: u32, batch: u32) -> u64 {
     let worker = if has_global_batches(config) { 0 } else { worker };
     batch_seed(config.seed, worker, epoch, batch)

@@ -2,8 +2,8 @@
 
 use lodestore_trainer::collective::{Collective, CollectiveError, Payload, Reduction, Term};
 
-/// Calls every collective with messages of many lengths, and panics where one gives something else than
-/// it should.
+/// Calls every collective with messages of many lengths, and panics where one gives something else
+/// than it should.
 pub(crate) fn all(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     gathered(c)?;
     sent_to_each(c)?;
@@ -89,7 +89,8 @@ fn term(order: u32, len: usize) -> Term {
     Term { order, values: (0..len).map(|i| scale * (i as f32 * 0.37 + 1.0)).collect() }
 }
 
-/// The sum has the same bits however terms are spread over ranks: by turns, all in one, none in some.
+/// The sum has the same bits however terms are spread over ranks: by turns, all in one, none in
+/// some.
 fn in_order(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     let (rank, n_ranks) = (c.rank(), c.n_ranks());
     for len in [0, 1, 2, 7, 100_003] {

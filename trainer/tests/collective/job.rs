@@ -47,6 +47,7 @@ fn job(n_ranks: u32, does: &str) -> Option<Output> {
         .arg(env::current_exe().unwrap());
     job.args([
         "--exact",
+        "--nocapture",
         "job::every_collective_gives_what_it_should_in_a_job_that_ends_as_a_whole",
     ]);
     job.env(IN_JOB, does).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

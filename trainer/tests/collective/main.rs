@@ -1,5 +1,5 @@
-//! One body of tests for every engine: threads, processes of one machine, and an MPI job where that is
-//! built in.
+//! One body of tests for every engine: threads, processes of one machine, and an MPI job where that
+//! is built in.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

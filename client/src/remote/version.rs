@@ -39,8 +39,9 @@ impl Client {
     /// Makes everything that was put on the servers before this call a version, the same number on
     /// all writers; returns it.
     ///
-    /// First all writers prepare it, then all publish it. After an error some may have published: commit
-    /// again, or [`Client::commit_as`] with the same number, which ends the same.
+    /// First all writers prepare it, then all publish it. After an error some may have published, before
+    /// which this client reads nothing there: commit again, or [`Client::commit_as`] with the same
+    /// number, which ends the same.
     ///
     /// # Errors
     /// [`ClientError::NoWriter`] and [`ClientError::TwoWriters`] before anything is prepared, or what
@@ -131,12 +132,15 @@ impl Client {
         deadline: Instant,
     ) -> Result<u32, ClientError> {
         self.commit_step(fleet, writers, (version, CommitStep::Prepare), deadline)?;
-        let publish = (version, CommitStep::Publish);
-        let committed = self.commit_step(fleet, writers, publish, deadline)?;
-        for &writer in writers {
-            self.describe_again(fleet, writer, deadline)?;
+        let (mut committed, mut seen) = (version, Ok(()));
+        for writer in writers.iter().map(std::slice::from_ref) {
+            let publish = (version, CommitStep::Publish);
+            committed = committed.max(self.commit_step(fleet, writer, publish, deadline)?);
+            // At once: the next may fail, and this one has published all the same.
+            let described = self.describe_again(fleet, writer[0], deadline);
+            seen = seen.and(described.map(drop));
         }
-        Ok(committed)
+        seen.map(|()| committed)
     }
 
     /// Takes a step of a commit on all writers; returns the highest of their answers.

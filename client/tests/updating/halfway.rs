@@ -1,6 +1,11 @@
-//! Followers that have come halfway to a version, each to another half of many partitions.
+//! Versions that have come halfway: to some of many partitions at a follower, or at a writer.
 
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread;
 
 use lodestore_client::{FollowPlan, Follower};
 use lodestore_store::Manifest;
@@ -19,17 +24,18 @@ struct Following {
 }
 
 impl Following {
-    fn new(writer: &str, into: &Path) -> Self {
+    fn new(writer: &str, into: &Path, parts: Range<u16>) -> Self {
+        let parts: Vec<PartId> = parts.map(PartId).collect();
         let plan = FollowPlan {
             from: vec![writer.parse().unwrap()],
-            parts: Vec::new(),
+            parts: parts.clone(),
             into: into.to_owned(),
             config: ClientConfig { deadline: Duration::from_secs(20), ..ClientConfig::default() },
         };
         let mut follower = Follower::begin(plan).unwrap();
         follower.bring(&mut |_, _| {}).unwrap();
         let follow = Some(writer.to_owned());
-        let config = ServerConfig { writable: false, follow, ..config(into, 1) };
+        let config = ServerConfig { writable: false, follow, parts, ..config(into, 1) };
         let (server, address) = start(&config);
         Self { follower, server, address }
     }
@@ -53,8 +59,8 @@ fn a_client_goes_back_in_time_on_none_of_many_partitions() {
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, N_PARTS);
     edges::add_edges(&graph);
     let (writer, address) = start(&config(&graph, 1));
-    let mut near = Following::new(&address, &dir.path().join("near"));
-    let mut far = Following::new(&address, &dir.path().join("far"));
+    let mut near = Following::new(&address, &dir.path().join("near"), 0..N_PARTS);
+    let mut far = Following::new(&address, &dir.path().join("far"), 0..N_PARTS);
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     connect(&[&address]).put_rows("feat", &all, &put_rows(&all, 1)).unwrap();
     connect(&[&address]).commit().unwrap();
@@ -77,8 +83,124 @@ fn a_client_goes_back_in_time_on_none_of_many_partitions() {
             all[30..].iter().for_each(|&id| see(&[id]));
         }
     }
+    // Of a partition that is behind no more is promised than it has, however many are ahead.
+    let alone = connect(&[&near.address]);
+    for id in &all[72..] {
+        for _ in 0..2 {
+            assert_eq!(turn_of(*id, &pull(&alone, &[*id]).unwrap()), 0);
+        }
+    }
     for followed in [near, far] {
         followed.server.stop().unwrap();
     }
     writer.stop().unwrap();
+}
+
+/// A way to a server that lets a number of connections through, and closes all others at once.
+struct Relay {
+    address: String,
+    left: Arc<AtomicI64>,
+}
+
+impl Relay {
+    const OPEN: i64 = 1 << 40;
+
+    fn new(to: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (left, to) = (Arc::new(AtomicI64::new(Self::OPEN)), to.to_owned());
+        let of_thread = Arc::clone(&left);
+        thread::spawn(move || {
+            for from in listener.incoming().flatten() {
+                if of_thread.fetch_sub(1, Ordering::SeqCst) > 0 {
+                    let to = TcpStream::connect(&to).unwrap();
+                    let twins = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    thread::spawn(move || copy(from, to));
+                    thread::spawn(move || copy(twins.1, twins.0));
+                }
+            }
+        });
+        Self { address, left }
+    }
+
+    /// Lets `n` more connections through.
+    fn admit(&self, n: i64) {
+        self.left.store(n, Ordering::SeqCst);
+    }
+
+    /// Returns the number of connections that came since [`Relay::OPEN`] were admitted.
+    fn n_come(&self) -> i64 {
+        Self::OPEN - self.left.load(Ordering::SeqCst)
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) {
+    let _ = io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// Checks the turns of all rows, and that the client knows no partition by an earlier one.
+fn check_turns(client: &Client, all: &[NodeId], turn_of_part: impl Fn(u16) -> u32) {
+    for _ in 0..3 {
+        let rows = pull(client, all).unwrap();
+        for (row, id) in rows.chunks_exact(ROW_BYTES).zip(all) {
+            assert_eq!(turn_of(*id, row), turn_of_part(id.0 as u16), "node {id}");
+        }
+        for &id in all.iter().step_by(7) {
+            let row = pull(client, &[id]).unwrap();
+            assert_eq!(turn_of(id, &row), turn_of_part(id.0 as u16), "node {id} alone");
+        }
+    }
+}
+
+/// One writer has published its many partitions, and another was gone before it could: what the first
+/// has acknowledged is what the client reads there, also where a follower is asked first.
+#[test]
+fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
+    const OF_FIRST: u16 = 72;
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), N_NODES, WIDTH, N_PARTS);
+    edges::add_edges(&graph);
+    let of = |parts: Range<u16>| ServerConfig {
+        parts: parts.map(PartId).collect(),
+        ..config(&graph, 1)
+    };
+    let (first, first_address) = start(&of(0..OF_FIRST));
+    let (second, second_address) = start(&of(OF_FIRST..N_PARTS));
+    let relay = Relay::new(&second_address);
+    let mut near = Following::new(&first_address, &dir.path().join("near"), 0..OF_FIRST);
+    let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    // A client that knows of no version asks the first that it is given.
+    let addresses = [near.address.clone(), first_address, relay.address.clone()];
+    let client = connect(&addresses);
+    relay.admit(Relay::OPEN);
+    assert_eq!(client.commit().unwrap(), 2);
+    // The last two connections to a writer are for its second step, and to see what it has then.
+    let n_before_publish = relay.n_come() - 2;
+    near.take(0..OF_FIRST);
+    for turn in [1u32, 2] {
+        let version = turn + 2;
+        let client = connect(&addresses);
+        relay.admit(Relay::OPEN);
+        let put = client.put_rows("feat", &all, &put_rows(&all, turn)).unwrap();
+        assert_eq!(put.version, version);
+        relay.admit(n_before_publish);
+        let error = client.commit().unwrap_err();
+        assert!(error.to_string().contains(&relay.address), "{error}");
+        let has = |part: u16| if part < OF_FIRST { turn } else { turn - 1 };
+        check_turns(&client, &all, has);
+        // A put now is for the version after that at all of them, whatever the one has reached.
+        relay.admit(Relay::OPEN);
+        let put = client.put_rows("feat", &all[..1], &put_rows(&all[..1], turn)).unwrap();
+        assert_eq!(put.version, version + 1);
+        near.take(0..40);
+        check_turns(&client, &all, has);
+        assert_eq!(client.commit_as(version).unwrap(), version);
+        check_turns(&client, &all, |_| turn);
+        near.take(40..OF_FIRST);
+        check_turns(&client, &all, |_| turn);
+    }
+    for server in [near.server, first, second] {
+        server.stop().unwrap();
+    }
 }

@@ -70,14 +70,23 @@ impl Bench {
         self.live().commit_version().unwrap();
     }
 
-    /// Gathers the row of a node, and returns its turn.
-    async fn turn_of(&self, node: NodeId) -> u32 {
+    fn read_turn(&self) -> ReadTurn {
         let now = Instant::now();
         let deadline = now + Duration::from_secs(60);
         let (kind, progress) = (PullKind::Sync, Progress::New);
-        let turn = self.reads.turn(&PullOrder { kind, arrived: now, deadline, progress });
+        self.reads.turn(&PullOrder { kind, arrived: now, deadline, progress })
+    }
+
+    /// Gathers the row of a node, and returns its turn.
+    async fn turn_of(&self, node: NodeId) -> u32 {
+        self.turn_at(None, node).await
+    }
+
+    /// The same of a version, or of the newest.
+    async fn turn_at(&self, pinned: Option<&Arc<GraphVersion>>, node: NodeId) -> u32 {
+        let turn = self.read_turn();
         let mut out = [0xEE; ROW_BYTES];
-        let want = Want { turn: &turn, pinned: None };
+        let want = Want { turn: &turn, pinned };
         assert!(self.rows.gather(&self.plan, want, &[node], &mut out).await.unwrap());
         let found = u64::from_le_bytes(out);
         assert_eq!(found as u32, node.0);
@@ -208,6 +217,57 @@ fn a_gather_that_outlasts_its_partition_leaves_no_row_to_the_one_that_comes_back
         bench.commit(10, 1);
         bench.refresh().await;
         assert_eq!(gather.await, 0, "it began before");
+        assert_eq!(bench.turn_of(NODE).await, 1);
+    });
+}
+
+/// While it is away rows of it may change.
+#[test]
+fn rows_of_a_partition_that_was_here_before_are_read_again_when_it_comes_back() {
+    on_shard(|bench| async move {
+        assert_eq!(bench.turn_of(NODE).await, 0);
+        assert!(bench.is_resident(NODE));
+        bench.rows.close_part(PART).await;
+        bench.commit(10, 1);
+        bench.open().await;
+        assert_eq!(bench.turn_of(NODE).await, 1);
+    });
+}
+
+#[test]
+fn a_pinned_version_and_the_newest_take_no_row_of_each_other_from_the_tier() {
+    on_shard(|bench| async move {
+        // One is changed by the commit, and one is not.
+        let nodes = [NODE, NodeId(17)];
+        let before = Arc::new(bench.live().pin(1).unwrap());
+        bench.turn_of(nodes[1]).await;
+        bench.commit(10, 1);
+        let after = Arc::new(bench.live().pin(2).unwrap());
+        // A version is pinned, and found, before the shard has come to it.
+        assert_eq!(bench.turn_at(Some(&after), NODE).await, 1);
+        assert_eq!(bench.turn_of(NODE).await, 0);
+        bench.refresh().await;
+        for _ in 0..2 {
+            for (node, newest) in nodes.into_iter().zip([1, 0]) {
+                assert_eq!(bench.turn_at(Some(&before), node).await, 0, "{node}");
+                assert_eq!(bench.turn_of(node).await, newest, "{node}");
+                assert_eq!(bench.turn_at(Some(&after), node).await, newest, "{node}");
+                assert!(bench.is_resident(node));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_row_that_changes_while_it_is_loaded_ahead_is_not_kept() {
+    on_shard(|bench| async move {
+        let (turn, mut out) = (bench.read_turn(), [0xEE; ROW_BYTES]);
+        let load = bench.rows.load_ahead(&bench.plan, &turn, &[NODE], &mut out);
+        let mut load = pin!(load);
+        assert!(poll_once(load.as_mut()).await.is_none(), "it reads from disk");
+        bench.commit(10, 1);
+        bench.refresh().await;
+        assert!(load.await.unwrap(), "there is room");
         assert_eq!(bench.turn_of(NODE).await, 1);
     });
 }

@@ -22,8 +22,8 @@ impl LiveGraph {
     /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
     /// other error the rest is done, and the first error is returned. A damaged page is such an
     /// error, unless all of its rows were changed since. A partition that is sealed is left as it
-    /// is, as is one that is ahead of the others after a commit that failed in them: readers
-    /// still need its rows of the version before.
+    /// is. Of one that is ahead of the others, after a commit that failed in them, the newest layers
+    /// stay: readers still need its rows of the version before.
     ///
     /// Needs room on disk for the largest file that is written; memory does not depend on its length
     /// but for 4 bytes per page, and 16 bytes per row where deltas become one.
@@ -44,9 +44,7 @@ impl LiveGraph {
         let _alone = self.compactions.lock().unwrap_or_else(PoisonError::into_inner);
         self.sweep()?;
         let version = self.version();
-        let is_chosen = |open: &Arc<LivePart>| {
-            part.is_none_or(|part| part == open.part) && open.version() <= version
-        };
+        let is_chosen = |open: &Arc<LivePart>| part.is_none_or(|part| part == open.part);
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
         // Those that may fail come last: the others do not wait for room.

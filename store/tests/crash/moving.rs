@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::crash::{CrashDevice, Neglect};
 use lodestore_store::{
-    Arrival, Device, EmbeddedStore, FetchedFile, Graph, LiveGraph, LiveMode, OpenOptions,
+    Arrival, Device, EmbeddedStore, FetchedFile, Graph, LiveGraph, LiveMode, OpenOptions, PartCopy,
     ReaderKind, StoreError, View,
 };
 
@@ -42,8 +42,9 @@ fn put(live: &LiveGraph, seq: u32) {
     }
 }
 
-/// Brings the partition, with rows of put 1 that are committed and of put 2 that are not.
-fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival) {
+/// Brings the partition, with rows of put 1 that are committed and of put 2 that are not; the source
+/// has not given it up.
+fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival, PartCopy) {
     let crash = CrashDevice::new(5);
     let device: Arc<dyn Device> = Arc::new(crash.clone());
     let graphs = Path::new(OUT).parent().unwrap();
@@ -80,7 +81,7 @@ fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival) {
     catalog.put(manifest, &piece).unwrap();
     catalog.close().unwrap();
     arrival.sync().unwrap();
-    (crash, arrival)
+    (crash, arrival, copy)
 }
 
 /// The rows of the partition in its new folder are of this put.
@@ -106,7 +107,12 @@ fn check_loss(crash: &CrashDevice, seed: u64) -> Outcome {
     if again.id() != ID {
         return Err("its copy is gone".into());
     }
-    let live = Arc::new(open(again.graph()?)?);
+    check_puts(again.graph()?)
+}
+
+/// Checks that a graph has the partition with every row.
+fn check_puts(graph: Graph) -> Outcome {
+    let live = Arc::new(open(graph)?);
     check_rows(&live, 1)?;
     live.commit_version()?;
     check_rows(&live, 2)
@@ -114,15 +120,40 @@ fn check_loss(crash: &CrashDevice, seed: u64) -> Outcome {
 
 #[test]
 fn a_partition_that_has_come_is_there_after_a_loss_of_power() {
-    let (crash, _arrival) = brought(None);
+    let (crash, _arrival, _copy) = brought(None);
     (0..N_LOSSES).for_each(|seed| check_loss(&crash, seed).unwrap());
 }
 
 #[test]
 fn a_copy_that_syncs_too_little_is_found() {
     for neglect in [Neglect::FileSyncs, Neglect::FolderSyncs] {
-        let (crash, _arrival) = brought(Some(neglect));
+        let (crash, _arrival, _copy) = brought(Some(neglect));
         let is_found = |seed| check_loss(&crash, seed).is_err();
         assert!((0..N_LOSSES).any(is_found), "{neglect:?}");
+    }
+}
+
+/// The source may have given it up, so that there is no other.
+#[test]
+fn a_partition_that_was_taken_is_in_its_place_after_a_loss_of_power() {
+    let (crash, arrival, _copy) = brought(None);
+    arrival.take().unwrap();
+    for seed in 0..N_LOSSES {
+        let device: Arc<dyn Device> = Arc::new(crash.after_loss(seed));
+        check_puts(Graph::open_on(device, Path::new(TO)).unwrap()).unwrap();
+    }
+}
+
+/// Else it would have two owners.
+#[test]
+fn a_partition_that_was_given_up_is_not_back_after_a_loss_of_power() {
+    let (crash, _arrival, mut copy) = brought(None);
+    copy.give_up().unwrap();
+    copy.close(ID).unwrap();
+    for seed in 0..N_LOSSES {
+        let device: Arc<dyn Device> = Arc::new(crash.after_loss(seed));
+        let graph = Graph::open_on(device, Path::new(OUT)).unwrap();
+        assert!(graph.was_given_up(PART, ID), "seed {seed}");
+        assert!(!graph.parts_here().contains(&PART), "seed {seed}");
     }
 }

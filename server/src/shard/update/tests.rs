@@ -1,9 +1,11 @@
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lodestore_graph::PartId;
-use lodestore_schema::{CommitStep, FailureCode, Push, Reply, RequestBody};
+use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::{CommitStep, FailureCode, PullKind, Push, Reply, Request, RequestBody};
+use lodestore_store::Folding;
 
 use super::wire::PlainConnection;
 use crate::limits::{CALLS_WAITING_MAX, WRITE_THREADS};
@@ -121,5 +123,26 @@ fn a_full_queue_of_writes_keeps_the_pieces_that_have_come() {
         std::thread::yield_now();
     }
     assert_eq!(send(1), Reply::Pushed { version: 2 });
+    server.stop().unwrap();
+}
+
+#[test]
+fn the_newest_version_is_kept_for_a_reader_that_has_just_seen_its_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, mut plain) = serve(&import(dir.path(), 100));
+    let seen = plain.describe().version;
+    let live = &server.holdings.live;
+    put(live, 100, 1);
+    plain.ask(commit(2), &[]);
+    assert_eq!(plain.answer().0, Reply::Committed { version: 2 });
+    live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    for (version, turn) in [(seen, 0), (2, 1), (0, 1)] {
+        let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
+        plain.send(&Request { version, ..Request::new(body) }, &[NodeId(7)]);
+        match plain.answer() {
+            (Reply::Rows { n_rows: 1, .. }, found) => assert_eq!(found, row(7, turn)),
+            other => panic!("version {version}: {other:?}"),
+        }
+    }
     server.stop().unwrap();
 }

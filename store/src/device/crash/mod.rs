@@ -14,9 +14,8 @@
 //! later syncs succeed. A write to a key-value store that fails may show up when the store is
 //! opened again, and no other is taken before that, or before the store has recovered in place. A
 //! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. A
-//! file that is moved to another folder comes there and goes here, each on its own. Not simulated:
-//! two folders' order of events (none is assumed), moves of folders to others (refused), damage of
-//! what was synced.
+//! file or folder that is moved to another folder comes there and goes here, each on its own. Not
+//! simulated: two folders' order of events (none is assumed), damage of what was synced.
 
 mod content;
 mod dice;

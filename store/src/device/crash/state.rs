@@ -154,12 +154,12 @@ impl State {
         Ok(node)
     }
 
-    /// Moves what is at `from` to `to`, a folder within its own.
+    /// Moves what is at `from` to `to`.
     pub(super) fn rename(&mut self, from: &Path, to: &Path, over: bool) -> io::Result<()> {
         let node = self.find(from)?;
         let ((from_dir, old), (to_dir, name)) = (self.parent(from)?, self.parent(to)?);
-        if from_dir != to_dir && self.folder(node).is_ok() {
-            return Err(io::ErrorKind::CrossesDevices.into());
+        if to != from && to.starts_with(from) {
+            return Err(io::ErrorKind::InvalidInput.into());
         }
         let there = self.folder(to_dir)?.names().get(name).copied();
         if !over && there.is_some() {

@@ -130,3 +130,39 @@ fn every_row_is_one_that_was_legal_at_that_time() {
         assert_eq!(reopened.sweep().unwrap(), 0);
     }
 }
+
+/// A version has a number only when all of its layers are there, and a commit is over only then.
+#[test]
+fn a_version_that_is_seen_can_be_pinned_and_has_the_rows_that_were_put_for_it() {
+    // Fewer than have a commit fold layers, after which earlier versions are gone.
+    const N_COMMITS: u32 = 50;
+    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    for (n_owners, n_parts) in [(1, 1), (2, 3), (3, 5)] {
+        let ring = ring(N_NODES, n_owners, n_parts);
+        let live = writer(&ring);
+        let (committed, stop) = (AtomicU32::new(1), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _stopping = Stop(&stop);
+                for number in 1..=N_COMMITS {
+                    live.put_rows("feat", &ids, &row(number).repeat(ids.len())).unwrap();
+                    committed.store(live.commit_version().unwrap(), Ordering::SeqCst);
+                }
+            });
+            for n_pins in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (least, version) = (committed.load(Ordering::SeqCst), live.version());
+                assert!(version >= least, "version {version} after {least} was committed");
+                let pinned = live.pin(version).unwrap();
+                // The import is version 1, and put 1 is of the version after it.
+                if n_pins % 8 == 0 {
+                    let found = gather(&at(&live, pinned.version()).unwrap());
+                    assert_eq!(found, vec![version - 1; ids.len()]);
+                }
+            }
+        });
+        assert_eq!(live.version(), N_COMMITS + 1);
+    }
+}

@@ -7,6 +7,7 @@ use lodestore_graph::PartId;
 use super::*;
 use crate::StoreError;
 use crate::follow::{FetchedFile, FollowedFolder, Manifest};
+use crate::import::EXTERNAL_ID_TENSOR;
 use crate::moving::Arrival;
 
 const N_NODES: u32 = 90;
@@ -308,4 +309,35 @@ fn copy_dir(from: &Path, to: &Path) {
             false => std::fs::copy(entry.path(), to).map(drop).unwrap(),
         }
     }
+}
+
+/// A commit switches one tensor after the other.
+#[test]
+fn the_files_of_a_partition_are_those_of_one_version_while_others_are_committed() {
+    const N_COMMITS: u32 = 50;
+    let ring = ring(40, 1, 1);
+    let live = writer(&ring);
+    let n_looks = std::thread::scope(|scope| {
+        let commits = scope.spawn(|| {
+            for seq in 1..=N_COMMITS {
+                TENSORS.iter().for_each(|(tensor, _)| put(&live, tensor, &[3, 9], seq));
+                live.commit_version().unwrap();
+            }
+        });
+        let (mut n_looks, mut is_over) = (0u32, false);
+        while !is_over {
+            is_over = commits.is_finished();
+            let files = live.part_files(PartId(0)).unwrap();
+            let manifest = files.manifest();
+            // Every commit has changed both tensors; that of external ids has changed never.
+            for tensor in manifest.tensors.iter().filter(|it| it.name != EXTERNAL_ID_TENSOR) {
+                let newest = tensor.deltas.last().map_or(tensor.base.0, |delta| delta.version);
+                assert_eq!(newest, manifest.version(), "{}", tensor.name);
+            }
+            n_looks += 1;
+        }
+        commits.join().unwrap();
+        n_looks
+    });
+    assert!(n_looks > 1);
 }

@@ -7,6 +7,7 @@ use crate::catalog::Catalog;
 use crate::device::Disk;
 use crate::live::compact::Folded;
 use crate::reader::ReaderKind;
+use crate::row::RowIdx;
 
 #[test]
 fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
@@ -30,6 +31,50 @@ fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
     assert_eq!((refused(2), refused(4)), ((3, 3), (3, 3)));
     assert_eq!(seqs(&at(&live, 3).unwrap(), "feat")[3], 2);
     assert!(at(&live, 2).unwrap_err().to_string().contains("oldest is 3, the newest 3"));
+}
+
+#[test]
+fn a_version_within_folded_deltas_is_refused_and_those_around_it_are_not() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let commit = |seq: u32| {
+        put(&live, "feat", &[3], seq);
+        live.commit_version().unwrap();
+    };
+    (1..4).for_each(commit);
+    live.compact(None, None, Folding::Deltas, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    commit(4);
+    for (version, expected) in [(1, Some(0)), (2, None), (3, None), (4, Some(3)), (5, Some(4))] {
+        let found = match at(&live, version) {
+            Ok(store) => Some(seqs(&store, "feat")[3]),
+            Err(StoreError::NoVersion { .. }) => None,
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(found, expected, "version {version}");
+    }
+}
+
+#[test]
+fn a_pinned_version_has_the_layers_of_that_version_in_every_partition() {
+    let ring = ring(50, 3, 3);
+    let live = writer(&ring);
+    let all: Vec<u32> = (0..50).collect();
+    for seq in 1..4 {
+        put(&live, "feat", &all, seq);
+        live.commit_version().unwrap();
+    }
+    let pins: Vec<_> = (1..=4).map(|version| live.pin(version).unwrap()).collect();
+    for (version, pinned) in (1..).zip(&pins) {
+        assert_eq!(pinned.version(), version);
+        for part in live.parts() {
+            let feat = pinned.tensor(part, 1).unwrap();
+            let found = (feat.version(), feat.layers().len(), feat.changed_by(RowIdx(0)));
+            assert_eq!(found, (version, version as usize, version), "{part}");
+        }
+    }
+    for missing in [0, 5] {
+        assert!(matches!(live.pin(missing), Err(StoreError::NoVersion { .. })), "{missing}");
+    }
 }
 
 #[test]

@@ -253,7 +253,7 @@ fn a_follower_that_was_away_for_longer_than_commits_are_known_is_refused() {
     assert_eq!(follower.version(), 3);
 }
 
-/// Whoever follows the follower, once that writes, has the same history.
+/// Those that follow it, once it writes, have the same history.
 #[test]
 fn a_follower_that_becomes_the_writer_goes_on_with_its_history() {
     let pair = Pair::new();

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::{
-    Description, Failure, FailureCode, Prefix, Reply, Request, RequestBody, TensorDescription,
-    Versions, WireVersions, hello, plain_hello,
+    Description, Failure, FailureCode, Prefix, Push, Reply, Request, RequestBody,
+    TensorDescription, Versions, WireVersions, hello, plain_hello,
 };
 
 /// Nodes of each of the two partitions.
@@ -44,8 +44,10 @@ struct State {
     pause_us: AtomicU64,
     /// Rows by which the first row, the number and the body of an answer are more than they are said to be.
     skew: Mutex<[usize; 3]>,
-    /// Version in its answer to a push.
+    /// Version in its answer to the last piece of a put.
     push_version: AtomicU32,
+    /// Pieces after the first of a put that it will have lost all pieces before.
+    n_to_lose: AtomicU64,
     n_pulls: AtomicU64,
     n_described: AtomicU64,
     /// Pulls whose clients had left before the answer.
@@ -105,6 +107,7 @@ impl FakeServer {
             pause_us: 0.into(),
             skew: Mutex::default(),
             push_version: 0.into(),
+            n_to_lose: 0.into(),
             n_pulls: 0.into(),
             n_described: 0.into(),
             n_given_up: 0.into(),
@@ -167,6 +170,11 @@ impl FakeServer {
     /// The version in its answers to pushes from now on, whose rows it forgets.
     pub(crate) fn takes_pushes(&self, version: u32) {
         self.state.push_version.store(version, Ordering::Relaxed);
+    }
+
+    /// It has lost the pieces that came before the next `n` that are not the first of their put.
+    pub(crate) fn loses_pieces(&self, n: u64) {
+        self.state.n_to_lose.store(n, Ordering::SeqCst);
     }
 
     pub(crate) fn n_pulls(&self) -> u64 {
@@ -238,14 +246,23 @@ impl State {
                         append_rows(n_first as u32, rest, &mut frame);
                     }
                 }
-                RequestBody::Push { .. } => {
-                    let version = self.push_version.load(Ordering::Relaxed);
-                    Reply::Pushed { version }.append_to(0, &mut frame);
-                }
+                RequestBody::Push(push) => self.pushed(&push).append_to(0, &mut frame),
                 other => panic!("nobody asks a fake server for {other:?}"),
             }
             stream.write_all(&frame)?;
         }
+    }
+
+    /// The answer to a piece of a put.
+    fn pushed(&self, push: &Push) -> Reply {
+        let less = |n: u64| n.checked_sub(1);
+        let loses = |it: &AtomicU64| it.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        if push.piece > 0 && loses(&self.n_to_lose).is_ok() {
+            let (code, message) = (FailureCode::PutLost, "none is here".into());
+            return Reply::Failure(Failure { code, message, retry_after: Duration::ZERO });
+        }
+        let version = self.push_version.load(Ordering::Relaxed);
+        Reply::Pushed { version: if push.is_last { version } else { 0 } }
     }
 
     /// An answer with these rows that is wrong, if it is to be.

@@ -8,6 +8,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
+use lodestore_schema::Description;
+use lodestore_schema::limits::ROWS_PER_PUSH_MAX;
 
 use super::{Client, ClientConfig};
 use crate::fake_server::{FakeServer, PART_NODES, ROW_BYTES};
@@ -347,6 +349,33 @@ fn the_version_of_a_put_is_the_highest_that_a_server_tells() {
         let stats = client.put_rows("x", &ids, rows).unwrap();
         assert_eq!((stats.requests, stats.version), (2, versions[0].max(versions[1])));
     }
+}
+
+#[test]
+fn a_put_whose_pieces_were_lost_is_sent_from_its_first_piece_on() {
+    let server = FakeServer::start_as(&[0, 1], |it| it.writable = true);
+    server.takes_pushes(7);
+    server.loses_pieces(2);
+    // Two pieces for one partition.
+    let n_rows = ROWS_PER_PUSH_MAX as u32 + 1;
+    let ids: Vec<NodeId> = (0..n_rows).map(|at| NodeId(at % PART_NODES)).collect();
+    let stats = connect(&[&server], 0.0).put_rows("x", &ids, bytemuck::cast_slice(&ids)).unwrap();
+    // The first piece three times, and the second when that is not refused.
+    assert_eq!((stats.requests, stats.version), (4, 7));
+}
+
+/// Positions of a bucket ascend, which its answer relies on: those of two that have failed alternate.
+#[test]
+fn rows_of_two_shards_that_fail_come_to_their_places_from_one_of_another_server() {
+    let striped = |it: &mut Description| {
+        (it.n_shards, it.shard_ports) = (2, vec![it.shard_ports[0]; 2]);
+        it.tensors[0].stripe_rows = 1;
+    };
+    let (first, other) = (FakeServer::start_as(&[0, 1], striped), FakeServer::start(&[0, 1]));
+    let client = connect(&[&first, &other], 0.0);
+    first.breaks(true);
+    let (stats, _) = pull(&client, PullKind::Sync).unwrap();
+    assert_eq!((first.n_pulls(), other.n_pulls(), stats.requests), (2, 1, 1));
 }
 
 #[test]

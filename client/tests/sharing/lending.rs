@@ -192,7 +192,12 @@ fn a_version_whose_rows_were_all_lent_is_kept_for_later_pulls() {
         let runs = writer.compact().unwrap();
         writer.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
     }
-    assert_eq!(pull_version(&mut borrower, 1, &ids(LENT)).iter().sum::<usize>(), LENT);
+    // All are resident again, and one of them is of another version.
+    warm_up(&socket, ROW_BYTES, &ids(LENT));
+    assert_eq!(pull_by_hand(&mut borrower, &ids(LENT)), [LENT, 0, 0]);
+    borrower.ask(RequestBody::Taken, &[]);
+    let [lent, ring, socket] = pull_version(&mut borrower, 1, &ids(LENT));
+    assert_eq!((lent, ring + socket), (0, LENT), "rows in memory are of a later version");
     server.stop().unwrap();
 }
 

@@ -267,3 +267,43 @@ fn two_puts_of_one_number_are_not_mixed_and_the_second_is_refused() {
     }
     server.stop().unwrap();
 }
+
+#[test]
+fn a_commit_after_one_that_was_cut_off_has_what_was_put_since_at_any_writer() {
+    for part in 0..2 {
+        let dir = tempfile::tempdir().unwrap();
+        let graph = feature_graph(dir.path(), 100, WIDTH, 2);
+        let servers = [0, 1]
+            .map(|part| start(&ServerConfig { parts: vec![PartId(part)], ..config(&graph, 1) }));
+        let addresses = servers.each_ref().map(|(_, address)| address.as_str());
+        for address in addresses {
+            let prepare = RequestBody::Commit { version: 2, step: CommitStep::Prepare };
+            let prepared = answer(&mut PlainConnection::open(address), prepare, &[]);
+            assert_eq!(prepared, Reply::Committed { version: 2 });
+        }
+        let (client, mut expected) = (connect(&addresses), Expected::new(100));
+        let put = [NodeId(3 + 50 * part)];
+        assert_eq!(client.put_rows("feat", &put, &put_rows(&put, 1)).unwrap().version, 3);
+        assert_eq!(client.commit().unwrap(), 3);
+        expected.put(&put, 1);
+        expected.check(&addresses, "committed after a commit that was cut off");
+        servers.into_iter().for_each(|(server, _)| server.stop().unwrap());
+    }
+}
+
+#[test]
+fn no_writer_publishes_what_another_has_not_prepared() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 100, WIDTH, 2);
+    let [first, second] =
+        [0, 1].map(|part| start(&ServerConfig { parts: vec![PartId(part)], ..config(&graph, 1) }));
+    let addresses = [first.1.as_str(), second.1.as_str()];
+    let once = ClientConfig { attempts: 1, ..ClientConfig::default() };
+    let client = Client::connect(&addresses, once).unwrap();
+    client.put_rows("feat", &[NodeId(3)], &put_row(NodeId(3), 1)).unwrap();
+    second.0.stop().unwrap();
+    let error = client.commit_as(2).unwrap_err();
+    assert!(error.to_string().contains(addresses[1]), "{error}");
+    assert_eq!(PlainConnection::open(addresses[0]).describe().version, 1);
+    first.0.stop().unwrap();
+}

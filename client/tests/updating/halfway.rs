@@ -172,7 +172,9 @@ fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     // A client that knows of no version asks the first that it is given.
     let addresses = [near.address.clone(), first_address, relay.address.clone()];
-    let client = connect(&addresses);
+    let once = ClientConfig { attempts: 1, ..ClientConfig::default() };
+    let connect = || Client::connect(&addresses, once.clone()).unwrap();
+    let client = connect();
     relay.admit(Relay::OPEN);
     assert_eq!(client.commit().unwrap(), 2);
     // The last two connections to a writer are for its second step, and to see what it has then.
@@ -180,7 +182,7 @@ fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
     near.take(0..OF_FIRST);
     for turn in [1u32, 2] {
         let version = turn + 2;
-        let client = connect(&addresses);
+        let client = connect();
         relay.admit(Relay::OPEN);
         let put = client.put_rows("feat", &all, &put_rows(&all, turn)).unwrap();
         assert_eq!(put.version, version);

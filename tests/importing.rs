@@ -405,3 +405,37 @@ fn a_tensor_comes_to_a_graph_in_the_order_of_its_input() {
     lode_line("import --tensor a=b --out c").failed(2, &["--edges"]);
     lode_line("partition --parts 2 --algorithm hash").failed(2, &["--edges"]);
 }
+
+#[test]
+fn a_tensor_comes_to_the_partitions_of_each_machine() {
+    let source = support::graph::Source::random(300, 900);
+    let graph = source.import("graph", 2, "hash");
+    let file = source.file("emb.npy");
+    let rows: Vec<[i32; 2]> = (0..300).map(|id| [id, -id]).collect();
+    support::write_npy(&file, lodestore_graph::npy::NpyType::I32, &[300, 2], &rows);
+    let other = source.file("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::copy(graph.join("graph.toml"), other.join("graph.toml")).unwrap();
+    std::fs::rename(graph.join("part-001"), other.join("part-001")).unwrap();
+    let mut bytes = 0;
+    for (folder, absent) in [(&graph, 1), (&other, 0)] {
+        let line = format!("import --into {} --tensor emb={}", folder.display(), file.display());
+        let report = lode_line(&format!("{line} --json")).succeeded().json();
+        assert_eq!(report["absent"], serde_json::json!([absent]));
+        bytes += report["tensors"][0]["bytes"].as_u64().unwrap();
+    }
+    assert_eq!(bytes, 2400);
+    let serve = format!("serve {} --unix {}/s --writable", other.display(), other.display());
+    lode_line(&serve).failed(1, &["partition 0 is not here"]);
+    std::fs::rename(other.join("part-001"), graph.join("part-001")).unwrap();
+    let report = lode_line(&format!("verify {} --json", graph.display())).succeeded().json();
+    assert_eq!(report["ok"], true);
+    let (ids, out) = (source.file("ids.npy"), source.file("out.npy"));
+    let wanted: Vec<u32> = (0..300).collect();
+    support::write_npy(&ids, lodestore_graph::npy::NpyType::U32, &[300], &wanted);
+    let (graph, ids) = (graph.display(), ids.display());
+    let gather = format!("gather --graph {graph} --external-ids --tensor emb --ids {ids} --out");
+    lode_line(&format!("{gather} {}", out.display())).succeeded();
+    let found = lodestore_graph::npy::NpyArray::open(&out).unwrap();
+    assert!(found.bytes() == bytemuck::cast_slice::<[i32; 2], u8>(&rows));
+}

@@ -276,7 +276,7 @@ pub enum StoreError {
         known: String,
     },
     /// The partition does not exist, or was not opened here.
-    #[error("partition {part} is not here; opened: {opened}")]
+    #[error("partition {part} is not here or not open; these are: {opened}")]
     NoPart {
         /// Partition asked for.
         part: PartId,

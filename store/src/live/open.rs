@@ -166,7 +166,14 @@ fn open_to_read(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPa
 
 /// Locks all partitions, and removes what crashes have left.
 fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
-    let lock = |&part: &PartId| Ok((part, graph.catalog_for_writing(part)?));
+    let here = graph.parts_here();
+    let lock = |&part: &PartId| {
+        if !here.contains(&part) {
+            let opened: Vec<String> = here.iter().map(|part| part.to_string()).collect();
+            return Err(StoreError::NoPart { part, opened: opened.join(", ") });
+        }
+        Ok((part, graph.catalog_for_writing(part)?))
+    };
     let catalogs = wanted.iter().map(lock).collect::<Result<Vec<_>, StoreError>>()?;
     let open = |(part, catalog)| OpenedPart::to_write(graph, part, catalog);
     catalogs.into_iter().map(open).collect()

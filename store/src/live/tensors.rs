@@ -130,8 +130,9 @@ impl LiveGraph {
         self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the rows of `source` as tensor `name` to all partitions, which must be open here;
-    /// returns the graph with it. The source has a row for each external id.
+    /// Adds the rows of `source` as tensor `name` to the partitions that are on this machine, all of
+    /// which must be open; returns the graph with it. The source has a row for each external id.
+    /// Where other machines have partitions, each adds the tensor to its own.
     ///
     /// Memory: 4 bytes per node of the largest partition, and that of an import. `progress` receives
     /// rows done and rows in all.
@@ -145,9 +146,8 @@ impl LiveGraph {
         let book = self.graph.book();
         let spec = check_source(name, source, book.n_nodes())?;
         let mut tensor = self.new_tensor(spec, SegmentCodec::Raw)?;
-        if let Some(part) = book.parts().find(|part| !self.parts().any(|open| open == *part)) {
-            return Err(StoreError::NoPart { part, opened: self.opened() }.into());
-        }
+        let n_rows = tensor.rows_left();
+        let mut n_done = 0;
         let ids = crate::EmbeddedStore::over(Arc::clone(self), super::View::Latest)?;
         for part in tensor.parts.clone() {
             let range = book.range(part.part);
@@ -157,8 +157,7 @@ impl LiveGraph {
             let external = external.as_chunks::<8>().0.iter();
             let rows: Vec<u32> = external.map(|id| i64::from_le_bytes(*id) as u32).collect();
             let mut staged = tensor.stage(&part)?;
-            let mut report =
-                |done: u64| progress(u64::from(range.start) + done, book.n_nodes().into());
+            let mut report = |done: u64| progress(n_done + done, n_rows);
             let device = &**self.graph.device();
             let (dir, temporary) = (self.graph.part_dir(part.part), staged.temporary());
             let place = (&*dir, temporary);
@@ -168,6 +167,7 @@ impl LiveGraph {
             staged.digest = record.digest;
             staged.publish(&self.graph)?;
             tensor.written.push(staged);
+            n_done += u64::from(range.end - range.start);
         }
         Ok(tensor.finish()?)
     }
@@ -180,6 +180,11 @@ impl LiveGraph {
         let stored = self.stored()?;
         if stored.meta().tensor(&spec.name).is_some() || spec.name == EXTERNAL_ID_TENSOR {
             return Err(refused("the graph has a tensor of this name".to_owned()));
+        }
+        // The graph's description holds for all partitions that are on this machine.
+        let is_closed = |part: &PartId| !self.parts().any(|open| open == *part);
+        if let Some(part) = stored.parts_here().into_iter().find(is_closed) {
+            return Err(StoreError::NoPart { part, opened: self.opened() });
         }
         if stored.meta().tensors.len() >= MAX_TENSORS {
             return Err(refused(format!(

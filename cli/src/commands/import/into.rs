@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use lodestore_graph::PartId;
 use lodestore_store::{Graph, LiveGraph, LiveMode, NanPolicy, OpenOptions, TensorOptions};
 use serde::Serialize;
 
 use super::tensors::ImportTensor;
 use crate::console::Console;
+use crate::here::{list, parts_elsewhere, parts_here};
 use crate::human;
 use crate::usage::UsageError;
 
@@ -18,6 +20,8 @@ use crate::usage::UsageError;
 pub(super) struct IntoReport {
     graph: String,
     tensors: Vec<AddedTensor>,
+    /// Partitions that are not here: where they are, their folder gets the tensors too.
+    absent: Vec<u16>,
     seconds: f64,
 }
 
@@ -47,10 +51,12 @@ pub(super) fn add(
     let start = Instant::now();
     let sources = files.iter().map(ImportTensor::open).collect::<Result<Vec<_>, _>>()?;
     let mut tensors = Vec::with_capacity(files.len());
+    let here = parts_here(&Graph::open(folder)?)?;
+    let mut absent = Vec::new();
     for (file, source) in files.iter().zip(&sources) {
         let (graph, begun) = (Graph::open(folder)?, Instant::now());
         let options = OpenOptions::default();
-        let live = Arc::new(LiveGraph::open(graph, None, LiveMode::Write, &options)?);
+        let live = Arc::new(LiveGraph::open(graph, Some(&here), LiveMode::Write, &options)?);
         let mut progress = console.progress(&file.name);
         let options = TensorOptions { nan, codec: file.codec };
         let graph = live.import_tensor(&file.name, &**source, options, &mut progress)?;
@@ -59,12 +65,17 @@ pub(super) fn add(
             name: spec.name.clone(),
             dtype: spec.dtype.to_string(),
             width: spec.width,
-            bytes: u64::from(graph.meta().nodes) * spec.row_bytes() as u64,
+            bytes: n_rows(&graph, &here) * spec.row_bytes() as u64,
             seconds: begun.elapsed().as_secs_f64(),
         });
+        absent = parts_elsewhere(graph.book(), &here);
     }
     let seconds = start.elapsed().as_secs_f64();
-    Ok(IntoReport { graph: folder.display().to_string(), tensors, seconds })
+    Ok(IntoReport { graph: folder.display().to_string(), tensors, absent, seconds })
+}
+
+fn n_rows(graph: &Graph, parts: &[PartId]) -> u64 {
+    parts.iter().map(|part| graph.book().range(*part).len() as u64).sum()
 }
 
 pub(super) fn text(report: &IntoReport) -> String {
@@ -78,5 +89,9 @@ pub(super) fn text(report: &IntoReport) -> String {
             human::seconds(tensor.seconds),
         )
     });
-    format!("{}\n{}", report.graph, lines.collect::<Vec<_>>().join("\n"))
+    let absent = match &report.absent[..] {
+        [] => String::new(),
+        parts => format!("\nnot on this machine: partitions {}; import it there too", list(parts)),
+    };
+    format!("{}\n{}{absent}", report.graph, lines.collect::<Vec<_>>().join("\n"))
 }

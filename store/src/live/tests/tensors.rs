@@ -68,6 +68,16 @@ fn rows_over(live: &Arc<LiveGraph>, tensor: &str) -> Result<Vec<u8>, StoreError>
 }
 
 #[test]
+fn a_tensor_comes_to_all_partitions_of_a_machine_or_to_none() {
+    let ring = ring(50, 2, 2);
+    let graph = Graph::open(&ring.out()).unwrap();
+    let some = Some(&[PartId(1)][..]);
+    let live = LiveGraph::open(graph, some, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let refused = Arc::new(live).new_tensor(spec("emb"), SegmentCodec::Raw).unwrap_err();
+    assert!(matches!(refused, StoreError::NoPart { part: PartId(0), .. }), "{refused}");
+}
+
+#[test]
 fn a_tensor_comes_to_a_graph_that_is_open_and_goes_from_it() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);

@@ -50,6 +50,8 @@ struct FollowedPart {
     part: PartId,
     /// The connection to its writer, while there is one.
     link: Option<Link>,
+    /// The version of the manifest that this connection was last compared by.
+    compared: Option<u32>,
 }
 
 impl Follower {
@@ -75,7 +77,10 @@ impl Follower {
         }
         parts.sort_unstable();
         parts.dedup();
-        let parts = parts.into_iter().map(|part| FollowedPart { part, link: None }).collect();
+        let parts = parts
+            .into_iter()
+            .map(|part| FollowedPart { part, link: None, compared: None })
+            .collect();
         Ok(Self { plan, folder, parts })
     }
 
@@ -135,7 +140,11 @@ impl FollowedPart {
     fn link(&mut self, plan: &FollowPlan) -> Result<&mut Link, ClientError> {
         let link = match self.link.take() {
             Some(link) => link,
-            None => Link::open(&writer_of(plan, self.part)?, &plan.config, self.part)?,
+            None => {
+                // It may have been restored from a copy, or repaired, without another version.
+                self.compared = None;
+                Link::open(&writer_of(plan, self.part)?, &plan.config, self.part)?
+            }
         };
         Ok(self.link.insert(link))
     }
@@ -156,16 +165,20 @@ impl FollowedPart {
             let readers = link.address().to_string();
             return Err(ClientError::NoWriter { part, readers });
         };
-        if served(part) == Some(state.version) {
+        let (served, compared) = (served(part), self.compared);
+        if served == Some(state.version) && served == compared {
             return Ok(false);
         }
+        let link = self.link(plan)?;
         let manifest = link.manifest()?;
         for at in link.files_of(&manifest) {
             let begin =
                 |name: &str, n_bytes| FetchedFile::begin_next(live, &manifest, name, n_bytes);
             fetch_file(link, begin, at, &mut |_| {})?;
         }
-        install(&manifest)
+        let is_new = install(&manifest)?;
+        self.compared = Some(manifest.version());
+        Ok(is_new)
     }
 }
 

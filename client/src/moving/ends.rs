@@ -9,6 +9,7 @@ use lodestore_store::{Graph, LiveGraph, LiveMode, OpenOptions, StoreError};
 
 use super::{MovePlan, MoveStats, PAUSE};
 use crate::remote::{ask_server, describe};
+use crate::route::same_graph;
 use crate::{Address, ClientError};
 
 /// What becomes of the source, and of the copy.
@@ -138,6 +139,12 @@ pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
     if target.graph != source.graph {
         let (address, other) = (to.clone(), plan.from.clone());
         return Err(ClientError::GraphsDiffer { address, other });
+    }
+    if !same_graph(&target, &source) {
+        let reason = "it has other tensors than the source; add or drop them there (`lode import --into`, \
+                      `lode drop-tensor`), or copy graph.toml while it is stopped, if it has no \
+                      partition";
+        return refused(to, reason);
     }
     if !target.roams {
         return refused(to, "it takes in no partition; start it with --parts-here");

@@ -39,9 +39,9 @@ impl Client {
     /// Makes everything that was put on the servers before this call a version, the same number on
     /// all writers; returns it.
     ///
-    /// First all writers prepare it, then all publish it. After an error some may have published, before
-    /// which this client reads nothing there: commit again, or [`Client::commit_as`] with the same
-    /// number, which ends the same.
+    /// First all writers prepare it, then all publish it. After an error some may have published; this
+    /// client reads nothing before the versions that it has answers of. Commit again, or
+    /// [`Client::commit_as`] with the same number, which ends the same.
     ///
     /// # Errors
     /// [`ClientError::NoWriter`] and [`ClientError::TwoWriters`] before anything is prepared, or what

@@ -122,7 +122,8 @@ impl Manifest {
         }
         let mut fields = Fields(body);
         if fields.take::<8>()? != *MAGIC {
-            return Err("it is no manifest of this release".to_owned());
+            let reason = "it is no manifest of this release; bring both servers to the same one";
+            return Err(reason.to_owned());
         }
         let graph = Uuid::from_bytes(fields.take()?);
         let part = PartId(u16::from_le_bytes(fields.take()?));

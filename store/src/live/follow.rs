@@ -102,11 +102,23 @@ impl LiveGraph {
         }
         let names = manifest.tensors.iter().map(|tensor| tensor.name.as_str());
         if !names.eq(open.tensors.iter().map(|tensor| tensor.spec().name.as_str())) {
-            return refused("the writer has other tensors than this graph".to_owned());
+            return refused(format!(
+                "the writer has other tensors than this graph. If it is right, stop this server, remove \
+                 {dir}, and start it again"
+            ));
         }
         self.check_history(&open, manifest)?;
         for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
             for layer in tensor.current().layers() {
+                if !from.covers(layer) {
+                    return refused(format!(
+                        "the writer has no file with the rows of `{}` that version {} has here: was the \
+                         tensor written again, or a file of the writer lost? If it is right, stop this \
+                         server, remove {dir}, and start it again",
+                        from.name,
+                        layer.version()
+                    ));
+                }
                 let same = from.record_like(layer);
                 let Some(theirs) = same.filter(|it| it.digest != *layer.segment().digest()) else {
                     continue;
@@ -192,6 +204,15 @@ impl LiveGraph {
 }
 
 impl ManifestTensor {
+    /// Returns whether a file has the rows of a layer: that layer, or what it was folded into.
+    fn covers(&self, layer: &Layer) -> bool {
+        let (first, version) = (layer.first_version(), layer.version());
+        let is_delta = layer.segment().identity().delta_of.is_some();
+        let mut deltas = self.deltas.iter();
+        self.base.0 >= version
+            || is_delta && deltas.any(|it| it.first <= first && it.version >= version)
+    }
+
     /// The record of the file that has the same rows as a layer in the same history: both with every
     /// row, or both with those that changed in the same versions.
     fn record_like(&self, layer: &Layer) -> Option<&SegmentRecord> {

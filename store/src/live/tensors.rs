@@ -83,6 +83,9 @@ impl LiveGraph {
         }
         let parts = self.open_parts();
         let live = Arc::clone(self);
+        self.forget_remains(&parts, &spec.name).inspect_err(|_| {
+            self.coming().remove(&spec.name);
+        })?;
         Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
     }
 
@@ -104,8 +107,13 @@ impl LiveGraph {
         let _no_put = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed = self.stored()?.meta().clone();
         changed.tensors.retain(|tensor| tensor.name != name);
-        let graph = replace_meta(&self.graph, &changed)?;
-        parts.iter().for_each(|part| part.tensors[position].set_dropped());
+        let replaced = replace_meta(&self.graph, &changed);
+        // A replacement may fail after the switch: nothing is put to a tensor that may be gone.
+        let is_listed = |stored: Graph| stored.meta().tensor(name).is_some();
+        if replaced.is_ok() || !self.stored().is_ok_and(is_listed) {
+            parts.iter().for_each(|part| part.tensors[position].set_dropped());
+        }
+        let graph = replaced?;
         for part in &parts {
             let files = part.catalog.forget_tensor(name, &graph.meta().to_text())?;
             part.catalog.flush()?;
@@ -119,6 +127,18 @@ impl LiveGraph {
         let gone: Vec<Retired> = gone;
         gone.iter().try_for_each(|it| remove_if_there(&**graph.device(), it.file()))?;
         Ok(graph)
+    }
+
+    /// Removes what a drop of a tensor that failed has left in the catalogs: it would lie over a new
+    /// one of the name.
+    fn forget_remains(&self, parts: &[Arc<LivePart>], name: &str) -> Result<(), StoreError> {
+        for part in parts {
+            if part.catalog.tensor_names()?.contains(name) {
+                part.catalog.forget_tensor(name, &self.stored()?.meta().to_text())?;
+                part.catalog.flush()?;
+            }
+        }
+        Ok(())
     }
 
     /// The graph as its description is on disk now.
@@ -172,6 +192,15 @@ impl LiveGraph {
         Ok(tensor.finish()?)
     }
 
+    /// Fails for a partition on this machine that is not open: the graph's description holds for all.
+    fn check_all_open(&self) -> Result<(), StoreError> {
+        let is_closed = |part: &PartId| !self.parts().any(|open| open == *part);
+        match self.graph.parts_here().into_iter().find(is_closed) {
+            Some(part) => Err(StoreError::NoPart { part, opened: self.opened() }),
+            None => Ok(()),
+        }
+    }
+
     fn check_new_tensor(&self, spec: &TensorSpec) -> Result<(), StoreError> {
         self.check_writable()?;
         let refused =
@@ -181,11 +210,7 @@ impl LiveGraph {
         if stored.meta().tensor(&spec.name).is_some() || spec.name == EXTERNAL_ID_TENSOR {
             return Err(refused("the graph has a tensor of this name".to_owned()));
         }
-        // The graph's description holds for all partitions that are on this machine.
-        let is_closed = |part: &PartId| !self.parts().any(|open| open == *part);
-        if let Some(part) = stored.parts_here().into_iter().find(is_closed) {
-            return Err(StoreError::NoPart { part, opened: self.opened() });
-        }
+        self.check_all_open()?;
         if stored.meta().tensors.len() >= MAX_TENSORS {
             return Err(refused(format!(
                 "the graph has {MAX_TENSORS} tensors, the most there may be"

@@ -299,6 +299,30 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     pair.assert_same(&follower);
 }
 
+#[test]
+fn a_writer_that_has_lost_a_layer_is_refused_and_one_that_has_folded_it_is_not() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    for value in [3, 4, 5] {
+        put(&pair.writer, "feat", &[2, 40, 80], value);
+        pair.writer.commit_version().unwrap();
+        if value != 5 {
+            pair.follow(&follower);
+        }
+    }
+    let manifest = pair.fetch(&follower, PartId(0), usize::MAX);
+    let tensor = manifest.tensors.iter().position(|tensor| tensor.deltas.len() == 3).unwrap();
+    for lost in 0..2 {
+        let mut without = manifest.clone();
+        without.tensors[tensor].deltas.remove(lost);
+        let refused = follower.install(&without).unwrap_err();
+        assert!(refused.to_string().contains("no file with the rows of `feat`"), "{refused}");
+    }
+    compact(&pair.writer);
+    pair.follow(&follower);
+    pair.assert_same(&follower);
+}
+
 fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in from.read_dir().unwrap() {

@@ -84,7 +84,11 @@ fn logits_are_those_that_an_evaluation_measures() {
         assert!(text.succeeded().stdout.contains("f32 x 16 for 1,500 nodes"));
         let embedding = rows(dir.path(), &graph, &format!("{kind}-emb"));
         assert_eq!(embedding.len(), 64 * N_NODES as usize);
-        assert!(embedding.iter().any(|byte| *byte != 0));
+        let embedding = embedding.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value));
+        let embedding: Vec<f32> = embedding.collect();
+        assert!(embedding.iter().any(|value| *value != 0.0), "{kind}");
+        // ReLU leaves nothing below 0, ELU does.
+        assert_eq!(embedding.iter().all(|value| *value >= 0.0), kind != "gat", "{kind}");
     }
     let tensors = lode_line(&format!("inspect {graph} --json")).succeeded().json();
     let names: Vec<&Value> = tensors["tensors"].as_array().unwrap().iter().collect();

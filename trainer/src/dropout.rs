@@ -49,7 +49,8 @@ impl Dropout {
 }
 
 impl Mask {
-    /// Appends row number `row`, of these elements, to `piece`, less those that are dropped.
+    /// Appends row number `row`, of these elements, to `piece`, less those that are dropped. Of these
+    /// it keeps the ones that are not finite as NaN, as [`Self::apply`] does.
     pub(crate) fn push_row(
         &self,
         row: usize,
@@ -60,8 +61,9 @@ impl Mask {
         let random = random.substream(self.keys[row]);
         let scale = 65_536.0 / (65_536 - dropped) as f32;
         for (column, value) in elements {
-            if u32::from(random.lane(column.into())) >= dropped {
-                piece.push(column, value * scale);
+            let is_dropped = u32::from(random.lane(column.into())) < dropped;
+            if !is_dropped || !value.is_finite() {
+                piece.push(column, value * if is_dropped { 0.0 } else { scale });
             }
         }
         piece.end_row();
@@ -121,6 +123,7 @@ impl Activation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sparse::SparseRows;
 
     fn mask(rate: f32, seed: u64, layer: u64) -> Mask {
         Dropout::new(rate, seed, layer).unwrap().mask(0..7)
@@ -170,6 +173,25 @@ mod tests {
                 let kept = if out == 0.0 { 0.0 } else { 2.0 };
                 assert_eq!(grad, kept * slope, "{activation:?} at {x}");
             }
+        }
+    }
+
+    #[test]
+    fn sparse_and_dense_rows_show_the_same_elements_that_are_not_finite() {
+        let (mask, n) = (mask(0.5, 1, 0), 7 * 90);
+        let value = |i| [1.5, f32::NAN, f32::INFINITY][i % 3];
+        let mut dense: Vec<f32> = (0..n).map(value).collect();
+        let mut piece = SparsePiece::default();
+        for row in 0..7 {
+            let elements = (0..90u32).map(|column| (column, value(90 * row + column as usize)));
+            mask.push_row(row, elements, &mut piece);
+        }
+        mask.apply(&mut dense);
+        let sparse = SparseRows::new(90, vec![piece]).to_dense().into_values();
+        for (at, (sparse, dense)) in sparse.iter().zip(&dense).enumerate() {
+            let is_same = sparse == dense || sparse.is_nan() && dense.is_nan();
+            assert!(is_same, "{at}: {sparse} {dense}");
+            assert_eq!(dense.is_finite(), at % 3 == 0, "{at}");
         }
     }
 

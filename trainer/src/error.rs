@@ -232,6 +232,21 @@ pub enum TrainError {
         /// The loss.
         loss: f64,
     },
+    /// A gradient left the numbers, though the loss has not yet.
+    #[error(
+        "a gradient is {found} in epoch {epoch}, step {step}, at a loss of {loss}; try a lower learning \
+         rate"
+    )]
+    Gradient {
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Step of the epoch, from 0.
+        step: u32,
+        /// The first element that is not finite.
+        found: f32,
+        /// The loss of the step.
+        loss: f64,
+    },
     /// A worker's thread is gone; its message is in the log.
     #[error("worker {worker} panicked; the cause stands in the log above")]
     WorkerPanicked {
@@ -245,7 +260,11 @@ impl TrainError {
     pub(crate) fn is_common(&self) -> bool {
         matches!(
             self,
-            Self::Collective(_) | Self::Peer { .. } | Self::OtherRun { .. } | Self::Diverged { .. }
+            Self::Collective(_)
+                | Self::Peer { .. }
+                | Self::OtherRun { .. }
+                | Self::Diverged { .. }
+                | Self::Gradient { .. }
         )
     }
 }

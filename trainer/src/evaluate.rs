@@ -5,7 +5,7 @@ use lodestore_graph::NodeId;
 use crate::{
     Metric, TrainError,
     labels::Labels,
-    layerwise::{LayerPass, NodeSet},
+    layerwise::{LayerPass, NodeSet, check_finite},
     matrix::Matrix,
     metric::Measure,
     model::Model,
@@ -39,13 +39,14 @@ impl<'a> Evaluator<'a> {
         Self { pass, labels, metric, measure_test }
     }
 
-    /// Returns the metric of `model` as it is now.
+    /// Returns the metric of `model` as it is now. Fails where a logit is not finite.
     pub(crate) fn accuracy(&mut self, model: &Model) -> Result<Accuracy, TrainError> {
         let (labels, n_nodes) = (self.labels, self.pass.topology.n_nodes());
         let test: &[NodeId] = if self.measure_test { &labels.test } else { &[] };
         let in_test = NodeSet::new(n_nodes, test.iter().copied());
         let mut measures = [Measure::new(self.metric), Measure::new(self.metric)];
         let mut measure = |nodes: &[NodeId], logits: &Matrix| {
+            check_finite(nodes, logits)?;
             let targets = labels.targets_of(nodes);
             for (number, node) in nodes.iter().enumerate() {
                 let split = usize::from(in_test.contains(*node));

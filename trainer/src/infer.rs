@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::{
     ModelKind, TrainError, TrainGraph, WorkerSources,
     features::FeatureRows,
-    layerwise::{LayerPass, NodeSet, PassLimits},
+    layerwise::{LayerPass, NodeSet, PassLimits, check_finite},
     matrix::Matrix,
     model::{Model, ModelSpec},
     saved::ModelFile,
@@ -54,8 +54,8 @@ impl<'a> Inference<'a> {
         let file = ModelFile::read(path)?;
         let config = &file.config;
         let info = sources.local.tensor(&config.feature_tensor)?;
-        file.check_size(info.width as usize)?;
         let spec = ModelSpec::new(config, info.width as usize, file.n_classes()?);
+        file.check(&spec)?;
         let model = Model::new(&spec, 0)?;
         let n_parameters = file.fill(&model)?;
         let n_layers = match output {
@@ -112,10 +112,7 @@ impl<'a> Inference<'a> {
         let last = &layers[self.n_layers - 1];
         let activation = (self.output == InferOutput::Embedding).then(|| last.activation());
         let mut sink = |nodes: &[NodeId], out: &Matrix| {
-            let mut each = nodes.iter().zip(out.values().chunks_exact(out.width()));
-            if let Some((&node, _)) = each.find(|(_, row)| !is_finite(row)) {
-                return Err(TrainError::NotFinite { node });
-            }
+            check_finite(nodes, out)?;
             let written = match activation {
                 Some(activation) => rows(&activation.forward(out.values(), None)),
                 None => rows(out.values()),
@@ -125,10 +122,6 @@ impl<'a> Inference<'a> {
         let all = NodeSet::all(self.pass.topology.n_nodes());
         self.pass.run(&layers[..self.n_layers], all, &mut sink, progress)
     }
-}
-
-fn is_finite(row: &[f32]) -> bool {
-    row.iter().all(|value| value.is_finite())
 }
 
 impl fmt::Display for InferOutput {
@@ -149,5 +142,66 @@ impl FromStr for InferOutput {
             "embedding" => Ok(Self::Embedding),
             _ => Err(format!("no output `{name}`; there are: logits, embedding")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lodestore_graph::sampler::{Fanout, Sampler};
+
+    use super::*;
+    use crate::{
+        dropout::Activation,
+        layer::{Hop, Input, LayerDropout},
+        layerwise::tests::{N_NODES, model, naive, pass, topology},
+    };
+
+    #[test]
+    fn embeddings_are_the_rows_that_the_last_layer_reads() {
+        let topology = topology();
+        let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+        for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+            let (width, model) = (4, model(kind, [6, 4], 5));
+            let mut inference = Inference {
+                pass: pass(&topology, PassLimits::within(2000)),
+                model: model.clone(),
+                kind,
+                output: InferOutput::Embedding,
+                n_layers: 2,
+                width,
+                n_parameters: 0,
+            };
+            let mut found = Vec::new();
+            let mut keep = |rows: &[f32]| {
+                found.extend_from_slice(rows);
+                Ok(())
+            };
+            inference.run(&mut keep, &mut |_, _| ()).unwrap();
+            let is_relu = kind != ModelKind::Gat;
+            let activation = if is_relu { Activation::Relu } else { Activation::Elu };
+            let hidden = naive(&model.first(2), &topology, &all);
+            let expected = activation.forward(hidden.values(), None);
+            assert!(is_near(&found, &expected), "{kind}");
+            assert_eq!(found.iter().all(|value| *value >= 0.0), is_relu, "{kind}");
+            // The last layer makes the logits of them.
+            let batch = Sampler::new(&topology, &[Fanout::All]).sample(&all, 0);
+            let row = |node: &NodeId| found[node.index() * width..][..width].to_vec();
+            let x: Vec<f32> = batch.nodes.iter().flat_map(row).collect();
+            let block = Arc::new(batch.blocks.into_iter().next().unwrap());
+            let degree = |node| topology.in_degree(node);
+            let hop = Hop { block: &block, nodes: &batch.nodes, degree: &degree };
+            let input = Input::Features { x: &x, width };
+            let (logits, _) =
+                model.layers()[2].forward(hop, input, LayerDropout::default()).unwrap();
+            let expected = naive(&model, &topology, &all);
+            assert!(is_near(logits.values(), expected.values()), "{kind}");
+        }
+    }
+
+    fn is_near(found: &[f32], expected: &[f32]) -> bool {
+        let is_near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-4;
+        found.len() == expected.len() && found.iter().zip(expected).all(is_near)
     }
 }

@@ -79,7 +79,7 @@ impl Labels {
         if labels.train.is_empty() {
             return Err(TrainError::NothingToTrain { tensor: config.split_tensor.clone() });
         }
-        labels.check_metric(config.metric)?;
+        labels.check_metric(config)?;
         Ok(labels)
     }
 
@@ -98,7 +98,11 @@ impl Labels {
     }
 
     /// Fails for a metric that the labels do not allow.
-    fn check_metric(&self, metric: Metric) -> Result<(), TrainError> {
+    fn check_metric(&self, config: &TrainConfig) -> Result<(), TrainError> {
+        let metric = config.metric;
+        let test: &[NodeId] = if config.measure_test { &self.test } else { &[] };
+        let is_measured = config.evaluate_every > 0 || !test.is_empty();
+        let is_blind = |nodes: &[NodeId]| !nodes.is_empty() && !self.differ(nodes);
         let expected = match (metric, &self.of_nodes) {
             (Metric::Accuracy, Targets::Several { .. }) => {
                 "f1-micro or roc-auc for several labels a node"
@@ -106,10 +110,26 @@ impl Labels {
             (Metric::RocAuc, Targets::Classes(_)) if self.n_classes != 2 => {
                 "accuracy or f1-micro for other than two classes"
             }
+            (Metric::RocAuc, _) if is_measured && is_blind(&self.validation) => {
+                "other than roc-auc, as no label tells any validation nodes apart"
+            }
+            (Metric::RocAuc, _) if is_measured && is_blind(test) => {
+                "other than roc-auc, as no label tells any test nodes apart"
+            }
             _ => return Ok(()),
         };
         let (expected, found) = (expected.to_owned(), metric.to_string());
         Err(TrainError::Setting { setting: "metric", expected, found })
+    }
+
+    /// Returns whether there is a label that some of `nodes` have and others lack.
+    fn differ(&self, nodes: &[NodeId]) -> bool {
+        match self.targets_of(nodes) {
+            Targets::Classes(classes) => classes.iter().any(|class| *class != classes[0]),
+            Targets::Several { width, labels } => {
+                labels.chunks_exact(width).any(|row| *row != labels[..width])
+            }
+        }
     }
 
     /// BLAKE3 of the labels and of all splits, in hex.

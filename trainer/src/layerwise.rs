@@ -210,6 +210,16 @@ fn sorted(batch: Batch) -> (Vec<NodeId>, Block) {
     (nodes, block)
 }
 
+/// Fails where a row of `out` is not finite, and names its node.
+pub(crate) fn check_finite(nodes: &[NodeId], out: &Matrix) -> Result<(), TrainError> {
+    let is_finite = |row: &[f32]| row.iter().all(|value| value.is_finite());
+    let mut rows = nodes.iter().zip(out.values().chunks_exact(out.width()));
+    match rows.find(|(_, row)| !is_finite(row)) {
+        Some((&node, _)) => Err(TrainError::NotFinite { node }),
+        None => Ok(()),
+    }
+}
+
 fn spill(source: io::Error) -> TrainError {
     TrainError::Spill { folder: std::env::temp_dir(), source }
 }

@@ -78,6 +78,30 @@ impl ModelSpec {
             dropout: config.dropout,
         }
     }
+
+    /// Returns the name and the shape of each parameter, in their order, without making any.
+    pub(crate) fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let n_layers = self.widths.len() - 1;
+        let of_layer = |(index, widths): (usize, &[usize])| {
+            let (in_width, out_width) = (widths[0], widths[1]);
+            let (weight, attention) = match self.kind {
+                ModelKind::Sage => (vec![in_width.saturating_mul(2), out_width], None),
+                ModelKind::Gcn => (vec![in_width, out_width], None),
+                ModelKind::Gat => {
+                    let is_last = index + 1 == n_layers;
+                    let all = if is_last { self.n_output_heads } else { 1 };
+                    let all = all.saturating_mul(out_width);
+                    (vec![in_width, all], Some(vec![all]))
+                }
+            };
+            let named = |name: &str, shape| (format!("layers.{index}.{name}"), shape);
+            let attention = ["attention_source", "attention_destination"]
+                .map(|name| attention.clone().map(|shape| named(name, shape)));
+            let (first, last) = (named("weight", weight), named("bias", vec![out_width]));
+            [first].into_iter().chain(attention.into_iter().flatten()).chain([last])
+        };
+        self.widths.windows(2).enumerate().flat_map(of_layer).collect()
+    }
 }
 
 impl Model {
@@ -120,6 +144,12 @@ impl Model {
     /// Returns the layers, the one that reads features first.
     pub(crate) fn layers(&self) -> &[Layer] {
         &self.layers
+    }
+
+    /// Returns a model of the first `n_layers` layers.
+    #[cfg(test)]
+    pub(crate) fn first(&self, n_layers: usize) -> Self {
+        Self { layers: self.layers[..n_layers].to_vec(), dropout: self.dropout }
     }
 
     /// Runs all layers on the input rows `features`, with the dropout masks of `dropout_seed`.
@@ -203,6 +233,18 @@ impl FromStr for ModelKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shapes_are_known_before_the_parameters_are_made() {
+        for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+            let widths = vec![5, 6, 8, 3];
+            let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 4, dropout: 0.0 };
+            let model = Model::new(&spec, 1).unwrap();
+            let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
+            let found: Vec<_> = model.names().into_iter().zip(shapes).collect();
+            assert_eq!(spec.shapes(), found, "{kind}");
+        }
+    }
 
     #[test]
     fn each_layer_of_a_pass_drops_by_its_own_number() {

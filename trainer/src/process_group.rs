@@ -23,6 +23,9 @@ const ENDED: u8 = 1;
 /// The process has failed; why follows.
 const FAILED: u8 = 2;
 
+/// Most elements of a list of a replica's state that one message carries: 1 GiB.
+const PIECE_ELEMENTS: usize = 1 << 28;
+
 /// The processes of a run, as one of them sees them. Worker w belongs to rank w mod ranks.
 pub(crate) struct ProcessGroup<'c> {
     collective: &'c mut dyn Collective,
@@ -30,6 +33,8 @@ pub(crate) struct ProcessGroup<'c> {
     lengths: Vec<usize>,
     /// Whether all know that the run is over or has failed: no process communicates any more.
     is_over: bool,
+    /// Most elements of a list that a broadcast carries.
+    piece_elements: usize,
 }
 
 /// What each process contributes to the start of a run.
@@ -75,7 +80,7 @@ impl StepMessage {
 
 impl<'c> ProcessGroup<'c> {
     pub(crate) fn new(collective: &'c mut dyn Collective) -> Self {
-        Self { collective, lengths: Vec::new(), is_over: false }
+        Self { collective, lengths: Vec::new(), is_over: false, piece_elements: PIECE_ELEMENTS }
     }
 
     /// Returns whether this process leads.
@@ -125,10 +130,18 @@ impl<'c> ProcessGroup<'c> {
         let Some((place, n_steps)) = all.swap_remove(0).resumed else {
             return Ok(Some((filled, None)));
         };
-        let mut bytes = resumed.map_or_else(Vec::new, |(_, states)| bytes_of(&states));
-        let sent = self.collective.broadcast(Payload::Parameters, 0, &mut bytes);
-        sent.inspect_err(|_| self.is_over = true)?;
-        Ok(Some((filled, Some((place, self.states(&n_steps, &bytes)?)))))
+        let empty = |&n_steps: &u32| {
+            let [values, means, variances] =
+                [(); 3].map(|()| self.lengths.iter().map(|&n| vec![0.0; n]).collect());
+            ReplicaState { n_steps, values, means, variances }
+        };
+        let mut states = match resumed {
+            Some((_, states)) => states,
+            None => n_steps.iter().map(empty).collect(),
+        };
+        let shared = states.iter_mut().try_for_each(|state| self.share(state));
+        shared.inspect_err(|_| self.is_over = true)?;
+        Ok(Some((filled, Some((place, states)))))
     }
 
     /// Returns the text of the leader; none if it has ended the run.
@@ -261,22 +274,27 @@ impl<'c> ProcessGroup<'c> {
         self.lengths.iter().map(list).collect()
     }
 
-    /// Returns the states that the leader has sent, of models as this process has.
-    fn states(&mut self, n_steps: &[u32], bytes: &[u8]) -> Result<Vec<ReplicaState>, TrainError> {
-        let len: usize = self.lengths.iter().sum();
-        let expected = 3 * 4 * len * n_steps.len();
-        if bytes.len() != expected {
-            self.is_over = true;
-            let (expected, found) = (format!("{expected} bytes"), format!("{} bytes", bytes.len()));
-            return Err(out_of_step(0, &expected, found));
+    /// Replaces the lists of `state` by those of the leader, in pieces that a message can carry.
+    fn share(&mut self, state: &mut ReplicaState) -> Result<(), CollectiveError> {
+        let (leads, mut bytes) = (self.leads(), Vec::new());
+        let ReplicaState { values, means, variances, .. } = state;
+        let lists = [values, means, variances].into_iter().flatten();
+        for piece in lists.flat_map(|list| list.chunks_mut(self.piece_elements)) {
+            let piece: &mut [u8] = bytemuck::cast_slice_mut(piece);
+            bytes.clear();
+            if leads {
+                bytes.extend_from_slice(piece);
+            }
+            self.collective.broadcast(Payload::Parameters, 0, &mut bytes)?;
+            if bytes.len() != piece.len() {
+                let expected = format!("{} bytes", piece.len());
+                let found = format!("{} bytes", bytes.len());
+                let error = CollectiveError::OutOfStep { rank: 0, expected, found };
+                return Err(self.collective.raise(error));
+            }
+            piece.copy_from_slice(&bytes);
         }
-        let all: Vec<f32> = bytemuck::pod_collect_to_vec(bytes);
-        let of_replica = |(replica, &n_steps): (usize, &u32)| {
-            let list = |n: usize| self.lists(&all[(3 * replica + n) * len..][..len]);
-            let [values, means, variances] = [0, 1, 2].map(list);
-            ReplicaState { n_steps, values, means, variances }
-        };
-        Ok(n_steps.iter().enumerate().map(of_replica).collect())
+        Ok(())
     }
 }
 
@@ -285,12 +303,6 @@ impl<'c> ProcessGroup<'c> {
 pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), CollectiveError> {
     let bytes = [&[FAILED], message.as_bytes()].concat();
     collective.all_gather(Payload::Control, &bytes, &mut Vec::new())
-}
-
-/// Returns values, means and variances of each state, one behind the other.
-fn bytes_of(states: &[ReplicaState]) -> Vec<u8> {
-    let lists = states.iter().flat_map(|state| [&state.values, &state.means, &state.variances]);
-    lists.flatten().flat_map(|list| bytemuck::cast_slice::<f32, u8>(list)).copied().collect()
 }
 
 fn malformed(rank: u32, error: &serde_json::Error) -> TrainError {
@@ -381,13 +393,19 @@ mod tests {
         };
         let states = [state(9, 1.0), state(7, 2.0)];
         let place = Place { epoch: 2, step: 1 };
-        let found = in_all(3, |mut group| {
-            let resumed = group.leads().then(|| (place, states.to_vec()));
-            group.open(opening(1), resumed).unwrap().unwrap()
-        });
-        for (filled, resumed) in found {
-            assert_eq!(filled.remote_rows, 15);
-            assert_eq!(resumed, Some((place, states.to_vec())));
+        // Whole lists, and pieces of them: the leader sends 18 elements to each of two others.
+        for piece_elements in [PIECE_ELEMENTS, 1] {
+            let found = in_all(3, |mut group| {
+                group.piece_elements = piece_elements;
+                let resumed = group.leads().then(|| (place, states.to_vec()));
+                let opened = group.open(opening(1), resumed).unwrap().unwrap();
+                (opened, group.leads(), group.collective.traffic().parameters)
+            });
+            for ((filled, resumed), leads, n_bytes) in found {
+                assert_eq!(filled.remote_rows, 15);
+                assert_eq!(resumed, Some((place, states.to_vec())));
+                assert_eq!(n_bytes, if leads { 2 * 18 * 4 } else { 0 });
+            }
         }
     }
 

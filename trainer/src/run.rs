@@ -182,9 +182,7 @@ impl<'a> Run<'a> {
                 return Ok(());
             };
             let loss = outcome.loss;
-            if !loss.is_finite() {
-                return Err(TrainError::Diverged { epoch, step, loss });
-            }
+            outcome.check_finite(self.place)?;
             let update = Instant::now();
             self.replica.adam.step(&outcome.gradients)?;
             let update = update.elapsed().as_secs_f64() + outcome.average_seconds;

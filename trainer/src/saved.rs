@@ -9,14 +9,16 @@ use std::{
     str::FromStr,
 };
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Device, Tensor};
 use lodestore_graph::sampler::Fanout;
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use thiserror::Error;
 
 use crate::{
-    Metric, ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources, evaluate::Accuracy,
-    model::Model, setup::Setup,
+    Metric, ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    evaluate::Accuracy,
+    model::{Model, ModelSpec},
+    setup::Setup,
 };
 
 /// A larger file is no model of this crate.
@@ -40,6 +42,8 @@ enum Fault {
     Format(#[from] SafeTensorError),
     #[error("`{name}` must be {expected}, found {found}")]
     Unfit { name: String, expected: String, found: String },
+    #[error("in its metadata, {0}")]
+    Settings(Box<TrainError>),
 }
 
 /// What a saved model does on a graph.
@@ -111,7 +115,7 @@ pub(crate) struct ModelFile<'a> {
 }
 
 impl<'a> ModelFile<'a> {
-    /// Reads the file at `path`.
+    /// Reads the file at `path`. Fails for settings that no run has.
     pub(crate) fn read(path: &'a Path) -> Result<Self, SavedModelError> {
         let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
         let bytes = read(path).map_err(|source| failed(Fault::Io { action: "read", source }))?;
@@ -119,13 +123,22 @@ impl<'a> ModelFile<'a> {
         let header = SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.into()))?;
         let none = HashMap::new();
         let config = config(header.1.metadata().as_ref().unwrap_or(&none)).map_err(failed)?;
+        config.validate().map_err(|error| failed(Fault::Settings(Box::new(error))))?;
         Ok(Self { path, bytes, config })
     }
 
-    /// Fails where a model for features of `width` would have more parameters than the file.
-    pub(crate) fn check_size(&self, width: usize) -> Result<(), SavedModelError> {
-        let checked = check_size(&self.config, width, self.bytes.len() / 4);
-        checked.map_err(|fault| self.failed(fault))
+    /// Fails unless the file has the parameters of a model of `spec`, before memory is taken for one.
+    pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), SavedModelError> {
+        let tensors = self.tensors()?;
+        for (name, shape) in spec.shapes() {
+            let found = tensors.tensor(&name).map_err(|error| self.failed(error.into()))?;
+            if found.dtype() != Dtype::F32 || found.shape() != shape {
+                let expected = format!("F32 of shape {shape:?}, as the graph asks for");
+                let found = format!("{:?} of shape {:?}", found.dtype(), found.shape());
+                return Err(self.failed(Fault::Unfit { name, expected, found }));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the classes that the last layer tells apart.
@@ -141,12 +154,15 @@ impl<'a> ModelFile<'a> {
         }
     }
 
-    /// Gives `model` the file's parameters, and returns how many elements they have.
+    /// Gives `model`, which has been checked, the file's parameters. Returns how many elements they
+    /// have.
     pub(crate) fn fill(&self, model: &Model) -> Result<u64, TrainError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;
         for (name, var) in model.names().iter().zip(model.parameters()) {
-            let values = values_of(&tensors, name, &var).map_err(|fault| self.failed(fault))?;
+            let found = tensors.tensor(name).map_err(|error| self.failed(error.into()))?;
+            let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
+            let values: Vec<f32> = values.collect();
             n_parameters += values.len() as u64;
             var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
         }
@@ -171,9 +187,8 @@ pub fn evaluate_saved(
     sources: &WorkerSources,
 ) -> Result<Evaluation, TrainError> {
     let file = ModelFile::read(path)?;
-    let width = sources.local.tensor(&file.config.feature_tensor)?.width;
-    file.check_size(width as usize)?;
-    let setup = Setup::new(&file.config, *graph, std::slice::from_ref(sources), vec![0])?;
+    let sources = std::slice::from_ref(sources);
+    let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
     let parameters = file.fill(&setup.model)?;
     let Accuracy { validation, test } = setup.evaluator()?.accuracy(&setup.model)?;
     let (validation_accuracy, test_accuracy) = (validation, test);
@@ -192,35 +207,6 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(n_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Fails for settings whose model would have more parameters than a file with so many elements, before
-/// memory is taken for one; classes are not counted.
-fn check_size(config: &TrainConfig, width: usize, n_elements: usize) -> Result<(), Fault> {
-    let (hidden, n_layers) = (config.hidden, config.fanouts.len());
-    let n_output_heads = if config.model == ModelKind::Gat { config.n_output_heads } else { 1 };
-    let inner = hidden.saturating_mul(hidden).saturating_mul(n_layers.saturating_sub(2));
-    let least = match n_layers {
-        1 => width.saturating_mul(n_output_heads),
-        _ => inner.saturating_add(hidden.saturating_mul(width.max(n_output_heads))),
-    };
-    if least > n_elements {
-        let expected = format!("a model of {n_elements} parameters at most, as the file is long");
-        return Err(Fault::Unfit { name: "hidden".to_owned(), expected, found: least.to_string() });
-    }
-    Ok(())
-}
-
-/// The elements of the tensor `name`, which must have the shape of `var`.
-fn values_of(file: &SafeTensors<'_>, name: &str, var: &Var) -> Result<Vec<f32>, Fault> {
-    let found = file.tensor(name)?;
-    if found.dtype() != Dtype::F32 || found.shape() != var.dims() {
-        let expected = format!("F32 of shape {:?}, as the graph asks for", var.dims());
-        let found = format!("{:?} of shape {:?}", found.dtype(), found.shape());
-        return Err(Fault::Unfit { name: name.to_owned(), expected, found });
-    }
-    let values = found.data().as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value));
-    Ok(values.collect())
 }
 
 /// What it takes to use the parameters of a run of `config`.
@@ -288,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_survive_a_file_and_forged_ones_are_refused_before_they_take_memory() {
+    fn settings_survive_a_file_and_unknown_ones_are_named() {
         let usual = TrainConfig {
             model: ModelKind::Gat,
             hidden: 48,
@@ -304,20 +290,47 @@ mod tests {
         let message = |name: &str, value: &str| {
             let mut entries = metadata(&usual);
             entries.insert(name.to_owned(), value.to_owned());
-            let checked = config(&entries).and_then(|config| check_size(&config, 10, 10_000));
-            checked.unwrap_err().to_string()
+            config(&entries).unwrap_err().to_string()
         };
         assert!(message("model", "mlp").contains("must be sage, gcn or gat"));
         assert!(message("layers", "65").contains("must be 1 to 64, found 65"));
         assert!(message("layers", "0").contains("1 to 64"));
         assert!(message("heads", "-1").contains("a number"));
-        let large = usize::MAX.to_string();
-        for (name, value) in
-            [("hidden", "1001"), ("hidden", &large), ("layers", "7"), ("output_heads", &large)]
-        {
-            assert!(message(name, value).contains("10000 parameters at most"), "{name} {value}");
-        }
-        assert!(check_size(&usual, 10, 10_000).is_ok());
         assert!(config(&HashMap::new()).unwrap_err().to_string().contains("found nothing"));
+    }
+
+    #[test]
+    fn forged_settings_are_refused_before_they_take_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model");
+        let usual = TrainConfig { model: ModelKind::Gat, hidden: 16, ..TrainConfig::default() };
+        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
+        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        let opened = |change: fn(&mut TrainConfig)| {
+            let mut forged = usual.clone();
+            change(&mut forged);
+            save(&path, &forged, &model, &values).unwrap();
+            let file = ModelFile::read(&path)?;
+            file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
+        };
+        opened(|_| ()).unwrap();
+        let message = |change| opened(change).unwrap_err().to_string();
+        let heads = message(|c| c.n_heads = 0);
+        assert!(heads.contains("setting `n_heads` must be at least 1, found 0"), "{heads}");
+        assert!(message(|c| c.n_output_heads = 0).contains("`n_output_heads` must be at least 1"));
+        assert!(message(|c| c.hidden = 0).contains("`hidden` must be at least 1"));
+        assert!(message(|c| c.hidden = 20).contains("`hidden` must be a multiple of 8 heads"));
+        let large = message(|c| c.hidden = 1 << 20);
+        assert!(large.contains("`layers.0.weight` must be F32 of shape [10, 1048576]"), "{large}");
+        assert!(message(|c| c.hidden = usize::MAX - 7).contains("layers.0.weight"));
+        let heads = message(|c| c.n_output_heads = usize::MAX);
+        assert!(
+            heads.contains("weight` must be F32 of shape [16, 18446744073709551615]"),
+            "{heads}"
+        );
+        assert!(message(|c| c.model = ModelKind::Sage).contains("shape [20, 16]"));
+        let layers = message(|c| c.fanouts = vec![Fanout::All; 64]);
+        assert!(layers.contains("layers.63.bias"), "{layers}");
     }
 }

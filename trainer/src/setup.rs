@@ -21,6 +21,7 @@ use crate::{
     layerwise::{LayerPass, PassLimits},
     model::{Model, ModelSpec},
     process_group::ProcessGroup,
+    saved::ModelFile,
     strategy::{Ondemand, Planned, Rapid, Share},
     team::Recruit,
     worker::Worker,
@@ -46,12 +47,14 @@ pub(crate) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Reads labels and makes the model; `workers` are those of this process.
+    /// Reads labels and makes the model, one that fits `file` if there is one; `workers` are those of
+    /// this process.
     pub(crate) fn new(
         config: &'a TrainConfig,
         graph: TrainGraph<'a>,
         sources: &'a [WorkerSources],
         workers: Vec<u32>,
+        file: Option<&ModelFile<'_>>,
     ) -> Result<Self, TrainError> {
         config.validate()?;
         check_sources(graph, sources, &workers)?;
@@ -64,6 +67,7 @@ impl<'a> Setup<'a> {
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
         let spec = ModelSpec::new(config, features.width(), labels.n_classes);
+        file.map_or(Ok(()), |file| file.check(&spec))?;
         let model = Model::new(&spec, config.seed)?;
         let row_bytes = info.row_bytes();
         let n_batches = Self::n_batches_of(config, graph.book, &labels.train);

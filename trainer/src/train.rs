@@ -155,7 +155,7 @@ fn run_all(
 ) -> Result<Option<TrainReport>, TrainError> {
     let start = Instant::now();
     let workers = group.local_workers(config.workers).collect();
-    let mut setup = Setup::new(config, *graph, sources, workers)?;
+    let mut setup = Setup::new(config, *graph, sources, workers, None)?;
     setup.n_processes = group.n_ranks();
     let Some(mut run) = Run::new(&setup, group)? else { return Ok(None) };
     if run.is_over() {

@@ -119,4 +119,44 @@ fn labels_and_features_that_cannot_be_used_are_named() {
     let nan = with_labels(&graph, Dtype::I64, 1, labels, spoil);
     let nan = message(&nan, Metric::Accuracy);
     assert!(nan.contains(&format!("feature 3 of node {node} is NaN in epoch 0, step")), "{nan}");
+    // No batch has a node without neighbours that is not trained on; the evaluation has it.
+    let is_alone = |node: usize| graph.topology.in_degree(NodeId(node as u32)) == 0;
+    let node = (0..split.len()).find(|&node| split[node] == 1 && is_alone(node)).unwrap();
+    let labels = bytes_of(&classes(&graph), i64::to_le_bytes);
+    let spoil = |features: &mut [f32]| features[8 * node + 3] = f32::NAN;
+    let nan = with_labels(&graph, Dtype::I64, 1, labels, spoil);
+    let nan = message(&nan, Metric::Accuracy);
+    assert!(nan.contains(&format!("row of node {node} is not finite")), "{nan}");
+}
+
+#[test]
+fn an_area_of_nodes_that_no_label_tells_apart_is_refused_before_the_first_step() {
+    let (graph, dir) = (planted(2), tempfile::tempdir().unwrap());
+    let split = all(&graph, "split");
+    // The nodes of a split have no other than the first class, or no label but the first.
+    let with_blind = |blind: u8| {
+        let classes = classes(&graph).into_iter().zip(&split);
+        let classes = classes.map(|(class, split)| i64::from(class > 0 && *split != blind));
+        let classes: Vec<i64> = classes.collect();
+        let several = classes.iter().flat_map(|class| [1, u8::from(*class == 1)]).collect();
+        let classes = bytes_of(&classes, i64::to_le_bytes);
+        [
+            with_labels(&graph, Dtype::I64, 1, classes, |_| ()),
+            with_labels(&graph, Dtype::U8, 2, several, |_| ()),
+        ]
+    };
+    let settings = TrainConfig { epochs: 1, ..settings(Metric::RocAuc, dir.path()) };
+    for (blind, name) in [(1, "validation"), (2, "test")] {
+        for graph in with_blind(blind) {
+            let message = run(&graph, &settings).unwrap_err().to_string();
+            let expected = format!("no label tells any {name} nodes apart, found roc-auc");
+            assert!(message.contains(&expected), "{message}");
+        }
+    }
+    // Test nodes that are not measured, or any where nothing is.
+    let [graph, _] = with_blind(2);
+    let unmeasured = TrainConfig { measure_test: false, ..settings };
+    run(&graph, &unmeasured).unwrap();
+    let [graph, _] = with_blind(1);
+    run(&graph, &TrainConfig { evaluate_every: 0, ..unmeasured }).unwrap();
 }

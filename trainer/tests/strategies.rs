@@ -228,15 +228,16 @@ fn global_roots_are_all_trained_on_and_fetching_changes_nothing() {
 fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
-    for model in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+    let models = [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat];
+    for (model, dropout) in models.into_iter().flat_map(|model| [(model, 0.0), (model, 0.5)]) {
         let of = |strategy, workers: u32| {
             let plain = config(strategy, workers, dir.path());
-            TrainConfig { batch_size: 12 / workers as usize, dropout: 0.0, model, ..plain }
+            TrainConfig { batch_size: 12 / workers as usize, dropout, model, ..plain }
         };
         let one = run(&graph, &of(Strategy::Ondemand, 1)).unwrap();
         for workers in [1, 2, 3, 4] {
             let hop = run(&graph, &of(Strategy::Hop, workers)).unwrap();
-            let what = format!("{model}, {workers} workers");
+            let what = format!("{model}, dropout {dropout}, {workers} workers");
             let near = |a: f64, b: f64, by: f64| (a - b).abs() <= by * b.abs();
             assert_eq!(hop.step_losses.len(), one.step_losses.len(), "{what}");
             assert!(near(hop.step_losses[0], one.step_losses[0], 1e-6), "{what}");

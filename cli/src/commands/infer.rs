@@ -29,7 +29,8 @@ Example:
   lode gather --graph my-graph --tensor emb --ids ids.npy --out rows.npy
 
 Each layer passes once over all nodes, with all their neighbours. The tensor is f32, and appears whole or
-not at all; all partitions of the graph must be here, and no other process may write to it meanwhile.")]
+not at all: what is interrupted starts again from its beginning. All partitions of the graph must be here,
+and no other process may write to it meanwhile.")]
 pub(crate) struct InferArgs {
     /// Folder of the graph.
     graph: PathBuf,

@@ -143,7 +143,8 @@ pub(crate) struct TrainArgs {
     /// Leave the test nodes out; with --evaluate-every 0 accuracy is not measured at all.
     #[arg(long)]
     no_test: bool,
-    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file (in TMPDIR).
+    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file (in TMPDIR). The
+    /// scores of roc-auc, 8 bytes for each label of each measured node, come on top.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     evaluation_memory: u64,
     /// Stop when accuracy on the validation nodes has not risen for so many epochs; 0: never.

@@ -88,6 +88,12 @@ pub trait Collective {
         receives: &mut [(u32, Vec<u8>)],
     ) -> Result<(), CollectiveError>;
 
+    /// Returns `error`, which this rank has found beside a transfer. An engine whose ranks can only end
+    /// together ends them here, as others may wait for this one.
+    fn raise(&mut self, error: CollectiveError) -> CollectiveError {
+        error
+    }
+
     /// Sends `outgoing[r]` to each rank r and fills `incoming[r]` with what rank r sent to this
     /// one: whole rows of `row_bytes`, any number of them.
     ///
@@ -166,8 +172,9 @@ pub trait Collective {
         let outgoing = vec![&mine[..]; self.n_ranks() as usize];
         let tag = Tag::new(Operation::AllReduce, Payload::Control);
         exchange(self, tag, 1, &outgoing, &mut all)?;
-        for (rank, bytes) in (0..).zip(&all).filter(|&(rank, _)| rank != self.rank()) {
-            expect_bytes(rank, bytes, n_bytes)?;
+        let own = self.rank();
+        for (rank, bytes) in (0..).zip(&all).filter(|&(rank, _)| rank != own) {
+            expect_bytes(rank, bytes, n_bytes).map_err(|error| self.raise(error))?;
             for (value, other) in values.iter_mut().zip(bytes.as_chunks().0) {
                 let other = u64::from_le_bytes(*other);
                 *value = match reduction {
@@ -227,7 +234,8 @@ pub trait Collective {
         exchange(self, tag, 1, &vec![bytemuck::cast_slice(&sum); n_ranks], &mut all)?;
         let mut sums = Vec::with_capacity(len);
         for (rank, bytes) in all.iter().enumerate() {
-            expect_bytes(rank as u32, bytes, 4 * share(rank).len())?;
+            let expected = expect_bytes(rank as u32, bytes, 4 * share(rank).len());
+            expected.map_err(|error| self.raise(error))?;
             sums.extend(floats(bytes));
         }
         Ok(sums)
@@ -276,7 +284,7 @@ fn exchange<C: Collective + ?Sized>(
         if !bytes.len().is_multiple_of(row_bytes) {
             let (expected, found) = (format!("rows of {row_bytes} bytes"), bytes.len());
             let found = format!("{found} bytes");
-            return Err(CollectiveError::OutOfStep { rank, expected, found });
+            return Err(collective.raise(CollectiveError::OutOfStep { rank, expected, found }));
         }
         incoming[rank as usize] = bytes;
     }
@@ -291,7 +299,7 @@ fn send_with<C: Collective + ?Sized>(
     receives: &mut [(u32, Vec<u8>)],
 ) -> Result<(), CollectiveError> {
     for (rank, bytes) in sends {
-        check_length(*rank, bytes.len() as u64)?;
+        check_length(*rank, bytes.len() as u64).map_err(|error| collective.raise(error))?;
     }
     collective.transfer(tag, sends, receives)?;
     let n_bytes: u64 = sends.iter().map(|(_, bytes)| bytes.len() as u64).sum();

@@ -142,6 +142,10 @@ impl Collective for MpiCollective {
         &mut self.traffic
     }
 
+    fn raise(&mut self, error: CollectiveError) -> CollectiveError {
+        self.abort(&error)
+    }
+
     fn transfer(
         &mut self,
         tag: Tag,

@@ -138,10 +138,17 @@ fn layer_by_layer_gives_the_rows_of_whole_neighbourhoods() {
 #[test]
 fn fewer_layers_give_hidden_rows() {
     let topology = topology();
-    let model = model(ModelKind::Sage, [6, 4], 4);
-    let mut pass = pass(&topology, PassLimits::within(1 << 20));
-    let (_, rows, _) = run(&mut pass, &model.layers()[..2], NodeSet::all(N_NODES));
-    assert_eq!(rows.len(), 4 * N_NODES as usize);
+    let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+        let model = model(kind, [6, 4], 4);
+        let expected = naive(&model.first(2), &topology, &all);
+        let mut pass = pass(&topology, PassLimits::within(1 << 20));
+        let (_, rows, _) = run(&mut pass, &model.layers()[..2], NodeSet::all(N_NODES));
+        assert_eq!(rows.len(), 4 * N_NODES as usize);
+        for (found, expected) in rows.iter().zip(expected.values()) {
+            assert!((found - expected).abs() < 1e-4, "{kind}: {found} {expected}");
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The same body in an MPI job, which ends with a process that panics or hangs.
+//! The same body in an MPI job, which ends with a process that panics, fails or hangs.
 
 use std::{
     env,
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_trainer::collective::{Collective, MpiCollective};
+use lodestore_trainer::collective::{Collective, MAX_MESSAGE_BYTES, MpiCollective, Payload};
 
 use super::{TIMEOUT, calls};
 
@@ -25,6 +25,11 @@ fn every_collective_gives_what_it_should_in_a_job_that_ends_as_a_whole() {
         if is_second && does == "hang" {
             sleep(TIMEOUT);
         }
+        if is_second && does == "long" {
+            let bytes = vec![0; MAX_MESSAGE_BYTES as usize + 1];
+            rank.send(0, Payload::Rows, &bytes).unwrap_err();
+            return;
+        }
         rank.barrier().unwrap();
         return;
     }
@@ -34,6 +39,10 @@ fn every_collective_gives_what_it_should_in_a_job_that_ends_as_a_whole() {
     }
     let panicked = job(2, "panic").expect("a job that ends with its process");
     assert!(!panicked.status.success());
+    let long = job(2, "long").expect("a job that ends with an error of one process");
+    let said = String::from_utf8_lossy(&long.stderr);
+    assert!(!long.status.success());
+    assert!(said.contains("a message of 2147483648 bytes"), "{said}");
     let hung = job(3, "hang").expect("a job that ends when its time is up");
     let said = String::from_utf8_lossy(&hung.stderr);
     assert!(!hung.status.success());

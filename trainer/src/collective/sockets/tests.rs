@@ -1,6 +1,7 @@
 use std::{io::Write, thread};
 
 use super::*;
+use crate::collective::MAX_MESSAGE_BYTES;
 
 #[test]
 fn waiting_is_counted_in_slices_and_ends_when_something_comes() {
@@ -59,4 +60,18 @@ fn a_follower_without_a_leader_says_so() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = SocketCollective::follower(1, 3, file.into(), timeout);
     assert!(matches!(error, Err(CollectiveError::Connect { .. })), "{error:?}");
+}
+
+#[test]
+fn memory_grows_with_bytes_that_come_and_not_with_the_length_that_is_announced() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let (link, tag, mut bytes) = (Link::new(ours).unwrap(), Tag::barrier(), Vec::new());
+    theirs.write_all(&tag.number().to_le_bytes()).unwrap();
+    theirs.write_all(&MAX_MESSAGE_BYTES.to_le_bytes()).unwrap();
+    theirs.write_all(&[7; 1000]).unwrap();
+    let mut inbound = Inbound::new(1, &link, tag, &mut bytes);
+    assert!(inbound.advance().unwrap());
+    assert!(!inbound.is_done());
+    assert_eq!(bytes, [7; 1000]);
+    assert!(bytes.capacity() < 1 << 20, "{} bytes", bytes.capacity());
 }

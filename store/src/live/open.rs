@@ -169,7 +169,7 @@ fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedP
     let here = graph.parts_here();
     let lock = |&part: &PartId| {
         if !here.contains(&part) {
-            let opened: Vec<String> = here.iter().map(|part| part.to_string()).collect();
+            let opened: Vec<String> = here.iter().map(ToString::to_string).collect();
             return Err(StoreError::NoPart { part, opened: opened.join(", ") });
         }
         Ok((part, graph.catalog_for_writing(part)?))

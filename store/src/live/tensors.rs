@@ -83,7 +83,7 @@ impl LiveGraph {
         }
         let parts = self.open_parts();
         let live = Arc::clone(self);
-        self.forget_remains(&parts, &spec.name).inspect_err(|_| {
+        self.settle_all(&parts).inspect_err(|_| {
             self.coming().remove(&spec.name);
         })?;
         Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
@@ -129,16 +129,11 @@ impl LiveGraph {
         Ok(graph)
     }
 
-    /// Removes what a drop of a tensor that failed has left in the catalogs: it would lie over a new
-    /// one of the name.
-    fn forget_remains(&self, parts: &[Arc<LivePart>], name: &str) -> Result<(), StoreError> {
-        for part in parts {
-            if part.catalog.tensor_names()?.contains(name) {
-                part.catalog.forget_tensor(name, &self.stored()?.meta().to_text())?;
-                part.catalog.flush()?;
-            }
-        }
-        Ok(())
+    /// Makes the catalogs of `parts` agree with `graph.toml`: what a failed drop of a tensor has left
+    /// there would lie over a new tensor of the name.
+    fn settle_all(&self, parts: &[Arc<LivePart>]) -> Result<(), StoreError> {
+        let _alone = self.commits();
+        parts.iter().try_for_each(|it| settle(&self.graph, it.part, &it.catalog).map(drop))
     }
 
     /// The graph as its description is on disk now.

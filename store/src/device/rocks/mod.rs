@@ -2,7 +2,7 @@
 //!
 //! Opening for reading takes no lock and creates no file, so that it works on read-only mounts and
 //! from several processes at once. Every write is synced; writes of several threads share a sync.
-//! Damage to a log is told from a write that a crash cut off by [`acknowledged`].
+//! Damage to a log is distinguished from a write that a crash cut off by [`acknowledged`].
 
 mod acknowledged;
 mod reopen;

@@ -104,6 +104,8 @@ impl Shard {
         let holdings = Arc::clone(&self.plan.holdings);
         let look = move |live: &Arc<LiveGraph>| {
             holdings.look_for_arrivals()?;
+            // Now, when nothing has been fetched: the source gives it up before it is adopted.
+            live.check_adopts(part)?;
             Ok(Arrival::missing_at(live.graph(), part, id))
         };
         let name = self.call_store(look).await?.map_err(|error| store_failure(&error))?;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
@@ -27,7 +28,8 @@ impl Device for Disk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
-        Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        Ok(Box::new(NewFile { file, n_bytes: 0, n_begun: 0 }))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -181,13 +183,35 @@ fn knows_no_locks(error: Errno) -> bool {
     matches!(error, Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP)
 }
 
-impl FileWriter for File {
+/// Bytes after which the disk begins to write what was appended.
+const WRITE_BEHIND_BYTES: u64 = 8 << 20;
+
+/// A file that is being written: the disk writes while more is appended, and a sync waits for less.
+#[derive(Debug)]
+struct NewFile {
+    file: File,
+    n_bytes: u64,
+    /// Of these the disk was asked to begin to write.
+    n_begun: u64,
+}
+
+impl FileWriter for NewFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes)
+        self.file.write_all(bytes)?;
+        self.n_bytes += bytes.len() as u64;
+        if let Some(length) = NonZero::new(self.n_bytes - self.n_begun)
+            && length.get() >= WRITE_BEHIND_BYTES
+        {
+            // Linux begins to write dirty pages, and forgets those that are clean: none of these.
+            // What it says of it does not matter; the sync reports errors.
+            let _ = fadvise(&self.file, self.n_begun, Some(length), Advice::DontNeed);
+            self.n_begun = self.n_bytes;
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.sync_all()
+        self.file.sync_all()
     }
 }
 

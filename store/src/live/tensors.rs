@@ -90,7 +90,8 @@ impl LiveGraph {
     }
 
     /// Removes a tensor with all of its versions and rows from the open partitions; returns the graph
-    /// without it. Views that have its files open read them to their end.
+    /// without it. Views that have its files open read them to their end; the room of the files is free
+    /// once this graph is closed.
     ///
     /// Fails with [`StoreError::Fixed`] for `external_id`, and with [`StoreError::Busy`] while a
     /// partition is copied. Waits for the compaction and the commit that run.

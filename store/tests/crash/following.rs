@@ -13,7 +13,8 @@ use lodestore_store::{
     PartFiles, ReaderKind, StoreError, View, verify_on,
 };
 
-use crate::small::{N_NODES, OUT, TENSORS, imported};
+use crate::import::imported;
+use crate::small::{N_NODES, OUT, TENSORS};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
 use crate::world::Finding;
 

@@ -5,7 +5,8 @@ use lodestore_store::Folding;
 use lodestore_store::crash::{CrashDevice, Fault, Plan};
 use rustix::io::Errno;
 
-use crate::small::{N_NODES, imported};
+use crate::import::imported;
+use crate::small::N_NODES;
 use crate::world::{Finding, Model, Op, World};
 
 const ALL: u16 = (1 << N_NODES) - 1;

@@ -11,6 +11,21 @@ use crate::small::{OUT, import};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
 use crate::world::{Finding, Model, Op, World};
 
+/// A device with the folder of graphs.
+fn with_folder() -> CrashDevice {
+    let device = CrashDevice::new(0);
+    device.create_dir(Path::new("graphs")).unwrap();
+    device.sync(Path::new("")).unwrap();
+    device
+}
+
+/// A device with the imported graph.
+pub(crate) fn imported() -> CrashDevice {
+    let device = with_folder();
+    import(&(Arc::new(device.clone()) as Arc<dyn Device>)).unwrap();
+    device
+}
+
 struct Import;
 
 impl Scenario for Import {
@@ -22,10 +37,7 @@ impl Scenario for Import {
     }
 
     fn prepare(&self) -> CrashDevice {
-        let device = CrashDevice::new(0);
-        device.create_dir(Path::new("graphs")).unwrap();
-        device.sync(Path::new("")).unwrap();
-        device
+        with_folder()
     }
 
     fn run(&self, device: &CrashDevice, _: bool) -> Result<bool, Box<dyn Error>> {

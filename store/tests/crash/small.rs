@@ -8,7 +8,6 @@ use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{PartId, PartitionBook, mix};
-use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
     CodecChoice, Device, Dtype, Graph, ImportError, Importer, NanPolicy, SourceError, StoreError,
     TensorOptions, TensorSource,
@@ -119,15 +118,6 @@ pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
         importer.add_tensor(tensor.name, &tensor, options, order, book, &mut |_, _| {})?;
     }
     importer.commit(order, book, n_edges, true)
-}
-
-/// A device with the imported graph.
-pub(crate) fn imported() -> CrashDevice {
-    let device = CrashDevice::new(0);
-    device.create_dir(Path::new("graphs")).unwrap();
-    device.sync(Path::new("")).unwrap();
-    import(&(Arc::new(device.clone()) as Arc<dyn Device>)).unwrap();
-    device
 }
 
 /// Writes topology and halo of every partition, and syncs nothing: files that were written beside

@@ -12,7 +12,8 @@ use lodestore_store::{
     SegmentCodec, StoreError, TensorSpec, View, drop_tensor, verify_on,
 };
 
-use crate::small::{N_NODES, OUT, imported};
+use crate::import::imported;
+use crate::small::{N_NODES, OUT};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
 use crate::world::Finding;
 

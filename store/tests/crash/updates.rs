@@ -9,7 +9,8 @@ use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
 use lodestore_store::{Folding, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind};
 use rustix::io::Errno;
 
-use crate::small::{N_NODES, OUT, imported};
+use crate::import::imported;
+use crate::small::{N_NODES, OUT};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
 use crate::world::{Finding, Model, Op, World};
 

@@ -21,16 +21,26 @@ impl LiveGraph {
         if self.now()[part.index()].is_some() {
             return Ok(self.version());
         }
-        if self.open_parts().iter().any(|open| open.tensors.iter().any(|it| it.is_dropped())) {
-            let reason = "a tensor was dropped since the graph was opened; open it again first";
-            return Err(StoreError::MoveRefused { part, reason: reason.to_owned() });
-        }
-        // As it is now: tensors may have come since the graph was opened.
-        let stored = Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())?;
+        let stored = self.check_adopts(part)?;
         let opened = OpenedPart::late(&stored, part, self.mode)?;
         let version = opened.version;
         self.take_in(Arc::new(opened.live(self.reader)?), version)?;
         Ok(self.version())
+    }
+
+    /// Returns the graph as it is stored; fails with [`StoreError::MoveRefused`] where its tensors are
+    /// not those that are open here, in their order: readers name tensors by position.
+    ///
+    /// Tensors may have been added since the graph was opened.
+    pub fn check_adopts(&self, part: PartId) -> Result<Graph, StoreError> {
+        let stored = Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())?;
+        let is_dropped = |it: &Arc<LivePart>| it.tensors.iter().any(|tensor| tensor.is_dropped());
+        let known = &self.graph.meta().tensors;
+        if stored.meta().tensors.starts_with(known) && !self.open_parts().iter().any(is_dropped) {
+            return Ok(stored);
+        }
+        let reason = "a tensor was dropped since the graph was opened; open it again first";
+        Err(StoreError::MoveRefused { part, reason: reason.to_owned() })
     }
 
     /// Puts a partition in the list, and where puts are taken brings it and the others to the higher

@@ -177,6 +177,28 @@ fn a_partition_that_comes_after_a_tensor_has_gone_waits_for_the_next_opening() {
 }
 
 #[test]
+fn tensors_that_another_process_drops_and_writes_again_keep_partitions_away() {
+    let ring = ring(50, 1, 2);
+    let graph = Graph::open(&ring.out()).unwrap();
+    // It has no partition, and so no lock: the folder is open to others.
+    let empty = LiveGraph::open(graph, Some(&[]), LiveMode::Write, &OpenOptions::default());
+    let empty = empty.unwrap();
+    let other = writer(&ring);
+    write(&other, "emb", 50, 1000);
+    empty.check_adopts(PartId(0)).unwrap();
+    let mark = empty.graph().tensor("mark").unwrap().clone();
+    other.drop_tensor("mark").unwrap();
+    let mut again = other.new_tensor(mark.clone(), SegmentCodec::Raw).unwrap();
+    again.write_rows(&vec![3; 50 * mark.row_bytes()]).unwrap();
+    again.finish().unwrap();
+    drop(other);
+    for refused in [empty.adopt(PartId(0)).unwrap_err(), empty.check_adopts(PartId(1)).unwrap_err()]
+    {
+        assert!(matches!(refused, StoreError::MoveRefused { .. }), "{refused}");
+    }
+}
+
+#[test]
 fn a_tensor_that_is_not_whole_leaves_nothing() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);

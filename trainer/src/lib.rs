@@ -48,7 +48,10 @@ mod worker;
 
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
-pub use config::{CheckpointConfig, Fetch, HotPolicy, Mode, Roots, Strategy, TrainConfig};
+pub use config::{
+    CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Mode, Roots, Strategy,
+    TrainConfig,
+};
 pub use error::TrainError;
 pub use infer::{InferOutput, Inference, RowOutput};
 pub use metric::Metric;

@@ -45,6 +45,8 @@ struct EpochSum {
     imbalance: f64,
     /// Elements of all gradients of a worker.
     n_elements: u64,
+    time_steps: u64,
+    model_bytes: u64,
 }
 
 impl Record {
@@ -74,6 +76,8 @@ impl Record {
         let n_workers = self.n_workers.max(1);
         self.epoch.imbalance +=
             most as f64 * f64::from(n_workers) / step.n_roots.max(1) as f64 - 1.0;
+        self.epoch.time_steps += u64::from(step.n_time_steps);
+        self.epoch.model_bytes += step.model_bytes;
         self.epoch.n_elements = step.gradients.iter().map(|list| list.len() as u64).sum();
     }
 
@@ -113,10 +117,10 @@ impl Record {
         let inputs = accesses + sum.load.local_rows as f64;
         self.measured.epochs.push(EpochReport {
             miss_rate: of_hop.then_some(missed as f64 / inputs),
-            model_bytes: of_hop.then_some(0),
+            model_bytes: of_hop.then_some(sum.model_bytes),
             // A share of its gradients to each other worker, then a share of the sum.
             gradient_bytes: of_hop.then_some(8 * sum.n_elements * others * u64::from(sum.steps)),
-            time_steps: of_hop.then_some(sum.steps.into()),
+            time_steps: of_hop.then_some(sum.time_steps),
             roots_imbalance: of_hop.then(|| mean(sum.imbalance, sum.steps.into())),
             epoch,
             seconds,

@@ -3,7 +3,7 @@
 use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use crate::{
-    Place, Progress, SavedModelError, TrainConfig, TrainError,
+    Merge, Place, Progress, SavedModelError, TrainConfig, TrainError,
     best::Best,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
     evaluate::Evaluator,
@@ -14,6 +14,7 @@ use crate::{
     setup::Setup,
     step::{RowsBySource, StepSeconds, WorkerStep, word_of},
     step_outcome::{MemberStats, StepOutcome, TeamStep},
+    strategy::hop,
     team::Team,
 };
 
@@ -175,9 +176,17 @@ impl<'a> Run<'a> {
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
         let (epoch, total) = (self.place.epoch, team.n_steps());
+        if self.config.hop.merge != Merge::None {
+            let n_merges = hop::n_merges(self.record.epochs(), self.config.workers);
+            let Some(n_merges) = group.number_of_leader(n_merges)? else {
+                self.is_interrupted = true;
+                return Ok(());
+            };
+            team.set_merges(n_merges);
+        }
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());
-            let Some(outcome) = team.step(epoch, step, group)? else {
+            let Some(outcome) = team.step(self.place, &self.replica, group)? else {
                 self.is_interrupted = true;
                 return Ok(());
             };

@@ -90,7 +90,11 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         "rapid",
         "rapid --policy frequency",
         "ondemand --roots global",
+        "rapid --roots global",
         "hop",
+        "hop --fetch rapid",
+        "hop --migration paper",
+        "hop --migration paper --no-pregather",
     ];
     for (n, strategy) in strategies.iter().enumerate() {
         let log = |form: &str| dir.path().join(format!("log-{n}-{form}"));

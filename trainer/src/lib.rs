@@ -60,5 +60,5 @@ pub use process_group::give_up;
 pub use profile::profile_device;
 pub use report::{EpochReport, RowsFrom, TrainReport};
 pub use saved::{Evaluation, SavedModelError, evaluate_saved};
-pub use step::{RowsBySource, StepSeconds, WorkerStep};
+pub use step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep};
 pub use train::{Progress, TrainGraph, WorkerSources, train, train_together};

@@ -3,7 +3,7 @@
 use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use crate::{
-    Merge, Place, Progress, SavedModelError, TrainConfig, TrainError,
+    Merge, Place, Progress, SavedModelError, Strategy, TrainConfig, TrainError,
     best::Best,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
     evaluate::Evaluator,
@@ -12,7 +12,7 @@ use crate::{
     replica::{Replica, ReplicaState},
     saved,
     setup::Setup,
-    step::{RowsBySource, StepSeconds, WorkerStep, word_of},
+    step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of},
     step_outcome::{MemberStats, StepOutcome, TeamStep},
     strategy::hop,
     team::Team,
@@ -223,6 +223,12 @@ impl<'a> Run<'a> {
         [step_seconds, update]: [f64; 2],
     ) -> Vec<WorkerStep> {
         let Place { epoch, step } = self.place;
+        let n_workers = u64::from(self.config.workers);
+        let hop = (self.config.strategy == Strategy::Hop).then(|| HopTraffic {
+            time_steps: team.n_time_steps,
+            model_bytes: team.model_bytes / n_workers,
+            gradient_bytes: team.gradient_bytes(self.config.workers) / n_workers,
+        });
         let of_worker = |(worker, outcome): &(u32, StepOutcome)| {
             let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
             WorkerStep {
@@ -237,6 +243,7 @@ impl<'a> Run<'a> {
                 rows,
                 bytes,
                 late_swaps: stats[*worker as usize].steady.late,
+                hop,
             }
         };
         team.outcomes.iter().map(of_worker).collect()

@@ -125,6 +125,13 @@ impl TeamStep {
         found.map_or(Ok(()), |found| Err(TrainError::Gradient { epoch, step, found, loss }))
     }
 
+    /// Returns the bytes of gradients that `n_workers` workers send, each as a process of its own: a
+    /// share of its gradients to each other one, then a share of the sum.
+    pub(crate) fn gradient_bytes(&self, n_workers: u32) -> u64 {
+        let n_elements: u64 = self.gradients.iter().map(|list| list.len() as u64).sum();
+        2 * 4 * n_elements * u64::from(n_workers.saturating_sub(1))
+    }
+
     /// Returns the share that a batch of `n_roots` has of the step.
     pub(crate) fn share(&self, n_roots: u64) -> f64 {
         n_roots as f64 / self.n_roots.max(1) as f64

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use lodestore_graph::micrograph::{Locality, Micrographs};
+use lodestore_graph::sampler::Deal;
 use lodestore_graph::schedule::{Schedule, ScheduleSpec, write_schedule};
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};

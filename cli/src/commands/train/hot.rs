@@ -64,7 +64,7 @@ pub(super) fn hot_policy(
         None | Some(PolicyKind::Oracle) => Ok(HotPolicy::Oracle),
         Some(PolicyKind::Frequency) => Ok(HotPolicy::Frequency),
         Some(policy) => Err(UsageError::new(format!(
-            "--policy: what rapid keeps cannot follow `{policy}`; one of: frequency, oracle"
+            "--policy: the schedule of rapid cannot follow `{policy}`; one of: frequency, oracle"
         ))),
     }
 }

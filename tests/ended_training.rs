@@ -257,6 +257,21 @@ fn flags_that_would_do_nothing_are_refused() {
                 .failed(2, &[name, "is for --strategy rapid"]);
         }
     }
+    for flag in ["--migration paper", "--no-pregather", "--merge min", "--fetch rapid"] {
+        let name = flag.split(' ').next().unwrap();
+        lode_line(&format!("train --graph g --strategy rapid {flag}"))
+            .failed(2, &[name, "is for --strategy hop"]);
+    }
+    for (flags, expected) in [
+        ("--merge min", "--merge is for --migration paper"),
+        ("--no-pregather", "--no-pregather is for --migration paper"),
+        ("--migration paper --fetch rapid", "--fetch is for --migration none"),
+        ("--hot 5", "or hop with --fetch rapid"),
+        ("--migration all", "no migration `all`; there are: none, paper"),
+        ("--fetch massive", "`fetch` must be ondemand or rapid under hop"),
+    ] {
+        lode_line(&format!("train --graph g --strategy hop {flags}")).failed(2, &[expected]);
+    }
 }
 
 #[test]

@@ -78,7 +78,18 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
              --hidden 16 --seed 9 --json"
         );
         let plain = lode_line(&format!("{settings} --strategy ondemand")).succeeded().json();
-        for strategy in ["ondemand", "rapid", "rapid --policy frequency", "massive"] {
+        let hop = lode_line(&format!("{settings} --strategy hop")).succeeded().json();
+        let paper = format!("{settings} --strategy hop --migration paper");
+        let paper = lode_line(&paper).succeeded().json();
+        for (strategy, plain) in [
+            ("ondemand", &plain),
+            ("rapid", &plain),
+            ("rapid --policy frequency", &plain),
+            ("massive", &plain),
+            ("hop", &hop),
+            ("hop --fetch rapid", &hop),
+            ("hop --migration paper", &paper),
+        ] {
             let of_run = dir.path().join(format!("{strategy}-{workers}").replace(' ', ""));
             let line = format!(
                 "{settings} --strategy {strategy} --checkpoint {} --checkpoint-every 3 --resume",
@@ -94,7 +105,7 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
             assert!(n_killed >= 2, "{what}");
             let report = lode_line(&line).succeeded().json();
             assert!(report["resumed_at"]["epoch"].is_u64(), "{what}");
-            assert_eq!(computed(&report), computed(&plain), "{what}");
+            assert_eq!(computed(&report), computed(plain), "{what}");
         }
     }
 }

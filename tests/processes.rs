@@ -90,7 +90,11 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         "rapid",
         "rapid --policy frequency",
         "ondemand --roots global",
+        "rapid --roots global",
         "hop",
+        "hop --fetch rapid",
+        "hop --migration paper",
+        "hop --migration paper --no-pregather",
     ];
     for (n, strategy) in strategies.iter().enumerate() {
         let log = |form: &str| dir.path().join(format!("log-{n}-{form}"));
@@ -121,8 +125,8 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         }
         assert!(processes["memory_measured_bytes"].as_u64() >= Some(1) || n == 0, "{strategy}");
     }
-    lode_line(&format!("train --graph {graph} --strategy rapid --roots global"))
-        .failed(2, &["`roots` must be owned under the strategy rapid"]);
+    lode_line(&format!("train --graph {graph} --strategy hop --roots global"))
+        .failed(2, &["`roots` must be owned under the strategy hop"]);
     // More workers than fit: no process is started.
     lode_line(&format!("train --graph {graph} --workers 5 --processes"))
         .failed(2, &["needs as many partitions"]);

@@ -345,6 +345,7 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         ("massive", "buffer", true),
         ("rapid --hot 200", "hot_set", true),
         ("rapid --hot 200 --policy frequency", "hot_set", true),
+        ("hop --fetch rapid --hot 200", "hot_set", true),
     ]
     .into_iter()
     .enumerate()

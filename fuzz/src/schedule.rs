@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use lodestore_graph::edges::NpyEdges;
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::sampler::Fanout;
+use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::{Schedule, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
@@ -132,6 +132,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         batch_size: 4,
         epochs: 2,
         workers: 2,
+        deal: Deal::Home,
     };
     let (roots, path) = ((0..n_nodes).map(NodeId).collect::<Vec<_>>(), dir.path().join("schedule"));
     write_schedule(&topology, &nodes.book, &roots, &spec, &path, &mut |_, _| {}, 1).expect("it");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use cap::Cap;
 use lodestore_graph::edges::{EdgeError, EdgeFile, EdgeStream, VisitChunk};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::sampler::Fanout;
+use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::{NextUses, Schedule, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::{Topology, TopologyOptions, write_topologies_with};
 use lodestore_graph::{NodeId, PartId, mix};
@@ -107,6 +107,7 @@ fn memory_stays_within_what_is_stated() {
             batch_size: 64,
             epochs,
             workers: 3,
+            deal: Deal::Owned,
         };
         let path = dir.path().join("run");
         let (written, peak) = peak_of(|| {

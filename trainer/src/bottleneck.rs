@@ -154,6 +154,7 @@ mod tests {
             rows: crate::step::RowsBySource::default(),
             bytes: crate::step::RowsBySource::default(),
             late_swaps: 0,
+            hop: None,
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-use lodestore_graph::sampler::Fanout;
+use lodestore_graph::{
+    PartitionBook,
+    sampler::{Deal, Fanout, RootPlan},
+};
 use serde::Serialize;
 
 use crate::{Metric, ModelKind, TrainError};
@@ -12,9 +15,10 @@ use crate::{Metric, ModelKind, TrainError};
 pub struct TrainConfig {
     /// What is computed, and how rows reach the trainer.
     pub strategy: Strategy,
-    /// Which worker trains on which root, for `ondemand` and `massive`: `rapid` plans for owned ones,
-    /// and `hop` deals those of the global order to their owners.
+    /// Which worker trains on which root; `hop` deals those of the global order to their owners.
     pub roots: Roots,
+    /// `hop`: how roots, models and rows meet.
+    pub hop: HopConfig,
     /// Which layers the model has.
     pub model: ModelKind,
     /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
@@ -97,14 +101,55 @@ pub struct CheckpointConfig {
     pub resume: bool,
 }
 
+/// How roots, models and rows meet under `hop`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HopConfig {
+    /// Whether models move to the roots.
+    pub migration: Migration,
+    /// [`Migration::Paper`]: the rows of all time steps of an iteration are pulled together (section
+    /// 5.2).
+    pub pregather: bool,
+    /// [`Migration::Paper`]: which time step is merged into the others (section 5.3).
+    pub merge: Merge,
+    /// [`Migration::None`]: how rows reach a worker, on demand or from a schedule.
+    pub fetch: Fetch,
+}
+
+/// Where a model trains on its roots (HopGNN, section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Migration {
+    /// Models stay: parameters are equal within an iteration, so that each worker trains on all roots
+    /// that it owns, in one step.
+    None,
+    /// Model d trains on its own roots, by turns at the worker that owns them: at worker
+    /// (d + t) mod N in time step t, with the gradients so far.
+    Paper,
+}
+
+/// Which time step of an iteration is merged into the others (HopGNN, section 5.3), from the second
+/// epoch on, and as long as epochs become faster.
+///
+/// Times decide how many are merged, so that two runs may group roots unlike, and agree to rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Merge {
+    /// No time step is.
+    None,
+    /// The one with the fewest roots.
+    Min,
+    /// Any one.
+    Random,
+}
+
 /// What is computed: part of a run's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each step.
     MiniBatch,
-    /// HopGNN without migration: the roots of a global mini-batch are trained on where they lie, and the
-    /// gradients, weighted by roots, are those of the whole batch.
+    /// HopGNN: the roots of a global mini-batch are trained on where they lie, and the gradients,
+    /// weighted by roots, are those of the whole batch.
     Hop,
 }
 
@@ -131,8 +176,8 @@ pub enum Strategy {
     /// MassiveGNN: batches sampled as they are needed, the next one while this one is trained on,
     /// and rows through a buffer with eviction by score: see [`crate::WorkerSources::remote`].
     Massive,
-    /// HopGNN, `--migration none`: each root of a global mini-batch is trained on by the worker that owns
-    /// it, and rows are pulled when they are needed.
+    /// HopGNN: each root of a global mini-batch is trained on by the worker that owns it: see
+    /// [`HopConfig`].
     Hop,
 }
 
@@ -162,11 +207,19 @@ pub enum HotPolicy {
     Oracle,
 }
 
+impl Default for HopConfig {
+    fn default() -> Self {
+        let (migration, merge) = (Migration::None, Merge::None);
+        Self { migration, pregather: true, merge, fetch: Fetch::OnDemand }
+    }
+}
+
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             strategy: Strategy::Rapid,
             roots: Roots::Owned,
+            hop: HopConfig::default(),
             model: ModelKind::Sage,
             workers: 1,
             fanouts: Fanout::at_most(10).into_iter().cycle().take(2).collect(),
@@ -216,9 +269,9 @@ impl TrainConfig {
             &format!("a multiple of {} heads", self.n_heads),
             self.hidden,
         )?;
-        let is_free = matches!(self.strategy, Strategy::Ondemand | Strategy::Massive);
-        let expected = format!("owned under the strategy {}", self.strategy);
-        check(is_free || self.roots == Roots::Owned, "roots", &expected, self.roots)?;
+        let is_free = self.strategy != Strategy::Hop || self.roots == Roots::Owned;
+        check(is_free, "roots", "owned under the strategy hop", self.roots)?;
+        self.check_hop()?;
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
@@ -229,6 +282,42 @@ impl TrainConfig {
         check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
         let decay = self.weight_decay;
         check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)
+    }
+
+    fn check_hop(&self) -> Result<(), TrainError> {
+        let HopConfig { migration, pregather, merge, fetch } = self.hop;
+        if self.strategy != Strategy::Hop {
+            let is_usual = self.hop == HopConfig::default();
+            return check(is_usual, "strategy", "hop for its settings", self.strategy);
+        }
+        if migration == Migration::Paper {
+            return check(fetch == Fetch::OnDemand, "fetch", "ondemand with migration", fetch);
+        }
+        check(pregather, "pregather", "true without migration", pregather)?;
+        check(merge == Merge::None, "merge", "none without migration", merge)?;
+        check(fetch != Fetch::Massive, "fetch", "ondemand or rapid under hop", fetch)
+    }
+
+    /// Returns how rows reach the trainer.
+    #[must_use]
+    pub fn fetch(&self) -> Fetch {
+        match self.strategy {
+            Strategy::Ondemand => Fetch::OnDemand,
+            Strategy::Rapid => Fetch::Rapid,
+            Strategy::Massive => Fetch::Massive,
+            Strategy::Hop => self.hop.fetch,
+        }
+    }
+
+    /// Returns how the training nodes become batches.
+    pub(crate) fn root_plan<'a>(&self, book: &'a PartitionBook) -> RootPlan<'a> {
+        let deal = match (self.strategy.mode(), self.roots) {
+            (Mode::Hop, _) => Deal::Home,
+            (Mode::MiniBatch, Roots::Global) => Deal::Turns,
+            (Mode::MiniBatch, Roots::Owned) => Deal::Owned,
+        };
+        let Self { seed, workers, batch_size, .. } = *self;
+        RootPlan { seed, deal, workers, batch_size, book }
     }
 }
 
@@ -254,16 +343,6 @@ impl Strategy {
             Self::Hop => Mode::Hop,
         }
     }
-
-    /// Returns how the strategy fetches rows.
-    #[must_use]
-    pub fn fetch(self) -> Fetch {
-        match self {
-            Self::Ondemand | Self::Hop => Fetch::OnDemand,
-            Self::Rapid => Fetch::Rapid,
-            Self::Massive => Fetch::Massive,
-        }
-    }
 }
 
 impl fmt::Display for Strategy {
@@ -274,6 +353,73 @@ impl fmt::Display for Strategy {
             Self::Massive => "massive",
             Self::Hop => "hop",
         })
+    }
+}
+
+impl fmt::Display for Fetch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OnDemand => "ondemand",
+            Self::Rapid => "rapid",
+            Self::Massive => "massive",
+        })
+    }
+}
+
+impl FromStr for Fetch {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "ondemand" => Ok(Self::OnDemand),
+            "rapid" => Ok(Self::Rapid),
+            "massive" => Ok(Self::Massive),
+            _ => Err(format!("no way to fetch `{name}`; there are: ondemand, rapid, massive")),
+        }
+    }
+}
+
+impl fmt::Display for Migration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Paper => "paper",
+        })
+    }
+}
+
+impl FromStr for Migration {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "none" => Ok(Self::None),
+            "paper" => Ok(Self::Paper),
+            _ => Err(format!("no migration `{name}`; there are: none, paper")),
+        }
+    }
+}
+
+impl fmt::Display for Merge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Min => "min",
+            Self::Random => "random",
+        })
+    }
+}
+
+impl FromStr for Merge {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "none" => Ok(Self::None),
+            "min" => Ok(Self::Min),
+            "random" => Ok(Self::Random),
+            _ => Err(format!("no way to merge `{name}`; there are: none, min, random")),
+        }
     }
 }
 
@@ -338,8 +484,21 @@ mod tests {
         assert!(message(|c| c.n_heads = 0).contains("n_heads"));
         let uneven = message(|c| (c.model, c.hidden) = (ModelKind::Gat, 60));
         assert_eq!(uneven, "setting `hidden` must be a multiple of 8 heads, found 60");
-        let planned = message(|c| c.roots = Roots::Global);
-        assert!(planned.contains("`roots` must be owned under the strategy rapid"), "{planned}");
+        let dealt = message(|c| (c.strategy, c.roots) = (Strategy::Hop, Roots::Global));
+        assert!(dealt.contains("`roots` must be owned under the strategy hop"), "{dealt}");
+        let merged = message(|c| (c.strategy, c.hop.merge) = (Strategy::Hop, Merge::Min));
+        assert!(merged.contains("`merge` must be none without migration"), "{merged}");
+        let apart = message(|c| (c.strategy, c.hop.pregather) = (Strategy::Hop, false));
+        assert!(apart.contains("`pregather` must be true without migration"), "{apart}");
+        let massive = message(|c| (c.strategy, c.hop.fetch) = (Strategy::Hop, Fetch::Massive));
+        assert!(massive.contains("`fetch` must be ondemand or rapid under hop"), "{massive}");
+        let other = message(|c| c.hop.migration = Migration::Paper);
+        assert!(other.contains("`strategy` must be hop for its settings, found rapid"), "{other}");
+        let planned = message(|c| {
+            c.strategy = Strategy::Hop;
+            (c.hop.migration, c.hop.fetch) = (Migration::Paper, Fetch::Rapid);
+        });
+        assert!(planned.contains("`fetch` must be ondemand with migration"), "{planned}");
         let blind = message(|c| (c.patience, c.evaluate_every) = (3, 0));
         assert!(blind.contains("evaluate_every` must be at least 1 with a patience"), "{blind}");
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));

@@ -48,7 +48,10 @@ mod worker;
 
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
-pub use config::{CheckpointConfig, Fetch, HotPolicy, Mode, Roots, Strategy, TrainConfig};
+pub use config::{
+    CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Mode, Roots, Strategy,
+    TrainConfig,
+};
 pub use error::TrainError;
 pub use infer::{InferOutput, Inference, RowOutput};
 pub use metric::Metric;
@@ -57,5 +60,5 @@ pub use process_group::give_up;
 pub use profile::profile_device;
 pub use report::{EpochReport, RowsFrom, TrainReport};
 pub use saved::{Evaluation, SavedModelError, evaluate_saved};
-pub use step::{RowsBySource, StepSeconds, WorkerStep};
+pub use step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep};
 pub use train::{Progress, TrainGraph, WorkerSources, train, train_together};

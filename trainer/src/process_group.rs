@@ -13,7 +13,7 @@ use crate::{
     Place, TrainError,
     collective::{Collective, CollectiveError, Payload, Reduction, Term, Traffic},
     replica::ReplicaState,
-    step_outcome::{MemberStats, StepOutcome, TeamStep},
+    step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep},
 };
 
 /// The run goes on.
@@ -150,19 +150,14 @@ impl<'c> ProcessGroup<'c> {
         Ok(texts.map(|mut texts| texts.swap_remove(0)))
     }
 
-    /// Returns the step of all workers, from the outcomes of those of this process that had a
-    /// batch; `stats` gets the figures of all. None if the leader has ended the run.
+    /// Returns the step of all workers, from the outcomes and gradients of those of this process that
+    /// had a batch; `stats` gets the figures of all. None if the leader has ended the run.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
+        gradients: Vec<GradientTerm>,
         stats: &mut [MemberStats],
     ) -> Result<Option<TeamStep>, TrainError> {
-        let gradients: Vec<_> = outcomes
-            .iter_mut()
-            .map(|(worker, outcome)| {
-                (*worker, outcome.n_roots, std::mem::take(&mut outcome.gradients))
-            })
-            .collect();
         let (n_ranks, n_workers) = (self.n_ranks(), stats.len() as u32);
         if n_ranks > 1 {
             let own = self.local_workers(n_workers).map(|worker| stats[worker as usize]);
@@ -184,9 +179,9 @@ impl<'c> ProcessGroup<'c> {
         }
         let (start, mut step) = (Instant::now(), TeamStep::new(outcomes));
         let len = self.lengths.iter().sum();
-        let term = |(order, n_roots, lists): (u32, u64, Vec<Vec<f32>>)| {
-            let (share, mut values) = (step.share(n_roots) as f32, Vec::with_capacity(len));
-            lists.iter().for_each(|list| values.extend(list.iter().map(|value| share * value)));
+        let term = |GradientTerm { order, n_roots, mut values }: GradientTerm| {
+            let share = step.share(n_roots) as f32;
+            values.iter_mut().for_each(|value| *value *= share);
             Term { order, values }
         };
         let terms = gradients.into_iter().map(term).collect();
@@ -195,6 +190,74 @@ impl<'c> ProcessGroup<'c> {
         step.gradients = self.lists(&sum);
         step.average_seconds = start.elapsed().as_secs_f64();
         Ok(Some(step))
+    }
+
+    /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of this
+    /// iteration. Returns the models that are at workers of this process then, in their order; none if
+    /// the leader has ended the run.
+    ///
+    /// Parameters are equal within an iteration, so that those that arrive are compared, not taken over.
+    pub(crate) fn migrate(
+        &mut self,
+        models: Vec<MovingModel>,
+        by: u32,
+        (n_workers, parameters): (u32, &[f32]),
+    ) -> Result<Option<Vec<MovingModel>>, TrainError> {
+        let (rank_here, n_ranks) = (self.rank(), self.n_ranks());
+        let target = |worker: u32| (worker + by) % n_workers;
+        if n_ranks == 1 {
+            let arrive = |model: MovingModel| MovingModel { worker: target(model.worker), ..model };
+            let mut models: Vec<_> = models.into_iter().map(arrive).collect();
+            models.sort_by_key(|model| model.worker);
+            return Ok(Some(models));
+        }
+        if self.exchange_status(CONTINUE, &[])?.is_none() {
+            return Ok(None);
+        }
+        let to_rank = |rank| models.iter().filter(move |it| target(it.worker) % n_ranks == rank);
+        let gradients: Vec<Vec<u8>> = (0..n_ranks)
+            .map(|rank| {
+                to_rank(rank).flat_map(|it| bytemuck::cast_slice(&it.sum)).copied().collect()
+            })
+            .collect();
+        let travelling: Vec<Vec<u8>> = (0..n_ranks)
+            .map(|rank| bytemuck::cast_slice(parameters).repeat(to_rank(rank).count()))
+            .collect();
+        let row_bytes = size_of_val(parameters);
+        let mut exchange = |payload, outgoing: &[Vec<u8>]| {
+            let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
+            let mut incoming = Vec::new();
+            let moved = self.collective.all_to_all(payload, row_bytes, &outgoing, &mut incoming);
+            moved.inspect_err(|_| self.is_over = true).map(|()| incoming)
+        };
+        let arrived = exchange(Payload::Parameters, &travelling)?;
+        let gradients = exchange(Payload::Gradients, &gradients)?;
+        let mut models = Vec::new();
+        for (rank, (parameters_of, sums)) in (0..).zip(arrived.iter().zip(&gradients)) {
+            let from = workers_of(rank, n_ranks, n_workers).map(target);
+            let here: Vec<u32> = from.filter(|worker| worker % n_ranks == rank_here).collect();
+            let expected = here.len() * row_bytes;
+            let own: &[u8] = bytemuck::cast_slice(parameters);
+            let are_same = parameters_of.chunks_exact(row_bytes.max(1)).all(|of| of == own);
+            if parameters_of.len() != expected || sums.len() != expected || !are_same {
+                self.is_over = true;
+                let found = "models of another step".to_owned();
+                return Err(out_of_step(rank, "the models of this step", found));
+            }
+            let sums = sums.chunks_exact(row_bytes.max(1));
+            models.extend(here.into_iter().zip(sums).map(|(worker, sum)| {
+                let sum = sum.as_chunks().0.iter().map(|it| f32::from_ne_bytes(*it)).collect();
+                MovingModel { worker, sum }
+            }));
+        }
+        models.sort_by_key(|model| model.worker);
+        Ok(Some(models))
+    }
+
+    /// Returns the number that the leader gives; none if it has ended the run.
+    pub(crate) fn number_of_leader(&mut self, number: u32) -> Result<Option<u32>, TrainError> {
+        let numbers = self.exchange(&number)?;
+        Ok(numbers.map(|numbers| numbers[0]))
     }
 
     /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
@@ -341,13 +404,18 @@ mod tests {
         })
     }
 
+    /// The gradient of `worker`.
+    fn gradient(worker: u32) -> GradientTerm {
+        let n = worker as f32;
+        let values = vec![n, 0.1 * n, 1e8 - n];
+        GradientTerm { order: worker, n_roots: u64::from(worker) + 1, values }
+    }
+
     /// The outcome of `worker`, and its figures.
     fn outcome(worker: u32) -> ((u32, StepOutcome), MemberStats) {
-        let n = worker as f32;
         let outcome = StepOutcome {
             loss: f64::from(worker) / 3.0,
             n_roots: u64::from(worker) + 1,
-            gradients: vec![vec![n, 0.1 * n], vec![1e8 - n]],
             ..StepOutcome::default()
         };
         ((worker, outcome), MemberStats { buffer_bytes: worker.into(), ..MemberStats::default() })
@@ -360,13 +428,16 @@ mod tests {
             in_all(n_ranks, |mut group| {
                 group.open(opening(1), None).unwrap().unwrap();
                 let mut stats = vec![MemberStats::default(); 4];
-                let mut outcomes = Vec::new();
+                let (mut outcomes, mut gradients) = (Vec::new(), Vec::new());
                 for worker in group.local_workers(4) {
                     let (outcome, of_worker) = outcome(worker);
                     stats[worker as usize] = of_worker;
-                    outcomes.extend((worker != 2).then_some(outcome));
+                    if worker != 2 {
+                        outcomes.push(outcome);
+                        gradients.push(gradient(worker));
+                    }
                 }
-                let step = group.step(outcomes, &mut stats).unwrap().unwrap();
+                let step = group.step(outcomes, gradients, &mut stats).unwrap().unwrap();
                 let figures: Vec<u64> = stats.iter().map(|of| of.buffer_bytes).collect();
                 assert_eq!(figures, [0, 1, 2, 3]);
                 let bits = step.gradients.iter().flatten().map(|value| value.to_bits());
@@ -382,6 +453,51 @@ mod tests {
         for n_ranks in [2, 3, 4] {
             assert!(step(n_ranks).iter().all(|found| *found == expected), "{n_ranks}");
         }
+    }
+
+    #[test]
+    fn models_move_to_the_same_workers_in_any_number_of_processes() {
+        let moved = |n_ranks, by| {
+            let found = in_all(n_ranks, |mut group| {
+                group.open(opening(1), None).unwrap().unwrap();
+                let sum = |worker: u32| vec![worker as f32, -0.0, 0.1 * worker as f32];
+                let models = group.local_workers(5);
+                let models = models.map(|worker| MovingModel { worker, sum: sum(worker) });
+                let parameters = &[1.0, f32::NAN, 3.0];
+                let models = group.migrate(models.collect(), by, (5, parameters));
+                let models = models.unwrap().unwrap();
+                let own: Vec<u32> = group.local_workers(5).collect();
+                assert!(models.iter().map(|model| model.worker).eq(own), "{n_ranks} {by}");
+                let bits = |model: MovingModel| {
+                    (
+                        model.worker,
+                        model.sum.iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
+                    )
+                };
+                let traffic = *group.collective.traffic();
+                assert_eq!(traffic.parameters, traffic.gradients);
+                models.into_iter().map(bits).collect::<Vec<_>>()
+            });
+            let mut found = found.concat();
+            found.sort();
+            found
+        };
+        for by in 0..5 {
+            let expected = moved(1, by);
+            let first = expected[by as usize].1[0];
+            assert_eq!(f32::from_bits(first), 0.0, "model 0 is {by} workers on");
+            for n_ranks in 2..=5 {
+                assert_eq!(moved(n_ranks, by), expected, "{n_ranks} processes, {by} on");
+            }
+        }
+        let found = in_all(2, |mut group| {
+            group.open(opening(1), None).unwrap().unwrap();
+            let worker = group.rank();
+            let models = vec![MovingModel { worker, sum: vec![0.0; 3] }];
+            let parameters = [1.0, worker as f32, 3.0];
+            group.migrate(models, 1, (2, &parameters)).unwrap_err().to_string()
+        });
+        assert!(found.iter().all(|it| it.contains("models of another step")), "{found:?}");
     }
 
     #[test]
@@ -422,7 +538,10 @@ mod tests {
                 group.fail(&TrainError::WorkerPanicked { worker: 1 });
                 return String::new();
             }
-            group.step(Vec::new(), &mut [MemberStats::default(); 3]).unwrap_err().to_string()
+            group
+                .step(Vec::new(), Vec::new(), &mut [MemberStats::default(); 3])
+                .unwrap_err()
+                .to_string()
         });
         assert!(found[0].contains("process 1 of the run: worker 1 panicked"), "{found:?}");
         assert_eq!(found[0], found[2]);
@@ -439,7 +558,7 @@ mod tests {
                 group.open(opening(1), None).unwrap().unwrap();
                 if group.leads() {
                     let stats = &mut [MemberStats::default(); 2];
-                    return group.step(Vec::new(), stats).unwrap_err().to_string();
+                    return group.step(Vec::new(), Vec::new(), stats).unwrap_err().to_string();
                 }
                 let sent = if message.len() == 1 { &[][..] } else { &message };
                 group.collective.all_gather(Payload::Control, sent, &mut Vec::new()).unwrap();
@@ -452,7 +571,7 @@ mod tests {
             if group.leads() {
                 return group.end().is_ok();
             }
-            let step = group.step(Vec::new(), &mut [MemberStats::default(); 2]);
+            let step = group.step(Vec::new(), Vec::new(), &mut [MemberStats::default(); 2]);
             step.unwrap().is_none() && group.end().is_ok()
         });
         assert_eq!(ended, [true, true]);

@@ -43,8 +43,9 @@ struct EpochSum {
     load: LoadStats,
     /// Of each step, the largest batch over the mean of all workers, less 1.
     imbalance: f64,
-    /// Elements of all gradients of a worker.
-    n_elements: u64,
+    gradient_bytes: u64,
+    time_steps: u64,
+    model_bytes: u64,
 }
 
 impl Record {
@@ -74,7 +75,9 @@ impl Record {
         let n_workers = self.n_workers.max(1);
         self.epoch.imbalance +=
             most as f64 * f64::from(n_workers) / step.n_roots.max(1) as f64 - 1.0;
-        self.epoch.n_elements = step.gradients.iter().map(|list| list.len() as u64).sum();
+        self.epoch.time_steps += u64::from(step.n_time_steps);
+        self.epoch.model_bytes += step.model_bytes;
+        self.epoch.gradient_bytes += step.gradient_bytes(self.n_workers);
     }
 
     /// Closes `epoch` after `steps` steps; `seconds` are those of this process, `stats` each
@@ -109,14 +112,12 @@ impl Record {
         let missed = sum.load.remote_rows - sum.load.ahead_rows;
         let accesses = (sum.load.hit_rows + missed).max(1) as f64;
         let of_hop = self.mode == Some(Mode::Hop);
-        let others = u64::from(self.n_workers.saturating_sub(1));
         let inputs = accesses + sum.load.local_rows as f64;
         self.measured.epochs.push(EpochReport {
             miss_rate: of_hop.then_some(missed as f64 / inputs),
-            model_bytes: of_hop.then_some(0),
-            // A share of its gradients to each other worker, then a share of the sum.
-            gradient_bytes: of_hop.then_some(8 * sum.n_elements * others * u64::from(sum.steps)),
-            time_steps: of_hop.then_some(sum.steps.into()),
+            model_bytes: of_hop.then_some(sum.model_bytes),
+            gradient_bytes: of_hop.then_some(sum.gradient_bytes),
+            time_steps: of_hop.then_some(sum.time_steps),
             roots_imbalance: of_hop.then(|| mean(sum.imbalance, sum.steps.into())),
             epoch,
             seconds,

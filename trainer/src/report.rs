@@ -167,14 +167,16 @@ pub struct EpochReport {
     /// `hop`: share of the batches' input rows that were remote and in no tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_rate: Option<f64>,
-    /// `hop`: bytes of models that moved to other workers: none without migration.
+    /// `hop`: bytes of models that moved to other workers, parameters and gradients: none without
+    /// migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_bytes: Option<u64>,
     /// `hop`: bytes of gradients and of their sums that workers send, each as a process of its own, in
     /// the steps of this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_bytes: Option<u64>,
-    /// `hop`: time steps, of which an iteration has one without migration.
+    /// `hop`: time steps, of which an iteration has one without migration, else one for each worker
+    /// less those that were merged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_steps: Option<u64>,
     /// `hop`: how far the worker with most roots is above the mean, as a share of it; mean over the

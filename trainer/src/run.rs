@@ -3,7 +3,7 @@
 use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use crate::{
-    Place, Progress, SavedModelError, TrainConfig, TrainError,
+    Merge, Place, Progress, SavedModelError, Strategy, TrainConfig, TrainError,
     best::Best,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
     evaluate::Evaluator,
@@ -12,8 +12,9 @@ use crate::{
     replica::{Replica, ReplicaState},
     saved,
     setup::Setup,
-    step::{RowsBySource, StepSeconds, WorkerStep, word_of},
+    step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of},
     step_outcome::{MemberStats, StepOutcome, TeamStep},
+    strategy::hop,
     team::Team,
 };
 
@@ -175,9 +176,17 @@ impl<'a> Run<'a> {
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
         let (epoch, total) = (self.place.epoch, team.n_steps());
+        if self.config.hop.merge != Merge::None {
+            let n_merges = hop::n_merges(self.record.epochs(), self.config.workers);
+            let Some(n_merges) = group.number_of_leader(n_merges)? else {
+                self.is_interrupted = true;
+                return Ok(());
+            };
+            team.set_merges(n_merges);
+        }
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());
-            let Some(outcome) = team.step(epoch, step, group)? else {
+            let Some(outcome) = team.step(self.place, &self.replica, group)? else {
                 self.is_interrupted = true;
                 return Ok(());
             };
@@ -214,6 +223,12 @@ impl<'a> Run<'a> {
         [step_seconds, update]: [f64; 2],
     ) -> Vec<WorkerStep> {
         let Place { epoch, step } = self.place;
+        let n_workers = u64::from(self.config.workers);
+        let hop = (self.config.strategy == Strategy::Hop).then(|| HopTraffic {
+            time_steps: team.n_time_steps,
+            model_bytes: team.model_bytes / n_workers,
+            gradient_bytes: team.gradient_bytes(self.config.workers) / n_workers,
+        });
         let of_worker = |(worker, outcome): &(u32, StepOutcome)| {
             let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
             WorkerStep {
@@ -228,6 +243,7 @@ impl<'a> Run<'a> {
                 rows,
                 bytes,
                 late_swaps: stats[*worker as usize].steady.late,
+                hop,
             }
         };
         team.outcomes.iter().map(of_worker).collect()

@@ -10,10 +10,14 @@ use std::{
 };
 
 use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, Window};
-use lodestore_graph::{NodeId, PartId, PartitionBook, sampler::Sampler};
+use lodestore_graph::{
+    NodeId, PartId, PartitionBook,
+    sampler::{RootPlan, Sampler},
+};
 
 use crate::{
-    Fetch, Place, Progress, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    Fetch, HopConfig, Migration, Place, Progress, TrainConfig, TrainError, TrainGraph,
+    WorkerSources,
     checkpoint::Settings,
     evaluate::Evaluator,
     features::FeatureRows,
@@ -22,9 +26,12 @@ use crate::{
     model::{Model, ModelSpec},
     process_group::ProcessGroup,
     saved::ModelFile,
-    strategy::{Ondemand, Planned, Rapid, Share},
+    strategy::{
+        Ondemand, Planned, Rapid, Share,
+        hop::{Iterations, Micrographs},
+    },
     team::Recruit,
-    worker::Worker,
+    worker::{Batches, Worker},
 };
 use schedule::Written;
 
@@ -58,7 +65,7 @@ impl<'a> Setup<'a> {
     ) -> Result<Self, TrainError> {
         config.validate()?;
         check_sources(graph, sources, &workers)?;
-        check_buffers(config.strategy.fetch(), sources, &workers)?;
+        check_buffers(config.fetch(), sources, &workers)?;
         let owned = owned_parts(config, graph, workers[0]);
         let labels = Labels::read(&sources[0], &owned, graph.book, config)?;
         if config.patience > 0 && labels.validation.is_empty() {
@@ -95,7 +102,7 @@ impl<'a> Setup<'a> {
         group: &mut ProcessGroup<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TrainError> {
-        if self.config.strategy.fetch() != Fetch::Rapid {
+        if self.config.fetch() != Fetch::Rapid {
             return Ok(ControlFlow::Continue(()));
         }
         let (start, mut flow) = (Instant::now(), ControlFlow::Continue(()));
@@ -123,11 +130,11 @@ impl<'a> Setup<'a> {
 
     /// Of all that must be the same in all processes of a run.
     pub(crate) fn digest(&self) -> [u32; 8] {
-        let TrainConfig { strategy, hot_policy, epochs, .. } = self.config;
+        let TrainConfig { strategy, hop, hot_policy, epochs, .. } = self.config;
         let mut digest = blake3::Hasher::new();
         digest.update(&self.graph.uuid);
         digest.update(self.settings().as_str().as_bytes());
-        digest.update(format!("{strategy}, {hot_policy}, {epochs} epochs").as_bytes());
+        digest.update(format!("{strategy}, {hop:?}, {hot_policy}, {epochs} epochs").as_bytes());
         let digest = *digest.finalize().as_bytes();
         std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| digest[4 * i + j])))
     }
@@ -193,7 +200,7 @@ impl<'a> Setup<'a> {
 
     /// Batches of an epoch of each worker of the run.
     fn n_batches_of(config: &TrainConfig, book: &PartitionBook, train: &[NodeId]) -> Vec<u32> {
-        let share = |worker| Share { worker, config, book, train };
+        let share = |worker| Share { worker, plan: config.root_plan(book), train };
         let n_batches = |worker| u32::try_from(share(worker).batches(0).len()).unwrap_or(u32::MAX);
         (0..config.workers).map(n_batches).collect()
     }
@@ -214,28 +221,36 @@ impl<'a> Setup<'a> {
         let remote = Arc::clone(&self.sources_of(worker).remote);
         let n_batches = self.n_batches[worker as usize];
         let first = place.first_batch(n_batches);
-        let (source, rapid, window): (Arc<dyn BatchSource + 'scope>, _, _) = match &self.written {
-            &Some(Written { ref schedule, ref path, budget, n_spare, .. }) => {
-                let (policy, n_hot) = (config.hot_policy, budget.n_hot);
-                let planned = Planned { schedule, path, place, policy, n_hot, n_spare };
-                let rapid = Arc::new(Rapid::start(scope, worker, planned, &loader)?);
-                let joined = Window::joined(budget.window);
-                // An epoch's batches are not loaded together with the next one's.
-                let together = config.together.unwrap_or(joined.together).min(n_batches as usize);
-                (Arc::clone(&rapid) as _, Some(rapid), Window { together, ..joined })
-            }
-            None => {
-                let sampler = Sampler::new(topology, &config.fanouts);
-                let source = Ondemand::new(share, sampler);
-                // MassiveGNN, Eqs. 3 to 5: one batch is prepared while another is trained on.
-                let ahead = usize::from(config.strategy.fetch() == Fetch::Massive);
-                (Arc::new(source), None, Window::one_by_one(ahead))
-            }
+        let mut rapid = None;
+        let batches = if config.hop.migration == Migration::Paper {
+            let sampler = Sampler::new(topology, &config.fanouts);
+            Batches::Micrographs(Micrographs::new(worker, sampler, loader, config.hop.pregather))
+        } else {
+            let (source, window): (Arc<dyn BatchSource + 'scope>, _) = match &self.written {
+                &Some(Written { ref schedule, ref path, budget, n_spare, .. }) => {
+                    let (policy, n_hot) = (config.hot_policy, budget.n_hot);
+                    let planned = Planned { schedule, path, place, policy, n_hot, n_spare };
+                    let started = Arc::new(Rapid::start(scope, worker, planned, &loader)?);
+                    rapid = Some(Arc::clone(&started));
+                    let joined = Window::joined(budget.window);
+                    // An epoch's batches are not loaded together with the next one's.
+                    let together = config.together.unwrap_or(joined.together);
+                    (started as _, Window { together: together.min(n_batches as usize), ..joined })
+                }
+                None => {
+                    let sampler = Sampler::new(topology, &config.fanouts);
+                    let source = Ondemand::new(share, config.epochs, sampler);
+                    // MassiveGNN, Eqs. 3 to 5: one batch is prepared while another is trained on.
+                    let ahead = usize::from(config.fetch() == Fetch::Massive);
+                    (Arc::new(source), Window::one_by_one(ahead))
+                }
+            };
+            Batches::Window(Prefetcher::start(scope, source, loader, window, first))
         };
         let worker = Worker {
             worker,
-            config,
-            prefetcher: Prefetcher::start(scope, source, loader, window, first),
+            plan: self.root_plan(),
+            batches,
             features: self.features.clone(),
             model: &self.model,
             topology,
@@ -255,9 +270,20 @@ impl<'a> Setup<'a> {
         sources
     }
 
+    /// Returns how the training nodes become batches.
+    pub(crate) fn root_plan(&self) -> RootPlan<'_> {
+        self.config.root_plan(self.graph.book)
+    }
+
+    /// Returns the iterations of a run with migration.
+    pub(crate) fn iterations(&self) -> Option<Iterations<'_>> {
+        let HopConfig { migration, merge, .. } = self.config.hop;
+        let iterations = || Iterations::new(self.root_plan(), &self.labels.train, merge);
+        (migration == Migration::Paper).then(iterations)
+    }
+
     fn share(&self, worker: u32) -> Share<'_> {
-        let (config, book, train) = (self.config, self.graph.book, &*self.labels.train);
-        Share { worker, config, book, train }
+        Share { worker, plan: self.root_plan(), train: &self.labels.train }
     }
 }
 

@@ -31,6 +31,20 @@ pub struct WorkerStep {
     pub bytes: RowsBySource,
     /// Epochs so far that began before the worker's hot set was there.
     pub late_swaps: u64,
+    /// What `hop` moved, beside rows.
+    #[serde(flatten)]
+    pub hop: Option<HopTraffic>,
+}
+
+/// The worker's share of what a step of `hop` moved, beside rows.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct HopTraffic {
+    /// Time steps of the iteration.
+    pub time_steps: u32,
+    /// Bytes of models that moved to other workers, parameters and gradients.
+    pub model_bytes: u64,
+    /// Bytes of gradients and of their sums, each worker a process of its own.
+    pub gradient_bytes: u64,
 }
 
 /// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `copy`) is part of `wait` on the

@@ -29,6 +29,25 @@ pub(crate) struct StepOutcome {
     pub(crate) prefetch: PrefetchStats,
 }
 
+/// A gradient that takes part in a step.
+#[derive(Clone, Debug)]
+pub(crate) struct GradientTerm {
+    /// Its place in the sum.
+    pub(crate) order: u32,
+    pub(crate) n_roots: u64,
+    /// The gradient of the mean loss over these roots, all parameters one after the other.
+    pub(crate) values: Vec<f32>,
+}
+
+/// A model on its way through the time steps of an iteration (HopGNN, section 5.1).
+#[derive(Clone, Debug)]
+pub(crate) struct MovingModel {
+    /// Where it is.
+    pub(crate) worker: u32,
+    /// Its gradients so far, each weighted by its share of the model's roots.
+    pub(crate) sum: Vec<f32>,
+}
+
 /// One worker's figures since the run began.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct MemberStats {
@@ -51,17 +70,43 @@ pub(crate) struct TeamStep {
     /// Gradient of the mean loss over all roots, one flat list per parameter.
     pub(crate) gradients: Vec<Vec<f32>>,
     pub(crate) load: LoadStats,
+    /// Time steps.
+    pub(crate) n_time_steps: u32,
+    /// Bytes of models that moved to other workers, with their gradients.
+    pub(crate) model_bytes: u64,
     /// The outcome of each worker that had a batch, without its gradients.
     pub(crate) outcomes: Vec<(u32, StepOutcome)>,
     /// Time to average the gradients.
     pub(crate) average_seconds: f64,
 }
 
+impl StepOutcome {
+    /// Adds the outcome of the worker's next time step.
+    pub(crate) fn add(&mut self, next: &Self) {
+        let n_roots = self.n_roots + next.n_roots;
+        let share = |n: u64| n as f64 / n_roots.max(1) as f64;
+        self.loss = share(self.n_roots) * self.loss + share(next.n_roots) * next.loss;
+        self.n_roots = n_roots;
+        self.n_right += next.n_right;
+        self.n_nodes += next.n_nodes;
+        self.load += next.load;
+        self.seconds += next.seconds;
+        (self.met, self.prefetch) = (next.met, next.prefetch);
+    }
+
+    /// Returns its gradient as it takes part in a step.
+    pub(crate) fn take_gradient(&mut self, worker: u32) -> GradientTerm {
+        let values = std::mem::take(&mut self.gradients).concat();
+        GradientTerm { order: worker, n_roots: self.n_roots, values }
+    }
+}
+
 impl TeamStep {
     /// Returns the step of these outcomes, without gradients: means are weighted by roots.
     pub(crate) fn new(outcomes: Vec<(u32, StepOutcome)>) -> Self {
         let n_roots: u64 = outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
-        let mut step = Self { n_roots, n_batches: outcomes.len() as u64, ..Self::default() };
+        let (n_batches, n_time_steps) = (outcomes.len() as u64, 1);
+        let mut step = Self { n_roots, n_batches, n_time_steps, ..Self::default() };
         for (_, outcome) in &outcomes {
             step.loss += step.share(outcome.n_roots) * outcome.loss;
             step.n_right += outcome.n_right;
@@ -78,6 +123,13 @@ impl TeamStep {
         }
         let found = self.gradients.iter().flatten().copied().find(|value| !value.is_finite());
         found.map_or(Ok(()), |found| Err(TrainError::Gradient { epoch, step, found, loss }))
+    }
+
+    /// Returns the bytes of gradients that `n_workers` workers send, each as a process of its own: a
+    /// share of its gradients to each other one, then a share of the sum.
+    pub(crate) fn gradient_bytes(&self, n_workers: u32) -> u64 {
+        let n_elements: u64 = self.gradients.iter().map(|list| list.len() as u64).sum();
+        2 * 4 * n_elements * u64::from(n_workers.saturating_sub(1))
     }
 
     /// Returns the share that a batch of `n_roots` has of the step.

@@ -12,10 +12,14 @@ use std::{
 use lodestore_client::{HaloBuffer, LoadStats, PrefetchStats, RowSource, SteadyStats};
 
 use crate::{
-    TrainError,
+    Place, TrainError,
     process_group::ProcessGroup,
-    step_outcome::{MemberStats, StepOutcome, TeamStep},
-    strategy::Rapid,
+    replica::Replica,
+    step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep},
+    strategy::{
+        Rapid,
+        hop::{Iteration, Iterations},
+    },
     worker::{StepOrder, Worker},
 };
 
@@ -25,6 +29,10 @@ pub(crate) struct Team<'scope> {
     n_steps: u32,
     /// Figures of all workers of the run after the last step.
     stats: Vec<MemberStats>,
+    /// Those of a run with migration.
+    iterations: Option<Iterations<'scope>>,
+    /// Time steps of each that are merged into the others.
+    n_merges: u32,
 }
 
 /// What a worker brings to a team.
@@ -73,7 +81,13 @@ impl<'scope> Team<'scope> {
             Ok(Member { worker, orders, outcomes, thread, n_batches, rapid, remote, prefetch })
         };
         let members = recruits.into_iter().map(start).collect::<Result<_, TrainError>>()?;
-        Ok(Self { members, n_steps, stats: vec![MemberStats::default(); n_workers as usize] })
+        let stats = vec![MemberStats::default(); n_workers as usize];
+        Ok(Self { members, n_steps, stats, iterations: None, n_merges: 0 })
+    }
+
+    /// Has the workers train in the time steps of `iterations`.
+    pub(crate) fn step_through_iterations(&mut self, iterations: Iterations<'scope>) {
+        self.iterations = Some(iterations);
     }
 
     /// Steps of an epoch: the batches of the worker that has most.
@@ -81,34 +95,106 @@ impl<'scope> Team<'scope> {
         self.n_steps
     }
 
-    /// Lets every worker that has a batch left train on it, and averages in order of workers. None if
-    /// the leader has ended the run.
+    /// Has every worker that has a batch left train on it, and averages gradients in the order of
+    /// workers, or under migration of models. None if the leader has ended the run.
     pub(crate) fn step(
         &mut self,
-        epoch: u32,
-        step: u32,
+        Place { epoch, step }: Place,
+        replica: &Replica,
         group: &mut ProcessGroup<'_>,
     ) -> Result<Option<TeamStep>, TrainError> {
-        let order = StepOrder { epoch, batch: step };
+        if let Some(iterations) = &mut self.iterations {
+            let iteration = iterations.get(epoch, step, self.n_merges);
+            return self.step_through(&iteration, Place { epoch, step }, replica, group);
+        }
+        let order = StepOrder { epoch, batch: step, time_step: None };
+        let mut outcomes = self.train(&order)?;
+        // A batch without roots takes no part in the step.
+        outcomes.retain(|(_, outcome)| outcome.n_roots > 0);
+        let gradients =
+            outcomes.iter_mut().map(|(worker, outcome)| outcome.take_gradient(*worker)).collect();
+        self.take_stats(epoch);
+        group.step(outcomes, gradients, &mut self.stats)
+    }
+
+    /// Trains the models of an iteration, which move between its time steps (HopGNN, section 5.1).
+    fn step_through(
+        &mut self,
+        iteration: &Arc<Iteration>,
+        Place { epoch, step }: Place,
+        replica: &Replica,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<TeamStep>, TrainError> {
+        let parameters = replica.adam.values().concat();
+        let (n_workers, of_models) = (self.stats.len() as u32, iteration.roots_of_models());
+        // All are equal as an iteration begins: each is where its first time step is.
+        let start = |member: &Member<'_>| {
+            let sum = vec![0.0; parameters.len()];
+            MovingModel { worker: member.worker, sum }
+        };
+        let mut models: Vec<MovingModel> = self.members.iter().map(start).collect();
+        let mut totals = vec![StepOutcome::default(); models.len()];
+        let mut model_bytes = 0;
+        for (at, time_step) in iteration.steps().iter().enumerate() {
+            if let Some(before) = at.checked_sub(1).map(|before| &iteration.steps()[before]) {
+                let by = time_step.offset - before.offset;
+                let Some(moved) = group.migrate(models, by, (n_workers, &parameters))? else {
+                    return Ok(None);
+                };
+                models = moved;
+                model_bytes += u64::from(n_workers) * 2 * size_of_val(&parameters[..]) as u64;
+            }
+            let order =
+                StepOrder { epoch, batch: step, time_step: Some((Arc::clone(iteration), at)) };
+            let outcomes = self.train(&order)?;
+            for (((worker, mut outcome), model), total) in
+                outcomes.into_iter().zip(&mut models).zip(&mut totals)
+            {
+                let of_model = of_models[time_step.model_at(worker) as usize];
+                let share = (outcome.n_roots as f64 / of_model.max(1) as f64) as f32;
+                let gradient = outcome.take_gradient(worker).values;
+                let sum = model.sum.iter_mut().zip(gradient);
+                sum.for_each(|(sum, value)| *sum += share * value);
+                total.add(&outcome);
+            }
+        }
+        let last = &iteration.steps()[iteration.steps().len() - 1];
+        let term = |MovingModel { worker, sum: values }| {
+            let order = last.model_at(worker);
+            GradientTerm { order, n_roots: of_models[order as usize], values }
+        };
+        let gradients = models.into_iter().map(term).filter(|term| term.n_roots > 0).collect();
+        let workers = self.members.iter().map(|member| member.worker);
+        let outcomes = workers.zip(totals).filter(|(_, total)| total.n_roots > 0).collect();
+        self.take_stats(epoch);
+        let step = group.step(outcomes, gradients, &mut self.stats)?;
+        let n_time_steps = iteration.steps().len() as u32;
+        Ok(step.map(|step| TeamStep { n_time_steps, model_bytes, ..step }))
+    }
+
+    /// Has the workers of this process that have the batch of `order` train on it; returns their
+    /// outcomes.
+    fn train(&mut self, order: &StepOrder) -> Result<Vec<(u32, StepOutcome)>, TrainError> {
         let mut outcomes = Vec::with_capacity(self.members.len());
-        for member in self.members.iter().filter(|member| step < member.n_batches) {
+        for member in self.members.iter().filter(|member| order.batch < member.n_batches) {
             // A worker that is gone shows when its outcome is missing.
-            let _ = member.orders.send(order);
+            let _ = member.orders.send(order.clone());
         }
         for member in &mut self.members {
-            if step < member.n_batches {
+            if order.batch < member.n_batches {
                 let worker = member.worker;
                 let gone = |_| TrainError::WorkerPanicked { worker };
                 let outcome = member.outcomes.recv().map_err(gone)??;
                 member.prefetch = outcome.prefetch;
-                // A batch without roots takes no part in the step.
-                if outcome.n_roots > 0 {
-                    outcomes.push((worker, outcome));
-                }
+                outcomes.push((worker, outcome));
             }
         }
-        self.take_stats(epoch);
-        group.step(outcomes, &mut self.stats)
+        Ok(outcomes)
+    }
+
+    /// Sets how many time steps of each iteration are merged into the others.
+    pub(crate) fn set_merges(&mut self, n_merges: u32) {
+        self.n_merges = n_merges;
     }
 
     /// Figures of all workers of the run, with VectorPulls for the hot sets of epochs up to `epoch`;
@@ -141,3 +227,6 @@ impl Drop for Team<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

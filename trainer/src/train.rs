@@ -176,6 +176,9 @@ fn run_all(
         let recruits = setup.recruits(scope, run.place)?;
         let size = [config.workers, setup.n_steps()];
         let mut team = Team::start(scope, recruits, group.n_local(), size)?;
+        if let Some(iterations) = setup.iterations() {
+            team.step_through_iterations(iterations);
+        }
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
             let evaluator = evaluator.as_mut();

@@ -8,11 +8,11 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::{Prefetcher, PreparedBatch};
-use lodestore_graph::{NodeId, topology::Topology};
+use lodestore_client::{BatchRows, Met, PrefetchStats, Prefetcher, PreparedBatch};
+use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
 use crate::{
-    TrainConfig, TrainError,
+    TrainError,
     features::FeatureRows,
     labels::Labels,
     layer::Input,
@@ -20,7 +20,7 @@ use crate::{
     model::{Hops, Model},
     step::StepSeconds,
     step_outcome::StepOutcome,
-    strategy::seed_of_batch,
+    strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs},
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
@@ -29,26 +29,99 @@ const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
 /// A worker's state between steps.
 pub(crate) struct Worker<'run> {
     pub(crate) worker: u32,
-    pub(crate) config: &'run TrainConfig,
-    pub(crate) prefetcher: Prefetcher<'run>,
+    pub(crate) plan: RootPlan<'run>,
+    pub(crate) batches: Batches<'run>,
     pub(crate) features: FeatureRows,
     pub(crate) model: &'run Model,
     pub(crate) topology: &'run Topology,
     pub(crate) labels: &'run Labels,
 }
 
+/// Where a worker's batches come from.
+pub(crate) enum Batches<'run> {
+    /// One for each step.
+    Window(Prefetcher<'run>),
+    /// One for each time step of an iteration.
+    Micrographs(Micrographs<'run>),
+}
+
+/// The rows of a batch.
+enum Rows {
+    Batch(BatchRows),
+    Micrograph(MicrographRows),
+}
+
 /// Which batch a worker is to train on next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct StepOrder {
     pub(crate) epoch: u32,
     pub(crate) batch: u32,
+    /// Under migration: the iteration, and which of its time steps.
+    pub(crate) time_step: Option<(Arc<Iteration>, usize)>,
 }
 
 impl Worker<'_> {
+    /// Trains on one batch per order until the orders end or a batch fails.
+    pub(crate) fn run(
+        mut self,
+        orders: &Receiver<StepOrder>,
+        outcomes: &SyncSender<Result<StepOutcome, TrainError>>,
+    ) {
+        while let Ok(order) = orders.recv() {
+            let outcome = self.step(&order);
+            let failed = outcome.is_err();
+            if outcomes.send(outcome).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, order: &StepOrder) -> Result<StepOutcome, TrainError> {
+        let seed = self.plan.seed_of(self.worker, order.epoch, order.batch);
+        let (batch, rows, mut outcome) = self.batches.next(order, seed)?;
+        if batch.n_roots > 0 {
+            self.train_on(order, seed, (batch, rows), &mut outcome)?;
+        }
+        outcome.prefetch = self.batches.stats();
+        Ok(outcome)
+    }
+
+    /// Computes the gradient of a batch with roots.
+    fn train_on(
+        &mut self,
+        order: &StepOrder,
+        seed: u64,
+        (batch, rows): (Batch, Rows),
+        outcome: &mut StepOutcome,
+    ) -> Result<(), TrainError> {
+        let start = Instant::now();
+        (outcome.n_roots, outcome.n_nodes) = (batch.n_roots as u64, batch.nodes.len() as u64);
+        let targets = self.labels.targets_of(batch.roots());
+        let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
+        let degree = |node| self.topology.in_degree(node);
+        let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
+
+        let (sparse, width) = (self.features.sparse(rows.bytes()), self.features.width());
+        let features = match &sparse {
+            Some(sparse) => Input::Sparse(sparse),
+            None => Input::Features { x: self.features.view(rows.bytes()), width },
+        };
+        let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM)?;
+        let loss = Loss::new(pass.logits(), targets)?;
+        if !loss.mean.is_finite() {
+            self.check_features(order, &batch.nodes, rows.bytes())?;
+        }
+        drop((rows, sparse));
+        outcome.gradients = self.model.backward(pass, loss.gradient)?;
+        (outcome.loss, outcome.n_right) = (loss.mean, loss.n_right);
+        outcome.seconds.compute = start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
     /// Fails for features that are no numbers, of `nodes` in their order.
     fn check_features(
         &mut self,
-        order: StepOrder,
+        order: &StepOrder,
         nodes: &[NodeId],
         rows: &[u8],
     ) -> Result<(), TrainError> {
@@ -63,74 +136,57 @@ impl Worker<'_> {
             step: order.batch,
         })
     }
+}
 
-    /// Trains on one batch per order until the orders end or a batch fails.
-    pub(crate) fn run(
-        mut self,
-        orders: &Receiver<StepOrder>,
-        outcomes: &SyncSender<Result<StepOutcome, TrainError>>,
-    ) {
-        while let Ok(order) = orders.recv() {
-            let outcome = self.step(order);
-            let failed = outcome.is_err();
-            if outcomes.send(outcome).is_err() || failed {
-                return;
+impl Batches<'_> {
+    /// Returns the batch of an order with its rows, and what it took to prepare.
+    fn next(
+        &mut self,
+        order: &StepOrder,
+        seed: u64,
+    ) -> Result<(Batch, Rows, StepOutcome), TrainError> {
+        let (batch, rows, load, met, [sample, wait]) = match self {
+            Self::Window(prefetcher) => {
+                let Some(prepared) = prefetcher.next_batch()? else {
+                    unreachable!("as many orders as batches")
+                };
+                let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } =
+                    prepared;
+                (batch, Rows::Batch(rows), load, met, [sample_seconds, wait_seconds])
             }
-        }
-    }
-
-    fn step(&mut self, order: StepOrder) -> Result<StepOutcome, TrainError> {
-        let Some(prepared) = self.prefetcher.next_batch()? else {
-            unreachable!("as many orders as batches")
+            Self::Micrographs(micrographs) => {
+                let Some((iteration, at)) = &order.time_step else {
+                    unreachable!("orders under migration have a time step")
+                };
+                let Micrograph { batch, rows, load, seconds } =
+                    micrographs.next(iteration, *at, seed)?;
+                (batch, Rows::Micrograph(rows), load, Met::DefaultPath, seconds)
+            }
         };
-        let start = Instant::now();
-        let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } = prepared;
-        let n_roots = batch.n_roots;
-        if n_roots == 0 {
-            return Ok(StepOutcome {
-                met,
-                prefetch: self.prefetcher.stats(),
-                ..StepOutcome::default()
-            });
-        }
-        let targets = self.labels.targets_of(batch.roots());
-        let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
-        let degree = |node| self.topology.in_degree(node);
-        let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
-
-        let seed =
-            seed_of_batch(self.config, self.worker, order.epoch, order.batch) ^ DROPOUT_STREAM;
-        let (sparse, width) = (self.features.sparse(rows.bytes()), self.features.width());
-        let features = match &sparse {
-            Some(sparse) => Input::Sparse(sparse),
-            None => Input::Features { x: self.features.view(rows.bytes()), width },
-        };
-        let pass = self.model.forward(hops, features, seed)?;
-        let loss = Loss::new(pass.logits(), targets)?;
-        if !loss.mean.is_finite() {
-            self.check_features(order, &batch.nodes, rows.bytes())?;
-        }
-        drop((rows, sparse));
-        let gradients = self.model.backward(pass, loss.gradient)?;
         let seconds = StepSeconds {
-            sample: sample_seconds,
+            sample,
             lookup: load.lookup_seconds,
             pull: load.pull_seconds,
             copy: load.copy_seconds,
-            wait: wait_seconds,
-            compute: start.elapsed().as_secs_f64(),
+            wait,
             ..StepSeconds::default()
         };
-        Ok(StepOutcome {
-            loss: loss.mean,
-            n_roots: n_roots as u64,
-            n_right: loss.n_right,
-            gradients,
-            load,
-            n_nodes: batch.nodes.len() as u64,
-            seconds,
-            met,
-            prefetch: self.prefetcher.stats(),
-        })
+        Ok((batch, rows, StepOutcome { load, met, seconds, ..StepOutcome::default() }))
+    }
+
+    fn stats(&self) -> PrefetchStats {
+        match self {
+            Self::Window(prefetcher) => prefetcher.stats(),
+            Self::Micrographs(micrographs) => micrographs.stats(),
+        }
+    }
+}
+
+impl Rows {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Batch(rows) => rows.bytes(),
+            Self::Micrograph(rows) => rows.bytes(),
+        }
     }
 }

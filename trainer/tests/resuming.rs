@@ -8,8 +8,8 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, EpochReport, HotPolicy, ModelKind, Place, Progress, Roots,
-    Strategy, TrainConfig, TrainError, TrainReport,
+    CheckpointConfig, CheckpointError, EpochReport, Fetch, HopConfig, HotPolicy, Migration,
+    ModelKind, Place, Progress, Roots, Strategy, TrainConfig, TrainError, TrainReport,
 };
 use planted::{Planted, config, failing, planted, run, run_from, run_in_ranks, run_telling};
 
@@ -89,14 +89,20 @@ fn runs_cut_short_anywhere_end_with_the_same_bits() {
 fn a_run_goes_on_in_any_number_of_processes_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
-    for (strategy, roots) in [
-        (Strategy::Ondemand, Roots::Owned),
-        (Strategy::Ondemand, Roots::Global),
-        (Strategy::Massive, Roots::Global),
-        (Strategy::Rapid, Roots::Owned),
-        (Strategy::Hop, Roots::Owned),
+    let none = HopConfig::default();
+    let paper = HopConfig { migration: Migration::Paper, ..none };
+    for (strategy, roots, hop) in [
+        (Strategy::Ondemand, Roots::Owned, none),
+        (Strategy::Ondemand, Roots::Global, none),
+        (Strategy::Massive, Roots::Global, none),
+        (Strategy::Rapid, Roots::Owned, none),
+        (Strategy::Rapid, Roots::Global, none),
+        (Strategy::Hop, Roots::Owned, none),
+        (Strategy::Hop, Roots::Owned, HopConfig { fetch: Fetch::Rapid, ..none }),
+        (Strategy::Hop, Roots::Owned, paper),
+        (Strategy::Hop, Roots::Owned, HopConfig { pregather: false, ..paper }),
     ] {
-        let plain = TrainConfig { roots, ..config(strategy, 4, dir.path()) };
+        let plain = TrainConfig { roots, hop, ..config(strategy, 4, dir.path()) };
         let expected = run(&graph, &plain).unwrap();
         let leader = |n_ranks, config: &TrainConfig| -> TrainReport {
             let mut reports = run_in_ranks(&graph, config, n_ranks).into_iter();
@@ -105,18 +111,22 @@ fn a_run_goes_on_in_any_number_of_processes_with_the_same_bits() {
             leader
         };
         for n_ranks in [2, 3, 4] {
-            let what = format!("{strategy}, {roots} roots, {n_ranks} ranks");
+            let what = format!("{strategy}, {roots} roots, {hop:?}, {n_ranks} ranks");
             assert_eq!(computed(&leader(n_ranks, &plain)), computed(&expected), "{what}");
-            let of_run = dir.path().join(format!("of-{strategy}-{roots}-{n_ranks}"));
-            let config = with_checkpoints(&plain, &of_run, 1);
+            let of_run = tempfile::tempdir().unwrap();
+            let config = with_checkpoints(&plain, of_run.path(), 1);
             until(&graph, &config, 1, 2);
             let found = leader(n_ranks, &config);
             let (sent, n_others) = (found.sent_bytes, u64::from(n_ranks) - 1);
             // Parts of four gradients and of their sum; the leader's state to each other process.
-            let of_state = sent.parameters / n_others / 12;
             let steps = expected.step_losses.len() as u64 - u64::from(expected.epochs[0].steps) - 2;
-            assert!(sent.gradients >= 4 * of_state * steps && of_state > 0, "{what}: {sent:?}");
-            assert!(sent.gradients <= 2 * 4 * 5 * of_state * steps, "{what}: {sent:?}");
+            let of_models =
+                if hop.migration == Migration::Paper { moved(&found, 4, n_ranks) } else { 0 };
+            assert_eq!(of_models > 0, hop.migration == Migration::Paper, "{what}");
+            let of_state = (sent.parameters - of_models) / n_others / 12;
+            let sent_gradients = sent.gradients - of_models;
+            assert!(sent_gradients >= 4 * of_state * steps && of_state > 0, "{what}: {sent:?}");
+            assert!(sent_gradients <= 2 * 4 * 5 * of_state * steps, "{what}: {sent:?}");
             assert_eq!((sent.rows, sent.embeddings), (0, 0), "{what}");
             assert!(sent.control > 0, "{what}");
             assert_eq!(found.resumed_at, Some(Place { epoch: 1, step: 2 }), "{what}");
@@ -155,6 +165,20 @@ fn a_run_goes_on_under_another_strategy_and_for_more_epochs() {
     let config = with_checkpoints(&plain(Strategy::Ondemand, 5), &of_run, 0);
     let error = run(&graph, &config).unwrap_err().to_string();
     assert!(error.contains("in epoch 7 of a run of 5; ask for more epochs"), "{error}");
+}
+
+/// Returns the bytes of parameters, and as many of gradients, with which models moved between processes:
+/// half of what moved between workers, but for those that are in one process.
+fn moved(report: &TrainReport, workers: u64, n_ranks: u32) -> u64 {
+    let stays = (0..workers).filter(|from| {
+        let to = (from + 1) % workers;
+        from % u64::from(n_ranks) == to % u64::from(n_ranks)
+    });
+    let travel = workers - stays.count() as u64;
+    let bytes = report.epochs.iter().filter_map(|epoch| epoch.model_bytes).sum::<u64>();
+    let resumed = report.resumed_at.map_or(0, |place| place.epoch as usize);
+    let before = report.epochs[..resumed].iter().filter_map(|epoch| epoch.model_bytes).sum::<u64>();
+    (bytes - before) / 2 * travel / workers
 }
 
 /// Runs until `steps` steps have been made in `epoch`, or to its end.

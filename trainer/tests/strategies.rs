@@ -15,8 +15,8 @@ use lodestore_client::{PullStats, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
 use lodestore_trainer::{
-    EpochReport, HotPolicy, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig,
-    TrainError, TrainGraph, TrainReport, WorkerSources, train,
+    EpochReport, Fetch, HopConfig, HotPolicy, Merge, Migration, ModelKind, Progress, Roots,
+    RowsFrom, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train,
 };
 use planted::{
     N_NODES, Noting, ROW_BYTES, bytes_of, complete, config, counting, failing, planted, run,
@@ -28,12 +28,15 @@ fn losses(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
 
+/// Remote rows of all epochs.
+fn remote_rows(report: &TrainReport) -> u64 {
+    report.epochs.iter().map(|epoch| epoch.remote_rows).sum()
+}
+
 /// The oracle pulls no more rows than the hot sets do, and after the first batch none beside what one
 /// misses.
 fn no_more_than(oracle: &TrainReport, frequency: &TrainReport) {
-    let remote =
-        |report: &TrainReport| -> u64 { report.epochs.iter().map(|e| e.remote_rows).sum() };
-    let (oracle_rows, rows) = (remote(oracle), remote(frequency));
+    let (oracle_rows, rows) = (remote_rows(oracle), remote_rows(frequency));
     assert!(oracle_rows <= rows, "oracle {oracle_rows}, frequency {rows}");
     assert!(oracle.epochs[1..].iter().all(|epoch| epoch.hot_set_rows == 0));
     assert!(oracle.memory_bound_bytes <= frequency.memory_bound_bytes);
@@ -243,6 +246,42 @@ fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
             assert!(near(hop.step_losses[0], one.step_losses[0], 1e-6), "{what}");
             for (found, expected) in hop.step_losses.iter().zip(&one.step_losses) {
                 assert!(near(*found, *expected, 1e-3), "{what}: {found}, {expected}");
+            }
+            let with =
+                |hop| run(&graph, &TrainConfig { hop, ..of(Strategy::Hop, workers) }).unwrap();
+            let none = HopConfig::default();
+            let planned = with(HopConfig { fetch: Fetch::Rapid, ..none });
+            assert_eq!(losses(&planned.step_losses), losses(&hop.step_losses), "{what}");
+            assert_eq!(planned.parameters_digest, hop.parameters_digest, "{what}");
+            assert!(workers == 1 || remote_rows(&planned) < remote_rows(&hop), "{what}");
+            let paper = HopConfig { migration: Migration::Paper, ..none };
+            let (gathered, apart) = (with(paper), with(HopConfig { pregather: false, ..paper }));
+            assert_eq!(losses(&gathered.step_losses), losses(&apart.step_losses), "{what}");
+            assert_eq!(gathered.parameters_digest, apart.parameters_digest, "{what}");
+            assert!(workers == 1 || remote_rows(&gathered) < remote_rows(&apart), "{what}");
+            // The same rows as without migration, each once.
+            assert_eq!(remote_rows(&gathered), remote_rows(&hop), "{what}");
+            for (found, expected) in gathered.step_losses.iter().zip(&one.step_losses) {
+                assert!(near(*found, *expected, 1e-3), "{what}: {found}, {expected}");
+            }
+            for (epoch, without) in gathered.epochs.iter().zip(&hop.epochs) {
+                let (steps, others) = (u64::from(epoch.steps), u64::from(workers) - 1);
+                assert_eq!(epoch.time_steps, Some(steps * u64::from(workers)), "{what}");
+                assert_eq!(epoch.gradient_bytes, without.gradient_bytes, "{what}");
+                // Each of the models moves with its gradients, as a gradient and its sum do.
+                let moved = epoch.gradient_bytes.map(|bytes| bytes * u64::from(workers));
+                assert_eq!(epoch.model_bytes, moved.filter(|_| others > 0).or(Some(0)), "{what}");
+            }
+            for merge in [Merge::Min, Merge::Random] {
+                let merged = with(HopConfig { merge, ..paper });
+                let n_time_steps = |at: usize| merged.epochs[at].time_steps.unwrap();
+                let steps = u64::from(merged.epochs[0].steps);
+                assert_eq!(n_time_steps(0), steps * u64::from(workers), "{what}");
+                let one_less = u64::from(workers).saturating_sub(1).max(1);
+                assert_eq!(n_time_steps(1), steps * one_less, "{what}");
+                for (found, expected) in merged.step_losses.iter().zip(&one.step_losses) {
+                    assert!(near(*found, *expected, 1e-3), "{what}: {found}, {expected}");
+                }
             }
             let global = TrainConfig { roots: Roots::Global, ..of(Strategy::Ondemand, workers) };
             let global = run(&graph, &global).unwrap();

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use lodestore_graph::micrograph::{Locality, Micrographs};
+use lodestore_graph::sampler::Deal;
 use lodestore_graph::schedule::{Schedule, ScheduleSpec, write_schedule};
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
@@ -60,9 +61,33 @@ pub(crate) struct ScheduleArgs {
     /// that lies on the root's own worker, and the same of its whole batch (HopGNN).
     #[arg(long, value_name = "N", default_value_t = 0)]
     locality: u32,
+    /// Which worker has which root: `home` is what `train --strategy hop` uses.
+    #[arg(long, value_name = "DEAL", default_value = "owned")]
+    deal: DealArg,
     /// The schedule; replaced if it exists.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+}
+
+/// Which worker has which root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DealArg {
+    /// Batches of each worker's own nodes.
+    Owned,
+    /// Global batches, dealt by turns.
+    Turns,
+    /// Global batches, each root with its owner.
+    Home,
+}
+
+impl From<DealArg> for Deal {
+    fn from(deal: DealArg) -> Self {
+        match deal {
+            DealArg::Owned => Self::Owned,
+            DealArg::Turns => Self::Turns,
+            DealArg::Home => Self::Home,
+        }
+    }
 }
 
 /// Nodes that batches are made for.
@@ -99,6 +124,7 @@ impl ScheduleArgs {
             batch_size: self.batch,
             epochs: self.epochs,
             workers: self.workers,
+            deal: self.deal.into(),
         };
         spec.check().map_err(UsageError::of)?;
         Ok(spec)

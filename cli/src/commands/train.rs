@@ -2,6 +2,7 @@
 
 mod buffer;
 mod checkpoint;
+mod hop;
 mod hot;
 mod known;
 mod log;
@@ -37,6 +38,7 @@ use crate::usage::UsageError;
 use buffer::BufferArgs;
 pub(crate) use buffer::BufferChoice;
 use checkpoint::CheckpointArgs;
+use hop::HopArgs;
 use hot::{HotArgs, hot_policy};
 use known::Here;
 use log::StepLog;
@@ -58,8 +60,8 @@ Example: the same, each worker a process; then as an MPI job (a lode built with 
 
 Needs tensors `feat` (float), `label` (i64; or of several labels a node u8 or f32, each 0 or 1) and `split`
 (u8: 0 train, 1 validation, 2 test).
-Partition p belongs to worker p mod W. Losses depend on the seed, on --roots and on whether --strategy is
-hop, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
+Partition p belongs to worker p mod W. Losses depend on the seed, on --roots, and on whether --strategy is
+hop and its --migration, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
 what was done is reported, and the exit code is 130 or 143. A second one that comes over a second later,
 or one before the first step, ends it at once.")]
@@ -72,13 +74,13 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
     /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN: schedule,
-    /// hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch ahead) or hop (HopGNN
-    /// without migration: each root of a global batch trains with its owner).
+    /// hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch ahead) or hop
+    /// (HopGNN: each root of a global batch is trained on by the worker that owns it).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
     /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or global
     /// (one order over all, dealt to workers by turns, as HopGNN's model-centric baseline; not with
-    /// --strategy rapid, whose schedule is of owned roots).
+    /// --strategy hop, which deals it to owners).
     #[arg(long, value_name = "R", default_value_t = Roots::Owned)]
     roots: Roots,
     /// Model: sage, gcn or gat.
@@ -162,6 +164,8 @@ pub(crate) struct TrainArgs {
     buffer: BufferArgs,
     #[command(flatten)]
     hot: HotArgs,
+    #[command(flatten)]
+    hop: HopArgs,
     /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
     /// says what stands in it. With --resume lines are added, else a file that has any is refused.
     #[arg(long, value_name = "FILE.jsonl")]
@@ -218,10 +222,11 @@ impl TrainArgs {
     fn check(self) -> Result<TrainRun, UsageError> {
         let patience = Duration::from_secs(self.peer_timeout.into());
         let form = Form::of(self.processes, self.peer, patience)?;
-        self.hot.check(self.strategy)?;
-        let usual = TrainConfig::default();
+        let hop = self.hop.check(self.strategy)?;
+        let usual = TrainConfig { strategy: self.strategy, hop, ..TrainConfig::default() };
+        let fetch = usual.fetch();
+        self.hot.check(fetch)?;
         let train = TrainConfig {
-            strategy: self.strategy,
             roots: self.roots,
             model: self.model,
             workers: self.workers.unwrap_or(form.usual_workers()),
@@ -243,7 +248,7 @@ impl TrainArgs {
             patience: self.patience,
             checkpoint: self.checkpoint.check()?,
             save_model: self.save_model,
-            hot_policy: hot_policy(self.strategy, self.tiers.policy)?,
+            hot_policy: hot_policy(fetch, self.tiers.policy)?,
             n_hot: self.hot.n_hot.unwrap_or(usual.n_hot),
             window: self.hot.window.unwrap_or(usual.window),
             together: self.hot.together.map(|n| n as usize),
@@ -252,7 +257,7 @@ impl TrainArgs {
             ..usual
         };
         train.validate().map_err(UsageError::of)?;
-        let tiers = self.tiers.check(self.strategy)?;
+        let tiers = self.tiers.check(fetch)?;
         let buffer = self.buffer.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {

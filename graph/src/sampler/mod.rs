@@ -22,10 +22,8 @@ use lists::Lists;
 use local_ids::LocalIds;
 use stream::Stream;
 
-pub(crate) use roots::batches_of;
-
 pub use fanout::{Fanout, FanoutError};
-pub use roots::{epoch_order, is_local, worker_batches};
+pub use roots::{Deal, RootPlan, epoch_order, is_local};
 pub use stream::batch_seed;
 
 /// Nodes whose neighbours are drawn, read and numbered together: enough for memory to answer

@@ -1,6 +1,8 @@
 //! Which roots train when, and by whom.
 
-use crate::sampler::stream::{Stream, epoch_seed};
+use serde::Serialize;
+
+use crate::sampler::stream::{Stream, batch_seed, epoch_seed};
 use crate::{NodeId, PartitionBook};
 
 /// All roots in the order of one epoch: one shuffle for all workers (Fisher–Yates) from the run's
@@ -24,37 +26,85 @@ pub fn is_local(book: &PartitionBook, worker: u32, n_workers: u32, node: NodeId)
     book.part_of(node).is_some_and(|part| u32::from(part.0) % n_workers == worker)
 }
 
-/// The batches of roots of one worker in one epoch: those of the epoch's order that the worker
-/// owns, cut every `batch_size`; the last one may be shorter, and is kept.
-///
-/// # Panics
-///
-/// When `n_workers` or `batch_size` is 0.
-#[must_use]
-pub fn worker_batches(
-    s0: u64,
-    epoch: u32,
-    worker: u32,
-    n_workers: u32,
-    book: &PartitionBook,
-    train_roots: &[NodeId],
-    batch_size: usize,
-) -> Vec<Vec<NodeId>> {
-    let order = epoch_order(s0, epoch, train_roots);
-    batches_of(&order, worker, n_workers, book, batch_size)
+/// Which worker has which root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Deal {
+    /// Each worker has batches of its own: the roots of its partitions, in the order of the epoch.
+    #[default]
+    Owned,
+    /// Global batches, of `batch_size` roots for each worker, whose roots are dealt by turns.
+    Turns,
+    /// The same global batches, in which each root is its owner's (HopGNN, section 5.1).
+    Home,
 }
 
-/// The same from an epoch's order that is known already.
-pub(crate) fn batches_of(
-    order: &[NodeId],
-    worker: u32,
-    n_workers: u32,
-    book: &PartitionBook,
-    batch_size: usize,
-) -> Vec<Vec<NodeId>> {
-    assert!(n_workers > 0, "there must be a worker");
-    let own = order.iter().copied().filter(|&root| is_local(book, worker, n_workers, root));
-    own.collect::<Vec<_>>().chunks(batch_size).map(<[NodeId]>::to_vec).collect()
+/// How the training nodes of a run become batches of roots.
+#[derive(Clone, Copy, Debug)]
+pub struct RootPlan<'a> {
+    /// Root seed of the run.
+    pub seed: u64,
+    /// Which worker has which root.
+    pub deal: Deal,
+    /// Number of workers, at least 1; partition p is local to worker p mod workers.
+    pub workers: u32,
+    /// Roots per batch and worker, at least 1.
+    pub batch_size: usize,
+    /// Which partition owns which node.
+    pub book: &'a PartitionBook,
+}
+
+impl RootPlan<'_> {
+    /// Returns the batches of `worker` in an epoch of this order. Under [`Deal::Owned`] the last one
+    /// may be shorter; of a global batch a worker may have no root.
+    ///
+    /// # Panics
+    ///
+    /// When there are no workers, or no roots per batch.
+    #[must_use]
+    pub fn batches(&self, order: &[NodeId], worker: u32) -> Vec<Vec<NodeId>> {
+        assert!(self.workers > 0, "there must be a worker");
+        let is_own = |&root: &NodeId| self.owner_of(root) == Some(worker);
+        match self.deal {
+            Deal::Owned => {
+                let own: Vec<NodeId> = order.iter().copied().filter(is_own).collect();
+                own.chunks(self.batch_size).map(<[NodeId]>::to_vec).collect()
+            }
+            Deal::Turns => {
+                let turns = |batch: &[NodeId]| -> Vec<NodeId> {
+                    let roots = batch.iter().copied();
+                    roots.skip(worker as usize).step_by(self.workers as usize).collect()
+                };
+                self.global_batches(order).map(turns).collect()
+            }
+            Deal::Home => {
+                let own = |batch: &[NodeId]| batch.iter().copied().filter(is_own).collect();
+                self.global_batches(order).map(own).collect()
+            }
+        }
+    }
+
+    /// Returns the worker that owns `node`; `None` for one past the last.
+    #[must_use]
+    pub fn owner_of(&self, node: NodeId) -> Option<u32> {
+        self.book.part_of(node).map(|part| u32::from(part.0) % self.workers)
+    }
+
+    /// Returns the batches of all workers together, of an epoch of this order.
+    pub fn global_batches<'o>(
+        &self,
+        order: &'o [NodeId],
+    ) -> impl Iterator<Item = &'o [NodeId]> + use<'o> {
+        order.chunks(self.batch_size.saturating_mul(self.workers as usize))
+    }
+
+    /// Returns the seed of a worker's batch. The parts of a global batch have one seed, so that each
+    /// node draws the same neighbours in whichever part it is.
+    #[must_use]
+    pub fn seed_of(&self, worker: u32, epoch: u32, batch: u32) -> u64 {
+        let worker = if self.deal == Deal::Owned { worker } else { 0 };
+        batch_seed(self.seed, worker, epoch, batch)
+    }
 }
 
 #[cfg(test)]
@@ -97,10 +147,11 @@ mod tests {
             let book = PartitionBook::from_counts(&counts).unwrap();
             let roots = nodes((0..book.n_nodes()).filter(|id| id % 3 != 0));
             let order = epoch_order(7, epoch, &roots);
+            let (seed, deal, workers) = (7, Deal::Owned, n_workers);
+            let plan = RootPlan { seed, deal, workers, batch_size, book: &book };
             let mut seen = Vec::new();
             for worker in 0..n_workers {
-                let batches =
-                    worker_batches(7, epoch, worker, n_workers, &book, &roots, batch_size);
+                let batches = plan.batches(&order, worker);
                 if let Some((last, full)) = batches.split_last() {
                     prop_assert!(full.iter().all(|batch| batch.len() == batch_size));
                     prop_assert!((1..=batch_size).contains(&last.len()));
@@ -114,5 +165,41 @@ mod tests {
             seen.sort_unstable();
             prop_assert_eq!(seen, roots);
         }
+    }
+
+    #[test]
+    fn global_batches_are_dealt_to_all_workers_and_some_have_none() {
+        let book = PartitionBook::from_counts(&[20, 3, 30]).unwrap();
+        let roots = nodes((0..50).filter(|id| id % 4 != 1));
+        let order = epoch_order(5, 3, &roots);
+        for (workers, batch_size) in [(1, 7), (2, 4), (3, 5), (5, 3), (60, 1)] {
+            for deal in [Deal::Turns, Deal::Home] {
+                let plan = RootPlan { seed: 5, deal, workers, batch_size, book: &book };
+                let mut dealt =
+                    vec![Vec::new(); order.len().div_ceil(batch_size * workers as usize)];
+                for worker in 0..workers {
+                    let batches = plan.batches(&order, worker);
+                    assert_eq!(batches.len(), dealt.len());
+                    for (roots, all) in batches.into_iter().zip(&mut dealt) {
+                        let is_home = |&root| is_local(&book, worker, workers, root);
+                        match deal {
+                            Deal::Home => assert!(roots.iter().all(is_home)),
+                            _ => assert!(roots.len() <= batch_size),
+                        }
+                        all.extend(roots);
+                    }
+                }
+                for (mut found, expected) in dealt.into_iter().zip(plan.global_batches(&order)) {
+                    let mut expected = expected.to_vec();
+                    found.sort_unstable();
+                    expected.sort_unstable();
+                    assert_eq!(found, expected, "{workers} workers, {deal:?}");
+                }
+                assert_eq!(plan.seed_of(0, 1, 2), plan.seed_of(4, 1, 2));
+            }
+        }
+        let (seed, deal, workers, batch_size) = (5, Deal::Owned, 5, 3);
+        let owned = RootPlan { seed, deal, workers, batch_size, book: &book };
+        assert_ne!(owned.seed_of(0, 1, 2), owned.seed_of(4, 1, 2));
     }
 }

@@ -100,7 +100,7 @@ impl Shape {
     /// The shape of batches of a graph of `n_nodes` nodes that are drawn as `spec` says.
     pub(super) fn of(spec: &ScheduleSpec, n_nodes: u32) -> Self {
         let n_hops = spec.fanouts.len();
-        let mut n_met = (spec.batch_size as u64).min(n_nodes.into());
+        let mut n_met = spec.max_roots().min(n_nodes.into());
         let mut n_words = 3 + 2 * n_hops as u64;
         for fanout in &spec.fanouts {
             let n_edges = n_met.saturating_mul(fanout.of(u32::MAX).into());

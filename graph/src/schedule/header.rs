@@ -11,13 +11,14 @@
 //! | 48..52 | epochs, u32 |
 //! | 52..56 | workers, u32 |
 //! | 56..60 | number of hops, u32, at most 64 |
+//! | 60..64 | which worker has which root, u32: 0 owned, 1 by turns, 2 its owner ([`Deal`]) |
 //! | 64..576 | fan-out of each hop, i64, −1 for all neighbours; zero past the last hop |
 //! | 576..4092 | zero |
 //! | 4092..4096 | CRC-32 of bytes 0..4092, u32 |
 
 use std::path::Path;
 
-use crate::sampler::Fanout;
+use crate::sampler::{Deal, Fanout};
 use crate::schedule::{ScheduleError, ScheduleSpec};
 
 pub(super) const HEADER_BYTES: usize = 4096;
@@ -25,6 +26,8 @@ pub(super) const MAGIC: [u8; 8] = *b"LODESCHD";
 const VERSION: u32 = 1;
 const FANOUTS_AT: usize = 64;
 const CRC_AT: usize = HEADER_BYTES - 4;
+/// By their number in the header.
+const DEALS: [Deal; 3] = [Deal::Owned, Deal::Turns, Deal::Home];
 
 const _: () = assert!(FANOUTS_AT + 8 * ScheduleSpec::MAX_HOPS <= CRC_AT);
 
@@ -50,6 +53,8 @@ pub(super) fn encode(spec: &ScheduleSpec, n_nodes: u32) -> ([u8; HEADER_BYTES], 
     put(48, &spec.epochs.to_le_bytes());
     put(52, &spec.workers.to_le_bytes());
     put(56, &(spec.fanouts.len() as u32).to_le_bytes());
+    let deal = DEALS.iter().position(|&deal| deal == spec.deal).unwrap_or_default();
+    put(60, &(deal as u32).to_le_bytes());
     for (hop, &fanout) in spec.fanouts.iter().enumerate() {
         put(FANOUTS_AT + 8 * hop, &i64::from(fanout).to_le_bytes());
     }
@@ -83,7 +88,11 @@ pub(super) fn decode(page: &[u8; HEADER_BYTES], path: &Path) -> Result<Header, S
     let fanouts = page[FANOUTS_AT..].chunks_exact(8).take(n_hops.min(ScheduleSpec::MAX_HOPS));
     let fanouts = fanouts.map(|bytes| Fanout::try_from(i64::from_le_bytes(array(bytes, 0))));
     let fanouts = fanouts.collect::<Result<Vec<_>, _>>();
+    let deal = DEALS.get(u32_at(page, 60) as usize).copied().ok_or_else(|| {
+        format("deal of roots", "0, 1 or 2".to_owned(), u32_at(page, 60).to_string())
+    })?;
     let spec = ScheduleSpec {
+        deal,
         graph_uuid: array(page, 16),
         seed: u64::from_le_bytes(array(page, 32)),
         fanouts: fanouts.map_err(|e| format("fan-out", "a number or -1".to_owned(), e.found))?,
@@ -122,6 +131,7 @@ mod tests {
             batch_size: 10,
             epochs: 2,
             workers: 3,
+            deal: Deal::Home,
         }
     }
 
@@ -164,6 +174,7 @@ mod tests {
         assert!(message(&forged(54, &[1; 2])).contains("workers must be from 1 to 65535"));
         assert!(message(&forged(56, &[0; 4])).contains("hops must be from 1"));
         assert!(message(&forged(56, &[3, 0, 0, 0])).contains("fan-out"));
+        assert!(message(&forged(60, &[3])).contains("deal of roots: expected 0, 1 or 2, found 3"));
         assert!(message(&forged(64, &[0; 8])).contains("fan-out"));
         let mut many = [1; 8 * ScheduleSpec::MAX_HOPS + 8];
         many[..8].copy_from_slice(&[65, 0, 0, 0, 0, 0, 0, 0]);

@@ -29,7 +29,8 @@ mod write;
 
 use serde::Serialize;
 
-use crate::sampler::Fanout;
+use crate::PartitionBook;
+use crate::sampler::{Deal, Fanout, RootPlan};
 
 pub use error::{BlockFault, ScheduleError};
 pub use frequency::{AccessCounts, AccessStats, hot_set};
@@ -54,6 +55,8 @@ pub struct ScheduleSpec {
     pub epochs: u32,
     /// Number of workers; partition p is local to worker p mod workers.
     pub workers: u32,
+    /// Which worker has which root.
+    pub deal: Deal,
 }
 
 impl ScheduleSpec {
@@ -61,6 +64,23 @@ impl ScheduleSpec {
     pub const MAX_HOPS: usize = 64;
     /// Most workers: as many as there can be partitions.
     pub const MAX_WORKERS: u32 = u16::MAX as u32;
+
+    /// Returns how the training nodes become batches.
+    #[must_use]
+    pub fn roots<'a>(&self, book: &'a PartitionBook) -> RootPlan<'a> {
+        let Self { seed, deal, workers, batch_size, .. } = *self;
+        RootPlan { seed, deal, workers, batch_size, book }
+    }
+
+    /// Returns the most roots of a worker's batch.
+    fn max_roots(&self) -> u64 {
+        let batch_size = self.batch_size as u64;
+        match self.deal {
+            Deal::Owned | Deal::Turns => batch_size,
+            // One worker may own all of a global batch.
+            Deal::Home => batch_size.saturating_mul(self.workers.into()),
+        }
+    }
 
     /// Checks that every number is in its range.
     pub fn check(&self) -> Result<(), ScheduleError> {

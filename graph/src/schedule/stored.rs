@@ -7,7 +7,7 @@ use std::path::Path;
 use super::header;
 use super::partial::{io_error, is_of};
 use super::{Schedule, ScheduleError, ScheduleSpec};
-use crate::sampler::{batches_of, epoch_order};
+use crate::sampler::epoch_order;
 use crate::{NodeId, PartitionBook};
 
 /// Whether `path` holds the whole schedule that [`super::write_schedule`] would write for these
@@ -59,10 +59,10 @@ fn has_roots(
     book: &PartitionBook,
     train_roots: &[NodeId],
 ) -> Result<bool, ScheduleError> {
-    let ScheduleSpec { seed, workers, batch_size, .. } = *schedule.spec();
-    let order = epoch_order(seed, 0, train_roots);
-    for worker in 0..workers {
-        let batches = batches_of(&order, worker, workers, book, batch_size);
+    let plan = schedule.spec().roots(book);
+    let order = epoch_order(plan.seed, 0, train_roots);
+    for worker in 0..plan.workers {
+        let batches = plan.batches(&order, worker);
         if batches.len() as u64 != u64::from(schedule.n_batches(worker)) {
             return Ok(false);
         }

@@ -2,7 +2,7 @@ use super::*;
 use crate::batch::Batch;
 use crate::edges::MemoryEdges;
 use crate::relabel::Relabelling;
-use crate::sampler::{Sampler, batch_seed, is_local, worker_batches};
+use crate::sampler::{Deal, Sampler, epoch_order, is_local};
 use crate::topology::Topology;
 use crate::{NodeId, PartitionBook};
 use proptest::prelude::*;
@@ -36,6 +36,7 @@ fn spec() -> ScheduleSpec {
         batch_size: 7,
         epochs: 3,
         workers: 3,
+        deal: Deal::Owned,
     }
 }
 
@@ -64,13 +65,13 @@ fn naive(spec: &ScheduleSpec) -> Vec<(u32, u32, u32, Batch)> {
     let topology = topology();
     let mut sampler = Sampler::new(&topology, &spec.fanouts);
     let mut all = Vec::new();
+    let (book, roots) = (book(), roots());
+    let plan = spec.roots(&book);
     for epoch in 0..spec.epochs {
+        let order = epoch_order(spec.seed, epoch, &roots);
         for worker in 0..spec.workers {
-            let (book, roots, seed) = (book(), roots(), spec.seed);
-            let batches =
-                worker_batches(seed, epoch, worker, spec.workers, &book, &roots, spec.batch_size);
-            for (batch, roots) in (0..).zip(batches) {
-                let seed = batch_seed(seed, worker, epoch, batch);
+            for (batch, roots) in (0..).zip(plan.batches(&order, worker)) {
+                let seed = plan.seed_of(worker, epoch, batch);
                 all.push((epoch, worker, batch, sampler.sample(&roots, seed)));
             }
         }
@@ -80,9 +81,20 @@ fn naive(spec: &ScheduleSpec) -> Vec<(u32, u32, u32, Batch)> {
 
 #[test]
 fn batches_are_those_of_a_sampler_in_any_order() {
-    let (_dir, path, summary) = written();
+    for deal in [Deal::Owned, Deal::Turns, Deal::Home] {
+        are_those_of_a_sampler(&ScheduleSpec { deal, ..spec() });
+    }
+    // The first two workers own no node: no batch of theirs has a root.
+    let spec = ScheduleSpec { deal: Deal::Home, workers: 5, batch_size: 1, ..spec() };
+    let empty = are_those_of_a_sampler(&spec);
+    assert!(empty > 0, "no batch without roots");
+}
+
+/// Returns how many batches have no root.
+fn are_those_of_a_sampler(spec: &ScheduleSpec) -> usize {
+    let (_dir, path, summary) = written_as(spec);
     let schedule = Schedule::open(&path).unwrap();
-    let naive = naive(&spec());
+    let naive = naive(spec);
     for (epoch, worker, batch, expected) in naive.iter().rev() {
         assert_eq!(schedule.get(*worker, *epoch, *batch).unwrap(), *expected);
     }
@@ -92,12 +104,13 @@ fn batches_are_those_of_a_sampler_in_any_order() {
         assert!(batches.iter().eq(expected.map(|(.., batch)| batch)));
         assert_eq!(batches.len(), schedule.n_batches(worker) as usize);
     }
-    assert_eq!((schedule.spec(), schedule.n_nodes()), (&spec(), N_NODES));
+    assert_eq!((schedule.spec(), schedule.n_nodes()), (spec, N_NODES));
     let ids = naive.iter().map(|(.., batch)| batch.nodes.len());
     assert_eq!(u64::from(summary.max_ids), ids.clone().max().unwrap() as u64);
     assert_eq!((summary.batches, summary.ids), (naive.len() as u64, ids.sum::<usize>() as u64));
     assert_eq!((schedule.max_ids(), schedule.n_ids()), (summary.max_ids, summary.ids));
     assert_eq!(summary.bytes, std::fs::metadata(&path).unwrap().len());
+    naive.iter().filter(|(.., batch)| batch.n_roots == 0).count()
 }
 
 #[test]
@@ -115,6 +128,8 @@ fn the_content_does_not_depend_on_threads_but_on_everything_else() {
         ScheduleSpec { seed: 12, ..spec() },
         ScheduleSpec { epochs: 2, ..spec() },
         ScheduleSpec { workers: 2, ..spec() },
+        ScheduleSpec { deal: Deal::Turns, ..spec() },
+        ScheduleSpec { deal: Deal::Home, ..spec() },
         ScheduleSpec { batch_size: 8, ..spec() },
         ScheduleSpec { graph_uuid: [4; 16], ..spec() },
     ];
@@ -302,6 +317,8 @@ fn a_schedule_that_is_there_is_known_by_its_run_and_its_roots() {
         ScheduleSpec { epochs: 4, ..spec() },
         ScheduleSpec { graph_uuid: [4; 16], ..spec() },
         ScheduleSpec { workers: 2, ..spec() },
+        ScheduleSpec { deal: Deal::Turns, ..spec() },
+        ScheduleSpec { deal: Deal::Home, ..spec() },
     ] {
         assert!(!is_of(&other, N_NODES, &roots()), "{other:?}");
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::block::{self, Encoded, MAX_RAW_BYTES, Place};
 use super::partial::Partial;
 use super::{Schedule, ScheduleError, ScheduleSpec};
-use crate::sampler::{Sampler, batch_seed, batches_of, epoch_order};
+use crate::sampler::{Sampler, epoch_order};
 use crate::topology::Topology;
 use crate::{NodeId, PartitionBook};
 
@@ -177,13 +177,12 @@ fn jobs_of(
     train_roots: &[NodeId],
     epoch: u32,
 ) -> Vec<Job> {
+    let (plan, mut jobs) = (spec.roots(book), Vec::new());
     let order = epoch_order(spec.seed, epoch, train_roots);
-    let mut jobs = Vec::new();
     for worker in 0..spec.workers {
-        let batches = batches_of(&order, worker, spec.workers, book, spec.batch_size);
-        jobs.extend((0..).zip(batches).map(|(batch, roots)| Job {
+        jobs.extend((0..).zip(plan.batches(&order, worker)).map(|(batch, roots)| Job {
             place: Place { epoch, worker, batch },
-            seed: batch_seed(spec.seed, worker, epoch, batch),
+            seed: plan.seed_of(worker, epoch, batch),
             roots,
         }));
     }

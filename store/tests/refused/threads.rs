@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lodestore_graph::NodeId;
 use lodestore_graph::edges::{EdgeStream, MemoryEdges, ReadAhead};
-use lodestore_graph::sampler::Fanout;
+use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Disk, EmbeddedStore, Graph, View, repair_on, verify_on};
@@ -99,6 +99,7 @@ fn schedules(dir: &Path) {
         batch_size: 50,
         epochs: 2,
         workers: 2,
+        deal: Deal::Owned,
     };
     let roots: Vec<NodeId> = (0..N_NODES).step_by(2).map(NodeId).collect();
     let write = |name: &str| {

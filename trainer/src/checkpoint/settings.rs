@@ -17,6 +17,8 @@ impl Settings {
         let mut settings = Self(String::new());
         settings.add("mode", &config.strategy.mode());
         settings.add("roots", &config.roots);
+        settings.add("migration", &config.hop.migration);
+        settings.add("merge", &config.hop.merge);
         settings.add("model", &config.model);
         settings.add("heads", &config.n_heads);
         settings.add("output_heads", &config.n_output_heads);

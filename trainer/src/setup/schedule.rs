@@ -39,6 +39,7 @@ impl Setup<'_> {
             batch_size: config.batch_size,
             epochs: config.epochs,
             workers: config.workers,
+            deal: self.root_plan().deal,
         }
     }
 

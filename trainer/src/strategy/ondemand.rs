@@ -5,11 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use lodestore_client::{BatchSource, ClientError, Kept};
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
-use super::{Share, seed_of_batch};
+use super::Share;
 
 /// A worker's batches, sampled one by one. Nothing is kept between them.
 pub(crate) struct Ondemand<'a> {
     share: Share<'a>,
+    epochs: u32,
     per_epoch: u32,
     state: Mutex<State<'a>>,
 }
@@ -22,18 +23,18 @@ struct State<'a> {
 }
 
 impl<'a> Ondemand<'a> {
-    /// Batches of `share`.
-    pub(crate) fn new(share: Share<'a>, sampler: Sampler<'a>) -> Self {
+    /// Returns the batches of `share` in all epochs.
+    pub(crate) fn new(share: Share<'a>, epochs: u32, sampler: Sampler<'a>) -> Self {
         let roots = share.batches(0);
         let per_epoch = u32::try_from(roots.len()).unwrap_or(u32::MAX);
         let state = Mutex::new(State { sampler, epoch: 0, roots });
-        Self { share, per_epoch, state }
+        Self { share, epochs, per_epoch, state }
     }
 }
 
 impl BatchSource for Ondemand<'_> {
     fn n_batches(&self) -> u32 {
-        self.per_epoch.saturating_mul(self.share.config.epochs)
+        self.per_epoch.saturating_mul(self.epochs)
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
@@ -43,7 +44,7 @@ impl BatchSource for Ondemand<'_> {
             state.roots = self.share.batches(epoch);
             state.epoch = epoch;
         }
-        let seed = seed_of_batch(self.share.config, self.share.worker, epoch, position);
+        let seed = self.share.plan.seed_of(self.share.worker, epoch, position);
         let State { sampler, roots, .. } = &mut *state;
         let batch = sampler.sample(&roots[position as usize], seed);
         Ok((batch, Kept::Nothing))

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lodestore_cache::PolicyKind;
-use lodestore_trainer::{HotPolicy, Strategy};
+use lodestore_trainer::{Fetch, HotPolicy};
 
 use crate::size::parse_size;
 use crate::usage::UsageError;
 
-/// Flags of `--strategy rapid`.
+/// Flags of rows that come by a schedule.
 #[derive(Args, Clone, Debug)]
 pub(super) struct HotArgs {
     /// rapid: rows in each worker's hot set under --policy frequency, of which there are two; the oracle,
@@ -38,7 +38,7 @@ pub(super) struct HotArgs {
 
 impl HotArgs {
     /// Fails where a flag would do nothing.
-    pub(super) fn check(&self, strategy: Strategy) -> Result<(), UsageError> {
+    pub(super) fn check(&self, fetch: Fetch) -> Result<(), UsageError> {
         let used = [
             ("--hot", self.n_hot.is_some()),
             ("--window", self.window.is_some()),
@@ -46,8 +46,10 @@ impl HotArgs {
             ("--memory", self.memory.is_some()),
             ("--schedule", self.schedule.is_some()),
         ];
-        match used.into_iter().find(|(_, used)| *used && strategy != Strategy::Rapid) {
-            Some((flag, _)) => Err(UsageError::new(format!("{flag} is for --strategy rapid"))),
+        match used.into_iter().find(|(_, used)| *used && fetch != Fetch::Rapid) {
+            Some((flag, _)) => Err(UsageError::new(format!(
+                "{flag} is for --strategy rapid, or hop with --fetch rapid"
+            ))),
             None => Ok(()),
         }
     }
@@ -55,14 +57,14 @@ impl HotArgs {
 
 /// Which rows are kept, by `--policy`; of other strategies the flag is for a tier.
 pub(super) fn hot_policy(
-    strategy: Strategy,
+    fetch: Fetch,
     policy: Option<PolicyKind>,
 ) -> Result<HotPolicy, UsageError> {
-    match policy.filter(|_| strategy == Strategy::Rapid) {
+    match policy.filter(|_| fetch == Fetch::Rapid) {
         None | Some(PolicyKind::Oracle) => Ok(HotPolicy::Oracle),
         Some(PolicyKind::Frequency) => Ok(HotPolicy::Frequency),
         Some(policy) => Err(UsageError::new(format!(
-            "--policy: --strategy rapid cannot follow `{policy}`; one of: frequency, oracle"
+            "--policy: the schedule of rapid cannot follow `{policy}`; one of: frequency, oracle"
         ))),
     }
 }

@@ -206,10 +206,10 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         let bound = report.memory_bound_bytes.map(human::bytes);
         let bound = bound.map(|bound| format!(", at most {bound}")).unwrap_or_default();
         let kept = match (report.strategy, report.hot_policy) {
-            (Strategy::Ondemand | Strategy::Hop, _) => "batch",
+            (_, Some(HotPolicy::Frequency)) => "hot sets + window",
+            (_, Some(HotPolicy::Oracle)) => "oracle + window",
             (Strategy::Massive, _) => "buffer + batches",
-            (Strategy::Rapid, Some(HotPolicy::Frequency)) => "hot sets + window",
-            (Strategy::Rapid, _) => "oracle + window",
+            _ => "batch",
         };
         lines.push((kept, format!("{held} held{bound} per worker")));
     }

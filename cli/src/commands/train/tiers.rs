@@ -13,7 +13,7 @@ use lodestore_cache::{
 };
 use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_store::available_memory_bytes;
-use lodestore_trainer::Strategy;
+use lodestore_trainer::Fetch;
 
 use super::known::Known;
 use crate::policies::{for_training, is_for_training};
@@ -107,15 +107,15 @@ struct DeviceChoice {
 }
 
 impl TierArgs {
-    pub(super) fn check(&self, strategy: Strategy) -> Result<TierChoice, UsageError> {
+    pub(super) fn check(&self, fetch: Fetch) -> Result<TierChoice, UsageError> {
         // Of `rapid` the flag is for hot sets.
-        let policy = self.policy.filter(|_| strategy != Strategy::Rapid);
-        let host = tier(["--tier", "--policy"], self.tier, policy, strategy)?;
+        let policy = self.policy.filter(|_| fetch != Fetch::Rapid);
+        let host = tier(["--tier", "--policy"], self.tier, policy, fetch)?;
         let device = tier(
             ["--device-tier", "--device-policy"],
             self.device_tier,
             self.device_policy,
-            strategy,
+            fetch,
         )?;
         if self.levels.is_some() && (host.is_none() || device.is_none()) {
             return Err(UsageError::new("--levels is for --device-tier over --tier; give both"));
@@ -156,7 +156,7 @@ fn tier(
     names: [&str; 2],
     size: TierSize,
     policy: Option<PolicyKind>,
-    strategy: Strategy,
+    fetch: Fetch,
 ) -> Result<Option<(TierSize, PolicyKind)>, UsageError> {
     let [name, policy_name] = names;
     let told = match policy {
@@ -165,10 +165,10 @@ fn tier(
             for_training()
         ),
         Some(_) if size == TierSize::NONE => format!("{policy_name} is for {name}; give its size"),
-        _ if size != TierSize::NONE && strategy == Strategy::Massive => {
+        _ if size != TierSize::NONE && fetch == Fetch::Massive => {
             format!("{name} is for --strategy ondemand; massive keeps rows in its --buffer")
         }
-        _ if size != TierSize::NONE && strategy == Strategy::Rapid => format!(
+        _ if size != TierSize::NONE && fetch == Fetch::Rapid => format!(
             "{name} is for --strategy ondemand; rapid keeps rows by its schedule, see --hot"
         ),
         _ if size == TierSize::NONE => return Ok(None),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::batch::BatchError;
-use crate::sampler::Fanout;
+use crate::sampler::{Deal, Fanout};
 use proptest::prelude::*;
 
 const PLACE: Place = Place { epoch: 1, worker: 2, batch: 3 };
@@ -72,11 +72,13 @@ fn every_flipped_bit_and_every_truncation_is_an_error() {
 #[test]
 fn fan_outs_bound_a_block() {
     let fanouts = [3, 2].map(|n| Fanout::at_most(n).unwrap()).to_vec();
-    let (graph_uuid, seed, epochs, workers) = ([0; 16], 0, 1, 1);
-    let spec = ScheduleSpec { graph_uuid, seed, fanouts, batch_size: 2, epochs, workers };
+    let (graph_uuid, seed, epochs, workers, deal) = ([0; 16], 0, 1, 2, Deal::Turns);
+    let spec = ScheduleSpec { graph_uuid, seed, fanouts, batch_size: 2, epochs, workers, deal };
     // 3 counts, 4 of blocks, then 2 roots with 6 edges, 8 nodes with 16, 24 nodes in all.
     let words = 3 + 4 + (2 + 6) + (8 + 16) + 24;
     assert_eq!(Shape::of(&spec, 1000).max_raw_bytes, 4 * words);
+    let home = ScheduleSpec { deal: Deal::Home, batch_size: 1, ..spec.clone() };
+    assert_eq!(Shape::of(&home, 1000).max_raw_bytes, 4 * words);
     let words = 3 + 4 + (1 + 3) + (1 + 2) + 1;
     assert_eq!(Shape::of(&spec, 1).max_raw_bytes, 4 * words);
     let spec = ScheduleSpec { fanouts: vec![Fanout::All; 3], ..spec };

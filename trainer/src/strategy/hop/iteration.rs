@@ -1,0 +1,204 @@
+//! Which roots each model trains on in an iteration, where, and in which time step (HopGNN, sections
+//! 5.1 and 5.3).
+
+use std::sync::Arc;
+
+use lodestore_graph::{
+    NodeId,
+    sampler::{RootPlan, batch_seed, epoch_order},
+};
+
+use crate::Merge;
+
+/// Mixed into the run's seed, so that the choice of time steps does not reuse the sampler's numbers.
+const MERGE_STREAM: u64 = 0x686f_705f_6d65_7267;
+
+/// The roots of a global batch by time step and model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Iteration {
+    steps: Vec<TimeStep>,
+}
+
+/// What all models train on at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TimeStep {
+    /// Model d is at worker (d + offset) mod N.
+    pub(crate) offset: u32,
+    /// Roots by model.
+    pub(crate) roots: Vec<Vec<NodeId>>,
+}
+
+/// The iterations of a run, one epoch after the other.
+pub(crate) struct Iterations<'a> {
+    plan: RootPlan<'a>,
+    train: &'a [NodeId],
+    merge: Merge,
+    /// The epoch whose order is at hand.
+    epoch: Option<u32>,
+    order: Vec<NodeId>,
+}
+
+impl<'a> Iterations<'a> {
+    /// Returns the iterations over the training nodes.
+    pub(crate) fn new(plan: RootPlan<'a>, train: &'a [NodeId], merge: Merge) -> Self {
+        Self { plan, train, merge, epoch: None, order: Vec::new() }
+    }
+
+    /// Returns number `batch` of an epoch, with `n_merges` time steps merged into the others.
+    pub(crate) fn get(&mut self, epoch: u32, batch: u32, n_merges: u32) -> Arc<Iteration> {
+        if self.epoch != Some(epoch) {
+            self.order = epoch_order(self.plan.seed, epoch, self.train);
+            self.epoch = Some(epoch);
+        }
+        let roots = self.plan.global_batches(&self.order).nth(batch as usize).unwrap_or_default();
+        let mut iteration = Iteration::new(&self.plan, roots);
+        for merged in 0..n_merges {
+            let chosen = match self.merge {
+                Merge::None => break,
+                Merge::Min => iteration.fewest_roots(),
+                // The pattern of an iteration, in whichever epoch.
+                Merge::Random => {
+                    let seed = batch_seed(self.plan.seed ^ MERGE_STREAM, merged, 0, batch);
+                    (seed % iteration.steps.len() as u64) as usize
+                }
+            };
+            iteration.merge(chosen);
+        }
+        Arc::new(iteration)
+    }
+}
+
+impl Iteration {
+    /// Deals the roots of a global batch to models by turns, and to time steps by their owners.
+    fn new(plan: &RootPlan<'_>, batch: &[NodeId]) -> Self {
+        let n = plan.workers;
+        let none = |offset| TimeStep { offset, roots: vec![Vec::new(); n as usize] };
+        let mut steps: Vec<TimeStep> = (0..n).map(none).collect();
+        for (&root, model) in batch.iter().zip((0..n).cycle()) {
+            let owner = plan.owner_of(root).unwrap_or(model);
+            let offset = (owner + n - model) % n;
+            steps[offset as usize].roots[model as usize].push(root);
+        }
+        Self { steps }
+    }
+
+    /// Returns the time steps in their order; there is at least one.
+    pub(crate) fn steps(&self) -> &[TimeStep] {
+        &self.steps
+    }
+
+    /// Returns the number of roots of each model.
+    pub(crate) fn roots_of_models(&self) -> Vec<u64> {
+        let of_model =
+            |model: usize| self.steps.iter().map(|step| step.roots[model].len() as u64).sum();
+        (0..self.steps[0].roots.len()).map(of_model).collect()
+    }
+
+    /// Returns the position of the time step with the fewest roots, the first of several.
+    fn fewest_roots(&self) -> usize {
+        let n_roots = |step: &TimeStep| step.roots.iter().map(Vec::len).sum::<usize>();
+        let fewest = (0..self.steps.len()).min_by_key(|&at| n_roots(&self.steps[at]));
+        fewest.unwrap_or_default()
+    }
+
+    /// Removes a time step; each model trains on its roots by turns in the others. The last one stays.
+    fn merge(&mut self, chosen: usize) {
+        if self.steps.len() == 1 {
+            return;
+        }
+        let merged = self.steps.remove(chosen);
+        let n_left = self.steps.len();
+        for (model, roots) in merged.roots.into_iter().enumerate() {
+            for (at, root) in roots.into_iter().enumerate() {
+                self.steps[at % n_left].roots[model].push(root);
+            }
+        }
+    }
+}
+
+impl TimeStep {
+    /// Returns the model that is at `worker`.
+    pub(crate) fn model_at(&self, worker: u32) -> u32 {
+        let n = self.roots.len() as u32;
+        (worker + n - self.offset) % n
+    }
+
+    /// Returns the roots that `worker` trains a model on.
+    pub(crate) fn roots_at(&self, worker: u32) -> &[NodeId] {
+        &self.roots[self.model_at(worker) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lodestore_graph::{PartitionBook, sampler::Deal};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn merging_is_that_of_figure_10() {
+        // Roots of three models in three time steps; the second has the fewest.
+        let sizes = [[2, 4, 3], [1, 2, 1], [2, 2, 3]];
+        let mut ids = (0..).map(NodeId);
+        let step = |(offset, sizes): (u32, [usize; 3])| TimeStep {
+            offset,
+            roots: sizes.map(|n| ids.by_ref().take(n).collect()).to_vec(),
+        };
+        let mut iteration = Iteration { steps: (0..).zip(sizes).map(step).collect() };
+        let n_roots = iteration.roots_of_models();
+        assert_eq!(iteration.fewest_roots(), 1);
+        iteration.merge(1);
+        let sizes = |iteration: &Iteration| -> Vec<(u32, Vec<usize>)> {
+            let sizes = |step: &TimeStep| step.roots.iter().map(Vec::len).collect();
+            iteration.steps.iter().map(|step| (step.offset, sizes(step))).collect()
+        };
+        assert_eq!(sizes(&iteration), [(0, vec![3, 5, 4]), (2, vec![2, 3, 3])]);
+        assert_eq!(iteration.roots_of_models(), n_roots);
+        iteration.merge(0);
+        iteration.merge(0);
+        assert_eq!(sizes(&iteration), [(2, vec![5, 8, 7])]);
+    }
+
+    proptest! {
+        /// The naive twin: each root of the batch, one by one.
+        #[test]
+        fn every_model_trains_on_its_own_roots_at_their_owners(
+            counts in prop::collection::vec(0u32..30, 1..6),
+            workers in 1u32..7,
+            batch_size in 1usize..6,
+            n_merges in 0u32..7,
+            merge in prop::sample::select(vec![Merge::None, Merge::Min, Merge::Random]),
+        ) {
+            let book = PartitionBook::from_counts(&counts).unwrap();
+            let train: Vec<NodeId> = (0..book.n_nodes()).map(NodeId).collect();
+            let plan = RootPlan { seed: 3, deal: Deal::Home, workers, batch_size, book: &book };
+            let mut iterations = Iterations::new(plan, &train, merge);
+            let order = epoch_order(3, 1, &train);
+            for (at, batch) in plan.global_batches(&order).enumerate() {
+                let iteration = iterations.get(1, at as u32, n_merges);
+                let merged = if merge == Merge::None { 0 } else { n_merges };
+                let n_steps = workers.saturating_sub(merged).max(1);
+                prop_assert_eq!(iteration.steps().len() as u32, n_steps);
+                for model in 0..workers as usize {
+                    let own = batch.iter().copied().skip(model).step_by(workers as usize);
+                    let mut own: Vec<NodeId> = own.collect();
+                    let roots = iteration.steps().iter().flat_map(|step| step.roots[model].clone());
+                    let mut roots: Vec<NodeId> = roots.collect();
+                    prop_assert_eq!(iteration.roots_of_models()[model], own.len() as u64);
+                    own.sort_unstable();
+                    roots.sort_unstable();
+                    prop_assert_eq!(roots, own);
+                }
+                for step in iteration.steps() {
+                    for worker in 0..workers {
+                        let model = step.model_at(worker);
+                        prop_assert_eq!((model + step.offset) % workers, worker);
+                        let is_home = |&root: &NodeId| plan.owner_of(root) == Some(worker);
+                        prop_assert!(merged > 0 || step.roots_at(worker).iter().all(is_home));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! How many time steps are merged: as many as make epochs faster (HopGNN, section 5.3).
+
+use crate::EpochReport;
+
+/// Returns how many time steps each iteration of the next epoch loses, from the epochs before it: none
+/// in the first epoch, then one more each, until an epoch was not faster than the one with one less.
+///
+/// An epoch in which the run was resumed has no time to compare; the next one repeats it.
+pub(crate) fn n_merges(epochs: &[EpochReport], n_workers: u32) -> u32 {
+    let mut best: Option<(u32, f64)> = None;
+    for epoch in epochs.iter().filter(|epoch| epoch.timed_steps == epoch.steps) {
+        let Some(n_time_steps) = epoch.time_steps.filter(|_| epoch.steps > 0) else { continue };
+        let per_iteration = u32::try_from(n_time_steps / u64::from(epoch.steps));
+        let merged = n_workers.saturating_sub(per_iteration.unwrap_or(u32::MAX));
+        match best {
+            Some((fewest, seconds)) if merged > fewest && epoch.seconds >= seconds => {
+                return fewest;
+            }
+            Some((fewest, _)) if merged <= fewest => {}
+            _ => best = Some((merged, epoch.seconds)),
+        }
+    }
+    best.map_or(0, |(merged, _)| (merged + 1).min(n_workers.saturating_sub(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns how many were merged in each epoch, by the time that each number takes.
+    fn merged(seconds: &[f64], n_epochs: usize, resumed: Option<usize>) -> Vec<u32> {
+        let (mut epochs, mut merged, n_workers) = (Vec::new(), Vec::new(), seconds.len() as u32);
+        for number in 0..n_epochs {
+            let n = n_merges(&epochs, n_workers);
+            merged.push(n);
+            let (steps, seconds) = (5, seconds[n as usize]);
+            let timed_steps = if resumed == Some(number) { 2 } else { steps };
+            let time_steps = Some(u64::from((n_workers - n) * timed_steps));
+            epochs.push(EpochReport {
+                steps,
+                timed_steps,
+                time_steps,
+                seconds,
+                ..Default::default()
+            });
+        }
+        merged
+    }
+
+    #[test]
+    fn merging_stops_at_the_first_epoch_that_is_not_faster() {
+        assert_eq!(merged(&[9.0, 8.0, 7.0, 7.0], 6, None), [0, 1, 2, 3, 2, 2]);
+        assert_eq!(merged(&[9.0, 9.5, 1.0, 1.0], 4, None), [0, 1, 0, 0]);
+        assert_eq!(merged(&[9.0, 8.0, 7.0, 6.0], 6, None), [0, 1, 2, 3, 3, 3]);
+        assert_eq!(merged(&[9.0], 3, None), [0, 0, 0]);
+        // The time of an epoch that was resumed is not compared.
+        assert_eq!(merged(&[9.0, 8.0, 9.0], 5, Some(1)), [0, 1, 1, 2, 1]);
+        assert_eq!(merged(&[9.0, 8.0, 9.0], 5, Some(0)), [0, 0, 1, 2, 1]);
+    }
+}

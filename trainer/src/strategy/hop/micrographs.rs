@@ -1,0 +1,114 @@
+//! The micrographs that a worker trains on (HopGNN, sections 5.1 and 5.2).
+
+use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
+
+use lodestore_client::{BatchLoader, Kept, LoadStats, PrefetchStats, RowBuffer};
+use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
+
+use super::Iteration;
+use crate::TrainError;
+
+/// The micrographs of the roots that a worker trains on, by time step.
+pub(crate) struct Micrographs<'a> {
+    worker: u32,
+    sampler: Sampler<'a>,
+    loader: BatchLoader,
+    /// Whether the rows of an iteration are pulled together.
+    pregather: bool,
+    /// Of the present iteration, those whose rows are there.
+    ready: VecDeque<Micrograph>,
+    /// Memory for rows, which serves one iteration after the other.
+    rows: Arc<RowBuffer>,
+    stats: PrefetchStats,
+}
+
+/// The sampled neighbourhood of the roots of a time step, and what it took to prepare.
+pub(crate) struct Micrograph {
+    pub(crate) batch: Batch,
+    pub(crate) rows: MicrographRows,
+    pub(crate) load: LoadStats,
+    /// To sample it, and in all.
+    pub(crate) seconds: [f64; 2],
+}
+
+/// The rows of a micrograph, among those that were read with them.
+pub(crate) struct MicrographRows {
+    rows: Arc<RowBuffer>,
+    bytes: Range<usize>,
+}
+
+impl<'a> Micrographs<'a> {
+    /// Returns the micrographs of `worker`.
+    pub(crate) fn new(
+        worker: u32,
+        sampler: Sampler<'a>,
+        loader: BatchLoader,
+        pregather: bool,
+    ) -> Self {
+        let (ready, rows, stats) = (VecDeque::new(), Arc::default(), PrefetchStats::default());
+        Self { worker, sampler, loader, pregather, ready, rows, stats }
+    }
+
+    /// Returns the micrograph of time step `at` of an iteration, whose steps come in their order;
+    /// `seed` is the iteration's.
+    pub(crate) fn next(
+        &mut self,
+        iteration: &Iteration,
+        at: usize,
+        seed: u64,
+    ) -> Result<Micrograph, TrainError> {
+        if at == 0 || !self.pregather {
+            let until = if self.pregather { iteration.steps().len() } else { at + 1 };
+            let steps = iteration.steps()[at..until].iter();
+            let roots: Vec<&[NodeId]> = steps.map(|step| step.roots_at(self.worker)).collect();
+            self.load(&roots, seed)?;
+        }
+        Ok(self.ready.pop_front().expect("time steps come in their order"))
+    }
+
+    /// Samples a micrograph for each list of roots, and reads the rows of all of them together.
+    fn load(&mut self, roots: &[&[NodeId]], seed: u64) -> Result<(), TrainError> {
+        let start = Instant::now();
+        let batches: Vec<Batch> =
+            roots.iter().map(|roots| self.sampler.sample(roots, seed)).collect();
+        let sample_seconds = start.elapsed().as_secs_f64();
+        let row_bytes = self.loader.row_bytes();
+        let n_bytes = row_bytes * batches.iter().map(|batch| batch.nodes.len()).sum::<usize>();
+        self.ready.clear();
+        if Arc::get_mut(&mut self.rows).is_none() {
+            self.rows = Arc::default();
+        }
+        let rows = Arc::get_mut(&mut self.rows).expect("no micrograph has these rows");
+        rows.resize(n_bytes);
+        let mut wanted: Vec<_> =
+            batches.iter().map(|batch| (&batch.nodes[..], Kept::Nothing)).collect();
+        let loads = self.loader.load_together(&mut wanted, rows.bytes_mut())?;
+        drop(wanted);
+        let seconds = start.elapsed().as_secs_f64();
+        self.stats.default_path += 1;
+        self.stats.wait_seconds += seconds;
+        self.stats.peak_bytes = self.stats.peak_bytes.max(n_bytes as u64);
+        let mut first = 0;
+        for (batch, load) in batches.into_iter().zip(loads) {
+            let bytes = first..first + batch.nodes.len() * row_bytes;
+            first = bytes.end;
+            self.stats.max_nodes = self.stats.max_nodes.max(batch.nodes.len() as u64);
+            // The first step waits for all.
+            let seconds = if self.ready.is_empty() { [sample_seconds, seconds] } else { [0.0; 2] };
+            let rows = MicrographRows { rows: Arc::clone(&self.rows), bytes };
+            self.ready.push_back(Micrograph { batch, rows, load, seconds });
+        }
+        Ok(())
+    }
+
+    /// Returns how batches were met so far.
+    pub(crate) fn stats(&self) -> PrefetchStats {
+        self.stats
+    }
+}
+
+impl MicrographRows {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.rows.bytes()[self.bytes.clone()]
+    }
+}

@@ -1,0 +1,9 @@
+//! HopGNN with migration: models by turns at the workers that own their roots.
+
+mod iteration;
+mod merging;
+mod micrographs;
+
+pub(crate) use iteration::{Iteration, Iterations};
+pub(crate) use merging::n_merges;
+pub(crate) use micrographs::{Micrograph, MicrographRows, Micrographs};

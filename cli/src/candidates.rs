@@ -15,7 +15,8 @@ use serde::Serialize;
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct RuleArgs {
     /// MassiveGNN's buffer: nodes whose rows it may keep, halo (those one hop from the worker's own, as
-    /// in the paper) or remote (all that the worker does not own) [default: halo].
+    /// in the paper) or remote (all that the worker does not own, which batches of several hops reach)
+    /// [default: remote].
     #[arg(long, value_enum, value_name = "C", hide_possible_values = true)]
     candidates: Option<Candidates>,
     /// MassiveGNN's buffer: nodes whose rows may replace others, missed (at least once since they last
@@ -62,6 +63,13 @@ enum Rank {
 enum Board {
     Dense,
     Compact,
+}
+
+/// Returns the rows that a share of `n_rows` is, rounded up, counting the share in millionths of a
+/// percent.
+pub(crate) fn rows_of_share(share: f64, n_rows: u32) -> u32 {
+    let millionths = (share * 1e8).round() as u128;
+    u32::try_from(millionths.saturating_mul(n_rows.into()).div_ceil(100_000_000)).unwrap_or(u32::MAX)
 }
 
 /// The rules that a buffer follows, in words.
@@ -128,6 +136,10 @@ impl RuleArgs {
         self.candidates.is_some()
     }
 
+    fn candidates(self) -> Candidates {
+        self.candidates.unwrap_or(Candidates::Remote)
+    }
+
     fn rank(self) -> Rank {
         self.rank.unwrap_or(Rank::Lists)
     }
@@ -151,7 +163,7 @@ impl RuleArgs {
     /// Returns the nodes whose rows a worker's buffer may keep, ascending.
     pub(crate) fn of_worker(self, of: WorkerView<'_>) -> Vec<Candidate> {
         let own_lists = of.own_lists();
-        let is_remote = self.candidates == Some(Candidates::Remote);
+        let is_remote = self.candidates() == Candidates::Remote;
         // A node that no own list has is drawn for other nodes, if at all.
         let all_lists = if is_remote && self.rank() == Rank::Lists {
             count_lists(of.topology, 0..of.topology.n_nodes())
@@ -201,7 +213,6 @@ impl RuleArgs {
 
     /// Returns the rules in words, for what [`RuleArgs::policy`] returned.
     pub(crate) fn report(self, policy: &PolicySpec) -> RuleReport {
-        let candidates = self.candidates.unwrap_or(Candidates::Halo);
         let (mut replace, mut scoreboard) = (None, None);
         if let PolicySpec::Decay(spec) = policy {
             replace = Some(match spec.replacement {
@@ -214,7 +225,7 @@ impl RuleArgs {
                 Scoreboard::Compact => "compact",
             });
         }
-        let candidates = match candidates {
+        let candidates = match self.candidates() {
             Candidates::Halo => "halo",
             Candidates::Remote => "remote",
         };
@@ -248,7 +259,7 @@ mod tests {
 
     #[test]
     fn candidates_are_the_halo_ranked_by_the_lists_that_they_are_in() {
-        let halo = RuleArgs::default();
+        let halo = RuleArgs { candidates: Some(Candidates::Halo), ..RuleArgs::default() };
         assert_eq!(candidates(halo, 0, 3), [(2, 2, true), (3, 1, true), (4, 1, true)]);
         // In-degrees of 2, 3, 4 are 1, 2, 2: the other way round.
         let by_degree = RuleArgs { rank: Some(Rank::Degree), ..halo };
@@ -264,11 +275,19 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_rounded_up_and_exact_where_they_are_whole() {
+        assert_eq!(rows_of_share(0.1, 30), 3);
+        assert_eq!(rows_of_share(0.1, 31), 4);
+        assert_eq!(rows_of_share(0.0, 31), 0);
+        assert_eq!(rows_of_share(1.0, u32::MAX), u32::MAX);
+        assert_eq!(rows_of_share(1e30, 7), u32::MAX);
+    }
+
+    #[test]
     fn halo_nodes_stay_first_without_eviction_then_the_best_of_the_others() {
         let (topology, book) = topology();
         let view = WorkerView { topology: &topology, book: &book, worker: 0, n_workers: 3 };
-        let rules =
-            RuleArgs { candidates: Some(Candidates::Remote), replace: None, ..RuleArgs::default() };
+        let rules = RuleArgs::default();
         let candidates: Arc<[Candidate]> = rules.of_worker(view).into();
         let kept = rules.policy(&candidates, None, 6);
         let PolicySpec::Degree(ids) = &kept else { panic!("no eviction") };

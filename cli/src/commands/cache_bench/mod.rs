@@ -95,7 +95,7 @@ pub(crate) struct CacheBenchArgs {
     #[command(flatten)]
     rules: RuleArgs,
     /// decay: what scores are multiplied with in each batch that does not use a row.
-    #[arg(long, value_name = "G,G,...", value_delimiter = ',', default_value = "0.995")]
+    #[arg(long, value_name = "G,G,...", value_delimiter = ',', default_value = "0.9995")]
     gamma: Vec<f64>,
     /// decay: batches from one eviction round to the next.
     #[arg(long, value_name = "D,D,...", value_delimiter = ',', default_value = "64",

@@ -11,13 +11,13 @@ use lodestore_trainer::Strategy;
 
 use super::known::Known;
 use super::tiers::Tiers;
-use crate::candidates::RuleArgs;
+use crate::candidates::{RuleArgs, rows_of_share};
 use crate::usage::UsageError;
 
 /// Rows of a buffer, for each halo node of its worker (the paper's f_p^h).
 const SHARE: f64 = 0.25;
 /// What scores are multiplied with (γ).
-const GAMMA: f64 = 0.995;
+const GAMMA: f64 = 0.9995;
 /// Batches between rounds (Δ).
 const DELTA: u32 = 64;
 
@@ -28,7 +28,7 @@ pub(super) struct BufferArgs {
     #[arg(long, value_name = "SHARE")]
     buffer: Option<f64>,
     /// massive: what the score of a row is multiplied with in each batch that does not use it
-    /// [default: 0.995].
+    /// [default: 0.9995].
     #[arg(long, value_name = "G")]
     gamma: Option<f64>,
     /// massive: batches from one round of eviction to the next [default: 64].
@@ -114,7 +114,7 @@ impl Tiers {
         let n_rows = match size {
             BufferSize::HaloShare(share) => {
                 let n_halo = candidates.iter().filter(|candidate| candidate.is_halo).count();
-                (share * n_halo as f64).round() as u32
+                rows_of_share(share, n_halo as u32)
             }
             BufferSize::Rows(n_rows) => n_rows,
         };

@@ -42,8 +42,7 @@ pub use index::NO_SLOT;
 pub use levels::{Found, Inclusion, Levels, LevelsStats};
 pub use policy::{
     Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Replacement, Scoreboard,
-    UnknownPolicy,
-    next_uses, rank_by_degree, rank_by_frequency,
+    UnknownPolicy, next_uses, rank_by_degree, rank_by_frequency,
 };
 pub use replay::{Replay, ReplayError, ReplayStats, Telling, TierSizes};
 pub use shared::{Passage, Removal, SharedSettings, SharedTier};

@@ -69,7 +69,8 @@ enum Board {
 /// percent.
 pub(crate) fn rows_of_share(share: f64, n_rows: u32) -> u32 {
     let millionths = (share * 1e8).round() as u128;
-    u32::try_from(millionths.saturating_mul(n_rows.into()).div_ceil(100_000_000)).unwrap_or(u32::MAX)
+    u32::try_from(millionths.saturating_mul(n_rows.into()).div_ceil(100_000_000))
+        .unwrap_or(u32::MAX)
 }
 
 /// The rules that a buffer follows, in words.

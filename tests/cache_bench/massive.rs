@@ -40,8 +40,10 @@ impl Scheduled {
     }
 
     fn train(&self, more: &str) -> Value {
-        let line =
-            format!("train --graph {} --strategy massive --json {RUN} --hidden 4 {more}", self.graph);
+        let line = format!(
+            "train --graph {} --strategy massive --json {RUN} --hidden 4 {more}",
+            self.graph
+        );
         lode_line(&format!("{line} --evaluate-every 0 --no-test")).succeeded().json()
     }
 }
@@ -126,7 +128,9 @@ fn a_grid_names_its_best_and_is_drawn() {
     let text = std::fs::read_to_string(&svg).unwrap();
     let document = roxmltree::Document::parse(&text).unwrap();
     let words: String = document.descendants().filter_map(|node| node.text()).collect();
-    for word in ["γ 0.9", "γ 0.9995", "no eviction", "hit rate, 15 %", "rows moved per access, 50 %"] {
+    for word in
+        ["γ 0.9", "γ 0.9995", "no eviction", "hit rate, 15 %", "rows moved per access, 50 %"]
+    {
         assert!(words.contains(word), "no `{word}`");
     }
     // Each worker has a cache of its own: the sums are those of one after the other.

@@ -150,7 +150,8 @@ impl TraceChoice {
         };
         let n_workers = Schedule::open(path)?.spec().workers;
         let of_worker = |worker| {
-            let source = Source::Schedule { path: path.clone(), worker: Some(worker), remote: true };
+            let source =
+                Source::Schedule { path: path.clone(), worker: Some(worker), remote: true };
             let graph = self.graph.clone();
             Self { source, batch_ids: self.batch_ids, limit: self.limit, graph }.load()
         };

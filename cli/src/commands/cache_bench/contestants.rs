@@ -223,8 +223,7 @@ fn decay(choice: &Choice, trace: &Trace, known: &Known) -> Vec<Contestant> {
         for &delta in &choice.deltas {
             let eviction = Some((gamma, delta));
             let spec = choice.rules.policy(&known.candidates, eviction, trace.id_space());
-            let contestant =
-                Contestant::of(PolicyKind::Decay, spec, Some(known.in_words.clone()));
+            let contestant = Contestant::of(PolicyKind::Decay, spec, Some(known.in_words.clone()));
             let (gamma, delta) = (Some(gamma), Some(delta));
             contestants.push(Contestant { gamma, delta, ..contestant });
         }

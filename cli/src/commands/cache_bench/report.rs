@@ -3,8 +3,8 @@
 use lodestore_cache::{Inclusion, PolicyKind, ReplayStats, TierSizes, Trace};
 use serde::Serialize;
 
-use super::capacity::Capacities;
 use super::best::{self, Best};
+use super::capacity::Capacities;
 use super::contestants::{Contestant, Omitted};
 use super::simulate::{Lane, Outcome};
 use crate::candidates::RuleReport;

@@ -8,6 +8,8 @@ mod support;
 mod formats;
 #[path = "cache_bench/graphs.rs"]
 mod graphs;
+#[path = "cache_bench/massive.rs"]
+mod massive;
 #[path = "cache_bench/results.rs"]
 mod results;
 #[path = "cache_bench/tiers.rs"]

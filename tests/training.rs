@@ -131,7 +131,16 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
         assert!(hits > Some(0) && stale > Some(0) && misses > stale, "{tiers}: {tier}");
     }
     let plain = served.train("ondemand", few);
-    for buffer in ["--buffer 0.5 --delta 2 --gamma 0.9", "--no-eviction", "--buffer 0"] {
+    for buffer in [
+        "--buffer 0.5 --delta 2 --gamma 0.9",
+        "--no-eviction",
+        "--buffer 0",
+        "--buffer 1",
+        "--delta 1 --gamma 1 --candidates halo --rank degree",
+        "--delta 1 --gamma 0.5 --replace any --scoreboard compact",
+        "--delta 3 --replace scored --scoreboard dense",
+        "--no-eviction --candidates halo --buffer 2",
+    ] {
         let massive = served.train("massive", &format!("{few} {buffer}"));
         assert_eq!(losses(&massive), losses(&plain), "{buffer}");
         let report = massive.json();
@@ -215,9 +224,13 @@ fn a_buffer_as_large_as_the_halo_is_filled_with_the_halo() {
         let report = lode_line(&one).succeeded().json();
         assert_eq!(report["tiers"][0]["rows"], 40, "{eviction}");
         assert_eq!(report["tiers"][0]["hit_rate"], 1.0, "{eviction}: {report}");
-        // A larger one has others too.
-        let report = lode_line(&format!("{line} --fanout 5,5 --buffer 5 {eviction}"));
-        let report = report.succeeded().json();
+        // A larger one has others too, unless only the halo may be kept.
+        let larger = format!("{line} --fanout 5,5 --buffer 5 {eviction}");
+        let report = lode_line(&format!("{larger} --candidates halo")).succeeded().json();
+        assert_eq!(report["tiers"][0]["filled_rows"], 2 * 40, "{eviction}");
+        assert_eq!(report["tiers"][0]["candidates"], "halo", "{eviction}");
+        let report = lode_line(&larger).succeeded().json();
+        assert_eq!(report["tiers"][0]["candidates"], "remote", "{eviction}");
         assert_eq!(report["tiers"][0]["filled_rows"], 2 * 200, "{eviction}");
         assert_eq!(report["tiers"][0]["hit_rate"], 1.0, "{eviction}: {report}");
     }

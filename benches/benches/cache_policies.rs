@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use lodestore_benches::{Trace, is_asked_for, is_smoke, random_ids};
 use lodestore_cache::{
-    Candidate, DecaySpec, Directory, NO_SLOT, PolicyKind, PolicySpec, Scoreboard, next_uses,
-    rank_by_degree, rank_by_frequency,
+    Candidate, DecaySpec, Directory, NO_SLOT, PolicyKind, PolicySpec, Replacement, Scoreboard,
+    next_uses, rank_by_degree, rank_by_frequency,
 };
 
 /// How large a run is.
@@ -102,6 +102,7 @@ impl Accesses {
             candidates: ranked.iter().zip(&degrees).map(candidate).collect(),
             gamma: 0.995,
             interval: 64,
+            replacement: Replacement::Any,
             scoreboard: Scoreboard::Compact,
         };
         let named = PolicyKind::ALL.into_iter().filter_map(|kind| PolicySpec::try_from(kind).ok());

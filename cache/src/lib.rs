@@ -41,8 +41,8 @@ pub use hot_set::{HotSet, HotSetError};
 pub use index::NO_SLOT;
 pub use levels::{Found, Inclusion, Levels, LevelsStats};
 pub use policy::{
-    Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Scoreboard, UnknownPolicy,
-    next_uses, rank_by_degree, rank_by_frequency,
+    Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Replacement, Scoreboard,
+    UnknownPolicy, next_uses, rank_by_degree, rank_by_frequency,
 };
 pub use replay::{Replay, ReplayError, ReplayStats, Telling, TierSizes};
 pub use shared::{Passage, Removal, SharedSettings, SharedTier};

@@ -7,6 +7,7 @@
 
 mod advice;
 mod barrier;
+mod candidates;
 mod commands;
 #[cfg(test)]
 mod commit;

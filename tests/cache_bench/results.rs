@@ -196,7 +196,7 @@ fn the_table_names_every_policy_and_what_it_knew() {
     let dir = tempfile::tempdir().unwrap();
     let trace = write(dir.path(), &batches()).join(" ");
     let text = lode_line(&format!("cache-bench {trace} --capacities 10%")).succeeded().stdout;
-    for part in ["lru", "tinylfu", "decay 0.995/64", "unbounded", "optimum", "10 %: "] {
+    for part in ["lru", "tinylfu", "decay 0.9995/64", "unbounded", "optimum", "10 %: "] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
     assert!(text.contains("frequency knew how often the whole trace asks"), "{text}");

@@ -95,7 +95,7 @@ fn hit_rates_over_time_are_points_and_a_chart() {
     let text = fs::read_to_string(&svg).unwrap();
     let document = roxmltree::Document::parse(&text).unwrap();
     let words: String = document.descendants().filter_map(|node| node.text()).collect();
-    assert!(words.contains("lru") && words.contains("decay 0.995/8"));
+    assert!(words.contains("lru") && words.contains("decay 0.9995/8"));
 
     // A batch of nothing has no rate.
     let empty = [batches()[..3].to_vec(), vec![Vec::new()], batches()[3..5].to_vec()].concat();

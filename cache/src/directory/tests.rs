@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Candidate, DecaySpec, NEVER, PolicyKind, Scoreboard, next_uses};
+use crate::{Candidate, DecaySpec, NEVER, PolicyKind, Replacement, Scoreboard, next_uses};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 
@@ -45,11 +45,12 @@ fn planned(id_space: u32) -> [PolicySpec; 4] {
     let candidates =
         (0..id_space).map(|id| Candidate { id, degree: id % 7, is_halo: true }).collect();
     let (gamma, interval, scoreboard) = (0.9, 2, Scoreboard::Compact);
+    let replacement = Replacement::Any;
     [
         PolicySpec::Degree(std::sync::Arc::clone(&ids)),
         PolicySpec::Frequency(ids),
         PolicySpec::Overlap((0..id_space).map(|id| (id % 5) as u16).collect()),
-        PolicySpec::Decay(DecaySpec { candidates, gamma, interval, scoreboard }),
+        PolicySpec::Decay(DecaySpec { candidates, gamma, interval, replacement, scoreboard }),
     ]
 }
 

@@ -1,13 +1,14 @@
 //! `decay`: MassiveGNN's prefetch and eviction by score (Algorithms 1 and 2, section IV-B).
 //!
-//! - Candidates are the halo nodes, and what else a batch of several hops reaches. The slots are filled
-//!   with the halo nodes of the highest degree, and with others only where slots are left; a resident
-//!   has an eviction score S_E, 1 for these, any other candidate an access score S_A, 0.
+//! - Candidates are the halo nodes, and perhaps what else a batch of several hops reaches. The slots are
+//!   filled with the halo nodes of the highest degree, and with others only where slots are left; a
+//!   resident has an eviction score S_E, 1 for these, any other candidate an access score S_A, 0.
 //! - A batch multiplies S_E of the residents that it does not sample by γ, and adds 1 to S_A of
 //!   the candidates that it misses.
 //! - Every Δ batches, its own misses counted, residents with S_E < α = γ^Δ are victims, lowest
 //!   score first (ties: lower id). As many candidates that are not resident, with the highest S_A
 //!   (ties: higher degree, then lower id), are wanted in their place; free slots are filled too.
+//!   [`Replacement`] says which candidates may be; victims that none replaces stay.
 //! - As a wanted row comes it takes the next victim's slot, and the scores change places: its S_E
 //!   is its last S_A, the victim's S_A its last S_E.
 //! - Held slots are no victims. Wanted rows that have not come when the next round begins are
@@ -29,7 +30,7 @@ use crate::arena::ArenaError;
 use crate::pages::PageVec;
 use crate::slots::{Slots, VACANT};
 
-pub use scoreboard::{Candidate, Scoreboard};
+pub use scoreboard::{Candidate, Replacement, Scoreboard};
 use scoreboard::{Scores, in_order};
 use victims::Victims;
 
@@ -42,6 +43,8 @@ pub struct DecaySpec {
     pub gamma: f64,
     /// Δ, batches from one eviction round to the next: at least 1.
     pub interval: u32,
+    /// Which candidates may replace a victim.
+    pub replacement: Replacement,
     /// How scores are found.
     pub scoreboard: Scoreboard,
 }
@@ -70,6 +73,7 @@ pub(crate) struct Decay {
     residents: PageVec<EvictionScore>,
     log_gamma: f64,
     interval: u32,
+    replacement: Replacement,
     n_slots: u32,
     n_batches: u32,
     /// Ids that may come, and some that have.
@@ -96,6 +100,7 @@ impl Decay {
             residents: PageVec::filled(n_slots as usize, NOBODY)?,
             log_gamma: spec.gamma.ln(),
             interval: spec.interval,
+            replacement: spec.replacement,
             n_slots,
             n_batches: 0,
             // At most what is wanted in a round, and what was there and is taken out.
@@ -110,11 +115,11 @@ impl Decay {
         Ok(decay)
     }
 
-    /// Wants the best `n` candidates that are not resident, and no others.
+    /// Wants the best `n` candidates that may come, and no others.
     fn want(&mut self, n: usize) {
         self.n_rounds += 1;
         self.wanted.clear();
-        self.scores.want(n, &mut self.wanted);
+        self.scores.want(n, self.replacement, &mut self.wanted);
     }
 
     /// ln S_E.

@@ -23,7 +23,7 @@ mod tiny_lfu;
 #[cfg(test)]
 mod tests;
 
-pub use decay::{Candidate, DecaySpec, Scoreboard};
+pub use decay::{Candidate, DecaySpec, Replacement, Scoreboard};
 pub use degree::rank_by_degree;
 pub use frequency::rank_by_frequency;
 pub use kind::{PolicyKind, UnknownPolicy};

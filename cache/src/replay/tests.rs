@@ -7,7 +7,8 @@ use crate::directory::Directory;
 use crate::stamped::StampedDirectory;
 use crate::trace::TraceBuilder;
 use crate::{
-    Candidate, DecaySpec, PolicyKind, Scoreboard, next_uses, rank_by_degree, rank_by_frequency,
+    Candidate, DecaySpec, PolicyKind, Replacement, Scoreboard, next_uses, rank_by_degree,
+    rank_by_frequency,
 };
 
 fn trace(epochs: &[Vec<Vec<u32>>]) -> Trace {
@@ -47,6 +48,7 @@ fn specs(trace: &Trace) -> (Vec<PolicySpec>, Telling) {
             candidates,
             gamma: 0.9,
             interval: 3,
+            replacement: Replacement::Any,
             scoreboard: Scoreboard::Dense,
         }),
         PolicySpec::Degree(rank_by_degree(&ids, &degrees).into()),

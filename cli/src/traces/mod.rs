@@ -8,9 +8,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use lodestore_cache::{RecordFormat, Trace, read_records};
+use lodestore_graph::schedule::Schedule;
 use lodestore_store::Graph;
 
 use crate::usage::UsageError;
@@ -71,10 +72,19 @@ enum Source {
     Records { path: PathBuf, format: RecordFormat },
 }
 
+/// One of a schedule's workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TracedWorker {
+    pub(crate) worker: u32,
+    pub(crate) n_workers: u32,
+}
+
 /// A trace with its graph.
 pub(crate) struct LoadedTrace {
     pub(crate) trace: Trace,
     pub(crate) graph: Option<Graph>,
+    /// Whose remote rows all of it asks for.
+    pub(crate) worker: Option<TracedWorker>,
     /// What it was made from.
     pub(crate) name: String,
 }
@@ -128,12 +138,38 @@ impl TraceChoice {
         self.graph.is_some()
     }
 
+    /// Whether all of it asks for remote rows of one worker.
+    pub(crate) fn is_of_worker(&self) -> bool {
+        matches!(&self.source, Source::Schedule { worker: Some(_), remote: true, .. })
+    }
+
+    /// Reads the traces of each worker's remote rows, of a schedule with `--remote`.
+    pub(crate) fn load_each(&self) -> Result<Vec<LoadedTrace>> {
+        let Source::Schedule { path, worker: None, remote: true } = &self.source else {
+            bail!("traces of each worker come from a schedule of them all, with --remote");
+        };
+        let n_workers = Schedule::open(path)?.spec().workers;
+        let of_worker = |worker| {
+            let source =
+                Source::Schedule { path: path.clone(), worker: Some(worker), remote: true };
+            let graph = self.graph.clone();
+            Self { source, batch_ids: self.batch_ids, limit: self.limit, graph }.load()
+        };
+        (0..n_workers).map(of_worker).collect()
+    }
+
     /// Reads the trace.
     pub(crate) fn load(&self) -> Result<LoadedTrace> {
         let graph = self.graph.as_deref().map(Graph::open).transpose()?;
+        let mut traced = None;
         let trace = match &self.source {
             Source::Schedule { path, worker, remote } => {
-                schedule::read(path, graph.as_ref(), *worker, *remote)?
+                let schedule = Schedule::open(path)?;
+                let n_workers = schedule.spec().workers;
+                let remote_of = worker.filter(|_| *remote);
+                traced = remote_of.map(|worker| TracedWorker { worker, n_workers });
+                schedule::read(&schedule, graph.as_ref(), *worker, *remote)
+                    .with_context(|| path.display().to_string())?
             }
             Source::Arrays { path, offsets, cut, epoch_batches } => {
                 let batch_ids = cut.then_some(self.batch_ids);
@@ -148,7 +184,7 @@ impl TraceChoice {
                 trace.with_context(|| path.display().to_string())?
             }
         };
-        Ok(LoadedTrace { trace, graph, name: self.name() })
+        Ok(LoadedTrace { trace, graph, worker: traced, name: self.name() })
     }
 }
 

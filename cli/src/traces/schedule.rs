@@ -1,7 +1,5 @@
 //! The trace of a schedule: what its workers ask for.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 use lodestore_cache::{Trace, TraceBuilder};
 use lodestore_graph::sampler::is_local;
@@ -11,12 +9,11 @@ use lodestore_store::Graph;
 /// The batches of one worker, or of all in turn: those that they train on at the same time follow
 /// each other. With `remote` a batch is the rows that its worker does not own, and needs `graph`.
 pub(super) fn read(
-    path: &Path,
+    schedule: &Schedule,
     graph: Option<&Graph>,
     worker: Option<u32>,
     remote: bool,
 ) -> Result<Trace> {
-    let schedule = Schedule::open(path)?;
     if let Some(graph) = graph {
         schedule.expect_graph(*graph.uuid().as_bytes(), graph.book().n_nodes())?;
     }
@@ -24,7 +21,7 @@ pub(super) fn read(
     let workers = match worker {
         Some(worker) if worker < n_workers => worker..worker + 1,
         Some(worker) => {
-            bail!("{}: there is no worker {worker}, but 0 to {}", path.display(), n_workers - 1)
+            bail!("the schedule has no worker {worker}, but 0 to {}", n_workers - 1)
         }
         None => 0..n_workers,
     };

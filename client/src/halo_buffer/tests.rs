@@ -1,4 +1,4 @@
-use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Scoreboard};
+use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Replacement, Scoreboard};
 use lodestore_store::Dtype;
 use proptest::prelude::*;
 
@@ -28,7 +28,8 @@ fn source() -> Arc<MemorySource> {
 fn spec(interval: u32) -> PolicySpec {
     let even = (0..N_NODES).step_by(2);
     let candidates = even.map(|id| Candidate { id, degree: N_NODES - id, is_halo: true }).collect();
-    PolicySpec::Decay(DecaySpec { candidates, gamma: 0.5, interval, scoreboard: Scoreboard::Dense })
+    let (gamma, replacement, scoreboard) = (0.5, Replacement::Any, Scoreboard::Dense);
+    PolicySpec::Decay(DecaySpec { candidates, gamma, interval, replacement, scoreboard })
 }
 
 fn buffer(n_slots: u32, spec: &PolicySpec) -> (HaloBuffer, PullStats) {

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Scoreboard, Tier};
+use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Replacement, Scoreboard, Tier};
 use lodestore_client::{
     ClientError, HaloBuffer, MemorySource, PullKind, PullStats, RowSource, TensorInfo, TierRows,
 };
@@ -221,7 +221,8 @@ fn buffer(
         .collect();
     let n_slots = candidates.len() as u32 / 5;
     let (gamma, interval, scoreboard) = (0.9, 3, Scoreboard::Dense);
-    let spec = DecaySpec { candidates: candidates.into(), gamma, interval, scoreboard };
+    let (candidates, replacement) = (candidates.into(), Replacement::Missed);
+    let spec = DecaySpec { candidates, gamma, interval, replacement, scoreboard };
     let row_bytes = remote.tensor("feat")?.row_bytes();
     let tier = Tier::of_slots(n_slots, row_bytes, book.n_nodes(), &PolicySpec::Decay(spec))?;
     HaloBuffer::new(Arc::clone(remote), "feat", tier).map(|(buffer, _)| buffer)

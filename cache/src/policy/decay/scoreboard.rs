@@ -17,7 +17,7 @@ pub(super) use best::in_order;
 pub struct Candidate {
     /// Its id.
     pub id: u32,
-    /// Its degree in the whole graph.
+    /// How often it is drawn as a neighbour, as far as the graph tells: its degree.
     pub degree: u32,
     /// Whether it is a halo node: these fill the slots first. Batches of more than one hop reach others.
     pub is_halo: bool,
@@ -30,6 +30,32 @@ pub enum Scoreboard {
     Dense,
     /// A score per candidate: found through an index of them.
     Compact,
+}
+
+impl Scoreboard {
+    /// Memory up to which scores per id are cheap, whatever the number of candidates.
+    const CHEAP_BYTES: usize = 64 << 20;
+
+    /// Returns the dense scoreboard up to 64 MiB of scores, or where the compact one takes no less.
+    #[must_use]
+    pub fn by_memory(id_space: u32, n_candidates: usize) -> Self {
+        let bytes = |scoreboard| Scores::score_bytes(id_space, n_candidates, scoreboard);
+        let dense = bytes(Self::Dense);
+        let is_cheap = dense <= Self::CHEAP_BYTES || dense <= bytes(Self::Compact);
+        if is_cheap { Self::Dense } else { Self::Compact }
+    }
+}
+
+/// Candidates that may replace a victim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replacement {
+    /// Those with at least one whole miss since they last left.
+    #[default]
+    Missed,
+    /// Those with S_A > 0, as in the paper: also rows that left with a rest of S_E, missed or not.
+    Scored,
+    /// All, also those that were never missed.
+    Any,
 }
 
 /// What every miss of an id reads and changes, and the search for the best candidates goes through.
@@ -88,17 +114,19 @@ pub(super) struct Scores {
 impl Scores {
     pub(super) fn planned_bytes(n_slots: u32, id_space: u32, spec: &DecaySpec) -> usize {
         let n_candidates = spec.candidates.len();
-        let n_entries = match spec.scoreboard {
-            Scoreboard::Dense => id_space as usize,
-            Scoreboard::Compact => n_candidates,
+        (n_candidates + 2 * n_slots as usize) * size_of::<u32>()
+            + Self::score_bytes(id_space, n_candidates, spec.scoreboard)
+    }
+
+    /// Returns the memory of the scores and of what finds them.
+    fn score_bytes(id_space: u32, n_candidates: usize, scoreboard: Scoreboard) -> usize {
+        let (n_entries, places) = match scoreboard {
+            Scoreboard::Dense => (id_space as usize, 0),
+            Scoreboard::Compact => {
+                (n_candidates, RowIndex::planned_bytes(id_space, n_candidates as u32))
+            }
         };
-        let places = match spec.scoreboard {
-            Scoreboard::Dense => 0,
-            Scoreboard::Compact => RowIndex::planned_bytes(id_space, n_candidates as u32),
-        };
-        n_entries * (size_of::<Count>() + size_of::<Rest>())
-            + (n_candidates + 2 * n_slots as usize) * size_of::<u32>()
-            + places
+        n_entries * (size_of::<Count>() + size_of::<Rest>()) + places
     }
 
     /// Candidates outside the id space are none; of those that repeat the first counts.
@@ -208,13 +236,13 @@ impl Scores {
         });
     }
 
-    /// From now on the rows of the best `n` candidates that are not resident may come, and no
-    /// others: appends their ids.
-    pub(super) fn want(&mut self, n: usize, ids: &mut Vec<u32>) {
+    /// From now on the rows of the best `n` candidates that are not resident and that may replace
+    /// others may come, and no others: appends their ids.
+    pub(super) fn want(&mut self, n: usize, replacement: Replacement, ids: &mut Vec<u32>) {
         for place in self.wanted.drain(..) {
             self.counts[place as usize].word &= !WANTED;
         }
-        self.want_all(self.best(n), ids);
+        self.want_all(self.best(n, replacement), ids);
     }
 
     /// Before the first batch, that the first `n` may come (Algorithm 1, line 18): appends their ids.

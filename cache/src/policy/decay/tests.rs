@@ -7,11 +7,15 @@ use std::collections::{BTreeMap, HashSet};
 const ID_SPACE: u32 = 30;
 
 fn spec(n: u32, gamma: f64, interval: u32, scoreboard: Scoreboard) -> PolicySpec {
+    PolicySpec::Decay(inputs(n, gamma, interval, scoreboard))
+}
+
+fn inputs(n: u32, gamma: f64, interval: u32, scoreboard: Scoreboard) -> DecaySpec {
     // Every third id is no candidate; some degrees are equal.
     let candidates = (0..n).filter(|id| id % 3 != 1).rev();
     let candidate = |id| Candidate { id, degree: id * 5 % 7, is_halo: id % 2 == 0 };
     let candidates = candidates.map(candidate).collect();
-    PolicySpec::Decay(DecaySpec { candidates, gamma, interval, scoreboard })
+    DecaySpec { candidates, gamma, interval, replacement: Replacement::Any, scoreboard }
 }
 
 /// A batch as its owner serves it: one pull for what misses and what is wanted.
@@ -45,6 +49,7 @@ struct NaiveDecay {
     n_slots: usize,
     log_gamma: f64,
     interval: u32,
+    replacement: Replacement,
     n_batches: u32,
     wanted: HashSet<u32>,
 }
@@ -53,9 +58,12 @@ impl NaiveDecay {
     fn new(n_slots: usize, spec: &DecaySpec) -> Self {
         let outside = State::Outside { n_misses: 0, log: f64::NEG_INFINITY };
         let states = spec.candidates.iter().map(|c| (c.id, (c.degree, outside))).collect();
-        let (log_gamma, interval) = (spec.gamma.ln(), spec.interval);
+        let DecaySpec { interval, replacement, .. } = *spec;
+        let log_gamma = spec.gamma.ln();
         let wanted = HashSet::new();
-        let mut naive = Self { states, n_slots, log_gamma, interval, n_batches: 0, wanted };
+        let n_batches = 0;
+        let mut naive =
+            Self { states, n_slots, log_gamma, interval, replacement, n_batches, wanted };
         let mut first = spec.candidates.to_vec();
         first.sort_by_key(|c| (!c.is_halo, Reverse(c.degree), c.id));
         naive.wanted = first.iter().take(n_slots).map(|c| c.id).collect();
@@ -69,7 +77,14 @@ impl NaiveDecay {
 
     fn want(&mut self, n: usize) {
         let outside = self.states.iter().filter_map(|(&id, &(degree, state))| match state {
-            State::Outside { n_misses, log } => Some((n_misses, log, degree, Reverse(id))),
+            State::Outside { n_misses, log } => {
+                let may_replace = match self.replacement {
+                    Replacement::Missed => n_misses > 0,
+                    Replacement::Scored => n_misses > 0 || log > f64::NEG_INFINITY,
+                    Replacement::Any => true,
+                };
+                may_replace.then_some((n_misses, log, degree, Reverse(id)))
+            }
             State::Resident { .. } => None,
         });
         let mut outside: Vec<_> = outside.collect();
@@ -140,12 +155,15 @@ proptest! {
         n_slots in 0u32..15,
         gamma in prop::sample::select(vec![0.5, 0.95, 0.9995, 1.0]),
         interval in 1u32..9,
+        replacement in prop::sample::select(vec![
+            Replacement::Missed, Replacement::Scored, Replacement::Any,
+        ]),
     ) {
         for scoreboard in [Scoreboard::Dense, Scoreboard::Compact] {
-            let spec = spec(ID_SPACE, gamma, interval, scoreboard);
-            let PolicySpec::Decay(inputs) = &spec else { unreachable!() };
+            let inputs = DecaySpec { replacement, ..inputs(ID_SPACE, gamma, interval, scoreboard) };
+            let spec = PolicySpec::Decay(inputs.clone());
             let mut directory = Directory::new(n_slots, ID_SPACE, &spec).unwrap();
-            let mut naive = NaiveDecay::new(n_slots as usize, inputs);
+            let mut naive = NaiveDecay::new(n_slots as usize, &inputs);
             for (batch, removed) in batches.iter().zip(&removed) {
                 prop_assert_eq!(serve(&mut directory, batch), naive.batch(batch));
                 prop_assert_eq!(resident(&directory), naive.residents());
@@ -206,4 +224,55 @@ fn parameters_without_sense_are_refused() {
         assert!(error.to_string().contains("above 0 and at most 1"));
     }
     assert!(Directory::new(2, 9, &spec(9, 0.5, 0, Scoreboard::Dense)).is_err());
+}
+
+#[test]
+fn a_row_that_was_never_missed_replaces_none_unless_any_may() {
+    // 2 and 8 fill the slots; the first round finds both unsampled, and 3 missed once.
+    let after_rounds = |replacement| {
+        let inputs = DecaySpec { replacement, ..inputs(9, 0.5, 2, Scoreboard::Compact) };
+        let mut directory = Directory::new(2, 9, &PolicySpec::Decay(inputs)).unwrap();
+        serve(&mut directory, &[]);
+        let batches = [&[3][..], &[], &[]];
+        let residents = batches.map(|ids| {
+            serve(&mut directory, ids);
+            resident(&directory)
+        });
+        assert_eq!(residents[..2], [vec![2, 8], vec![2, 8]], "unsampled twice: not below γ^Δ");
+        residents[2].clone()
+    };
+    assert_eq!(after_rounds(Replacement::Missed), [3, 8]);
+    assert_eq!(after_rounds(Replacement::Scored), [3, 8]);
+    assert_eq!(after_rounds(Replacement::Any), [3, 5], "5 has the highest degree of the rest");
+}
+
+/// A victim leaves with S_E as its score: enough to come back under the paper's rule, in which S_A
+/// has no whole miss in it, and not under the other.
+#[test]
+fn a_row_that_left_comes_back_without_a_miss_where_a_score_is_enough() {
+    let after = |replacement| {
+        let inputs = DecaySpec { replacement, ..inputs(9, 0.5, 1, Scoreboard::Dense) };
+        let mut directory = Directory::new(1, 9, &PolicySpec::Decay(inputs)).unwrap();
+        directory.admit(&[8], &[0], &mut Vec::new());
+        assert_eq!(resident(&directory), [8], "before the first batch");
+        // Two batches without 8: it is below the threshold, and 3, missed, takes its place.
+        serve(&mut directory, &[3]);
+        assert_eq!(resident(&directory), [8]);
+        serve(&mut directory, &[]);
+        assert_eq!(resident(&directory), [3]);
+        // 3 came with a score of 1, and is below the threshold after two batches.
+        serve(&mut directory, &[]);
+        serve(&mut directory, &[]);
+        resident(&directory)
+    };
+    assert_eq!(after(Replacement::Missed), [3]);
+    assert_eq!(after(Replacement::Scored), [8]);
+}
+
+#[test]
+fn scores_per_id_are_chosen_while_they_are_cheap() {
+    assert_eq!(Scoreboard::by_memory(2_000_000, 10), Scoreboard::Dense);
+    assert_eq!(Scoreboard::by_memory(100_000_000, 10_000_000), Scoreboard::Compact);
+    let all = 100_000_000;
+    assert_eq!(Scoreboard::by_memory(all, all as usize), Scoreboard::Dense, "no index of all");
 }

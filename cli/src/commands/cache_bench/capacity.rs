@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use lodestore_cache::{Inclusion, TierSizes};
 
+use crate::candidates::rows_of_share;
 use crate::human;
 use crate::size::parse_size;
 
@@ -37,9 +38,7 @@ impl Capacity {
     /// Rows of a cache for a trace with `n_distinct` different rows; a share is rounded up.
     pub(super) fn rows(self, n_distinct: u32, row_bytes: u64) -> u32 {
         match self {
-            Self::Share(share) => {
-                (u64::from(share) * u64::from(n_distinct)).div_ceil(100_000_000) as u32
-            }
+            Self::Share(share) => rows_of_share(f64::from(share) / 1e8, n_distinct),
             Self::Rows(rows) => rows,
             Self::Bytes(bytes) => u32::try_from(bytes / row_bytes).unwrap_or(u32::MAX),
         }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use lodestore_cache::{
-    Candidate, DecaySpec, PolicyKind, PolicySpec, Scoreboard, Telling, TierSizes, Trace, next_uses,
-    rank_by_degree, rank_by_frequency,
+    Candidate, PolicyKind, PolicySpec, Telling, TierSizes, Trace, next_uses, rank_by_frequency,
 };
-use lodestore_graph::NodeId;
 use lodestore_store::Graph;
 use serde::Serialize;
 
+use crate::candidates::{RuleArgs, WorkerView};
 use crate::policies::overlap_ratios;
 use crate::topology::open_topology;
+use crate::traces::{LoadedTrace, TracedWorker};
 
 /// Which policies, and the parameters of `decay`.
 pub(super) struct Choice {
@@ -20,9 +20,18 @@ pub(super) struct Choice {
     pub(super) kinds: Vec<PolicyKind>,
     pub(super) gammas: Vec<f64>,
     pub(super) deltas: Vec<u32>,
+    /// Those of `decay` and `degree`.
+    pub(super) rules: RuleArgs,
     pub(super) ahead: bool,
     /// `overlap` competes with its opposite.
     pub(super) lowest_overlap: bool,
+}
+
+impl Choice {
+    /// Whether a policy competes that keeps what MassiveGNN's rules say.
+    pub(super) fn follows_rules(&self) -> bool {
+        self.kinds.iter().any(|&kind| follows_rules(kind))
+    }
 }
 
 /// A policy with what it is told.
@@ -38,6 +47,11 @@ pub(super) struct Contestant {
     pub(super) knew: Option<String>,
 }
 
+/// Whether a policy keeps what MassiveGNN's rules say.
+fn follows_rules(kind: PolicyKind) -> bool {
+    matches!(kind, PolicyKind::Decay | PolicyKind::Degree)
+}
+
 /// A policy that was left out.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Omitted {
@@ -50,21 +64,56 @@ pub(super) fn needs_graph(kind: PolicyKind) -> bool {
     matches!(kind, PolicyKind::Degree | PolicyKind::Overlap)
 }
 
+/// The nodes whose rows `decay` and `degree` may keep, as a trainer knows them, and in words.
+pub(super) struct Known {
+    pub(super) candidates: Arc<[Candidate]>,
+    in_words: String,
+}
+
+impl Known {
+    /// Of one worker's remote rows by its rules; else of all nodes, or of all ids without a graph.
+    pub(super) fn new(rules: RuleArgs, loaded: &LoadedTrace) -> Result<Self> {
+        let Some(graph) = &loaded.graph else {
+            let candidate = |id| Candidate { id, degree: 0, is_halo: true };
+            let candidates = (0..loaded.trace.id_space()).map(candidate).collect();
+            let in_words = "all ids, and no degrees, so low ids came first".to_owned();
+            return Ok(Self { candidates, in_words });
+        };
+        let topology = open_topology(graph)?;
+        let Some(TracedWorker { worker, n_workers }) = loaded.worker else {
+            let in_words = "all nodes of the graph, and their degrees".to_owned();
+            return Ok(Self { candidates: rules.of_all(&topology).into(), in_words });
+        };
+        let view = WorkerView { topology: &topology, book: graph.book(), worker, n_workers };
+        let candidates = rules.of_worker(view).into();
+        let in_words = "what a trainer does: its worker's candidates, and their degrees".to_owned();
+        Ok(Self { candidates, in_words })
+    }
+
+    /// Number of halo nodes.
+    pub(super) fn n_halo(&self) -> u32 {
+        self.candidates.iter().filter(|candidate| candidate.is_halo).count() as u32
+    }
+}
+
 /// Prepares the policies for a trace; those whose needs nobody knows are left out.
 pub(super) fn contestants(
     choice: &Choice,
-    trace: &Trace,
-    graph: Option<&Graph>,
+    loaded: &LoadedTrace,
+    known: Option<&Known>,
 ) -> Result<(Vec<Contestant>, Vec<Omitted>)> {
     let (mut contestants, mut omitted) = (Vec::new(), Vec::new());
-    let wants = |kind| choice.kinds.contains(&kind);
-    let ranked = wants(PolicyKind::Degree) || wants(PolicyKind::Decay);
-    let degrees = if ranked { graph.map(|graph| degrees(graph, trace)).transpose()? } else { None };
+    let (trace, graph) = (&loaded.trace, loaded.graph.as_ref());
     for &kind in &choice.kinds {
         let before = contestants.len();
         match kind {
-            PolicyKind::Decay => contestants.extend(decay(choice, trace, degrees.as_ref())),
-            PolicyKind::Degree => contestants.extend(degrees.as_ref().map(by_degree)),
+            PolicyKind::Decay => {
+                contestants.extend(known.into_iter().flat_map(|known| decay(choice, trace, known)));
+            }
+            PolicyKind::Degree => {
+                let known = known.filter(|_| graph.is_some());
+                contestants.extend(known.map(|known| kept(choice, trace, known)));
+            }
             PolicyKind::Frequency => contestants.push(frequency(trace)),
             PolicyKind::Overlap => {
                 let overlap = graph.map(|graph| overlap(graph, trace)).transpose()?;
@@ -121,30 +170,21 @@ impl Contestant {
         }
     }
 
+    /// Whether it keeps what MassiveGNN's rules say.
+    pub(super) fn follows_rules(&self) -> bool {
+        follows_rules(self.kind)
+    }
+
     /// Whether capacities change nothing.
     pub(super) fn ignores_capacity(&self) -> bool {
         matches!(self.kind, PolicyKind::None | PolicyKind::Unbounded)
     }
 }
 
-/// The different ids of the trace, and the in-degree of each.
-struct Degrees {
-    ids: Vec<u32>,
-    degrees: Vec<u32>,
-}
-
-fn degrees(graph: &Graph, trace: &Trace) -> Result<Degrees> {
-    let topology = open_topology(graph)?;
-    let ids = trace.distinct();
-    let degree = |&id: &u32| topology.in_degree(NodeId(trace.given(id)));
-    let degrees = ids.iter().map(degree).collect();
-    Ok(Degrees { ids, degrees })
-}
-
-fn by_degree(known: &Degrees) -> Contestant {
-    let ranking = rank_by_degree(&known.ids, &known.degrees);
-    let knew = "in-degrees, of the rows that the trace asks for".to_owned();
-    Contestant::of(PolicyKind::Degree, PolicySpec::Degree(ranking.into()), Some(knew))
+/// The first fill as it stays.
+fn kept(choice: &Choice, trace: &Trace, known: &Known) -> Contestant {
+    let spec = choice.rules.policy(&known.candidates, None, trace.id_space());
+    Contestant::of(PolicyKind::Degree, spec, Some(known.in_words.clone()))
 }
 
 fn frequency(trace: &Trace) -> Contestant {
@@ -177,29 +217,14 @@ fn oracle(trace: &Trace) -> Result<Contestant> {
 }
 
 /// One for each γ and Δ.
-fn decay(choice: &Choice, trace: &Trace, degrees: Option<&Degrees>) -> Vec<Contestant> {
-    let (candidates, knew): (Arc<[Candidate]>, _) = match degrees {
-        Some(known) => {
-            let pairs = known.ids.iter().zip(&known.degrees);
-            let candidates =
-                pairs.map(|(&id, &degree)| Candidate { id, degree, is_halo: true }).collect();
-            (candidates, "the rows that the trace asks for, and their in-degrees")
-        }
-        None => {
-            let candidate = |id| Candidate { id, degree: 0, is_halo: true };
-            let candidates = trace.distinct().into_iter().map(candidate).collect();
-            (candidates, "the rows that the trace asks for; no degrees, so low ids came first")
-        }
-    };
+fn decay(choice: &Choice, trace: &Trace, known: &Known) -> Vec<Contestant> {
     let mut contestants = Vec::new();
     for &gamma in &choice.gammas {
-        for &interval in &choice.deltas {
-            let candidates = Arc::clone(&candidates);
-            let scoreboard = Scoreboard::Dense;
-            let spec = DecaySpec { candidates, gamma, interval, scoreboard };
-            let spec = PolicySpec::Decay(spec);
-            let contestant = Contestant::of(PolicyKind::Decay, spec, Some(knew.to_owned()));
-            let (gamma, delta) = (Some(gamma), Some(interval));
+        for &delta in &choice.deltas {
+            let eviction = Some((gamma, delta));
+            let spec = choice.rules.policy(&known.candidates, eviction, trace.id_space());
+            let contestant = Contestant::of(PolicyKind::Decay, spec, Some(known.in_words.clone()));
+            let (gamma, delta) = (Some(gamma), Some(delta));
             contestants.push(Contestant { gamma, delta, ..contestant });
         }
     }

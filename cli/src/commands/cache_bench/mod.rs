@@ -1,5 +1,7 @@
 //! `lode cache-bench`: every policy at every capacity on one trace, beside the optimum.
 
+mod best;
+mod by_delta;
 mod capacity;
 mod choices;
 mod contestants;
@@ -21,11 +23,12 @@ use lodestore_graph::peak_rss_bytes;
 
 use self::capacity::{Capacities, Devices};
 use self::choices::{distinct, kinds, misses_of};
-use self::contestants::{Choice, Contestant, contestants};
+use self::contestants::{Choice, Known, contestants};
 use self::report::{BenchReport, TraceReport, csv, results, text};
-use self::simulate::{misses, simulate};
+use self::simulate::{Lane, misses, simulate};
+use crate::candidates::RuleArgs;
 use crate::console::Console;
-use crate::traces::{TraceArgs, TraceChoice, write_trace};
+use crate::traces::{LoadedTrace, TraceArgs, TraceChoice, write_trace};
 use crate::usage::UsageError;
 
 /// Compare cache policies on a trace: hit rates, rows moved, cost, and the optimum beside them.
@@ -35,11 +38,19 @@ Example:
   lode schedule my-graph --fanout 10,10 --epochs 5 --workers 4 --out run.schedule
   lode cache-bench --schedule run.schedule --graph my-graph --worker 0 --remote \\
       --policies lru,sieve,frequency --capacities 1%,10%,50% --svg rates.svg
+Example: MassiveGNN's buffers over 100 epochs (its Table IV and Figs. 11 to 13), as it trains
+  lode schedule my-graph --fanout 25,10 --batch 200 --epochs 100 --workers 4 --out long.schedule
+  lode cache-bench --schedule long.schedule --graph my-graph --remote --per-worker --ahead \\
+      --policies decay,degree --capacities 15%,25%,35%,50% --gamma 0.95,0.995,0.9995 \\
+      --delta 16,32,64,128,256,512,1024 --by-delta grid.svg
+
+decay and degree keep what a trainer's buffer may: with --remote and a worker, or --per-worker, the
+worker's candidates, else all nodes of the graph, or all ids without one.
 
 With --devices the optimum is that of one tier as large as all of them: rows that another device has
 are of no use, so that nobody can reach it.
 
-A share is one of the different rows that the trace asks for. `oracle` is Belady's optimum: no
+A share is one of the different rows that the trace asks for, with --per-worker of the worker's halo. `oracle` is Belady's optimum: no
 policy that fetches a row only when it is missed hits more; it, and `unbounded`, are always shown.
 The gap is the rows that a policy moves beyond the optimum's, for each access; `unbounded`, which has
 a slot for every row, has none. ns/access is the time of lookups and admissions without any row (of
@@ -77,8 +88,14 @@ pub(crate) struct CacheBenchArgs {
     /// start of an epoch, in the rounds of decay. These rows count as moved.
     #[arg(long)]
     ahead: bool,
+    /// With --schedule, --graph and --remote: a cache for each worker, of shares of its halo; figures are
+    /// sums over the workers.
+    #[arg(long, requires = "remote", conflicts_with_all = ["worker", "devices", "misses"])]
+    per_worker: bool,
+    #[command(flatten)]
+    rules: RuleArgs,
     /// decay: what scores are multiplied with in each batch that does not use a row.
-    #[arg(long, value_name = "G,G,...", value_delimiter = ',', default_value = "0.995")]
+    #[arg(long, value_name = "G,G,...", value_delimiter = ',', default_value = "0.9995")]
     gamma: Vec<f64>,
     /// decay: batches from one eviction round to the next.
     #[arg(long, value_name = "D,D,...", value_delimiter = ',', default_value = "64",
@@ -87,6 +104,9 @@ pub(crate) struct CacheBenchArgs {
     /// overlap: beside it the opposite, which keeps the rows that the fewest partitions need.
     #[arg(long)]
     lowest_overlap: bool,
+    /// Draw hit rates and rows moved of decay against --delta here, a curve for each --gamma.
+    #[arg(long, value_name = "FILE")]
+    by_delta: Option<PathBuf>,
     /// Draw hit rates against time here: one point for so many batches that there are about 200.
     #[arg(long, value_name = "FILE")]
     over_time: Option<PathBuf>,
@@ -116,7 +136,9 @@ struct Config {
     csv: Option<PathBuf>,
     svg: Option<PathBuf>,
     over_time: Option<PathBuf>,
+    by_delta: Option<PathBuf>,
     misses: Option<Misses>,
+    per_worker: bool,
 }
 
 /// Where the misses of which policy go.
@@ -144,12 +166,29 @@ impl CacheBenchArgs {
         let kinds = kinds(&self.policies, trace.has_graph())?;
         let (gammas, deltas) = (distinct(self.gamma), distinct(self.delta));
         let lowest_overlap = self.lowest_overlap;
-        let choice = Choice { kinds, gammas, deltas, ahead: self.ahead, lowest_overlap };
+        let (rules, ahead) = (self.rules, self.ahead);
+        if rules.names_candidates() && !self.per_worker && !trace.is_of_worker() {
+            let message = "--candidates is for the remote rows of one worker, --worker W --remote, or of \
+                           each, --per-worker";
+            return Err(UsageError::new(message));
+        }
+        let choice = Choice { kinds, gammas, deltas, rules, ahead, lowest_overlap };
+        if let (Some(flag), false) = (rules.used(), choice.follows_rules()) {
+            let message = format!("{flag} is for policies decay and degree; add one of them");
+            return Err(UsageError::new(message));
+        }
+        if self.by_delta.is_some() && !choice.kinds.contains(&PolicyKind::Decay) {
+            return Err(UsageError::new("--by-delta is for policy decay; add it"));
+        }
         if lowest_overlap && !choice.kinds.contains(&PolicyKind::Overlap) {
             let message = "--lowest-overlap is beside policy overlap; add it, with --graph";
             return Err(UsageError::new(message));
         }
         let choice_of_tiers = (self.capacities.iter().any(|one| one.is_two()), self.inclusion);
+        if self.per_worker && choice_of_tiers.0 {
+            let message = "--per-worker is for one tier; leave it out, or the capacities with a +";
+            return Err(UsageError::new(message));
+        }
         if self.ahead && choice_of_tiers.0 {
             let message = "--ahead is for one tier; leave it out, or the capacities with a +";
             return Err(UsageError::new(message));
@@ -189,7 +228,9 @@ impl CacheBenchArgs {
             csv: self.csv,
             svg: self.svg,
             over_time: self.over_time,
+            by_delta: self.by_delta,
             misses,
+            per_worker: self.per_worker,
         })
     }
 
@@ -197,35 +238,55 @@ impl CacheBenchArgs {
         let start = Instant::now();
         let config = self.check()?;
         let prefix = config.misses.as_ref().map(|misses| &misses.prefix);
-        for path in
-            [&config.csv, &config.svg, &config.over_time].into_iter().flatten().chain(prefix)
+        for path in [&config.csv, &config.svg, &config.over_time, &config.by_delta]
+            .into_iter()
+            .flatten()
+            .chain(prefix)
         {
             check_folder(path)?;
         }
         console.stage("trace");
-        let loaded = config.trace.load()?;
-        let trace = &loaded.trace;
-        config.check_turns(trace)?;
-        let (contestants, omitted) = contestants(&config.choice, trace, loaded.graph.as_ref())?;
-        let capacities = config.sizes(trace);
-        let sizes: Vec<TierSizes> = capacities.iter().map(|&(_, sizes)| sizes).collect();
+        let (mut lanes, mut omitted) = (Vec::new(), Vec::new());
+        for loaded in config.load()? {
+            config.check_turns(&loaded.trace)?;
+            let follows_rules = config.per_worker || config.choice.follows_rules();
+            let known = follows_rules.then(|| Known::new(config.choice.rules, &loaded));
+            let known = known.transpose()?;
+            let competing;
+            (competing, omitted) = contestants(&config.choice, &loaded, known.as_ref())?;
+            let n_all = match &known {
+                Some(known) if config.per_worker => known.n_halo(),
+                _ => loaded.trace.n_distinct(),
+            };
+            let sizes = config.capacities.iter();
+            let sizes = sizes.map(|of| of.sizes(n_all, config.row_bytes, config.devices)).collect();
+            lanes.push(Lane { loaded, contestants: competing, sizes });
+        }
+        let capacities = config.order(&mut lanes);
         let progress = |done, total| console.at("replay", done, total);
-        let n_batches = trace.n_batches();
+        let n_batches = lanes.iter().map(|lane| lane.loaded.trace.n_batches()).max().unwrap_or(0);
         let per_point = config.over_time.is_some().then(|| over_time::batches_per_point(n_batches));
         let n_threads = config.n_threads;
-        let outcomes = simulate(trace, &contestants, &sizes, n_threads, per_point, &progress)?;
+        let outcomes = simulate(&lanes, n_threads, per_point, &progress)?;
+        let competing = lanes.first().map_or(&[][..], |lane| &lane.contestants);
+        let results = results(competing, &capacities, &outcomes, config.row_bytes);
+        let rules = config.choice.rules;
+        let is_of_workers = lanes.iter().all(|lane| lane.loaded.worker.is_some());
+        let buffer = competing.iter().find(|of| is_of_workers && of.follows_rules());
         let report = BenchReport {
-            trace: TraceReport::of(trace, loaded.name),
+            trace: TraceReport::of(&lanes),
             row_bytes: config.row_bytes,
+            rules: buffer.map(|of| rules.report(&of.spec)),
             ahead: config.choice.ahead,
             threads: n_threads,
             batches_per_point: per_point,
-            results: results(&contestants, &capacities, &outcomes, config.row_bytes),
+            best: best::best(&results),
+            results,
             omitted,
             seconds: start.elapsed().as_secs_f64(),
             peak_rss_bytes: peak_rss_bytes(),
         };
-        config.write(&report, trace, &contestants, &sizes)?;
+        config.write(&report, &lanes)?;
         console.report(&report, text)
     }
 }
@@ -248,29 +309,46 @@ impl Config {
         Ok(())
     }
 
-    /// Tiers by size, each once.
-    fn sizes(&self, trace: &Trace) -> Vec<(Capacities, TierSizes)> {
-        let (n_distinct, row_bytes) = (trace.n_distinct(), self.row_bytes);
-        let sizes = |&c: &Capacities| (c, c.sizes(n_distinct, row_bytes, self.devices));
-        let mut capacities: Vec<_> = self.capacities.iter().map(sizes).collect();
-        capacities.sort_by_key(|(_, sizes)| sizes.rows());
-        let mut seen = Vec::new();
-        capacities.retain(|(_, sizes)| {
+    /// Returns the traces to replay: one, or those of each worker.
+    fn load(&self) -> Result<Vec<LoadedTrace>> {
+        if !self.per_worker {
+            return Ok(vec![self.trace.load()?]);
+        }
+        let loaded = self.trace.load_each()?;
+        if loaded.iter().all(|loaded| loaded.trace.n_ids() == 0) {
+            bail!(
+                "--per-worker: no batch of {} worker(s) asks for a row of another; give a schedule of \
+                 several workers, of a graph in as many partitions",
+                loaded.len()
+            );
+        }
+        Ok(loaded)
+    }
+
+    /// Puts the tiers of each trace in the order of their rows over all traces, each once.
+    fn order(&self, lanes: &mut [Lane]) -> Vec<(Capacities, TierSizes)> {
+        let sizes = |at: usize| lanes.iter().map(|lane| lane.sizes[at]).collect::<Vec<_>>();
+        let all = self.capacities.iter().enumerate();
+        let mut all: Vec<_> = all.map(|(at, &capacity)| (capacity, sizes(at))).collect();
+        all.sort_by_key(|(_, sizes)| sizes.iter().map(|sizes| sizes.rows()).sum::<u32>());
+        let mut seen: Vec<Vec<TierSizes>> = Vec::new();
+        all.retain(|(_, sizes)| {
             let is_new = !seen.contains(sizes);
-            seen.push(*sizes);
+            seen.push(sizes.clone());
             is_new
         });
-        capacities
+        for (number, lane) in lanes.iter_mut().enumerate() {
+            lane.sizes = all.iter().map(|(_, sizes)| sizes[number]).collect();
+        }
+        let together = |sizes: &[TierSizes]| match sizes {
+            [one] => *one,
+            several => TierSizes::One(several.iter().map(|sizes| sizes.rows()).sum()),
+        };
+        all.iter().map(|(capacity, sizes)| (*capacity, together(sizes))).collect()
     }
 
     /// The files that were asked for.
-    fn write(
-        &self,
-        report: &BenchReport,
-        trace: &Trace,
-        contestants: &[Contestant],
-        sizes: &[TierSizes],
-    ) -> Result<()> {
+    fn write(&self, report: &BenchReport, lanes: &[Lane]) -> Result<()> {
         if let Some(path) = &self.csv {
             write(path, &csv(&report.results))?;
         }
@@ -280,10 +358,13 @@ impl Config {
         if let Some(path) = &self.over_time {
             write(path, &over_time::svg(report)?)?;
         }
-        if let Some(Misses { kind, prefix }) = &self.misses
-            && let Some(contestant) = contestants.iter().find(|one| one.kind == *kind)
+        if let Some(path) = &self.by_delta {
+            write(path, &by_delta::svg(report)?)?;
+        }
+        if let (Some(Misses { kind, prefix }), [lane]) = (&self.misses, lanes)
+            && let Some(contestant) = lane.contestants.iter().find(|one| one.kind == *kind)
         {
-            let (ids, offsets) = misses(trace, contestant, sizes[0])?;
+            let (ids, offsets) = misses(&lane.loaded.trace, contestant, lane.sizes[0])?;
             write_trace(prefix, &ids, &offsets)?;
         }
         Ok(())

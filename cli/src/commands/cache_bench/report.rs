@@ -3,9 +3,11 @@
 use lodestore_cache::{Inclusion, PolicyKind, ReplayStats, TierSizes, Trace};
 use serde::Serialize;
 
+use super::best::{self, Best};
 use super::capacity::Capacities;
 use super::contestants::{Contestant, Omitted};
-use super::simulate::Outcome;
+use super::simulate::{Lane, Outcome};
+use crate::candidates::RuleReport;
 use crate::human;
 use crate::table::Table;
 
@@ -14,6 +16,8 @@ use crate::table::Table;
 pub(super) struct BenchReport {
     pub(super) trace: TraceReport,
     pub(super) row_bytes: u64,
+    /// Those of `decay` and `degree`.
+    pub(super) rules: Option<RuleReport>,
     /// Whether planned policies brought rows before they were missed.
     pub(super) ahead: bool,
     pub(super) threads: usize,
@@ -21,6 +25,9 @@ pub(super) struct BenchReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) batches_per_point: Option<u32>,
     pub(super) results: Vec<BenchResult>,
+    /// The γ and Δ of `decay` that move the fewest rows, by capacity.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) best: Vec<Best>,
     pub(super) omitted: Vec<Omitted>,
     pub(super) seconds: f64,
     pub(super) peak_rss_bytes: u64,
@@ -30,6 +37,9 @@ pub(super) struct BenchReport {
 #[derive(Serialize)]
 pub(super) struct TraceReport {
     pub(super) name: String,
+    /// Of several workers, whose caches are each their own, all of them; batches are those of the
+    /// worker with most.
+    workers: usize,
     accesses: usize,
     pub(super) batches: u32,
     epochs: usize,
@@ -102,15 +112,17 @@ pub(super) struct LevelsResult {
 }
 
 impl TraceReport {
-    pub(super) fn of(trace: &Trace, name: String) -> Self {
+    pub(super) fn of(lanes: &[Lane]) -> Self {
+        let traces = || lanes.iter().map(|lane| &lane.loaded.trace);
         Self {
-            name,
-            accesses: trace.n_ids(),
-            batches: trace.n_batches(),
-            epochs: trace.epochs().len(),
-            distinct_rows: trace.n_distinct(),
-            largest_batch: trace.longest_batch(),
-            repeats: trace.n_repeats(),
+            name: lanes.first().map_or_else(String::new, |lane| lane.loaded.name.clone()),
+            workers: lanes.len(),
+            accesses: traces().map(Trace::n_ids).sum(),
+            batches: traces().map(Trace::n_batches).max().unwrap_or(0),
+            epochs: traces().map(|trace| trace.epochs().len()).max().unwrap_or(0),
+            distinct_rows: traces().map(Trace::n_distinct).sum(),
+            largest_batch: traces().map(Trace::longest_batch).max().unwrap_or(0),
+            repeats: traces().map(Trace::n_repeats).sum(),
         }
     }
 }
@@ -150,6 +162,7 @@ pub(super) fn results(
         let best = optimum.map(|optimum| outcomes[optimum][at].stats).unwrap_or_default();
         for (contestant, outcomes) in contestants.iter().zip(outcomes) {
             let Outcome { stats, ref over_time, time } = outcomes[at];
+            let rate = |&[hits, accesses]: &[u64; 2]| (accesses > 0).then(|| share(hits, accesses));
             let accesses = stats.tier.hits + stats.tier.misses;
             let moved_rows = stats.moved_rows();
             results.push(BenchResult {
@@ -174,7 +187,7 @@ pub(super) fn results(
                 bookkeeping_bytes: stats.bytes,
                 levels: levels(sizes, &stats),
                 knew: contestant.knew.clone(),
-                over_time: over_time.clone(),
+                over_time: over_time.iter().map(rate).collect(),
                 at,
                 is_drawn: !sizes.is_two() || all_are_two,
                 label: contestant.label(),
@@ -211,7 +224,7 @@ fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
     })
 }
 
-fn share(part: u64, whole: u64) -> f64 {
+pub(super) fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
@@ -252,8 +265,12 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
 /// One table per capacity.
 pub(super) fn text(report: &BenchReport) -> String {
     let trace = &report.trace;
+    let of_workers = match trace.workers {
+        1 => String::new(),
+        n => format!(", {n} workers, each with a cache of its own"),
+    };
     let mut text = format!(
-        "{}: {} accesses of {} rows in {} batches of at most {}; rows of {}",
+        "{}{of_workers}: {} accesses of {} rows in {} batches of at most {}; rows of {}",
         trace.name,
         human::count(trace.accesses as u64),
         human::count(trace.distinct_rows.into()),
@@ -267,6 +284,9 @@ pub(super) fn text(report: &BenchReport) -> String {
     }
     for of_capacity in report.results.chunk_by(|a, b| a.at == b.at) {
         text += &format!("\n\n{}", table(of_capacity));
+    }
+    if !report.best.is_empty() {
+        text += &format!("\n\n{}", best::table(&report.best));
     }
     text += "\n";
     let of_one_capacity = report.results.chunk_by(|a, b| a.at == b.at).next();

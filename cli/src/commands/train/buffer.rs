@@ -5,18 +5,19 @@ use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Scoreboard, Tier};
+use lodestore_cache::{Candidate, Tier};
 use lodestore_client::{ClientError, HaloBuffer, PullStats, RowSource};
 use lodestore_trainer::Strategy;
 
 use super::known::Known;
 use super::tiers::Tiers;
+use crate::candidates::{RuleArgs, rows_of_share};
 use crate::usage::UsageError;
 
 /// Rows of a buffer, for each halo node of its worker (the paper's f_p^h).
 const SHARE: f64 = 0.25;
 /// What scores are multiplied with (γ).
-const GAMMA: f64 = 0.995;
+const GAMMA: f64 = 0.9995;
 /// Batches between rounds (Δ).
 const DELTA: u32 = 64;
 
@@ -27,15 +28,17 @@ pub(super) struct BufferArgs {
     #[arg(long, value_name = "SHARE")]
     buffer: Option<f64>,
     /// massive: what the score of a row is multiplied with in each batch that does not use it
-    /// [default: 0.995].
+    /// [default: 0.9995].
     #[arg(long, value_name = "G")]
     gamma: Option<f64>,
     /// massive: batches from one round of eviction to the next [default: 64].
     #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..))]
     delta: Option<u32>,
-    /// massive: keep the rows of the first fill: the halo's of the highest degree, then others.
-    #[arg(long, conflicts_with_all = ["gamma", "delta"])]
+    /// massive: keep the rows of the first fill: the halo's of the highest rank, then others.
+    #[arg(long, conflicts_with_all = ["gamma", "delta", "replace", "scoreboard"])]
     no_eviction: bool,
+    #[command(flatten)]
+    rules: RuleArgs,
 }
 
 /// Rows of a buffer, at most those of all nodes.
@@ -51,17 +54,20 @@ enum BufferSize {
 pub(crate) struct BufferChoice {
     size: BufferSize,
     eviction: Option<(f64, u32)>,
+    rules: RuleArgs,
 }
 
 impl BufferChoice {
     /// A buffer of `n_rows` rows, with the usual eviction or without.
     pub(crate) fn of_rows(n_rows: u32, evicts: bool) -> Self {
-        Self { size: BufferSize::Rows(n_rows), eviction: evicts.then_some((GAMMA, DELTA)) }
+        let eviction = evicts.then_some((GAMMA, DELTA));
+        Self { size: BufferSize::Rows(n_rows), eviction, rules: RuleArgs::default() }
     }
 
     /// A buffer of `n_rows` rows with this γ and Δ.
     pub(crate) fn with_eviction(n_rows: u32, gamma: f64, delta: u32) -> Self {
-        Self { size: BufferSize::Rows(n_rows), eviction: Some((gamma, delta)) }
+        let (size, eviction) = (BufferSize::Rows(n_rows), Some((gamma, delta)));
+        Self { size, eviction, rules: RuleArgs::default() }
     }
 }
 
@@ -74,10 +80,9 @@ impl BufferArgs {
                 ("--delta", self.delta.is_some()),
                 ("--no-eviction", self.no_eviction),
             ];
-            return match used.into_iter().find(|(_, used)| *used) {
-                Some((flag, _)) => {
-                    Err(UsageError::new(format!("{flag} is for --strategy massive")))
-                }
+            let used = used.into_iter().find(|(_, used)| *used).map(|(flag, _)| flag);
+            return match used.or(self.rules.used()) {
+                Some(flag) => Err(UsageError::new(format!("{flag} is for --strategy massive"))),
                 None => Ok(None),
             };
         }
@@ -90,14 +95,12 @@ impl BufferArgs {
             return Err(UsageError::new(message));
         }
         let eviction = (!self.no_eviction).then_some((gamma, self.delta.unwrap_or(DELTA)));
-        Ok(Some(BufferChoice { size: BufferSize::HaloShare(share), eviction }))
+        Ok(Some(BufferChoice { size: BufferSize::HaloShare(share), eviction, rules: self.rules }))
     }
 }
 
 impl Tiers {
-    /// What a worker's buffer keeps its rows in: of its halo first, then of others (MassiveGNN,
-    /// Algorithm 1). Candidates are all nodes that it does not own: batches of more than one hop reach
-    /// past the halo, which has the sources of one.
+    /// The tier of a worker's buffer, by MassiveGNN's rules (Algorithm 1).
     pub(super) fn of_buffer(
         &mut self,
         choice: BufferChoice,
@@ -106,17 +109,22 @@ impl Tiers {
         tensor: &str,
         known: &Known<'_>,
     ) -> Result<Tier> {
-        let halo = known.halo(worker)?;
-        let n_rows = match choice.size {
-            BufferSize::HaloShare(share) => (share * halo.len() as f64).round() as u32,
+        let BufferChoice { size, eviction, rules } = choice;
+        let candidates: Arc<[Candidate]> = rules.of_worker(known.view(worker)).into();
+        let n_rows = match size {
+            BufferSize::HaloShare(share) => {
+                let n_halo = candidates.iter().filter(|candidate| candidate.is_halo).count();
+                rows_of_share(share, n_halo as u32)
+            }
             BufferSize::Rows(n_rows) => n_rows,
         };
-        let spec = policy(choice.eviction, worker, &halo, known);
         let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
-        // A share of more than all nodes is all nodes.
-        let tier = Tier::of_slots(n_rows, row_bytes, n_nodes, &spec)?;
+        let policy = rules.policy(&candidates, eviction, n_nodes);
+        // No other row is ever kept.
+        let n_rows = n_rows.min(candidates.len() as u32);
+        let tier = Tier::of_slots(n_rows, row_bytes, n_nodes, &policy)?;
         self.take(tier.bytes()).context("--buffer")?;
-        self.has_eviction = choice.eviction.is_some();
+        self.rules = Some(rules.report(&policy));
         Ok(tier)
     }
 
@@ -146,29 +154,4 @@ impl Tiers {
         }
         Ok(sources)
     }
-}
-
-/// Which rows a worker's buffer keeps; `halo` ascends.
-fn policy(
-    eviction: Option<(f64, u32)>,
-    worker: u32,
-    halo: &[u32],
-    known: &Known<'_>,
-) -> PolicySpec {
-    let Some((gamma, interval)) = eviction else {
-        let by_degree = known.remote_by_degree(Some(worker));
-        let is_halo = |id: &&u32| halo.binary_search(id).is_ok();
-        let others = by_degree.iter().filter(|id| !is_halo(id));
-        return PolicySpec::Degree(
-            by_degree.iter().filter(is_halo).chain(others).copied().collect(),
-        );
-    };
-    let (ids, degrees) = known.remote(Some(worker));
-    let mut halo = halo.iter().peekable();
-    let candidates = ids.into_iter().zip(degrees).map(|(id, degree)| {
-        let is_halo = halo.next_if_eq(&&id).is_some();
-        Candidate { id, degree, is_halo }
-    });
-    let (candidates, scoreboard) = (candidates.collect(), Scoreboard::Dense);
-    PolicySpec::Decay(DecaySpec { candidates, gamma, interval, scoreboard })
 }

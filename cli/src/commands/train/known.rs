@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use lodestore_cache::{PolicyKind, PolicySpec, rank_by_degree};
-use lodestore_graph::halo::Halo;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::Graph;
 
+use crate::candidates::WorkerView;
 use crate::policies::overlap_ratios;
 
 /// What of the run is in this process.
@@ -72,27 +72,10 @@ impl<'a> Known<'a> {
         remote.map(|part| book.range(part).len() as u32).sum()
     }
 
-    /// All nodes but those that `worker` owns, ascending, and their in-degrees.
-    pub(super) fn remote(&self, worker: Option<u32>) -> (Vec<u32>, Vec<u32>) {
-        let book = self.graph.book();
-        let remote = book.parts().filter(|&part| !self.is_own(part, worker));
-        let ids: Vec<u32> = remote.flat_map(|part| book.range(part)).collect();
-        let degrees = ids.iter().map(|&id| self.topology.in_degree(NodeId(id))).collect();
-        (ids, degrees)
-    }
-
-    /// Halo nodes of `worker`: ids, ascending, that its partitions need and it does not own.
-    pub(super) fn halo(&self, worker: u32) -> Result<Vec<u32>> {
-        let (book, uuid) = (self.graph.book(), *self.graph.uuid().as_bytes());
-        let (worker, mut ids) = (Some(worker), Vec::new());
-        for part in book.parts().filter(|&part| self.is_own(part, worker)) {
-            let halo = Halo::open(&self.graph.halo_path(part), book, part, uuid)?;
-            ids.extend(halo.ids.iter().map(|id| id.0));
-        }
-        ids.retain(|&id| !self.owns(id, worker));
-        ids.sort_unstable();
-        ids.dedup();
-        Ok(ids)
+    /// The graph as `worker` sees it.
+    pub(super) fn view(&self, worker: u32) -> WorkerView<'_> {
+        let (topology, book, n_workers) = (self.topology, self.graph.book(), self.n_workers);
+        WorkerView { topology, book, worker, n_workers }
     }
 
     fn owns(&self, id: u32, worker: Option<u32>) -> bool {
@@ -111,11 +94,12 @@ impl<'a> Known<'a> {
         Ok(Arc::clone(self.overlap.get_or_init(|| ratios)))
     }
 
-    /// The same nodes as [`Known::remote`], the highest in-degree first.
-    pub(super) fn remote_by_degree(&self, worker: Option<u32>) -> Arc<[u32]> {
+    /// All nodes but those that `worker` owns, the highest in-degree first.
+    fn remote_by_degree(&self, worker: Option<u32>) -> Arc<[u32]> {
         let ranked = self.by_degree.get_or_init(|| {
-            let (ids, degrees) = self.remote(None);
-            rank_by_degree(&ids, &degrees)
+            let ids: Vec<u32> = (0..self.graph.book().n_nodes()).collect();
+            let degrees = ids.iter().map(|&id| self.topology.in_degree(NodeId(id)));
+            rank_by_degree(&ids, &degrees.collect::<Vec<_>>())
         });
         ranked.iter().copied().filter(|&id| !self.owns(id, worker)).collect()
     }

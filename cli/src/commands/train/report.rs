@@ -227,7 +227,8 @@ fn of_tier(report: &TierReport) -> (&'static str, String) {
     match *tier {
         "buffer" => {
             let filled = human::count(*filled_rows);
-            ("buffers", format!("{rows} {what}; {filled} rows pulled to fill them"))
+            let of = report.rules.as_ref().map_or("", |rules| rules.candidates);
+            ("buffers", format!("{rows} {of} {what}; {filled} rows pulled to fill them"))
         }
         "device" => ("device tiers", format!("on {device}: {rows} {what}")),
         _ => ("host tier", format!("{rows} {what}")),

@@ -16,6 +16,7 @@ use lodestore_store::available_memory_bytes;
 use lodestore_trainer::Fetch;
 
 use super::known::Known;
+use crate::candidates::RuleReport;
 use crate::policies::{for_training, is_for_training};
 use crate::size::parse_size;
 use crate::usage::UsageError;
@@ -92,7 +93,8 @@ pub(super) struct Tiers {
     host: Option<(Arc<SharedTier>, PolicyKind)>,
     devices: Vec<Arc<DeviceSource>>,
     pub(super) buffers: Vec<Arc<HaloBuffer>>,
-    pub(super) has_eviction: bool,
+    /// Those of the buffers.
+    pub(super) rules: Option<RuleReport>,
     pub(super) filled_rows: u64,
     device: Option<DeviceChoice>,
 }
@@ -244,7 +246,7 @@ impl Tiers {
             host: None,
             devices: Vec::new(),
             buffers: Vec::new(),
-            has_eviction: false,
+            rules: None,
             filled_rows: 0,
             device: None,
         }

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 
 use bytemuck::Pod;
 
-use super::{Rest, Scores};
+use super::{Replacement, Rest, Scores};
 use crate::pages::PageVec;
 
 /// Misses that are counted together at first: this many or more.
 const MANY_MISSES: u8 = u8::MAX - 1;
+/// The level of candidates without a whole miss.
+const NO_MISS: u8 = 1;
 
 /// Candidates whose scores are asked for before they are read, where these do not lie side by side.
 const N_AHEAD: usize = 32;
@@ -18,12 +20,13 @@ const N_AHEAD: usize = 32;
 type Tie = (u64, u32, Reverse<u32>);
 
 impl Scores {
-    /// Ranks of the best `n` candidates that are not resident: first those that whole misses decide.
+    /// Ranks of the best `n` candidates that are not resident and that may replace others: first those
+    /// that whole misses decide.
     ///
     /// What a round costs is divided among few batches, so it must not wait for memory: one pass
     /// over the counts in their order, two over a byte for each, and comparisons of keys that lie
     /// side by side for those alone that have as many misses as the last one in.
-    pub(super) fn best(&self, n: usize) -> Vec<u32> {
+    pub(super) fn best(&self, n: usize, replacement: Replacement) -> Vec<u32> {
         let mut n_with = [0usize; u8::MAX as usize + 1];
         // Misses and one; 0: not to be had.
         let levels = (0..self.ids.len()).map(|rank| {
@@ -38,9 +41,12 @@ impl Scores {
         let (last_level, n_better) = last_level(&n_with, n);
         let mut best = ranks_where(&levels, n_better, |level| level > last_level);
         let n_tied = n_with[usize::from(last_level)];
-        let tied = ranks_where(&levels, n_tied, |level| level == last_level);
+        let mut tied = ranks_where(&levels, n_tied, |level| level == last_level);
+        if last_level == NO_MISS {
+            tied.retain(|&rank| self.may_replace_unmissed(rank, replacement));
+        }
         let n_left = n - n_better;
-        if n_left >= n_tied {
+        if n_left >= tied.len() {
             best.extend(tied);
         } else if last_level > MANY_MISSES {
             let misses = |tie: &Tie| self.counts[self.place(tie.2.0 as usize)].n_misses();
@@ -50,6 +56,17 @@ impl Scores {
             best.extend(best_of(self.ties(&tied).collect(), n_left).iter().map(|tie| tie.2.0));
         }
         best
+    }
+
+    /// Whether a candidate without a whole miss may replace a victim.
+    fn may_replace_unmissed(&self, rank: u32, replacement: Replacement) -> bool {
+        match replacement {
+            Replacement::Missed => false,
+            Replacement::Scored => {
+                self.rests[self.place(rank as usize)].fraction_log > f64::NEG_INFINITY
+            }
+            Replacement::Any => true,
+        }
     }
 
     /// Ranks of the first `n`: halo nodes before others, then by degree, then by id.
@@ -102,18 +119,18 @@ fn best_of<K: Ord>(mut keys: Vec<K>, n: usize) -> Vec<K> {
     keys
 }
 
-/// The level, at least 1, among whose candidates those to take must be chosen, and how many are
+/// The level, at least [`NO_MISS`], among whose candidates those to take must be chosen, and how many are
 /// above it.
 fn last_level(n_with: &[usize], n: usize) -> (u8, usize) {
     let mut n_better = 0;
-    for level in (2..=u8::MAX).rev() {
+    for level in (NO_MISS + 1..=u8::MAX).rev() {
         let n_here = n_with[usize::from(level)];
         if n_better + n_here >= n {
             return (level, n_better);
         }
         n_better += n_here;
     }
-    (1, n_better)
+    (NO_MISS, n_better)
 }
 
 /// A number whose order is that of the float: [`f64::total_cmp`]'s, as a key.
@@ -125,7 +142,8 @@ pub(in super::super) fn in_order(float: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Candidate, DecaySpec, RESIDENT, Scoreboard};
+    use super::super::super::DecaySpec;
+    use super::super::{Candidate, RESIDENT, Scoreboard};
     use super::*;
     use proptest::prelude::*;
 
@@ -141,6 +159,9 @@ mod tests {
             scores in prop::collection::vec((0u32..400, 0u8..4, 0u32..3, any::<u8>()), 0..300),
             n in 0usize..300,
             is_dense: bool,
+            replacement in prop::sample::select(vec![
+                Replacement::Missed, Replacement::Scored, Replacement::Any,
+            ]),
         ) {
             let id = |rank: usize| 3 * rank as u32 + 1;
             let degrees = scores.iter().enumerate();
@@ -149,7 +170,8 @@ mod tests {
             });
             let scoreboard = if is_dense { Scoreboard::Dense } else { Scoreboard::Compact };
             let candidates = degrees.collect();
-            let spec = DecaySpec { candidates, gamma: 0.9, interval: 1, scoreboard };
+            let (gamma, interval) = (0.9, 1);
+            let spec = DecaySpec { candidates, gamma, interval, replacement, scoreboard };
             let mut all = Scores::new(9, 1000, &spec).unwrap();
             let mut naive = Vec::new();
             for (rank, &(misses, fraction, degree, flags)) in scores.iter().enumerate() {
@@ -157,15 +179,20 @@ mod tests {
                 let misses = if flags & 1 == 0 { misses } else { misses / 100 };
                 all.counts[place].word |= misses;
                 all.rests[place].fraction_log = f64::from(fraction).ln() - 2.0;
+                let may_replace = match replacement {
+                    Replacement::Missed => misses > 0,
+                    Replacement::Scored => misses > 0 || fraction > 0,
+                    Replacement::Any => true,
+                };
                 if flags & 6 == 6 {
                     all.counts[place].word |= RESIDENT;
-                } else {
+                } else if may_replace {
                     naive.push((misses, fraction, degree, Reverse(rank as u32)));
                 }
             }
             naive.sort_unstable();
             let mut naive: Vec<u32> = naive.iter().rev().take(n).map(|key| key.3.0).collect();
-            let mut best = all.best(n);
+            let mut best = all.best(n, replacement);
             naive.sort_unstable();
             best.sort_unstable();
             prop_assert_eq!(best, naive);

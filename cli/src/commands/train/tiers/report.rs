@@ -4,6 +4,7 @@ use lodestore_cache::{Inclusion, LevelsStats, PolicyKind, TierStats};
 use serde::Serialize;
 
 use super::Tiers;
+use crate::candidates::RuleReport;
 
 /// What the tiers did.
 #[derive(Clone, Debug, Serialize)]
@@ -32,6 +33,9 @@ pub(crate) struct TierReport {
     pub(crate) demotions: u64,
     /// Rows that all workers pulled before the first batch; the first epoch counts them too.
     pub(crate) filled_rows: u64,
+    /// Of buffers.
+    #[serde(flatten)]
+    pub(crate) rules: Option<RuleReport>,
 }
 
 impl Tiers {
@@ -56,10 +60,12 @@ impl Tiers {
         }
         if let Some(first) = self.buffers.first() {
             let sum = sum(self.buffers.iter().map(|buffer| buffer.stats()));
-            let policy = if self.has_eviction { PolicyKind::Decay } else { PolicyKind::Degree };
+            let evicts = self.rules.as_ref().is_some_and(|rules| rules.replace.is_some());
+            let policy = if evicts { PolicyKind::Decay } else { PolicyKind::Degree };
             let rows = first.n_slots().into();
             let report = TierReport::of("buffer", "host".to_owned(), policy, rows, sum);
-            reports.push(TierReport { filled_rows: self.filled_rows, ..report });
+            let (filled_rows, rules) = (self.filled_rows, self.rules.clone());
+            reports.push(TierReport { filled_rows, rules, ..report });
         }
         if let Some((host, policy)) = &self.host {
             let (rows, stats) = (host.n_slots().into(), host.stats());
@@ -132,6 +138,7 @@ impl TierReport {
             promotions: 0,
             demotions: 0,
             filled_rows: 0,
+            rules: None,
         }
     }
 }

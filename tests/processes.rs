@@ -126,7 +126,7 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         assert!(processes["memory_measured_bytes"].as_u64() >= Some(1) || n == 0, "{strategy}");
     }
     lode_line(&format!("train --graph {graph} --strategy hop --roots global"))
-        .failed(2, &["`roots` must be owned under the strategy hop"]);
+        .failed(2, &["--roots is not for --strategy hop"]);
     // More workers than fit: no process is started.
     lode_line(&format!("train --graph {graph} --workers 5 --processes"))
         .failed(2, &["needs as many partitions"]);

@@ -83,6 +83,18 @@ pub enum TrainError {
         #[source]
         source: Box<ScheduleError>,
     },
+    /// Another schedule than that of the first process is here.
+    #[error(
+        "the schedule {path} is here another one ({found}) than where the first process is          ({expected}); name one on a file system that all of them have (--schedule)"
+    )]
+    OtherScheduleHere {
+        /// Its path.
+        path: String,
+        /// Digest of the first process's.
+        expected: String,
+        /// Digest of the one here.
+        found: String,
+    },
     /// The memory for rows does not even hold a batch.
     #[error(
         "{found} bytes for rows are less than the largest batch takes: {max_nodes} rows of {row_bytes} \

@@ -241,8 +241,10 @@ impl<'c> ProcessGroup<'c> {
             let are_same = parameters_of.chunks_exact(row_bytes.max(1)).all(|of| of == own);
             if parameters_of.len() != expected || sums.len() != expected || !are_same {
                 self.is_over = true;
-                let found = "models of another step".to_owned();
-                return Err(out_of_step(rank, "the models of this step", found));
+                let (expected, found) = ("the models of this step", "models of another step");
+                let (expected, found) = (expected.to_owned(), found.to_owned());
+                let error = CollectiveError::OutOfStep { rank, expected, found };
+                return Err(self.collective.raise(error).into());
             }
             let sums = sums.chunks_exact(row_bytes.max(1));
             models.extend(here.into_iter().zip(sums).map(|(worker, sum)| {

@@ -6,7 +6,7 @@ use lodestore_client::{LoadStats, PrefetchStats};
 use lodestore_graph::peak_rss_bytes;
 
 use crate::{
-    EpochReport, Mode, TrainConfig, TrainReport, WorkerStep,
+    EpochReport, Mode, Strategy, TrainConfig, TrainReport, WorkerStep,
     bottleneck::StepSums,
     checkpoint::Measured,
     collective::Traffic,
@@ -185,7 +185,8 @@ impl Run<'_> {
         };
         TrainReport {
             strategy: config.strategy,
-            roots: config.roots,
+            roots: (config.strategy != Strategy::Hop).then_some(config.roots),
+            hop: (config.strategy == Strategy::Hop).then_some(config.hop),
             model: config.model,
             workers: config.workers,
             processes: setup.n_processes,

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HotPolicy, Metric, ModelKind, Place, Roots, StepShares, Strategy, collective::Traffic,
+    HopConfig, HotPolicy, Metric, ModelKind, Place, Roots, StepShares, Strategy,
+    collective::Traffic,
 };
 
 /// Whence remote rows came.
@@ -21,8 +22,12 @@ pub enum RowsFrom {
 pub struct TrainReport {
     /// How rows reached the trainer.
     pub strategy: Strategy,
-    /// Which worker trained on which root.
-    pub roots: Roots,
+    /// Which worker trained on which root, but of `hop`, which deals roots to owners.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roots: Option<Roots>,
+    /// How roots, models and rows met under `hop`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hop: Option<HopConfig>,
     /// Which layers the model had.
     pub model: ModelKind,
     /// Workers.

@@ -223,13 +223,15 @@ impl<'a> Run<'a> {
         [step_seconds, update]: [f64; 2],
     ) -> Vec<WorkerStep> {
         let Place { epoch, step } = self.place;
-        let n_workers = u64::from(self.config.workers);
-        let hop = (self.config.strategy == Strategy::Hop).then(|| HopTraffic {
-            time_steps: team.n_time_steps,
-            model_bytes: team.model_bytes / n_workers,
-            gradient_bytes: team.gradient_bytes(self.config.workers) / n_workers,
-        });
-        let of_worker = |(worker, outcome): &(u32, StepOutcome)| {
+        let n_lines = team.outcomes.len().max(1) as u64;
+        let gradient_bytes = team.gradient_bytes(self.config.workers);
+        let share = |of: u64, line| of / n_lines + if line == 0 { of % n_lines } else { 0 };
+        let of_worker = |(line, (worker, outcome)): (usize, &(u32, StepOutcome))| {
+            let hop = (self.config.strategy == Strategy::Hop).then(|| HopTraffic {
+                time_steps: team.n_time_steps,
+                model_bytes: share(team.model_bytes, line),
+                gradient_bytes: share(gradient_bytes, line),
+            });
             let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
             WorkerStep {
                 epoch,
@@ -246,7 +248,7 @@ impl<'a> Run<'a> {
                 hop,
             }
         };
-        team.outcomes.iter().map(of_worker).collect()
+        team.outcomes.iter().enumerate().map(of_worker).collect()
     }
 
     /// Writes the best parameters, or the last before any evaluation, if they are asked for. The run is

@@ -13,6 +13,7 @@ use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, Window};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook,
     sampler::{RootPlan, Sampler},
+    schedule::Schedule,
 };
 
 use crate::{
@@ -120,11 +121,17 @@ impl<'a> Setup<'a> {
         // Absolute, since processes may stand in other folders.
         let path = std::path::absolute(&self.config.schedule_path);
         let path = path.unwrap_or_else(|_| self.config.schedule_path.clone());
-        let Some(path) = group.text_of_leader(&path.display().to_string())? else {
+        let path = path.display().to_string();
+        let digest =
+            if group.leads() { Schedule::open(path.as_ref())?.digest_hex() } else { String::new() };
+        let Some(path) = group.text_of_leader(&path)? else { return Ok(ControlFlow::Break(())) };
+        let Some(digest) = group.text_of_leader(&digest)? else {
             return Ok(ControlFlow::Break(()));
         };
         let seconds = start.elapsed().as_secs_f64();
-        self.written = Some(self.open_schedule(path.into(), is_stored, seconds)?);
+        let written = self.open_schedule(path.into(), is_stored, seconds)?;
+        written.check_digest(digest)?;
+        self.written = Some(written);
         Ok(flow)
     }
 

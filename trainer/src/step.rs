@@ -36,7 +36,7 @@ pub struct WorkerStep {
     pub hop: Option<HopTraffic>,
 }
 
-/// The worker's share of what a step of `hop` moved, beside rows.
+/// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the remainder.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HopTraffic {
     /// Time steps of the iteration.
@@ -66,7 +66,8 @@ pub struct StepSeconds {
     pub wait: f64,
     /// For the forward and the backward pass.
     pub compute: f64,
-    /// To average gradients, between processes too, and update parameters; the same for all workers.
+    /// To move models, to average gradients, between processes too, and to update parameters; the same
+    /// for all workers.
     pub update: f64,
 }
 

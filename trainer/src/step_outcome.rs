@@ -76,7 +76,7 @@ pub(crate) struct TeamStep {
     pub(crate) model_bytes: u64,
     /// The outcome of each worker that had a batch, without its gradients.
     pub(crate) outcomes: Vec<(u32, StepOutcome)>,
-    /// Time to average the gradients.
+    /// Time to average the gradients, and to move models.
     pub(crate) average_seconds: f64,
 }
 

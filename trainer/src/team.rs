@@ -7,6 +7,7 @@ use std::{
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{Scope, ScopedJoinHandle, available_parallelism},
+    time::{Duration, Instant},
 };
 
 use lodestore_client::{HaloBuffer, LoadStats, PrefetchStats, RowSource, SteadyStats};
@@ -134,14 +135,15 @@ impl<'scope> Team<'scope> {
         };
         let mut models: Vec<MovingModel> = self.members.iter().map(start).collect();
         let mut totals = vec![StepOutcome::default(); models.len()];
-        let mut model_bytes = 0;
+        let (mut model_bytes, mut moving) = (0, Duration::ZERO);
         for (at, time_step) in iteration.steps().iter().enumerate() {
             if let Some(before) = at.checked_sub(1).map(|before| &iteration.steps()[before]) {
-                let by = time_step.offset - before.offset;
+                let (by, start) = (time_step.offset - before.offset, Instant::now());
                 let Some(moved) = group.migrate(models, by, (n_workers, &parameters))? else {
                     return Ok(None);
                 };
                 models = moved;
+                moving += start.elapsed();
                 model_bytes += u64::from(n_workers) * 2 * size_of_val(&parameters[..]) as u64;
             }
             let order =
@@ -169,7 +171,10 @@ impl<'scope> Team<'scope> {
         self.take_stats(epoch);
         let step = group.step(outcomes, gradients, &mut self.stats)?;
         let n_time_steps = iteration.steps().len() as u32;
-        Ok(step.map(|step| TeamStep { n_time_steps, model_bytes, ..step }))
+        Ok(step.map(|step| {
+            let average_seconds = step.average_seconds + moving.as_secs_f64();
+            TeamStep { n_time_steps, model_bytes, average_seconds, ..step }
+        }))
     }
 
     /// Has the workers of this process that have the batch of `order` train on it; returns their

@@ -8,7 +8,7 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, EpochReport, Fetch, HopConfig, HotPolicy, Migration,
+    CheckpointConfig, CheckpointError, EpochReport, Fetch, HopConfig, HotPolicy, Merge, Migration,
     ModelKind, Place, Progress, Roots, Strategy, TrainConfig, TrainError, TrainReport,
 };
 use planted::{Planted, config, failing, planted, run, run_from, run_in_ranks, run_telling};
@@ -165,6 +165,34 @@ fn a_run_goes_on_under_another_strategy_and_for_more_epochs() {
     let config = with_checkpoints(&plain(Strategy::Ondemand, 5), &of_run, 0);
     let error = run(&graph, &config).unwrap_err().to_string();
     assert!(error.contains("in epoch 7 of a run of 5; ask for more epochs"), "{error}");
+}
+
+/// The leader's times decide how many time steps are merged, for all processes; a run that was ended
+/// goes on with the number that its epochs have come to.
+#[test]
+fn merging_is_the_leaders_decision_in_any_number_of_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    let (migration, merge) = (Migration::Paper, Merge::Min);
+    let hop = HopConfig { migration, merge, ..HopConfig::default() };
+    let plain = TrainConfig { hop, epochs: 6, ..config(Strategy::Hop, 4, dir.path()) };
+    for n_ranks in [2, 3] {
+        let of_run = tempfile::tempdir().unwrap();
+        let config = with_checkpoints(&plain, of_run.path(), 1);
+        until(&graph, &config, 1, 1);
+        let mut reports = run_in_ranks(&graph, &config, n_ranks).into_iter();
+        let report = reports.next().unwrap().unwrap().unwrap();
+        assert!(reports.all(|report| report.unwrap().is_none()));
+        let merged = report
+            .epochs
+            .iter()
+            .map(|epoch| 4 - (epoch.time_steps.unwrap() / u64::from(epoch.timed_steps)) as u32);
+        let merged: Vec<u32> = merged.collect();
+        // The second epoch was resumed, and says nothing of time: the third repeats it.
+        assert_eq!(merged[..3], [0, 1, 1], "{merged:?}");
+        assert!(merged[3..].iter().all(|&n| n <= 3), "{merged:?}");
+        assert!(report.step_losses.iter().all(|loss| loss.is_finite()));
+    }
 }
 
 /// Returns the bytes of parameters, and as many of gradients, with which models moved between processes:

@@ -321,6 +321,15 @@ fn a_source_that_fails_ends_the_run_with_its_error() {
             assert!(matches!(found, Err(TrainError::Client(_))), "{strategy} {found:?}");
         }
     }
+    // In the first time step, and in others.
+    let (migration, pregather) = (Migration::Paper, false);
+    let hop = HopConfig { migration, pregather, ..HopConfig::default() };
+    for good_pulls in [0, 2, 4, 7, 20] {
+        let remote = failing(&graph.rows, good_pulls);
+        let config = TrainConfig { hop, ..config(Strategy::Hop, 3, dir.path()) };
+        let found = run_with(&graph, &config, &remote);
+        assert!(matches!(found, Err(TrainError::Client(_))), "{found:?}");
+    }
 }
 
 #[test]

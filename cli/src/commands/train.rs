@@ -80,9 +80,9 @@ pub(crate) struct TrainArgs {
     strategy: Strategy,
     /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or global
     /// (one order over all, dealt to workers by turns, as HopGNN's model-centric baseline; not with
-    /// --strategy hop, which deals it to owners).
-    #[arg(long, value_name = "R", default_value_t = Roots::Owned)]
-    roots: Roots,
+    /// --strategy hop, which deals it to owners) [default: owned].
+    #[arg(long, value_name = "R")]
+    roots: Option<Roots>,
     /// Model: sage, gcn or gat.
     #[arg(long, value_name = "M", default_value_t = ModelKind::Sage)]
     model: ModelKind,
@@ -223,11 +223,16 @@ impl TrainArgs {
         let patience = Duration::from_secs(self.peer_timeout.into());
         let form = Form::of(self.processes, self.peer, patience)?;
         let hop = self.hop.check(self.strategy)?;
+        if self.strategy == Strategy::Hop && self.roots.is_some() {
+            return Err(UsageError::new(
+                "--roots is not for --strategy hop, which deals to owners",
+            ));
+        }
         let usual = TrainConfig { strategy: self.strategy, hop, ..TrainConfig::default() };
         let fetch = usual.fetch();
         self.hot.check(fetch)?;
         let train = TrainConfig {
-            roots: self.roots,
+            roots: self.roots.unwrap_or_default(),
             model: self.model,
             workers: self.workers.unwrap_or(form.usual_workers()),
             fanouts: self.fanout.fanout,

@@ -136,7 +136,9 @@ pub fn estimate_bytes(
     spec: &ScheduleSpec,
 ) -> Result<Estimate, ScheduleError> {
     check(topology, book, train_roots, spec)?;
-    let jobs = jobs_of(spec, book, train_roots, 0);
+    let mut jobs = jobs_of(spec, book, train_roots, 0);
+    // A worker may have no root in a global batch.
+    jobs.retain(|job| !job.roots.is_empty());
     let mut sampler = Sampler::new(topology, &spec.fanouts);
     let (mut n_bytes, mut n_sampled_ids, mut n_sampled_roots) = (0u64, 0u64, 0u64);
     for job in jobs.iter().step_by(jobs.len().div_ceil(N_ESTIMATED).max(1)) {

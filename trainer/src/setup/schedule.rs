@@ -29,6 +29,21 @@ pub(crate) struct Written {
     pub(super) n_spare: usize,
 }
 
+impl Written {
+    /// Fails unless it is the schedule with this digest, the one of the first process.
+    pub(super) fn check_digest(&self, expected: String) -> Result<(), TrainError> {
+        let found = self.schedule.digest_hex();
+        if found == expected {
+            return Ok(());
+        }
+        Err(TrainError::OtherScheduleHere {
+            path: self.path.display().to_string(),
+            expected,
+            found,
+        })
+    }
+}
+
 impl Setup<'_> {
     fn schedule_spec(&self) -> ScheduleSpec {
         let config = self.config;

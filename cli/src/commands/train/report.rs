@@ -1,8 +1,8 @@
 //! What a run tells: a line per epoch, then the summary.
 
 use lodestore_trainer::{
-    Bottleneck, EpochReport, HotPolicy, Metric, Place, Preparation, RowsBySource, RowsFrom,
-    StepSeconds, StepShares, Strategy, WorkerStep,
+    Bottleneck, EpochReport, HopConfig, HotPolicy, Metric, Migration, Place, Preparation,
+    RowsBySource, RowsFrom, StepSeconds, StepShares, Strategy, WorkerStep,
 };
 
 use super::{TierReport, Trained};
@@ -55,8 +55,21 @@ pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
     let bytes: u64 = workers.iter().map(|worker| worker.bytes.remote + worker.bytes.ahead).sum();
     format!(
         "loss {loss:.4}; compute {compute} %, wait {wait}, sample {sample}, lookup {lookup}, pull {pull}, \
-         copy {copy}; {local} rows local, {kept} kept, {remote} remote ({})",
-        human::bytes(bytes)
+         copy {copy}; {local} rows local, {kept} kept, {remote} remote ({}){}",
+        human::bytes(bytes),
+        traffic(workers)
+    )
+}
+
+/// What `hop` moved beside rows in a step.
+fn traffic(workers: &[WorkerStep]) -> String {
+    let all = || workers.iter().filter_map(|worker| worker.hop);
+    let Some(n) = all().map(|hop| hop.time_steps).next() else { return String::new() };
+    let models = human::bytes(all().map(|hop| hop.model_bytes).sum());
+    let gradients = human::bytes(all().map(|hop| hop.gradient_bytes).sum());
+    format!(
+        "; {}, {models} of models, {gradients} of gradients",
+        human::counted(n.into(), "time step")
     )
 }
 
@@ -93,6 +106,20 @@ fn rows(epochs: &[EpochReport]) -> String {
         sum(|epoch| epoch.hot_set_rows + epoch.filled_rows + epoch.ahead_rows),
     ];
     format!("{local} local, {kept} kept, {together}{missed} remote; {ahead} pulled to be kept")
+}
+
+/// What `hop` moved beside rows.
+fn moved(hop: HopConfig, epochs: &[EpochReport]) -> String {
+    let sum = |of: fn(&EpochReport) -> Option<u64>| epochs.iter().filter_map(of).sum::<u64>();
+    let time_steps = human::counted(sum(|epoch| epoch.time_steps), "time step");
+    let gradients = human::bytes(sum(|epoch| epoch.gradient_bytes));
+    match hop.migration {
+        Migration::None => format!("no migration: {time_steps}, {gradients} of gradients"),
+        Migration::Paper => {
+            let models = human::bytes(sum(|epoch| epoch.model_bytes));
+            format!("{time_steps}, {models} of models that moved, {gradients} of gradients")
+        }
+    }
 }
 
 /// What held the steps up, such as `compute, 71 % of a step; waiting for rows 12 %`.
@@ -175,6 +202,7 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         ("model", format!("{}, {workers}, on {}", report.model, report.device)),
     ]);
     lines.push(("rows", rows(&report.epochs)));
+    lines.extend(report.hop.map(|hop| ("hop", moved(hop, &report.epochs))));
     if let Some(step) = &report.step {
         let [of_step, of_batch] = shares(step);
         lines.extend([("step", of_step), ("batches", of_batch)]);

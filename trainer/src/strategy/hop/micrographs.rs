@@ -5,7 +5,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 use lodestore_client::{BatchLoader, Kept, LoadStats, PrefetchStats, RowBuffer};
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
-use super::Iteration;
+use super::{Iteration, iteration::TimeStep};
 use crate::TrainError;
 
 /// The micrographs of the roots that a worker trains on, by time step.
@@ -57,6 +57,10 @@ impl<'a> Micrographs<'a> {
         at: usize,
         seed: u64,
     ) -> Result<Micrograph, TrainError> {
+        let has_roots = |step: &TimeStep| !step.roots_at(self.worker).is_empty();
+        if at == 0 && iteration.steps().iter().any(has_roots) {
+            self.stats.default_path += 1;
+        }
         if at == 0 || !self.pregather {
             let until = if self.pregather { iteration.steps().len() } else { at + 1 };
             let steps = iteration.steps()[at..until].iter();
@@ -85,7 +89,6 @@ impl<'a> Micrographs<'a> {
         let loads = self.loader.load_together(&mut wanted, rows.bytes_mut())?;
         drop(wanted);
         let seconds = start.elapsed().as_secs_f64();
-        self.stats.default_path += 1;
         self.stats.wait_seconds += seconds;
         self.stats.peak_bytes = self.stats.peak_bytes.max(n_bytes as u64);
         let mut first = 0;

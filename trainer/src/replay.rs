@@ -48,7 +48,8 @@ impl Replay {
     pub(crate) fn step(&self, step: u32, rows: &[u8], start: Instant) -> f64 {
         let (words, rest) = rows.as_chunks::<8>();
         let fold = |sum: u64, word: u64| sum.rotate_left(5) ^ word;
-        let sum = words.iter().fold(rows.len() as u64, |sum, word| fold(sum, u64::from_le_bytes(*word)));
+        let sum =
+            words.iter().fold(rows.len() as u64, |sum, word| fold(sum, u64::from_le_bytes(*word)));
         let sum = rest.iter().fold(sum, |sum, &byte| fold(sum, byte.into()));
         let seconds = self.seconds.get(step as usize).unwrap_or(&self.seconds[0]);
         sleep(Duration::from_secs_f64(*seconds).saturating_sub(start.elapsed()));

@@ -86,7 +86,8 @@ impl Baselines {
             write!(text, "| {graph} | {batch} | {link} ")?;
             for (i, run) in [random, gcn].into_iter().enumerate() {
                 let [rapid, oracle] = rapid_seconds.map(|seconds| run.step_seconds / seconds);
-                let paper = published.map_or_else(String::new, |of| format!(" ({:.2})", of.others[i]));
+                let paper =
+                    published.map_or_else(String::new, |of| format!(" ({:.2})", of.others[i]));
                 let (ms, mb) = (run.step_seconds * 1e3, run.remote_bytes / 1e6);
                 write!(text, "| {ms:.1} | {mb:.3} | {rapid:.2}{paper} | {oracle:.2} ")?;
             }

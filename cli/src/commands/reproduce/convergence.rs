@@ -103,7 +103,8 @@ impl Convergence {
             let last = |runs: &[Curved]| {
                 Spread::of(runs.iter().filter_map(|run| run.accuracies.last().copied()))
             };
-            let test = |runs: &[Curved]| Spread::of(runs.iter().filter_map(|run| run.test_accuracy));
+            let test =
+                |runs: &[Curved]| Spread::of(runs.iter().filter_map(|run| run.test_accuracy));
             let pairs = [last, test].map(|of| [of(seeded), of(ordinary)]);
             let n_epochs = seeded.first().map_or(0, |run| run.accuracies.len());
             write!(text, "| {graph} | {batch} | {n_epochs} ")?;
@@ -152,7 +153,8 @@ mod tests {
 
     #[test]
     fn means_are_alike_within_the_spread_of_the_seeds() {
-        let [a, b, c] = [[0.70, 0.72], [0.71, 0.75], [0.80, 0.81]].map(|of| Spread::of(of.into_iter()));
+        let [a, b, c] =
+            [[0.70, 0.72], [0.71, 0.75], [0.80, 0.81]].map(|of| Spread::of(of.into_iter()));
         assert_eq!(format!("{a}"), "0.710 (0.700 to 0.720)");
         assert!(a.is_like(&b) && b.is_like(&a) && !a.is_like(&c) && !c.is_like(&b));
         assert_eq!(Spread::of(std::iter::empty()), Spread { mean: 0.0, range: [0.0; 2] });

@@ -191,7 +191,8 @@ fn cut(topology: &Topology, book: &PartitionBook) -> (u64, u64) {
     for part in book.parts() {
         let own = book.range(part);
         for node in own.clone() {
-            let others = topology.in_neighbours(NodeId(node)).iter().filter(|&id| !own.contains(id));
+            let others =
+                topology.in_neighbours(NodeId(node)).iter().filter(|&id| !own.contains(id));
             for &other in others {
                 n_cut += 1;
                 n_halo += u64::from(seen_by[other as usize].replace(part) != Some(part));

@@ -177,7 +177,11 @@ impl Scaling {
     fn on_own_cores(&self) -> f64 {
         let share = |machines: u16| (cores() as f64 / f64::from(machines)).min(1.0);
         let saved = 1.0 - share(self.machines) / share(MACHINES[0]);
-        if self.is_replayed { self.own_seconds } else { self.own_seconds - saved * self.compute_seconds }
+        if self.is_replayed {
+            self.own_seconds
+        } else {
+            self.own_seconds - saved * self.compute_seconds
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::fmt::{self, Write};
 
 use anyhow::Result;
 use lodestore_graph::NodeId;
-use lodestore_graph::schedule::{AccessCounts, Schedule};
 use lodestore_graph::sampler::is_local;
+use lodestore_graph::schedule::{AccessCounts, Schedule};
 use lodestore_store::Graph;
 use serde::Serialize;
 

@@ -44,13 +44,15 @@ impl Subject {
         };
         let mut subjects: Vec<Self> = models.iter().filter(is_asked).map(of_model).collect();
         if !folders.is_empty() && batches.is_empty() {
-            let message = "--graph needs --batches N,...: roots of a batch, as the papers' graphs have";
+            let message =
+                "--graph needs --batches N,...: roots of a batch, as the papers' graphs have";
             return Err(UsageError::new(message).into());
         }
         for folder in folders {
             let name = name_of(folder)?;
             if subjects.iter().any(|other| other.name == name) {
-                let message = format!("--graph: two graphs are named `{name}`; rename one's folder");
+                let message =
+                    format!("--graph: two graphs are named `{name}`; rename one's folder");
                 return Err(UsageError::new(message).into());
             }
             subjects.push(Self {

@@ -24,9 +24,8 @@ impl Explained {
 
     pub(super) fn by(group: &Group) -> Self {
         use Contestant::{Ondemand, Rapid, RapidCache, RapidPrefetch};
-        let steps = [Ondemand, RapidPrefetch, RapidCache, Rapid].map(|contestant| {
-            group.run(contestant).map_or(f64::INFINITY, |run| run.step_seconds)
-        });
+        let steps = [Ondemand, RapidPrefetch, RapidCache, Rapid]
+            .map(|contestant| group.run(contestant).map_or(f64::INFINITY, |run| run.step_seconds));
         Self::by_steps(steps)
     }
 

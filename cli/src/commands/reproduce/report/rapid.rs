@@ -24,9 +24,6 @@ pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {
         found.baselines.write(text)?;
         found.convergence.write(text)?;
         found.machines.write(text, found.paper)?;
-        if !found.machines.is_empty() {
-            writeln!(text, "\n![Fig. 6](fig6.svg)")?;
-        }
     }
     energy(text, found)
 }
@@ -69,9 +66,17 @@ fn speed_ups(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result
 
 /// Medians and ranges.
 fn step_times(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
-    writeln!(text, "\nMilliseconds of a step{}:\n", if found.repeats > 1 { ", median and range" } else { "" })?;
+    writeln!(
+        text,
+        "\nMilliseconds of a step{}:\n",
+        if found.repeats > 1 { ", median and range" } else { "" }
+    )?;
     let labels: Vec<&str> = Paper::Rapidgnn.contestants().iter().map(|of| of.label()).collect();
-    writeln!(text, "| graph | batch | link | {} |\n|---|---|---|---|---|---|---|---|", labels.join(" | "))?;
+    writeln!(
+        text,
+        "| graph | batch | link | {} |\n|---|---|---|---|---|---|---|---|",
+        labels.join(" | ")
+    )?;
     for (graph, group) in groups(found, link) {
         write!(text, "| {} | {} | {} ", graph.name, group.batch, group.link_name())?;
         for run in &group.runs {
@@ -92,14 +97,19 @@ fn averages(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result 
     let rates = if link == FAST { found.rates() } else { vec![0.0] };
     for rate in rates {
         let of_rate = |group: &&Group| link != FAST || group.rate_bits == rate;
-        let all: Vec<&Group> = groups(found, link).map(|(_, group)| group).filter(of_rate).collect();
+        let all: Vec<&Group> =
+            groups(found, link).map(|(_, group)| group).filter(of_rate).collect();
         let calm: Vec<&Group> = all.iter().copied().filter(|group| !is_disturbed(group)).collect();
         let over = match all.first() {
             Some(group) if link == FAST => format!(" over {}", group.link_name()),
             _ => String::new(),
         };
         if calm.is_empty() {
-            writeln!(text, "\nAll {} rows{over} are disturbed: their times say nothing.", all.len())?;
+            writeln!(
+                text,
+                "\nAll {} rows{over} are disturbed: their times say nothing.",
+                all.len()
+            )?;
             continue;
         }
         let mean = |contestant: Contestant| {
@@ -108,9 +118,8 @@ fn averages(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result 
             };
             calm.iter().filter_map(|group| speed_up(&group)).sum::<f64>() / calm.len() as f64
         };
-        let count = |wanted: Explained| {
-            calm.iter().filter(|group| Explained::by(group) == wanted).count()
-        };
+        let count =
+            |wanted: Explained| calm.iter().filter(|group| Explained::by(group) == wanted).count();
         writeln!(
             text,
             "\nMeans of {} rows{over}{}: prefetch only {:.2}, cache only {:.2}, both {:.2} (2.46 is the mean of \
@@ -155,8 +164,8 @@ fn rows(text: &mut String, found: &Reproduction) -> fmt::Result {
                 _ => String::new(),
             };
             let paper_less = paper.filter(|_| run.contestant == Contestant::Rapid);
-            let paper_less =
-                paper_less.map_or_else(String::new, |of| format!(" ({:.1})", of.baseline_mb / of.rapid_mb));
+            let paper_less = paper_less
+                .map_or_else(String::new, |of| format!(" ({:.1})", of.baseline_mb / of.rapid_mb));
             writeln!(
                 text,
                 "| {} | {} | {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.3} | {}{paper_less} | {:.3}{paper_mb} | {} |",
@@ -233,28 +242,30 @@ fn energy(text: &mut String, found: &Reproduction) -> fmt::Result {
         let pair = (joules(group.runs.first()), joules(group.run(Contestant::Rapid)));
         let (Some(base), Some(rapid)) = pair else { continue };
         let (name, batch, link) = (&graph.name, group.batch, group.link_name());
-        writeln!(text, "| {name} | {batch} | {link} | {base:.1} | {rapid:.1} | {:.2} |", base / rapid)?;
+        writeln!(
+            text,
+            "| {name} | {batch} | {link} | {base:.1} | {rapid:.1} | {:.2} |",
+            base / rapid
+        )?;
     }
     Ok(())
 }
 
 fn slowest_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Group)> {
-    let of_graph = |graph| {
-        let GraphRuns { groups, .. } = graph;
-        groups.iter().filter(|of| of.is_slowest(groups)).map(move |group| (graph, group))
-    };
-    found.graphs.iter().flat_map(of_graph)
+    let is_slowest = |(graph, group): &(&GraphRuns, &Group)| group.is_slowest(&graph.groups);
+    all_links(found).filter(is_slowest)
 }
 
 fn first_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Group)> {
-    let of_graph = |graph: &'_ GraphRuns| {
-        let groups = &graph.groups;
-        let is_first = |(at, group): &(usize, &Group)| {
-            groups.iter().position(|other| other.batch == group.batch) == Some(*at)
-        };
-        groups.iter().enumerate().filter(is_first).map(|(_, group)| group).collect::<Vec<_>>()
+    let is_first = |(graph, group): &(&GraphRuns, &Group)| {
+        let mut same = graph.groups.iter().filter(|other| other.batch == group.batch);
+        same.next().is_some_and(|first| first.spec() == group.spec())
     };
-    found.graphs.iter().flat_map(move |graph| of_graph(graph).into_iter().map(move |group| (graph, group)))
+    all_links(found).filter(is_first)
+}
+
+fn all_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Group)> {
+    found.graphs.iter().flat_map(|graph| graph.groups.iter().map(move |group| (graph, group)))
 }
 
 /// How many times less `of` is than `base`; next to nothing is not divided by.

@@ -8,7 +8,7 @@ use lodestore_graph::{
 };
 use serde::Serialize;
 
-use crate::{Metric, ModelKind, TrainError};
+use crate::{Metric, ModelKind, Replay, TrainError};
 
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
@@ -19,8 +19,13 @@ pub struct TrainConfig {
     pub roots: Roots,
     /// `hop`: how roots, models and rows meet.
     pub hop: HopConfig,
+    /// Where `ondemand` takes its random numbers from.
+    pub sampling: Sampling,
     /// Which layers the model has.
     pub model: ModelKind,
+    /// Steps that take as long as recorded ones, in place of the model's: parameters then only decay,
+    /// and a step's loss stands for the rows of its batches.
+    pub replay: Option<Replay>,
     /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
     pub workers: u32,
     /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots.
@@ -195,6 +200,18 @@ pub enum Roots {
     Global,
 }
 
+/// Where batches take their random numbers from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sampling {
+    /// A stream for each worker, epoch and batch (RapidGNN, section 4.1): all strategies draw the same.
+    #[default]
+    Seeded,
+    /// One stream for all of a worker's run, as trainers without a schedule have: of `ondemand` alone,
+    /// and of a run that neither resumes nor is resumed.
+    Ordinary,
+}
+
 /// Which remote rows `rapid` keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -220,7 +237,9 @@ impl Default for TrainConfig {
             strategy: Strategy::Rapid,
             roots: Roots::Owned,
             hop: HopConfig::default(),
+            sampling: Sampling::Seeded,
             model: ModelKind::Sage,
+            replay: None,
             workers: 1,
             fanouts: Fanout::at_most(10).into_iter().cycle().take(2).collect(),
             hidden: 64,
@@ -272,6 +291,15 @@ impl TrainConfig {
         let is_free = self.strategy != Strategy::Hop || self.roots == Roots::Owned;
         check(is_free, "roots", "owned under the strategy hop", self.roots)?;
         self.check_hop()?;
+        let is_plain = self.strategy == Strategy::Ondemand
+            && self.roots == Roots::Owned
+            && self.checkpoint.is_none();
+        let is_ordinary = self.sampling == Sampling::Ordinary;
+        let expected = "seeded but for ondemand with owned roots and no checkpoint";
+        check(is_plain || !is_ordinary, "sampling", expected, "ordinary")?;
+        let learns_nothing = self.checkpoint.is_none() && self.save_model.is_none();
+        let expected = "none where parameters are saved";
+        check(self.replay.is_none() || learns_nothing, "replay", expected, "a recording")?;
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;

@@ -31,6 +31,7 @@ mod process_group;
 mod profile;
 mod random;
 mod record;
+mod replay;
 mod replica;
 mod report;
 mod run;
@@ -49,8 +50,8 @@ mod worker;
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
 pub use config::{
-    CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Mode, Roots, Strategy,
-    TrainConfig,
+    CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Mode, Roots, Sampling,
+    Strategy, TrainConfig,
 };
 pub use error::TrainError;
 pub use infer::{InferOutput, Inference, RowOutput};
@@ -58,6 +59,7 @@ pub use metric::Metric;
 pub use model::ModelKind;
 pub use process_group::give_up;
 pub use profile::profile_device;
+pub use replay::Replay;
 pub use report::{EpochReport, RowsFrom, TrainReport};
 pub use saved::{Evaluation, SavedModelError, evaluate_saved};
 pub use step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep};

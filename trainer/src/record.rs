@@ -191,7 +191,7 @@ impl Run<'_> {
             workers: config.workers,
             processes: setup.n_processes,
             sent_bytes: Traffic::default(),
-            device: "cpu",
+            device: if config.replay.is_some() { "replayed" } else { "cpu" },
             rows_from: setup.graph.rows_from,
             metric: config.metric,
             test_accuracy: best.accuracy.test,

@@ -36,7 +36,7 @@ pub struct TrainReport {
     pub processes: u32,
     /// Bytes that they sent each other, by what these carried.
     pub sent_bytes: Traffic,
-    /// Where the model was computed: always `cpu`.
+    /// Where the model was computed: `cpu`, or `replayed` where recorded times stood for it.
     pub device: &'static str,
     /// Whence remote rows came.
     pub rows_from: RowsFrom,

@@ -17,7 +17,7 @@ use lodestore_graph::{
 };
 
 use crate::{
-    Fetch, HopConfig, Migration, Place, Progress, TrainConfig, TrainError, TrainGraph,
+    Fetch, HopConfig, Migration, Place, Progress, Sampling, TrainConfig, TrainError, TrainGraph,
     WorkerSources,
     checkpoint::Settings,
     evaluate::Evaluator,
@@ -28,7 +28,7 @@ use crate::{
     process_group::ProcessGroup,
     saved::ModelFile,
     strategy::{
-        Ondemand, Planned, Rapid, Share,
+        Ondemand, Planned, RandomBatches, Rapid, Share,
         hop::{Iterations, Micrographs},
     },
     team::Recruit,
@@ -93,6 +93,7 @@ impl<'a> Setup<'a> {
             written,
             n_processes,
         };
+        config.replay.iter().try_for_each(|replay| replay.check(setup.n_steps()))?;
         Ok(setup)
     }
 
@@ -245,11 +246,16 @@ impl<'a> Setup<'a> {
                     (started as _, Window { together: together.min(n_batches as usize), ..joined })
                 }
                 None => {
-                    let sampler = Sampler::new(topology, &config.fanouts);
-                    let source = Ondemand::new(share, config.epochs, sampler);
+                    let source: Arc<dyn BatchSource + 'scope> = match config.sampling {
+                        Sampling::Seeded => {
+                            let sampler = Sampler::new(topology, &config.fanouts);
+                            Arc::new(Ondemand::new(share, config.epochs, sampler))
+                        }
+                        Sampling::Ordinary => Arc::new(RandomBatches::new(share, config, topology)),
+                    };
                     // MassiveGNN, Eqs. 3 to 5: one batch is prepared while another is trained on.
                     let ahead = usize::from(config.fetch() == Fetch::Massive);
-                    (Arc::new(source), Window::one_by_one(ahead))
+                    (source, Window::one_by_one(ahead))
                 }
             };
             Batches::Window(Prefetcher::start(scope, source, loader, window, first))
@@ -260,6 +266,7 @@ impl<'a> Setup<'a> {
             batches,
             features: self.features.clone(),
             model: &self.model,
+            replay: config.replay.as_ref(),
             topology,
             labels: &self.labels,
         };

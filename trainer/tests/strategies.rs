@@ -15,8 +15,9 @@ use lodestore_client::{PullStats, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
 use lodestore_trainer::{
-    EpochReport, Fetch, HopConfig, HotPolicy, Merge, Migration, ModelKind, Progress, Roots,
-    RowsFrom, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train,
+    EpochReport, Fetch, HopConfig, HotPolicy, Merge, Migration, ModelKind, Progress, Replay, Roots,
+    RowsFrom, Sampling, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
+    train,
 };
 use planted::{
     N_NODES, Noting, ROW_BYTES, bytes_of, complete, config, counting, failing, planted, run,
@@ -534,6 +535,73 @@ fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
             assert_eq!(last.vector_rows + last.sync_rows, needed.ids.len() as u64);
         }
     }
+}
+
+/// Batches of a window that are loaded together are of one epoch: its first has no row of another's.
+#[test]
+fn no_batch_is_loaded_together_with_one_of_the_epoch_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let (hot_policy, together) = (HotPolicy::Frequency, Some(3));
+    for batch_size in [20, 32, 50] {
+        let usual = config(Strategy::Rapid, 2, dir.path());
+        let size = TrainConfig { batch_size, together, window: 8, n_hot: 0, ..usual };
+        let config = TrainConfig { hot_policy, epochs: 6, evaluate_every: 0, ..size };
+        let mut joined = [0, 0];
+        let report = run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
+            if let Progress::Step { workers, .. } = progress {
+                for worker in *workers {
+                    joined[usize::from(worker.step > 0)] += worker.rows.together;
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        let n_steps = report.unwrap().epochs[0].steps;
+        assert_eq!(joined[0], 0, "{n_steps} steps of {batch_size} roots");
+        assert!(joined[1] > 0, "none were loaded together");
+    }
+}
+
+/// Recorded steps take their time under every strategy, and their losses stand for the same rows.
+#[test]
+fn recorded_steps_take_the_place_of_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let of = |strategy, replay| {
+        let usual = config(strategy, 2, dir.path());
+        run(&graph, &TrainConfig { measure_test: false, evaluate_every: 0, replay, ..usual })
+    };
+    let replay = |seconds: &[f64]| Some(Replay::new(seconds.to_vec()).unwrap());
+    let [ondemand, rapid] =
+        [Strategy::Ondemand, Strategy::Rapid].map(|s| of(s, replay(&[0.01])).unwrap());
+    assert_eq!(losses(&ondemand.step_losses), losses(&rapid.step_losses));
+    assert_eq!(ondemand.parameters_digest, rapid.parameters_digest);
+    assert_eq!((ondemand.device, of(Strategy::Rapid, None).unwrap().device), ("replayed", "cpu"));
+    assert!(rapid.mean_step_seconds >= 0.01, "{}", rapid.mean_step_seconds);
+    let found = of(Strategy::Rapid, replay(&[0.0; 99])).unwrap_err().to_string();
+    assert!(found.contains("an epoch, found 99 steps"), "{found}");
+}
+
+/// Ordinary sampling learns as well from other batches, and only where nothing depends on the seeds.
+#[test]
+fn ordinary_sampling_is_another_that_learns_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let of = |strategy, sampling| {
+        let usual = config(strategy, 2, dir.path());
+        run(&graph, &TrainConfig { sampling, epochs: 12, ..usual })
+    };
+    let seeded = of(Strategy::Ondemand, Sampling::Seeded).unwrap();
+    let ordinary = of(Strategy::Ondemand, Sampling::Ordinary).unwrap();
+    assert_ne!(losses(&seeded.step_losses), losses(&ordinary.step_losses));
+    assert_eq!(seeded.epochs.len(), ordinary.epochs.len());
+    for report in [&seeded, &ordinary] {
+        let last = &report.epochs.last().unwrap();
+        assert!(last.accuracy > 0.8, "{}", last.accuracy);
+    }
+    let found = of(Strategy::Rapid, Sampling::Ordinary).unwrap_err().to_string();
+    assert!(found.contains("`sampling` must be seeded but for ondemand"), "{found}");
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 pub(crate) mod hop;
 mod ondemand;
+mod random;
 mod rapid;
 
 pub(crate) use ondemand::Ondemand;
+pub(crate) use random::RandomBatches;
 pub(crate) use rapid::{Planned, Rapid};
 
 use lodestore_graph::{

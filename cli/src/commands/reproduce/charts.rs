@@ -10,7 +10,10 @@ use super::{FAST, Paper, Reproduction, SLOW};
 pub(super) fn charts(found: &Reproduction) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     for link in [FAST, SLOW] {
-        all.push((format!("{link}.svg"), step_times(found, link)));
+        let bars = step_times(found, link);
+        if !bars.groups.is_empty() {
+            all.push((format!("{link}.svg"), bars));
+        }
     }
     match found.paper {
         Paper::Rapidgnn => all.push(("fig4.svg".to_owned(), bytes_of_steps(found))),
@@ -35,7 +38,8 @@ fn step_times(found: &Reproduction, link: &str) -> Bars {
 fn bytes_of_steps(found: &Reproduction) -> Bars {
     let title =
         "Fig. 4: MB a step that come from other machines: for batches (dark), hot sets (light)";
-    of_runs(found, SLOW, title, |run| {
+    let link = if found.has_links(SLOW) { SLOW } else { FAST };
+    of_runs(found, link, title, |run| {
         let ahead = run.remote_bytes - run.missed_bytes;
         vec![[run.missed_bytes, ahead].map(|bytes| bytes / 1e6).to_vec()]
     })
@@ -72,14 +76,16 @@ fn of_runs(
     bars: impl Fn(&Run) -> Vec<Vec<f64>>,
 ) -> Bars {
     let mut groups = Vec::new();
+    let has_rates = link == FAST && found.rates().len() > 1;
     for graph in &found.graphs {
         for group in graph.groups.iter().filter(|group| group.link == link) {
+            let mbit = has_rates.then(|| format!(" {:.0}M", group.rate_bits / 1e6));
             let of_run = |(colour, run)| {
                 let bar = move |parts| Bar { colour, parts };
                 bars(run).into_iter().map(bar).collect::<Vec<_>>()
             };
             groups.push(BarGroup {
-                name: format!("{} {}", graph.name, group.batch),
+                name: format!("{} {}{}", graph.name, group.batch, mbit.unwrap_or_default()),
                 bars: group.runs.iter().enumerate().flat_map(of_run).collect(),
             });
         }

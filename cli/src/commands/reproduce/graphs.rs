@@ -5,11 +5,17 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use lodestore_graph::generate::GraphRecipe;
 use lodestore_graph::partition::Algorithm;
+use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_store::{EmbeddedStore, Graph};
+use lodestore_trainer::TrainConfig;
 
 use super::papers::Model;
 use crate::commands::generate::{GenerateConfig, generate};
 use crate::commands::import::import;
 use crate::console::Console;
+use crate::topology::open_topology;
+use crate::usage::UsageError;
 
 const SEED: u64 = 1;
 /// Fewer nodes have no communities to sample.
@@ -25,7 +31,7 @@ const MOST_OF_COMMUNITY: f32 = 0.25;
 const HUB_SHARE: f64 = 0.1;
 const HUB_POWER: u32 = 4;
 
-/// A graph that was made.
+/// A graph that was made, or was there.
 pub(super) struct Made {
     pub(super) dir: PathBuf,
     pub(super) nodes: u32,
@@ -114,10 +120,6 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
     std::fs::remove_dir_all(&raw)?;
     let n_owned = f64::from(made.nodes) / f64::from(size.n_workers);
     let halo_ratio = imported.replication_factor - 1.0;
-    let n_all = match size.kept_of {
-        KeptOf::Others => f64::from(made.nodes) - n_owned,
-        KeptOf::Halo => halo_ratio * n_owned,
-    };
     Ok(Made {
         dir: graph,
         nodes: made.nodes,
@@ -125,7 +127,91 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
         edge_cut: imported.edge_cut,
         halo_ratio,
         row_bytes: u64::from(model.dim) * 4,
-        kept_rows: (size.kept_share * n_all) as u32,
+        kept_rows: size.kept_rows(made.nodes, halo_ratio),
         n_roots: (n_owned * f64::from(model.train)) as u32,
     })
+}
+
+impl Size {
+    /// Rows that a worker may keep, where a partition has a halo of `halo_ratio` times its own nodes.
+    fn kept_rows(self, n_nodes: u32, halo_ratio: f64) -> u32 {
+        let n_owned = f64::from(n_nodes) / f64::from(self.n_workers);
+        let n_all = match self.kept_of {
+            KeptOf::Others => f64::from(n_nodes) - n_owned,
+            KeptOf::Halo => halo_ratio * n_owned,
+        };
+        (self.kept_share * n_all) as u32
+    }
+}
+
+/// Opens an imported graph, which must have a partition for each worker.
+pub(super) fn open(dir: &Path, size: Size) -> Result<Made> {
+    let graph = Graph::open(dir)?;
+    let (book, n_workers) = (graph.book(), size.n_workers);
+    if book.n_parts() != n_workers {
+        return Err(UsageError::new(format!(
+            "--graph {}: found {} partitions, expected one for each of --workers {n_workers}; import \
+             it with --parts {n_workers}, or give --workers {}",
+            dir.display(),
+            book.n_parts(),
+            book.n_parts()
+        ))
+        .into());
+    }
+    let usual = TrainConfig::default();
+    let row_bytes = graph.tensor(&usual.feature_tensor)?.row_bytes() as u64;
+    let topology = open_topology(&graph)?;
+    let (n_cut, n_halo) = cut(&topology, book);
+    let (nodes, n_edges) = (book.n_nodes(), topology.n_edges());
+    let halo_ratio = n_halo as f64 / f64::from(nodes.max(1));
+    Ok(Made {
+        dir: dir.to_owned(),
+        nodes,
+        edges: n_edges / 2,
+        edge_cut: n_cut as f64 / n_edges.max(1) as f64,
+        halo_ratio,
+        row_bytes,
+        kept_rows: size.kept_rows(nodes, halo_ratio),
+        n_roots: n_train(dir, nodes, &usual.split_tensor)? / u32::from(n_workers),
+    })
+}
+
+/// Returns the nodes that `tensor` says train.
+fn n_train(dir: &Path, n_nodes: u32, tensor: &str) -> Result<u32> {
+    let ids: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
+    let mut split = vec![u8::MAX; ids.len()];
+    EmbeddedStore::open(dir, None)?.gather(tensor, &ids, &mut split)?;
+    Ok(split.iter().filter(|&&split| split == 0).count() as u32)
+}
+
+/// Returns the edges between partitions, and the nodes of all halos.
+fn cut(topology: &Topology, book: &PartitionBook) -> (u64, u64) {
+    let (mut n_cut, mut n_halo) = (0, 0);
+    let mut seen_by: Vec<Option<PartId>> = vec![None; book.n_nodes() as usize];
+    for part in book.parts() {
+        let own = book.range(part);
+        for node in own.clone() {
+            let others =
+                topology.in_neighbours(NodeId(node)).iter().filter(|&id| !own.contains(id));
+            for &other in others {
+                n_cut += 1;
+                n_halo += u64::from(seen_by[other as usize].replace(part) != Some(part));
+            }
+        }
+    }
+    (n_cut, n_halo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges_between_partitions_are_cut_and_halos_count_nodes_once() {
+        // 0 and 1, 2 and 3: in-neighbours 2, 2 and 3; none; 0; 0 and 2.
+        let lists = vec![2, 2, 3, 0, 0, 2];
+        let topology = Topology::from_lists(vec![0, 3, 3, 4, 6], lists).unwrap();
+        let book = PartitionBook::from_counts(&[2, 2]).unwrap();
+        assert_eq!(cut(&topology, &book), (5, 3));
+    }
 }

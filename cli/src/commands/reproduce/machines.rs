@@ -32,6 +32,8 @@ struct Scaling {
     own_seconds: f64,
     compute_seconds: f64,
     hit_rate: f64,
+    /// Whether computing took none of the cores.
+    is_replayed: bool,
 }
 
 impl Paper {
@@ -44,18 +46,27 @@ impl Paper {
 }
 
 impl Machines {
-    /// One graph over links of `spec`; the paper's middle batch size for each worker.
-    pub(super) fn measure(&mut self, paper: Paper, of: Bench<'_>, spec: LinkSpec) -> Result<()> {
-        let batch = of.model.batches(of.size.scale)[1];
+    /// Whether nothing was measured.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One graph over links of `spec`, batches of `batch` for each worker.
+    pub(super) fn measure(
+        &mut self,
+        paper: Paper,
+        of: Bench<'_>,
+        (batch, spec): (usize, LinkSpec),
+    ) -> Result<()> {
         for machines in MACHINES {
             let size = Size { n_workers: machines, ..of.size };
             let dir = of.scratch.join(format!("machines-{machines}"));
             std::fs::create_dir(&dir)?;
             let made = make(of.model, size, &dir, of.console)?;
-            let cluster = Cluster::start(&made.dir, &dir, machines)?;
+            let cluster = Cluster::start(&made.dir, &dir, machines)?.replaying(of.recording);
             let run = |contestant| {
                 let case = Case::usual(contestant, batch, of.epochs);
-                cluster.run(&made, case, Some(spec), of.console)
+                of.repeated(&|| cluster.run(&made, case, Some(spec), of.console))
             };
             let (baseline, own) = (run(Contestant::Ondemand)?, run(paper.own())?);
             check_equal(&baseline, &own, of.model.name)?;
@@ -69,6 +80,7 @@ impl Machines {
                 own_seconds: own.epoch_seconds,
                 compute_seconds: n_steps * own.compute_seconds,
                 hit_rate: own.hit_rate,
+                is_replayed: of.recording.is_some(),
             });
         }
         Ok(())
@@ -114,12 +126,15 @@ impl Machines {
     }
 
     pub(super) fn write(&self, text: &mut String, paper: Paper) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
         let own = paper.own().label();
         writeln!(
             text,
             "\n## More machines (Fig. 6)\n\nEach machine is a worker and a server behind a slow link of its \
-             own; all are on the {} cores of this one, so that computing does not get faster with their \
-             number. What each would take with as much of the cores as one of two has is worked out from \
+             own; all are on the {} cores of this one. A model that is computed does not get faster with their \
+             number: what each would take with as much of the cores as one of two has is worked out from \
              the part of a step that computes, and stands beside what was measured. {}\n\n| graph \
              | machines | ondemand, s an epoch | {own} | times as fast as two | with cores of their own | \
              {own} over ondemand | hit rate |\n|---|---|---|---|---|---|---|---|",
@@ -162,7 +177,11 @@ impl Scaling {
     fn on_own_cores(&self) -> f64 {
         let share = |machines: u16| (cores() as f64 / f64::from(machines)).min(1.0);
         let saved = 1.0 - share(self.machines) / share(MACHINES[0]);
-        self.own_seconds - saved * self.compute_seconds
+        if self.is_replayed {
+            self.own_seconds
+        } else {
+            self.own_seconds - saved * self.compute_seconds
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod bars;
 mod baselines;
 mod bench;
 mod charts;
+mod convergence;
 mod curves;
 mod energy;
 mod graphs;
@@ -11,31 +12,38 @@ mod machines;
 mod massive_figures;
 mod papers;
 mod rapid_figures;
+mod recording;
 mod report;
 mod runs;
+mod subjects;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use lodestore_graph::schedule::Schedule;
 use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
 use crate::shaping::{LinkSpec, parse_delay, parse_rate};
+use crate::usage::UsageError;
 
 use baselines::Baselines;
 use bench::Bench;
+use convergence::Convergence;
 use energy::Energy;
-use graphs::{Cut, KeptOf, Made, Size, make};
+use graphs::{Cut, KeptOf, Made, Size, make, open};
 use machines::Machines;
 use massive_figures::MassiveFigures;
-use papers::{MODELS, Model};
+use papers::{MODELS, Published};
 use rapid_figures::RapidFigures;
+use recording::{Compute, Recording};
 use runs::{Case, Cluster, Contestant, Run, slow_link};
+use subjects::{Origin, Subject};
 
 /// Train as a paper did, on links that behave like networks, and set its figures beside ours.
 #[derive(Args)]
@@ -43,6 +51,7 @@ use runs::{Case, Cluster, Contestant, Run, slow_link};
 Example:
   lode reproduce rapidgnn --out rapidgnn
   lode reproduce rapidgnn --out reddit --graphs reddit-like --keep 2 --no-figures
+  lode reproduce rapidgnn --out mine --graph my-graph --batches 100,300 --repeats 5 --rate 10Gbit,1Gbit
   lode reproduce massivegnn --out massivegnn --scale 0.02 --epochs 3
 
 Graphs stand for those of the papers: generated, with their features, splits and about their cuts;
@@ -50,8 +59,13 @@ Graphs stand for those of the papers: generated, with their features, splits and
 under its batches. The graph like Reddit has fewer neighbours a node the smaller it is: at most a quarter
 of a community; the report has its degree. Each worker owns
 one partition, and each partition is served by a process of its own behind a link of its own. Every run is
-made over two kinds of link: the one of --rate and --delay, and one as slow beside this machine's computing
-as RapidGNN's Table 2 implies. Who keeps rows may keep as many as the others.
+made over the links of --rate and --delay, and the papers' graphs also over one that is solved from
+RapidGNN's own speed-ups: as slow beside this machine's computing as its Table 2 implies. Who keeps rows may
+keep as many as the others. --graph takes imported graphs, with tensors feat, label and split.
+
+--compute replay:FILE has steps sleep what was recorded elsewhere, so that servers, links and prefetchers have
+the cores. FILE has {\"source\": \"where it is from\", \"seconds\": {\"1000\": [0.057]}}: by roots of a batch, the
+seconds of one step for all, or of each step of an epoch. A checksum of its rows then stands for each loss.
 
 Writes report.md, a chart for each link and figure, and runs.json, after each graph, to --out; all losses
 of one batch size must be equal bit for bit, or it fails.")]
@@ -65,14 +79,31 @@ pub(crate) struct ReproduceArgs {
     /// Nodes of each graph and roots of each batch, in those of the papers.
     #[arg(long, value_name = "X", default_value_t = 0.05, value_parser = parse_scale)]
     scale: f64,
-    /// Only these graphs; all unless given.
+    /// Only these graphs; all unless given, and none with --graph.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',',
           value_parser = MODELS.map(|model| model.name))]
     graphs: Vec<String>,
+    /// A graph of your own, which `lode import` has cut into a partition for each worker; repeat for
+    /// several. The figures that need graphs of other cuts leave it out.
+    #[arg(long, value_name = "DIR")]
+    graph: Vec<PathBuf>,
+    /// Roots of a batch and worker, in place of the papers' at --scale.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_batch)]
+    batches: Vec<usize>,
+    /// Runs of each cell, in turns: the median stands in the tables, with the range.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// What computes batches: model, or replay:FILE, which sleeps what was recorded.
+    #[arg(long, value_name = "HOW", default_value = "model")]
+    compute: Compute,
     /// Leave out the figures and other baselines beside the tables of all contestants, which have runs of
     /// their own.
     #[arg(long)]
     no_figures: bool,
+    /// Leave out the links that are solved from RapidGNN's speed-ups.
+    #[arg(long)]
+    no_solved_links: bool,
     /// Rows that each worker may keep, as a share of those that it does not own (rapidgnn) or of its halo
     /// (massivegnn): in two hot sets of half of them, in the oracle's tier, or in MassiveGNN's buffer.
     /// With 2 a hot set has all.
@@ -86,10 +117,11 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "N", default_value_t = 2,
           value_parser = clap::value_parser!(u16).range(2..=64))]
     workers: u16,
-    /// Bits per second of the first kind of link.
-    #[arg(long, default_value = "10Gbit", value_name = "RATE", value_parser = parse_rate)]
-    rate: f64,
-    /// Delay of both kinds of link.
+    /// Bits per second of links; several for rapidgnn.
+    #[arg(long, default_value = "10Gbit", value_name = "RATE,...", value_delimiter = ',',
+          value_parser = parse_rate)]
+    rate: Vec<f64>,
+    /// Delay of all links.
     #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
     delay: Duration,
 }
@@ -106,9 +138,11 @@ pub(crate) enum Paper {
 
 impl Paper {
     fn contestants(self) -> &'static [Contestant] {
-        use Contestant::{Massive, MassiveKept, Ondemand, Rapid, RapidOracle};
+        use Contestant::{
+            Massive, MassiveKept, Ondemand, Rapid, RapidCache, RapidOracle, RapidPrefetch,
+        };
         match self {
-            Self::Rapidgnn => &[Ondemand, Rapid, RapidOracle],
+            Self::Rapidgnn => &[Ondemand, RapidPrefetch, RapidCache, Rapid, RapidOracle],
             Self::Massivegnn => &[Ondemand, MassiveKept, Massive, Rapid, RapidOracle],
         }
     }
@@ -122,6 +156,9 @@ struct Reproduction {
     epochs: u32,
     scale: f64,
     keep: f64,
+    repeats: u32,
+    /// What computed in place of the models.
+    recording: Option<Recording>,
     has_figures: bool,
     /// Whether the system counts energy.
     energy_counters: bool,
@@ -130,48 +167,58 @@ struct Reproduction {
     baselines: Baselines,
     /// Fig. 6 of either.
     machines: Machines,
+    /// RapidGNN's Fig. 9.
+    convergence: Convergence,
     /// RapidGNN's other figures, and MassiveGNN's.
     rapid_figures: RapidFigures,
     massive_figures: MassiveFigures,
 }
 
 impl Reproduction {
-    /// Measures what the figures of the last graph show, and what stands beside its table.
-    fn draw(&mut self, of: Bench<'_>, made: &Made, cluster: &Cluster) -> Result<()> {
-        let slow = self.slow_link();
-        match self.paper {
-            Paper::Rapidgnn => {
-                let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
-                self.baselines.measure(of, groups, made, cluster)?;
-                self.rapid_figures.count(of, made, cluster)?;
+    /// Whether anything was measured over links of this kind.
+    fn has_links(&self, link: &str) -> bool {
+        self.graphs.iter().flat_map(|graph| &graph.groups).any(|group| group.link == link)
+    }
+
+    /// Returns the rates that were asked for, each once, in the order of their runs.
+    fn rates(&self) -> Vec<f64> {
+        let groups = self.graphs.iter().flat_map(|graph| &graph.groups);
+        let mut rates = Vec::new();
+        for group in groups.filter(|group| group.link == FAST) {
+            if !rates.contains(&group.rate_bits) {
+                rates.push(group.rate_bits);
             }
+        }
+        rates
+    }
+
+    /// Measures the figures of the last graph and the baselines beside its table.
+    fn draw(&mut self, of: Bench<'_>, batch: usize, made: &Made, cluster: &Cluster) -> Result<()> {
+        let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
+        let slow = groups.iter().rfind(|group| group.batch == batch).map(Group::spec);
+        let slow = slow.context("a graph without a link; give --rate")?;
+        match self.paper {
+            Paper::Rapidgnn => self.baselines.measure(of, groups, made, cluster)?,
             Paper::Massivegnn => {
                 self.massive_figures.follow(of, made, cluster)?;
                 self.massive_figures.sweep(of, made, cluster, slow)?;
             }
         }
-        self.machines.measure(self.paper, of, slow)
-    }
-
-    /// The slow link of the graph that was last: that of its middle batch size.
-    fn slow_link(&self) -> LinkSpec {
-        let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
-        let slow: Vec<&Group> = groups.iter().filter(|group| group.link == SLOW).collect();
-        let of_none = LinkSpec { rate_bits: 1e9, delay: Duration::ZERO };
-        slow.get(slow.len() / 2).map_or(of_none, |group| group.spec())
+        self.machines.measure(self.paper, of, (batch, slow))
     }
 }
 
 /// All runs on one graph.
 #[derive(Serialize)]
 struct GraphRuns {
-    name: &'static str,
-    stands_for: &'static str,
+    name: String,
+    /// The paper's graph.
+    stands_for: Option<&'static str>,
     nodes: u32,
     /// Undirected.
     edges: u64,
     /// Mean degree at full size, both directions counted.
-    full_degree: f32,
+    full_degree: Option<f32>,
     row_bytes: u64,
     edge_cut: f64,
     /// Nodes of a partition's halo over its own.
@@ -188,8 +235,8 @@ struct Group {
     rate_bits: f64,
     delay_seconds: f64,
     batch: usize,
-    /// The paper's.
-    published_batch: u32,
+    /// The paper's figures.
+    published: Option<Published>,
     /// The baseline first.
     runs: Vec<Run>,
 }
@@ -200,15 +247,46 @@ impl Group {
         let (rate_bits, delay) = (self.rate_bits, Duration::from_secs_f64(self.delay_seconds));
         LinkSpec { rate_bits, delay }
     }
+
+    /// Returns the run of `contestant`.
+    fn run(&self, contestant: Contestant) -> Option<&Run> {
+        self.runs.iter().find(|run| run.contestant == contestant)
+    }
+
+    /// Returns rate and delay as people read them.
+    fn link_name(&self) -> String {
+        link_name(self.spec())
+    }
+
+    /// Whether no group of the same batch size has a slower link.
+    fn is_slowest(&self, groups: &[Self]) -> bool {
+        let mut same = groups.iter().filter(|other| other.batch == self.batch);
+        same.all(|other| other.rate_bits >= self.rate_bits)
+    }
 }
 
-/// The link that was asked for.
+fn link_name(spec: LinkSpec) -> String {
+    let (mbit, ms) = (spec.rate_bits / 1e6, spec.delay.as_secs_f64() * 1e3);
+    format!("{mbit:.0} Mbit/s, {ms} ms")
+}
+
+/// Links that were asked for.
 const FAST: &str = "fast";
-/// The link on which the baseline pulls as long, beside its computing, as the paper's Table 2 implies.
+/// A link that is solved from RapidGNN's speed-ups: on it the baseline pulls as long, beside its
+/// computing, as the paper's Table 2 implies.
 const SLOW: &str = "slow";
 
 impl ReproduceArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        if self.paper == Paper::Massivegnn && self.rate.len() > 1 {
+            return Err(UsageError::new("--rate: massivegnn takes one rate").into());
+        }
+        let subjects = Subject::all(&self.graphs, &self.graph, &self.batches, self.scale)?;
+        let recording = self.compute.recording()?;
+        // Before anything is made.
+        for (batch, _) in subjects.iter().flat_map(|subject| &subject.batches) {
+            recording.iter().try_for_each(|recording| recording.of(*batch).map(|_| ()))?;
+        }
         fs::create_dir(&self.out)
             .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
         let scratch = tempfile::Builder::new().prefix("graphs-").tempdir_in(&self.out)?;
@@ -219,38 +297,64 @@ impl ReproduceArgs {
             epochs: self.epochs,
             scale: self.scale,
             keep: self.keep,
+            repeats: self.repeats,
+            recording,
             has_figures: !self.no_figures,
             energy_counters: Energy::start().is_some(),
             graphs: Vec::new(),
             baselines: Baselines::default(),
             machines: Machines::default(),
+            convergence: Convergence::default(),
             rapid_figures: RapidFigures::default(),
             massive_figures: MassiveFigures::default(),
         };
-        let is_asked = |model: &&Model| {
-            self.graphs.is_empty() || self.graphs.iter().any(|name| name == model.name)
-        };
-        for model in MODELS.iter().filter(is_asked) {
-            let (scale, n_workers, kept_share) = (self.scale, self.workers, self.keep);
-            let kept_of = match self.paper {
-                Paper::Rapidgnn => KeptOf::Others,
-                Paper::Massivegnn => KeptOf::Halo,
-            };
-            let size = Size { scale, n_workers, kept_share, kept_of, cut: Cut::Good };
-            let made = make(model, size, scratch.path(), console)?;
-            let cluster = Cluster::start(&made.dir, scratch.path(), self.workers)?;
-            found.graphs.push(self.train_on(model, &made, &cluster, console)?);
-            let of = Bench { model, size, epochs: self.epochs, scratch: scratch.path(), console };
-            if !self.no_figures {
-                found.draw(of, &made, &cluster)?;
-            }
-            cluster.stop()?;
-            fs::remove_dir_all(&made.dir)?;
+        for subject in &subjects {
+            self.measure(subject, scratch.path(), &mut found, console)?;
             self.write(&found)?;
         }
         console.report(&found, |found| {
             format!("{}\nWritten to {}", report::markdown(found), self.out.display())
         })
+    }
+
+    /// Makes or opens a graph, and measures all of it.
+    fn measure(
+        &self,
+        subject: &Subject,
+        scratch: &Path,
+        found: &mut Reproduction,
+        console: &Console,
+    ) -> Result<()> {
+        let (scale, n_workers, kept_share) = (self.scale, self.workers, self.keep);
+        let kept_of = match self.paper {
+            Paper::Rapidgnn => KeptOf::Others,
+            Paper::Massivegnn => KeptOf::Halo,
+        };
+        let size = Size { scale, n_workers, kept_share, kept_of, cut: Cut::Good };
+        let made = match &subject.origin {
+            Origin::Model(model) => make(model, size, scratch, console)?,
+            Origin::Folder(folder) => open(folder, size)?,
+        };
+        let recording = found.recording.clone();
+        let cluster = Cluster::start(&made.dir, scratch, self.workers)?;
+        let cluster = cluster.replaying(recording.as_ref());
+        let trained = self.train_on(subject, (&made, &cluster), (scratch, found), console)?;
+        found.graphs.push(trained);
+        let batch = subject.middle_batch();
+        if !self.no_figures && self.paper == Paper::Rapidgnn {
+            let run = (batch, self.epochs.max(LEARNT_EPOCHS));
+            found.convergence.measure(&subject.name, run, (&made, &cluster), console)?;
+        }
+        if let Some(model) = subject.model().filter(|_| !self.no_figures) {
+            let (epochs, repeats, recording) = (self.epochs, self.repeats, recording.as_ref());
+            let of = Bench { model, size, epochs, repeats, recording, scratch, console };
+            found.draw(of, batch, &made, &cluster)?;
+        }
+        cluster.stop()?;
+        if subject.model().is_some() {
+            fs::remove_dir_all(&made.dir)?;
+        }
+        Ok(())
     }
 
     /// Writes what has been found so far.
@@ -262,59 +366,67 @@ impl ReproduceArgs {
         write("report.md", &report::markdown(found))?;
         write("runs.json", &serde_json::to_string_pretty(found)?)?;
         charts::charts(found)?.iter().try_for_each(|(name, svg)| write(name, svg))?;
-        if self.no_figures {
-            return Ok(());
-        }
         let figures = match self.paper {
-            Paper::Rapidgnn => found.rapid_figures.charts(found)?,
+            Paper::Rapidgnn => found.rapid_figures.charts()?,
+            Paper::Massivegnn if self.no_figures => Vec::new(),
             Paper::Massivegnn => found.massive_figures.charts()?,
         };
         figures.iter().try_for_each(|(name, svg)| write(name, svg))?;
+        if self.no_figures {
+            return Ok(());
+        }
+        if self.paper == Paper::Rapidgnn {
+            write("fig9.svg", &found.convergence.curves().svg()?)?;
+        }
+        if found.machines.is_empty() {
+            return Ok(());
+        }
         write("fig6.svg", &found.machines.curves(self.paper).svg()?)
     }
 
+    /// Runs all contestants with each batch size over each link.
     fn train_on(
         &self,
-        model: &Model,
-        made: &Made,
-        cluster: &Cluster,
+        subject: &Subject,
+        (made, cluster): (&Made, &Cluster),
+        (scratch, found): (&Path, &mut Reproduction),
         console: &Console,
     ) -> Result<GraphRuns> {
         let mut groups = Vec::new();
-        for (batch, published) in model.batches(self.scale).into_iter().zip(model.rapidgnn) {
-            let case = |contestant| Case::usual(contestant, batch, self.epochs);
-            let plain = cluster.run(made, case(Contestant::Ondemand), None, console)?;
-            let fast = LinkSpec { rate_bits: self.rate, delay: self.delay };
-            let slow = slow_link(&plain, model.ratio(), self.delay);
-            for (link, spec) in [(FAST, fast), (SLOW, slow)] {
-                let mut runs = Vec::new();
-                for &contestant in self.paper.contestants() {
-                    let run = cluster.run(made, case(contestant), Some(spec), console)?;
-                    check_equal(&plain, &run, model.name)?;
-                    console.line(&format!(
-                        "  {:<14} {link:<9} batch {batch:<5} {:<21} {:>9} a step",
-                        model.name,
-                        contestant.label(),
-                        human::seconds(run.step_seconds),
-                    ))?;
-                    runs.push(run);
-                }
-                groups.push(Group {
-                    link,
-                    rate_bits: spec.rate_bits,
-                    delay_seconds: spec.delay.as_secs_f64(),
-                    batch,
-                    published_batch: published.batch,
-                    runs,
-                });
+        for &(batch, published) in &subject.batches {
+            let schedule = scratch.join(format!("{}-{batch}.schedule", subject.name));
+            let of_batch = OfBatch { name: &subject.name, batch, published, schedule: &schedule };
+            // Without a link; it also reads what all others then find in memory.
+            let case = self.case(Contestant::Ondemand, of_batch);
+            let plain = cluster.run(made, case, None, console)?;
+            let given = |&rate_bits: &f64| (FAST, LinkSpec { rate_bits, delay: self.delay });
+            let mut links: Vec<_> = self.rate.iter().map(given).collect();
+            if let Some(model) = subject.model().filter(|_| !self.no_solved_links) {
+                links.push((SLOW, slow_link(&plain, model.ratio(), self.delay)));
             }
+            let mut of_links = Vec::new();
+            for link in links {
+                of_links.push(self.compare(
+                    of_batch,
+                    (link, &plain),
+                    (made, cluster),
+                    console,
+                )?);
+            }
+            charge_schedule(&mut of_links);
+            groups.append(&mut of_links);
+            if self.paper == Paper::Rapidgnn {
+                let opened = Schedule::open(&schedule)?;
+                found.rapid_figures.count(&subject.name, (batch, made), &opened)?;
+            }
+            fs::remove_file(&schedule)?;
         }
         Ok(GraphRuns {
-            name: model.name,
-            stands_for: model.stands_for,
+            name: subject.name.clone(),
+            stands_for: subject.model().map(|model| model.stands_for),
             nodes: made.nodes,
             edges: made.edges,
-            full_degree: model.degree,
+            full_degree: subject.model().map(|model| model.degree),
             row_bytes: made.row_bytes,
             edge_cut: made.edge_cut,
             halo_ratio: made.halo_ratio,
@@ -322,7 +434,72 @@ impl ReproduceArgs {
             groups,
         })
     }
+
+    fn case<'a>(&self, contestant: Contestant, of: OfBatch<'a>) -> Case<'a> {
+        let usual = Case::usual(contestant, of.batch, self.epochs);
+        Case { schedule: contestant.has_schedule().then_some(of.schedule), ..usual }
+    }
+
+    /// Runs all contestants over one link, in turns; all must learn what `plain` did.
+    fn compare(
+        &self,
+        of: OfBatch<'_>,
+        ((link, spec), plain): ((&'static str, LinkSpec), &Run),
+        (made, cluster): (&Made, &Cluster),
+        console: &Console,
+    ) -> Result<Group> {
+        let contestants = self.paper.contestants();
+        let mut repeats: Vec<Vec<Run>> = vec![Vec::new(); contestants.len()];
+        for turn in 0..self.repeats as usize * contestants.len() {
+            let which = turn % contestants.len();
+            let contestant = contestants[which];
+            let run = cluster.run(made, self.case(contestant, of), Some(spec), console)?;
+            check_equal(plain, &run, of.name)?;
+            console.line(&format!(
+                "  {:<14} {:<22} batch {:<5} {:<21} {:>9} a step",
+                of.name,
+                link_name(spec),
+                of.batch,
+                contestant.label(),
+                human::seconds(run.step_seconds),
+            ))?;
+            repeats[which].push(run);
+        }
+        Ok(Group {
+            link,
+            rate_bits: spec.rate_bits,
+            delay_seconds: spec.delay.as_secs_f64(),
+            batch: of.batch,
+            published: of.published,
+            runs: repeats.into_iter().filter_map(Run::middle_of).collect(),
+        })
+    }
 }
+
+/// Counts the making of the schedule, which the first run did, in the set-up of all that used it.
+fn charge_schedule(groups: &mut [Group]) {
+    let runs = || groups.iter().flat_map(|group| &group.runs);
+    let seconds = runs().map(|run| run.schedule_seconds).fold(0.0, f64::max);
+    let all = groups.iter_mut().flat_map(|group| &mut group.runs);
+    for run in all.filter(|run| run.contestant.has_schedule()) {
+        let lacking = seconds - run.schedule_seconds;
+        run.schedule_seconds = seconds;
+        run.setup_seconds += lacking;
+        run.run_seconds += lacking;
+    }
+}
+
+/// A batch size of a graph, and where its schedule is kept for all runs.
+#[derive(Clone, Copy)]
+struct OfBatch<'a> {
+    name: &'a str,
+    batch: usize,
+    published: Option<Published>,
+    schedule: &'a Path,
+}
+
+/// Epochs of the runs of Fig. 9, at least.
+const LEARNT_EPOCHS: u32 = 10;
 
 /// How rows travel must not change what is learnt.
 fn check_equal(expected: &Run, found: &Run, graph: &str) -> Result<()> {
@@ -342,4 +519,9 @@ fn parse_scale(text: &str) -> Result<f64, String> {
 fn parse_share(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| (0.0..=2.0).contains(share));
     share.ok_or_else(|| "expected a number from 0 to 2".to_owned())
+}
+
+fn parse_batch(text: &str) -> Result<usize, String> {
+    let batch = text.parse::<usize>().ok().filter(|batch| *batch > 0);
+    batch.ok_or_else(|| "expected a number of roots, at least 1".to_owned())
 }

@@ -1,5 +1,7 @@
 //! What the papers report, and the graphs that stand for theirs.
 
+use serde::Serialize;
+
 /// A graph that stands for one of a paper's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Model {
@@ -20,7 +22,8 @@ pub(super) struct Model {
     pub(super) rapidgnn: [Published; 3],
 }
 
-#[derive(Clone, Copy, Debug)]
+/// The paper's figures of one batch size.
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Published {
     pub(super) batch: u32,
     pub(super) step: f64,

@@ -8,11 +8,14 @@ use anyhow::{Context, Result};
 use lodestore_client::{ClientConfig, Security};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::OpenOptions;
-use lodestore_trainer::{EpochReport, HotPolicy, ModelKind, Strategy, TrainConfig, TrainReport};
+use lodestore_trainer::{
+    EpochReport, HotPolicy, ModelKind, Sampling, Strategy, TrainConfig, TrainReport,
+};
 use serde::Serialize;
 
 use super::energy::Energy;
 use super::graphs::Made;
+use super::recording::Recording;
 use crate::commands::train::{BufferChoice, Form, TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
 use crate::servers::Servers;
@@ -34,6 +37,11 @@ pub(super) enum Contestant {
     Ondemand,
     /// The baseline with another model.
     Gcn,
+    /// The window of `rapid`, and nothing kept.
+    RapidPrefetch,
+    /// The hot sets of `rapid`, and no window.
+    RapidCache,
+    /// Both, as the paper has it.
     Rapid,
     RapidOracle,
     /// MassiveGNN's buffer as it is filled at first.
@@ -46,6 +54,8 @@ impl Contestant {
         match self {
             Self::Ondemand => "ondemand",
             Self::Gcn => "ondemand, GCN",
+            Self::RapidPrefetch => "prefetch only",
+            Self::RapidCache => "cache only",
             Self::Rapid => "rapid",
             Self::RapidOracle => "rapid, oracle",
             Self::MassiveKept => "massive, no eviction",
@@ -56,7 +66,9 @@ impl Contestant {
     fn strategy(self) -> Strategy {
         match self {
             Self::Ondemand | Self::Gcn => Strategy::Ondemand,
-            Self::Rapid | Self::RapidOracle => Strategy::Rapid,
+            Self::RapidPrefetch | Self::RapidCache | Self::Rapid | Self::RapidOracle => {
+                Strategy::Rapid
+            }
             Self::MassiveKept | Self::Massive => Strategy::Massive,
         }
     }
@@ -67,6 +79,16 @@ impl Contestant {
             Self::Massive => Some(BufferChoice::with_eviction(n_rows, gamma, delta)),
             _ => None,
         }
+    }
+
+    /// Whether its batches are those of a schedule.
+    pub(super) fn has_schedule(self) -> bool {
+        self.strategy() == Strategy::Rapid
+    }
+
+    /// Rows of a hot set, of `n_kept` in both.
+    fn n_hot(self, n_kept: u32) -> usize {
+        if self == Self::RapidPrefetch { 0 } else { n_kept as usize / 2 }
     }
 
     /// What it trains.
@@ -80,6 +102,9 @@ impl Contestant {
 pub(super) struct Run {
     pub(super) contestant: Contestant,
     pub(super) step_seconds: f64,
+    /// Least and most of all repeats, of which this run is the middle one (of an even number the slower
+    /// of two).
+    pub(super) step_range: [f64; 2],
     /// Forward and backward pass, averaging, update.
     pub(super) compute_seconds: f64,
     /// Waiting for other workers, who may compute or wait for rows.
@@ -100,10 +125,13 @@ pub(super) struct Run {
     pub(super) missed_bytes: f64,
     /// Of all workers, in a mean epoch.
     pub(super) remote_rows_per_epoch: f64,
+    pub(super) rows: EpochRows,
     pub(super) epoch_seconds: f64,
     pub(super) warm_up: WarmUp,
     /// On the nodes trained on, after each epoch.
     pub(super) accuracies: Vec<f64>,
+    /// At the end, where it was measured.
+    pub(super) test_accuracy: Option<f64>,
     /// What the whole machine used meanwhile, where it counts that.
     pub(super) energy_joules: Option<f64>,
     pub(super) hit_rate: f64,
@@ -128,6 +156,14 @@ impl Run {
         (self.step_seconds - self.pull_seconds).max(1e-9)
     }
 
+    /// Returns the middle one of `repeats` of a run, by the time of a step, with the range of all.
+    pub(super) fn middle_of(mut repeats: Vec<Self>) -> Option<Self> {
+        repeats.sort_by(|a, b| a.step_seconds.total_cmp(&b.step_seconds));
+        let [first, last] = [repeats.first()?, repeats.last()?].map(|run| run.step_seconds);
+        let middle = repeats.swap_remove(repeats.len() / 2);
+        Some(Self { step_range: [first, last], ..middle })
+    }
+
     fn of(contestant: Contestant, report: TrainReport, energy_joules: Option<f64>) -> Result<Self> {
         let step = report.step.as_ref().context("a run without steps; give a larger --scale")?;
         let step_seconds = report.mean_step_seconds;
@@ -135,6 +171,7 @@ impl Run {
         Ok(Self {
             contestant,
             step_seconds,
+            step_range: [step_seconds; 2],
             compute_seconds: step_seconds * (step.compute + step.update),
             others_seconds: step_seconds * step.others,
             pull_seconds: step_seconds * step.pull,
@@ -147,9 +184,11 @@ impl Run {
             remote_rows_per_epoch: mean(
                 report.epochs.iter().map(|epoch| epoch.remote_rows as f64).sum(),
             ),
+            rows: EpochRows::of(&report),
             epoch_seconds: mean(report.epochs.iter().map(|epoch| epoch.seconds).sum()),
             warm_up: WarmUp::of(&report),
             accuracies: report.epochs.iter().map(|epoch| epoch.accuracy).collect(),
+            test_accuracy: report.test_accuracy,
             energy_joules,
             hit_rate: mean(report.epochs.iter().map(|epoch| epoch.hit_rate).sum()),
             overlap_efficiency: step.overlap_efficiency,
@@ -162,6 +201,38 @@ impl Run {
             parameters_digest: report.parameters_digest,
             losses: report.step_losses,
         })
+    }
+}
+
+/// Remote rows of all workers' batches in a mean epoch, by where they came from. The first three add up
+/// to all that batches used.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct EpochRows {
+    /// From a hot set, the oracle's tier or a buffer.
+    pub(super) kept: f64,
+    /// With another batch of the window, which was loaded together with theirs.
+    pub(super) joined: f64,
+    /// Pulled for the batch.
+    pub(super) missed: f64,
+    /// Pulled for what is kept.
+    pub(super) ahead: f64,
+    /// Epochs of workers that began before their hot set was there.
+    pub(super) late_swaps: u64,
+}
+
+impl EpochRows {
+    fn of(report: &TrainReport) -> Self {
+        let sum = |of: fn(&EpochReport) -> u64| report.epochs.iter().map(of).sum::<u64>();
+        let mean = |of| sum(of) as f64 / report.epochs.len().max(1) as f64;
+        let ahead = |epoch: &EpochReport| epoch.hot_set_rows + epoch.filled_rows + epoch.ahead_rows;
+        let (all, ahead) = (mean(|epoch| epoch.remote_rows), mean(ahead));
+        Self {
+            kept: mean(|epoch| epoch.hit_rows - epoch.together_rows),
+            joined: mean(|epoch| epoch.together_rows),
+            missed: all - ahead,
+            ahead,
+            late_swaps: sum(|epoch| epoch.late_swaps),
+        }
     }
 }
 
@@ -198,13 +269,20 @@ impl WarmUp {
 pub(super) struct Cluster {
     servers: Servers,
     n_workers: u16,
+    /// What computes in place of the model.
+    recording: Option<Recording>,
 }
 
 impl Cluster {
     pub(super) fn start(graph: &Path, logs: &Path, n_workers: u16) -> Result<Self> {
         let parts: Vec<[u16; 1]> = (0..n_workers).map(|part| [part]).collect();
         let parts: Vec<&[u16]> = parts.iter().map(|part| &part[..]).collect();
-        Ok(Self { servers: Servers::start(graph, logs, &parts)?, n_workers })
+        Ok(Self { servers: Servers::start(graph, logs, &parts)?, n_workers, recording: None })
+    }
+
+    /// Has steps sleep as recorded ones took, if there is a recording.
+    pub(super) fn replaying(self, recording: Option<&Recording>) -> Self {
+        Self { recording: recording.cloned(), ..self }
     }
 
     pub(super) fn stop(self) -> Result<()> {
@@ -231,11 +309,11 @@ impl Cluster {
             }
         }
         let energy = Energy::start();
-        let Trained { report, .. } = train(&self.train_run(made, case, addresses), console)?;
+        let Trained { report, .. } = train(&self.train_run(made, case, addresses)?, console)?;
         Run::of(case.contestant, report, energy.and_then(|energy| energy.joules()))
     }
 
-    fn train_run(&self, made: &Made, case: Case<'_>, connect: Vec<String>) -> TrainRun {
+    fn train_run(&self, made: &Made, case: Case<'_>, connect: Vec<String>) -> Result<TrainRun> {
         let fanouts = FANOUTS.into_iter().filter_map(Fanout::at_most).collect();
         let hot_policy = match case.contestant {
             Contestant::RapidOracle => HotPolicy::Oracle,
@@ -243,7 +321,9 @@ impl Cluster {
         };
         let n_kept = case.kept_rows.unwrap_or(made.kept_rows);
         let eviction = case.eviction.unwrap_or((GAMMA, made.delta(case.epochs, case.batch)));
-        TrainRun {
+        let recording = self.recording.as_ref().filter(|_| !case.learns);
+        let usual = TrainConfig::default();
+        Ok(TrainRun {
             graph: made.dir.clone(),
             connect,
             client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
@@ -258,16 +338,20 @@ impl Cluster {
                 epochs: case.epochs,
                 batch_size: case.batch,
                 evaluate_every: 0,
+                measure_test: case.learns,
+                replay: recording.map(|recording| recording.of(case.batch)).transpose()?,
+                sampling: case.sampling,
                 hot_policy,
-                n_hot: n_kept as usize / 2,
-                seed: SEED,
+                n_hot: case.contestant.n_hot(n_kept),
+                window: if case.contestant == Contestant::RapidCache { 0 } else { usual.window },
+                seed: case.seed,
                 schedule_path: case.schedule.map(Path::to_owned).unwrap_or_default(),
-                ..TrainConfig::default()
+                ..usual
             },
             log: case.log.map(Path::to_owned),
             form: Form::default(),
             keep_schedule: case.schedule.is_some(),
-        }
+        })
     }
 }
 
@@ -284,13 +368,27 @@ pub(super) struct Case<'a> {
     /// Where steps are logged, and where the schedule is kept.
     pub(super) log: Option<&'a Path>,
     pub(super) schedule: Option<&'a Path>,
+    /// Whether the model is computed whatever was recorded, and accuracy measured at the end.
+    pub(super) learns: bool,
+    pub(super) sampling: Sampling,
+    pub(super) seed: u64,
 }
 
 impl Case<'_> {
     /// With all else as usual.
     pub(super) fn usual(contestant: Contestant, batch: usize, epochs: u32) -> Self {
-        let (kept_rows, eviction, log, schedule) = (None, None, None, None);
-        Self { contestant, batch, epochs, kept_rows, eviction, log, schedule }
+        Self {
+            contestant,
+            batch,
+            epochs,
+            kept_rows: None,
+            eviction: None,
+            log: None,
+            schedule: None,
+            learns: false,
+            sampling: Sampling::Seeded,
+            seed: SEED,
+        }
     }
 }
 

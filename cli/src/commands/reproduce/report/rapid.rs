@@ -2,45 +2,223 @@
 
 use std::fmt::{self, Write};
 
-use super::super::papers::{MODELS, Published};
-use super::super::runs::Run;
-use super::super::{FAST, GraphRuns, Group, Reproduction, SLOW};
+use super::super::runs::{Contestant, Run};
+use super::super::{FAST, GraphRuns, Group, Paper, Reproduction, SLOW};
+use super::ablation::Explained;
 use super::{groups, setting, title};
 
 pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {
     writeln!(text, "# RapidGNN here\n")?;
     setting(text, found)?;
-    for link in [FAST, SLOW] {
+    for link in [FAST, SLOW].into_iter().filter(|link| found.has_links(link)) {
         writeln!(text, "\n## {}\n", title(link))?;
-        writeln!(
-            text,
-            "Speed-ups over `ondemand`, the paper's (Table 2, over DGL-METIS) in brackets; *at most*: that \
-             of whoever does nothing in a step but compute, for pulls can be hidden and a schedule has \
-             sampled before. A row with † is disturbed: everybody computes the same there, but `ondemand` \
-             took over {:.0} % longer for it than another.\n",
-            (MOST_UNLIKE - 1.0) * 100.0
-        )?;
-        writeln!(
-            text,
-            "| graph | batch | link, Mbit/s | pull / rest of the step | ondemand, ms a step | at most | rapid | with \
-             the oracle | pulls of batches | MB a step: ondemand | rapid | of it missed by batches | oracle | \
-             times less: rapid, all | missed | oracle |"
-        )?;
-        writeln!(text, "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")?;
-        for (graph, group) in groups(found, link) {
-            rapid_row(text, graph, group)?;
-        }
-        averages(text, found, link)?;
+        speed_ups(text, found, link)?;
+        step_times(text, found, link)?;
         writeln!(text, "\n![{link}]({link}.svg)")?;
     }
-    writeln!(text, "\n## Bytes of a step (Fig. 4)\n\n![Fig. 4](fig4.svg)")?;
-    memory(text, found)?;
+    rows(text, found)?;
+    writeln!(text, "\n![Fig. 4](fig4.svg)")?;
+    whole_runs(text, found)?;
+    found.rapid_figures.write(text)?;
     if found.has_figures {
         found.baselines.write(text)?;
-        found.rapid_figures.write(text)?;
+        found.convergence.write(text)?;
         found.machines.write(text, found.paper)?;
     }
     energy(text, found)
+}
+
+/// Speed-ups of all contestants, and what explains those of both together.
+fn speed_ups(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
+    writeln!(
+        text,
+        "Times as fast a step as `ondemand`, the paper's (Table 2, over DGL-METIS) in brackets. *At most*: a \
+         step that only computes. *Explained by*: the part alone that comes within {:.0} % of the step of \
+         both. A row with † is disturbed: computing, which is the same for all, took `ondemand` over {:.0} % \
+         longer than another.\n\n| graph | batch (paper's) | link | pull / rest of the step | at most | \
+         prefetch only | cache only | both (paper) | oracle | explained by \
+         |\n|---|---|---|---|---|---|---|---|---|---|",
+        (Explained::NEAR - 1.0) * 100.0,
+        (MOST_UNLIKE - 1.0) * 100.0
+    )?;
+    for (graph, group) in groups(found, link) {
+        let base = &group.runs[0];
+        write!(
+            text,
+            "| {}{} | {}{} | {} | {:.2} | {:.2} ",
+            graph.name,
+            if is_disturbed(group) { " †" } else { "" },
+            group.batch,
+            group.published.map_or_else(String::new, |of| format!(" ({})", of.batch)),
+            group.link_name(),
+            base.pull_seconds / base.rest_seconds(),
+            base.step_seconds / base.compute_seconds.max(1e-9),
+        )?;
+        for run in &group.runs[1..] {
+            let paper = group.published.filter(|_| run.contestant == Contestant::Rapid);
+            let paper = paper.map_or_else(String::new, |of| format!(" ({:.2})", of.step));
+            write!(text, "| {:.2}{paper} ", base.step_seconds / run.step_seconds)?;
+        }
+        writeln!(text, "| {} |", Explained::by(group))?;
+    }
+    averages(text, found, link)
+}
+
+/// Medians and ranges.
+fn step_times(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
+    writeln!(
+        text,
+        "\nMilliseconds of a step{}:\n",
+        if found.repeats > 1 { ", median and range" } else { "" }
+    )?;
+    let labels: Vec<&str> = Paper::Rapidgnn.contestants().iter().map(|of| of.label()).collect();
+    writeln!(
+        text,
+        "| graph | batch | link | {} |\n|---|---|---|---|---|---|---|---|",
+        labels.join(" | ")
+    )?;
+    for (graph, group) in groups(found, link) {
+        write!(text, "| {} | {} | {} ", graph.name, group.batch, group.link_name())?;
+        for run in &group.runs {
+            let [least, most] = run.step_range.map(|seconds| seconds * 1e3);
+            write!(text, "| {:.1}", run.step_seconds * 1e3)?;
+            if found.repeats > 1 {
+                write!(text, " ({least:.1} to {most:.1})")?;
+            }
+            text.push(' ');
+        }
+        writeln!(text, "|")?;
+    }
+    Ok(())
+}
+
+/// Means of the rows of each link, and how many of them prefetching alone explains.
+fn averages(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
+    let rates = if link == FAST { found.rates() } else { vec![0.0] };
+    for rate in rates {
+        let of_rate = |group: &&Group| link != FAST || group.rate_bits == rate;
+        let all: Vec<&Group> =
+            groups(found, link).map(|(_, group)| group).filter(of_rate).collect();
+        let calm: Vec<&Group> = all.iter().copied().filter(|group| !is_disturbed(group)).collect();
+        let over = match all.first() {
+            Some(group) if link == FAST => format!(" over {}", group.link_name()),
+            _ => String::new(),
+        };
+        if calm.is_empty() {
+            writeln!(
+                text,
+                "\nAll {} rows{over} are disturbed: their times say nothing.",
+                all.len()
+            )?;
+            continue;
+        }
+        let mean = |contestant: Contestant| {
+            let speed_up = |group: &&&Group| {
+                group.run(contestant).map(|run| group.runs[0].step_seconds / run.step_seconds)
+            };
+            calm.iter().filter_map(|group| speed_up(&group)).sum::<f64>() / calm.len() as f64
+        };
+        let count =
+            |wanted: Explained| calm.iter().filter(|group| Explained::by(group) == wanted).count();
+        writeln!(
+            text,
+            "\nMeans of {} rows{over}{}: prefetch only {:.2}, cache only {:.2}, both {:.2} (2.46 is the mean of \
+             the paper's nine), oracle {:.2}. The speed-up of both is explained by prefetching alone in {}, by \
+             the cache alone in {}, by either alone in {}, by neither alone in {}; {} have none.",
+            calm.len(),
+            if calm.len() < all.len() { " that are not disturbed" } else { "" },
+            mean(Contestant::RapidPrefetch),
+            mean(Contestant::RapidCache),
+            mean(Contestant::Rapid),
+            mean(Contestant::RapidOracle),
+            count(Explained::Prefetching),
+            count(Explained::Cache),
+            count(Explained::Either),
+            count(Explained::Both),
+            count(Explained::Nothing),
+        )?;
+    }
+    Ok(())
+}
+
+/// Where rows came from, which links hardly change: over the first link of each batch size.
+fn rows(text: &mut String, found: &Reproduction) -> fmt::Result {
+    writeln!(
+        text,
+        "\n## Where remote rows came from, and bytes of a step (Fig. 4)\n\nRows of all workers' batches in a \
+         mean epoch: *kept* in a hot set or the oracle's tier, *joined* with another batch of the window that \
+         was loaded together with theirs (ours: the paper pulls each batch by itself), or pulled (*missed*); \
+         *ahead* was pulled to be kept. MB are of one worker's step. The paper counts what batches miss \
+         (Algorithm 1, line 16), and does not say whether its MB have the hot sets too: both are here. Every \
+         loss of every step, and the last parameters, are the same bit for bit in all runs of a batch \
+         size.\n\n| graph | batch | | kept | joined | missed | ahead | MB | times less (paper) | MB missed \
+         (paper) | times less |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for (graph, group) in first_links(found) {
+        let base = &group.runs[0];
+        for run in &group.runs {
+            let paper = group.published;
+            let paper_mb = match (run.contestant, paper) {
+                (Contestant::Ondemand, Some(of)) => format!(" ({:.1})", of.baseline_mb),
+                (Contestant::Rapid, Some(of)) => format!(" ({:.1})", of.rapid_mb),
+                _ => String::new(),
+            };
+            let paper_less = paper.filter(|_| run.contestant == Contestant::Rapid);
+            let paper_less = paper_less
+                .map_or_else(String::new, |of| format!(" ({:.1})", of.baseline_mb / of.rapid_mb));
+            writeln!(
+                text,
+                "| {} | {} | {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.3} | {}{paper_less} | {:.3}{paper_mb} | {} |",
+                graph.name,
+                group.batch,
+                run.contestant.label(),
+                run.rows.kept,
+                run.rows.joined,
+                run.rows.missed,
+                run.rows.ahead,
+                run.remote_bytes / 1e6,
+                times_less(base.remote_bytes, run.remote_bytes),
+                run.missed_bytes / 1e6,
+                times_less(base.missed_bytes, run.missed_bytes),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Set-up and whole runs beside steps, over the slowest link of each batch size.
+fn whole_runs(text: &mut String, found: &Reproduction) -> fmt::Result {
+    writeln!(
+        text,
+        "\n## Whole runs: set-up, epochs and memory\n\nOver the slowest link of each batch size. Set-up is all \
+         before the first step: the schedule, which is made once for all runs of the same seed and counted in \
+         full here, and what is pulled to be kept. `ondemand` has none, and samples in each step. Rows held are \
+         the paper's bound, 2·n_hot·d + Q·m_max·d, and two batches more.\n\n| graph | batch | link | | \
+         schedule, s | rest of set-up, s | epoch 1, s | the others, s | whole run, s | times as fast | held, \
+         MB | bound, MB |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for (graph, group) in slowest_links(found) {
+        for run in &group.runs {
+            let warm_up = run.warm_up;
+            writeln!(
+                text,
+                "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1} | {:.1} |",
+                graph.name,
+                group.batch,
+                group.link_name(),
+                run.contestant.label(),
+                run.schedule_seconds,
+                warm_up.before_seconds,
+                warm_up.first_seconds,
+                warm_up.others_seconds,
+                run.run_seconds,
+                group.runs[0].run_seconds / run.run_seconds,
+                run.memory_bytes as f64 / 1e6,
+                run.memory_bound_bytes as f64 / 1e6,
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// The paper measured three machines over 10 epochs of Products, batch 3000.
@@ -57,57 +235,37 @@ fn energy(text: &mut String, found: &Reproduction) -> fmt::Result {
         text,
         "Of all processors of this machine, whatever else it did: the servers and the links are on it too. \
          The paper's: 2464.6 J with DGL-METIS, 1376.2 J with RapidGNN, 1.79 times less.\n\n| graph | batch \
-         | ondemand, J | rapid | times less | with the oracle | times less |\n|---|---|---|---|---|---|---|"
+         | link | ondemand, J | rapid | times less |\n|---|---|---|---|---|---|"
     )?;
-    for (graph, group) in groups(found, SLOW) {
-        let joules = [0, 1, 2].map(|run: usize| group.runs[run].energy_joules);
-        let [Some(base), Some(rapid), Some(oracle)] = joules else {
-            continue;
-        };
-        let (name, batch) = (graph.name, group.batch);
+    for (graph, group) in slowest_links(found) {
+        let joules = |of: Option<&Run>| of.and_then(|run| run.energy_joules);
+        let pair = (joules(group.runs.first()), joules(group.run(Contestant::Rapid)));
+        let (Some(base), Some(rapid)) = pair else { continue };
+        let (name, batch, link) = (&graph.name, group.batch, group.link_name());
         writeln!(
             text,
-            "| {name} | {batch} | {base:.1} | {rapid:.1} | {:.2} | {oracle:.1} | {:.2} |",
-            base / rapid,
-            base / oracle
+            "| {name} | {batch} | {link} | {base:.1} | {rapid:.1} | {:.2} |",
+            base / rapid
         )?;
     }
     Ok(())
 }
 
-fn rapid_row(text: &mut String, graph: &GraphRuns, group: &Group) -> fmt::Result {
-    let Some(paper) = published(graph, group) else { return Ok(()) };
-    let [base, rapid, oracle] = &group.runs[..] else { return Ok(()) };
-    let [all_mb, missed_mb] =
-        [|run: &Run| run.remote_bytes / 1e6, |run: &Run| run.missed_bytes / 1e6];
-    writeln!(
-        text,
-        "| {}{} | {} ({}) | {:.0} | {:.2} | {:.1} | {:.2} | {:.2} ({:.2}) | {:.2} | {} ({:.1}) | {:.3} ({:.1}) | \
-         {:.3} | {:.3} ({:.1}) | {:.3} | {} | {} ({:.1}) | {} |",
-        graph.name,
-        if is_disturbed(group) { " †" } else { "" },
-        group.batch,
-        group.published_batch,
-        group.rate_bits / 1e6,
-        base.pull_seconds / base.rest_seconds(),
-        base.step_seconds * 1e3,
-        base.step_seconds / base.compute_seconds.max(1e-9),
-        base.step_seconds / rapid.step_seconds,
-        paper.step,
-        base.step_seconds / oracle.step_seconds,
-        times_less(base.pull_seconds, rapid.pull_seconds),
-        paper.network,
-        all_mb(base),
-        paper.baseline_mb,
-        all_mb(rapid),
-        missed_mb(rapid),
-        paper.rapid_mb,
-        all_mb(oracle),
-        times_less(all_mb(base), all_mb(rapid)),
-        times_less(missed_mb(base), missed_mb(rapid)),
-        paper.baseline_mb / paper.rapid_mb,
-        times_less(all_mb(base), all_mb(oracle)),
-    )
+fn slowest_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Group)> {
+    let is_slowest = |(graph, group): &(&GraphRuns, &Group)| group.is_slowest(&graph.groups);
+    all_links(found).filter(is_slowest)
+}
+
+fn first_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Group)> {
+    let is_first = |(graph, group): &(&GraphRuns, &Group)| {
+        let mut same = graph.groups.iter().filter(|other| other.batch == group.batch);
+        same.next().is_some_and(|first| first.spec() == group.spec())
+    };
+    all_links(found).filter(is_first)
+}
+
+fn all_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Group)> {
+    found.graphs.iter().flat_map(|graph| graph.groups.iter().map(move |group| (graph, group)))
 }
 
 /// How many times less `of` is than `base`; next to nothing is not divided by.
@@ -122,97 +280,4 @@ const MOST_UNLIKE: f64 = 1.15;
 fn is_disturbed(group: &Group) -> bool {
     let base = group.runs[0].compute_seconds;
     group.runs.iter().any(|run| base > run.compute_seconds * MOST_UNLIKE)
-}
-
-/// The middle one, or the mean of the middle two; none of none.
-fn median(of: &[f64]) -> Option<f64> {
-    let mut of = of.to_vec();
-    of.sort_by(f64::total_cmp);
-    let middle = of.len() / 2;
-    match of.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(of[middle]),
-        _ => Some(of[middle - 1..=middle].iter().sum::<f64>() / 2.0),
-    }
-}
-
-/// Means and medians of what was not disturbed. The paper's averages over DGL-METIS are 2.46 and 12.70.
-fn averages(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
-    let all: Vec<&Group> = groups(found, link).map(|(_, group)| group).collect();
-    let calm: Vec<&Group> = all.iter().copied().filter(|group| !is_disturbed(group)).collect();
-    let speed_ups = |run: usize| -> Vec<f64> {
-        calm.iter().map(|group| group.runs[0].step_seconds / group.runs[run].step_seconds).collect()
-    };
-    let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
-    let (n_calm, n_all) = (calm.len(), all.len());
-    let [rapid, oracle] = [1, 2].map(speed_ups);
-    match (median(&rapid), median(&oracle)) {
-        (Some(of_rapid), Some(of_oracle)) => writeln!(
-            text,
-            "\nOf {n_all} rows {n_calm} are not disturbed; the mean of their speed-ups is {:.2}, with the \
-             oracle {:.2} (2.46 is the mean of the paper's nine), the median {of_rapid:.2} and \
-             {of_oracle:.2}.",
-            mean(&rapid),
-            mean(&oracle),
-        )?,
-        _ => writeln!(text, "\nAll {n_all} rows are disturbed: their times say nothing.")?,
-    }
-    writeln!(
-        text,
-        "The paper counts what batches miss (Algorithm 1, line 16), and does not say whether its MB a step \
-         have the hot sets too: both are here. Hot sets and what fills the oracle's tier are pulled between epochs and are in no pull's \
-         time, nor is the set-up below. Every loss of every step, and the last parameters, are the same bit \
-         for bit in all runs of a batch size (Fig. 9). One run each."
-    )
-}
-
-fn memory(text: &mut String, found: &Reproduction) -> fmt::Result {
-    writeln!(
-        text,
-        "\n## Memory of rows, and the first epoch\n\nOver slow links. `rapid` pulls its first hot set \
-         before the first step, or what its first batches use into the oracle's tier: how long the link \
-         takes for that stands beside it. A schedule is made once and used by all runs \
-         with the same seed; `ondemand` has none, and samples in each step.\n\n| graph | batch | | held, MB | \
-         bound, MB | schedule, s | pulled before the first step, s | by the link's rate, s | epoch \
-         1, s | the others | whole run, s |"
-    )?;
-    writeln!(text, "|---|---|---|---|---|---|---|---|---|---|---|")?;
-    for (graph, group) in groups(found, SLOW) {
-        for run in &group.runs {
-            let warm_up = run.warm_up;
-            writeln!(
-                text,
-                "| {} | {} | {} | {:.1} | {:.1} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
-                graph.name,
-                group.batch,
-                run.contestant.label(),
-                run.memory_bytes as f64 / 1e6,
-                run.memory_bound_bytes as f64 / 1e6,
-                run.schedule_seconds,
-                warm_up.before_seconds,
-                warm_up.filled_bytes * 8.0 / group.rate_bits,
-                warm_up.first_seconds,
-                warm_up.others_seconds,
-                run.run_seconds,
-            )?;
-        }
-    }
-    Ok(())
-}
-
-fn published(graph: &GraphRuns, group: &Group) -> Option<Published> {
-    let model = MODELS.iter().find(|model| model.name == graph.name)?;
-    model.rapidgnn.into_iter().find(|published| published.batch == group.published_batch)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_median_is_the_middle_one() {
-        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[9.0, 1.0, 2.0, 3.0]), Some(2.5));
-        assert_eq!(median(&[]), None);
-    }
 }

@@ -8,7 +8,10 @@ use lodestore_graph::{
 };
 use serde::Serialize;
 
-use crate::{Metric, ModelKind, TrainError};
+use crate::{
+    Aggregation, LayerOptions, Metric, ModelKind, Norm, RateSchedule, TrainError, UpdateOptions,
+    WarmUp,
+};
 
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
@@ -31,13 +34,18 @@ pub struct TrainConfig {
     pub n_heads: usize,
     /// `gat`: heads of the last layer, at least 1, whose rows are averaged.
     pub n_output_heads: usize,
+    /// Aggregation, normalisation and residuals of layers.
+    pub layer: LayerOptions,
     /// Share of the elements of aggregated features, hidden rows and attention coefficients
     /// dropped, in [0, 1).
     pub dropout: f32,
-    /// Adam's step size.
+    /// The optimiser's step size.
     pub learning_rate: f64,
-    /// Added to each gradient times the parameter.
+    /// Adam: added to each gradient times the parameter. AdamW: the share of the parameter, times
+    /// the learning rate, that each update takes away.
     pub weight_decay: f32,
+    /// Optimiser, schedule of the learning rate, and clipping of gradients.
+    pub update: UpdateOptions,
     /// Passes over the training nodes, at least 1.
     pub epochs: u32,
     /// Roots per batch and worker, at least 1.
@@ -226,9 +234,11 @@ impl Default for TrainConfig {
             hidden: 64,
             n_heads: 8,
             n_output_heads: 8,
+            layer: LayerOptions::default(),
             dropout: 0.5,
             learning_rate: 0.01,
             weight_decay: 5e-4,
+            update: UpdateOptions::default(),
             epochs: 10,
             batch_size: 512,
             seed: 0,
@@ -281,7 +291,31 @@ impl TrainConfig {
         check((0.0..1.0).contains(&dropout), "dropout", "in [0, 1)", dropout)?;
         check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
         let decay = self.weight_decay;
-        check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)
+        check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)?;
+        self.validate_layers()?;
+        self.validate_updates()
+    }
+
+    fn validate_layers(&self) -> Result<(), TrainError> {
+        let LayerOptions { aggregation, norm, residual } = self.layer;
+        let of_sage = aggregation == Aggregation::Mean || self.model == ModelKind::Sage;
+        let usual = format!("mean for the model {}", self.model);
+        check(of_sage, "aggregation", &usual, aggregation)?;
+        let takes = self.model != ModelKind::Gat;
+        check(norm == Norm::None || takes, "norm", "none for the model gat", norm)?;
+        check(!residual || takes, "residual", "off for the model gat", "on")?;
+        let n_layers = self.fanouts.len();
+        let expected = format!("off for {n_layers} layers: it joins hidden ones, of which 3 have two");
+        check(!residual || n_layers >= 3, "residual", &expected, "on")
+    }
+
+    fn validate_updates(&self) -> Result<(), TrainError> {
+        let UpdateOptions { schedule, warm_up, clip_norm, .. } = self.update;
+        let is_limit = clip_norm.is_none_or(|limit| limit.is_finite() && limit > 0.0);
+        check(is_limit, "clip_norm", "positive", clip_norm.unwrap_or_default())?;
+        let is_whole = matches!(warm_up, WarmUp::Epochs(n) if n >= self.epochs);
+        let expected = format!("shorter than the {} epochs of a cosine", self.epochs);
+        check(schedule == RateSchedule::Constant || !is_whole, "warm_up", &expected, warm_up)
     }
 
     fn check_hop(&self) -> Result<(), TrainError> {

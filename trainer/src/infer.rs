@@ -153,8 +153,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        conv::{Hop, Input, LayerDropout},
         dropout::Activation,
-        layer::{Hop, Input, LayerDropout},
         layerwise::tests::{N_NODES, model, naive, pass, topology},
     };
 

@@ -20,8 +20,9 @@ use lodestore_graph::{
 
 use crate::{
     TrainError,
+    conv::Hop,
     features::FeatureRows,
-    layer::{Hop, Layer},
+    layer::Layer,
     matrix::Matrix,
     sparse::Rows,
 };

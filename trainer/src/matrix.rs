@@ -39,6 +39,11 @@ impl Matrix {
         }
     }
 
+    /// Returns the elements of the first `n` rows.
+    pub(crate) fn rows(&self, n: usize) -> &[f32] {
+        &self.values()[..n * self.width]
+    }
+
     /// Returns all elements, row by row.
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
         match &mut self.storage {

@@ -1,11 +1,10 @@
 //! A model with the state of its optimiser.
 
-use candle_core::Result;
-
 use crate::{
-    TrainConfig,
+    TrainConfig, TrainError,
     adam::{Adam, AdamState},
     model::Model,
+    rate::LearningRate,
 };
 
 /// A model and its optimiser. Mini-batch training has one, which all workers share: its gradients
@@ -14,6 +13,8 @@ use crate::{
 pub(crate) struct Replica {
     pub(crate) model: Model,
     pub(crate) adam: Adam,
+    rate: LearningRate,
+    clip_norm: Option<f32>,
 }
 
 /// Everything that later steps of a replica depend on: parameters and moments, and how many updates
@@ -21,9 +22,26 @@ pub(crate) struct Replica {
 pub(crate) type ReplicaState = AdamState;
 
 impl Replica {
-    /// Returns a replica of `model`, which has had no update.
-    pub(crate) fn new(model: &Model, config: &TrainConfig) -> Result<Self> {
-        let adam = Adam::new(model.parameters(), config.learning_rate, config.weight_decay)?;
-        Ok(Self { model: model.clone(), adam })
+    /// Returns a replica of `model`, which has had no update, in a run of `n_steps` an epoch.
+    pub(crate) fn new(
+        model: &Model,
+        config: &TrainConfig,
+        n_steps: u32,
+    ) -> Result<Self, TrainError> {
+        let (optimizer, clip_norm) = (config.update.optimizer, config.update.clip_norm);
+        let (parameters, are_statistics) = (model.parameters(), model.are_statistics());
+        let adam = Adam::new(parameters, are_statistics, optimizer, config.weight_decay)?;
+        let rate = LearningRate::new(config, n_steps)?;
+        Ok(Self { model: model.clone(), adam, rate, clip_norm })
+    }
+
+    /// Makes one update by gradients that have been reduced over all workers, so that all
+    /// processes clip alike.
+    pub(crate) fn update(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), TrainError> {
+        if let Some(limit) = self.clip_norm {
+            self.adam.clip(gradients, limit);
+        }
+        let rate = self.rate.at(self.adam.n_steps().into());
+        Ok(self.adam.step(gradients, rate)?)
     }
 }

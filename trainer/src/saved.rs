@@ -15,7 +15,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use thiserror::Error;
 
 use crate::{
-    Metric, ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError, TrainGraph, WorkerSources,
     evaluate::Accuracy,
     model::{Model, ModelSpec},
     setup::Setup,
@@ -211,6 +211,15 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// What it takes to use the parameters of a run of `config`.
 fn metadata(config: &TrainConfig) -> HashMap<String, String> {
+    let LayerOptions { aggregation, norm, residual } = config.layer;
+    let options = [
+        ("aggregation", aggregation.to_string()),
+        ("norm", norm.to_string()),
+        ("residual", residual.to_string()),
+    ];
+    let usual = [Aggregation::Mean.to_string(), Norm::None.to_string(), false.to_string()];
+    let is_unusual = |((_, found), usual): &((_, String), String)| found != usual;
+    let options = options.into_iter().zip(usual).filter(is_unusual).map(|(option, _)| option);
     let entries = [
         ("model", config.model.to_string()),
         ("layers", config.fanouts.len().to_string()),
@@ -223,7 +232,7 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
         ("label_tensor", config.label_tensor.clone()),
         ("split_tensor", config.split_tensor.clone()),
     ];
-    entries.map(|(name, value)| (name.to_owned(), value)).into()
+    entries.into_iter().chain(options).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The settings of [`metadata`]; all others as usual, since they do not matter once trained.
@@ -241,6 +250,15 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
         };
         found.parse().map_err(unfit)
     }
+    /// Returns an entry that files from before the choice lack.
+    fn choice<T: FromStr>(
+        metadata: &HashMap<String, String>,
+        name: &str,
+        expected: &str,
+        usual: T,
+    ) -> Result<T, Fault> {
+        if metadata.contains_key(name) { entry(metadata, name, expected) } else { Ok(usual) }
+    }
     let number = |name| entry::<usize>(metadata, name, "a number");
     let text = |name| entry::<String>(metadata, name, "a name");
     let n_layers = number("layers")?;
@@ -248,13 +266,13 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
         let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
         return Err(Fault::Unfit { name: "layers".to_owned(), expected, found });
     }
-    // Files without it are older than the choice.
-    let metric = match metadata.contains_key("metric") {
-        true => entry(metadata, "metric", "accuracy, f1-micro or roc-auc")?,
-        false => Metric::Accuracy,
-    };
     Ok(TrainConfig {
-        metric,
+        metric: choice(metadata, "metric", "accuracy, f1-micro or roc-auc", Metric::Accuracy)?,
+        layer: LayerOptions {
+            aggregation: choice(metadata, "aggregation", "mean, max or sum", Aggregation::Mean)?,
+            norm: choice(metadata, "norm", "none, batch or layer", Norm::None)?,
+            residual: choice(metadata, "residual", "true or false", false)?,
+        },
         model: entry(metadata, "model", "sage, gcn or gat")?,
         fanouts: vec![Fanout::All; n_layers],
         hidden: number("hidden")?,

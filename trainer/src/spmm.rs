@@ -14,7 +14,7 @@ use crate::{
     dropout::Mask,
     sparse::{SparsePiece, SparseRows},
 };
-use transposed::BySource;
+pub(crate) use transposed::BySource;
 
 /// Rows per parallel task; fewer would cost more to hand out than to compute.
 pub(crate) const ROWS_PER_TASK: usize = 64;

@@ -13,9 +13,9 @@ use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topolog
 
 use crate::{
     TrainError,
+    conv::Input,
     features::FeatureRows,
     labels::Labels,
-    layer::Input,
     loss::Loss,
     model::{Hops, Model},
     step::StepSeconds,

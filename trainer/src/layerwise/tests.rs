@@ -5,8 +5,8 @@ use lodestore_graph::{PartId, PartitionBook, edges::MemoryEdges, relabel::Relabe
 use lodestore_store::Dtype;
 
 use crate::{
-    ModelKind, WorkerSources,
-    layer::Input,
+    LayerOptions, ModelKind, WorkerSources,
+    conv::Input,
     model::{Hops, Model, ModelSpec},
     random::CounterRandom,
 };
@@ -48,8 +48,18 @@ pub(crate) fn sources() -> WorkerSources {
 
 /// A model of three layers over the fixture's rows.
 pub(crate) fn model(kind: ModelKind, hidden: [usize; 2], n_classes: usize) -> Model {
+    model_with(kind, hidden, n_classes, LayerOptions::default())
+}
+
+/// The same with options of its layers.
+pub(crate) fn model_with(
+    kind: ModelKind,
+    hidden: [usize; 2],
+    n_classes: usize,
+    layer: LayerOptions,
+) -> Model {
     let widths = vec![WIDTH, hidden[0], hidden[1], n_classes];
-    let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 3, dropout: 0.0 };
+    let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 3, dropout: 0.0, layer };
     let model = Model::new(&spec, 3).unwrap();
     // A bias that is not zero.
     for var in model.parameters().iter().filter(|var| var.rank() == 1) {

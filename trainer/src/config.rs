@@ -538,6 +538,22 @@ mod tests {
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));
         assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
         assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));
+        for limit in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            let update = UpdateOptions { clip_norm: Some(limit), ..UpdateOptions::default() };
+            let config = TrainConfig { update, ..TrainConfig::default() };
+            assert!(config.validate().unwrap_err().to_string().contains("`clip_norm`"), "{limit}");
+        }
+        let of_gcn =
+            message(|c| (c.model, c.layer.aggregation) = (ModelKind::Gcn, Aggregation::Max));
+        assert_eq!(of_gcn, "setting `aggregation` must be mean for the model gcn, found max");
+        let of_gat = message(|c| (c.model, c.layer.norm) = (ModelKind::Gat, Norm::Batch));
+        assert!(of_gat.contains("`norm` must be none for the model gat, found batch"), "{of_gat}");
+        let shallow = message(|c| c.layer.residual = true);
+        assert!(shallow.contains("`residual` must be off for 2 layers"), "{shallow}");
+        let long = message(|c| {
+            (c.update.schedule, c.update.warm_up) = (RateSchedule::Cosine, WarmUp::Epochs(10));
+        });
+        assert!(long.contains("`warm_up` must be shorter than the 10 epochs"), "{long}");
         assert!(message(|c| c.batch_size = 0).contains("batch_size"));
     }
 }

@@ -303,8 +303,18 @@ mod tests {
             fanouts: vec![Fanout::All; 3],
             ..TrainConfig::default()
         };
+        for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
+            for (norm, residual) in [(Norm::None, true), (Norm::Batch, false), (Norm::Layer, true)] {
+                let layer = LayerOptions { aggregation, norm, residual };
+                let usual = TrainConfig { layer, ..usual.clone() };
+                let found = config(&metadata(&usual)).unwrap();
+                assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+            }
+        }
+        // A file without any options is one of before there were any.
         let found = config(&metadata(&usual)).unwrap();
         assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+        assert_eq!(metadata(&usual).len(), 10);
         let message = |name: &str, value: &str| {
             let mut entries = metadata(&usual);
             entries.insert(name.to_owned(), value.to_owned());
@@ -314,6 +324,7 @@ mod tests {
         assert!(message("layers", "65").contains("must be 1 to 64, found 65"));
         assert!(message("layers", "0").contains("1 to 64"));
         assert!(message("heads", "-1").contains("a number"));
+        assert!(message("norm", "instance").contains("must be none, batch or layer"));
         assert!(config(&HashMap::new()).unwrap_err().to_string().contains("found nothing"));
     }
 

@@ -5,8 +5,8 @@ use lodestore_graph::{PartId, PartitionBook, edges::MemoryEdges, relabel::Relabe
 use lodestore_store::Dtype;
 
 use crate::{
-    LayerOptions, ModelKind, WorkerSources,
-    conv::Input,
+    Aggregation, LayerOptions, ModelKind, Norm, WorkerSources,
+    conv::{Input, LayerDropout},
     model::{Hops, Model, ModelSpec},
     random::CounterRandom,
 };
@@ -138,6 +138,63 @@ fn layer_by_layer_gives_the_rows_of_whole_neighbourhoods() {
                     // Wherever rows were kept.
                     if chunk_bytes == 300 {
                         assert!(before.get_or_insert_with(|| rows.clone()) == &rows);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The last layer's rows of all nodes: convolutions as training has them, running statistics, and
+/// residuals.
+fn naive_evaluation(model: &Model, topology: &Topology) -> Vec<f32> {
+    let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let batch = Sampler::new(topology, &[Fanout::All]).sample(&all, 0);
+    assert_eq!(batch.nodes, all);
+    let block = Arc::new(batch.blocks.into_iter().next().unwrap());
+    let degree = |node| topology.in_degree(node);
+    let hop = Hop { block: &block, nodes: &all, degree: &degree };
+    let mut before: Option<Matrix> = None;
+    for layer in model.layers() {
+        let x = rows();
+        let input = match &before {
+            Some(hidden) => Input::Hidden(hidden),
+            None => Input::Features { x: &x, width: WIDTH },
+        };
+        let (mut out, _) = layer.conv.forward(hop, input, LayerDropout::default()).unwrap();
+        if let Some(norm) = &layer.norm {
+            out = norm.evaluate(out).unwrap();
+        }
+        if let (true, Some(hidden)) = (layer.is_residual, &before) {
+            let active = hidden.values().iter().map(|x| x.max(0.0));
+            out.values_mut().iter_mut().zip(active).for_each(|(out, x)| *out += x);
+        }
+        before = Some(out);
+    }
+    before.unwrap().into_values()
+}
+
+#[test]
+fn layers_of_any_options_are_evaluated_by_running_statistics() {
+    let topology = topology();
+    for kind in [ModelKind::Sage, ModelKind::Gcn] {
+        for norm in [Norm::None, Norm::Batch, Norm::Layer] {
+            for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
+                // Wider rows than those before, and narrower ones; residuals between equal ones.
+                for (hidden, residual) in [([6, 4], false), ([2, 8], false), ([5, 5], true)] {
+                    let options = LayerOptions { aggregation, norm, residual };
+                    let model = model_with(kind, hidden, 4, options);
+                    let expected = naive_evaluation(&model, &topology);
+                    for limit in [1 << 20, 300] {
+                        let limits = PassLimits { chunk_bytes: limit, stored_bytes: limit };
+                        let mut pass = pass(&topology, limits);
+                        let all = NodeSet::all(N_NODES);
+                        let (_, rows, _) = run(&mut pass, model.layers(), all);
+                        assert_eq!(rows.len(), expected.len());
+                        for (found, expected) in rows.iter().zip(&expected) {
+                            let is_near = (found - expected).abs() < 1e-3 * expected.abs().max(1.0);
+                            assert!(is_near, "{kind} {options:?}: {found} {expected}");
+                        }
                     }
                 }
             }

@@ -16,6 +16,7 @@ use crate::{
     sage,
     sparse::{Rows, SparseRows},
     spmm::Spmm,
+    workspace::Workspace,
 };
 
 /// Dropout of coefficients has streams of its own.
@@ -126,12 +127,16 @@ impl Conv {
         hop: Hop<'_>,
         input: Input<'_>,
         dropout: LayerDropout,
+        workspace: &Workspace,
     ) -> Result<(Matrix, Convolved)> {
         match self {
             Self::Sage(linear, aggregation) => {
-                convolve(linear, hop.aggregated(*aggregation), hop, input, dropout)
+                let step = hop.aggregated(*aggregation);
+                convolve(linear, step, hop.masked(input, dropout), workspace)
             }
-            Self::Gcn(linear) => convolve(linear, hop.normalised(), hop, input, dropout),
+            Self::Gcn(linear) => {
+                convolve(linear, hop.normalised(), hop.masked(input, dropout), workspace)
+            }
             Self::Gat(gat) => {
                 let mask = dropout.of_rows(hop.sources());
                 let rows = match input {
@@ -143,11 +148,11 @@ impl Conv {
                         None => x.clone(),
                     }),
                     Input::Hidden(hidden) => {
-                        let rows = Activation::Elu.forward(hidden.values(), mask.as_ref());
+                        let rows = Activation::Elu.forward(hidden.values(), mask.as_ref(), workspace);
                         Rows::Dense(Matrix::new(rows, hidden.width()))
                     }
                 };
-                let z = gat.projection().forward(&rows)?;
+                let z = gat.projection().forward(&rows, workspace)?;
                 let (out, attended) = gat.attend(hop, z, dropout.coefficients)?;
                 Ok((out, Convolved::Attended { rows, attended: Box::new(attended), mask }))
             }
@@ -161,6 +166,7 @@ impl Conv {
         saved: &Convolved,
         grad: &Matrix,
         hidden: Option<&Matrix>,
+        workspace: &Workspace,
     ) -> Result<(Vec<Vec<f32>>, Option<Matrix>)> {
         match (self, saved) {
             (
@@ -169,8 +175,9 @@ impl Conv {
             ) => {
                 let gradients = linear.gradients(rows, grad)?;
                 let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let of_rows = linear.row_gradient(grad)?;
-                    let of_x = step.transposed_product(of_rows.values(), hidden.width())?;
+                    let (of_rows, width) = (linear.row_gradient(grad, workspace)?, hidden.width());
+                    let of_x = step.transposed_product(of_rows.values(), width, workspace)?;
+                    workspace.give_matrix(of_rows);
                     Ok(through(Activation::Relu, of_x, hidden, mask.as_ref()))
                 };
                 Ok((gradients, hidden.map(of_hidden).transpose()?))
@@ -178,7 +185,7 @@ impl Conv {
             (Self::Gat(gat), Convolved::Attended { rows, attended, mask }) => {
                 let (gradients, of_z) = gat.gradients(attended, rows, grad)?;
                 let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let of_rows = gat.projection().row_gradient(&of_z)?;
+                    let of_rows = gat.projection().row_gradient(&of_z, workspace)?;
                     Ok(through(Activation::Elu, of_rows.into_values(), hidden, mask.as_ref()))
                 };
                 Ok((gradients, hidden.map(of_hidden).transpose()?))
@@ -208,6 +215,20 @@ impl Hop<'_> {
         })
     }
 
+    /// Returns the input of a convolution with its mask: that of the rows themselves or, of
+    /// features, of what becomes of them.
+    fn masked<'a>(
+        &self,
+        input: Input<'a>,
+        dropout: LayerDropout,
+    ) -> (Input<'a>, Option<Mask>) {
+        let nodes = match input {
+            Input::Hidden(_) => self.sources(),
+            Input::Features { .. } | Input::Sparse(_) => self.destinations(),
+        };
+        (input, dropout.of_rows(nodes))
+    }
+
     /// GraphSAGE's step.
     pub(crate) fn aggregated(&self, aggregation: Aggregation) -> Step {
         let block = Arc::clone(self.block);
@@ -226,11 +247,13 @@ impl Hop<'_> {
 
 impl Step {
     /// Returns the aggregated rows of `x`, whose rows have `width`.
-    pub(crate) fn product(&mut self, x: &[f32], width: usize) -> Matrix {
+    pub(crate) fn product(&mut self, x: &[f32], width: usize, workspace: &Workspace) -> Matrix {
         match self {
-            Self::Weighted(step) => Matrix::new(step.product(x, width), step.out_width(width)),
+            Self::Weighted(step) => {
+                Matrix::new(step.product(x, width, workspace), step.out_width(width))
+            }
             Self::Largest(step, winners) => {
-                let (rows, by) = step.product(x, width);
+                let (rows, by) = step.product(x, width, workspace);
                 *winners = Some(by);
                 Matrix::new(rows, 2 * width)
             }
@@ -246,10 +269,17 @@ impl Step {
     }
 
     /// Returns the gradient of the input rows from that of the aggregated rows.
-    pub(crate) fn transposed_product(&self, grad: &[f32], width: usize) -> Result<Vec<f32>> {
+    pub(crate) fn transposed_product(
+        &self,
+        grad: &[f32],
+        width: usize,
+        workspace: &Workspace,
+    ) -> Result<Vec<f32>> {
         match self {
-            Self::Weighted(step) => Ok(step.transposed_product(grad, width)),
-            Self::Largest(step, Some(winners)) => Ok(step.transposed_product(winners, grad, width)),
+            Self::Weighted(step) => Ok(step.transposed_product(grad, width, workspace)),
+            Self::Largest(step, Some(winners)) => {
+                Ok(step.transposed_product(winners, grad, width, workspace))
+            }
             Self::Largest(_, None) => candle_core::bail!("no product of dense rows came before"),
         }
     }
@@ -259,29 +289,36 @@ impl Step {
 fn convolve(
     linear: &Linear,
     mut step: Step,
-    hop: Hop<'_>,
-    input: Input<'_>,
-    dropout: LayerDropout,
+    (input, mask): (Input<'_>, Option<Mask>),
+    workspace: &Workspace,
 ) -> Result<(Matrix, Convolved)> {
-    let (rows, mask) = match input {
+    let rows = match input {
         Input::Features { x, width } => {
-            let mask = dropout.of_rows(hop.destinations());
-            let mut rows = step.product(x, width);
+            let mut rows = step.product(x, width, workspace);
             mask.iter().for_each(|mask| mask.apply(rows.values_mut()));
-            (Rows::Dense(rows), mask)
+            Rows::Dense(rows)
         }
-        Input::Sparse(x) => {
-            let mask = dropout.of_rows(hop.destinations());
-            (Rows::Sparse(step.sparse_product(x, mask.as_ref())), mask)
-        }
+        Input::Sparse(x) => Rows::Sparse(step.sparse_product(x, mask.as_ref())),
         Input::Hidden(hidden) => {
-            let (mask, width) = (dropout.of_rows(hop.sources()), hidden.width());
-            let active = Activation::Relu.forward(hidden.values(), mask.as_ref());
-            (Rows::Dense(step.product(&active, width)), mask)
+            let active = Activation::Relu.forward(hidden.values(), mask.as_ref(), workspace);
+            let rows = step.product(&active, hidden.width(), workspace);
+            workspace.give(active);
+            Rows::Dense(rows)
         }
     };
-    let out = linear.forward(&rows)?;
+    let out = linear.forward(&rows, workspace)?;
     Ok((out, Convolved::Aggregated { step, rows, mask }))
+}
+
+impl Convolved {
+    /// Gives the memory of rows back.
+    pub(crate) fn give_to(self, workspace: &Workspace) {
+        match self {
+            Self::Aggregated { rows, .. } | Self::Attended { rows, .. } => {
+                workspace.give_rows(rows);
+            }
+        }
+    }
 }
 
 /// Returns the rows after dropout.
@@ -347,7 +384,7 @@ mod tests {
                     let hidden = Matrix::new(x.clone(), width);
                     let inputs = [Input::Features { x: &x, width }, Input::Hidden(&hidden)];
                     inputs.map(|input| {
-                        let (out, _) = layer.forward(hop, input, dropout).unwrap();
+                        let (out, _) = layer.forward(hop, input, dropout, &Workspace::default()).unwrap();
                         out.values()[at * 4..][..4].to_vec()
                     })
                 })
@@ -362,7 +399,9 @@ mod tests {
     /// The loss Σ weights · out², as a function of a layer's rows, and its gradient.
     fn loss(layer: &Conv, hop: Hop<'_>, hidden: &Matrix) -> (f64, Matrix) {
         let (out, _) =
-            layer.forward(hop, Input::Hidden(hidden), LayerDropout::new(0.3, 5, 1)).unwrap();
+            layer
+                .forward(hop, Input::Hidden(hidden), LayerDropout::new(0.3, 5, 1), &Workspace::default())
+                .unwrap();
         let weight = |i: usize| (i % 5) as f32 - 1.5;
         let terms = out.values().iter().enumerate();
         let loss = terms.clone().map(|(i, v)| f64::from(weight(i)) * f64::from(*v).powi(2)).sum();
@@ -389,9 +428,11 @@ mod tests {
         let step = 1e-2f32;
         for layer in layers {
             let dropout = LayerDropout::new(0.3, 5, 1);
-            let (_, saved) = layer.forward(hop, Input::Hidden(&hidden), dropout).unwrap();
+            let workspace = Workspace::default();
+            let input = Input::Hidden(&hidden);
+            let (_, saved) = layer.forward(hop, input, dropout, &workspace).unwrap();
             let (_, grad) = loss(&layer, hop, &hidden);
-            let (of_parameters, of_rows) = layer.backward(&saved, &grad, Some(&hidden)).unwrap();
+            let (of_parameters, of_rows) = layer.backward(&saved, &grad, Some(&hidden), &workspace).unwrap();
             let close = |found: f32, up: f64, down: f64| {
                 let expected = (up - down) / (2.0 * f64::from(step));
                 let difference = (f64::from(found) - expected).abs();
@@ -448,8 +489,8 @@ mod tests {
             for dropout in [LayerDropout::default(), LayerDropout::new(0.5, 3, 0)] {
                 let inputs = [Input::Sparse(&sparse), Input::Features { x: dense.values(), width }];
                 let [of_sparse, of_dense] = inputs.map(|input| {
-                    let (out, saved) = layer.forward(hop, input, dropout).unwrap();
-                    let (gradients, _) = layer.backward(&saved, &out, None).unwrap();
+                    let (out, saved) = layer.forward(hop, input, dropout, &Workspace::default()).unwrap();
+                    let (gradients, _) = layer.backward(&saved, &out, None, &Workspace::default()).unwrap();
                     [vec![out.into_values()], gradients].concat().concat()
                 });
                 assert_eq!(of_sparse.len(), of_dense.len());

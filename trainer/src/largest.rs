@@ -9,6 +9,7 @@ use crate::{
     dropout::Mask,
     sparse::{SparsePiece, SparseRows},
     spmm::{BySource, ROWS_PER_TASK},
+    workspace::Workspace,
 };
 
 /// The edge of a destination that has none.
@@ -32,15 +33,21 @@ impl Largest {
     }
 
     /// Returns rows of twice the `width` of `x`, and the edges that their elements came by.
-    pub(crate) fn product(&self, x: &[f32], width: usize) -> (Vec<f32>, Winners) {
+    pub(crate) fn product(
+        &self,
+        x: &[f32],
+        width: usize,
+        workspace: &Workspace,
+    ) -> (Vec<f32>, Winners) {
         let n_dst = self.block.n_dst as usize;
-        let mut out = vec![0.0; n_dst * 2 * width];
+        let mut out = workspace.take(n_dst * 2 * width);
         let mut winners = vec![NO_EDGE; n_dst * width];
         let rows = out.par_chunks_exact_mut(2 * width.max(1)).enumerate();
         let rows = rows.zip(winners.par_chunks_exact_mut(width.max(1)));
         rows.with_min_len(ROWS_PER_TASK).for_each(|((dst, row), winners)| {
             let (own, largest) = row.split_at_mut(width);
             own.copy_from_slice(&x[dst * width..][..width]);
+            largest.fill(0.0);
             for edge in self.block.offsets[dst]..self.block.offsets[dst + 1] {
                 let source = self.block.sources[edge as usize] as usize;
                 let elements = largest.iter_mut().zip(&mut *winners);
@@ -104,8 +111,9 @@ impl Largest {
         winners: &Winners,
         grad: &[f32],
         width: usize,
+        workspace: &Workspace,
     ) -> Vec<f32> {
-        let mut sum = vec![0.0; self.block.n_src as usize * width];
+        let mut sum = workspace.take(self.block.n_src as usize * width);
         let edges: Vec<u32> = (0..self.block.sources.len() as u32).collect();
         let by_source = BySource::of(&self.block, &edges);
         let rows = sum.par_chunks_exact_mut(width.max(1)).enumerate();
@@ -123,6 +131,7 @@ impl Largest {
                 }
             };
             let [below, others] = by_source.around(source);
+            row.fill(0.0);
             add(row, below);
             if source < self.block.n_dst as usize {
                 let own = &grad[2 * source * width..][..width];

@@ -11,6 +11,7 @@ use crate::{
     matrix::Matrix,
     norm::{NormLayer, Normed},
     spmm::add_scaled,
+    workspace::Workspace,
 };
 
 /// A convolution, perhaps normalised, and perhaps on top of the rows that it was given.
@@ -67,16 +68,19 @@ impl Layer {
         hop: Hop<'_>,
         input: Input<'_>,
         dropout: LayerDropout,
+        workspace: &Workspace,
     ) -> Result<(Matrix, Saved)> {
-        let (mut out, convolved) = self.conv.forward(hop, input, dropout)?;
+        let (mut out, convolved) = self.conv.forward(hop, input, dropout, workspace)?;
         let mut normed = None;
         if let Some(norm) = &self.norm {
-            let (rows, saved) = norm.forward(out)?;
+            let (rows, saved) = norm.forward(out, workspace)?;
             (out, normed) = (rows, Some(saved));
         }
         if let (true, Input::Hidden(hidden)) = (self.is_residual, input) {
             let own = &hidden.values()[..out.values().len()];
-            add_scaled(out.values_mut(), 1.0, &self.activation().forward(own, None));
+            let own = self.activation().forward(own, None, workspace);
+            add_scaled(out.values_mut(), 1.0, &own);
+            workspace.give(own);
         }
         Ok((out, Saved { convolved, normed }))
     }
@@ -89,22 +93,33 @@ impl Layer {
         saved: &Saved,
         grad: &Matrix,
         hidden: Option<&Matrix>,
+        workspace: &Workspace,
     ) -> Result<(Vec<Vec<f32>>, Option<Matrix>)> {
         let (mut of_norm, mut of_conv) = (Vec::new(), None);
         if let (Some(norm), Some(normed)) = (&self.norm, &saved.normed) {
-            let (of_parameters, of_rows) = norm.gradients(normed, grad)?;
+            let (of_parameters, of_rows) = norm.gradients(normed, grad, workspace)?;
             (of_norm, of_conv) = (of_parameters, Some(of_rows));
         }
-        let of_conv = of_conv.as_ref().unwrap_or(grad);
+        let of_out = of_conv.as_ref().unwrap_or(grad);
         let (mut gradients, mut of_hidden) =
-            self.conv.backward(&saved.convolved, of_conv, hidden)?;
+            self.conv.backward(&saved.convolved, of_out, hidden, workspace)?;
+        of_conv.into_iter().for_each(|of_conv| workspace.give_matrix(of_conv));
         gradients.append(&mut of_norm);
         if let (true, Some(of_hidden), Some(hidden)) = (self.is_residual, &mut of_hidden, hidden) {
-            let mut own = grad.values().to_vec();
+            let mut own = workspace.copy(grad.values());
             self.activation().backward(&hidden.values()[..own.len()], None, &mut own);
             add_scaled(&mut of_hidden.values_mut()[..own.len()], 1.0, &own);
+            workspace.give(own);
         }
         Ok((gradients, of_hidden))
+    }
+}
+
+impl Saved {
+    /// Gives the memory of rows back.
+    pub(crate) fn give_to(self, workspace: &Workspace) {
+        self.convolved.give_to(workspace);
+        self.normed.into_iter().for_each(|normed| workspace.give_matrix(normed.into_rows()));
     }
 }
 

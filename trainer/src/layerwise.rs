@@ -25,6 +25,7 @@ use crate::{
     layer::Layer,
     matrix::Matrix,
     sparse::Rows,
+    workspace::Workspace,
 };
 pub(crate) use nodes::NodeSet;
 use rows::{Budget, RowStore};
@@ -107,7 +108,7 @@ impl LayerPass<'_> {
                 let out = layer.combine(hop, rows, width)?;
                 match (next, &mut stored) {
                     (Some(next), Some(stored)) => {
-                        let active = next.activation().forward(out.values(), None);
+                        let active = next.activation().forward(out.values(), None, &Workspace::default());
                         let rows = next.messages(Rows::Dense(Matrix::new(active, out_width)))?;
                         stored.append(rows.values()).map_err(spill)?;
                     }

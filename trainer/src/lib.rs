@@ -50,6 +50,7 @@ mod strategy;
 mod team;
 mod train;
 mod worker;
+mod workspace;
 
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};

@@ -15,6 +15,7 @@ use crate::{
     matrix::Matrix,
     norm::NormLayer,
     options::Norm,
+    workspace::Workspace,
 };
 
 /// Which layer a model is made of.
@@ -192,6 +193,7 @@ impl Model {
         hops: Hops<'_>,
         features: Input<'_>,
         dropout_seed: u64,
+        workspace: &Workspace,
     ) -> Result<Pass> {
         let mut pass = Pass { outputs: Vec::new(), saved: Vec::new() };
         for (index, layer) in self.layers.iter().enumerate() {
@@ -200,7 +202,7 @@ impl Model {
                 None => features,
             };
             let dropout = LayerDropout::new(self.dropout, dropout_seed, index as u64);
-            let (output, saved) = layer.forward(hops.of_layer(index), input, dropout)?;
+            let (output, saved) = layer.forward(hops.of_layer(index), input, dropout, workspace)?;
             pass.outputs.push(output);
             pass.saved.push(saved);
         }
@@ -208,19 +210,26 @@ impl Model {
     }
 
     /// Returns the gradients of all parameters, in their order, from that of the logits. What a
-    /// layer saved is dropped once its gradients are known.
-    pub(crate) fn backward(&self, mut pass: Pass, mut grad: Matrix) -> Result<Vec<Vec<f32>>> {
+    /// layer saved goes back to the workspace once its gradients are known.
+    pub(crate) fn backward(
+        &self,
+        mut pass: Pass,
+        mut grad: Matrix,
+        workspace: &Workspace,
+    ) -> Result<Vec<Vec<f32>>> {
         let mut gradients = Vec::new();
-        pass.outputs.pop();
+        pass.outputs.pop().into_iter().for_each(|logits| workspace.give_matrix(logits));
         for layer in self.layers.iter().rev() {
             let (Some(saved), hidden) = (pass.saved.pop(), pass.outputs.pop()) else {
                 candle_core::bail!("a pass has a part for each layer")
             };
-            let (of_layer, of_hidden) = layer.backward(&saved, &grad, hidden.as_ref())?;
+            let (of_layer, of_hidden) =
+                layer.backward(&saved, &grad, hidden.as_ref(), workspace)?;
             gradients.push(of_layer);
-            if let Some(of_hidden) = of_hidden {
-                grad = of_hidden;
-            }
+            saved.give_to(workspace);
+            hidden.into_iter().for_each(|hidden| workspace.give_matrix(hidden));
+            let of_hidden = of_hidden.unwrap_or_else(|| Matrix::new(Vec::new(), 0));
+            workspace.give_matrix(std::mem::replace(&mut grad, of_hidden));
         }
         Ok(gradients.into_iter().rev().flatten().collect())
     }
@@ -306,16 +315,19 @@ mod tests {
             let spec =
                 ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.5, layer };
             let model = Model::new(&spec, 1).unwrap();
+            let workspace = Workspace::default();
             let logits = |numbers: [u64; 2]| {
                 let dropout = numbers.map(|number| LayerDropout::new(0.5, 9, number));
                 let input = Input::Features { x: &x, width: 6 };
-                let first = model.layers[0].forward(hops.of_layer(0), input, dropout[0]);
+                let first = model.layers[0].forward(hops.of_layer(0), input, dropout[0], &workspace);
                 let (hidden, _) = first.unwrap();
+                let input = Input::Hidden(&hidden);
                 let second =
-                    model.layers[1].forward(hops.of_layer(1), Input::Hidden(&hidden), dropout[1]);
+                    model.layers[1].forward(hops.of_layer(1), input, dropout[1], &workspace);
                 second.unwrap().0.into_values()
             };
-            let pass = model.forward(hops, Input::Features { x: &x, width: 6 }, 9).unwrap();
+            let input = Input::Features { x: &x, width: 6 };
+            let pass = model.forward(hops, input, 9, &workspace).unwrap();
             assert_eq!(pass.logits().values(), logits([0, 1]), "{kind}");
             assert_ne!(pass.logits().values(), logits([0, 0]), "{kind}");
             assert_ne!(pass.logits().values(), logits([1, 1]), "{kind}");

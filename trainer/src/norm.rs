@@ -13,6 +13,7 @@ use crate::{
     matrix::{Matrix, with_values},
     options::Norm,
     spmm::ROWS_PER_TASK,
+    workspace::Workspace,
 };
 
 /// Added to a variance before its root is taken.
@@ -79,23 +80,33 @@ impl NormLayer {
     }
 
     /// Returns the normalised rows of a training step, and what the backward pass needs.
-    pub(crate) fn forward(&self, rows: Matrix) -> Result<(Matrix, Normed)> {
+    pub(crate) fn forward(
+        &self,
+        rows: Matrix,
+        workspace: &Workspace,
+    ) -> Result<(Matrix, Normed)> {
         let normed = match self.running {
             Some(_) => by_column(rows),
             None => by_row(rows),
         };
-        let mut out = normed.unscaled.clone();
+        let mut out = copy_of(&normed.unscaled, workspace);
         self.scale(&mut out)?;
         Ok((out, normed))
     }
 
     /// Normalises the rows of an evaluation: by running statistics if there are any.
     pub(crate) fn evaluate(&self, rows: Matrix) -> Result<Matrix> {
-        let Some([mean, variance]) = &self.running else { return Ok(self.forward(rows)?.0) };
+        let Some([mean, variance]) = &self.running else { return self.evaluate_rows(rows) };
         let mut rows = rows;
         let of = |var: &Tensor| var.to_vec1::<f32>();
         let inverse: Vec<f32> = of(variance)?.iter().map(|&v| inverse_of(v.into())).collect();
         move_and_scale(&mut rows, &of(mean)?, &inverse);
+        self.scale(&mut rows)?;
+        Ok(rows)
+    }
+
+    fn evaluate_rows(&self, rows: Matrix) -> Result<Matrix> {
+        let mut rows = by_row(rows).unscaled;
         self.scale(&mut rows)?;
         Ok(rows)
     }
@@ -106,16 +117,19 @@ impl NormLayer {
         &self,
         saved: &Normed,
         grad: &Matrix,
+        workspace: &Workspace,
     ) -> Result<(Vec<Vec<f32>>, Matrix)> {
         let [of_bias, of_weight] =
             sums_of_columns(grad, |row, column, value| [value, value * saved.at(row, column)]);
         let narrow = |sums: &[f64]| sums.iter().map(|&sum| sum as f32).collect::<Vec<f32>>();
         let mut gradients = vec![narrow(&of_weight), narrow(&of_bias)];
-        let of_rows = with_values(&self.weight, |weight| {
-            Ok(match &saved.statistics {
-                Some(_) => saved.through_columns(grad, weight, [&of_bias, &of_weight]),
-                None => saved.through_rows(grad, weight),
-            })
+        let mut of_rows = copy_of(grad, workspace);
+        with_values(&self.weight, |weight| {
+            match &saved.statistics {
+                Some(_) => saved.through_columns(&mut of_rows, weight, [&of_bias, &of_weight]),
+                None => saved.through_rows(&mut of_rows, weight),
+            }
+            Ok(())
         })?;
         gradients.extend(saved.statistics.clone().into_iter().flatten());
         Ok((gradients, of_rows))
@@ -139,29 +153,26 @@ impl Normed {
         self.unscaled.values()[row * self.unscaled.width() + column].into()
     }
 
-    /// Returns the gradient of rows that were normalised by column: less its mean, and less its
-    /// part along the rows, of which `sums` are the sums over all rows.
-    fn through_columns(&self, grad: &Matrix, weight: &[f32], sums: [&[f64]; 2]) -> Matrix {
+    /// Turns the gradient of rows that were normalised by column into that of the rows before: less
+    /// its mean, and less its part along the rows, of which `sums` are the sums over all rows.
+    fn through_columns(&self, grad: &mut Matrix, weight: &[f32], sums: [&[f64]; 2]) {
         let n_rows = grad.n_rows() as f64;
         let [means, along] =
             sums.map(|sums| sums.iter().map(|sum| (sum / n_rows) as f32).collect::<Vec<f32>>());
-        let mut out = grad.clone();
         let width = grad.width();
-        for_each_row(&mut out, |number, row| {
+        for_each_row(grad, |number, row| {
             let unscaled = &self.unscaled.values()[number * width..][..width];
             for (column, grad) in row.iter_mut().enumerate() {
                 let rest = *grad - means[column] - unscaled[column] * along[column];
                 *grad = weight[column] * self.inverse[column] * rest;
             }
         });
-        out
     }
 
-    /// Returns the gradient of rows that were normalised each by itself.
-    fn through_rows(&self, grad: &Matrix, weight: &[f32]) -> Matrix {
-        let mut out = grad.clone();
+    /// The same for rows that were normalised each by itself.
+    fn through_rows(&self, grad: &mut Matrix, weight: &[f32]) {
         let width = grad.width();
-        for_each_row(&mut out, |number, row| {
+        for_each_row(grad, |number, row| {
             let unscaled = &self.unscaled.values()[number * width..][..width];
             row.iter_mut().zip(weight).for_each(|(grad, weight)| *grad *= weight);
             let mean = row.iter().map(|&g| f64::from(g)).sum::<f64>() / width as f64;
@@ -171,7 +182,11 @@ impl Normed {
                 *grad = self.inverse[number] * (*grad - mean as f32 - x * along);
             }
         });
-        out
+    }
+
+    /// Returns the rows, whose memory is no longer needed.
+    pub(crate) fn into_rows(self) -> Matrix {
+        self.unscaled
     }
 }
 
@@ -201,6 +216,10 @@ fn by_row(mut rows: Matrix) -> Normed {
         row.iter_mut().for_each(|x| *x = (*x - mean as f32) * *inverse);
     });
     Normed { unscaled: rows, inverse, statistics: None }
+}
+
+fn copy_of(rows: &Matrix, workspace: &Workspace) -> Matrix {
+    Matrix::new(workspace.copy(rows.values()), rows.width())
 }
 
 fn inverse_of(variance: f64) -> f32 {

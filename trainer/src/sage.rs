@@ -36,11 +36,12 @@ fn weighted(block: Arc<Block>, weight: impl Fn(usize, u32) -> f32) -> Spmm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace::Workspace;
 
     #[test]
     fn means_neighbours_beside_the_own_row() {
         let block = Block { n_src: 3, n_dst: 2, offsets: vec![0, 2, 2], sources: vec![1, 2] };
-        let out = mean(Arc::new(block)).product(&[1.0, 2.0, 4.0], 1);
+        let out = mean(Arc::new(block)).product(&[1.0, 2.0, 4.0], 1, &Workspace::default());
         assert_eq!(out, [1.0, 3.0, 2.0, 0.0]);
     }
 
@@ -50,7 +51,7 @@ mod tests {
         let (block, nodes) = (Arc::new(block), [5, 6, 7].map(NodeId));
         for (degree, expected) in [(2, 6.0), (8, 24.0)] {
             let step = sum(Arc::clone(&block), &nodes, &|node| if node.0 == 5 { degree } else { 0 });
-            assert_eq!(step.product(&[1.0, 2.0, 4.0], 1), [1.0, expected, 2.0, 0.0]);
+            assert_eq!(step.product(&[1.0, 2.0, 4.0], 1, &Workspace::default()), [1.0, expected, 2.0, 0.0]);
         }
     }
 }

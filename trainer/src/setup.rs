@@ -32,6 +32,7 @@ use crate::{
     },
     team::Recruit,
     worker::{Batches, Worker},
+    workspace::Workspace,
 };
 use schedule::Written;
 
@@ -255,6 +256,8 @@ impl<'a> Setup<'a> {
             model: &self.model,
             topology,
             labels: &self.labels,
+            workspace: Workspace::default(),
+            is_evaluated: config.evaluate_every > 0,
         };
         Ok(Recruit { worker, n_batches, rapid, remote })
     }

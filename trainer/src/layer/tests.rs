@@ -9,6 +9,7 @@ use crate::{
     model::{Model, ModelSpec},
     random::CounterRandom,
     sparse::tests::sparse,
+    workspace::Workspace,
 };
 
 const WIDTH: usize = 4;
@@ -155,14 +156,15 @@ fn loss(out: &[f64]) -> f64 {
 
 #[test]
 fn rows_and_gradients_of_all_options_are_those_of_the_formulas() {
-    let nodes = nodes();
+    let (nodes, workspace, dropout) =
+        (nodes(), Workspace::default(), LayerDropout::default());
     for (name, options, layer) in layers() {
         for (number, block) in blocks().iter().enumerate() {
             let x = hidden(block.n_src as usize);
             let hop = Hop { block, nodes: &nodes, degree: &degree };
             let rows = Matrix::new(x.clone(), WIDTH);
             let (out, saved) =
-                layer.forward(hop, Input::Hidden(&rows), LayerDropout::default()).unwrap();
+                layer.forward(hop, Input::Hidden(&rows), dropout, &workspace).unwrap();
             let (x, parameters) = (wide(&x), parameters(&layer));
             let expected = naive(&layer, options, block, &parameters, &x);
             assert_eq!(out.values().len(), expected.len());
@@ -172,7 +174,8 @@ fn rows_and_gradients_of_all_options_are_those_of_the_formulas() {
             }
             let grad = |(i, y): (usize, &f32)| 2.0 * ((i % 5) as f32 - 1.5) * y;
             let grad = Matrix::new(out.values().iter().enumerate().map(grad).collect(), WIDTH);
-            let (of_parameters, of_rows) = layer.backward(&saved, &grad, Some(&rows)).unwrap();
+            let (of_parameters, of_rows) =
+                layer.backward(&saved, &grad, Some(&rows), &workspace).unwrap();
             let step = 1e-6;
             let check = |found: f32, up: f64, down: f64, what: &str| {
                 let expected = (up - down) / (2.0 * step);
@@ -209,20 +212,22 @@ fn rows_and_gradients_of_all_options_are_those_of_the_formulas() {
 #[test]
 fn gradients_of_dropped_rows_and_residuals_agree_with_differences() {
     let (block, nodes, step) = (&blocks()[0], nodes(), 1e-2f32);
+    let workspace = Workspace::default();
     let hop = Hop { block, nodes: &nodes, degree: &degree };
     for (name, _, layer) in layers() {
         let dropout = LayerDropout::new(0.4, 5, 1);
         let x = hidden(N_NODES);
         let forward = |x: &[f32]| {
             let rows = Matrix::new(x.to_vec(), WIDTH);
-            let (out, saved) = layer.forward(hop, Input::Hidden(&rows), dropout).unwrap();
+            let (out, saved) = layer.forward(hop, Input::Hidden(&rows), dropout, &workspace).unwrap();
             (rows, out, saved)
         };
         let (rows, out, saved) = forward(&x);
         // A linear loss: what normalisation bends is left alone by small steps.
         let weight = |i: usize| (i % 5) as f32 - 1.5;
         let grad = (0..out.values().len()).map(weight).collect();
-        let (_, found) = layer.backward(&saved, &Matrix::new(grad, WIDTH), Some(&rows)).unwrap();
+        let grad = Matrix::new(grad, WIDTH);
+        let (_, found) = layer.backward(&saved, &grad, Some(&rows), &workspace).unwrap();
         let loss = |x: &[f32]| -> f64 {
             let (_, out, _) = forward(x);
             wide(out.values()).iter().enumerate().map(|(i, y)| f64::from(weight(i)) * y).sum()
@@ -250,17 +255,18 @@ fn of_equal_elements_the_first_edges_gets_the_gradient() {
     let block = Block { n_src: 4, n_dst: 2, offsets: vec![0, 4, 4], sources: vec![3, 1, 2, 3] };
     let (block, nodes) = (Arc::new(block), nodes());
     let hop = Hop { block: &block, nodes: &nodes, degree: &degree };
-    let mut step = hop.aggregated(aggregation);
-    let rows = step.product(&[9.0, 9.0, 8.0, 8.0, 5.0, 5.0, 5.0, 7.0], 2);
+    let (mut step, workspace) = (hop.aggregated(aggregation), &Workspace::default());
+    let rows = step.product(&[9.0, 9.0, 8.0, 8.0, 5.0, 5.0, 5.0, 7.0], 2, workspace);
     assert_eq!(rows.values(), [9.0, 9.0, 8.0, 8.0, 8.0, 8.0, 0.0, 0.0]);
-    let rows = step.product(&[0.0, 0.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0], 2);
+    let rows = step.product(&[0.0, 0.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0], 2, workspace);
     assert_eq!(rows.values(), [0.0, 0.0, 5.0, 5.0, 5.0, 5.0, 0.0, 0.0]);
-    let found = step.transposed_product(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 2).unwrap();
+    let grad = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+    let found = step.transposed_product(&grad, 2, workspace).unwrap();
     assert_eq!(found, [1.0, 2.0, 5.0, 6.0, 0.0, 0.0, 3.0, 4.0]);
     // Nothing hides a NaN.
-    let nan = step.product(&[0.0, f32::NAN, 9.0, 1.0, 3.0, 4.0, 3.0, 4.0], 2);
+    let nan = step.product(&[0.0, f32::NAN, 9.0, 1.0, 3.0, 4.0, 3.0, 4.0], 2, workspace);
     assert!(nan.values()[1].is_nan() && nan.values()[2..4] == [9.0, 4.0]);
-    let nan = step.product(&[0.0, 0.0, f32::NAN, 1.0, 3.0, 4.0, 3.0, 4.0], 2);
+    let nan = step.product(&[0.0, 0.0, f32::NAN, 1.0, 3.0, 4.0, 3.0, 4.0], 2, workspace);
     assert!(nan.values()[2].is_nan() && nan.values()[3] == 4.0);
 }
 
@@ -271,7 +277,7 @@ fn the_largest_of_sparse_rows_is_that_of_dense_ones() {
     let dense = x.to_dense();
     for aggregation in [Aggregation::Max, Aggregation::Sum] {
         let mut step = hop.aggregated(aggregation);
-        let expected = step.product(dense.values(), 50);
+        let expected = step.product(dense.values(), 50, &Workspace::default());
         let found = step.sparse_product(&x, None).to_dense();
         assert_eq!(found.values(), expected.values(), "{aggregation}");
         let mask = LayerDropout::new(0.5, 1, 0).rows.unwrap().mask(0..3);
@@ -295,8 +301,10 @@ fn all_options_have_the_same_bits_for_any_number_of_threads() {
             pool.install(|| {
                 let hop = Hop { block: &block, nodes: &nodes, degree: &degree };
                 let dropout = LayerDropout::new(0.4, 5, 1);
-                let (out, saved) = layer.forward(hop, Input::Hidden(&rows), dropout).unwrap();
-                let (gradients, of_rows) = layer.backward(&saved, &out, Some(&rows)).unwrap();
+                let (input, workspace) = (Input::Hidden(&rows), Workspace::default());
+                let (out, saved) = layer.forward(hop, input, dropout, &workspace).unwrap();
+                let (gradients, of_rows) =
+                    layer.backward(&saved, &out, Some(&rows), &workspace).unwrap();
                 let all = [vec![out.into_values(), of_rows.unwrap().into_values()], gradients];
                 all.concat().concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
             })

@@ -14,6 +14,7 @@ use crate::{
     options::Aggregation,
     sparse::Rows,
     spmm::add_scaled,
+    workspace::Workspace,
 };
 
 impl Layer {
@@ -56,25 +57,26 @@ impl Conv {
 
     /// Returns the messages of input rows, which have passed the activation.
     fn messages(&self, rows: Rows) -> Result<Matrix> {
+        let workspace = &Workspace::default();
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => match self.transformed(rows.width())? {
                 // The own row's weights are above those of the neighbours' mean.
                 true if self.n_parts() == 2 => {
                     let (weight, width) = (linear.weight(), rows.width());
                     let halves = [weight.narrow(0, 0, width)?, weight.narrow(0, width, width)?];
-                    rows.times(&Tensor::cat(&halves, 1)?)
+                    rows.times(&Tensor::cat(&halves, 1)?, workspace)
                 }
-                true => rows.times(linear.weight()),
+                true => rows.times(linear.weight(), workspace),
                 false => Ok(rows.into_dense()),
             },
-            Self::Gat(gat) => gat.projection().forward(&rows),
+            Self::Gat(gat) => gat.projection().forward(&rows, workspace),
         }
     }
 
     /// Returns the output for the block's destinations from the messages of its sources, of input
     /// rows of `width`.
     fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Result<Matrix> {
-        let is_transformed = self.transformed(width)?;
+        let (is_transformed, workspace) = (self.transformed(width)?, &Workspace::default());
         let (linear, mut step) = match self {
             Self::Gat(gat) => return Ok(gat.attend(hop, messages, None)?.0),
             Self::Sage(linear, aggregation) => (linear, hop.aggregated(*aggregation)),
@@ -82,12 +84,15 @@ impl Conv {
         };
         let step = match &step {
             Step::Weighted(step) if is_transformed => step,
-            _ => return linear.forward(&Rows::Dense(step.product(messages.values(), width))),
+            _ => {
+                let rows = Rows::Dense(step.product(messages.values(), width, workspace));
+                return linear.forward(&rows, workspace);
+            }
         };
         let out_width = out_of(linear)?;
         let out = match self.n_parts() {
             2 => step.product_of_halves(messages.values(), out_width),
-            _ => step.product(messages.values(), out_width),
+            _ => step.product(messages.values(), out_width, workspace),
         };
         let mut out = Matrix::new(out, out_width);
         linear.add_bias(&mut out)?;

@@ -88,7 +88,7 @@ pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Mat
     let row = |node: &NodeId| all[node.index() * WIDTH..][..WIDTH].to_vec();
     let x: Vec<f32> = batch.nodes.iter().flat_map(row).collect();
     let features = Input::Features { x: &x, width: WIDTH };
-    model.forward(hops, features, 0).unwrap().logits().clone()
+    model.forward(hops, features, 0, &Workspace::default()).unwrap().logits().clone()
 }
 
 /// All that a pass gives: nodes, rows, and the last progress.
@@ -155,13 +155,14 @@ fn naive_evaluation(model: &Model, topology: &Topology) -> Vec<f32> {
     let degree = |node| topology.in_degree(node);
     let hop = Hop { block: &block, nodes: &all, degree: &degree };
     let mut before: Option<Matrix> = None;
+    let (dropout, workspace) = (LayerDropout::default(), Workspace::default());
     for layer in model.layers() {
         let x = rows();
         let input = match &before {
             Some(hidden) => Input::Hidden(hidden),
             None => Input::Features { x: &x, width: WIDTH },
         };
-        let (mut out, _) = layer.conv.forward(hop, input, LayerDropout::default()).unwrap();
+        let (mut out, _) = layer.conv.forward(hop, input, dropout, &workspace).unwrap();
         if let Some(norm) = &layer.norm {
             out = norm.evaluate(out).unwrap();
         }

@@ -64,7 +64,7 @@ fn rows_are_those_of_the_formulas_and_statistics_are_of_the_step() {
         for n_rows in [2 * ROWS_PER_SUM + 7, 9, 1, 0] {
             let (made, x) = (norm(kind, WIDTH), rows(n_rows, WIDTH));
             let (expected, statistics) = naive(&made, &wide(&x), WIDTH);
-            let (found, saved) = made.forward(x).unwrap();
+            let (found, saved) = made.forward(x, &Workspace::default()).unwrap();
             for (found, expected) in found.values().iter().zip(expected) {
                 assert!((f64::from(*found) - expected).abs() < 1e-3, "{kind}: {found} {expected}");
             }
@@ -89,14 +89,15 @@ fn gradients_agree_with_finite_differences_of_the_formula() {
     let (width, n_rows, step) = (4, 6, 1e-4);
     for kind in [Norm::Batch, Norm::Layer] {
         let (made, random) = (norm(kind, width), CounterRandom::new(3, 1));
+        let workspace = &Workspace::default();
         let x: Vec<f32> = (0..(n_rows * width) as u64).map(|i| 3.0 * random.unit(i)).collect();
         let weights: Vec<f64> = (0..x.len()).map(|i| (i % 5) as f64 - 1.7).collect();
         let loss = |made: &NormLayer, x: &[f64]| -> f64 {
             naive(made, x, width).0.iter().zip(&weights).map(|(y, w)| w * y * y).sum()
         };
-        let (out, saved) = made.forward(Matrix::new(x.clone(), width)).unwrap();
+        let (out, saved) = made.forward(Matrix::new(x.clone(), width), workspace).unwrap();
         let grad = out.values().iter().zip(&weights).map(|(&y, &w)| 2.0 * w as f32 * y).collect();
-        let (of_parameters, of_rows) = made.gradients(&saved, &Matrix::new(grad, width)).unwrap();
+        let (of_parameters, of_rows) = made.gradients(&saved, &Matrix::new(grad, width), workspace).unwrap();
         let x: Vec<f64> = x.into_iter().map(f64::from).collect();
         let close = |found: f32, up: f64, down: f64| {
             let expected = (up - down) / (2.0 * step);
@@ -152,7 +153,7 @@ fn evaluation_takes_running_statistics_and_no_others() {
     assert_eq!(alone.values(), found.rows(1));
     let of_rows = norm(Norm::Layer, WIDTH);
     let found = of_rows.evaluate(x.clone()).unwrap();
-    assert_eq!(found.values(), of_rows.forward(x).unwrap().0.values());
+    assert_eq!(found.values(), of_rows.forward(x, &Workspace::default()).unwrap().0.values());
 }
 
 #[test]
@@ -161,9 +162,9 @@ fn sums_have_the_same_bits_for_any_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
         pool.install(|| {
             [Norm::Batch, Norm::Layer].map(|kind| {
-                let made = norm(kind, WIDTH);
-                let (out, saved) = made.forward(rows(5000, WIDTH)).unwrap();
-                let (of_parameters, of_rows) = made.gradients(&saved, &out).unwrap();
+                let (made, workspace) = (norm(kind, WIDTH), Workspace::default());
+                let (out, saved) = made.forward(rows(5000, WIDTH), &workspace).unwrap();
+                let (of_parameters, of_rows) = made.gradients(&saved, &out, &workspace).unwrap();
                 let all = [vec![out.into_values(), of_rows.into_values()], of_parameters].concat();
                 all.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
             })

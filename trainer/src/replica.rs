@@ -45,3 +45,47 @@ impl Replica {
         Ok(self.adam.step(gradients, rate)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RateSchedule, UpdateOptions, WarmUp, model::ModelSpec};
+
+    fn replica(update: UpdateOptions) -> Replica {
+        let (learning_rate, weight_decay, epochs) = (0.5, 0.0, 2);
+        let usual = TrainConfig::default();
+        let config = TrainConfig { update, learning_rate, weight_decay, epochs, ..usual };
+        let model = Model::new(&ModelSpec::new(&config, 2, 2), 1).unwrap();
+        Replica::new(&model, &config, 4).unwrap()
+    }
+
+    fn gradients(replica: &Replica, value: f32) -> Vec<Vec<f32>> {
+        replica.adam.lengths().into_iter().map(|n| vec![value; n]).collect()
+    }
+
+    #[test]
+    fn each_update_moves_by_the_rate_of_its_step() {
+        let (schedule, warm_up) = (RateSchedule::Cosine, WarmUp::Steps(4));
+        let mut replica = replica(UpdateOptions { schedule, warm_up, ..UpdateOptions::default() });
+        // Under a constant gradient Adam's update is the rate itself.
+        let half = 0.5f64.sqrt() / 2.0;
+        for share in [0.25, 0.5, 0.75, 1.0, 1.0, 0.5 + half, 0.5, 0.5 - half] {
+            let before = replica.adam.values()[0][0];
+            let mut gradients = gradients(&replica, 0.1);
+            replica.update(&mut gradients).unwrap();
+            let moved = f64::from(before - replica.adam.values()[0][0]);
+            assert!((moved - 0.5 * share).abs() < 1e-4, "{moved} {share}");
+        }
+    }
+
+    #[test]
+    fn an_update_takes_the_clipped_gradient() {
+        let clip_norm = Some(0.25);
+        let mut replica = replica(UpdateOptions { clip_norm, ..UpdateOptions::default() });
+        let mut gradients = gradients(&replica, 3.0);
+        replica.update(&mut gradients).unwrap();
+        let means = replica.adam.state().means;
+        let norm = means.iter().flatten().map(|mean| (10.0 * mean).powi(2)).sum::<f32>().sqrt();
+        assert!((norm - 0.25).abs() < 1e-5, "{norm}");
+    }
+}

@@ -46,6 +46,10 @@ impl Workspace {
             None => Vec::new(),
         };
         memory.resize(len, 0.0);
+        if cfg!(test) {
+            // Finds code that expects zeros.
+            memory.fill(f32::NAN);
+        }
         memory
     }
 

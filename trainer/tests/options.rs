@@ -10,7 +10,7 @@ use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::{
     Aggregation, CheckpointConfig, LayerOptions, ModelKind, Norm, Optimizer, Progress,
-    RateSchedule, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport, UpdateOptions, WarmUp,
+    RateSchedule, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport, UpdateOptions, WarmUp,
     WorkerSources, evaluate_saved,
 };
 use planted::{FILLED, Planted, config, planted, run, run_in_ranks, run_telling};
@@ -137,6 +137,29 @@ fn every_option_changes_the_run_and_is_refused_by_name_when_a_run_goes_on() {
     run(&graph, &cosine).unwrap();
     let error = run(&graph, &TrainConfig { epochs: 4, ..cosine }).unwrap_err().to_string();
     assert!(error.contains("epochs_of_schedule = Some(4)"), "{error}");
+}
+
+/// Two workers with half of each global batch compute what one does with all of it.
+#[test]
+fn the_gradient_that_is_clipped_is_that_of_all_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let losses = |workers, batch_size, clip_norm| {
+        let update = UpdateOptions { clip_norm, ..UpdateOptions::default() };
+        let config = config(Strategy::Ondemand, workers, dir.path());
+        let (roots, evaluate_every) = (Roots::Global, 0);
+        let config = TrainConfig { roots, batch_size, update, evaluate_every, ..config };
+        run(&graph, &config).unwrap().step_losses
+    };
+    let plain = losses(1, 64, None);
+    for limit in [0.3, 0.05] {
+        let (one, two) = (losses(1, 64, Some(limit)), losses(2, 32, Some(limit)));
+        assert_eq!(one.len(), two.len());
+        assert_ne!(one, plain);
+        for (step, (one, two)) in one.iter().zip(two).enumerate() {
+            assert!((one - two).abs() < 1e-5 * one, "{limit}, step {step}: {one} {two}");
+        }
+    }
 }
 
 /// Accuracy of the model in `path`, as a reader of the file measures it.

@@ -8,10 +8,7 @@ use lodestore_graph::{
 };
 use serde::Serialize;
 
-use crate::{
-    Aggregation, LayerOptions, Metric, ModelKind, Norm, RateSchedule, TrainError, UpdateOptions,
-    WarmUp,
-};
+use crate::{LayerOptions, Metric, ModelKind, TrainError, UpdateOptions};
 
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
@@ -292,30 +289,8 @@ impl TrainConfig {
         check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
         let decay = self.weight_decay;
         check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)?;
-        self.validate_layers()?;
-        self.validate_updates()
-    }
-
-    fn validate_layers(&self) -> Result<(), TrainError> {
-        let LayerOptions { aggregation, norm, residual } = self.layer;
-        let of_sage = aggregation == Aggregation::Mean || self.model == ModelKind::Sage;
-        let usual = format!("mean for the model {}", self.model);
-        check(of_sage, "aggregation", &usual, aggregation)?;
-        let takes = self.model != ModelKind::Gat;
-        check(norm == Norm::None || takes, "norm", "none for the model gat", norm)?;
-        check(!residual || takes, "residual", "off for the model gat", "on")?;
-        let n_layers = self.fanouts.len();
-        let expected = format!("off for {n_layers} layers: it joins hidden ones, of which 3 have two");
-        check(!residual || n_layers >= 3, "residual", &expected, "on")
-    }
-
-    fn validate_updates(&self) -> Result<(), TrainError> {
-        let UpdateOptions { schedule, warm_up, clip_norm, .. } = self.update;
-        let is_limit = clip_norm.is_none_or(|limit| limit.is_finite() && limit > 0.0);
-        check(is_limit, "clip_norm", "positive", clip_norm.unwrap_or_default())?;
-        let is_whole = matches!(warm_up, WarmUp::Epochs(n) if n >= self.epochs);
-        let expected = format!("shorter than the {} epochs of a cosine", self.epochs);
-        check(schedule == RateSchedule::Constant || !is_whole, "warm_up", &expected, warm_up)
+        self.layer.validate(self.model, self.fanouts.len())?;
+        self.update.validate(self.epochs)
     }
 
     fn check_hop(&self) -> Result<(), TrainError> {
@@ -355,7 +330,7 @@ impl TrainConfig {
     }
 }
 
-fn check(
+pub(crate) fn check(
     holds: bool,
     setting: &'static str,
     expected: &str,
@@ -538,22 +513,6 @@ mod tests {
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));
         assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
         assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));
-        for limit in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-            let update = UpdateOptions { clip_norm: Some(limit), ..UpdateOptions::default() };
-            let config = TrainConfig { update, ..TrainConfig::default() };
-            assert!(config.validate().unwrap_err().to_string().contains("`clip_norm`"), "{limit}");
-        }
-        let of_gcn =
-            message(|c| (c.model, c.layer.aggregation) = (ModelKind::Gcn, Aggregation::Max));
-        assert_eq!(of_gcn, "setting `aggregation` must be mean for the model gcn, found max");
-        let of_gat = message(|c| (c.model, c.layer.norm) = (ModelKind::Gat, Norm::Batch));
-        assert!(of_gat.contains("`norm` must be none for the model gat, found batch"), "{of_gat}");
-        let shallow = message(|c| c.layer.residual = true);
-        assert!(shallow.contains("`residual` must be off for 2 layers"), "{shallow}");
-        let long = message(|c| {
-            (c.update.schedule, c.update.warm_up) = (RateSchedule::Cosine, WarmUp::Epochs(10));
-        });
-        assert!(long.contains("`warm_up` must be shorter than the 10 epochs"), "{long}");
         assert!(message(|c| c.batch_size = 0).contains("batch_size"));
     }
 }

@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
+use crate::{ModelKind, TrainError, config::check};
+
 /// How the rows of a node's neighbours become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -90,6 +92,32 @@ pub struct UpdateOptions {
     pub clip_norm: Option<f32>,
 }
 
+impl LayerOptions {
+    /// Fails for options that a model of this kind and number of layers does not have.
+    pub(crate) fn validate(self, model: ModelKind, n_layers: usize) -> Result<(), TrainError> {
+        let Self { aggregation, norm, residual } = self;
+        let is_of_model = aggregation == Aggregation::Mean || model == ModelKind::Sage;
+        check(is_of_model, "aggregation", &format!("mean for the model {model}"), aggregation)?;
+        let has_options = model != ModelKind::Gat;
+        check(norm == Norm::None || has_options, "norm", "none for the model gat", norm)?;
+        check(!residual || has_options, "residual", "off for the model gat", "on")?;
+        let expected = format!("off for {n_layers} layers: it joins hidden ones, of which 3 have two");
+        check(!residual || n_layers >= 3, "residual", &expected, "on")
+    }
+}
+
+impl UpdateOptions {
+    /// Fails for options that cannot work in a run of so many epochs.
+    pub(crate) fn validate(self, epochs: u32) -> Result<(), TrainError> {
+        let Self { schedule, warm_up, clip_norm, .. } = self;
+        let is_limit = clip_norm.is_none_or(|limit| limit.is_finite() && limit > 0.0);
+        check(is_limit, "clip_norm", "positive", clip_norm.unwrap_or_default())?;
+        let is_whole = matches!(warm_up, WarmUp::Epochs(n) if n >= epochs);
+        let expected = format!("shorter than the {epochs} epochs of a cosine");
+        check(schedule == RateSchedule::Constant || !is_whole, "warm_up", &expected, warm_up)
+    }
+}
+
 impl Default for WarmUp {
     fn default() -> Self {
         Self::Steps(0)
@@ -151,6 +179,7 @@ by_name!(RateSchedule, "learning-rate schedule", Constant = "constant", Cosine =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TrainConfig;
 
     #[test]
     fn names_are_read_back_and_others_are_refused() {
@@ -172,5 +201,35 @@ mod tests {
         let refused = "lstm".parse::<Aggregation>().unwrap_err();
         assert_eq!(refused, "no aggregation `lstm`; there are: mean, max, sum");
         assert!("2 epochs".parse::<WarmUp>().unwrap_err().contains("(2epochs)"));
+    }
+
+    #[test]
+    fn options_that_cannot_work_are_named() {
+        let message = |change: fn(&mut TrainConfig)| {
+            let mut config = TrainConfig::default();
+            change(&mut config);
+            config.validate().unwrap_err().to_string()
+        };
+        for limit in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            let update = UpdateOptions { clip_norm: Some(limit), ..UpdateOptions::default() };
+            let config = TrainConfig { update, ..TrainConfig::default() };
+            assert!(config.validate().unwrap_err().to_string().contains("`clip_norm`"), "{limit}");
+        }
+        let of_gcn =
+            message(|c| (c.model, c.layer.aggregation) = (ModelKind::Gcn, Aggregation::Max));
+        assert_eq!(of_gcn, "setting `aggregation` must be mean for the model gcn, found max");
+        let of_gat = message(|c| (c.model, c.layer.norm) = (ModelKind::Gat, Norm::Batch));
+        assert!(of_gat.contains("`norm` must be none for the model gat, found batch"), "{of_gat}");
+        let shallow = message(|c| c.layer.residual = true);
+        assert!(shallow.contains("`residual` must be off for 2 layers"), "{shallow}");
+        let long = message(|c| {
+            (c.update.schedule, c.update.warm_up) = (RateSchedule::Cosine, WarmUp::Epochs(10));
+        });
+        assert!(long.contains("`warm_up` must be shorter than the 10 epochs"), "{long}");
+        for model in [ModelKind::Sage, ModelKind::Gcn] {
+            let layer = LayerOptions { norm: Norm::Batch, residual: true, ..LayerOptions::default() };
+            let fanouts = TrainConfig::default().fanouts.repeat(2);
+            TrainConfig { model, layer, fanouts, ..TrainConfig::default() }.validate().unwrap();
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::{
-    Aggregation, CheckpointConfig, LayerOptions, ModelKind, Norm, Optimizer, Progress,
+    Aggregation, CheckpointConfig, HopConfig, LayerOptions, Migration, ModelKind, Norm, Optimizer, Progress,
     RateSchedule, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport, UpdateOptions, WarmUp,
     WorkerSources, evaluate_saved,
 };
@@ -67,10 +67,16 @@ fn threads_processes_and_strategies_give_the_same_bits_under_any_options() {
         }
         let hop = run(&graph, &of(Strategy::Hop)).unwrap();
         assert_ne!(computed(&hop).0, computed(&expected).0, "{number}");
-        for (strategy, expected) in [(Strategy::Ondemand, expected), (Strategy::Hop, hop)] {
+        let migrating = HopConfig { migration: Migration::Paper, ..HopConfig::default() };
+        let migrating = TrainConfig { hop: migrating, ..of(Strategy::Hop) };
+        let moved = run(&graph, &migrating).unwrap();
+        let runs =
+            [(of(Strategy::Ondemand), expected), (of(Strategy::Hop), hop), (migrating, moved)];
+        for (config, expected) in runs {
             for n_ranks in [2, 3] {
-                let found = of_leader(&graph, &of(strategy), n_ranks);
-                assert_eq!(computed(&found), computed(&expected), "{number}: {strategy} {n_ranks}");
+                let found = of_leader(&graph, &config, n_ranks);
+                let what = format!("{number}: {} {:?} {n_ranks}", config.strategy, config.hop);
+                assert_eq!(computed(&found), computed(&expected), "{what}");
             }
         }
     }

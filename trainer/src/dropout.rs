@@ -90,7 +90,7 @@ impl Mask {
         rows.with_min_len(ROWS_PER_TASK).for_each(|(row, &key)| self.dropout.apply(key, row));
     }
 
-    /// Returns the elements of each row of so many in all, at least 1.
+    /// Returns the elements of each row, at least 1, of `n_values` in all.
     fn width(&self, n_values: usize) -> usize {
         (n_values / self.keys.len().max(1)).max(1)
     }

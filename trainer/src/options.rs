@@ -107,7 +107,7 @@ impl LayerOptions {
 }
 
 impl UpdateOptions {
-    /// Fails for options that cannot work in a run of so many epochs.
+    /// Fails for options that cannot work in a run of `epochs`.
     pub(crate) fn validate(self, epochs: u32) -> Result<(), TrainError> {
         let Self { schedule, warm_up, clip_norm, .. } = self;
         let is_limit = clip_norm.is_none_or(|limit| limit.is_finite() && limit > 0.0);

@@ -7,7 +7,6 @@ use lodestore_trainer::{
 
 /// How layers are made, and how gradients become updates.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Options of layers and updates")]
 pub(super) struct OptionArgs {
     /// sage: how neighbours' rows become one: mean, max or sum (of sampled ones, scaled to stand for
     /// all of them).
@@ -28,7 +27,7 @@ pub(super) struct OptionArgs {
     /// --resume cannot change then).
     #[arg(long, value_name = "S", default_value_t)]
     lr_schedule: RateSchedule,
-    /// The learning rate rises to its whole over so many steps (500) or epochs (2epochs).
+    /// The learning rate rises to its whole over this number of steps (500) or epochs (2epochs).
     #[arg(long, value_name = "N", default_value_t)]
     warm_up: WarmUp,
     /// Scale the gradient of all parameters, averaged over workers, down to this Euclidean norm where

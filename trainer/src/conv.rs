@@ -148,7 +148,8 @@ impl Conv {
                         None => x.clone(),
                     }),
                     Input::Hidden(hidden) => {
-                        let rows = Activation::Elu.forward(hidden.values(), mask.as_ref(), workspace);
+                        let rows =
+                            Activation::Elu.forward(hidden.values(), mask.as_ref(), workspace);
                         Rows::Dense(Matrix::new(rows, hidden.width()))
                     }
                 };
@@ -217,11 +218,7 @@ impl Hop<'_> {
 
     /// Returns the input of a convolution with its mask: that of the rows themselves or, of
     /// features, of what becomes of them.
-    fn masked<'a>(
-        &self,
-        input: Input<'a>,
-        dropout: LayerDropout,
-    ) -> (Input<'a>, Option<Mask>) {
+    fn masked<'a>(&self, input: Input<'a>, dropout: LayerDropout) -> (Input<'a>, Option<Mask>) {
         let nodes = match input {
             Input::Hidden(_) => self.sources(),
             Input::Features { .. } | Input::Sparse(_) => self.destinations(),

@@ -98,12 +98,7 @@ impl Mask {
 
 impl Activation {
     /// Returns the rows `x` after the activation and dropout by `mask`.
-    pub(crate) fn forward(
-        self,
-        x: &[f32],
-        mask: Option<&Mask>,
-        workspace: &Workspace,
-    ) -> Vec<f32> {
+    pub(crate) fn forward(self, x: &[f32], mask: Option<&Mask>, workspace: &Workspace) -> Vec<f32> {
         let mut out = workspace.take(x.len());
         let Some(mask) = mask else {
             let pieces = out.par_chunks_mut(ELEMENTS_PER_TASK).zip(x.par_chunks(ELEMENTS_PER_TASK));
@@ -184,7 +179,8 @@ mod tests {
     #[test]
     fn keeps_the_mean_and_zeroes_the_rate() {
         let n = 70_000;
-        let out = Activation::Relu.forward(&vec![1.0; n], Some(&mask(0.3, 1, 0)), &Workspace::default());
+        let out =
+            Activation::Relu.forward(&vec![1.0; n], Some(&mask(0.3, 1, 0)), &Workspace::default());
         let zeros = out.iter().filter(|&&v| v == 0.0).count() as f32 / n as f32;
         assert!((zeros - 0.3).abs() < 0.01, "{zeros}");
         assert!(out.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.7).abs() < 1e-4));

@@ -19,12 +19,7 @@ use lodestore_graph::{
 };
 
 use crate::{
-    TrainError,
-    conv::Hop,
-    features::FeatureRows,
-    layer::Layer,
-    matrix::Matrix,
-    sparse::Rows,
+    TrainError, conv::Hop, features::FeatureRows, layer::Layer, matrix::Matrix, sparse::Rows,
     workspace::Workspace,
 };
 pub(crate) use nodes::NodeSet;
@@ -108,7 +103,8 @@ impl LayerPass<'_> {
                 let out = layer.combine(hop, rows, width)?;
                 match (next, &mut stored) {
                     (Some(next), Some(stored)) => {
-                        let active = next.activation().forward(out.values(), None, &Workspace::default());
+                        let active =
+                            next.activation().forward(out.values(), None, &Workspace::default());
                         let rows = next.messages(Rows::Dense(Matrix::new(active, out_width)))?;
                         stored.append(rows.values()).map_err(spill)?;
                     }

@@ -101,12 +101,7 @@ impl Matrix {
 
     /// Makes some rows after the others, each with the bits of the whole product: no piece is of so
     /// few rows that its sums would be taken in another order.
-    fn product(
-        &self,
-        right: &CpuStorage,
-        layout: &Layout,
-        workspace: &Workspace,
-    ) -> Result<Self> {
+    fn product(&self, right: &CpuStorage, layout: &Layout, workspace: &Workspace) -> Result<Self> {
         let (k, width) = layout.shape().dims2()?;
         if k != self.width {
             candle_core::bail!("rows have {} elements, the layer expects {k}", self.width);
@@ -171,7 +166,8 @@ mod tests {
         sums.add_to_rows(&[10.0, 20.0]);
         assert_eq!(sums.values(), [11.0, 22.0, 13.0, 24.0, 15.0, 26.0]);
         assert_eq!(sums.sum_of_rows(), [39.0, 72.0]);
-        let narrow = Matrix::new(vec![1.0; 4], 1).times(&weight, &workspace).unwrap_err().to_string();
+        let narrow =
+            Matrix::new(vec![1.0; 4], 1).times(&weight, &workspace).unwrap_err().to_string();
         assert!(narrow.contains("rows have 1 elements, the layer expects 2"), "{narrow}");
     }
 

@@ -295,7 +295,8 @@ mod tests {
                 let of_layer = |i| ["mean", "variance"].map(|of| format!("layers.{i}.norm_{of}"));
                 let of_batch = [of_layer(0), of_layer(1)].concat();
                 assert_eq!(names, if norm == Norm::Batch { of_batch } else { Vec::new() });
-                let are_residual: Vec<bool> = model.layers.iter().map(|of| of.is_residual).collect();
+                let are_residual: Vec<bool> =
+                    model.layers.iter().map(|of| of.is_residual).collect();
                 assert_eq!(are_residual, [false, true, false]);
             }
         }
@@ -319,7 +320,8 @@ mod tests {
             let logits = |numbers: [u64; 2]| {
                 let dropout = numbers.map(|number| LayerDropout::new(0.5, 9, number));
                 let input = Input::Features { x: &x, width: 6 };
-                let first = model.layers[0].forward(hops.of_layer(0), input, dropout[0], &workspace);
+                let first =
+                    model.layers[0].forward(hops.of_layer(0), input, dropout[0], &workspace);
                 let (hidden, _) = first.unwrap();
                 let input = Input::Hidden(&hidden);
                 let second =

@@ -80,11 +80,7 @@ impl NormLayer {
     }
 
     /// Returns the normalised rows of a training step, and what the backward pass needs.
-    pub(crate) fn forward(
-        &self,
-        rows: Matrix,
-        workspace: &Workspace,
-    ) -> Result<(Matrix, Normed)> {
+    pub(crate) fn forward(&self, rows: Matrix, workspace: &Workspace) -> Result<(Matrix, Normed)> {
         let normed = match self.running {
             Some(_) => by_column(rows),
             None => by_row(rows),

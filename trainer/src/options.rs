@@ -101,7 +101,8 @@ impl LayerOptions {
         let has_options = model != ModelKind::Gat;
         check(norm == Norm::None || has_options, "norm", "none for the model gat", norm)?;
         check(!residual || has_options, "residual", "off for the model gat", "on")?;
-        let expected = format!("off for {n_layers} layers: it joins hidden ones, of which 3 have two");
+        let expected =
+            format!("off for {n_layers} layers: it joins hidden ones, of which 3 have two");
         check(!residual || n_layers >= 3, "residual", &expected, "on")
     }
 }
@@ -227,7 +228,8 @@ mod tests {
         });
         assert!(long.contains("`warm_up` must be shorter than the 10 epochs"), "{long}");
         for model in [ModelKind::Sage, ModelKind::Gcn] {
-            let layer = LayerOptions { norm: Norm::Batch, residual: true, ..LayerOptions::default() };
+            let layer =
+                LayerOptions { norm: Norm::Batch, residual: true, ..LayerOptions::default() };
             let fanouts = TrainConfig::default().fanouts.repeat(2);
             TrainConfig { model, layer, fanouts, ..TrainConfig::default() }.validate().unwrap();
         }

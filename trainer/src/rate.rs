@@ -55,7 +55,10 @@ mod tests {
     fn rate(schedule: RateSchedule, warm_up: WarmUp) -> Result<LearningRate, TrainError> {
         let update = UpdateOptions { schedule, warm_up, ..UpdateOptions::default() };
         let (learning_rate, epochs) = (0.3, 4);
-        LearningRate::new(&TrainConfig { update, learning_rate, epochs, ..TrainConfig::default() }, 5)
+        LearningRate::new(
+            &TrainConfig { update, learning_rate, epochs, ..TrainConfig::default() },
+            5,
+        )
     }
 
     fn rates(schedule: RateSchedule, warm_up: WarmUp) -> Vec<f64> {

@@ -50,8 +50,12 @@ mod tests {
         let block = Block { n_src: 3, n_dst: 2, offsets: vec![0, 2, 2], sources: vec![1, 2] };
         let (block, nodes) = (Arc::new(block), [5, 6, 7].map(NodeId));
         for (degree, expected) in [(2, 6.0), (8, 24.0)] {
-            let step = sum(Arc::clone(&block), &nodes, &|node| if node.0 == 5 { degree } else { 0 });
-            assert_eq!(step.product(&[1.0, 2.0, 4.0], 1, &Workspace::default()), [1.0, expected, 2.0, 0.0]);
+            let step =
+                sum(Arc::clone(&block), &nodes, &|node| if node.0 == 5 { degree } else { 0 });
+            assert_eq!(
+                step.product(&[1.0, 2.0, 4.0], 1, &Workspace::default()),
+                [1.0, expected, 2.0, 0.0]
+            );
         }
     }
 }

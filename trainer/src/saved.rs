@@ -15,7 +15,8 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use thiserror::Error;
 
 use crate::{
-    Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError, TrainGraph,
+    WorkerSources,
     evaluate::Accuracy,
     model::{Model, ModelSpec},
     setup::Setup,
@@ -304,7 +305,8 @@ mod tests {
             ..TrainConfig::default()
         };
         for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
-            for (norm, residual) in [(Norm::None, true), (Norm::Batch, false), (Norm::Layer, true)] {
+            for (norm, residual) in [(Norm::None, true), (Norm::Batch, false), (Norm::Layer, true)]
+            {
                 let layer = LayerOptions { aggregation, norm, residual };
                 let usual = TrainConfig { layer, ..usual.clone() };
                 let found = config(&metadata(&usual)).unwrap();

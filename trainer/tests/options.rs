@@ -9,9 +9,9 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::{
-    Aggregation, CheckpointConfig, HopConfig, LayerOptions, Migration, ModelKind, Norm, Optimizer, Progress,
-    RateSchedule, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport, UpdateOptions, WarmUp,
-    WorkerSources, evaluate_saved,
+    Aggregation, CheckpointConfig, HopConfig, LayerOptions, Migration, ModelKind, Norm, Optimizer,
+    Progress, RateSchedule, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
+    UpdateOptions, WarmUp, WorkerSources, evaluate_saved,
 };
 use planted::{FILLED, Planted, config, planted, run, run_in_ranks, run_telling};
 
@@ -28,7 +28,11 @@ fn choices() -> [Choice; 5] {
     let falling = UpdateOptions { schedule: cosine, optimizer: adamw, ..update };
     let all = UpdateOptions { warm_up: WarmUp::Epochs(1), clip_norm: Some(0.5), ..falling };
     [
-        (ModelKind::Sage, LayerOptions { aggregation: max, norm: Norm::Batch, residual: true }, all),
+        (
+            ModelKind::Sage,
+            LayerOptions { aggregation: max, norm: Norm::Batch, residual: true },
+            all,
+        ),
         (ModelKind::Sage, LayerOptions { aggregation: sum, norm: Norm::Layer, ..layer }, falling),
         (ModelKind::Sage, LayerOptions { norm: Norm::Batch, ..layer }, warm),
         (ModelKind::Gcn, LayerOptions { norm: Norm::Batch, residual: true, ..layer }, update),

@@ -58,16 +58,8 @@ impl Settings {
         let UpdateOptions { optimizer, schedule, warm_up, clip_norm } = config.update;
         // The rate of each step of a cosine depends on where it ends.
         let epochs = (schedule == RateSchedule::Cosine).then_some(config.epochs);
-        let found: [&dyn Debug; USUAL.len()] = [
-            &aggregation,
-            &norm,
-            &residual,
-            &optimizer,
-            &schedule,
-            &epochs,
-            &warm_up,
-            &clip_norm,
-        ];
+        let found: [&dyn Debug; USUAL.len()] =
+            [&aggregation, &norm, &residual, &optimizer, &schedule, &epochs, &warm_up, &clip_norm];
         for ((name, usual), found) in USUAL.into_iter().zip(found) {
             if format!("{found:?}") != usual {
                 self.add(name, found);

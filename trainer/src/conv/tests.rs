@@ -40,7 +40,8 @@ fn a_node_drops_the_same_in_any_batch() {
                 let hidden = Matrix::new(x.clone(), width);
                 let inputs = [Input::Features { x: &x, width }, Input::Hidden(&hidden)];
                 inputs.map(|input| {
-                    let (out, _) = layer.forward(hop, input, dropout, &Workspace::default()).unwrap();
+                    let (out, _) =
+                        layer.forward(hop, input, dropout, &Workspace::default()).unwrap();
                     out.values()[at * 4..][..4].to_vec()
                 })
             })
@@ -54,10 +55,9 @@ fn a_node_drops_the_same_in_any_batch() {
 
 /// The loss Σ weights · out², as a function of a layer's rows, and its gradient.
 fn loss(layer: &Conv, hop: Hop<'_>, hidden: &Matrix) -> (f64, Matrix) {
-    let (out, _) =
-        layer
-            .forward(hop, Input::Hidden(hidden), LayerDropout::new(0.3, 5, 1), &Workspace::default())
-            .unwrap();
+    let (out, _) = layer
+        .forward(hop, Input::Hidden(hidden), LayerDropout::new(0.3, 5, 1), &Workspace::default())
+        .unwrap();
     let weight = |i: usize| (i % 5) as f32 - 1.5;
     let terms = out.values().iter().enumerate();
     let loss = terms.clone().map(|(i, v)| f64::from(weight(i)) * f64::from(*v).powi(2)).sum();
@@ -88,7 +88,8 @@ fn vector_jacobian_products_agree_with_finite_differences() {
         let input = Input::Hidden(&hidden);
         let (_, saved) = layer.forward(hop, input, dropout, &workspace).unwrap();
         let (_, grad) = loss(&layer, hop, &hidden);
-        let (of_parameters, of_rows) = layer.backward(&saved, &grad, Some(&hidden), &workspace).unwrap();
+        let (of_parameters, of_rows) =
+            layer.backward(&saved, &grad, Some(&hidden), &workspace).unwrap();
         let close = |found: f32, up: f64, down: f64| {
             let expected = (up - down) / (2.0 * f64::from(step));
             let difference = (f64::from(found) - expected).abs();
@@ -112,9 +113,8 @@ fn vector_jacobian_products_agree_with_finite_differences() {
                 let moved = |by: f32| {
                     let mut moved = values.clone();
                     moved[i] += by;
-                    let of = |values| {
-                        candle_core::Tensor::from_vec(values, var.shape(), var.device())
-                    };
+                    let of =
+                        |values| candle_core::Tensor::from_vec(values, var.shape(), var.device());
                     var.set(&of(moved).unwrap()).unwrap();
                     let (loss, _) = loss(&layer, hop, &hidden);
                     var.set(&of(values.clone()).unwrap()).unwrap();
@@ -145,8 +145,10 @@ fn sparse_features_give_what_dense_ones_give() {
         for dropout in [LayerDropout::default(), LayerDropout::new(0.5, 3, 0)] {
             let inputs = [Input::Sparse(&sparse), Input::Features { x: dense.values(), width }];
             let [of_sparse, of_dense] = inputs.map(|input| {
-                let (out, saved) = layer.forward(hop, input, dropout, &Workspace::default()).unwrap();
-                let (gradients, _) = layer.backward(&saved, &out, None, &Workspace::default()).unwrap();
+                let (out, saved) =
+                    layer.forward(hop, input, dropout, &Workspace::default()).unwrap();
+                let (gradients, _) =
+                    layer.backward(&saved, &out, None, &Workspace::default()).unwrap();
                 [vec![out.into_values()], gradients].concat().concat()
             });
             assert_eq!(of_sparse.len(), of_dense.len());

@@ -107,18 +107,15 @@ fn naive(
             false => (0..WIDTH).map(normalised).collect(),
         };
         for column in 0..WIDTH {
-            let products = input.iter().enumerate().map(|(i, x)| x * parameters[0][i * WIDTH + column]);
+            let products =
+                input.iter().enumerate().map(|(i, x)| x * parameters[0][i * WIDTH + column]);
             out.push(products.sum::<f64>() + parameters[1][column]);
         }
     }
     let groups: Vec<Vec<usize>> = match options.norm {
         Norm::None => Vec::new(),
-        Norm::Batch => {
-            (0..WIDTH).map(|c| (0..n_dst).map(|r| r * WIDTH + c).collect()).collect()
-        }
-        Norm::Layer => {
-            (0..n_dst).map(|r| (0..WIDTH).map(|c| r * WIDTH + c).collect()).collect()
-        }
+        Norm::Batch => (0..WIDTH).map(|c| (0..n_dst).map(|r| r * WIDTH + c).collect()).collect(),
+        Norm::Layer => (0..n_dst).map(|r| (0..WIDTH).map(|c| r * WIDTH + c).collect()).collect(),
     };
     for group in groups {
         let mean = group.iter().map(|&at| out[at]).sum::<f64>() / group.len() as f64;
@@ -156,8 +153,7 @@ fn loss(out: &[f64]) -> f64 {
 
 #[test]
 fn rows_and_gradients_of_all_options_are_those_of_the_formulas() {
-    let (nodes, workspace, dropout) =
-        (nodes(), Workspace::default(), LayerDropout::default());
+    let (nodes, workspace, dropout) = (nodes(), Workspace::default(), LayerDropout::default());
     for (name, options, layer) in layers() {
         for (number, block) in blocks().iter().enumerate() {
             let x = hidden(block.n_src as usize);
@@ -219,7 +215,8 @@ fn gradients_of_dropped_rows_and_residuals_agree_with_differences() {
         let x = hidden(N_NODES);
         let forward = |x: &[f32]| {
             let rows = Matrix::new(x.to_vec(), WIDTH);
-            let (out, saved) = layer.forward(hop, Input::Hidden(&rows), dropout, &workspace).unwrap();
+            let (out, saved) =
+                layer.forward(hop, Input::Hidden(&rows), dropout, &workspace).unwrap();
             (rows, out, saved)
         };
         let (rows, out, saved) = forward(&x);

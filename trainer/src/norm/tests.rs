@@ -28,9 +28,7 @@ fn values(var: &Var) -> Vec<f64> {
 /// The groups of elements that are normalised together, by their places.
 fn groups(norm: Norm, n_rows: usize, width: usize) -> Vec<Vec<usize>> {
     match norm {
-        Norm::Batch => {
-            (0..width).map(|c| (0..n_rows).map(|r| r * width + c).collect()).collect()
-        }
+        Norm::Batch => (0..width).map(|c| (0..n_rows).map(|r| r * width + c).collect()).collect(),
         _ => (0..n_rows).map(|r| (0..width).map(|c| r * width + c).collect()).collect(),
     }
 }
@@ -97,7 +95,8 @@ fn gradients_agree_with_finite_differences_of_the_formula() {
         };
         let (out, saved) = made.forward(Matrix::new(x.clone(), width), workspace).unwrap();
         let grad = out.values().iter().zip(&weights).map(|(&y, &w)| 2.0 * w as f32 * y).collect();
-        let (of_parameters, of_rows) = made.gradients(&saved, &Matrix::new(grad, width), workspace).unwrap();
+        let (of_parameters, of_rows) =
+            made.gradients(&saved, &Matrix::new(grad, width), workspace).unwrap();
         let x: Vec<f64> = x.into_iter().map(f64::from).collect();
         let close = |found: f32, up: f64, down: f64| {
             let expected = (up - down) / (2.0 * step);

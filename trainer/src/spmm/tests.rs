@@ -52,7 +52,8 @@ fn product_agrees_with_a_dense_matrix() {
     for op in ops() {
         for width in [0, 1, 7] {
             let x = values(5 * width, 0);
-            let (found, expected) = (op.product(&x, width, &Workspace::default()), naive(&op, &x, width));
+            let (found, expected) =
+                (op.product(&x, width, &Workspace::default()), naive(&op, &x, width));
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(expected) {
                 assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} {expected}");
@@ -76,7 +77,11 @@ fn gradient_agrees_with_finite_differences() {
                 .map(|(out, w)| out * out * f64::from(*w))
                 .sum()
         };
-        let of_out = op.product(&x, width, &Workspace::default()).into_iter().zip(&weights).map(|(out, w)| 2.0 * out * w);
+        let of_out = op
+            .product(&x, width, &Workspace::default())
+            .into_iter()
+            .zip(&weights)
+            .map(|(out, w)| 2.0 * out * w);
         let grad = op.transposed_product(&of_out.collect::<Vec<_>>(), width, &Workspace::default());
         for i in 0..x.len() {
             let step = 1e-3;
@@ -128,7 +133,12 @@ fn both_products_are_the_same_for_any_number_of_threads() {
         let (x, grad) = (values(1000 * 16, 2), values(700 * op.out_width(16), 4));
         let products = |n_threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
-            pool.install(|| (op.product(&x, 16, &Workspace::default()), op.transposed_product(&grad, 16, &Workspace::default())))
+            pool.install(|| {
+                (
+                    op.product(&x, 16, &Workspace::default()),
+                    op.transposed_product(&grad, 16, &Workspace::default()),
+                )
+            })
         };
         let (product, transposed) = products(1);
         assert!(products(3) == (product, transposed.clone()));

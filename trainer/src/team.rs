@@ -144,8 +144,8 @@ impl<'scope> Team<'scope> {
                 models = moved;
                 model_bytes += u64::from(n_workers) * 2 * size_of_val(&parameters[..]) as u64;
             }
-            let time_step = Some((Arc::clone(iteration), at));
-            let order = StepOrder { epoch, batch: step, time_step, ..StepOrder::default() };
+            let (batch, of_iteration) = (step, Some((Arc::clone(iteration), at)));
+            let order = StepOrder { epoch, batch, time_step: of_iteration, ..StepOrder::default() };
             let outcomes = self.train(&order)?;
             for (((worker, mut outcome), model), total) in
                 outcomes.into_iter().zip(&mut models).zip(&mut totals)

@@ -18,6 +18,8 @@ use planted::{FILLED, Planted, config, planted, run, run_in_ranks, run_telling};
 /// A model, options of its layers, and options of updates.
 type Choice = (ModelKind, LayerOptions, UpdateOptions);
 
+type Change = fn(&mut TrainConfig);
+
 /// Each option in some run, and all of them together.
 fn choices() -> [Choice; 5] {
     let layer = LayerOptions::default();
@@ -120,7 +122,7 @@ fn every_option_changes_the_run_and_is_refused_by_name_when_a_run_goes_on() {
     let checkpoint = CheckpointConfig { dir: dir.path().join("c"), every_steps: 0, resume: true };
     let config = TrainConfig { checkpoint: Some(checkpoint), ..plain.clone() };
     run(&graph, &config).unwrap();
-    let changes: [(fn(&mut TrainConfig), &str); 8] = [
+    let changes: [(Change, &str); 8] = [
         (|c| c.layer.aggregation = Aggregation::Max, "aggregation = Mean"),
         (|c| c.layer.aggregation = Aggregation::Sum, "this one has aggregation = Sum"),
         (|c| c.layer.norm = Norm::Layer, "norm = None, this one has norm = Layer"),

@@ -55,8 +55,14 @@ fn logits_are_those_that_an_evaluation_measures() {
     let labels: Vec<i64> = labels.collect();
     let splits = rows(dir.path(), &graph, "split");
     let model = dir.path().join("model.safetensors");
-    for (kind, more) in [("sage", "--fanout 5,5,5"), ("gcn", ""), ("gat", "--heads 2")] {
-        train(&graph, &model, &format!("--model {kind} {more}"));
+    for (kind, more) in [
+        ("sage", "--model sage --fanout 5,5,5"),
+        ("gcn", "--model gcn"),
+        ("gat", "--model gat --heads 2"),
+        ("max", "--fanout 2,2,2,2,2,2,2,2,2,2 --aggregation max --norm batch --residual"),
+        ("sum", "--fanout 5,5,5 --aggregation sum --norm layer --optimizer adamw --clip-norm 1"),
+    ] {
+        train(&graph, &model, more);
         let model = model.display();
         let found = lode_line(&format!("evaluate {graph} --model {model} --json"));
         let expected = found.succeeded().json()["test_accuracy"].as_f64().unwrap();

@@ -1,17 +1,26 @@
-//! The Adam optimiser (Kingma and Ba 2015, algorithm 1) over averaged gradients.
+//! The Adam optimiser (Kingma and Ba 2015, algorithm 1) and AdamW (Loshchilov and Hutter 2019,
+//! algorithm 2) over averaged gradients.
 
 use candle_core::{Device, Result, Tensor, Var};
+
+use crate::Optimizer;
 
 const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;
 const EPSILON: f32 = 1e-8;
 
+/// The part of the way to a step's statistics that running statistics move.
+const MOMENTUM: f32 = 0.1;
+
 /// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use
-/// it; plain loops, so that the result does not depend on threads.
+/// it, or AdamW; plain loops, so that the result does not depend on threads.
+///
+/// Running statistics are parameters too, which only move towards what stands in the place of
+/// their gradients.
 #[derive(Debug)]
 pub(crate) struct Adam {
     parameters: Vec<Parameter>,
-    learning_rate: f64,
+    optimizer: Optimizer,
     weight_decay: f32,
     n_steps: u32,
 }
@@ -29,23 +38,31 @@ pub(crate) struct AdamState {
 #[derive(Debug)]
 struct Parameter {
     var: Var,
+    is_statistic: bool,
     values: Vec<f32>,
     mean: Vec<f32>,
     variance: Vec<f32>,
 }
 
 impl Adam {
-    /// An optimiser of `parameters`, with their present values.
-    pub(crate) fn new(parameters: Vec<Var>, learning_rate: f64, weight_decay: f32) -> Result<Self> {
+    /// An optimiser of `parameters`, with their present values; `are_statistics` says which ones
+    /// are running statistics.
+    pub(crate) fn new(
+        parameters: Vec<Var>,
+        are_statistics: Vec<bool>,
+        optimizer: Optimizer,
+        weight_decay: f32,
+    ) -> Result<Self> {
         let parameters = parameters
             .into_iter()
-            .map(|var| {
+            .zip(are_statistics)
+            .map(|(var, is_statistic)| {
                 let values = var.flatten_all()?.to_vec1::<f32>()?;
                 let (mean, variance) = (vec![0.0; values.len()], vec![0.0; values.len()]);
-                Ok(Parameter { var, values, mean, variance })
+                Ok(Parameter { var, is_statistic, values, mean, variance })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { parameters, learning_rate, weight_decay, n_steps: 0 })
+        Ok(Self { parameters, optimizer, weight_decay, n_steps: 0 })
     }
 
     /// The parameters, one flat list each, in the order of `new`.
@@ -85,22 +102,51 @@ impl Adam {
         Ok(())
     }
 
+    /// Scales `gradients`, those of statistics left out, so that their Euclidean norm is at most
+    /// `limit`.
+    pub(crate) fn clip(&self, gradients: &mut [Vec<f32>], limit: f32) {
+        let parameters = self.parameters.iter().zip(gradients);
+        let mut trained: Vec<&mut Vec<f32>> = parameters
+            .filter(|(parameter, _)| !parameter.is_statistic)
+            .map(|(_, gradient)| gradient)
+            .collect();
+        let squares = trained.iter().flat_map(|list| list.iter()).map(|&g| f64::from(g).powi(2));
+        let scale = f64::from(limit) / squares.sum::<f64>().sqrt();
+        if scale < 1.0 {
+            let all = trained.iter_mut().flat_map(|list| list.iter_mut());
+            all.for_each(|gradient| *gradient *= scale as f32);
+        }
+    }
+
     /// One update. `gradients` has one flat list per parameter, in the order of `new`.
-    pub(crate) fn step(&mut self, gradients: &[Vec<f32>]) -> Result<()> {
+    pub(crate) fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f64) -> Result<()> {
         self.n_steps = self.n_steps.saturating_add(1);
         let n_steps = i32::try_from(self.n_steps).unwrap_or(i32::MAX);
         let correction1 = 1.0 - BETA1.powi(n_steps);
         let correction2 = 1.0 - BETA2.powi(n_steps);
-        let rate = (self.learning_rate / correction1) as f32;
+        let rate = (learning_rate / correction1) as f32;
         let root_correction = correction2.sqrt() as f32;
         let (beta1, beta2) = (BETA1 as f32, BETA2 as f32);
+        let shrink = (learning_rate * f64::from(self.weight_decay)) as f32;
         for (parameter, gradient) in self.parameters.iter_mut().zip(gradients) {
-            let Parameter { var, values, mean, variance } = parameter;
+            let Parameter { var, is_statistic, values, mean, variance } = parameter;
+            if *is_statistic {
+                let pairs = values.iter_mut().zip(gradient);
+                pairs.for_each(|(value, of_step)| *value += MOMENTUM * (*of_step - *value));
+                var.set(&Tensor::from_slice(values, var.shape(), &Device::Cpu)?)?;
+                continue;
+            }
             let moments = mean.iter_mut().zip(variance.iter_mut());
             for ((value, &gradient), (mean, variance)) in
                 values.iter_mut().zip(gradient).zip(moments)
             {
-                let gradient = gradient + self.weight_decay * *value;
+                let gradient = match self.optimizer {
+                    Optimizer::Adam => gradient + self.weight_decay * *value,
+                    Optimizer::AdamW => {
+                        *value -= shrink * *value;
+                        gradient
+                    }
+                };
                 *mean = beta1 * *mean + (1.0 - beta1) * gradient;
                 *variance = beta2 * *variance + (1.0 - beta2) * gradient * gradient;
                 *value -= rate * *mean / (variance.sqrt() / root_correction + EPSILON);
@@ -115,25 +161,37 @@ impl Adam {
 mod tests {
     use super::*;
 
+    const BOTH: [Optimizer; 2] = [Optimizer::Adam, Optimizer::AdamW];
+
+    fn optimizer(var: &Var, optimizer: Optimizer) -> Adam {
+        Adam::new(vec![var.clone()], vec![false], optimizer, 0.5).unwrap()
+    }
+
     #[test]
-    fn first_steps_agree_with_the_formula() {
-        let var = Var::from_vec(vec![1.0f32, -2.0], 2, &Device::Cpu).unwrap();
-        let mut adam = Adam::new(vec![var.clone()], 0.1, 0.5).unwrap();
-        let mut expected = [1.0f64, -2.0];
-        let (mut mean, mut variance) = ([0.0; 2], [0.0; 2]);
-        for t in 1..=3 {
-            adam.step(&[vec![0.3, -0.1]]).unwrap();
-            for i in 0..2 {
-                let g = [0.3, -0.1][i] + 0.5 * expected[i];
-                mean[i] = 0.9 * mean[i] + 0.1 * g;
-                variance[i] = 0.999 * variance[i] + 0.001 * g * g;
-                let m = mean[i] / (1.0 - 0.9f64.powi(t));
-                let v: f64 = variance[i] / (1.0 - 0.999f64.powi(t));
-                expected[i] -= 0.1 * m / (v.sqrt() + 1e-8);
+    fn first_steps_agree_with_the_formulas() {
+        for kind in BOTH {
+            let var = Var::from_vec(vec![1.0f32, -2.0], 2, &Device::Cpu).unwrap();
+            let mut adam = optimizer(&var, kind);
+            let mut expected = [1.0f64, -2.0];
+            let (mut mean, mut variance) = ([0.0; 2], [0.0; 2]);
+            for (t, rate) in [(1, 0.1), (2, 0.1), (3, 0.05)] {
+                adam.step(&[vec![0.3, -0.1]], rate).unwrap();
+                for i in 0..2 {
+                    let mut g = [0.3, -0.1][i];
+                    match kind {
+                        Optimizer::Adam => g += 0.5 * expected[i],
+                        Optimizer::AdamW => expected[i] *= 1.0 - rate * 0.5,
+                    }
+                    mean[i] = 0.9 * mean[i] + 0.1 * g;
+                    variance[i] = 0.999 * variance[i] + 0.001 * g * g;
+                    let m = mean[i] / (1.0 - 0.9f64.powi(t));
+                    let v: f64 = variance[i] / (1.0 - 0.999f64.powi(t));
+                    expected[i] -= rate * m / (v.sqrt() + 1e-8);
+                }
             }
-        }
-        for (found, expected) in var.to_vec1::<f32>().unwrap().iter().zip(expected) {
-            assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} {expected}");
+            for (found, expected) in var.to_vec1::<f32>().unwrap().iter().zip(expected) {
+                assert!((f64::from(*found) - expected).abs() < 1e-5, "{kind}: {found} {expected}");
+            }
         }
     }
 
@@ -141,18 +199,68 @@ mod tests {
     fn goes_on_from_a_state_as_if_it_had_never_stopped() {
         let var = || Var::from_vec(vec![1.0f32, -2.0, 0.5], 3, &Device::Cpu).unwrap();
         let gradients = |t: u32| vec![vec![0.3 * t as f32, -0.1, 0.2 / t as f32]];
-        let mut straight = Adam::new(vec![var()], 0.1, 0.5).unwrap();
-        (1..=5).for_each(|t| straight.step(&gradients(t)).unwrap());
-        for stop in 0..5 {
-            let mut before = Adam::new(vec![var()], 0.1, 0.5).unwrap();
-            (1..=stop).for_each(|t| before.step(&gradients(t)).unwrap());
-            let of_after = var();
-            let mut after = Adam::new(vec![of_after.clone()], 0.1, 0.5).unwrap();
-            after.restore(before.state()).unwrap();
-            assert_eq!(of_after.to_vec1::<f32>().unwrap(), before.values()[0]);
-            (stop + 1..=5).for_each(|t| after.step(&gradients(t)).unwrap());
-            assert_eq!(after.state(), straight.state());
-            assert_eq!(of_after.to_vec1::<f32>().unwrap(), straight.values()[0]);
+        for kind in BOTH {
+            let mut straight = optimizer(&var(), kind);
+            (1..=5).for_each(|t| straight.step(&gradients(t), 0.1).unwrap());
+            for stop in 0..5 {
+                let mut before = optimizer(&var(), kind);
+                (1..=stop).for_each(|t| before.step(&gradients(t), 0.1).unwrap());
+                let of_after = var();
+                let mut after = optimizer(&of_after, kind);
+                after.restore(before.state()).unwrap();
+                assert_eq!(of_after.to_vec1::<f32>().unwrap(), before.values()[0]);
+                (stop + 1..=5).for_each(|t| after.step(&gradients(t), 0.1).unwrap());
+                assert_eq!(after.state(), straight.state());
+                assert_eq!(of_after.to_vec1::<f32>().unwrap(), straight.values()[0]);
+            }
         }
+    }
+
+    /// A weight, and a running statistic beside it.
+    fn with_statistic() -> (Adam, Var) {
+        let vars = [vec![3.0f32, 1.0], vec![8.0, -4.0]]
+            .map(|values| Var::from_vec(values, 2, &Device::Cpu).unwrap());
+        let statistic = vars[1].clone();
+        let adam = Adam::new(vars.to_vec(), vec![false, true], Optimizer::Adam, 0.5).unwrap();
+        (adam, statistic)
+    }
+
+    #[test]
+    fn statistics_move_a_tenth_of_the_way_whatever_the_rate_and_the_decay() {
+        let (mut adam, statistic) = with_statistic();
+        let mut expected = [8.0f64, -4.0];
+        for (rate, of_step) in [(0.1, [10.0f32, 0.0]), (1e-9, [-5.0, 2.0])] {
+            adam.step(&[vec![0.0; 2], of_step.to_vec()], rate).unwrap();
+            for (expected, of_step) in expected.iter_mut().zip(of_step) {
+                *expected = 0.9 * *expected + 0.1 * f64::from(of_step);
+            }
+            let found = statistic.to_vec1::<f32>().unwrap();
+            assert_eq!(adam.values()[1], found);
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((f64::from(*found) - expected).abs() < 1e-6, "{found} {expected}");
+            }
+        }
+        assert!(adam.state().means[1].iter().all(|mean| *mean == 0.0));
+    }
+
+    #[test]
+    fn clipping_bounds_the_norm_of_all_lists_together_without_statistics() {
+        let vars = || Var::zeros(2, candle_core::DType::F32, &Device::Cpu).unwrap();
+        let are_statistics = vec![false, true, false];
+        let parameters = vec![vars(), vars(), vars()];
+        let adam = Adam::new(parameters, are_statistics, Optimizer::Adam, 0.0).unwrap();
+        let gradients = [vec![3.0f32, 0.0], vec![100.0, -7.0], vec![0.0, -4.0]];
+        let clipped = |limit| {
+            let mut clipped = gradients.clone();
+            adam.clip(&mut clipped, limit);
+            clipped
+        };
+        for within in [5.0, 6.0, f32::MAX] {
+            assert_eq!(clipped(within), gradients, "{within}");
+        }
+        assert_eq!(clipped(2.5), [vec![1.5, 0.0], vec![100.0, -7.0], vec![0.0, -2.0]]);
+        let mut zeros = gradients.clone().map(|list| vec![0.0; list.len()]);
+        adam.clip(&mut zeros, 1.0);
+        assert!(zeros.iter().flatten().all(|gradient| *gradient == 0.0));
     }
 }

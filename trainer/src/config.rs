@@ -8,7 +8,7 @@ use lodestore_graph::{
 };
 use serde::Serialize;
 
-use crate::{Metric, ModelKind, Replay, TrainError};
+use crate::{LayerOptions, Metric, ModelKind, Replay, TrainError, UpdateOptions};
 
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
@@ -36,13 +36,18 @@ pub struct TrainConfig {
     pub n_heads: usize,
     /// `gat`: heads of the last layer, at least 1, whose rows are averaged.
     pub n_output_heads: usize,
+    /// Aggregation, normalisation and residuals of layers.
+    pub layer: LayerOptions,
     /// Share of the elements of aggregated features, hidden rows and attention coefficients
     /// dropped, in [0, 1).
     pub dropout: f32,
-    /// Adam's step size.
+    /// The optimiser's step size.
     pub learning_rate: f64,
-    /// Added to each gradient times the parameter.
+    /// Adam: added to each gradient times the parameter. AdamW: the share of the parameter, times
+    /// the learning rate, that each update takes away.
     pub weight_decay: f32,
+    /// Optimiser, schedule of the learning rate, and clipping of gradients.
+    pub update: UpdateOptions,
     /// Passes over the training nodes, at least 1.
     pub epochs: u32,
     /// Roots per batch and worker, at least 1.
@@ -245,9 +250,11 @@ impl Default for TrainConfig {
             hidden: 64,
             n_heads: 8,
             n_output_heads: 8,
+            layer: LayerOptions::default(),
             dropout: 0.5,
             learning_rate: 0.01,
             weight_decay: 5e-4,
+            update: UpdateOptions::default(),
             epochs: 10,
             batch_size: 512,
             seed: 0,
@@ -309,7 +316,9 @@ impl TrainConfig {
         check((0.0..1.0).contains(&dropout), "dropout", "in [0, 1)", dropout)?;
         check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
         let decay = self.weight_decay;
-        check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)
+        check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)?;
+        self.layer.validate(self.model, self.fanouts.len())?;
+        self.update.validate(self.epochs)
     }
 
     fn check_hop(&self) -> Result<(), TrainError> {
@@ -349,7 +358,7 @@ impl TrainConfig {
     }
 }
 
-fn check(
+pub(crate) fn check(
     holds: bool,
     setting: &'static str,
     expected: &str,

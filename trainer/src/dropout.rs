@@ -2,7 +2,12 @@
 
 use rayon::prelude::*;
 
-use crate::{random::CounterRandom, sparse::SparsePiece, spmm::ROWS_PER_TASK};
+use crate::{
+    random::CounterRandom, sparse::SparsePiece, spmm::ROWS_PER_TASK, workspace::Workspace,
+};
+
+/// Elements per parallel task.
+const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 /// Keeps each element with probability `1 - rate` and scales it to keep the mean.
 ///
@@ -42,6 +47,15 @@ impl Dropout {
         (dropped > 0).then(|| Self { random: CounterRandom::new(seed, layer), dropped })
     }
 
+    /// Drops elements of the row of `key`.
+    fn apply(self, key: u64, row: &mut [f32]) {
+        let Self { random, dropped } = self;
+        let scale = 65_536.0 / (65_536 - dropped) as f32;
+        random.substream(key).for_each_lane(row, |value, draw| {
+            *value *= if u32::from(draw) < dropped { 0.0 } else { scale };
+        });
+    }
+
     /// Returns the mask of rows with these keys.
     pub(crate) fn mask(self, keys: impl Iterator<Item = u64>) -> Mask {
         Mask { dropout: self, keys: keys.collect() }
@@ -71,51 +85,67 @@ impl Mask {
 
     /// Drops elements of `values`, rows of equal width.
     pub(crate) fn apply(&self, values: &mut [f32]) {
-        let Dropout { random, dropped } = self.dropout;
-        let scale = 65_536.0 / (65_536 - dropped) as f32;
-        let width = values.len() / self.keys.len().max(1);
-        let rows = values.par_chunks_exact_mut(width.max(1)).zip(&*self.keys);
-        rows.with_min_len(ROWS_PER_TASK).for_each(|(row, &key)| {
-            random.substream(key).for_each_lane(row, |value, draw| {
-                *value *= if u32::from(draw) < dropped { 0.0 } else { scale };
-            });
-        });
+        let width = self.width(values.len());
+        let rows = values.par_chunks_exact_mut(width).zip(&*self.keys);
+        rows.with_min_len(ROWS_PER_TASK).for_each(|(row, &key)| self.dropout.apply(key, row));
+    }
+
+    /// Returns the elements of each row, at least 1, of `n_values` in all.
+    fn width(&self, n_values: usize) -> usize {
+        (n_values / self.keys.len().max(1)).max(1)
     }
 }
 
 impl Activation {
     /// Returns the rows `x` after the activation and dropout by `mask`.
-    pub(crate) fn forward(self, x: &[f32], mask: Option<&Mask>) -> Vec<f32> {
-        let mut out: Vec<f32> = x.par_iter().map(|&x| self.apply(x)).collect();
-        if let Some(mask) = mask {
-            mask.apply(&mut out);
-        }
+    pub(crate) fn forward(self, x: &[f32], mask: Option<&Mask>, workspace: &Workspace) -> Vec<f32> {
+        let mut out = workspace.take(x.len());
+        let Some(mask) = mask else {
+            let pieces = out.par_chunks_mut(ELEMENTS_PER_TASK).zip(x.par_chunks(ELEMENTS_PER_TASK));
+            pieces.for_each(|(out, x)| self.apply(x, out));
+            return out;
+        };
+        let width = mask.width(x.len());
+        let rows = out.par_chunks_exact_mut(width).zip(x.par_chunks_exact(width)).zip(&*mask.keys);
+        rows.with_min_len(ROWS_PER_TASK).for_each(|((out, x), &key)| {
+            self.apply(x, out);
+            mask.dropout.apply(key, out);
+        });
         out
     }
 
     /// Turns the gradient of the output for `x` into that of `x`.
     pub(crate) fn backward(self, x: &[f32], mask: Option<&Mask>, grad: &mut [f32]) {
-        grad.par_iter_mut().zip(x).for_each(|(grad, &x)| *grad *= self.slope(x));
-        if let Some(mask) = mask {
-            mask.apply(grad);
+        let Some(mask) = mask else {
+            let pieces =
+                grad.par_chunks_mut(ELEMENTS_PER_TASK).zip(x.par_chunks(ELEMENTS_PER_TASK));
+            pieces.for_each(|(grad, x)| self.apply_slopes(x, grad));
+            return;
+        };
+        let width = mask.width(x.len());
+        let rows = grad.par_chunks_exact_mut(width).zip(x.par_chunks_exact(width)).zip(&*mask.keys);
+        rows.with_min_len(ROWS_PER_TASK).for_each(|((grad, x), &key)| {
+            self.apply_slopes(x, grad);
+            mask.dropout.apply(key, grad);
+        });
+    }
+
+    // Not `x.max(0.0)`: it would turn NaN into 0 and hide that training has diverged. One loop for
+    // each activation, without branches, so that it is compiled to vector instructions.
+    fn apply(self, x: &[f32], out: &mut [f32]) {
+        let pairs = out.iter_mut().zip(x);
+        match self {
+            Self::Relu => pairs.for_each(|(out, &x)| *out = if x < 0.0 { 0.0 } else { x }),
+            Self::Elu => pairs.for_each(|(out, &x)| *out = if x < 0.0 { x.exp_m1() } else { x }),
         }
     }
 
-    // Not `x.max(0.0)`: it would turn NaN into 0 and hide that training has diverged.
-    fn apply(self, x: f32) -> f32 {
+    /// Multiplies `grad` by the derivatives at `x`.
+    fn apply_slopes(self, x: &[f32], grad: &mut [f32]) {
+        let pairs = grad.iter_mut().zip(x);
         match self {
-            Self::Relu if x < 0.0 => 0.0,
-            Self::Elu if x < 0.0 => x.exp_m1(),
-            _ => x,
-        }
-    }
-
-    /// The derivative at `x`.
-    fn slope(self, x: f32) -> f32 {
-        match self {
-            Self::Relu => f32::from(u8::from(x > 0.0)),
-            Self::Elu if x < 0.0 => x.exp(),
-            Self::Elu => 1.0,
+            Self::Relu => pairs.for_each(|(grad, &x)| *grad *= if x > 0.0 { 1.0 } else { 0.0 }),
+            Self::Elu => pairs.for_each(|(grad, &x)| *grad *= if x < 0.0 { x.exp() } else { 1.0 }),
         }
     }
 }
@@ -149,7 +179,8 @@ mod tests {
     #[test]
     fn keeps_the_mean_and_zeroes_the_rate() {
         let n = 70_000;
-        let out = Activation::Relu.forward(&vec![1.0; n], Some(&mask(0.3, 1, 0)));
+        let out =
+            Activation::Relu.forward(&vec![1.0; n], Some(&mask(0.3, 1, 0)), &Workspace::default());
         let zeros = out.iter().filter(|&&v| v == 0.0).count() as f32 / n as f32;
         assert!((zeros - 0.3).abs() < 0.01, "{zeros}");
         assert!(out.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.7).abs() < 1e-4));
@@ -160,7 +191,7 @@ mod tests {
         let x: Vec<f32> = (0..203).map(|i| if i % 3 == 0 { -1.0 } else { 2.0 }).collect();
         for activation in [Activation::Relu, Activation::Elu] {
             let mask = mask(0.5, 9, 0);
-            let out = activation.forward(&x, Some(&mask));
+            let out = activation.forward(&x, Some(&mask), &Workspace::default());
             let mut grad = vec![1.0; x.len()];
             activation.backward(&x, Some(&mask), &mut grad);
             for ((&x, out), grad) in x.iter().zip(out).zip(grad) {
@@ -200,7 +231,7 @@ mod tests {
         let x = [-1.0f32, 0.0, 2.5, f32::NAN];
         let first = [0.0, (-1f32).exp() - 1.0];
         for (activation, first) in [Activation::Relu, Activation::Elu].into_iter().zip(first) {
-            let out = activation.forward(&x, None);
+            let out = activation.forward(&x, None, &Workspace::default());
             assert!((out[0] - first).abs() < 1e-6, "{activation:?} {}", out[0]);
             assert_eq!(out[1..3], [0.0, 2.5]);
             assert!(out[3].is_nan());

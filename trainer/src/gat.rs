@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     attention::{AttentionSoftmax, Entries, HeadScores, WeightedSum},
+    conv::Hop,
     dropout::{Dropout, Mask},
-    layer::Hop,
     linear::{Projection, glorot},
     matrix::{Matrix, with_values},
     sparse::Rows,

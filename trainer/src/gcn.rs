@@ -32,6 +32,7 @@ pub(crate) fn step(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace::Workspace;
 
     #[test]
     fn full_neighbourhood_is_the_normalised_adjacency() {
@@ -39,7 +40,7 @@ mod tests {
         let block = Block { n_src: 3, n_dst: 2, offsets: vec![0, 1, 3], sources: vec![1, 0, 2] };
         let nodes = [NodeId(0), NodeId(1), NodeId(2)];
         let op = step(Arc::new(block), &nodes, &|node| [1, 2, 1][node.index()]);
-        let out = op.product(&[1.0, 10.0, 100.0], 1);
+        let out = op.product(&[1.0, 10.0, 100.0], 1, &Workspace::default());
         let expected = [1.0 / 2.0 + 10.0 / 6f32.sqrt(), 10.0 / 3.0 + 101.0 / 6f32.sqrt()];
         assert!(out.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{out:?}");
     }
@@ -50,7 +51,7 @@ mod tests {
         let block = Block { n_src: 3, n_dst: 1, offsets: vec![0, 2], sources: vec![1, 2] };
         let nodes = [NodeId(0), NodeId(1), NodeId(2)];
         let op = step(Arc::new(block), &nodes, &|node| if node.0 == 0 { 4 } else { 0 });
-        let out = op.product(&[0.0, 1.0, 1.0], 1);
+        let out = op.product(&[0.0, 1.0, 1.0], 1, &Workspace::default());
         assert!((out[0] - 4.0 / 5f32.sqrt()).abs() < 1e-6, "{out:?}");
     }
 }

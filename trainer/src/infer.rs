@@ -12,6 +12,7 @@ use crate::{
     matrix::Matrix,
     model::{Model, ModelSpec},
     saved::ModelFile,
+    workspace::Workspace,
 };
 
 /// Which rows of a model are wanted.
@@ -114,7 +115,9 @@ impl<'a> Inference<'a> {
         let mut sink = |nodes: &[NodeId], out: &Matrix| {
             check_finite(nodes, out)?;
             let written = match activation {
-                Some(activation) => rows(&activation.forward(out.values(), None)),
+                Some(activation) => {
+                    rows(&activation.forward(out.values(), None, &Workspace::default()))
+                }
                 None => rows(out.values()),
             };
             written.map_err(TrainError::Output)
@@ -153,8 +156,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        conv::{Hop, Input, LayerDropout},
         dropout::Activation,
-        layer::{Hop, Input, LayerDropout},
         layerwise::tests::{N_NODES, model, naive, pass, topology},
     };
 
@@ -182,7 +185,7 @@ mod tests {
             let is_relu = kind != ModelKind::Gat;
             let activation = if is_relu { Activation::Relu } else { Activation::Elu };
             let hidden = naive(&model.first(2), &topology, &all);
-            let expected = activation.forward(hidden.values(), None);
+            let expected = activation.forward(hidden.values(), None, &Workspace::default());
             assert!(is_near(&found, &expected), "{kind}");
             assert_eq!(found.iter().all(|value| *value >= 0.0), is_relu, "{kind}");
             // The last layer makes the logits of them.
@@ -193,8 +196,9 @@ mod tests {
             let degree = |node| topology.in_degree(node);
             let hop = Hop { block: &block, nodes: &batch.nodes, degree: &degree };
             let input = Input::Features { x: &x, width };
+            let (last, workspace) = (&model.layers()[2], Workspace::default());
             let (logits, _) =
-                model.layers()[2].forward(hop, input, LayerDropout::default()).unwrap();
+                last.forward(hop, input, LayerDropout::default(), &workspace).unwrap();
             let expected = naive(&model, &topology, &all);
             assert!(is_near(logits.values(), expected.values()), "{kind}");
         }

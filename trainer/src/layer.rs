@@ -1,414 +1,127 @@
-//! One message-passing layer of any kind: a call with its own vector-Jacobian product.
+//! One message-passing layer: a call with its own vector-Jacobian product.
 //!
 //! The boundary between layers is data: a layer takes plain rows and returns plain rows, and its
 //! backward pass takes the gradient of the rows that it returned. Nothing else connects them.
 
-use std::sync::Arc;
-
 use candle_core::{Result, Var};
-use lodestore_graph::{NodeId, batch::Block};
 
 use crate::{
-    dropout::{Activation, Dropout, Mask},
-    gat::{Attended, Gat},
-    gcn,
-    linear::Linear,
+    conv::{Conv, Convolved, Hop, Input, LayerDropout},
+    dropout::Activation,
     matrix::Matrix,
-    sage,
-    sparse::{Rows, SparseRows},
-    spmm::Spmm,
+    norm::{NormLayer, Normed},
+    spmm::add_scaled,
+    workspace::Workspace,
 };
 
-/// Dropout of coefficients has streams of its own.
-const ATTENTION_STREAM: u64 = 1 << 32;
-
-/// A layer and its parameters.
+/// A convolution, perhaps normalised, and perhaps on top of the rows that it was given.
 ///
-/// GraphSAGE and GCN aggregate first and transform after, `(A·X)·W`: blocks have several times
-/// fewer destinations than sources, so the matrix product gets the smaller side. Attention needs
-/// transformed rows, so GAT transforms first.
+/// Its rows are those before their activation: `norm(conv(x)) + x`, as He et al. 2016 (equation 1)
+/// and DGL add residuals.
 #[derive(Clone, Debug)]
-pub(crate) enum Layer {
-    Sage(Linear),
-    Gcn(Linear),
-    Gat(Gat),
-}
-
-/// The edges that one layer's messages take.
-#[derive(Clone, Copy)]
-pub(crate) struct Hop<'a> {
-    pub(crate) block: &'a Arc<Block>,
-    /// At least the block's sources.
-    pub(crate) nodes: &'a [NodeId],
-    /// In-degrees in the whole graph.
-    pub(crate) degree: &'a dyn Fn(NodeId) -> u32,
-}
-
-/// The rows of the block's sources.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Input<'a> {
-    /// Those of the first layer, which need no gradient.
-    Features { x: &'a [f32], width: usize },
-    /// The same where they are mostly zeros.
-    Sparse(&'a SparseRows),
-    /// The output of the layer before, still without its activation.
-    Hidden(&'a Matrix),
+pub(crate) struct Layer {
+    pub(crate) conv: Conv,
+    pub(crate) norm: Option<NormLayer>,
+    /// Whether the rows that it is given, after their activation, are added to its own.
+    pub(crate) is_residual: bool,
 }
 
 /// What a layer's backward pass needs from its forward pass.
 #[derive(Debug)]
-pub(crate) enum Saved {
-    /// The aggregated rows, and the mask of the rows before or, of features, after.
-    Convolved { step: Spmm, rows: Rows, mask: Option<Mask> },
-    /// The rows that were projected, their mask, and what attention keeps.
-    Attended { rows: Rows, attended: Box<Attended>, mask: Option<Mask> },
-}
-
-/// What a layer drops in one step.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LayerDropout {
-    /// Elements of what the layer transforms or aggregates.
-    pub(crate) rows: Option<Dropout>,
-    /// Attention coefficients.
-    pub(crate) coefficients: Option<Dropout>,
-}
-
-impl LayerDropout {
-    /// Of layer `layer` in the step of `seed`.
-    pub(crate) fn new(rate: f32, seed: u64, layer: u64) -> Self {
-        let of_stream = |stream| Dropout::new(rate, seed, stream);
-        Self { rows: of_stream(layer), coefficients: of_stream(ATTENTION_STREAM | layer) }
-    }
-
-    /// Returns the mask of the rows of `nodes`.
-    fn of_rows(&self, nodes: &[NodeId]) -> Option<Mask> {
-        self.rows.map(|dropout| dropout.mask(nodes.iter().map(|node| node.0.into())))
-    }
+pub(crate) struct Saved {
+    convolved: Convolved,
+    normed: Option<Normed>,
 }
 
 impl Layer {
-    /// Names of the parameters, in their order.
-    pub(crate) fn names(&self) -> &'static [&'static str] {
-        match self {
-            Self::Sage(_) | Self::Gcn(_) => &["weight", "bias"],
-            Self::Gat(_) => &["weight", "attention_source", "attention_destination", "bias"],
-        }
+    /// Names of the parameters, in their order; those of running statistics are last.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        let of_norm = self.norm.iter().flat_map(|norm| NormLayer::names(norm.norm()));
+        self.conv.names().iter().chain(of_norm).copied().collect()
     }
 
     /// All parameters, in a fixed order.
     pub(crate) fn parameters(&self) -> Vec<Var> {
-        match self {
-            Self::Sage(linear) | Self::Gcn(linear) => {
-                vec![linear.weight().clone(), linear.bias().clone()]
-            }
-            Self::Gat(gat) => gat.parameters().map(Var::clone).to_vec(),
-        }
+        let of_norm = self.norm.iter().flat_map(NormLayer::parameters).cloned();
+        self.conv.parameters().into_iter().chain(of_norm).collect()
+    }
+
+    /// Returns the number of parameters, the last ones, that are running statistics.
+    pub(crate) fn n_statistics(&self) -> usize {
+        self.norm.as_ref().map_or(0, NormLayer::n_statistics)
+    }
+
+    /// Returns the activation of the rows that come from another layer.
+    pub(crate) fn activation(&self) -> Activation {
+        self.conv.activation()
     }
 
     /// Returns the width of the layer's rows.
     pub(crate) fn out_width(&self) -> Result<usize> {
-        match self {
-            Self::Sage(linear) | Self::Gcn(linear) => linear.bias().dim(0),
-            Self::Gat(gat) => gat.parameters()[3].dim(0),
-        }
+        self.conv.out_width()
     }
 
-    /// Returns the output for the block's destinations, and what the backward pass needs.
+    /// Returns the output for the block's destinations in a training step, and what the backward
+    /// pass needs.
     pub(crate) fn forward(
         &self,
         hop: Hop<'_>,
         input: Input<'_>,
         dropout: LayerDropout,
+        workspace: &Workspace,
     ) -> Result<(Matrix, Saved)> {
-        match self {
-            Self::Sage(linear) => convolve(linear, hop.mean(), hop, input, dropout),
-            Self::Gcn(linear) => convolve(linear, hop.normalised(), hop, input, dropout),
-            Self::Gat(gat) => {
-                let mask = dropout.of_rows(hop.sources());
-                let rows = match input {
-                    Input::Features { x, width } => {
-                        Rows::Dense(Matrix::new(dropped(x.to_vec(), mask.as_ref()), width))
-                    }
-                    Input::Sparse(x) => Rows::Sparse(match &mask {
-                        Some(mask) => x.dropped(mask),
-                        None => x.clone(),
-                    }),
-                    Input::Hidden(hidden) => {
-                        let rows = Activation::Elu.forward(hidden.values(), mask.as_ref());
-                        Rows::Dense(Matrix::new(rows, hidden.width()))
-                    }
-                };
-                let z = gat.projection().forward(&rows)?;
-                let (out, attended) = gat.attend(hop, z, dropout.coefficients)?;
-                Ok((out, Saved::Attended { rows, attended: Box::new(attended), mask }))
-            }
+        let (mut out, convolved) = self.conv.forward(hop, input, dropout, workspace)?;
+        let mut normed = None;
+        if let Some(norm) = &self.norm {
+            let (rows, saved) = norm.forward(out, workspace)?;
+            (out, normed) = (rows, Some(saved));
         }
+        if let (true, Input::Hidden(hidden)) = (self.is_residual, input) {
+            let own = &hidden.values()[..out.values().len()];
+            let own = self.activation().forward(own, None, workspace);
+            add_scaled(out.values_mut(), 1.0, &own);
+            workspace.give(own);
+        }
+        Ok((out, Saved { convolved, normed }))
     }
 
     /// Returns the vector-Jacobian product: the gradients of the parameters, in their order, and
-    /// that of the `hidden` rows that the layer was given, from the gradient of its output.
+    /// that of the `hidden` rows that the layer was given, from the gradient of its output. In the
+    /// place of running statistics are those of the step.
     pub(crate) fn backward(
         &self,
         saved: &Saved,
         grad: &Matrix,
         hidden: Option<&Matrix>,
+        workspace: &Workspace,
     ) -> Result<(Vec<Vec<f32>>, Option<Matrix>)> {
-        match (self, saved) {
-            (Self::Sage(linear) | Self::Gcn(linear), Saved::Convolved { step, rows, mask }) => {
-                let gradients = linear.gradients(rows, grad)?;
-                let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let of_rows = linear.row_gradient(grad)?;
-                    let of_x = step.transposed_product(of_rows.values(), hidden.width());
-                    Ok(through(Activation::Relu, of_x, hidden, mask.as_ref()))
-                };
-                Ok((gradients, hidden.map(of_hidden).transpose()?))
-            }
-            (Self::Gat(gat), Saved::Attended { rows, attended, mask }) => {
-                let (gradients, of_z) = gat.gradients(attended, rows, grad)?;
-                let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let of_rows = gat.projection().row_gradient(&of_z)?;
-                    Ok(through(Activation::Elu, of_rows.into_values(), hidden, mask.as_ref()))
-                };
-                Ok((gradients, hidden.map(of_hidden).transpose()?))
-            }
-            _ => candle_core::bail!("a layer was given what another kind of layer saved"),
+        let (mut of_norm, mut of_conv) = (Vec::new(), None);
+        if let (Some(norm), Some(normed)) = (&self.norm, &saved.normed) {
+            let (of_parameters, of_rows) = norm.gradients(normed, grad, workspace)?;
+            (of_norm, of_conv) = (of_parameters, Some(of_rows));
         }
+        let of_out = of_conv.as_ref().unwrap_or(grad);
+        let (mut gradients, mut of_hidden) =
+            self.conv.backward(&saved.convolved, of_out, hidden, workspace)?;
+        of_conv.into_iter().for_each(|of_conv| workspace.give_matrix(of_conv));
+        gradients.append(&mut of_norm);
+        if let (true, Some(of_hidden), Some(hidden)) = (self.is_residual, &mut of_hidden, hidden) {
+            let mut own = workspace.copy(grad.values());
+            self.activation().backward(&hidden.values()[..own.len()], None, &mut own);
+            add_scaled(&mut of_hidden.values_mut()[..own.len()], 1.0, &own);
+            workspace.give(own);
+        }
+        Ok((gradients, of_hidden))
     }
 }
 
-impl Hop<'_> {
-    /// Returns the block's sources; its destinations are the first of them.
-    fn sources(&self) -> &[NodeId] {
-        &self.nodes[..self.block.n_src as usize]
+impl Saved {
+    /// Gives the memory of rows back.
+    pub(crate) fn give_to(self, workspace: &Workspace) {
+        self.convolved.give_to(workspace);
+        self.normed.into_iter().for_each(|normed| workspace.give_matrix(normed.into_rows()));
     }
-
-    fn destinations(&self) -> &[NodeId] {
-        &self.nodes[..self.block.n_dst as usize]
-    }
-
-    /// Returns a key of each attention entry: its destination and its source.
-    pub(crate) fn entry_keys(&self) -> impl Iterator<Item = u64> {
-        let edges = self.block.offsets.windows(2).zip(0..);
-        edges.flat_map(|(bounds, dst)| {
-            let sources = &self.block.sources[bounds[0] as usize..bounds[1] as usize];
-            let id = |at: u32| u64::from(self.nodes[at as usize].0);
-            sources.iter().copied().chain([dst]).map(move |source| (id(dst) << 32) | id(source))
-        })
-    }
-
-    /// GraphSAGE's step.
-    pub(crate) fn mean(&self) -> Spmm {
-        sage::step(Arc::clone(self.block))
-    }
-
-    /// GCN's step.
-    pub(crate) fn normalised(&self) -> Spmm {
-        gcn::step(Arc::clone(self.block), self.nodes, self.degree)
-    }
-}
-
-/// Convolution: aggregates by `step`, then transforms.
-fn convolve(
-    linear: &Linear,
-    step: Spmm,
-    hop: Hop<'_>,
-    input: Input<'_>,
-    dropout: LayerDropout,
-) -> Result<(Matrix, Saved)> {
-    let (rows, mask) = match input {
-        Input::Features { x, width } => {
-            let mask = dropout.of_rows(hop.destinations());
-            let rows = dropped(step.product(x, width), mask.as_ref());
-            (Rows::Dense(Matrix::new(rows, step.out_width(width))), mask)
-        }
-        Input::Sparse(x) => {
-            let mask = dropout.of_rows(hop.destinations());
-            (Rows::Sparse(step.sparse_product(x, mask.as_ref())), mask)
-        }
-        Input::Hidden(hidden) => {
-            let (mask, width) = (dropout.of_rows(hop.sources()), hidden.width());
-            let active = Activation::Relu.forward(hidden.values(), mask.as_ref());
-            let rows = Matrix::new(step.product(&active, width), step.out_width(width));
-            (Rows::Dense(rows), mask)
-        }
-    };
-    let out = linear.forward(&rows)?;
-    Ok((out, Saved::Convolved { step, rows, mask }))
-}
-
-/// Returns the rows after dropout.
-fn dropped(mut rows: Vec<f32>, mask: Option<&Mask>) -> Vec<f32> {
-    if let Some(mask) = mask {
-        mask.apply(&mut rows);
-    }
-    rows
-}
-
-/// Returns the gradient of `hidden` from that of its active rows.
-fn through(
-    activation: Activation,
-    mut grad: Vec<f32>,
-    hidden: &Matrix,
-    mask: Option<&Mask>,
-) -> Matrix {
-    activation.backward(hidden.values(), mask, &mut grad);
-    Matrix::new(grad, hidden.width())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn coefficients_and_each_layers_rows_have_masks_of_their_own() {
-        let mask = |dropout: Option<Dropout>| {
-            let mut row = vec![1.0; 100];
-            dropout.unwrap().mask([5].into_iter()).apply(&mut row);
-            row
-        };
-        let [first, second] = [0, 1].map(|layer| LayerDropout::new(0.5, 3, layer));
-        let masks = [first.rows, first.coefficients, second.rows, second.coefficients].map(mask);
-        for (i, of_one) in masks.iter().enumerate() {
-            assert!(masks[..i].iter().all(|other| other != of_one), "mask {i}");
-        }
-    }
-
-    /// A layer's output for node 9 with neighbours 4 and 6, in two batches that put them elsewhere.
-    #[test]
-    fn a_node_drops_the_same_in_any_batch() {
-        let small = Block { n_src: 3, n_dst: 1, offsets: vec![0, 2], sources: vec![1, 2] };
-        let (offsets, sources) = (vec![0, 1, 3, 4], vec![3, 3, 4, 0]);
-        let large = Block { n_src: 5, n_dst: 3, offsets, sources };
-        let ids = |ids: &[u32]| ids.iter().map(|&id| NodeId(id)).collect::<Vec<_>>();
-        let batches = [(small, ids(&[9, 4, 6]), 0), (large, ids(&[1, 9, 2, 4, 6]), 1)];
-        let width = 8;
-        let rows_of = |nodes: &[NodeId]| {
-            let elements = nodes.iter().flat_map(|node| node.0 * 8..node.0 * 8 + 8);
-            elements.map(|element| element as f32 * 0.01).collect::<Vec<f32>>()
-        };
-        let layers = [
-            Layer::Sage(Linear::new(2 * width, 4, 1, 0).unwrap()),
-            Layer::Gcn(Linear::new(width, 4, 1, 0).unwrap()),
-            Layer::Gat(Gat::new([width, 4], 2, crate::gat::Heads::Concatenated, 1, 0).unwrap()),
-        ];
-        for layer in layers {
-            let outputs = |dropout: LayerDropout| {
-                batches.clone().map(|(block, nodes, at)| {
-                    let (block, x) = (Arc::new(block), rows_of(&nodes));
-                    let hop = Hop { block: &block, nodes: &nodes, degree: &|_| 2 };
-                    let hidden = Matrix::new(x.clone(), width);
-                    let inputs = [Input::Features { x: &x, width }, Input::Hidden(&hidden)];
-                    inputs.map(|input| {
-                        let (out, _) = layer.forward(hop, input, dropout).unwrap();
-                        out.values()[at * 4..][..4].to_vec()
-                    })
-                })
-            };
-            let [small, large] = outputs(LayerDropout::new(0.5, 3, 0));
-            assert_eq!(small, large);
-            assert_ne!(small, outputs(LayerDropout::new(0.5, 3, 1))[0]);
-            assert_ne!(small, outputs(LayerDropout::default())[0]);
-        }
-    }
-
-    /// The loss Σ weights · out², as a function of a layer's rows, and its gradient.
-    fn loss(layer: &Layer, hop: Hop<'_>, hidden: &Matrix) -> (f64, Matrix) {
-        let (out, _) =
-            layer.forward(hop, Input::Hidden(hidden), LayerDropout::new(0.3, 5, 1)).unwrap();
-        let weight = |i: usize| (i % 5) as f32 - 1.5;
-        let terms = out.values().iter().enumerate();
-        let loss = terms.clone().map(|(i, v)| f64::from(weight(i)) * f64::from(*v).powi(2)).sum();
-        let grad = terms.map(|(i, v)| 2.0 * weight(i) * v).collect();
-        (loss, Matrix::new(grad, out.width()))
-    }
-
-    #[test]
-    fn vector_jacobian_products_agree_with_finite_differences() {
-        let (offsets, sources) = (vec![0, 3, 3, 6], vec![1, 4, 4, 0, 2, 3]);
-        let block = Arc::new(Block { n_src: 5, n_dst: 3, offsets, sources });
-        let nodes: Vec<_> = [8, 3, 5, 1, 7].map(NodeId).to_vec();
-        let hop = Hop { block: &block, nodes: &nodes, degree: &|node| node.0 % 4 };
-        let (width, out_width) = (6, 4);
-        let random = crate::random::CounterRandom::new(2, 0);
-        let rows = (0..5 * width as u64).map(|i| random.unit(i) * 2.0 - 1.0).collect();
-        let hidden = Matrix::new(rows, width);
-        let averaged = crate::gat::Heads::Averaged;
-        let layers = [
-            Layer::Sage(Linear::new(2 * width, out_width, 1, 0).unwrap()),
-            Layer::Gcn(Linear::new(width, out_width, 1, 0).unwrap()),
-            Layer::Gat(Gat::new([width, out_width], 2, averaged, 1, 0).unwrap()),
-        ];
-        let step = 1e-2f32;
-        for layer in layers {
-            let dropout = LayerDropout::new(0.3, 5, 1);
-            let (_, saved) = layer.forward(hop, Input::Hidden(&hidden), dropout).unwrap();
-            let (_, grad) = loss(&layer, hop, &hidden);
-            let (of_parameters, of_rows) = layer.backward(&saved, &grad, Some(&hidden)).unwrap();
-            let close = |found: f32, up: f64, down: f64| {
-                let expected = (up - down) / (2.0 * f64::from(step));
-                let difference = (f64::from(found) - expected).abs();
-                assert!(difference < 2e-2 * expected.abs().max(1.0), "{found} {expected}");
-            };
-            for (i, found) in of_rows.unwrap().values().iter().enumerate() {
-                // Not across the bend of an activation.
-                if hidden.values()[i].abs() < 2.0 * step {
-                    continue;
-                }
-                let moved = |by: f32| {
-                    let mut moved = hidden.clone();
-                    moved.values_mut()[i] += by;
-                    loss(&layer, hop, &moved).0
-                };
-                close(*found, moved(step), moved(-step));
-            }
-            for (var, found) in layer.parameters().iter().zip(of_parameters) {
-                let values = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-                for (i, found) in found.into_iter().enumerate() {
-                    let moved = |by: f32| {
-                        let mut moved = values.clone();
-                        moved[i] += by;
-                        let of = |values| {
-                            candle_core::Tensor::from_vec(values, var.shape(), var.device())
-                        };
-                        var.set(&of(moved).unwrap()).unwrap();
-                        let (loss, _) = loss(&layer, hop, &hidden);
-                        var.set(&of(values.clone()).unwrap()).unwrap();
-                        loss
-                    };
-                    close(found, moved(step), moved(-step));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn sparse_features_give_what_dense_ones_give() {
-        let (offsets, sources) = (vec![0, 3, 3, 6], vec![1, 4, 4, 0, 2, 3]);
-        let block = Arc::new(Block { n_src: 5, n_dst: 3, offsets, sources });
-        let nodes: Vec<_> = [8, 3, 5, 1, 7].map(NodeId).to_vec();
-        let hop = Hop { block: &block, nodes: &nodes, degree: &|node| node.0 % 4 };
-        let width = 50;
-        let sparse = crate::sparse::tests::sparse(5, width);
-        let dense = sparse.to_dense();
-        let averaged = crate::gat::Heads::Averaged;
-        let layers = [
-            Layer::Sage(Linear::new(2 * width, 4, 1, 0).unwrap()),
-            Layer::Gcn(Linear::new(width, 4, 1, 0).unwrap()),
-            Layer::Gat(Gat::new([width, 4], 2, averaged, 1, 0).unwrap()),
-        ];
-        for layer in layers {
-            for dropout in [LayerDropout::default(), LayerDropout::new(0.5, 3, 0)] {
-                let inputs = [Input::Sparse(&sparse), Input::Features { x: dense.values(), width }];
-                let [of_sparse, of_dense] = inputs.map(|input| {
-                    let (out, saved) = layer.forward(hop, input, dropout).unwrap();
-                    let (gradients, _) = layer.backward(&saved, &out, None).unwrap();
-                    [vec![out.into_values()], gradients].concat().concat()
-                });
-                assert_eq!(of_sparse.len(), of_dense.len());
-                for (sparse, dense) in of_sparse.iter().zip(of_dense) {
-                    assert!((sparse - dense).abs() < 1e-5, "{sparse} {dense}");
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -19,11 +19,8 @@ use lodestore_graph::{
 };
 
 use crate::{
-    TrainError,
-    features::FeatureRows,
-    layer::{Hop, Layer},
-    matrix::Matrix,
-    sparse::Rows,
+    TrainError, conv::Hop, features::FeatureRows, layer::Layer, matrix::Matrix, sparse::Rows,
+    workspace::Workspace,
 };
 pub(crate) use nodes::NodeSet;
 use rows::{Budget, RowStore};
@@ -106,7 +103,8 @@ impl LayerPass<'_> {
                 let out = layer.combine(hop, rows, width)?;
                 match (next, &mut stored) {
                     (Some(next), Some(stored)) => {
-                        let active = next.activation().forward(out.values(), None);
+                        let active =
+                            next.activation().forward(out.values(), None, &Workspace::default());
                         let rows = next.messages(Rows::Dense(Matrix::new(active, out_width)))?;
                         stored.append(rows.values()).map_err(spill)?;
                     }

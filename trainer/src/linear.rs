@@ -6,6 +6,7 @@ use crate::{
     matrix::{Matrix, with_values},
     random::CounterRandom,
     sparse::Rows,
+    workspace::Workspace,
 };
 
 /// `x · weight`.
@@ -28,8 +29,8 @@ impl Projection {
     }
 
     /// Returns `x · weight`.
-    pub(crate) fn forward(&self, x: &Rows) -> Result<Matrix> {
-        x.times(&self.0)
+    pub(crate) fn forward(&self, x: &Rows, workspace: &Workspace) -> Result<Matrix> {
+        x.times(&self.0, workspace)
     }
 
     /// Returns the gradient of the weights, given that of the output for `x`.
@@ -38,8 +39,8 @@ impl Projection {
     }
 
     /// Returns the gradient of the rows, given that of their output.
-    pub(crate) fn row_gradient(&self, grad: &Matrix) -> Result<Matrix> {
-        grad.times_transposed(&self.0)
+    pub(crate) fn row_gradient(&self, grad: &Matrix, workspace: &Workspace) -> Result<Matrix> {
+        grad.times_transposed(&self.0, workspace)
     }
 
     /// The weights, of shape (in_width, out_width).
@@ -58,8 +59,8 @@ impl Linear {
     }
 
     /// Returns `x · weight + bias`.
-    pub(crate) fn forward(&self, x: &Rows) -> Result<Matrix> {
-        let mut out = self.projection.forward(x)?;
+    pub(crate) fn forward(&self, x: &Rows, workspace: &Workspace) -> Result<Matrix> {
+        let mut out = self.projection.forward(x, workspace)?;
         self.add_bias(&mut out)?;
         Ok(out)
     }
@@ -78,8 +79,8 @@ impl Linear {
     }
 
     /// Returns the gradient of the rows, given that of their output.
-    pub(crate) fn row_gradient(&self, grad: &Matrix) -> Result<Matrix> {
-        self.projection.row_gradient(grad)
+    pub(crate) fn row_gradient(&self, grad: &Matrix, workspace: &Workspace) -> Result<Matrix> {
+        self.projection.row_gradient(grad, workspace)
     }
 
     /// The weights, of shape (in_width, out_width).

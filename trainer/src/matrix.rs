@@ -3,7 +3,10 @@
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, backend::BackendStorage};
 use rayon::prelude::*;
 
-use crate::spmm::ROWS_PER_TASK;
+use crate::{spmm::ROWS_PER_TASK, workspace::Workspace};
+
+/// Rows that a product makes at a time: the allocator keeps memory of so few for the next ones.
+const ROWS_PER_PRODUCT: usize = 1024;
 
 /// Rows of equal width, one after the other.
 #[derive(Clone, Debug)]
@@ -39,6 +42,11 @@ impl Matrix {
         }
     }
 
+    /// Returns the elements of the first `n` rows.
+    pub(crate) fn rows(&self, n: usize) -> &[f32] {
+        &self.values()[..n * self.width]
+    }
+
     /// Returns all elements, row by row.
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
         match &mut self.storage {
@@ -56,13 +64,15 @@ impl Matrix {
     }
 
     /// Returns `self · weight`.
-    pub(crate) fn times(&self, weight: &Tensor) -> Result<Self> {
-        with_storage(weight, |weight, layout| self.product(weight, layout))
+    pub(crate) fn times(&self, weight: &Tensor, workspace: &Workspace) -> Result<Self> {
+        with_storage(weight, |weight, layout| self.product(weight, layout, workspace))
     }
 
     /// Returns `self · weightᵀ`.
-    pub(crate) fn times_transposed(&self, weight: &Tensor) -> Result<Self> {
-        with_storage(weight, |weight, layout| self.product(weight, &layout.transpose(0, 1)?))
+    pub(crate) fn times_transposed(&self, weight: &Tensor, workspace: &Workspace) -> Result<Self> {
+        with_storage(weight, |weight, layout| {
+            self.product(weight, &layout.transpose(0, 1)?, workspace)
+        })
     }
 
     /// Returns the elements of `selfᵀ · other`.
@@ -89,14 +99,23 @@ impl Matrix {
         sums
     }
 
-    fn product(&self, right: &CpuStorage, layout: &Layout) -> Result<Self> {
+    /// Makes some rows after the others, each with the bits of the whole product: no piece is of so
+    /// few rows that its sums would be taken in another order.
+    fn product(&self, right: &CpuStorage, layout: &Layout, workspace: &Workspace) -> Result<Self> {
         let (k, width) = layout.shape().dims2()?;
         if k != self.width {
             candle_core::bail!("rows have {} elements, the layer expects {k}", self.width);
         }
-        let sizes = (1, self.n_rows, width, k);
-        let storage = self.storage.matmul(right, sizes, &self.layout(), layout)?;
-        Ok(Self { storage, n_rows: self.n_rows, width })
+        let (mut out, mut first) = (workspace.take(self.n_rows * width), 0);
+        while first < self.n_rows {
+            let left = self.n_rows - first;
+            let n = if left < 2 * ROWS_PER_PRODUCT { left } else { ROWS_PER_PRODUCT };
+            let rows = Layout::contiguous_with_offset((n, k), first * k);
+            let piece = self.storage.matmul(right, (1, n, width, k), &rows, layout)?;
+            out[first * width..][..n * width].copy_from_slice(piece.as_slice()?);
+            first += n;
+        }
+        Ok(Self { storage: CpuStorage::F32(out), n_rows: self.n_rows, width })
     }
 
     fn layout(&self) -> Layout {
@@ -132,13 +151,14 @@ mod tests {
 
     #[test]
     fn products_and_sums_are_those_of_the_formulas() {
+        let workspace = Workspace::default();
         let x = Matrix::new(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2);
         let weight = Var::from_vec(vec![1.0f32, 0.0, 2.0, -1.0, 3.0, 1.0], (2, 3), &Device::Cpu);
         let weight = weight.unwrap();
-        let product = x.times(&weight).unwrap();
+        let product = x.times(&weight, &workspace).unwrap();
         assert_eq!((product.n_rows(), product.width()), (3, 3));
         assert_eq!(product.values(), [-1.0, 6.0, 4.0, -1.0, 12.0, 10.0, -1.0, 18.0, 16.0]);
-        let back = product.times_transposed(&weight).unwrap();
+        let back = product.times_transposed(&weight, &workspace).unwrap();
         assert_eq!(back.values(), [7.0, 23.0, 19.0, 47.0, 31.0, 71.0]);
         let gradient = x.transposed_times(&product).unwrap();
         assert_eq!(gradient, [-9.0, 132.0, 114.0, -12.0, 168.0, 144.0]);
@@ -146,7 +166,27 @@ mod tests {
         sums.add_to_rows(&[10.0, 20.0]);
         assert_eq!(sums.values(), [11.0, 22.0, 13.0, 24.0, 15.0, 26.0]);
         assert_eq!(sums.sum_of_rows(), [39.0, 72.0]);
-        let narrow = Matrix::new(vec![1.0; 4], 1).times(&weight).unwrap_err().to_string();
+        let narrow =
+            Matrix::new(vec![1.0; 4], 1).times(&weight, &workspace).unwrap_err().to_string();
         assert!(narrow.contains("rows have 1 elements, the layer expects 2"), "{narrow}");
+    }
+
+    #[test]
+    fn a_product_in_pieces_has_the_bits_of_the_whole_one() {
+        let (workspace, random) = (Workspace::default(), crate::random::CounterRandom::new(1, 2));
+        let values = |n: usize| (0..n as u64).map(|i| random.unit(i) - 0.5).collect::<Vec<f32>>();
+        for n_rows in [1, 2, 1024, 2047, 2048, 2049, 3073, 5000] {
+            for (k, width) in [(1, 1), (3, 7), (200, 1), (33, 64), (512, 256), (700, 47)] {
+                let x = Matrix::new(values(n_rows * k), k);
+                let (n_values, shape) = (k * width, (k, width));
+                let weight = Var::from_vec(values(n_values), shape, &Device::Cpu).unwrap();
+                let whole = Tensor::from_vec(values(n_rows * k), (n_rows, k), &Device::Cpu);
+                let whole = whole.unwrap().matmul(&weight).unwrap();
+                let expected = whole.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                let found = x.times(&weight, &workspace).unwrap();
+                assert_eq!(found.values(), expected, "{n_rows} x {k} x {width}");
+                workspace.give_matrix(found);
+            }
+        }
     }
 }

@@ -7,18 +7,22 @@ use lodestore_graph::{NodeId, batch::Block};
 use serde::Serialize;
 
 use crate::{
-    TrainConfig,
+    LayerOptions, TrainConfig,
+    conv::{Conv, Hop, Input, LayerDropout},
     gat::{Gat, Heads},
-    layer::{Hop, Input, Layer, LayerDropout, Saved},
+    layer::{Layer, Saved},
     linear::Linear,
     matrix::Matrix,
+    norm::NormLayer,
+    options::Norm,
+    workspace::Workspace,
 };
 
 /// Which layer a model is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
-    /// GraphSAGE with the mean aggregator.
+    /// GraphSAGE.
     Sage,
     /// Graph convolution.
     Gcn,
@@ -38,6 +42,7 @@ pub(crate) struct ModelSpec {
     pub(crate) n_output_heads: usize,
     /// In [0, 1): of what each layer transforms or aggregates, and of attention coefficients.
     pub(crate) dropout: f32,
+    pub(crate) layer: LayerOptions,
 }
 
 /// Layers with an activation and dropout between them; the last gives one logit per class.
@@ -76,7 +81,20 @@ impl ModelSpec {
             n_heads: config.n_heads,
             n_output_heads: config.n_output_heads,
             dropout: config.dropout,
+            layer: config.layer,
         }
+    }
+
+    /// Returns the normalisation of layer `index`.
+    fn norm(&self, index: usize) -> Norm {
+        if index + 2 < self.widths.len() { self.layer.norm } else { Norm::None }
+    }
+
+    /// Returns whether layer `index` adds the rows that it is given to its own: one between two
+    /// hidden layers does.
+    fn is_residual(&self, index: usize) -> bool {
+        let is_between = index > 0 && index + 2 < self.widths.len();
+        self.layer.residual && is_between && self.widths[index] == self.widths[index + 1]
     }
 
     /// Returns the name and the shape of each parameter, in their order, without making any.
@@ -98,7 +116,10 @@ impl ModelSpec {
             let attention = ["attention_source", "attention_destination"]
                 .map(|name| attention.clone().map(|shape| named(name, shape)));
             let (first, last) = (named("weight", weight), named("bias", vec![out_width]));
-            [first].into_iter().chain(attention.into_iter().flatten()).chain([last])
+            let of_norm = NormLayer::names(self.norm(index)).iter();
+            let of_norm: Vec<_> = of_norm.map(|name| named(name, vec![out_width])).collect();
+            let of_conv = [first].into_iter().chain(attention.into_iter().flatten());
+            of_conv.chain([last]).chain(of_norm)
         };
         self.widths.windows(2).enumerate().flat_map(of_layer).collect()
     }
@@ -110,18 +131,23 @@ impl Model {
         let n_layers = spec.widths.len() - 1;
         let layer = |(index, widths): (usize, &[usize])| {
             let (in_width, out_width, stream) = (widths[0], widths[1], index as u64);
-            Ok(match spec.kind {
-                ModelKind::Sage => Layer::Sage(Linear::new(2 * in_width, out_width, seed, stream)?),
-                ModelKind::Gcn => Layer::Gcn(Linear::new(in_width, out_width, seed, stream)?),
+            let conv = match spec.kind {
+                ModelKind::Sage => {
+                    let linear = Linear::new(2 * in_width, out_width, seed, stream)?;
+                    Conv::Sage(linear, spec.layer.aggregation)
+                }
+                ModelKind::Gcn => Conv::Gcn(Linear::new(in_width, out_width, seed, stream)?),
                 ModelKind::Gat => {
                     let is_last = index + 1 == n_layers;
                     let (n_heads, heads) = match is_last {
                         true => (spec.n_output_heads, Heads::Averaged),
                         false => (spec.n_heads, Heads::Concatenated),
                     };
-                    Layer::Gat(Gat::new([in_width, out_width], n_heads, heads, seed, stream)?)
+                    Conv::Gat(Gat::new([in_width, out_width], n_heads, heads, seed, stream)?)
                 }
-            })
+            };
+            let norm = NormLayer::new(spec.norm(index), out_width)?;
+            Ok(Layer { conv, norm, is_residual: spec.is_residual(index) })
         };
         let layers = spec.widths.windows(2).enumerate().map(layer).collect::<Result<_>>()?;
         Ok(Self { layers, dropout: spec.dropout })
@@ -133,10 +159,19 @@ impl Model {
         self.layers.iter().flat_map(Layer::parameters).collect()
     }
 
+    /// Returns whether each parameter is a running statistic, in the same order.
+    pub(crate) fn are_statistics(&self) -> Vec<bool> {
+        let of_layer = |layer: &Layer| {
+            let (n_all, n_statistics) = (layer.names().len(), layer.n_statistics());
+            (0..n_all).map(move |number| number >= n_all - n_statistics)
+        };
+        self.layers.iter().flat_map(of_layer).collect()
+    }
+
     /// Names of the parameters, in the same order.
     pub(crate) fn names(&self) -> Vec<String> {
         let of_layer = |(index, layer): (usize, &Layer)| {
-            layer.names().iter().map(move |name| format!("layers.{index}.{name}"))
+            layer.names().into_iter().map(move |name| format!("layers.{index}.{name}"))
         };
         self.layers.iter().enumerate().flat_map(of_layer).collect()
     }
@@ -158,6 +193,7 @@ impl Model {
         hops: Hops<'_>,
         features: Input<'_>,
         dropout_seed: u64,
+        workspace: &Workspace,
     ) -> Result<Pass> {
         let mut pass = Pass { outputs: Vec::new(), saved: Vec::new() };
         for (index, layer) in self.layers.iter().enumerate() {
@@ -166,7 +202,7 @@ impl Model {
                 None => features,
             };
             let dropout = LayerDropout::new(self.dropout, dropout_seed, index as u64);
-            let (output, saved) = layer.forward(hops.of_layer(index), input, dropout)?;
+            let (output, saved) = layer.forward(hops.of_layer(index), input, dropout, workspace)?;
             pass.outputs.push(output);
             pass.saved.push(saved);
         }
@@ -174,19 +210,26 @@ impl Model {
     }
 
     /// Returns the gradients of all parameters, in their order, from that of the logits. What a
-    /// layer saved is dropped once its gradients are known.
-    pub(crate) fn backward(&self, mut pass: Pass, mut grad: Matrix) -> Result<Vec<Vec<f32>>> {
+    /// layer saved goes back to the workspace once its gradients are known.
+    pub(crate) fn backward(
+        &self,
+        mut pass: Pass,
+        mut grad: Matrix,
+        workspace: &Workspace,
+    ) -> Result<Vec<Vec<f32>>> {
         let mut gradients = Vec::new();
-        pass.outputs.pop();
+        pass.outputs.pop().into_iter().for_each(|logits| workspace.give_matrix(logits));
         for layer in self.layers.iter().rev() {
             let (Some(saved), hidden) = (pass.saved.pop(), pass.outputs.pop()) else {
                 candle_core::bail!("a pass has a part for each layer")
             };
-            let (of_layer, of_hidden) = layer.backward(&saved, &grad, hidden.as_ref())?;
+            let (of_layer, of_hidden) =
+                layer.backward(&saved, &grad, hidden.as_ref(), workspace)?;
             gradients.push(of_layer);
-            if let Some(of_hidden) = of_hidden {
-                grad = of_hidden;
-            }
+            saved.give_to(workspace);
+            hidden.into_iter().for_each(|hidden| workspace.give_matrix(hidden));
+            let of_hidden = of_hidden.unwrap_or_else(|| Matrix::new(Vec::new(), 0));
+            workspace.give_matrix(std::mem::replace(&mut grad, of_hidden));
         }
         Ok(gradients.into_iter().rev().flatten().collect())
     }
@@ -237,12 +280,25 @@ mod tests {
     #[test]
     fn shapes_are_known_before_the_parameters_are_made() {
         for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
-            let widths = vec![5, 6, 8, 3];
-            let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 4, dropout: 0.0 };
-            let model = Model::new(&spec, 1).unwrap();
-            let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
-            let found: Vec<_> = model.names().into_iter().zip(shapes).collect();
-            assert_eq!(spec.shapes(), found, "{kind}");
+            for norm in [Norm::None, Norm::Batch, Norm::Layer] {
+                let layer = LayerOptions { norm, residual: true, ..LayerOptions::default() };
+                let widths = vec![5, 6, 6, 3];
+                let spec =
+                    ModelSpec { kind, widths, n_heads: 2, n_output_heads: 4, dropout: 0.0, layer };
+                let model = Model::new(&spec, 1).unwrap();
+                let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
+                let found: Vec<_> = model.names().into_iter().zip(shapes).collect();
+                assert_eq!(spec.shapes(), found, "{kind} {norm}");
+                let are_statistics = model.names().into_iter().zip(model.are_statistics());
+                let statistics = are_statistics.filter(|(_, is_statistic)| *is_statistic);
+                let names: Vec<String> = statistics.map(|(name, _)| name).collect();
+                let of_layer = |i| ["mean", "variance"].map(|of| format!("layers.{i}.norm_{of}"));
+                let of_batch = [of_layer(0), of_layer(1)].concat();
+                assert_eq!(names, if norm == Norm::Batch { of_batch } else { Vec::new() });
+                let are_residual: Vec<bool> =
+                    model.layers.iter().map(|of| of.is_residual).collect();
+                assert_eq!(are_residual, [false, true, false]);
+            }
         }
     }
 
@@ -256,18 +312,24 @@ mod tests {
         let x: Vec<f32> = (0..24).map(|i| i as f32 * 0.1).collect();
         for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
             let widths = vec![6, 6, 6];
-            let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.5 };
+            let layer = LayerOptions::default();
+            let spec =
+                ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.5, layer };
             let model = Model::new(&spec, 1).unwrap();
+            let workspace = Workspace::default();
             let logits = |numbers: [u64; 2]| {
                 let dropout = numbers.map(|number| LayerDropout::new(0.5, 9, number));
                 let input = Input::Features { x: &x, width: 6 };
-                let first = model.layers[0].forward(hops.of_layer(0), input, dropout[0]);
+                let first =
+                    model.layers[0].forward(hops.of_layer(0), input, dropout[0], &workspace);
                 let (hidden, _) = first.unwrap();
+                let input = Input::Hidden(&hidden);
                 let second =
-                    model.layers[1].forward(hops.of_layer(1), Input::Hidden(&hidden), dropout[1]);
+                    model.layers[1].forward(hops.of_layer(1), input, dropout[1], &workspace);
                 second.unwrap().0.into_values()
             };
-            let pass = model.forward(hops, Input::Features { x: &x, width: 6 }, 9).unwrap();
+            let input = Input::Features { x: &x, width: 6 };
+            let pass = model.forward(hops, input, 9, &workspace).unwrap();
             assert_eq!(pass.logits().values(), logits([0, 1]), "{kind}");
             assert_ne!(pass.logits().values(), logits([0, 0]), "{kind}");
             assert_ne!(pass.logits().values(), logits([1, 1]), "{kind}");

@@ -10,6 +10,7 @@ use lodestore_graph::rapa::DeviceProfile;
 use crate::TrainError;
 use crate::random::CounterRandom;
 use crate::spmm::{OwnRows, Spmm};
+use crate::workspace::Workspace;
 
 /// Entries of each row of the sparse matrix, or all if the matrix is smaller.
 const ENTRIES_PER_ROW: usize = 32;
@@ -43,9 +44,9 @@ pub fn profile_device(
         Ok(())
     })?;
     progress(1, 3);
-    let sparse = sparse(size, random);
+    let (sparse, workspace) = (sparse(size, random), Workspace::default());
     let spmm_seconds = mean_seconds(runs, || {
-        std::hint::black_box(sparse.product(&matrix, size));
+        workspace.give(std::hint::black_box(sparse.product(&matrix, size, &workspace)));
         Ok(())
     })?;
     progress(2, 3);

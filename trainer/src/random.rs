@@ -2,6 +2,9 @@
 
 use lodestore_graph::mix;
 
+/// Positions whose numbers are made at a time.
+const LANES_PER_BLOCK: usize = 64;
+
 /// A stream of random numbers that is a function of its seed and of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CounterRandom {
@@ -36,12 +39,14 @@ impl CounterRandom {
 
     /// Calls `f` with each of `values` and 16 uniform bits for it, the same for the same position.
     pub(crate) fn for_each_lane(self, values: &mut [f32], mut f: impl FnMut(&mut f32, u16)) {
-        for (counter, lanes) in (0u64..).zip(values.chunks_mut(4)) {
-            let mut bits = self.bits(counter);
-            for value in lanes {
-                f(value, bits as u16);
-                bits >>= 16;
-            }
+        // All numbers of a block first: what `f` does is then a loop of its own.
+        let mut numbers = [0u64; LANES_PER_BLOCK / 4];
+        for (block, values) in (0u64..).zip(values.chunks_mut(LANES_PER_BLOCK)) {
+            let first = block * numbers.len() as u64;
+            let used = numbers[..values.len().div_ceil(4)].iter_mut();
+            (first..).zip(used).for_each(|(at, number)| *number = self.bits(at).to_le());
+            let lanes: &[u16] = bytemuck::cast_slice(&numbers);
+            values.iter_mut().zip(lanes).for_each(|(value, lane)| f(value, u16::from_le(*lane)));
         }
     }
 }
@@ -66,7 +71,7 @@ mod tests {
     #[test]
     fn a_lane_is_that_of_its_position() {
         let random = CounterRandom::new(7, 0);
-        let mut values: Vec<f32> = (0..11u8).map(f32::from).collect();
+        let mut values: Vec<f32> = (0..203u8).map(f32::from).collect();
         random.for_each_lane(&mut values, |value, bits| {
             assert_eq!(random.lane(*value as u64), bits);
         });

@@ -47,7 +47,7 @@ impl<'a> Run<'a> {
         group: &mut ProcessGroup<'_>,
     ) -> Result<Option<Self>, TrainError> {
         let config = setup.config;
-        let replica = Replica::new(&setup.model, config)?;
+        let replica = Replica::new(&setup.model, config, setup.n_steps())?;
         let mut run = Self {
             config,
             place: Place::default(),
@@ -186,14 +186,14 @@ impl<'a> Run<'a> {
         }
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());
-            let Some(outcome) = team.step(self.place, &self.replica, group)? else {
+            let Some(mut outcome) = team.step(self.place, &self.replica, group)? else {
                 self.is_interrupted = true;
                 return Ok(());
             };
             let loss = outcome.loss;
             outcome.check_finite(self.place)?;
             let update = Instant::now();
-            self.replica.adam.step(&outcome.gradients)?;
+            self.replica.update(&mut outcome.gradients)?;
             let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
             let step_seconds = began.elapsed().as_secs_f64();
             let workers = self.worker_steps(&outcome, team.stats(epoch), [step_seconds, update]);

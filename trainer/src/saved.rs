@@ -15,7 +15,8 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use thiserror::Error;
 
 use crate::{
-    Metric, ModelKind, TrainConfig, TrainError, TrainGraph, WorkerSources,
+    Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError, TrainGraph,
+    WorkerSources,
     evaluate::Accuracy,
     model::{Model, ModelSpec},
     setup::Setup,
@@ -211,6 +212,15 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// What it takes to use the parameters of a run of `config`.
 fn metadata(config: &TrainConfig) -> HashMap<String, String> {
+    let LayerOptions { aggregation, norm, residual } = config.layer;
+    let options = [
+        ("aggregation", aggregation.to_string()),
+        ("norm", norm.to_string()),
+        ("residual", residual.to_string()),
+    ];
+    let usual = [Aggregation::Mean.to_string(), Norm::None.to_string(), false.to_string()];
+    let is_unusual = |((_, found), usual): &((_, String), String)| found != usual;
+    let options = options.into_iter().zip(usual).filter(is_unusual).map(|(option, _)| option);
     let entries = [
         ("model", config.model.to_string()),
         ("layers", config.fanouts.len().to_string()),
@@ -223,7 +233,7 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
         ("label_tensor", config.label_tensor.clone()),
         ("split_tensor", config.split_tensor.clone()),
     ];
-    entries.map(|(name, value)| (name.to_owned(), value)).into()
+    entries.into_iter().chain(options).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The settings of [`metadata`]; all others as usual, since they do not matter once trained.
@@ -241,6 +251,15 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
         };
         found.parse().map_err(unfit)
     }
+    /// Returns an entry that files from before the choice lack.
+    fn choice<T: FromStr>(
+        metadata: &HashMap<String, String>,
+        name: &str,
+        expected: &str,
+        usual: T,
+    ) -> Result<T, Fault> {
+        if metadata.contains_key(name) { entry(metadata, name, expected) } else { Ok(usual) }
+    }
     let number = |name| entry::<usize>(metadata, name, "a number");
     let text = |name| entry::<String>(metadata, name, "a name");
     let n_layers = number("layers")?;
@@ -248,13 +267,13 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
         let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
         return Err(Fault::Unfit { name: "layers".to_owned(), expected, found });
     }
-    // Files without it are older than the choice.
-    let metric = match metadata.contains_key("metric") {
-        true => entry(metadata, "metric", "accuracy, f1-micro or roc-auc")?,
-        false => Metric::Accuracy,
-    };
     Ok(TrainConfig {
-        metric,
+        metric: choice(metadata, "metric", "accuracy, f1-micro or roc-auc", Metric::Accuracy)?,
+        layer: LayerOptions {
+            aggregation: choice(metadata, "aggregation", "mean, max or sum", Aggregation::Mean)?,
+            norm: choice(metadata, "norm", "none, batch or layer", Norm::None)?,
+            residual: choice(metadata, "residual", "true or false", false)?,
+        },
         model: entry(metadata, "model", "sage, gcn or gat")?,
         fanouts: vec![Fanout::All; n_layers],
         hidden: number("hidden")?,
@@ -285,8 +304,19 @@ mod tests {
             fanouts: vec![Fanout::All; 3],
             ..TrainConfig::default()
         };
+        for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
+            for (norm, residual) in [(Norm::None, true), (Norm::Batch, false), (Norm::Layer, true)]
+            {
+                let layer = LayerOptions { aggregation, norm, residual };
+                let usual = TrainConfig { layer, ..usual.clone() };
+                let found = config(&metadata(&usual)).unwrap();
+                assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+            }
+        }
+        // A file without any options is one of before there were any.
         let found = config(&metadata(&usual)).unwrap();
         assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+        assert_eq!(metadata(&usual).len(), 10);
         let message = |name: &str, value: &str| {
             let mut entries = metadata(&usual);
             entries.insert(name.to_owned(), value.to_owned());
@@ -296,6 +326,7 @@ mod tests {
         assert!(message("layers", "65").contains("must be 1 to 64, found 65"));
         assert!(message("layers", "0").contains("1 to 64"));
         assert!(message("heads", "-1").contains("a number"));
+        assert!(message("norm", "instance").contains("must be none, batch or layer"));
         assert!(config(&HashMap::new()).unwrap_err().to_string().contains("found nothing"));
     }
 

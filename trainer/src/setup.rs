@@ -33,6 +33,7 @@ use crate::{
     },
     team::Recruit,
     worker::{Batches, Worker},
+    workspace::Workspace,
 };
 use schedule::Written;
 
@@ -269,6 +270,8 @@ impl<'a> Setup<'a> {
             replay: config.replay.as_ref(),
             topology,
             labels: &self.labels,
+            workspace: Workspace::default(),
+            is_evaluated: config.evaluate_every > 0,
         };
         Ok(Recruit { worker, n_batches, rapid, remote })
     }

@@ -7,6 +7,7 @@ use crate::{
     dropout::Mask,
     matrix::{Matrix, with_values},
     spmm::{ROWS_PER_TASK, add_scaled},
+    workspace::Workspace,
 };
 
 /// Rows of equal width by their non-zero elements. Memory: 8 bytes an element, 8 bytes a row.
@@ -113,15 +114,16 @@ impl SparseRows {
     }
 
     /// Returns the product with a weight matrix.
-    fn times(&self, weight: &Tensor) -> Result<Matrix> {
+    fn times(&self, weight: &Tensor, workspace: &Workspace) -> Result<Matrix> {
         let (height, width) = weight.dims2()?;
         if height != self.width {
             candle_core::bail!("rows have {} elements, the layer expects {height}", self.width);
         }
-        let mut out = vec![0.0; self.n_rows() * width];
+        let mut out = workspace.take(self.n_rows() * width);
         with_values(weight, |weight| {
             let rows = out.par_chunks_exact_mut(width).enumerate().with_min_len(ROWS_PER_TASK);
             rows.for_each(|(row, out)| {
+                out.fill(0.0);
                 for (column, value) in self.row(row) {
                     add_scaled(out, value, &weight[column as usize * width..][..width]);
                 }
@@ -172,10 +174,10 @@ impl Rows {
     }
 
     /// Returns `self · weight`.
-    pub(crate) fn times(&self, weight: &Tensor) -> Result<Matrix> {
+    pub(crate) fn times(&self, weight: &Tensor, workspace: &Workspace) -> Result<Matrix> {
         match self {
-            Self::Dense(rows) => rows.times(weight),
-            Self::Sparse(rows) => rows.times(weight),
+            Self::Dense(rows) => rows.times(weight, workspace),
+            Self::Sparse(rows) => rows.times(weight, workspace),
         }
     }
 
@@ -231,10 +233,13 @@ pub(crate) mod tests {
             assert_eq!(a.len(), b.len());
             a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} {b}"));
         };
-        close(sparse.times(&weight).unwrap().values(), dense.times(&weight).unwrap().values());
+        let workspace = Workspace::default();
+        let [of_sparse, of_dense] =
+            [&sparse, &dense].map(|rows| rows.times(&weight, &workspace).unwrap());
+        close(of_sparse.values(), of_dense.values());
         let [of_sparse, of_dense] = [&sparse, &dense].map(|rows| rows.transposed_times(&grad));
         close(&of_sparse.unwrap(), &of_dense.unwrap());
         let narrow = Var::from_vec(vec![0.0f32; 4], (2, 2), &Device::Cpu).unwrap();
-        assert!(sparse.times(&narrow).unwrap_err().to_string().contains("37 elements"));
+        assert!(sparse.times(&narrow, &workspace).unwrap_err().to_string().contains("37 elements"));
     }
 }

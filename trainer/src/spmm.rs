@@ -13,8 +13,9 @@ use rayon::prelude::*;
 use crate::{
     dropout::Mask,
     sparse::{SparsePiece, SparseRows},
+    workspace::Workspace,
 };
-use transposed::BySource;
+pub(crate) use transposed::BySource;
 
 /// Rows per parallel task; fewer would cost more to hand out than to compute.
 pub(crate) const ROWS_PER_TASK: usize = 64;
@@ -65,9 +66,9 @@ impl Spmm {
 
     /// The product of plain rows: `x` has shape (n_src, width), the result (n_dst, out_width).
     #[must_use]
-    pub(crate) fn product(&self, x: &[f32], width: usize) -> Vec<f32> {
+    pub(crate) fn product(&self, x: &[f32], width: usize, workspace: &Workspace) -> Vec<f32> {
         let out_width = self.out_width(width);
-        let mut out = vec![0.0; self.block.n_dst as usize * out_width];
+        let mut out = workspace.take(self.block.n_dst as usize * out_width);
         if out_width == 0 {
             return out;
         }
@@ -78,9 +79,11 @@ impl Spmm {
                 match &self.own_rows {
                     OwnRows::Beside => {
                         row[..width].copy_from_slice(own);
+                        row[width..].fill(0.0);
                         self.add_neighbours(dst, x, &mut row[width..]);
                     }
                     OwnRows::Added(weights) => {
+                        row.fill(0.0);
                         add_scaled(row, weights[dst], own);
                         self.add_neighbours(dst, x, row);
                     }
@@ -147,9 +150,14 @@ impl Spmm {
     ///
     /// Every row of it is summed by one thread, its own row's part at the place of that destination
     /// among the edges: in the order in which a walk over destinations would add to it.
-    pub(crate) fn transposed_product(&self, grad: &[f32], width: usize) -> Vec<f32> {
+    pub(crate) fn transposed_product(
+        &self,
+        grad: &[f32],
+        width: usize,
+        workspace: &Workspace,
+    ) -> Vec<f32> {
         let out_width = self.out_width(width);
-        let mut sum = vec![0.0; self.block.n_src as usize * width];
+        let mut sum = workspace.take(self.block.n_src as usize * width);
         if width == 0 {
             return sum;
         }
@@ -163,6 +171,7 @@ impl Spmm {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                 let source = task * ROWS_PER_TASK + i;
                 let [below, others] = by_source.around(source);
+                row.fill(0.0);
                 let add = |row: &mut [f32], edges: &[(u32, f32)]| {
                     for &(dst, weight) in edges {
                         add_scaled(row, weight, &grad_row(dst as usize)[sums_from..]);

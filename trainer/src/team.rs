@@ -108,7 +108,7 @@ impl<'scope> Team<'scope> {
             let iteration = iterations.get(epoch, step, self.n_merges);
             return self.step_through(&iteration, Place { epoch, step }, replica, group);
         }
-        let order = StepOrder { epoch, batch: step, time_step: None };
+        let order = StepOrder { epoch, batch: step, ..StepOrder::default() };
         let mut outcomes = self.train(&order)?;
         // A batch without roots takes no part in the step.
         outcomes.retain(|(_, outcome)| outcome.n_roots > 0);
@@ -146,8 +146,8 @@ impl<'scope> Team<'scope> {
                 moving += start.elapsed();
                 model_bytes += u64::from(n_workers) * 2 * size_of_val(&parameters[..]) as u64;
             }
-            let order =
-                StepOrder { epoch, batch: step, time_step: Some((Arc::clone(iteration), at)) };
+            let (batch, of_iteration) = (step, Some((Arc::clone(iteration), at)));
+            let order = StepOrder { epoch, batch, time_step: of_iteration, ..StepOrder::default() };
             let outcomes = self.train(&order)?;
             for (((worker, mut outcome), model), total) in
                 outcomes.into_iter().zip(&mut models).zip(&mut totals)
@@ -182,8 +182,9 @@ impl<'scope> Team<'scope> {
     fn train(&mut self, order: &StepOrder) -> Result<Vec<(u32, StepOutcome)>, TrainError> {
         let mut outcomes = Vec::with_capacity(self.members.len());
         for member in self.members.iter().filter(|member| order.batch < member.n_batches) {
+            let ends_epoch = order.batch + 1 == member.n_batches;
             // A worker that is gone shows when its outcome is missing.
-            let _ = member.orders.send(order.clone());
+            let _ = member.orders.send(StepOrder { ends_epoch, ..order.clone() });
         }
         for member in &mut self.members {
             if order.batch < member.n_batches {

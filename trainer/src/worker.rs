@@ -14,14 +14,15 @@ use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topolog
 
 use crate::{
     Replay, TrainError,
+    conv::Input,
     features::FeatureRows,
     labels::Labels,
-    layer::Input,
     loss::Loss,
     model::{Hops, Model},
     step::StepSeconds,
     step_outcome::StepOutcome,
     strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs},
+    workspace::Workspace,
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
@@ -38,6 +39,10 @@ pub(crate) struct Worker<'run> {
     pub(crate) replay: Option<&'run Replay>,
     pub(crate) topology: &'run Topology,
     pub(crate) labels: &'run Labels,
+    /// Memory of its matrices.
+    pub(crate) workspace: Workspace,
+    /// Whether epochs end with an evaluation, which has memory of its own.
+    pub(crate) is_evaluated: bool,
 }
 
 /// Where a worker's batches come from.
@@ -55,12 +60,14 @@ enum Rows {
 }
 
 /// Which batch a worker is to train on next.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StepOrder {
     pub(crate) epoch: u32,
     pub(crate) batch: u32,
     /// Under migration: the iteration, and which of its time steps.
     pub(crate) time_step: Option<(Arc<Iteration>, usize)>,
+    /// Whether the worker has no batch after it in the epoch.
+    pub(crate) ends_epoch: bool,
 }
 
 impl Worker<'_> {
@@ -84,6 +91,10 @@ impl Worker<'_> {
         let (batch, rows, mut outcome) = self.batches.next(order, seed)?;
         if batch.n_roots > 0 {
             self.train_on(order, seed, (batch, rows), &mut outcome)?;
+        }
+        self.workspace.end_step();
+        if order.ends_epoch && self.is_evaluated {
+            self.workspace.clear();
         }
         outcome.prefetch = self.batches.stats();
         Ok(outcome)
@@ -116,13 +127,13 @@ impl Worker<'_> {
             Some(sparse) => Input::Sparse(sparse),
             None => Input::Features { x: self.features.view(rows.bytes()), width },
         };
-        let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM)?;
+        let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM, &self.workspace)?;
         let loss = Loss::new(pass.logits(), targets)?;
         if !loss.mean.is_finite() {
             self.check_features(order, &batch.nodes, rows.bytes())?;
         }
         drop((rows, sparse));
-        outcome.gradients = self.model.backward(pass, loss.gradient)?;
+        outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace)?;
         (outcome.loss, outcome.n_right) = (loss.mean, loss.n_right);
         outcome.seconds.compute = start.elapsed().as_secs_f64();
         Ok(())

@@ -6,6 +6,7 @@ mod hop;
 mod hot;
 mod known;
 mod log;
+mod options;
 mod processes;
 mod report;
 mod sources;
@@ -42,6 +43,7 @@ use hop::HopArgs;
 use hot::{HotArgs, hot_policy};
 use known::Here;
 use log::StepLog;
+use options::OptionArgs;
 use processes::Joined;
 pub(crate) use processes::{Form, Told};
 pub(crate) use sources::remote_rows;
@@ -57,6 +59,9 @@ Example: two workers, each with a partition of its own; the rest comes from two 
 Example: the same, each worker a process; then as an MPI job (a lode built with --features mpi)
   lode train --graph my-graph --connect 127.0.0.1:7171 --workers 2 --processes
   mpirun -n 2 lode train --graph my-graph --connect 127.0.0.1:7171
+Example: a deeper model with what keeps it trainable
+  lode train --graph my-graph --fanout 10,5,5,5 --hidden 256 --norm batch --residual --aggregation max \\
+      --optimizer adamw --weight-decay 0.01 --lr-schedule cosine --warm-up 2epochs --clip-norm 1
 
 Needs tensors `feat` (float), `label` (i64; or of several labels a node u8 or f32, each 0 or 1) and `split`
 (u8: 0 train, 1 validation, 2 test).
@@ -117,10 +122,10 @@ pub(crate) struct TrainArgs {
     /// Share of hidden elements and attention coefficients dropped.
     #[arg(long, value_name = "P", default_value_t = 0.5)]
     dropout: f32,
-    /// Adam's learning rate.
+    /// The optimiser's learning rate.
     #[arg(long = "lr", value_name = "X", default_value_t = 0.01)]
     learning_rate: f64,
-    /// Weight decay.
+    /// Weight decay; --optimizer says what becomes of it.
     #[arg(long, value_name = "X", default_value_t = 5e-4)]
     weight_decay: f32,
     /// Passes over the training nodes.
@@ -156,6 +161,8 @@ pub(crate) struct TrainArgs {
     /// is there; `lode evaluate` reads it.
     #[arg(long, value_name = "FILE")]
     save_model: Option<PathBuf>,
+    #[command(flatten)]
+    options: OptionArgs,
     #[command(flatten)]
     checkpoint: CheckpointArgs,
     #[command(flatten)]
@@ -237,11 +244,13 @@ impl TrainArgs {
             workers: self.workers.unwrap_or(form.usual_workers()),
             fanouts: self.fanout.fanout,
             hidden: self.hidden,
+            layer: self.options.layer(),
             n_heads: self.heads,
             n_output_heads: self.output_heads.unwrap_or(self.heads),
             dropout: self.dropout,
             learning_rate: self.learning_rate,
             weight_decay: self.weight_decay,
+            update: self.options.update(),
             epochs: self.epochs,
             batch_size: self.batch,
             seed: self.seed,

@@ -2,7 +2,20 @@
 
 use std::fmt::{Debug, Write};
 
-use crate::TrainConfig;
+use crate::{LayerOptions, RateSchedule, TrainConfig, UpdateOptions};
+
+/// Settings that a run has a line for only where they are not as here: those of older checkpoints
+/// are all so.
+const USUAL: [(&str, &str); 8] = [
+    ("aggregation", "Mean"),
+    ("norm", "None"),
+    ("residual", "false"),
+    ("optimizer", "Adam"),
+    ("schedule", "Constant"),
+    ("epochs_of_schedule", "None"),
+    ("warm_up", "Steps(0)"),
+    ("clip_norm", "None"),
+];
 
 /// Names and values, one line each: a run goes on only under the same.
 ///
@@ -36,7 +49,22 @@ impl Settings {
         settings.add("feature_tensor", &config.feature_tensor);
         settings.add("features", &n_features);
         settings.add("labels_and_splits", &labels);
+        settings.add_options(config);
         settings
+    }
+
+    fn add_options(&mut self, config: &TrainConfig) {
+        let LayerOptions { aggregation, norm, residual } = config.layer;
+        let UpdateOptions { optimizer, schedule, warm_up, clip_norm } = config.update;
+        // The rate of each step of a cosine depends on where it ends.
+        let epochs = (schedule == RateSchedule::Cosine).then_some(config.epochs);
+        let found: [&dyn Debug; USUAL.len()] =
+            [&aggregation, &norm, &residual, &optimizer, &schedule, &epochs, &warm_up, &clip_norm];
+        for ((name, usual), found) in USUAL.into_iter().zip(found) {
+            if format!("{found:?}") != usual {
+                self.add(name, found);
+            }
+        }
     }
 
     /// As a checkpoint has them.
@@ -50,8 +78,9 @@ impl Settings {
             return None;
         }
         let only = |lines: &str, others: &str| {
-            let is_new = |line: &&str| !others.lines().any(|other| other == *line);
-            let lines: Vec<&str> = lines.lines().filter(is_new).collect();
+            let (lines, others) = (complete(lines), complete(others));
+            let is_new = |line: &&String| !others.contains(line);
+            let lines: Vec<&str> = lines.iter().filter(is_new).map(String::as_str).collect();
             if lines.is_empty() { "none of these".to_owned() } else { lines.join(", ") }
         };
         Some((only(&self.0, found), only(found, &self.0)))
@@ -62,4 +91,16 @@ impl Settings {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{name} = {value:?}");
     }
+}
+
+/// Returns all lines, those of settings that are as usual included.
+fn complete(lines: &str) -> Vec<String> {
+    let mut lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+    for (name, usual) in USUAL {
+        let prefix = format!("{name} = ");
+        if !lines.iter().any(|line| line.starts_with(&prefix)) {
+            lines.push(prefix + usual);
+        }
+    }
+    lines
 }

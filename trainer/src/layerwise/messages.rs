@@ -6,56 +6,93 @@
 use candle_core::{Result, Tensor};
 
 use crate::{
+    conv::{Conv, Hop, Step},
     dropout::Activation,
-    layer::{Hop, Layer},
+    layer::Layer,
     linear::Linear,
     matrix::Matrix,
+    options::Aggregation,
     sparse::Rows,
+    spmm::add_scaled,
+    workspace::Workspace,
 };
 
 impl Layer {
     /// Returns the width of a message for input rows of `width`.
     pub(super) fn message_width(&self, width: usize) -> Result<usize> {
+        self.conv.message_width(width)
+    }
+
+    /// Returns the messages of input rows, which have passed the activation.
+    pub(super) fn messages(&self, rows: Rows) -> Result<Matrix> {
+        self.conv.messages(rows)
+    }
+
+    /// Returns the output for the block's destinations from the messages of its sources, of input
+    /// rows of `width`, normalised by running statistics.
+    pub(super) fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Result<Matrix> {
+        // A residual layer is as wide as its rows, so that messages are the rows themselves.
+        let own = self.is_residual.then(|| messages.rows(hop.block.n_dst as usize).to_vec());
+        let mut out = self.conv.combine(hop, messages, width)?;
+        if let Some(norm) = &self.norm {
+            out = norm.evaluate(out)?;
+        }
+        own.iter().for_each(|own| add_scaled(out.values_mut(), 1.0, own));
+        Ok(out)
+    }
+}
+
+impl Conv {
+    /// Returns the width of a message for input rows of `width`.
+    fn message_width(&self, width: usize) -> Result<usize> {
         Ok(match self {
-            Self::Sage(linear) | Self::Gcn(linear) => width.min(self.n_parts() * out_of(linear)?),
+            // The largest of transformed rows is not the transformed largest.
+            Self::Sage(_, Aggregation::Max) => width,
+            Self::Sage(linear, _) | Self::Gcn(linear) => {
+                width.min(self.n_parts() * out_of(linear)?)
+            }
             Self::Gat(gat) => gat.projection().weight().dim(1)?,
         })
     }
 
     /// Returns the messages of input rows, which have passed the activation.
-    pub(super) fn messages(&self, rows: Rows) -> Result<Matrix> {
+    fn messages(&self, rows: Rows) -> Result<Matrix> {
+        let workspace = &Workspace::default();
         match self {
-            Self::Sage(linear) | Self::Gcn(linear) => match self.transformed(rows.width())? {
+            Self::Sage(linear, _) | Self::Gcn(linear) => match self.transformed(rows.width())? {
                 // The own row's weights are above those of the neighbours' mean.
                 true if self.n_parts() == 2 => {
                     let (weight, width) = (linear.weight(), rows.width());
                     let halves = [weight.narrow(0, 0, width)?, weight.narrow(0, width, width)?];
-                    rows.times(&Tensor::cat(&halves, 1)?)
+                    rows.times(&Tensor::cat(&halves, 1)?, workspace)
                 }
-                true => rows.times(linear.weight()),
+                true => rows.times(linear.weight(), workspace),
                 false => Ok(rows.into_dense()),
             },
-            Self::Gat(gat) => gat.projection().forward(&rows),
+            Self::Gat(gat) => gat.projection().forward(&rows, workspace),
         }
     }
 
     /// Returns the output for the block's destinations from the messages of its sources, of input
     /// rows of `width`.
-    pub(super) fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Result<Matrix> {
-        let is_transformed = self.transformed(width)?;
-        let (linear, step) = match self {
+    fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Result<Matrix> {
+        let (is_transformed, workspace) = (self.transformed(width)?, &Workspace::default());
+        let (linear, mut step) = match self {
             Self::Gat(gat) => return Ok(gat.attend(hop, messages, None)?.0),
-            Self::Sage(linear) => (linear, hop.mean()),
+            Self::Sage(linear, aggregation) => (linear, hop.aggregated(*aggregation)),
             Self::Gcn(linear) => (linear, hop.normalised()),
         };
-        if !is_transformed {
-            let rows = step.product(messages.values(), width);
-            return linear.forward(&Rows::Dense(Matrix::new(rows, step.out_width(width))));
-        }
+        let step = match &step {
+            Step::Weighted(step) if is_transformed => step,
+            _ => {
+                let rows = Rows::Dense(step.product(messages.values(), width, workspace));
+                return linear.forward(&rows, workspace);
+            }
+        };
         let out_width = out_of(linear)?;
         let out = match self.n_parts() {
             2 => step.product_of_halves(messages.values(), out_width),
-            _ => step.product(messages.values(), out_width),
+            _ => step.product(messages.values(), out_width, workspace),
         };
         let mut out = Matrix::new(out, out_width);
         linear.add_bias(&mut out)?;
@@ -65,14 +102,14 @@ impl Layer {
     /// Returns the activation of the rows that come from another layer.
     pub(crate) fn activation(&self) -> Activation {
         match self {
-            Self::Sage(_) | Self::Gcn(_) => Activation::Relu,
+            Self::Sage(..) | Self::Gcn(_) => Activation::Relu,
             Self::Gat(_) => Activation::Elu,
         }
     }
 
     /// Rows that each node sends once transformed: GraphSAGE's own row has weights of its own.
     fn n_parts(&self) -> usize {
-        if matches!(self, Self::Sage(_)) { 2 } else { 1 }
+        if matches!(self, Self::Sage(..)) { 2 } else { 1 }
     }
 
     /// Returns whether messages for input rows of `width` are transformed.

@@ -5,8 +5,8 @@ use lodestore_graph::{PartId, PartitionBook, edges::MemoryEdges, relabel::Relabe
 use lodestore_store::Dtype;
 
 use crate::{
-    ModelKind, WorkerSources,
-    layer::Input,
+    Aggregation, LayerOptions, ModelKind, Norm, WorkerSources,
+    conv::{Input, LayerDropout},
     model::{Hops, Model, ModelSpec},
     random::CounterRandom,
 };
@@ -48,8 +48,18 @@ pub(crate) fn sources() -> WorkerSources {
 
 /// A model of three layers over the fixture's rows.
 pub(crate) fn model(kind: ModelKind, hidden: [usize; 2], n_classes: usize) -> Model {
+    model_with(kind, hidden, n_classes, LayerOptions::default())
+}
+
+/// The same with options of its layers.
+pub(crate) fn model_with(
+    kind: ModelKind,
+    hidden: [usize; 2],
+    n_classes: usize,
+    layer: LayerOptions,
+) -> Model {
     let widths = vec![WIDTH, hidden[0], hidden[1], n_classes];
-    let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 3, dropout: 0.0 };
+    let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 3, dropout: 0.0, layer };
     let model = Model::new(&spec, 3).unwrap();
     // A bias that is not zero.
     for var in model.parameters().iter().filter(|var| var.rank() == 1) {
@@ -78,7 +88,7 @@ pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Mat
     let row = |node: &NodeId| all[node.index() * WIDTH..][..WIDTH].to_vec();
     let x: Vec<f32> = batch.nodes.iter().flat_map(row).collect();
     let features = Input::Features { x: &x, width: WIDTH };
-    model.forward(hops, features, 0).unwrap().logits().clone()
+    model.forward(hops, features, 0, &Workspace::default()).unwrap().logits().clone()
 }
 
 /// All that a pass gives: nodes, rows, and the last progress.
@@ -128,6 +138,64 @@ fn layer_by_layer_gives_the_rows_of_whole_neighbourhoods() {
                     // Wherever rows were kept.
                     if chunk_bytes == 300 {
                         assert!(before.get_or_insert_with(|| rows.clone()) == &rows);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The last layer's rows of all nodes: convolutions as training has them, running statistics, and
+/// residuals.
+fn naive_evaluation(model: &Model, topology: &Topology) -> Vec<f32> {
+    let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let batch = Sampler::new(topology, &[Fanout::All]).sample(&all, 0);
+    assert_eq!(batch.nodes, all);
+    let block = Arc::new(batch.blocks.into_iter().next().unwrap());
+    let degree = |node| topology.in_degree(node);
+    let hop = Hop { block: &block, nodes: &all, degree: &degree };
+    let mut before: Option<Matrix> = None;
+    let (dropout, workspace) = (LayerDropout::default(), Workspace::default());
+    for layer in model.layers() {
+        let x = rows();
+        let input = match &before {
+            Some(hidden) => Input::Hidden(hidden),
+            None => Input::Features { x: &x, width: WIDTH },
+        };
+        let (mut out, _) = layer.conv.forward(hop, input, dropout, &workspace).unwrap();
+        if let Some(norm) = &layer.norm {
+            out = norm.evaluate(out).unwrap();
+        }
+        if let (true, Some(hidden)) = (layer.is_residual, &before) {
+            let active = hidden.values().iter().map(|x| x.max(0.0));
+            out.values_mut().iter_mut().zip(active).for_each(|(out, x)| *out += x);
+        }
+        before = Some(out);
+    }
+    before.unwrap().into_values()
+}
+
+#[test]
+fn layers_of_any_options_are_evaluated_by_running_statistics() {
+    let topology = topology();
+    for kind in [ModelKind::Sage, ModelKind::Gcn] {
+        for norm in [Norm::None, Norm::Batch, Norm::Layer] {
+            for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
+                // Wider rows than those before, and narrower ones; residuals between equal ones.
+                for (hidden, residual) in [([6, 4], false), ([2, 8], false), ([5, 5], true)] {
+                    let options = LayerOptions { aggregation, norm, residual };
+                    let model = model_with(kind, hidden, 4, options);
+                    let expected = naive_evaluation(&model, &topology);
+                    for limit in [1 << 20, 300] {
+                        let limits = PassLimits { chunk_bytes: limit, stored_bytes: limit };
+                        let mut pass = pass(&topology, limits);
+                        let all = NodeSet::all(N_NODES);
+                        let (_, rows, _) = run(&mut pass, model.layers(), all);
+                        assert_eq!(rows.len(), expected.len());
+                        for (found, expected) in rows.iter().zip(&expected) {
+                            let is_near = (found - expected).abs() < 1e-3 * expected.abs().max(1.0);
+                            assert!(is_near, "{kind} {options:?}: {found} {expected}");
+                        }
                     }
                 }
             }

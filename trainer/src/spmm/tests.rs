@@ -52,7 +52,8 @@ fn product_agrees_with_a_dense_matrix() {
     for op in ops() {
         for width in [0, 1, 7] {
             let x = values(5 * width, 0);
-            let (found, expected) = (op.product(&x, width), naive(&op, &x, width));
+            let (found, expected) =
+                (op.product(&x, width, &Workspace::default()), naive(&op, &x, width));
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(expected) {
                 assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} {expected}");
@@ -76,8 +77,12 @@ fn gradient_agrees_with_finite_differences() {
                 .map(|(out, w)| out * out * f64::from(*w))
                 .sum()
         };
-        let of_out = op.product(&x, width).into_iter().zip(&weights).map(|(out, w)| 2.0 * out * w);
-        let grad = op.transposed_product(&of_out.collect::<Vec<_>>(), width);
+        let of_out = op
+            .product(&x, width, &Workspace::default())
+            .into_iter()
+            .zip(&weights)
+            .map(|(out, w)| 2.0 * out * w);
+        let grad = op.transposed_product(&of_out.collect::<Vec<_>>(), width, &Workspace::default());
         for i in 0..x.len() {
             let step = 1e-3;
             let (mut up, mut down) = (x.clone(), x.clone());
@@ -128,7 +133,12 @@ fn both_products_are_the_same_for_any_number_of_threads() {
         let (x, grad) = (values(1000 * 16, 2), values(700 * op.out_width(16), 4));
         let products = |n_threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
-            pool.install(|| (op.product(&x, 16), op.transposed_product(&grad, 16)))
+            pool.install(|| {
+                (
+                    op.product(&x, 16, &Workspace::default()),
+                    op.transposed_product(&grad, 16, &Workspace::default()),
+                )
+            })
         };
         let (product, transposed) = products(1);
         assert!(products(3) == (product, transposed.clone()));
@@ -144,7 +154,7 @@ fn product_of_halves_is_that_of_the_halves() {
     let half = |at: usize| -> Vec<f32> {
         x.chunks_exact(2 * width).flat_map(|row| row[at * width..][..width].to_vec()).collect()
     };
-    let sums = op.product(&half(1), width);
+    let sums = op.product(&half(1), width, &Workspace::default());
     let sums = sums.chunks_exact(2 * width).flat_map(|row| row[width..].to_vec());
     let expected: Vec<f32> =
         half(0)[..3 * width].iter().zip(sums).map(|(own, sum)| own + sum).collect();
@@ -158,7 +168,7 @@ fn sparse_product_is_that_of_the_dense_rows_to_the_bit() {
     let sparse = crate::sparse::tests::sparse(1000, 40);
     for op in random_ops(1000, 700) {
         let width = op.out_width(40);
-        let dense = op.product(sparse.to_dense().values(), 40);
+        let dense = op.product(sparse.to_dense().values(), 40, &Workspace::default());
         assert!(op.sparse_product(&sparse, None).to_dense().values() == dense);
         let mask = crate::dropout::Dropout::new(0.4, 2, 1).unwrap().mask(50..750);
         let mut dropped = dense;

@@ -3,16 +3,16 @@
 use lodestore_graph::batch::Block;
 
 /// For each source its edges, in the order of the block: by rising destination.
-pub(super) struct BySource {
+pub(crate) struct BySource<T> {
     /// Of source s: from `ends[s - 1]`, or 0, to `ends[s]`.
     ends: Vec<u32>,
     /// Destination and weight.
-    edges: Vec<(u32, f32)>,
+    edges: Vec<(u32, T)>,
 }
 
-impl BySource {
+impl<T: Copy + Default> BySource<T> {
     /// Sorts by counting; memory: 8 bytes an edge and 4 bytes a source.
-    pub(super) fn of(block: &Block, weights: &[f32]) -> Self {
+    pub(crate) fn of(block: &Block, weights: &[T]) -> Self {
         let mut ends = vec![0u32; block.n_src as usize + 1];
         for &source in &block.sources {
             ends[source as usize + 1] += 1;
@@ -22,7 +22,7 @@ impl BySource {
         }
         // What is the start of a source now is its end once all its edges are in place.
         ends.pop();
-        let mut edges = vec![(0, 0.0); block.sources.len()];
+        let mut edges = vec![(0, T::default()); block.sources.len()];
         for (dst, bounds) in (0u32..).zip(block.offsets.windows(2)) {
             let of_dst = bounds[0] as usize..bounds[1] as usize;
             for (&source, &weight) in block.sources[of_dst.clone()].iter().zip(&weights[of_dst]) {
@@ -35,7 +35,7 @@ impl BySource {
     }
 
     /// The edges from `source` to destinations below it, and to the others.
-    pub(super) fn around(&self, source: usize) -> [&[(u32, f32)]; 2] {
+    pub(crate) fn around(&self, source: usize) -> [&[(u32, T)]; 2] {
         let start = source.checked_sub(1).map_or(0, |before| self.ends[before]);
         let edges = &self.edges[start as usize..self.ends[source] as usize];
         let n_below = edges.partition_point(|&(dst, _)| (dst as usize) < source);

@@ -40,11 +40,7 @@ struct State {
 
 impl<'a> RandomBatches<'a> {
     /// Returns the batches of `share`.
-    pub(crate) fn new(
-        share: Share<'a>,
-        config: &'a TrainConfig,
-        topology: &'a Topology,
-    ) -> Self {
+    pub(crate) fn new(share: Share<'a>, config: &'a TrainConfig, topology: &'a Topology) -> Self {
         let Share { worker, plan, train } = share;
         let is_own = |node: &NodeId| is_local(plan.book, worker, config.workers, *node);
         let roots: Vec<NodeId> = train.iter().copied().filter(is_own).collect();
@@ -60,7 +56,7 @@ impl State {
     fn below(&mut self, n: usize) -> usize {
         self.n_drawn += 1;
         let bits = self.random.bits(self.n_drawn);
-        (u128::from(bits) * n as u128 >> 64) as usize
+        ((u128::from(bits) * n as u128) >> 64) as usize
     }
 
     /// Returns the batch of `roots`: `fanouts` next to the roots first.

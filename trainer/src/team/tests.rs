@@ -60,7 +60,7 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
         rows_from: RowsFrom::Embedded,
     };
     let setup = Setup::new(config, on, &sources, (0..config.workers).collect(), None).unwrap();
-    let replica = Replica::new(&setup.model, config).unwrap();
+    let replica = Replica::new(&setup.model, config, setup.n_steps()).unwrap();
     let mut alone = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut alone);
     let (digest, filled, lengths) = (setup.digest(), setup.filled(), replica.adam.lengths());

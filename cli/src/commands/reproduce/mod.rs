@@ -406,12 +406,7 @@ impl ReproduceArgs {
             }
             let mut of_links = Vec::new();
             for link in links {
-                of_links.push(self.compare(
-                    of_batch,
-                    (link, &plain),
-                    (made, cluster),
-                    console,
-                )?);
+                of_links.push(self.compare(of_batch, (link, &plain), (made, cluster), console)?);
             }
             charge_schedule(&mut of_links);
             groups.append(&mut of_links);
